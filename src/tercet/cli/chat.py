@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from tercet.cli.decoding import add_text_sampling, sampling_options
-from tercet.cli.device import add_device, add_quantize, pick
+from tercet.cli.device import add_device, add_quantize, pick, place
 from tercet.cli.parser import Verbs
 
 
@@ -41,15 +41,12 @@ def run(args: argparse.Namespace) -> int:
     from tercet.checkpoint import load_model
     from tercet.cli.conversation import Chat
     from tercet.generation import ChatModel
-    from tercet.nn import quantize
     from tercet.tokens.chat_template import ChatTemplate
 
     trained = load_model(args.run).require("generate")
     template = ChatTemplate(trained.require_chat_template(), trained.tokenizer)
-    model = trained.model.to(device)
-    if args.quantize:
-        quantize(model, args.quantize)
-    chat = Chat(ChatModel(model, trained.tokenizer, template), args.system, options, as_json=args.json)
+    place(trained.model, device, args.quantize)
+    chat = Chat(ChatModel(trained.model, trained.tokenizer, template), args.system, options, as_json=args.json)
     if chat.interactive:
         print(f"tercet: {trained.describe()}; /help lists commands, Ctrl-D ends", file=sys.stderr)
     chat.talk()

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
+    from tercet.models import AnyModel
+
 
 def add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -15,11 +17,42 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_quantize(add: Callable[..., Any]) -> None:
+def add_quantize(add: Callable[..., Any], *, on_gpu: str = "bf16") -> None:
+    """Add the flag for `place`.
+
+    Args:
+        add: `add_argument` of a parser or group.
+        on_gpu: Weights on a GPU if the flag is not given.
+    """
     add(
-        "--quantize", choices=("bf16", "int8"),
-        help="keep the weights in fewer bits: less memory, faster on a CPU (default: as they were trained)",
+        "--quantize", choices=("bf16", "int8", "none"),
+        help="keep the weights in fewer bits: less memory, faster "
+        + ("(default: none)" if on_gpu == "none" else f"(default: none on a CPU, {on_gpu} on a GPU)"),
     )  # fmt: skip
+
+
+def place(model: "AnyModel", device: "torch.device", narrow: str | None) -> None:
+    """Move a model to the device where it is used, and keep its weights in fewer bits if wanted.
+
+    On a GPU a model that writes computes in bfloat16 unless `narrow` is "none"; its int8 weights are then widened to
+    bfloat16 in each pass. Encoders keep their precision there by default.
+
+    Args:
+        model: The model.
+        device: The device.
+        narrow: "bf16", "int8", "none", or None for the device's default.
+    """
+    import torch
+
+    from tercet.nn import quantize
+
+    model.to(device)
+    writes = model.spec.family != "encoder-only"
+    if device.type == "cuda" and writes and narrow != "none" and torch.cuda.is_bf16_supported():
+        model.to(torch.bfloat16)
+        narrow = "int8" if narrow == "int8" else None
+    if narrow == "bf16" or narrow == "int8":
+        quantize(model, narrow)
 
 
 def pick(name: str, *, models: Iterable[str | Path] = ()) -> "torch.device":

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tercet.cli.decoding import add_beam, search_of
-from tercet.cli.device import add_device, add_quantize, pick
+from tercet.cli.device import add_device, add_quantize, pick, place
 from tercet.cli.lines import replace_line_ends
 from tercet.cli.parser import Verbs, parse_number
 from tercet.cli.show import show
@@ -59,7 +59,7 @@ def register(verbs: Verbs, summary: str) -> None:
     parser.add_argument("run", metavar="RUN", help="the folder of a run or of a model")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_reading(parser.add_argument)
-    add_quantize(parser.add_argument)
+    add_quantize(parser.add_argument, on_gpu="none")
     add_device(parser)
     parser.add_argument(
         "--data", metavar="PATH", help="score this file, folder or named dataset, all of it (of translators: --source)"
@@ -133,8 +133,8 @@ def run(args: argparse.Namespace) -> int:
         evaluation_of,
     )
 
-    run = load(args.run).to(device)
-    trained = (run.quantize(args.quantize) if args.quantize else run).trained
+    trained = load(args.run).trained
+    place(trained.model, device, args.quantize or "none")
     if "evaluate" not in trained.verbs:
         raise UserError(
             f"{args.run} is {trained.kind} that fills no masks and gives no labels: there is nothing to score"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tercet.cli.decoding import add_text_sampling, sampling_options
-from tercet.cli.device import add_device, add_quantize, pick
+from tercet.cli.device import add_device, add_quantize, pick, place
 from tercet.cli.parser import Verbs, parse_number
 from tercet.cli.texts import read_texts
 from tercet.spec import DraftTokens, NGram, PromptSamples
@@ -100,12 +100,10 @@ def run(args: argparse.Namespace) -> int:
 
     from tercet.checkpoint import load_model
     from tercet.generation import encode_prompt, start_ids, stream_text
-    from tercet.nn import quantize
 
     trained = load_model(args.run).require("generate")
-    model, tokenizer = trained.model.to(device), trained.tokenizer
-    if args.quantize:
-        quantize(model, args.quantize)
+    model, tokenizer = trained.model, trained.tokenizer
+    place(model, device, args.quantize)
     guesses = _guesses(args, tokenizer, device)
     if not prompts:
         prompts = [""]
@@ -162,7 +160,9 @@ def _guesses(args: argparse.Namespace, tokenizer: "Tokenizer", device: "torch.de
     from tercet.generation import choose_guesses
 
     draft = None if args.draft is None else load_model(args.draft).require("generate")
-    other = None if draft is None else (draft.model.to(device), draft.tokenizer)
+    if draft is not None:
+        place(draft.model, device, None)
+    other = None if draft is None else (draft.model, draft.tokenizer)
     return choose_guesses(tokenizer, other, False if args.lookup is None else args.lookup, args.draft_tokens)
 
 

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from tercet.cli.device import add_device, add_quantize, pick
+from tercet.cli.device import add_device, add_quantize, pick, place
 from tercet.cli.parser import Verbs, parse_number
 from tercet.spec import BodyBytes, Seconds
 
@@ -67,7 +67,6 @@ def run(args: argparse.Namespace) -> int:
     from concurrent.futures import ThreadPoolExecutor
 
     from tercet.checkpoint import Trained, load_model
-    from tercet.nn import quantize
     from tercet.serve.engine import Limits
     from tercet.serve.server import name_models, serve
 
@@ -79,9 +78,7 @@ def run(args: argparse.Namespace) -> int:
 
     def load(folder: Path) -> Trained:
         trained = load_model(folder)
-        trained.model.to(device)
-        if args.quantize:
-            quantize(trained.model, args.quantize)
+        place(trained.model, device, args.quantize)
         return trained
 
     # In a thread that ends: OpenMP keeps a team for each thread that has computed, and once there are more of them than

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tercet.cli.decoding import add_beam, add_sampling, name_of, search_of
-from tercet.cli.device import add_device, add_quantize, pick
+from tercet.cli.device import add_device, add_quantize, pick, place
 from tercet.cli.lines import open_lines, replace_line_ends, take_pool
 from tercet.cli.parser import Verbs, parse_number
 from tercet.cli.texts import add_batches, add_input, read_texts
@@ -191,14 +191,11 @@ class _Writer:
 
         from tercet.checkpoint import load_model, tokenizer_hash
         from tercet.config import UserError
-        from tercet.nn import quantize
 
         loaded = [load_model(run) for run in args.runs]
         translators = [trained.require("translate") for trained in loaded]
         for translator in translators:
-            translator.model.to(device)
-            if args.quantize:
-                quantize(translator.model, args.quantize)
+            place(translator.model, device, args.quantize)
         hashes = [tokenizer_hash(translator.tokenizer, translator.source_tokenizer) for translator in translators]
         for run, vocabulary in zip(args.runs, hashes, strict=True):
             if vocabulary != hashes[0]:

@@ -1,0 +1,45 @@
+"""Where a model's weights go, and in which precision."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from tercet.cli.device import place
+from tercet.models import DecoderOnly, DecoderOnlySpec, EncoderOnly, EncoderOnlySpec, StackSpec
+
+STACK = StackSpec(d_model=8, n_layers=1, n_heads=2)
+
+
+def model(family: str) -> Any:
+    if family == "encoder-only":
+        return EncoderOnly(EncoderOnlySpec(vocab_size=5, max_len=4, stack=STACK))
+    return DecoderOnly(DecoderOnlySpec(vocab_size=5, max_len=4, stack=STACK))
+
+
+def placed(
+    monkeypatch: pytest.MonkeyPatch, device: str, narrow: str | None, *, family: str = "decoder-only"
+) -> tuple[torch.dtype, torch.dtype]:
+    """The dtypes of the embedding and of a linear layer; a move to a GPU leaves the weights where they are."""
+    made, to = model(family), torch.nn.Module.to
+    monkeypatch.setattr(
+        torch.nn.Module, "to", lambda part, to_what: part if to_what == torch.device("cuda") else to(part, to_what)
+    )
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
+    place(made, torch.device(device), narrow)
+    return made.embedding.weight.dtype, made.stack.blocks[0].feedforward.up.weight.dtype
+
+
+def test_a_cpu_keeps_the_weights_as_they_were_trained_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    for narrow in (None, "none"):
+        assert placed(monkeypatch, "cpu", narrow) == (torch.float32, torch.float32)
+    assert placed(monkeypatch, "cpu", "bf16") == (torch.float32, torch.bfloat16)
+    assert placed(monkeypatch, "cpu", "int8") == (torch.float32, torch.int8)
+
+
+def test_a_gpu_writes_in_bfloat16_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    for narrow in (None, "bf16"):
+        assert placed(monkeypatch, "cuda", narrow) == (torch.bfloat16, torch.bfloat16)
+    assert placed(monkeypatch, "cuda", "int8") == (torch.bfloat16, torch.int8)
+    assert placed(monkeypatch, "cuda", "none") == (torch.float32, torch.float32)
+    assert placed(monkeypatch, "cuda", None, family="encoder-only") == (torch.float32, torch.float32)

@@ -30,7 +30,7 @@ GREEDY = Sampling(max_new_tokens=20, temperature=0)
 DRAWN = Sampling(max_new_tokens=20, temperature=1.3, top_k=9, top_p=0.9, min_p=0.02, repetition_penalty=1.2, seed=4)
 PLAIN = Sampling(max_new_tokens=20)
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [2] * 15, [4]]
-ALL = Filters(draws=True, penalty=True, top_k=8, top_p=True, min_p=True, forbids=True)
+ALL = Filters(draws=True, penalty=True, top_k=8, top_p=True, min_p=True, forbids=True, likeliest=3)
 
 
 def assert_same(ours: list[Column], expected: list[Column]) -> None:
@@ -149,7 +149,7 @@ def test_a_step_stays_on_the_device_and_at_its_addresses(position, filters: Filt
     """On the meta device, which has no numbers for a host that asks for them."""
     with torch.inference_mode():
         model = language_model(position).to("meta")
-        state = DecodeState(model.new_cache(3, capacity=8), VOCAB)
+        state = DecodeState(model.new_cache(3, capacity=8), vocab_size=VOCAB, max_len=CONTEXT, likeliest=3)
         before = [(tensor, tensor.untyped_storage()._cdata) for tensor in tensors_of(state)]
         with Operations() as operations:
             for _ in range(2):

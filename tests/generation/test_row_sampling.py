@@ -24,6 +24,10 @@ LOGITS = st.lists(st.integers(-8, 8).map(lambda n: n / 2), min_size=V, max_size=
 ROW = st.tuples(LOGITS, SETTINGS, st.sets(st.integers(0, V - 1), min_size=1, max_size=4))
 
 
+def numbers_of(seed: int) -> AdvanceNumbers:
+    return AdvanceNumbers(torch.Generator().manual_seed(seed))
+
+
 def choose_by_rows(
     logits: Tensor, samplings: list[Sampling], texts: list[list[int]], forbidden: set[int]
 ) -> tuple[list[int], list[bool]]:
@@ -31,7 +35,7 @@ def choose_by_rows(
     for row, text in enumerate(texts):
         seen[row, text] = True
     never[list(forbidden)] = True
-    uniform = torch.cat([AdvanceNumbers(sampling.seed).ahead(1) for sampling in samplings])
+    uniform = torch.cat([numbers_of(sampling.seed).ahead(1) for sampling in samplings])
     settings = RowSettings(RowSettings.encode(samplings, V))
     filters = Filters.of(samplings, V, forbids=bool(forbidden))
     ids, diverged = choose_rows(logits, settings, filters, uniform=uniform, seen=seen, forbidden=never)
@@ -95,7 +99,7 @@ def test_a_filter_that_no_row_uses_is_left_out() -> None:
 
 
 def test_numbers_drawn_in_advance_are_those_of_single_draws() -> None:
-    numbers, generator = AdvanceNumbers(5), torch.Generator().manual_seed(5)
+    numbers, generator = numbers_of(5), torch.Generator().manual_seed(5)
     expected = [torch.rand((), dtype=torch.float64, generator=generator).item() for _ in range(60)]
     assert numbers.ahead(3).tolist() == expected[:3]
     numbers.skip(2)

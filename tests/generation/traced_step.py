@@ -6,7 +6,7 @@ python traced_step.py decoder:rotary translator:alibi
 import sys
 
 import torch
-from small_models import POSITIONS, VOCAB, language_model, translator
+from small_models import CONTEXT, POSITIONS, VOCAB, language_model, translator
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from tercet.generation import Sampling
@@ -17,7 +17,7 @@ ROWS = [Sampling(temperature=0), Sampling(temperature=1.3, top_k=9, top_p=0.9, m
 
 
 def started(model: torch.nn.Module, sources: int) -> DecodeState:
-    state = DecodeState(model.new_cache(2, capacity=8), VOCAB)
+    state = DecodeState(model.new_cache(2, capacity=8), vocab_size=VOCAB, max_len=CONTEXT, likeliest=3)
     if sources:
         state.cache.allocate_sources(sources)
         state.cache.memory_token_mask.fill_(True)
@@ -36,8 +36,8 @@ for family, kind in (argument.split(":") for argument in sys.argv[1:]):
         counter = CompileCounterWithBackend("aot_eager")
         step = torch.compile(decode_step, fullgraph=True, dynamic=False, backend=counter)
         for _ in range(4):
-            step(model, compiled, Filters.of(ROWS, VOCAB))
-            decode_step(model, eager, Filters.of(ROWS, VOCAB))
+            step(model, compiled, Filters.of(ROWS, VOCAB, likeliest=2))
+            decode_step(model, eager, Filters.of(ROWS, VOCAB, likeliest=2))
             torch.testing.assert_close(compiled.results, eager.results)
         assert compiled.cache.lengths.tolist() == [4, 4]
         assert counter.frame_count == 1, f"{counter.frame_count} graphs"

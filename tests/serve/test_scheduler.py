@@ -22,7 +22,7 @@ from tercet.serve.engine import (
     QueuedRequest,
     Scheduler,
     TokenEvent,
-    running_batch,
+    slot_decoding,
 )
 
 prompts = st.text("abcehnost. ä🙂", max_size=4 * MAX_LEN)
@@ -110,8 +110,9 @@ def check_a_schedule(name: str, data: Any) -> None:
     model = MODELS[name]
     wanted = [with_stops(model, one) for one in data.draw(st.lists(requests, min_size=1, max_size=5))]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running_batch, "CHUNK_WHILE_DECODING", data.draw(st.integers(1, 20), "tokens read between steps"))
-        patch.setattr(running_batch, "CHUNK_WHILE_IDLE", data.draw(st.integers(1, 40), "tokens read undisturbed"))
+        patch.setattr(slot_decoding, "CHUNK_WHILE_DECODING", data.draw(st.integers(1, 20), "tokens read between steps"))
+        patch.setattr(slot_decoding, "CHUNK_WHILE_IDLE", data.draw(st.integers(1, 40), "tokens read undisturbed"))
+        patch.setattr(slot_decoding, "CHUNK_ON_GPU", slot_decoding.CHUNK_WHILE_DECODING)
         with scheduler(model, slots=data.draw(st.integers(1, 4), "slots")) as made:
             schedule = Schedule(made, wanted)
             schedule.run()
@@ -231,8 +232,8 @@ def test_a_long_prompt_is_read_bit_by_bit_while_the_others_go_on() -> None:
     assert_is(second.events, alone(model, long, GREEDY))
     reads = [number for number, (_, width) in enumerate(calls) if width > 1]
     between = [rows * width for rows, width in calls if width > 1]
-    assert sum(between) == len(TOKENIZER.encode(long)) > 3 * running_batch.CHUNK_WHILE_DECODING
-    assert max(between) <= running_batch.CHUNK_WHILE_DECODING
+    assert sum(between) == len(TOKENIZER.encode(long)) > 3 * slot_decoding.CHUNK_WHILE_DECODING
+    assert max(between) <= slot_decoding.CHUNK_WHILE_DECODING
     assert all(later - earlier == 2 for earlier, later in pairwise(reads)), "the running row has its step in between"
 
 

@@ -17,7 +17,7 @@ from tercet.serve.engine import (
     Scheduler,
     ShuttingDown,
     TokenEvent,
-    running_batch,
+    batch_row,
 )
 
 
@@ -170,10 +170,10 @@ def test_a_thousand_that_come_and_go_leave_nothing() -> None:
                 time.sleep(0.0005)
             job.cancel()
         until(lambda: len(made._batch) == 0)
-        assert (made.running, made.waiting, made._active, made._batch._slots.lengths) == (0, 0, {}, [])
+        assert (made.running, made.waiting, made._active, made._batch._decoding._slots.lengths) == (0, 0, {}, [])
         assert threading.active_count() == before
         gc.collect()
-        assert not [one for one in gc.get_objects() if type(one) is running_batch.BatchRow]
+        assert not [one for one in gc.get_objects() if type(one) is batch_row.BatchRow]
         assert_is(asked(made).wait(), alone(MODEL, "the cat", GREEDY))
 
 

@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from tercet.config import UserError, suggest
-from tercet.generation.decode_state import RESULTS, DecodeState, decode_step
+from tercet.generation.decode_state import DecodeState, decode_step
 from tercet.generation.row_sampling import Filters
 from tercet.models import DecoderOnly, EncoderDecoder
 from tercet.models.record import COMPILED
@@ -98,17 +98,30 @@ class Workspace:
         rows: Most rows of a batch.
         capacity: Most tokens per row.
         sources: Most tokens of a source, for a model with cross-attention; else 0.
+        likeliest: Most tokens that are reported next to a drawn one.
         mode: "graph" or "compiled"; without effect on a CPU.
     """
 
     def __init__(
-        self, model: GraphModel, *, rows: int, capacity: int, sources: int = 0, mode: DecodeMode = "graph"
+        self,
+        model: GraphModel,
+        *,
+        rows: int,
+        capacity: int,
+        sources: int = 0,
+        likeliest: int = 0,
+        mode: DecodeMode = "graph",
     ) -> None:
-        self.rows, self.capacity, self.sources = rows, capacity, sources
-        self.state = DecodeState(model.new_cache(rows, capacity=capacity), model.vocab_size)
+        self.rows, self.sources = rows, sources
+        self.state = DecodeState(
+            model.new_cache(rows, capacity=capacity),
+            vocab_size=model.vocab_size,
+            max_len=model.max_len,
+            likeliest=likeliest,
+        )
         if sources:
             self.state.cache.allocate_sources(sources)
-        self.results = ResultReader(rows, self.device)
+        self.results = ResultReader(self.state.results)
         self._step = compile_step() if mode == "compiled" else decode_step
         self._graphs: dict[tuple[int, int, Filters], Callable[[], None]] = {}
         self._pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
@@ -117,6 +130,27 @@ class Workspace:
     @property
     def device(self) -> torch.device:
         return self.state.tokens.device
+
+    @property
+    def capacity(self) -> int:
+        """Most tokens per row."""
+        return self.state.cache.capacity
+
+    @property
+    def likeliest(self) -> int:
+        """Most tokens that are reported next to a drawn one."""
+        return self.state.likeliest
+
+    def widen(self, likeliest: int) -> None:
+        """Make room for more likeliest tokens; results that are being copied still arrive at the old reader."""
+        self._graphs.clear()
+        self.state.widen(likeliest)
+        self.results = ResultReader(self.state.results)
+
+    def grow(self, capacity: int) -> None:
+        """Make the tables large enough for `capacity` tokens per row; graphs are captured again."""
+        self._graphs.clear()
+        self.state.cache.grow(capacity)
 
     def fits(self, model: GraphModel, *, rows: int, capacity: int, sources: int) -> bool:
         """Return whether the tables are large enough and have the device and dtype of the model's weights."""
@@ -180,13 +214,12 @@ class ResultReader:
     """Copies of a step's results on the host, of which two may be on their way.
 
     Args:
-        rows: Most rows of a batch.
-        device: Device of the results.
+        results: The results of the largest batch.
     """
 
-    def __init__(self, rows: int, device: torch.device) -> None:
-        self._on_gpu = device.type == "cuda"
-        self._buffers = [torch.empty(rows, RESULTS, dtype=torch.float64, pin_memory=self._on_gpu) for _ in range(2)]
+    def __init__(self, results: Float[Tensor, "B R"]) -> None:
+        self._on_gpu = results.is_cuda
+        self._buffers = [torch.empty(results.shape, dtype=results.dtype, pin_memory=self._on_gpu) for _ in range(2)]
         self._events = [torch.cuda.Event() for _ in range(2)] if self._on_gpu else []
         self._copied = self._read = 0
 
@@ -195,7 +228,7 @@ class ResultReader:
         """Number of copies that have not been read."""
         return self._copied - self._read
 
-    def copy(self, results: Float[Tensor, "B 3"]) -> None:
+    def copy(self, results: Float[Tensor, "B R"]) -> None:
         """Begin to copy the results of a step, without waiting for them."""
         number = self._copied % 2
         self._buffers[number][: len(results)].copy_(results, non_blocking=True)

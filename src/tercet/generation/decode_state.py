@@ -17,7 +17,7 @@ from tercet.generation.row_sampling import Filters, RowSettings, choose_rows
 from tercet.nn.cache import StackCache
 from tercet.objectives import token_logprobs
 
-RESULTS = 3  # numbers for each row: id, log-probability, and 1.0 if the model diverged
+RESULTS = 3  # numbers for each row: id, log-probability, and 1.0 if the model diverged; then the likeliest tokens
 
 
 class SteppingModel(Protocol):
@@ -32,6 +32,8 @@ class DecodeState:
     Args:
         cache: The KV cache; its lengths are advanced in place.
         vocab_size: Number of logits.
+        max_len: The model's context.
+        likeliest: Most tokens that are reported next to the drawn one.
 
     Attributes:
         tokens: Last token of each row, which is not in the cache yet.
@@ -40,27 +42,60 @@ class DecodeState:
         settings: Sampling settings of each row.
         seen: Tokens that each row holds.
         forbidden: Tokens that no row may draw.
-        results: Id, log-probability and divergence flag of the last step; float64 holds any id.
+        results: Id, log-probability and divergence flag of the last step, then log-probabilities and ids of the
+            likeliest tokens; float64 holds any id.
     """
 
-    def __init__(self, cache: StackCache, vocab_size: int) -> None:
+    def __init__(self, cache: StackCache, *, vocab_size: int, max_len: int, likeliest: int = 0) -> None:
         rows, device = len(cache.lengths), cache.lengths.device
         self.cache = cache
         self.tokens: Int[Tensor, " B"] = torch.zeros(rows, dtype=torch.long, device=device)
-        self.uniform: Float[Tensor, "B S"] = torch.zeros(rows, cache.capacity + 1, dtype=torch.float64, device=device)
+        self.uniform: Float[Tensor, "B S"] = torch.zeros(rows, max_len + 1, dtype=torch.float64, device=device)
         self.settings = RowSettings(torch.zeros(rows, RowSettings.COLUMNS, device=device))
         self.seen: Bool[Tensor, "B V"] = torch.zeros(rows, vocab_size, dtype=torch.bool, device=device)
         self.forbidden: Bool[Tensor, " V"] = torch.zeros(vocab_size, dtype=torch.bool, device=device)
-        self.results: Float[Tensor, "B 3"] = torch.zeros(rows, RESULTS, dtype=torch.float64, device=device)
+        self.likeliest = likeliest
+        self.results: Float[Tensor, "B R"] = torch.zeros(
+            rows, RESULTS + 2 * likeliest, dtype=torch.float64, device=device
+        )
 
     def view(self, rows: int, capacity: int) -> "DecodeState":
-        """Return the first rows with the first columns of their cache, in the same memory."""
-        part = copy(self)
+        """Return the first rows with the first columns of their cache, in the same memory, for steps of the model."""
+        part = self.sampled_rows(slice(rows))
         part.cache = self.cache.view(self.cache.lengths[:rows], capacity)
-        part.tokens, part.uniform = self.tokens[:rows], self.uniform[:rows, : capacity + 1]
-        part.settings = RowSettings(self.settings.table[:rows])
-        part.seen, part.results = self.seen[:rows], self.results[:rows]
         return part
+
+    def sampled_rows(self, rows: slice) -> "DecodeState":
+        """Return these rows in the same memory for `sample`, without tables of keys and values."""
+        part = copy(self)
+        part.cache = copy(self.cache)
+        part.cache.lengths = self.cache.lengths[rows]
+        part.cache.layers = []
+        part.tokens, part.uniform = self.tokens[rows], self.uniform[rows]
+        part.settings = RowSettings(self.settings.table[rows])
+        part.seen, part.results = self.seen[rows], self.results[rows]
+        return part
+
+    def widen(self, likeliest: int) -> None:
+        """Exchange the results for wider ones with the same content."""
+        old, before = self.results, self.likeliest
+        self.results = old.new_zeros(len(old), RESULTS + 2 * likeliest)
+        self.results[:, : RESULTS + before] = old[:, : RESULTS + before]
+        self.results[:, RESULTS + likeliest :][:, :before] = old[:, RESULTS + before :]
+        self.likeliest = likeliest
+
+    def move_row(self, row: int, to: int, *, columns: int) -> None:
+        """Copy a row over another one.
+
+        Args:
+            row: The row to read.
+            to: The row to write.
+            columns: Number of tokens in the row's cache.
+        """
+        self.cache.write_rows(to, self.cache, row, columns=columns)
+        tables = [self.tokens, self.cache.lengths, self.uniform, self.settings.table, self.seen]
+        for table in tables:
+            table[to] = table[row]
 
     def changing(self) -> list[Tensor]:
         """Return the tensors that a step changes, except for columns of the cache that are not visible yet."""
@@ -87,4 +122,7 @@ def sample(logits: Float[Tensor, "B V"], state: DecodeState, filters: Filters) -
     if filters.penalty:
         state.seen.scatter_(1, ids[:, None], True)
     logprobs = token_logprobs(logits, ids)
-    state.results.copy_(torch.stack((ids.double(), logprobs.double(), diverged.double()), dim=-1))
+    results = [torch.stack((ids.double(), logprobs.double(), diverged.double()), dim=-1)]
+    if filters.likeliest:
+        results += [x.double() for x in logits.float().log_softmax(-1).topk(filters.likeliest)]
+    state.results[:, : RESULTS + 2 * filters.likeliest].copy_(torch.cat(results, dim=-1))

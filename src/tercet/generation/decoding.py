@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tercet.config import UserError
 from tercet.generation.decode_graphs import GraphModel, Workspace, can_capture, workspace
-from tercet.generation.decode_state import sample
+from tercet.generation.decode_state import RESULTS, sample
 from tercet.generation.prefill import prefill
 from tercet.generation.protocol import AnyDecoder, CacheType, device_of
 from tercet.generation.row_sampling import AdvanceNumbers, Filters, RowSettings
@@ -116,7 +116,7 @@ class GraphDecoding:
     def __init__(self, model: GraphModel, batch: Batch, space: Workspace) -> None:
         self._model, self._batch, self._space = model, batch, space
         self._filters = Filters.of([batch.sampling], model.vocab_size, forbids=bool(batch.forbidden))
-        self._numbers = [AdvanceNumbers(seed) for seed in batch.seeds]
+        self._numbers = [AdvanceNumbers(torch.Generator().manual_seed(seed)) for seed in batch.seeds]
         self._live: list[int] = []
         self._slots: list[int] = []  # of each live row, its row in the tables
         self._rows = self._columns = 0  # rows in the tables, and tokens of the longest
@@ -131,7 +131,7 @@ class GraphDecoding:
         self._live, self._slots, self._sampled = list(live), list(range(len(live))), 0
         self._rows, self._columns = len(live), max(map(len, visible))
         self._space.results.drop()
-        with _on(self._space.device):
+        with current_device(self._space.device):
             logits, cache = prefill(
                 cast("AnyDecoder[Any]", self._model), visible, sources=_sources_of(self._batch.sources, live),
                 source_pad=self._batch.source_pad, capacity=self._columns, device=self._space.device,
@@ -140,19 +140,19 @@ class GraphDecoding:
             state.cache.write_rows(0, cache, 0, rows=self._rows, columns=self._columns)
             state.cache.lengths[: self._rows] = cache.lengths
             self._write_settings(visible, capacity)
-            first = state.view(self._rows, self._space.capacity)
+            first = state.sampled_rows(slice(self._rows))
             sample(logits, first, self._filters)
             self._space.results.copy(first.results)
 
     def sample(self, *, more: bool) -> Drawn:
-        with _on(self._space.device):
+        with current_device(self._space.device):
             if not self._space.results.pending:
                 self._launch()
             if more:
                 self._launch()
             results = self._space.results.read()
         self._sampled += 1
-        drawn = [results[slot] for slot in self._slots]
+        drawn = [results[slot][:RESULTS] for slot in self._slots]
         if any(diverged for _, _, diverged in drawn):
             raise UserError(DIVERGED)
         return [int(token) for token, _, _ in drawn], [logprob for _, logprob, _ in drawn]
@@ -190,7 +190,7 @@ def decoding_of(model: AnyDecoder[CacheType], batch: Batch) -> Generator[BatchDe
         captured = cast("GraphModel", model)
         longest = max(map(len, batch.rows)) + batch.sampling.max_new_tokens
         sources = 0 if batch.sources is None else max(map(len, batch.sources))
-        with torch.inference_mode(), _on(device_of(model)):
+        with torch.inference_mode(), current_device(device_of(model)):
             space = lent.enter_context(
                 workspace(captured, rows=len(batch.rows), capacity=min(model.max_len, longest), sources=sources)
             )
@@ -202,6 +202,6 @@ def _sources_of(sources: Sequence[Sequence[int]] | None, live: Sequence[int]) ->
     return None if sources is None else [sources[row] for row in live]
 
 
-def _on(device: torch.device) -> AbstractContextManager[None]:
+def current_device(device: torch.device) -> AbstractContextManager[None]:
     """Graphs, events and streams are the current device's."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

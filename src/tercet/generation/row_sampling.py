@@ -37,15 +37,19 @@ class Filters:
     top_p: bool = False
     min_p: bool = False
     forbids: bool = False
+    likeliest: int = 0  # tokens that are reported next to the drawn one
 
     @classmethod
-    def of(cls, samplings: Sequence[Sampling], vocab_size: int, *, forbids: bool = False) -> "Filters":
+    def of(
+        cls, samplings: Sequence[Sampling], vocab_size: int, *, forbids: bool = False, likeliest: int = 0
+    ) -> "Filters":
         """Return the operations for rows with these settings.
 
         Args:
             samplings: Settings of each row.
             vocab_size: Number of logits; a larger `top_k` has no effect.
             forbids: If True, there are tokens that are never drawn.
+            likeliest: Number of likeliest tokens that are reported for each row.
         """
         largest = max((_limiting_k(sampling, vocab_size) for sampling in samplings), default=0)
         return cls(
@@ -55,6 +59,7 @@ class Filters:
             top_p=any(sampling.top_p is not None and sampling.top_p < 1 for sampling in samplings),
             min_p=any(sampling.min_p is not None and sampling.min_p > 0 for sampling in samplings),
             forbids=forbids,
+            likeliest=likeliest,
         )
 
 
@@ -99,11 +104,11 @@ class AdvanceNumbers:
     """The uniform numbers of a row before they are used, in the order in which `draw` would take them.
 
     Args:
-        seed: Seed of the row's generator, which lives on the CPU.
+        generator: The row's generator, which lives on the CPU.
     """
 
-    def __init__(self, seed: int) -> None:
-        self._generator = torch.Generator().manual_seed(seed)
+    def __init__(self, generator: torch.Generator) -> None:
+        self._generator = generator
         self._unused = torch.zeros(0, dtype=torch.float64)
 
     def ahead(self, count: int) -> Float[Tensor, " N"]:

@@ -2,52 +2,26 @@
 
     step:  decode the rows that are there  ->  prefill some of those that want to join  ->  sample a token for each
 
+Their keys, values and draws are a `SlotDecoding`'s: on a GPU its results come a step later.
 All that is done to the model is done here, in one thread. What a row gets depends on its own tokens alone: its window
 is that of `generation`, its keys and values are its own, and it draws from its own generator.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
+from tercet.generation.decoding import current_device
 from tercet.generation.prefill import prefill
 from tercet.generation.protocol import device_of, parts_of
-from tercet.generation.specs import Sampling
 from tercet.generation.stream import window_moved, window_start
 from tercet.models import DecoderOnly
 from tercet.models.inference import inference_mode
 from tercet.nn.cache import StackCache
-from tercet.objectives import token_logprobs
-from tercet.serve.engine.cache_slots import CacheSlots
-from tercet.serve.engine.sampling import SampledToken, sample_rows, top_tokens
-
-# Chunked prefill: prompt tokens read in one step. While rows wait for their next token, 64 take as long as two or three
-# decode steps of eight rows on a CPU, and cost little more each than in a longer pass; where none waits, more are read.
-CHUNK_WHILE_DECODING, CHUNK_WHILE_IDLE = 64, 256
-
-
-class BatchRow:
-    """One text that is generated.
-
-    Args:
-        ids: its tokens so far, at least one.
-        top: how many of the likeliest tokens come beside each that is sampled.
-    """
-
-    def __init__(self, ids: Iterable[int], sampling: Sampling, *, top: int = 0) -> None:
-        self.ids = list(ids)
-        self.top = top
-        self.left = sampling.max_new_tokens  # tokens yet to be sampled
-        self.generator = torch.Generator().manual_seed(sampling.seed)
-        # Rows whose settings are equal but for these are sampled together.
-        self.settings = replace(sampling, seed=0, stop=(), max_new_tokens=0)
-        # Of a prompt too long to be read at once, as far as it has been read.
-        self.chunked_cache: StackCache | None = None
-        self.n_prefilled = 0  # how many tokens that is
+from tercet.serve.engine.batch_row import BatchRow
+from tercet.serve.engine.sampling import SampledToken
+from tercet.serve.engine.slot_decoding import Drawn, decode_slots
 
 
 class RunningBatch:
@@ -62,7 +36,7 @@ class RunningBatch:
         self.rows: list[BatchRow] = []  # in the cache's slots, in the order of their slots
         self.prefilling: list[BatchRow] = []  # on their way there, the first to come first
         self._parts, self._device = parts_of(model), device_of(model)
-        self._slots = CacheSlots(model.new_cache(slots, capacity=0), most=model.max_len)
+        self._decoding = decode_slots(model, slots)
 
     def __len__(self) -> int:
         return len(self.rows) + len(self.prefilling)
@@ -83,30 +57,25 @@ class RunningBatch:
         A row that failed is no longer there; where a pass of the model fails, all rows of that pass have.
         """
         results: dict[BatchRow, SampledToken | Exception] = {}
-        rows: list[BatchRow] = []
-        logits: list[Tensor] = []
 
-        def attempt(batch: list[BatchRow], forward: Callable[[list[BatchRow]], Tensor | None]) -> None:
+        def attempt(batch: list[BatchRow], forward: Callable[[list[BatchRow]], None]) -> None:
             try:
-                batch_logits = forward(batch)
+                forward(batch)
             except Exception as error:
                 results.update(dict.fromkeys(batch, error))
-            else:
-                if batch_logits is not None:
-                    rows.extend(batch)
-                    logits.append(batch_logits)
 
-        with inference_mode(self._parts):
-            budget = CHUNK_WHILE_DECODING if self.rows else CHUNK_WHILE_IDLE
+        with inference_mode(self._parts), current_device(self._device):
+            budget = self._decoding.chunk_while_decoding if self.rows else self._decoding.chunk_while_idle
             if self.rows:
-                attempt(list(self.rows), self._decode)
+                attempt(list(self.rows), self._decoding.decode)
             whole, chunked = self._next_prompts(budget)
             if whole:
                 attempt(whole, self._prefill)
             if chunked:
                 attempt(chunked, lambda batch: self._prefill_chunk(batch[0], budget))
-            if rows:
-                results.update(zip(rows, self._sample(rows, torch.cat(logits)), strict=True))
+            for row, drawn in self._decoding.results().items():
+                if row not in results:
+                    results[row] = drawn if isinstance(drawn, Exception) else self._append(row, drawn)
         for row, result in results.items():
             if isinstance(result, Exception):
                 self.remove(row)
@@ -114,12 +83,6 @@ class RunningBatch:
                 self._leave(row)  # it has outgrown the context: what it sees now is read anew
                 self.prefilling.append(row)
         return results
-
-    def _decode(self, rows: list[BatchRow]) -> Float[Tensor, "B V"]:
-        last = torch.tensor([row.ids[-1] for row in rows], device=self._device)
-        logits = self.model.step(last, self._slots.rows())
-        self._slots.advance()
-        return logits
 
     def _next_prompts(self, budget: int) -> tuple[list[BatchRow], list[BatchRow]]:
         """The rows whose prompts are read together, and one whose prompt is too long for that and is read in chunks.
@@ -143,15 +106,15 @@ class RunningBatch:
                 longest = wider
         return whole, chunked
 
-    def _prefill(self, rows: list[BatchRow]) -> Float[Tensor, "B V"]:
+    def _prefill(self, rows: list[BatchRow]) -> None:
         prompts = [self._visible(row) for row in rows]
         logits, cache = prefill(self.model, prompts, capacity=max(map(len, prompts)), device=self._device)
         for number, (row, ids) in enumerate(zip(rows, prompts, strict=True)):
             self._join(row, cache, number, len(ids))
-        return logits
+        self._decoding.begin(rows, logits)
 
-    def _prefill_chunk(self, row: BatchRow, budget: int) -> Float[Tensor, "1 V"] | None:
-        """Read the next `budget` tokens of a long prompt; the logits once all of it has been read."""
+    def _prefill_chunk(self, row: BatchRow, budget: int) -> None:
+        """Read the next `budget` tokens of a long prompt; the row joins once all of it has been read."""
         ids = self._visible(row)
         if row.chunked_cache is None:
             row.chunked_cache, row.n_prefilled = self.model.new_cache(1, capacity=len(ids)), 0
@@ -160,39 +123,30 @@ class RunningBatch:
         hidden = self.model.hidden(tokens, cache=row.chunked_cache)  # (1, T, D)
         row.chunked_cache.advance(len(chunk))
         row.n_prefilled += len(chunk)
-        if row.n_prefilled < len(ids):
-            return None
-        self._join(row, row.chunked_cache, 0, len(ids))
-        return self.model.logits(hidden[:, -1])
+        if row.n_prefilled == len(ids):
+            self._join(row, row.chunked_cache, 0, len(ids))
+            self._decoding.begin([row], self.model.logits(hidden[:, -1]))
 
-    def _sample(self, rows: Sequence[BatchRow], logits: Float[Tensor, "B V"]) -> list[SampledToken | Exception]:
-        ids, errors = sample_rows(rows, logits)
-        logprobs = token_logprobs(logits, torch.tensor(ids, device=logits.device)).tolist()
-        tops = top_tokens(logits, [row.top for row in rows])
-        results: list[SampledToken | Exception] = []
-        for number, (row, token, logprob, top) in enumerate(zip(rows, ids, logprobs, tops, strict=True)):
-            if number in errors:
-                results.append(errors[number])
-                continue
-            row.ids.append(token)
-            row.left -= 1
-            finish = "eos" if token in self.end_ids else None if row.left else "length"
-            results.append(SampledToken(id=token, logprob=logprob, top=top, finish=finish))
-        return results
+    def _append(self, row: BatchRow, drawn: Drawn) -> SampledToken:
+        token, logprob, top = drawn
+        row.ids.append(token)
+        row.left -= 1
+        finish = "eos" if token in self.end_ids else None if row.left else "length"
+        return SampledToken(id=token, logprob=logprob, top=top, finish=finish)
 
     def _visible(self, row: BatchRow) -> list[int]:
         return row.ids[window_start(len(row.ids), self.model.max_len) :]
 
     def _join(self, row: BatchRow, cache: StackCache, number: int, length: int) -> None:
-        self._slots.join(cache, number, length)
+        self._decoding.join(row, cache, number, length)
         self.prefilling.remove(row)
         self.rows.append(row)
         row.chunked_cache = None
 
     def _leave(self, row: BatchRow) -> None:
         slot = self.rows.index(row)
-        with torch.inference_mode():  # as the tables were made
-            self._slots.leave(slot)
+        with torch.inference_mode(), current_device(self._device):  # as the tables were made
+            self._decoding.leave(slot)
         last = self.rows.pop()
         if last is not row:
             self.rows[slot] = last

@@ -1,0 +1,237 @@
+"""The running batch's keys, values and draws: on the host, or on a GPU with results one step late.
+
+    decode the rows  ->  let some join and begin  ->  results  ->  let some leave  ->  decode ...
+
+Rows stand at the front: the last row takes the slot of a row that leaves, so a step costs the live rows alone.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tercet.config import UserError
+from tercet.generation.decode_graphs import (
+    ResultReader,
+    Workspace,
+    can_capture,
+    decode_mode,
+    round_up_capacity,
+    round_up_rows,
+)
+from tercet.generation.decode_state import RESULTS, sample
+from tercet.generation.protocol import device_of
+from tercet.generation.row_sampling import Filters, RowSettings
+from tercet.generation.sampling import DIVERGED, mark_seen
+from tercet.models import DecoderOnly
+from tercet.nn.cache import StackCache
+from tercet.objectives import token_logprobs
+from tercet.serve.engine.batch_row import BatchRow
+from tercet.serve.engine.cache_slots import CacheSlots
+from tercet.serve.engine.sampling import TopTokens, sample_rows, top_tokens
+
+Drawn = tuple[int, float, TopTokens]  # a token, its log-probability, the likeliest tokens
+
+# Chunked prefill: prompt tokens read in one step. While rows wait for their next token, 64 take as long as two or three
+# decode steps of eight rows on a CPU, and cost little more each than in a longer pass; where none waits, more are read.
+CHUNK_WHILE_DECODING, CHUNK_WHILE_IDLE = 64, 256
+CHUNK_ON_GPU = 1024  # in any step; not yet measured
+FEWEST_LIKELIEST = 16  # likeliest tokens that are reported for each row if any row asks for some
+
+
+class SlotDecoding(Protocol):
+    """The decoding state of the running batch. All methods are called in inference mode."""
+
+    chunk_while_decoding: int
+    chunk_while_idle: int
+
+    def decode(self, rows: list[BatchRow]) -> None:
+        """Append the last token of all rows, which are in the order of their slots."""
+        ...
+
+    def join(self, row: BatchRow, cache: StackCache, number: int, length: int) -> None:
+        """Give a row the next free slot; it is in another cache, where its first `length` tokens are real."""
+        ...
+
+    def begin(self, rows: list[BatchRow], logits: Float[Tensor, "B V"]) -> None:
+        """Take the logits after the prompts of rows that have just joined."""
+        ...
+
+    def leave(self, slot: int) -> None:
+        """Free a slot; the last row takes it."""
+        ...
+
+    def results(self) -> dict[BatchRow, Drawn | Exception]:
+        """Return a token of each row that was decoded or has begun, of this step or of the one before."""
+        ...
+
+
+def decode_slots(model: DecoderOnly, slots: int) -> SlotDecoding:
+    """Return the decoding state of an empty batch of at most `slots` rows."""
+    return GraphSlots(model, slots) if can_capture(model, device_of(model)) else StepSlots(model, slots)
+
+
+class StepSlots:
+    """A call of the model for each step; the tokens are drawn on the host.
+
+    Args:
+        model: The model.
+        slots: Most rows.
+    """
+
+    def __init__(self, model: DecoderOnly, slots: int) -> None:
+        self.chunk_while_decoding, self.chunk_while_idle = CHUNK_WHILE_DECODING, CHUNK_WHILE_IDLE
+        self._model, self._device = model, device_of(model)
+        self._slots = CacheSlots(model.new_cache(slots, capacity=0), most=model.max_len)
+        self._rows: list[BatchRow] = []
+        self._logits: list[Tensor] = []
+
+    def decode(self, rows: list[BatchRow]) -> None:
+        last = torch.tensor([row.ids[-1] for row in rows], device=self._device)
+        logits = self._model.step(last, self._slots.rows())
+        self._slots.advance()
+        self.begin(rows, logits)
+
+    def join(self, row: BatchRow, cache: StackCache, number: int, length: int) -> None:
+        self._slots.join(cache, number, length)
+
+    def begin(self, rows: list[BatchRow], logits: Float[Tensor, "B V"]) -> None:
+        self._rows += rows
+        self._logits.append(logits)
+
+    def leave(self, slot: int) -> None:
+        self._slots.leave(slot)
+
+    def results(self) -> dict[BatchRow, Drawn | Exception]:
+        if not self._rows:
+            return {}
+        rows, logits = self._rows, torch.cat(self._logits)
+        self._rows, self._logits = [], []
+        ids, errors = sample_rows(rows, logits)
+        logprobs = token_logprobs(logits, torch.tensor(ids, device=logits.device)).tolist()
+        tops = top_tokens(logits, [row.top for row in rows])
+        drawn = zip(ids, logprobs, tops, strict=True)
+        return {row: errors.get(number, one) for number, (row, one) in enumerate(zip(rows, drawn, strict=True))}
+
+
+@dataclass(eq=False)
+class _Slot:
+    """A row in a slot, from when it joins until it leaves.
+
+    Attributes:
+        length: Number of its tokens in the cache, with those of launched steps.
+        read: Number of its results that the host has read.
+        gone: If True, results that are still on their way are ignored.
+    """
+
+    row: BatchRow
+    length: int
+    read: int = 0
+    gone: bool = False
+
+
+@dataclass(frozen=True)
+class _Launched:
+    """A step whose results were not read: its slots, and where the results arrive."""
+
+    slots: list[_Slot]
+    reader: ResultReader
+    likeliest: int
+
+
+class GraphSlots:
+    """A graph for each step, whose results are read while the next one runs.
+
+    Args:
+        model: A model whose decode step can be captured.
+        slots: Most rows.
+    """
+
+    def __init__(self, model: DecoderOnly, slots: int) -> None:
+        self.chunk_while_decoding = self.chunk_while_idle = CHUNK_ON_GPU
+        self._model, self._most = model, slots
+        self._slots: list[_Slot] = []
+        self._launched: deque[_Launched] = deque()
+        self._stepped = False
+        self._filters: Filters | None = None  # of all rows, until one joins or leaves
+        self._space = Workspace(
+            model, rows=round_up_rows(slots), capacity=round_up_capacity(1, model.max_len), mode=decode_mode()
+        )
+
+    def decode(self, rows: list[BatchRow]) -> None:
+        width = max(slot.length for slot in self._slots) + 1
+        self._fit(width)
+        if self._filters is None:
+            self._filters = self._filters_of(self._slots)
+        self._space.step(self._model, len(rows), min(width, self._model.max_len), self._filters)
+        for slot in self._slots:
+            slot.length += 1
+        self._stepped = True
+
+    def join(self, row: BatchRow, cache: StackCache, number: int, length: int) -> None:
+        if len(self._slots) == self._most:
+            raise ValueError(f"all {self._most} places are taken; one has to leave first")
+        self._fit(length, likeliest=row.top)
+        place, state, device = len(self._slots), self._space.state, self._space.device
+        state.cache.write_rows(place, cache, number, columns=length)
+        state.cache.lengths[place] = length
+        state.settings.table[place] = RowSettings.encode([row.settings], self._model.vocab_size)[0].to(device)
+        if row.settings.repetition_penalty != 1:
+            state.seen[place] = mark_seen([row.ids], state.seen[place : place + 1])[0]
+        if row.settings.temperature > 0:
+            numbers = row.numbers.ahead(min(row.left, self._model.max_len + 1 - length))
+            state.uniform[place, length : length + len(numbers)] = numbers.to(device)
+        self._slots.append(_Slot(row, length))
+        self._filters = None
+
+    def begin(self, rows: list[BatchRow], logits: Float[Tensor, "B V"]) -> None:
+        places = slice(len(self._slots) - len(rows), len(self._slots))
+        sample(logits, self._space.state.sampled_rows(places), self._filters_of(self._slots[places]))
+        self._stepped = True
+
+    def leave(self, slot: int) -> None:
+        left, last = self._slots[slot], self._slots.pop()
+        left.gone, self._filters = True, None
+        left.row.numbers.skip(left.read)
+        if left is not last:
+            self._space.state.move_row(len(self._slots), slot, columns=min(last.length, self._space.capacity))
+            self._slots[slot] = last
+
+    def results(self) -> dict[BatchRow, Drawn | Exception]:
+        if self._stepped:
+            self._space.results.copy(self._space.state.results[: len(self._slots)])
+            self._launched.append(_Launched(list(self._slots), self._space.results, self._space.likeliest))
+            self._stepped = False
+            if len(self._launched) < 2:
+                return {}
+        if not self._launched:
+            return {}
+        launched = self._launched.popleft()
+        rows = zip(launched.slots, launched.reader.read(), strict=False)
+        return {slot.row: _read(slot, values, launched.likeliest) for slot, values in rows if not slot.gone}
+
+    def _fit(self, columns: int, *, likeliest: int = 0) -> None:
+        """Make the tables large enough for rows of `columns` tokens; beyond the context a row is read anew."""
+        columns, likeliest = min(columns, self._model.max_len), min(likeliest, self._model.vocab_size)
+        if columns > self._space.capacity:
+            self._space.grow(round_up_capacity(columns, self._model.max_len))
+        if likeliest > self._space.likeliest:
+            self._space.widen(min(self._model.vocab_size, round_up_rows(max(likeliest, FEWEST_LIKELIEST))))
+
+    def _filters_of(self, slots: Sequence[_Slot]) -> Filters:
+        likeliest = self._space.likeliest if any(slot.row.top for slot in slots) else 0
+        return Filters.of([slot.row.settings for slot in slots], self._model.vocab_size, likeliest=likeliest)
+
+
+def _read(slot: _Slot, values: Sequence[float], likeliest: int) -> Drawn | Exception:
+    """Return the token in a row's results."""
+    token, logprob, diverged = values[:RESULTS]
+    slot.read += 1
+    if diverged:
+        return UserError(DIVERGED)
+    logprobs, ids = values[RESULTS : RESULTS + likeliest], values[RESULTS + likeliest :]
+    return int(token), logprob, tuple(zip(map(int, ids), logprobs, strict=True))[: slot.row.top]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tercet.models import AnyModel, stacks_of
 from tercet.training.adamw import clip_gradients
 from tercet.training.auto_arithmetic import choose_matmul, choose_precision
-from tercet.training.machine import compile_in_place
+from tercet.training.compiling import compile_in_place
 from tercet.training.optimizers import AdamW
 from tercet.training.specs import TrainingSpec
 

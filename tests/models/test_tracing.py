@@ -25,3 +25,21 @@ def test_each_pass_is_one_graph_and_stays_one(traced: tuple[str, ...]) -> None:
     command = [sys.executable, Path(__file__).with_name("traced.py"), *traced]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("whole", "rotary", "softcap, padded vocabulary, bias", "masked"),
+        pytest.param(("whole",), marks=pytest.mark.exhaustive),
+        pytest.param(("lots",), marks=pytest.mark.exhaustive),
+        pytest.param(("shapes",), marks=pytest.mark.exhaustive),
+    ],
+    ids=lambda arguments: "-".join(arguments)[:20],
+)
+def test_all_from_the_embedding_to_the_loss_is_one_graph(arguments: tuple[str, ...]) -> None:
+    """In each form of the likelihood, of all variants if none is named; and of all shapes, if those change."""
+    command = [sys.executable, Path(__file__).with_name("traced_losses.py"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -12,7 +12,7 @@ from tercet.kernel.build import multiplies_bfloat16
 from tercet.models import DecoderOnlySpec, StackSpec
 from tercet.models.vocabulary import Unembedding
 from tercet.objectives import IGNORED, likelihood, zero_loss
-from tercet.objectives.likelihood import negative_log_likelihood
+from tercet.objectives.likelihood import Form, bytes_of_graph, choose_form, negative_log_likelihood, use_form
 
 D, V = 7, 11
 
@@ -247,3 +247,39 @@ def test_few_products_go_through_the_kernel_and_find_the_same(pad_to: int, monke
     for ours, theirs in zip(found[True], found[False], strict=True):
         assert ours.shape == theirs.shape
         torch.testing.assert_close(ours, theirs, rtol=0.01, atol=0.01 * float(theirs.abs().max()))
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("form", ["whole", "library"])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("softcap", "smoothing"), [(None, 0.0), (1.5, 0.0), (None, 0.1), (1.5, 0.1)])
+def test_all_forms_have_one_loss_and_gradient(form: Form, softcap: float | None, smoothing: float, bias: bool) -> None:
+    if form == "library" and not hasattr(F, "linear_cross_entropy"):
+        pytest.skip("this PyTorch has no linear_cross_entropy")
+    head, hidden, targets = unembedding(softcap=softcap, pad_to=4, bias=bias), torch.randn(6, 5, D), some_targets()
+    if form == "library" and (softcap or smoothing):
+        with use_form(form), pytest.raises(ValueError, match="no softcap"):
+            negative_log_likelihood(hidden, head, targets, smoothing=smoothing)
+        return
+    found: list[list[Tensor]] = []
+    for one in (form, "lots"):
+        h = hidden.clone().requires_grad_()
+        head.zero_grad()
+        with use_form(one):
+            loss = negative_log_likelihood(h, head, targets, smoothing=smoothing)
+        (0.37 * loss.total).backward()
+        gradients = [p.grad.clone() for p in (h, *head.parameters()) if p.grad is not None]
+        found.append([loss.total.detach(), loss.plain, loss.count, *gradients])
+    torch.testing.assert_close(*found)
+    assert len(found[0]) == 5 + bias
+
+
+def test_the_form_follows_from_device_compiler_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def form(n_rows: int, device: str = "cuda") -> Form:
+        return choose_form(n_rows, 50304, torch.bfloat16, device)
+
+    assert form(12 * 1024) == "lots"  # nothing fuses what is not compiled
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert [form(12 * 1024), form(21_345), form(21_346), form(1, "cpu")] == ["whole", "whole", "lots", "lots"]
+    assert bytes_of_graph(12 * 1024, 50304, torch.bfloat16) == 2 * 12 * 1024 * 50304 * 2
+    assert bytes_of_graph(1 << 20, 50304, torch.bfloat16) == 4 << 30

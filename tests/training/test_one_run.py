@@ -191,10 +191,10 @@ def test_compiled_is_eager(tmp_path: Path, backend: str, monkeypatch: pytest.Mon
 
 @pytest.mark.slow
 def test_a_compiler_that_fails_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(model: nn.Module, *, sharded: bool) -> None:
+    def broken(*_: object) -> None:
         raise RuntimeError("no C++ compiler\nand a long story")
 
-    monkeypatch.setattr(machine, "compile_in_place", broken)
+    monkeypatch.setattr(machine, "compiled_loss", broken)
     monkeypatch.setattr(machine, "WORTH_COMPILING", 0.0)
     recipe = tiny_recipe(tmp_path, compile="auto")
     out = train(recipe, tmp_path / "run", quiet=False)
@@ -202,7 +202,7 @@ def test_a_compiler_that_fails_is_left_out(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_why_it_is_not_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def broken(model: nn.Module, *, sharded: bool) -> None:
+    def broken(*_: object) -> None:
         raise RuntimeError("no C++ compiler\nand a long story")
 
     def seconds(*_: object, **__: object) -> float:
@@ -212,7 +212,7 @@ def test_why_it_is_not_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         task = task_of(tiny_recipe(tmp_path, **training), progress=False)
         return machine.choose_compile(task, build(task.recipe.model), "fp32")
 
-    monkeypatch.setattr(machine, "compile_in_place", broken)
+    monkeypatch.setattr(machine, "compiled_loss", broken)
     monkeypatch.setattr(machine, "_seconds", seconds)
     assert choice(compile="auto", max_steps=10) == ("never", "about 40 s of training, too short to pay for it")
     assert choice(compile="auto", max_steps=1000) == ("never", "the compiler failed: RuntimeError: no C++ compiler")

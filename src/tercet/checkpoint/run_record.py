@@ -73,7 +73,7 @@ class RunRecord:
     tokenizer: str
     precision: str
     matmul: Matmul
-    compile: str
+    compile: Literal["never", "always", "cuda_graphs"]
     threads: int | None = None
     micro_batches: tuple[tuple[int, int], ...] = ()
     steps: int | None = None

@@ -6,9 +6,15 @@
 The scores of all targets over a whole vocabulary are the largest tensor of a training step, and written out they are
 read and written some eight times. Of a few rows at a time they take little memory, and as their gradient is known at
 once nothing of them is kept for the backward pass. ε is label smoothing as PyTorch defines it (Szegedy et al. 2016).
+
+In a graph that is compiled for a GPU the compiler fuses the formula with its neighbors, so there it is written plainly
+if the scores of all rows fit into `WHOLE` bytes. `choose_form` holds the rule.
 """
 
-from typing import Any
+from collections.abc import Generator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -30,7 +36,16 @@ from tercet.objectives.loss import IGNORED, Loss
 # Scores worked out together: what a cache holds, or what keeps a GPU busy. But of so many rows of float32 at least, for
 # with each lot the unembedding is read twice, and its gradient read and written (docs/measurements/kernels.md).
 AT_ONCE, ROWS = {"cpu": 1 << 21, "cuda": 1 << 27}, 512
+WHOLE = 2 << 30  # bytes of scores that a compiled graph writes at once
 FEW = 1 << 25  # multiplications up to which calls take longer than they do: by fewer calls, in one lot, it is faster
+
+
+# whole    the formula over all rows, its gradient by autograd
+# lots     a few rows at a time, with the gradient in closed form
+# library  torch.nn.functional.linear_cross_entropy, from PyTorch 2.13 on; for measurements
+Form = Literal["whole", "lots", "library"]
+_requested: Form | None = None
+_LIBRARY_OPTIONS = getattr(torch.nn, "LinearCrossEntropyOptions", lambda: None)()  # a graph cannot make them
 
 
 def negative_log_likelihood(
@@ -42,15 +57,92 @@ def negative_log_likelihood(
         smoothing: ε, the share of each target that is spread over the whole vocabulary.
     """
     flat, labels = hidden.flatten(0, -2), targets.flatten()
-    weight, bias = unembedding.weight, unembedding.bias
-    autocast = torch.is_autocast_enabled(flat.device.type)  # which does not look into a function of our own
-    dtype = torch.get_autocast_dtype(flat.device.type) if autocast else flat.dtype
-    tensors = [tensor for tensor in (flat, weight, bias) if tensor is not None]
-    learns = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)  # within, gradients are off
-    total, plain = _LinearCrossEntropy.apply(
-        flat, weight, bias, unembedding.vocab_size, labels, smoothing, unembedding.softcap, dtype, learns
-    )
+    forms = {"whole": _whole, "lots": _in_lots, "library": _by_library}
+    work = forms[choose_form(len(flat), len(unembedding.weight), _multiplied_dtype(flat), flat.device.type)]
+    total, plain = work(flat, unembedding, labels, smoothing)
     return Loss(total, plain.detach(), (targets != IGNORED).sum())
+
+
+def choose_form(n_rows: int, width: int, dtype: torch.dtype, device: str) -> Form:
+    """Return how the loss of `n_rows` targets is computed.
+
+    Args:
+        n_rows: Number of targets.
+        width: Number of scores of each target.
+        dtype: Type in which the scores are multiplied.
+        device: Type of the device, such as `cuda`.
+    """
+    if _requested is not None:
+        return _requested
+    if device == "cpu" or not torch.compiler.is_compiling():  # kernels, or operations that nothing fuses
+        return "lots"
+    return "whole" if n_rows * width * dtype.itemsize <= WHOLE else "lots"
+
+
+@contextmanager
+def use_form(form: Form) -> Generator[None]:
+    """Compute the loss in one form, whatever the rule says: for benchmarks and tests."""
+    global _requested
+    previous, _requested = _requested, form
+    try:
+        yield
+    finally:
+        _requested = previous
+
+
+def bytes_of_graph(n_rows: int, width: int, dtype: torch.dtype) -> int:
+    """Return the bytes of scores, and of their gradient, that a graph compiled for a GPU holds at once."""
+    return 2 * min(n_rows * width * dtype.itemsize, WHOLE)
+
+
+def _whole(
+    hidden: Float[Tensor, "N D"], unembedding: Unembedding, targets: Int[Tensor, " N"], smoothing: float
+) -> tuple[Tensor, Tensor]:
+    cost = partial(F.cross_entropy, unembedding(hidden), targets, ignore_index=IGNORED, reduction="sum")
+    plain = cost()
+    return cost(label_smoothing=smoothing) if smoothing else plain, plain
+
+
+def _by_library(
+    hidden: Float[Tensor, "N D"], unembedding: Unembedding, targets: Int[Tensor, " N"], smoothing: float
+) -> tuple[Tensor, Tensor]:
+    if unembedding.softcap is not None or smoothing:
+        raise ValueError("linear_cross_entropy has no softcap, and no plain loss beside a smoothed one")
+    dtype, n_tokens, bias = _multiplied_dtype(hidden), unembedding.vocab_size, unembedding.bias
+    total = cast(Any, F).linear_cross_entropy(
+        hidden.to(dtype),
+        unembedding.weight[:n_tokens].to(dtype),
+        targets,
+        linear_bias=None if bias is None else bias[:n_tokens].to(dtype),
+        reduction="sum",
+        ignore_index=IGNORED,
+        options=_LIBRARY_OPTIONS,
+    )
+    return total, total
+
+
+def _in_lots(
+    hidden: Float[Tensor, "N D"], unembedding: Unembedding, targets: Int[Tensor, " N"], smoothing: float
+) -> tuple[Tensor, Tensor]:
+    weight, bias, dtype = unembedding.weight, unembedding.bias, _multiplied_dtype(hidden)
+    tensors = [tensor for tensor in (hidden, weight, bias) if tensor is not None]
+    learns = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)  # within, gradients are off
+    return _LinearCrossEntropy.apply(
+        hidden, weight, bias, unembedding.vocab_size, targets, smoothing, unembedding.softcap, dtype, learns
+    )
+
+
+def _multiplied_dtype(hidden: Tensor) -> torch.dtype:
+    """The type in which `hidden` is multiplied: autocast does not look into a function of our own."""
+    device = hidden.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+
+
+def _rows_at_once(width: int, dtype: torch.dtype, device: str) -> int:
+    """Number of rows whose scores are computed together."""
+    if device == "cuda" and torch.compiler.is_compiling():  # fused, so larger lots have no larger copies
+        return max(1, WHOLE // (width * dtype.itemsize))
+    return max(ROWS * 4 // dtype.itemsize, AT_ONCE.get(device, 1 << 24) // width)
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -69,7 +161,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(hidden, weight, bias)
         ctx.dtypes = [None if tensor is None else tensor.dtype for tensor in (hidden, weight, bias)]
-        n_rows = max(ROWS * 4 // dtype.itemsize, AT_ONCE.get(hidden.device.type, 1 << 24) // len(weight))
+        n_rows = _rows_at_once(len(weight), dtype, hidden.device.type)
         few = bias is None and len(hidden) <= n_rows and len(hidden) * weight.numel() <= FEW
         by_kernel = (few or is_thread_independent()) and supports_training_linear(hidden, weight, padded=True)
         hidden = hidden.to(dtype).contiguous()
@@ -78,8 +170,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         d_hidden, d_weight, d_bias = torch.empty_like(hidden), None, None
         _, weight_learns, bias_learns = ctx.needs_input_grad[:3]  # a frozen unembedding's gradient is a third of it all
         total = plain = torch.zeros((), device=hidden.device)
-        for start in range(0, len(hidden), n_rows):
-            rows = slice(start, start + n_rows)
+        for lot in range(-(-len(hidden) // n_rows)):  # a graph of any length has this many lots
+            rows = slice(lot * n_rows, (lot + 1) * n_rows)
             if by_kernel:  # whose scores are zeros up to a width of whole sixteens
                 scores = linear_forward(hidden[rows], weight, None)
                 if bias is not None:

@@ -21,10 +21,11 @@ from tercet.training.arithmetic import MICRO_BATCH
 from tercet.training.checkpoint_io import CheckpointFolderIO
 from tercet.training.checkpoints import METRICS, Checkpoints
 from tercet.training.cluster import cluster_environment
+from tercet.training.compiling import Compiled, compiled_loss
 from tercet.training.datamodule import StepDataModule
 from tercet.training.interruption import Interruption
 from tercet.training.liveness import Liveness
-from tercet.training.machine import PRECISIONS, accelerator, compile_in_place
+from tercet.training.machine import PRECISIONS, accelerator
 from tercet.training.metrics_logger import MetricsLogger
 from tercet.training.module import TrainingModule
 from tercet.training.notebook_display import NotebookDisplay, in_notebook
@@ -50,7 +51,7 @@ def fit(
     out: Path,
     *,
     precision: str,
-    compiled: bool,
+    compiled: Compiled,
     start: Start,
     checkpoints: Checkpoints,
     arithmetic: Mapping[str, str],
@@ -76,8 +77,7 @@ def fit(
     """
     recipe, steps = task.recipe, task.plan.steps
     spec = recipe.training
-    if compiled:
-        compile_in_place(model, sharded=spec.is_sharded)
+    loss = compiled_loss(task, model, accelerator(spec), compiled)
     if start.weights is not None:
         if start.weights.adapter is None:
             model.load_state_dict(start.weights.model.state_dict())
@@ -89,7 +89,8 @@ def fit(
         io.arithmetic.append({**arithmetic, MICRO_BATCH: str(micro)})
         save_micro_batch(step, micro)
 
-    module = TrainingModule(model, task, MicroBatchHalving(task, exact=exact or spec.exact, save=note_micro_batch))
+    halving = MicroBatchHalving(task, exact=exact or spec.exact, save=note_micro_batch)
+    module = TrainingModule(model, task, halving, loss, reuses_gradients=compiled == "cuda_graphs")
     metrics = MetricsLogger(out / METRICS)
     validation = Validation(task)
     if start.weights is not None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from lightning_fabric.utilities import move_data_to_device
@@ -18,17 +18,24 @@ from lightning_fabric.utilities.rank_zero import rank_zero_only
 from tercet.config import UserError
 from tercet.kernel import library
 from tercet.models import AnyModel, stacks_of
+from tercet.training.adamw import clip_gradients
+from tercet.training.compiling import Compiled, LossFunction, compiled_loss, is_one_graph
+from tercet.training.out_of_memory import free_unused_memory
 from tercet.training.plan import Plan
 from tercet.training.specs import TrainingSpec
 from tercet.training.tasks.task import Task
+from tercet.training.trainable import trainable_parameters
 
 Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
 PRECISIONS: dict[str, Precision] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 Result = TypeVar("Result")
 MEASURED = 5.0  # seconds for which steps are timed, at least
 FIRST = 2  # passes that do not count
-SMALL, FEW = 1 << 20, 8  # weights of a block, and blocks, up to which a stack is compiled as one
 WORTH_COMPILING = 300.0  # seconds of run below which compiling, at 10 to 60 s, can't pay
+SAVED = 0.3  # share of a step that one graph on a GPU saves, about: 0.27 and 0.41 on an H100
+CLEARLY = 0.9  # of a time: less than this is not the noise of so short a look
+MOSTLY = 0.8  # share of a pass above which launches dominate it
+VARIED = 8  # batches that are timed if their shapes differ
 
 
 def accelerator(spec: TrainingSpec) -> str:
@@ -77,39 +84,113 @@ def wait_for_file(path: Path, seconds: float = 1800.0) -> None:
         time.sleep(0.1)
 
 
-def choose_compile(task: Task, model: AnyModel, precision: str) -> tuple[str, str]:
-    """`always` or `never`, and why, in a few words. The model itself is left as it is."""
+def choose_compile(task: Task, model: AnyModel, precision: str) -> tuple[Compiled, str]:
+    """Return how to compile, and why, in a few words. The model itself is left as it is.
+
+    Raises:
+        UserError: If CUDA graphs are requested for a step that is not one graph of equal shapes.
+    """
     spec, steps = task.recipe.training, task.plan.steps
+    device = torch.device(accelerator(spec))
+    one_graph = is_one_graph(spec, device.type)
+    if spec.compile == "cuda_graphs" and (spec.exact or not (one_graph and task.static)):
+        raise UserError(
+            "training.compile=cuda_graphs needs one CUDA device, steps of equal shapes, and neither training.exact nor "
+            "training.activation_checkpointing; set it to always"
+        )
     if spec.compile != "auto":
         return spec.compile, "as asked"
     if spec.exact:
         return "never", "exact, and whether compiling pays depends on the machine"
-    if not task.static:
+    if not (task.static or one_graph):
         return "never", "the shapes change from step to step"
-    batches = task.batches(0, 0, spec.data_parallel_size)
-    device = torch.device(accelerator(spec))
-    trial = copy.deepcopy(model).to(device)
-    batch = move_data_to_device(batches[0], device)
-
-    def forward_and_backward() -> None:
-        with _reduced(device, precision):
-            loss = task.loss(trial, batch).mean
-        loss.backward()
-        trial.zero_grad()
-
-    eager = len(batches) * _seconds(forward_and_backward, warmup=3, repeats=8)
+    trial = _TrialSteps(task, model, device, precision)
+    # On one GPU a whole step is measured: there the optimizer's share of it is not small.
+    rest = trial.seconds_of_update() if one_graph else 0.0
+    eager = trial.seconds(task.loss) + rest
     lasts = eager * steps if spec.max_hours is None else 3600 * spec.max_hours
-    if lasts < WORTH_COMPILING:
+    if lasts < (_compiling_seconds(model) / SAVED if one_graph else WORTH_COMPILING):
         return "never", f"about {lasts:.0f} s of training, too short to pay for it"
+    verdict: Compiled = "never"
     try:
-        compile_in_place(trial, sharded=spec.is_sharded)
-        compiled = len(batches) * _seconds(forward_and_backward, warmup=3, repeats=8)
+        started = _clock()
+        loss = compiled_loss(task, trial.model, device.type, "always")
+        if one_graph:
+            trial.run_all(loss)
+        took = _clock() - started
+        compiled = trial.seconds(loss) + rest
+        pays = not one_graph or (1 - compiled / eager) * lasts > took
+        if compiled < CLEARLY * eager and pays:
+            verdict = "always"
+        why = f"{1e3 * compiled:.0f} ms a step compiled, {1e3 * eager:.0f} ms not"
+        if verdict == "always" and one_graph and task.static and trial.launch_share(loss) > MOSTLY:
+            replayed = trial.seconds(compiled_loss(task, trial.model, device.type, "cuda_graphs")) + rest
+            verdict = "cuda_graphs" if replayed < CLEARLY * compiled else verdict
+            why = f"{1e3 * replayed:.0f} ms a step with CUDA graphs, {why}"
     except Exception as error:  # whatever the compiler lacks here, training goes on without it
         return "never", f"the compiler failed: {type(error).__name__}: {str(error).strip().splitlines()[0][:100]}"
     finally:
         torch.compiler.reset()
-    verdict = "always" if compiled < 0.9 * eager else "never"  # less is within the noise of so short a look
-    return verdict, f"{1e3 * compiled:.0f} ms a step compiled, {1e3 * eager:.0f} ms not"
+        del trial
+        if device.type == "cuda":
+            free_unused_memory()
+    return verdict, why
+
+
+class _TrialSteps:
+    """Passes of a training step on a copy of the model, to be timed."""
+
+    def __init__(self, task: Task, model: AnyModel, device: torch.device, precision: str) -> None:
+        self.spec, self.device, self.precision = task.recipe.training, device, precision
+        self.model = copy.deepcopy(model).to(device)
+        of_steps = [task.batches(step, 0, self.spec.data_parallel_size) for step in range(1 if task.static else VARIED)]
+        self.per_step = len(of_steps[0])
+        batches = of_steps[0][:1] if task.static else [batch for step in of_steps for batch in step][:VARIED]
+        self.batches = [move_data_to_device(batch, device) for batch in batches]
+
+    def seconds(self, loss: LossFunction) -> float:
+        """Seconds of a step's forward and backward passes."""
+        batches = itertools.cycle(self.batches)
+        return self.per_step * _seconds(lambda: self._pass(loss, next(batches)), warmup=3, repeats=8)
+
+    def run_all(self, loss: LossFunction) -> None:
+        """Run a pass on each batch, so that all graphs are compiled."""
+        for batch in self.batches:
+            self._pass(loss, batch)
+
+    def launch_share(self, loss: LossFunction) -> float:
+        """Share of a pass in which the host still launches kernels: near 1 if the device waits for it."""
+        shares: list[float] = []
+        for _ in range(5):
+            start = _clock()
+            self._pass(loss, self.batches[0])
+            launched = time.perf_counter() - start
+            shares.append(launched / (_clock() - start))
+        return statistics.median(shares)
+
+    def seconds_of_update(self) -> float:
+        """Seconds of clipping and of the optimizer's step."""
+        trial = copy.deepcopy(self.model)
+        optimizer, parameters = self.spec.optimizer.build(trial), trainable_parameters(trial)
+        for parameter in parameters:
+            parameter.grad = torch.zeros_like(parameter)
+
+        def update() -> None:
+            clip_gradients(parameters, optimizer, 1.0)
+            optimizer.step()
+
+        return _seconds(update, warmup=3, repeats=8)
+
+    def _pass(self, loss: LossFunction, batch: Any) -> None:
+        with _reduced(self.device, self.precision):
+            mean = loss(self.model, batch).mean
+        mean.backward()
+        self.model.zero_grad()
+
+
+def _compiling_seconds(model: AnyModel) -> float:
+    """Estimate how long a GPU's graph of the whole model takes to compile; an assumption, not yet measured."""
+    return 10.0 + 3.0 * sum(len(stack.blocks) for stack in stacks_of(model))
 
 
 @dataclass(frozen=True)
@@ -137,15 +218,14 @@ class Speed:
         )
 
 
-def speed(task: Task, model: AnyModel, *, precision: str, compiled: bool) -> Speed:
+def speed(task: Task, model: AnyModel, *, precision: str, compiled: Compiled) -> Speed:
     """How fast this machine trains, by doing the work of some steps on a copy of the model: reading rows, going there
     and back, the optimizer's step, and a validation batch."""
     spec, plan = task.recipe.training, task.plan
     world = spec.data_parallel_size
     device = torch.device(accelerator(spec))
     trial = copy.deepcopy(model).to(device)
-    if compiled:
-        compile_in_place(trial, sharded=spec.is_sharded)
+    loss_of = compiled_loss(task, trial, device.type, compiled)
     optimizer = spec.optimizer.build(trial)
     reduced = _reduced(device, precision)
     reading, passes, updating = list[float](), list[float](), list[float]()
@@ -156,7 +236,7 @@ def speed(task: Task, model: AnyModel, *, precision: str, compiled: bool) -> Spe
         for batch in batches:
             moved = move_data_to_device(batch, device)
             with reduced:
-                loss, forward = _timed(lambda moved=moved: task.loss(trial, moved, smoothing=spec.label_smoothing).mean)
+                loss, forward = _timed(lambda moved=moved: loss_of(trial, moved, smoothing=spec.label_smoothing).mean)
             passes.append(forward + _timed(loss.backward)[1])
             if _clock() - started > MEASURED and len(passes) > FIRST:
                 break
@@ -183,21 +263,6 @@ def speed(task: Task, model: AnyModel, *, precision: str, compiled: bool) -> Spe
 def _reduced(device: torch.device, precision: str) -> torch.autocast:
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
     return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
-
-
-def compile_in_place(model: AnyModel, *, sharded: bool = False) -> None:
-    """Compile each block; names stay as they are. Blocks are alike, so the first one's graph serves all. A few small
-    ones are compiled as the stack they make: to call each by itself takes a tenth of a step then
-    (docs/measurements/kernels.md). Not where each is called twice, its activations being worked out once more.
-
-    Args:
-        sharded: each block's weights are gathered as it is called.
-    """
-    for stack in stacks_of(model):
-        small = all(sum(p.numel() for p in block.parameters()) <= SMALL for block in stack.blocks)
-        each = sharded or stack.activation_checkpointing or not small or len(stack.blocks) > FEW
-        for part in stack.blocks if each else [stack]:
-            part.compile()
 
 
 def _seconds(work: Callable[[], object], *, warmup: int, repeats: int) -> float:

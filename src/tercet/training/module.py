@@ -17,6 +17,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tercet.models import AnyModel, blocks_of
 from tercet.objectives import Loss, count_targets, zero_loss
 from tercet.training.adamw import clip_gradients
+from tercet.training.compiling import LossFunction, copy_gradients
 from tercet.training.optimizers import base_rates, set_rates
 from tercet.training.out_of_memory import MicroBatchHalving, free_unused_memory, is_out_of_memory
 from tercet.training.reduction import Reduction, reduction_of
@@ -34,10 +35,22 @@ class TrainingModule(pl.LightningModule):
     model: what to train.
     task: on what, and how.
     halving: of the micro-batches of a step that is out of memory.
+    loss: Loss of a micro-batch, compiled or not; the task's by default.
+    reuses_gradients: If True, the memory of a backward pass's gradients is overwritten by the next pass (CUDA graphs).
     """
 
-    def __init__(self, model: AnyModel, task: Task, halving: MicroBatchHalving) -> None:
+    def __init__(
+        self,
+        model: AnyModel,
+        task: Task,
+        halving: MicroBatchHalving,
+        loss: LossFunction | None = None,
+        *,
+        reuses_gradients: bool = False,
+    ) -> None:
         super().__init__()
+        self.micro_batch_loss = task.loss if loss is None else loss
+        self.reuses_gradients = reuses_gradients
         self.automatic_optimization = False
         self.model, self.task, self.halving = model, task, halving
         self.spec, self.total_steps = task.recipe.training, task.plan.steps
@@ -145,11 +158,13 @@ class TrainingModule(pl.LightningModule):
         losses, first = list[Tensor](), self.spec.data_parallel_rank(self.global_rank) * len(batches)
         for place, batch in enumerate(batches):
             torch.manual_seed(step_seed(self.spec.seed, step, micro_batch=first + place))
-            part = self.task.loss(self.model, batch, smoothing=self.spec.label_smoothing)
+            part = self.micro_batch_loss(self.model, batch, smoothing=self.spec.label_smoothing)
             share = part.total * (self.reduction.scale / targets)
             with self.reduction.micro_batch(share, place, len(batches)):
                 self.manual_backward(share)
             losses.append(torch.stack([part.total.detach(), part.plain]))
+            if self.reuses_gradients and place == 0 and len(batches) > 1:
+                copy_gradients(self.model)
         total, plain = self.reduction.sum(losses)
         self.last = Loss(total, plain, targets)
 

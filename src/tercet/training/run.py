@@ -215,10 +215,10 @@ def _train(
     from tercet.training.module import NonFiniteLoss
     from tercet.training.out_of_memory import OutOfMemory, is_out_of_memory, remedies
 
-    recipe, primary, compiled = task.recipe, _is_primary(task.recipe), record.compile == "always"
+    recipe, primary, compiled = task.recipe, _is_primary(task.recipe), record.compile
     spec = recipe.training
     arithmetic = describe_arithmetic(
-        accelerator=accelerator(spec), precision=record.precision, matmul=record.matmul, compiled=compiled,
+        accelerator=accelerator(spec), precision=record.precision, matmul=record.matmul, compiled=compiled != "never",
         ranks=1 if spec.exact else spec.world_size, micro=record.micro_batch,
     )  # fmt: skip
     if start.checkpoint is not None:
@@ -311,7 +311,7 @@ def _settle(
     with matmul_precision(matmul):
         compiled, why = choose_compile(task, model, precision)
         if spec.max_hours is not None:
-            measured = speed(task, model, precision=precision, compiled=compiled == "always")
+            measured = speed(task, model, precision=precision, compiled=compiled)
             task.plan = measured.plan(task.plan, spec)
             log(measured.describe(task.plan, spec), quiet)
     parameters = sum(p.numel() for p in model.parameters())
@@ -319,7 +319,7 @@ def _settle(
     learning = "" if learn == parameters else f" of which {learn:,} learn"
     described = f"{precision} by oneDNN" if (precision, matmul) == ("fp32", "medium") else precision
     log(f"{parameters:,} parameters{learning}, {task.describe()}, {task.plan.steps:,} steps; {described}, "
-        f"{'compiled' if compiled == 'always' else 'not compiled'} ({why})", quiet)  # fmt: skip
+        f"{'not compiled' if compiled == 'never' else 'compiled'} ({why})", quiet)  # fmt: skip
     if _post_norm(task.recipe.model) and not spec.warmup_steps:
         log("post-norm without warm-up seldom learns (Xiong et al. 2020); set training.warmup_steps, such as 400, "
             "or placement to pre", quiet)  # fmt: skip

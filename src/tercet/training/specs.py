@@ -34,7 +34,8 @@ class TrainingSpec:
         warmup_steps: over which the learning rate rises from near zero.
         clip_norm: the gradient's largest norm; null for none.
         precision: bf16 and fp16 keep the weights in fp32 (mixed).
-        compile: auto measures, and keeps the faster.
+        compile: auto measures, and keeps the faster. cuda_graphs compiles for one GPU, and replays a step's kernels as
+            one launch.
         activation_checkpointing: keep each block's input alone, and work the rest out once more in the backward pass:
             less memory, a longer step, the same weights.
         validate_every, save_every, log_every: in steps.
@@ -65,7 +66,7 @@ class TrainingSpec:
     warmup_steps: StepsOrNone = 0
     clip_norm: Annotated[float, Interval(gt=0, le=10**9)] | None = 1.0
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    compile: Literal["auto", "always", "never"] = "auto"
+    compile: Literal["auto", "always", "never", "cuda_graphs"] = "auto"
     activation_checkpointing: bool = False
     validate_every: Steps = 250
     save_every: Steps = 250

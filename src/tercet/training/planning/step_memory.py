@@ -8,15 +8,17 @@ all of them in the two passes or the optimizer's step.
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tercet.config import UserError
-from tercet.models import blocks_of, build, stacks_of
-from tercet.objectives import likelihood
+from tercet.models import AnyModel, blocks_of, build, stacks_of
+from tercet.objectives import LabelledBatch, likelihood
+from tercet.training.compiling import is_one_graph
 from tercet.training.planning.fake_batch import fake_batch, fake_loss
 from tercet.training.planning.fused_operations import Device, use_fused_operations
 from tercet.training.planning.live_bytes import LiveBytes
@@ -97,6 +99,9 @@ def measure_step(
             live.peak = kept
             optimizer.step()
             stepping = live.peak - kept
+        scores = 0
+        if is_one_graph(replace(recipe.training, activation_checkpointing=checkpointing), device):
+            scores = _scores_of_graph(model, batch, dtype or torch.float32)
         blocks = [_bytes_of(list(block.parameters())) for block in blocks_of(model)]
         tensors = [*model.parameters(), *model.buffers()]
         weights = _bytes_of(tensors)
@@ -114,10 +119,17 @@ def measure_step(
             optimizer=_bytes_of([x for s in optimizer.state.values() for x in s.values() if isinstance(x, Tensor)]),
             average=0 if recipe.training.ema is None else weights,
             activations=activations,
-            workspace=max(0, passes - activations, stepping - activations),
+            workspace=max(0, passes - activations, stepping - activations, scores),
             largest_block=max(blocks, default=0),
             outside_blocks=_bytes_of(list(model.parameters())) - sum(blocks),
         )
+
+
+def _scores_of_graph(model: AnyModel, batch: Any, dtype: torch.dtype) -> int:
+    """Bytes of the scores over the vocabulary, and of their gradient, if the step is compiled as one graph."""
+    if isinstance(batch, LabelledBatch):
+        return 0
+    return likelihood.bytes_of_graph(batch.targets.numel(), len(model.unembedding.weight), dtype)
 
 
 def _bytes_of(tensors: list[Tensor]) -> int:

@@ -119,7 +119,7 @@ def measure_here(sized: "SizedRecipe", gpu: GPU | None) -> "tuple[Throughput, Sp
     warm_up()
     chosen = choose_arithmetic(recipe.training)
     with matmul_precision(chosen["matmul"]):
-        compiled = choose_compile(task, model, chosen["precision"])[0] == "always"
+        compiled = choose_compile(task, model, chosen["precision"])[0]
         measured = speed(task, model, precision=chosen["precision"], compiled=compiled)
     full_step = measured.a_unit * task.plan.units + measured.a_step
     tokens = task.plan.units * task.plan.unit * tokens_of_row(task.recipe)

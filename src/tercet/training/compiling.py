@@ -1,0 +1,106 @@
+"""What of a training step is compiled: each block in place, or on one GPU all from the embedding to the loss.
+
+One graph fuses norms, residuals, embedding and loss with their neighbors, and has the fewest launches. Blocks are the
+unit where each is handled separately: if weights are gathered as a block is called, if its activations are computed
+twice, or if gradients are exchanged while earlier blocks are still in their backward pass. On a CPU the loss is a
+kernel, which is faster than a graph's.
+"""
+
+from typing import Any, Literal, Protocol, cast
+
+import torch
+from torch import Tensor
+
+from tercet.models import AnyModel, stacks_of
+from tercet.objectives import Loss
+from tercet.training.specs import TrainingSpec
+from tercet.training.tasks.task import Task
+
+SMALL, FEW = 1 << 20, 8  # weights of a block, and blocks, up to which a stack is compiled as one
+Compiled = Literal["never", "always", "cuda_graphs"]
+
+
+class LossFunction(Protocol):
+    """The loss of a batch, such as `Task.loss`."""
+
+    def __call__(self, model: Any, batch: Any, *, smoothing: float = 0.0) -> Loss: ...
+
+
+def compiled_loss(task: Task, model: AnyModel, device: str, how: Compiled) -> LossFunction:
+    """Return the task's loss, compiled: as one graph, or with a model whose blocks are compiled in place.
+
+    Args:
+        task: Task whose loss it is.
+        model: Model that will be trained; its names stay as they are.
+        device: Type of the device, such as `cuda`.
+        how: Whether to compile, and whether CUDA graphs replay the compiled kernels.
+    """
+    if how == "never":
+        return task.loss
+    if is_one_graph(task.recipe.training, device):
+        return compile_loss(task.loss, dynamic=not task.static, cuda_graphs=how == "cuda_graphs")
+    compile_in_place(model, sharded=task.recipe.training.is_sharded)
+    return task.loss
+
+
+def is_one_graph(spec: TrainingSpec, device: str) -> bool:
+    """Whether a compiled step is one graph from the embedding to the loss."""
+    return device == "cuda" and spec.world_size == 1 and not spec.is_sharded and not spec.activation_checkpointing
+
+
+def compile_loss(loss: LossFunction, *, dynamic: bool = False, cuda_graphs: bool = False) -> LossFunction:
+    """Compile a loss as one graph from the embedding on.
+
+    Args:
+        loss: Function of a model and a batch.
+        dynamic: If True, one graph serves batches of all shapes.
+        cuda_graphs: If True, replay the kernels of a batch's shape as one launch. The gradients of a backward pass are
+            then overwritten by the next one unless they are copied or added up.
+    """
+
+    def parts(model: Any, batch: Any, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
+        whole = loss(model, batch, smoothing=smoothing)
+        return whole.total, whole.plain, whole.count
+
+    # Not `dynamic=True`: it makes variables of the model's own numbers, too, such as a dropout rate.
+    compiled = torch.compile(parts, dynamic=None if dynamic else False, mode="reduce-overhead" if cuda_graphs else None)
+
+    def of_graph(model: Any, batch: Any, *, smoothing: float = 0.0) -> Loss:
+        if dynamic:
+            _mark_sizes(batch)
+        if cuda_graphs:
+            torch.compiler.cudagraph_mark_step_begin()
+        return Loss(*compiled(model, batch, smoothing))
+
+    return of_graph
+
+
+def _mark_sizes(batch: Any) -> None:
+    """The sizes of a batch, which is a named tuple, differ from step to step."""
+    for tensor in batch:
+        if tensor is not None:
+            for dim in range(tensor.ndim):
+                cast(Any, torch)._dynamo.maybe_mark_dynamic(tensor, dim)
+
+
+def copy_gradients(model: torch.nn.Module) -> None:
+    """Move all gradients into memory of their own, where later backward passes add to them."""
+    learnt = [p for p in model.parameters() if p.grad is not None]
+    copies = cast(Any, torch)._foreach_mul([p.grad for p in learnt], 1.0)
+    for parameter, copied in zip(learnt, copies, strict=True):
+        parameter.grad = copied
+
+
+def compile_in_place(model: AnyModel, *, sharded: bool = False) -> None:
+    """Compile each block; names stay as they are. Blocks are alike, so the first one's graph serves all. A few small
+    ones are compiled as the stack they make: to call each by itself takes a tenth of a step then
+    (docs/measurements/kernels.md). Not where each is called twice, its activations being worked out once more.
+
+    Args:
+        sharded: each block's weights are gathered as it is called.
+    """
+    for stack in stacks_of(model):
+        small = all(sum(p.numel() for p in block.parameters()) <= SMALL for block in stack.blocks)
+        each = sharded or stack.activation_checkpointing or not small or len(stack.blocks) > FEW
+        for part in stack.blocks if each else [stack]:
+            part.compile()

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from operations import Operations
 from small_models import CONTEXT, POSITIONS, VOCAB, graph_decoding, language_model, stream_by_graphs, translator
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tercet.config import UserError
 from tercet.generation import Column, Sampling, stream
@@ -121,25 +121,6 @@ def test_each_step_is_launched_before_the_last_ones_results_are_read(monkeypatch
     tokens = list(stream_by_graphs(language_model(), [[1, 2], [3]], Sampling(max_new_tokens=5, temperature=0)))
     assert len(tokens) == 5
     assert calls == ["step", "read"] * 4 + ["read"]  # the first token is the prompt's
-
-
-class Operations(TorchDispatchMode):
-    """The names of all operations; those that wait for a GPU are refused, as a capture refuses them."""
-
-    WAITING = ("_local_scalar_dense", "item", "nonzero", "is_nonzero", "masked_select", "unique", "equal", "tolist")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket.__name__
-        self.names.append(name)
-        assert name not in self.WAITING, f"{name} waits for the device"
-        result = func(*args, **(kwargs or {}))
-        tensors = [value for value in [*args, result] if isinstance(value, torch.Tensor)]
-        assert all(tensor.device.type == "meta" for tensor in tensors), f"{name} has a tensor on the CPU"
-        return result
 
 
 @pytest.mark.slow

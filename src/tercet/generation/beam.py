@@ -18,20 +18,13 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from tercet.config import UserError
 from tercet.generation.alignment import coverage_penalties
-from tercet.generation.best_continuations import best_continuations
-from tercet.generation.prefill import prefill
-from tercet.generation.protocol import AnyDecoder, CacheType, device_of, parts_of
-from tercet.generation.sampling import DIVERGED
+from tercet.generation.beam_decoding import BeamBatch, BeamDecoding
+from tercet.generation.beam_graphs import beams_of
+from tercet.generation.protocol import AnyDecoder, CacheType, parts_of
 from tercet.generation.specs import Beam
-from tercet.kernel import supports_scores, top_tokens
 from tercet.models.inference import inference_mode
-
-GROWTH = 8  # columns by which the cache grows: a step costs as much as the cache is wide
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +83,21 @@ def beam_search(
         )
         for number, prefix in enumerate(prefixes)
     ]
+    searched = [sentence for sentence in sentences if sentence.limit > 0]
     with inference_mode(parts_of(model)):
-        _search(model, sentences, eos_id, sorted(forbidden), None if sources is None else source_pad)
+        if searched:
+            batch = BeamBatch(
+                prefixes=[sentence.prefix for sentence in searched],
+                sources=None if sources is None else [sentence.source for sentence in searched],
+                source_pad=source_pad,
+                limits=[sentence.limit for sentence in searched],
+                shortest=[sentence.shortest for sentence in searched],
+                size=beam.size,
+                eos_id=eos_id,
+                forbidden=forbidden,
+            )
+            with beams_of(model, batch) as decoding:
+                _search(decoding, searched, batch)
         if beam.coverage and sources is not None:
             for sentence in sentences:
                 _rank_by_coverage(model, sentence)
@@ -137,49 +143,24 @@ class _Sentence:
         return (ranked[0] + ranked[1])[: self.beam.n_best]
 
 
-def _search(
-    model: AnyDecoder[CacheType],
-    sentences: Sequence[_Sentence],
-    eos_id: int,
-    forbidden: Sequence[int],
-    source_pad: int | None,
-) -> None:
-    """Fill `sentences`; those still `live` are searched together.
+def _search(decoding: BeamDecoding, sentences: Sequence[_Sentence], batch: BeamBatch) -> None:
+    """Fill `sentences`, all of them with room for a token; those still `live` are searched together.
 
     What each hypothesis has written is kept on the host as (N, H, t) arrays: N live sentences, H hypotheses of each,
     one before the first step. A step hands the host one tensor and gets the next tokens back.
     """
-    live = [sentence for sentence in sentences if sentence.limit > 0]
-    if not live:
-        return
-    device, size = device_of(model), live[0].beam.size
-    count = 1 if size == 1 else 2 * size  # at most `size` of them end, so `size` go on
-    forbidden_ids = torch.tensor(forbidden, dtype=torch.long, device=device)
-    max_capacity = max(len(sentence.prefix) + sentence.limit - 1 for sentence in live)  # columns, if none ends early
-    capacity = min(max_capacity, max(len(sentence.prefix) for sentence in live) + GROWTH)
-    logits, cache = prefill(
-        model,
-        [sentence.prefix for sentence in live],
-        sources=None if source_pad is None else [sentence.source for sentence in live],
-        source_pad=source_pad or 0,
-        capacity=capacity,
-        device=device,
-    )
+    live, size = list(sentences), batch.size
     ids = np.zeros((len(live), 1, 0), dtype=np.int64)  # (N, H, t)
     totals = np.zeros((len(live), 1, 0))  # (N, H, t): log-probabilities up to each token
-    alive = torch.zeros(len(live), 1, device=device)  # (N, H): log-probabilities so far, -inf where there is none
     written = 0
     while True:
-        early = [slot for slot, sentence in enumerate(live) if written < sentence.shortest]
-        values, parents, tokens = _candidates(
-            logits, alive, count, forbidden_ids, eos_id, early
-        )  # (N, count), best first
+        values, parents, tokens = decoding.candidates()  # (N, count), best first
         written += 1
         slots = np.arange(len(live))[:, None]
         ids = np.concatenate((ids[slots, parents], tokens[..., None]), axis=-1)
         totals = np.concatenate((totals[slots, parents], values[..., None]), axis=-1)
 
-        ends = tokens == eos_id
+        ends = tokens == batch.eos_id
         for slot, rank in np.argwhere(ends[:, :size] & (values[:, :size] > -math.inf)):
             live[slot].add(ids[slot, rank].tolist(), totals[slot, rank].tolist(), "eos")
         continuing = np.argsort(ends, axis=1, kind="stable")[:, :size]  # the first `size` that go on
@@ -197,58 +178,8 @@ def _search(
                 live_slots.append(slot)
         if not live_slots:
             return
-
-        hypotheses = alive.shape[1]
-        rows = (np.array(live_slots)[:, None] * hypotheses + parents[live_slots, :hypotheses]).ravel()
-        if len(rows) < alive.numel() or (rows != np.arange(len(rows))).any():
-            cache.reorder(torch.from_numpy(rows).to(device))
-        if hypotheses < size:
-            cache.expand_beams(size)
+        decoding.advance(live_slots, values, parents, ids[..., -1])
         live, ids, totals = [live[slot] for slot in live_slots], ids[live_slots], totals[live_slots]
-        needed = max(len(sentence.prefix) for sentence in live) + written
-        if needed > capacity:
-            capacity = min(max_capacity, needed - 1 + GROWTH)
-            cache.grow(capacity)
-        alive = torch.from_numpy(values[live_slots]).to(device)
-        logits = model.step(torch.from_numpy(ids[:, :, -1].ravel()).to(device), cache)
-
-
-def _candidates(
-    logits: Tensor, alive: Tensor, count: int, forbidden_ids: Tensor, eos_id: int, early: Sequence[int]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The best continuations on the host: log-probabilities, the hypotheses they continue and the tokens they add.
-
-    `early` are the sentences that may not end yet. Always `count` columns; what is missing has probability zero.
-    """
-    best = _best_by_kernel if supports_scores(logits) else _best_by_pytorch
-    values, parents, tokens = best(logits, alive, count, forbidden_ids, eos_id, early)
-    if np.isnan(values).any():
-        raise UserError(DIVERGED)
-    return values, parents, tokens
-
-
-def _best_by_kernel(
-    logits: Tensor, alive: Tensor, count: int, forbidden_ids: Tensor, eos_id: int, early: Sequence[int]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    is_early = torch.zeros(len(alive), dtype=torch.bool)
-    is_early[early] = True
-    values, parents, tokens = top_tokens(logits, alive, count, never=forbidden_ids, end=eos_id, early=is_early)
-    return values.numpy(), parents.numpy(), tokens.numpy()
-
-
-def _best_by_pytorch(
-    logits: Tensor, alive: Tensor, count: int, forbidden_ids: Tensor, eos_id: int, early: Sequence[int]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    logprobs = logits.float().log_softmax(-1).unflatten(0, alive.shape)  # (N, H, V)
-    logprobs.index_fill_(-1, forbidden_ids, -math.inf)
-    if early:
-        logprobs[torch.tensor(early, device=logits.device), :, eos_id] = -math.inf
-    values, parents, tokens = best_continuations(logprobs, alive, count)
-    packed = torch.stack((values, parents.float(), tokens.float())).cpu().numpy()  # float32 holds ids up to 2**24
-    packed = np.pad(packed, ((0, 0), (0, 0), (0, count - packed.shape[2])), constant_values=-1.0)
-    missing = packed[2] < 0
-    packed[0][missing], packed[1:, missing] = -math.inf, 0.0
-    return packed[0], packed[1].astype(np.int64), packed[2].astype(np.int64)
 
 
 def _rank_by_coverage(model: object, sentence: _Sentence) -> None:

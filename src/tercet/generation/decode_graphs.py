@@ -8,11 +8,11 @@ On a CPU there are no graphs. The same code then calls the step itself, which is
 """
 
 import os
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Hashable, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import chain
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -83,15 +83,64 @@ def round_up_rows(rows: int) -> int:
     return 1 << (rows - 1).bit_length()
 
 
-def round_up_capacity(capacity: int, max_len: int) -> int:
-    """Return the capacity of the graph that holds `capacity` tokens per row: a power of two minus 1, or max_len."""
-    return min(max_len, max(FEWEST_COLUMNS, 1 << capacity.bit_length()) - 1)
+def round_up_capacity(capacity: int, max_len: int, *, fewest: int = FEWEST_COLUMNS) -> int:
+    """Return the capacity of the graph that holds `capacity` tokens per row: a power of two minus 1, or max_len.
+
+    Args:
+        capacity: Tokens per row.
+        max_len: The model's context.
+        fewest: Columns of the narrowest graph, the spare one included.
+    """
+    return min(max_len, max(fewest, 1 << capacity.bit_length()) - 1)
+
+
+class StepGraphs:
+    """The graphs of one model's steps. They keep the memory of its weights, but not the model.
+
+    Args:
+        model: The model.
+        step: The work of a step, a function of the model and of state with fixed addresses.
+        mode: "graph" or "compiled"; without effect on a CPU.
+    """
+
+    def __init__(self, model: GraphModel, step: Callable[..., None], *, mode: DecodeMode) -> None:
+        device = _first_parameter(model).device
+        self._step = _compile(step) if mode == "compiled" and device.type == "cuda" else step
+        self._graphs: dict[Hashable, Callable[[], None]] = {}
+        self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+        self._weights = _Weights(model)
+
+    def run(
+        self, model: GraphModel, key: Hashable, state: Callable[[], tuple[Sequence[Any], Sequence[Tensor]]]
+    ) -> None:
+        """Run a step: by its graph, which is captured at the first call.
+
+        Args:
+            model: The model.
+            key: The sizes and operations of the step.
+            state: Called to capture the graph; returns the step's arguments after the model, and the tensors that it
+                changes.
+        """
+        if self._pool is None:
+            self._step(model, *state()[0])
+            return
+        if self._weights.have_moved():
+            self._graphs.clear()
+            self._weights = _Weights(model)
+        if key not in self._graphs:
+            arguments, changing = state()
+            self._graphs[key] = capture(partial(self._step, model, *arguments), changing, self._pool)
+        self._graphs[key]()
+
+    def clear(self) -> None:
+        """Drop all graphs: the state has moved."""
+        self._graphs.clear()
 
 
 class Workspace:
     """The decoding state of one model and the graphs that were captured for it.
 
-    It keeps the memory of the weights, but not the model: an idle workspace goes when its model does.
+    An idle workspace goes when its model does.
 
     Args:
         model: The model.
@@ -122,10 +171,7 @@ class Workspace:
         if sources:
             self.state.cache.allocate_sources(sources)
         self.results = ResultReader(self.state.results)
-        self._step = compile_step() if mode == "compiled" else decode_step
-        self._graphs: dict[tuple[int, int, Filters], Callable[[], None]] = {}
-        self._pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
-        self._weights = _Weights(model)
+        self._graphs = StepGraphs(model, decode_step, mode=mode)
 
     @property
     def device(self) -> torch.device:
@@ -154,35 +200,28 @@ class Workspace:
 
     def fits(self, model: GraphModel, *, rows: int, capacity: int, sources: int) -> bool:
         """Return whether the tables are large enough and have the device and dtype of the model's weights."""
-        table, weight = self.state.cache.layers[0].self_kv.keys, _first_parameter(model)
         is_large = rows <= self.rows and capacity <= self.capacity and sources <= self.sources
-        is_alike = (table.device, table.dtype) == (weight.device, weight.dtype)
-        return is_large and is_alike and bool(sources) == bool(self.sources)
+        return is_large and is_beside(self.state.cache, model) and bool(sources) == bool(self.sources)
 
     def step(self, model: GraphModel, rows: int, capacity: int, filters: Filters) -> None:
         """Run a decode step of at least the first `rows` rows, at least `capacity` columns wide."""
         rows = min(round_up_rows(rows), self.rows)
         capacity = min(round_up_capacity(capacity, model.max_len), self.capacity)
-        if self._pool is None:
-            decode_step(model, self.state.view(rows, capacity), filters)
-            return
-        if self._weights.have_moved():
-            self._graphs.clear()
-            self._weights = _Weights(model)
-        key = rows, capacity, filters
-        if key not in self._graphs:
-            state = self.state.view(rows, capacity)
-            self._graphs[key] = capture(partial(self._step, model, state, filters), state.changing(), self._pool)
-        self._graphs[key]()
+
+        def state() -> tuple[Sequence[Any], Sequence[Tensor]]:
+            view = self.state.view(rows, capacity)
+            return (view, filters), view.changing()
+
+        self._graphs.run(model, (rows, capacity, filters), state)
 
 
-def compile_step() -> Callable[[GraphModel, DecodeState, Filters], None]:
-    """Return `decode_step`, compiled for each batch size, width and filters at its first call with them."""
-    compiled = torch.compile(decode_step, fullgraph=True, dynamic=False)
+def _compile(function: Callable[..., None]) -> Callable[..., None]:
+    """Return a step that is compiled for each set of sizes and operations at its first call with them."""
+    compiled = torch.compile(function, fullgraph=True, dynamic=False)
 
-    def step(model: GraphModel, state: DecodeState, filters: Filters) -> None:
+    def step(*arguments: Any) -> None:
         with torch._dynamo.config.patch(recompile_limit=MOST_COMPILED):  # pyright: ignore[reportPrivateUsage]
-            compiled(model, state, filters)
+            compiled(*arguments)
 
     return step
 
@@ -274,18 +313,53 @@ class _Weights:
         return [tensor for tensor in chain.from_iterable(map(dict.values, self._holders)) if tensor is not None]
 
 
+def is_beside(cache: StackCache, model: object) -> bool:
+    """Return whether the cache has the device and dtype of the model's weights."""
+    table, weight = cache.layers[0].self_kv.keys, _first_parameter(model)
+    return (table.device, table.dtype) == (weight.device, weight.dtype)
+
+
 def _first_parameter(model: object) -> Tensor:
     return next(cast("nn.Module", model).parameters())
 
 
-_idle: "WeakKeyDictionary[object, Workspace]" = WeakKeyDictionary()
+class Space(Protocol):
+    """Tables that one generation uses at a time."""
+
+    @property
+    def results(self) -> ResultReader: ...
+
+
+SpaceType = TypeVar("SpaceType", bound=Space)
+_idle: "WeakKeyDictionary[object, dict[type, Any]]" = WeakKeyDictionary()
 
 
 @contextmanager
-def workspace(model: GraphModel, *, rows: int, capacity: int, sources: int = 0) -> Generator[Workspace]:
-    """Lend a workspace of the model that is large enough, with the graphs of earlier generations if they fit.
+def lend(
+    model: object, kind: type[SpaceType], fits: Callable[[SpaceType], bool], make: Callable[[], SpaceType]
+) -> Generator[SpaceType]:
+    """Lend the idle tables of a model, with the graphs of earlier generations, or new ones if they do not fit.
 
-    Two generations at once have a workspace each.
+    Two generations at once have tables of their own each.
+
+    Args:
+        model: The model.
+        kind: Type of the tables.
+        fits: Whether tables can be used.
+        make: Makes new tables.
+    """
+    space = _idle.get(model, {}).pop(kind, None)
+    if space is None or not fits(space):
+        space = make()
+    try:
+        yield space
+    finally:
+        space.results.drop()
+        _idle.setdefault(model, {})[kind] = space
+
+
+def workspace(model: GraphModel, *, rows: int, capacity: int, sources: int = 0) -> AbstractContextManager[Workspace]:
+    """Lend a workspace of the model that is large enough.
 
     Args:
         model: The model.
@@ -293,17 +367,15 @@ def workspace(model: GraphModel, *, rows: int, capacity: int, sources: int = 0) 
         capacity: Most tokens per row.
         sources: Most tokens of a source; 0 without sources.
     """
-    idle = _idle.pop(model, None)
-    if idle is None or not idle.fits(model, rows=rows, capacity=capacity, sources=sources):
-        idle = Workspace(
+    return lend(
+        model,
+        Workspace,
+        lambda space: space.fits(model, rows=rows, capacity=capacity, sources=sources),
+        lambda: Workspace(
             model,
             rows=round_up_rows(rows),
             capacity=round_up_capacity(capacity, model.max_len),
             sources=sources and round_up_rows(sources),
             mode=decode_mode(),
-        )
-    try:
-        yield idle
-    finally:
-        idle.results.drop()
-        _idle[model] = idle
+        ),
+    )

@@ -162,24 +162,40 @@ class StackCache:
         self.capacity = capacity
 
     def allocate_sources(self, columns: int) -> None:
-        """Make tables for the keys and values of sources, `columns` tokens each, which `write_rows` fills."""
+        """Make tables for the keys and values of sources, `columns` tokens each, which `write_rows` fills.
+
+        One for each `shared` rows.
+        """
+        sources = len(self.lengths) // self.shared
         for layer in self.layers:
             table = layer.self_kv.keys
-            keys, values = (table.new_zeros(*table.shape[:2], columns, table.shape[3]) for _ in range(2))
-            layer.cross_kv.pair = keys, values
-        self.memory_token_mask = torch.zeros(len(self.lengths), columns, dtype=torch.bool, device=self.lengths.device)
+            shape = sources, table.shape[1], columns, table.shape[3]
+            layer.cross_kv.pair = table.new_zeros(shape), table.new_zeros(shape)
+        self.memory_token_mask = torch.zeros(sources, columns, dtype=torch.bool, device=self.lengths.device)
+
+    def reorder_in_place(self, rows: Int[Tensor, " B"]) -> None:
+        """Keep these rows, in this order, as many as there are and within the groups that share a source.
+
+        The tables stay where they are, which a CUDA graph needs.
+        """
+        self.lengths.copy_(self.lengths[rows])
+        for layer in self.layers:
+            for table in (layer.self_kv.keys, layer.self_kv.values):
+                table.copy_(table.index_select(0, rows))
 
     def write_rows(self, slot: int, other: "StackCache", row: int, *, rows: int = 1, columns: int) -> None:
         """Copy rows of another cache, in place; zeros follow them, since a masked NaN would still be one.
 
         Args:
             slot: The first row to write.
-            other: The other cache, whose sources are copied too if this one has tables for them.
+            other: The other cache, whose sources are copied too if this one has tables for them. As many rows share a
+                source.
             row: The first row to read.
-            rows: Number of rows; not with beams that share a source.
+            rows: Number of rows.
             columns: Number of tokens of each row to copy.
         """
         to, of = slice(slot, slot + rows), slice(row, row + rows)
+        to_sources, of_sources = (slice(rows.start // self.shared, rows.stop // self.shared) for rows in (to, of))
         for layer, source in zip(self.layers, other.layers, strict=True):
             pairs = (layer.self_kv.keys, source.self_kv.keys), (layer.self_kv.values, source.self_kv.values)
             for table, vectors in pairs:
@@ -187,29 +203,29 @@ class StackCache:
                 table[to, :, columns:] = 0.0
             if layer.cross_kv.pair is not None and source.cross_kv.pair is not None:
                 for table, vectors in zip(layer.cross_kv.pair, source.cross_kv.pair, strict=True):
-                    table[to, :, : vectors.shape[2]] = vectors[of]
-                    table[to, :, vectors.shape[2] :] = 0.0
+                    table[to_sources, :, : vectors.shape[2]] = vectors[of_sources]
+                    table[to_sources, :, vectors.shape[2] :] = 0.0
         if self.memory_token_mask is not None and other.memory_token_mask is not None:
             width = other.memory_token_mask.shape[1]
-            self.memory_token_mask[to, :width] = other.memory_token_mask[of]
-            self.memory_token_mask[to, width:] = False
+            self.memory_token_mask[to_sources, :width] = other.memory_token_mask[of_sources]
+            self.memory_token_mask[to_sources, width:] = False
 
     def view(self, lengths: Int[Tensor, " R"], capacity: int) -> "StackCache":
-        """The first rows and columns, in the same memory, as a cache of their own; not with beams.
+        """The first rows and columns, in the same memory, as a cache of their own.
 
         Args:
             lengths: the tokens of each of its rows.
             capacity: its columns, beside the spare one.
         """
-        rows = len(lengths)
+        rows, sources_kept = len(lengths), len(lengths) // self.shared
         part = copy(self)
         part.lengths, part.capacity = lengths, capacity
-        part.memory_token_mask = None if self.memory_token_mask is None else self.memory_token_mask[:rows]
+        part.memory_token_mask = None if self.memory_token_mask is None else self.memory_token_mask[:sources_kept]
         part.layers = []
         for layer in self.layers:
             tables = (table[:rows, :, : capacity + 1] for table in (layer.self_kv.keys, layer.self_kv.values))
             sources = StaticKVCache()
             if layer.cross_kv.pair is not None:
-                sources.pair = layer.cross_kv.pair[0][:rows], layer.cross_kv.pair[1][:rows]
+                sources.pair = layer.cross_kv.pair[0][:sources_kept], layer.cross_kv.pair[1][:sources_kept]
             part.layers.append(LayerCache(GrowingKVCache(part, *tables), sources))
         return part

@@ -1,0 +1,178 @@
+"""The hypotheses of a beam search: step by step, or by graphs on a GPU that reorder the cache themselves.
+
+    candidates of each live sentence  ->  the host finds what has ended  ->  advance the live ones  ->  candidates ...
+
+Both choose the same hypotheses to continue: of the candidates, best first, the first `size` that do not end.
+"""
+
+import math
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from typing import Generic, Protocol
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from tercet.config import UserError
+from tercet.generation.best_continuations import best_continuations
+from tercet.generation.prefill import prefill
+from tercet.generation.protocol import AnyDecoder, CacheType, device_of
+from tercet.generation.sampling import DIVERGED
+from tercet.kernel import supports_scores, top_tokens
+
+Candidates = tuple[np.ndarray, np.ndarray, np.ndarray]  # log-probabilities, hypotheses that they continue, tokens
+
+GROWTH = 8  # columns by which the cache grows: a step costs as much as the cache is wide
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeamBatch:
+    """The sentences of a search.
+
+    Attributes:
+        limits: Most tokens of each one's hypotheses.
+        shortest: Fewest tokens of each one's hypotheses before the end.
+        size: Hypotheses of each sentence.
+    """
+
+    prefixes: Sequence[Sequence[int]]
+    sources: Sequence[Sequence[int]] | None
+    source_pad: int
+    limits: Sequence[int]
+    shortest: Sequence[int]
+    size: int
+    eos_id: int
+    forbidden: Set[int]
+
+    @property
+    def count(self) -> int:
+        """Candidates of each sentence: at most `size` of them end, so `size` go on."""
+        return 1 if self.size == 1 else 2 * self.size
+
+    @property
+    def columns(self) -> int:
+        """Most tokens that are read of a hypothesis, if none ends early."""
+        return max(len(prefix) + limit - 1 for prefix, limit in zip(self.prefixes, self.limits, strict=True))
+
+
+class BeamDecoding(Protocol):
+    """The hypotheses of the live sentences. All methods are called in inference mode."""
+
+    def candidates(self) -> Candidates:
+        """Return the `count` best continuations of each live sentence, (N, count) arrays, best first.
+
+        A sentence has one hypothesis at the first call. Missing continuations have probability zero.
+
+        Raises:
+            UserError: If the model diverged.
+        """
+        ...
+
+    def advance(self, live: Sequence[int], values: np.ndarray, parents: np.ndarray, tokens: np.ndarray) -> None:
+        """Continue the chosen hypotheses of these sentences, by their position in the last candidates.
+
+        Args:
+            live: The sentences to continue.
+            values: Log-probabilities (N, size) of each one's hypotheses, -inf for one that does not exist.
+            parents: Hypotheses (N, size) that they continue.
+            tokens: Their last tokens (N, size).
+        """
+        ...
+
+
+class StepBeams(Generic[CacheType]):
+    """A call of the model for each step; the host chooses the hypotheses.
+
+    Args:
+        model: Any decoder.
+        batch: The sentences.
+    """
+
+    def __init__(self, model: AnyDecoder[CacheType], batch: BeamBatch) -> None:
+        self._model, self._batch, self._device = model, batch, device_of(model)
+        self._live = list(range(len(batch.prefixes)))
+        self._capacity = min(batch.columns, max(map(len, batch.prefixes)) + GROWTH)
+        self._forbidden = torch.tensor(sorted(batch.forbidden), dtype=torch.long, device=self._device)
+        self._logits, self._cache = prefill(
+            model, batch.prefixes, sources=batch.sources, source_pad=batch.source_pad, capacity=self._capacity,
+            device=self._device,
+        )  # fmt: skip
+        # (N, H): log-probabilities so far, -inf where there is none
+        self._alive = torch.zeros(len(self._live), 1, device=self._device)
+        self._written = 0
+
+    def candidates(self) -> Candidates:
+        is_early = torch.tensor([self._written < self._batch.shortest[number] for number in self._live])
+        best = _best_by_kernel if supports_scores(self._logits) else _best_by_pytorch
+        count, eos_id = self._batch.count, self._batch.eos_id
+        found = best(self._logits, self._alive, count, forbidden=self._forbidden, eos_id=eos_id, is_early=is_early)
+        self._written += 1
+        if np.isnan(found[0]).any():
+            raise UserError(DIVERGED)
+        return found
+
+    def advance(self, live: Sequence[int], values: np.ndarray, parents: np.ndarray, tokens: np.ndarray) -> None:
+        hypotheses, size = self._alive.shape[1], self._batch.size
+        rows = (np.array(live)[:, None] * hypotheses + parents[live, :hypotheses]).ravel()
+        if len(rows) < self._alive.numel() or (rows != np.arange(len(rows))).any():
+            self._cache.reorder(torch.from_numpy(rows).to(self._device))
+        if hypotheses < size:
+            self._cache.expand_beams(size)
+        self._live = [self._live[slot] for slot in live]
+        needed = max(len(self._batch.prefixes[number]) for number in self._live) + self._written
+        if needed > self._capacity:
+            self._capacity = min(self._batch.columns, needed - 1 + GROWTH)
+            self._cache.grow(self._capacity)
+        self._alive = torch.from_numpy(values[live]).to(self._device)
+        self._logits = self._model.step(torch.from_numpy(tokens[live].ravel()).to(self._device), self._cache)
+
+
+def _best_by_kernel(
+    logits: Tensor, alive: Tensor, count: int, *, forbidden: Tensor, eos_id: int, is_early: Tensor
+) -> Candidates:
+    values, parents, tokens = top_tokens(logits, alive, count, never=forbidden, end=eos_id, early=is_early)
+    return values.numpy(), parents.numpy(), tokens.numpy()
+
+
+def _best_by_pytorch(
+    logits: Tensor, alive: Tensor, count: int, *, forbidden: Tensor, eos_id: int, is_early: Tensor
+) -> Candidates:
+    is_early = is_early.to(logits.device)
+    found = torch.stack(best_allowed(logits, alive, count, forbidden=forbidden, eos_id=eos_id, is_early=is_early))
+    values, parents, tokens = found.cpu().numpy()
+    return values.astype(np.float32), parents.astype(np.int64), tokens.astype(np.int64)
+
+
+def best_allowed(
+    logits: Float[Tensor, "R V"],
+    alive: Float[Tensor, "N H"],
+    count: int,
+    *,
+    forbidden: Int[Tensor, " F"],
+    eos_id: int,
+    is_early: Bool[Tensor, " N"],
+) -> tuple[Float[Tensor, "N C"], Float[Tensor, "N C"], Float[Tensor, "N C"]]:
+    """Return the best continuations as sums, hypotheses and tokens, all in float64, without waiting for the device.
+
+    There are always `count`; missing ones have probability zero.
+
+    Args:
+        logits: Next-token logits, R = N H rows.
+        alive: Log-probability of each hypothesis so far.
+        count: Number of continuations.
+        forbidden: Ids that are never written.
+        eos_id: Id that ends a hypothesis.
+        is_early: Sentences that may not end yet.
+    """
+    logprobs = logits.float().log_softmax(-1).unflatten(0, alive.shape)  # (N, H, V)
+    logprobs.index_fill_(-1, forbidden, -math.inf)
+    logprobs[..., eos_id].masked_fill_(is_early[:, None], -math.inf)
+    found = best_continuations(logprobs, alive, count)
+    missing = count - found[0].shape[1]
+    values, parents, tokens = (
+        torch.nn.functional.pad(numbers.double(), (0, missing), value=value)
+        for numbers, value in zip(found, (-math.inf, 0.0, 0.0), strict=True)
+    )
+    return values, parents, tokens

@@ -1,0 +1,25 @@
+"""The operations of a decode step, on the meta device: a number that the host asks for is an error."""
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Operations(TorchDispatchMode):
+    """The names of all operations; those that wait for a GPU are refused, as a capture refuses them."""
+
+    WAITING = ("_local_scalar_dense", "item", "nonzero", "is_nonzero", "masked_select", "unique", "equal", "tolist")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        self.names.append(name)
+        assert name not in self.WAITING, f"{name} waits for the device"
+        result = func(*args, **(kwargs or {}))
+        tensors = [value for value in [*args, result] if isinstance(value, torch.Tensor)]
+        assert all(tensor.device.type == "meta" for tensor in tensors), f"{name} has a tensor on the CPU"
+        return result

@@ -1,0 +1,148 @@
+"""A search whose hypotheses are chosen on the device finds what the other finds; a CPU runs it without graphs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from operations import Operations
+from small_models import CONTEXT, POSITIONS, VOCAB, language_model, translator
+
+from tercet.config import UserError
+from tercet.generation import Beam, Hypothesis, beam_graphs, beam_search
+from tercet.generation.beam_decoding import BeamBatch
+from tercet.generation.beam_graphs import BeamSpace, BeamState, GraphBeams, beam_step
+from tercet.generation.decode_graphs import ResultReader
+
+EOS = 2
+SOURCES = [[3, 4, 5, 6, 7], [5], [6, 7], [5], [8, 9, 10, 11, 12, 13]]
+PREFIXES = [[1], [1, 4], [1], [1, 4], [1, 5, 6]]
+
+
+def search(model: Any, beam: Beam, **options: Any) -> list[list[Hypothesis]]:
+    limits = {"max_new_tokens": [9, 3, 10, 0, 11], "min_new_tokens": [0, 2, 4, 0, 1]} | options
+    return beam_search(model, PREFIXES, beam, eos_id=EOS, forbidden={0, 1}, **limits)
+
+
+def assert_same(found: Sequence[Sequence[Hypothesis]], expected: Sequence[Sequence[Hypothesis]]) -> None:
+    for ours, theirs in zip(found, expected, strict=True):
+        assert [(one.ids, one.finish) for one in ours] == [(one.ids, one.finish) for one in theirs]
+        assert [one.logprob for one in ours] == pytest.approx([one.logprob for one in theirs], abs=1e-4)
+
+
+@pytest.fixture
+def on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beam_graphs, "can_capture", lambda model, device: True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 2, 5, 12])
+@pytest.mark.parametrize("position", POSITIONS, ids=lambda spec: spec.kind)
+def test_hypotheses_are_those_of_the_other_search(position, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sentences of unequal length with their own limits; twelve hypotheses have more candidates than there are."""
+    beam, model, writer = Beam(size=size, n_best=min(size, 3)), translator(position), language_model(position)
+    expected = search(model, beam, sources=SOURCES), search(writer, beam)
+    monkeypatch.setattr(beam_graphs, "can_capture", lambda model, device: True)
+    for _ in range(2):  # the second time in the tables of the first
+        assert_same(search(model, beam, sources=SOURCES), expected[0])
+        assert_same(search(writer, beam), expected[1])
+
+
+@pytest.mark.usefixtures("on_the_device")
+def test_a_sentence_does_not_depend_on_its_neighbors() -> None:
+    model, beam = translator(), Beam(size=3)
+    together = search(model, beam, sources=SOURCES)
+    alone = beam_search(
+        model,
+        PREFIXES[2:3],
+        beam,
+        eos_id=EOS,
+        forbidden={0, 1},
+        sources=SOURCES[2:3],
+        max_new_tokens=10,
+        min_new_tokens=4,
+    )
+    assert_same(alone, together[2:3])
+
+
+@pytest.mark.usefixtures("on_the_device")
+def test_a_step_is_launched_before_the_candidates_of_the_last_one_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    for kind, name in ((BeamSpace, "step"), (ResultReader, "read")):
+        original = getattr(kind, name)
+        monkeypatch.setattr(
+            kind, name, lambda *args, name=name, original=original: (calls.append(name), original(*args))[1]
+        )
+    beam_search(translator(), [[1]], Beam(size=2), eos_id=EOS, sources=[[3]], max_new_tokens=4, min_new_tokens=4)
+    assert calls == ["step", "read"] * 3 + ["read"]  # the first candidates are the prefix's
+
+
+@pytest.mark.usefixtures("on_the_device")
+def test_a_diverged_model_is_an_error() -> None:
+    model = translator()
+    with torch.no_grad():
+        model.unembedding.weight[5] = torch.nan
+    with pytest.raises(UserError, match="not numbers"):
+        search(model, Beam(size=2), sources=SOURCES)
+
+
+def state_of(model: Any, size: int) -> BeamState:
+    cache = model.new_cache(2 * size, capacity=8)
+    cache.shared = size
+    cache.allocate_sources(5)
+    never = torch.tensor([0], device=cache.lengths.device)
+    return BeamState(cache, size=size, forbidden=never, eos_id=EOS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_step_stays_on_the_device_and_at_its_addresses(size: int) -> None:
+    with torch.inference_mode():
+        model = translator().to("meta")
+        state = state_of(model, size)
+        before = [(tensor, tensor.untyped_storage()._cdata) for tensor in state.changing()]
+        with Operations() as operations:
+            for _ in range(2):
+                beam_step(model, state)
+        after = [(tensor, tensor.untyped_storage()._cdata) for tensor in state.changing()]
+    assert len(operations.names) > 50
+    for (old, storage), (new, now) in zip(before, after, strict=True):
+        assert old is new
+        assert storage == now
+
+
+def test_tables_serve_searches_that_fit_and_are_alike() -> None:
+    model = translator()
+    made: dict[str, Any] = {
+        "prefixes": [[1]] * 3, "sources": [[3]] * 3, "source_pad": 0, "limits": [5] * 3, "shortest": [0] * 3, "size": 2,
+        "eos_id": EOS, "forbidden": {0},
+    }  # fmt: skip
+    space = BeamSpace(model, sentences=4, capacity=6, sources=4, size=2, forbidden=[0], eos_id=EOS)
+    assert space.fits(model, BeamBatch(**made), 3)
+    for change in ({"size": 3}, {"limits": [9] * 3}, {"prefixes": [[1]] * 5, "limits": [5] * 5}, {"forbidden": {1}}):
+        assert not space.fits(model, BeamBatch(**made | change), 3)
+    assert not space.fits(model, BeamBatch(**made), 5)
+    assert not space.fits(model, BeamBatch(**made | {"sources": None}), 0)
+
+
+def test_done_sentences_are_left_out() -> None:
+    model = translator()
+    batch = BeamBatch(
+        prefixes=[[1]] * 3, sources=SOURCES[:3], source_pad=0, limits=[9] * 3, shortest=[0] * 3, size=2, eos_id=EOS,
+        forbidden={0},
+    )  # fmt: skip
+    with torch.inference_mode():
+        space = BeamSpace(model, sentences=4, capacity=CONTEXT, sources=8, size=2, forbidden=[0], eos_id=EOS)
+        beams = GraphBeams(model, batch, space)
+        values, parents, tokens = beams.candidates()
+        assert values.shape == parents.shape == tokens.shape == (3, 4)
+        assert tokens.max() < VOCAB
+        beams.advance([0, 2], values, parents, tokens)
+        beams.candidates()
+        beams.advance([1], values, parents, tokens)
+        (last,) = beams.candidates()[0]
+        space.results.drop()
+        other = GraphBeams(model, batch, space)
+        found = [other.candidates()[0] for _ in range(3)]
+    np.testing.assert_array_equal(last, found[2][2])

@@ -17,7 +17,7 @@ class Training(Contender):
     batches: taken in turn; a unit of work is all of them, once.
     tokens: in all of them.
     answer: of the model, to be held against ours.
-    compile: how it is compiled: `loss` as a whole, or the model in place.
+    compile: Compiles `loss` of a model by the settings; `torch.compile` of the loss by default.
     optimizer: made by the contender's own rules; AdamW over everything by default.
     clip: to a norm of at most one, with what that optimizer has for it; PyTorch's by default.
     """
@@ -33,7 +33,7 @@ class Training(Contender):
         batches: Sequence[Any],
         tokens: int,
         answer: Callable[[Any], Tensor] | None = None,
-        compile: Callable[[Any], None] | None = None,
+        compile: Callable[[Any, Loss, Settings], Loss] | None = None,
         optimizer: Callable[[Any], torch.optim.Optimizer] | None = None,
         clip: Callable[[list[nn.Parameter], torch.optim.Optimizer, float], Tensor] | None = None,
         flops: float | None = None,
@@ -56,7 +56,7 @@ class Training(Contender):
         self._step = make(self.model)
         loss = self._loss
         if self.settings.compiled and self._compile is not None:
-            self._compile(self.model)
+            loss = self._compile(self.model, loss, self.settings)
         elif self.settings.compiled:
             loss = torch.compile(loss, mode=self.settings.mode, dynamic=self.settings.dynamic)
         self._ready = loss

@@ -6,7 +6,8 @@ twice, or if gradients are exchanged while earlier blocks are still in their bac
 kernel, which is faster than a graph's.
 """
 
-from typing import Any, Literal, Protocol, cast
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from tercet.training.tasks.task import Task
 
 SMALL, FEW = 1 << 20, 8  # weights of a block, and blocks, up to which a stack is compiled as one
 Compiled = Literal["never", "always", "cuda_graphs"]
+Tensors = TypeVar("Tensors")  # one tensor, or a tuple of them
 
 
 class LossFunction(Protocol):
@@ -49,30 +51,39 @@ def is_one_graph(spec: TrainingSpec, device: str) -> bool:
 
 
 def compile_loss(loss: LossFunction, *, dynamic: bool = False, cuda_graphs: bool = False) -> LossFunction:
-    """Compile a loss as one graph from the embedding on.
-
-    Args:
-        loss: Function of a model and a batch.
-        dynamic: If True, one graph serves batches of all shapes.
-        cuda_graphs: If True, replay the kernels of a batch's shape as one launch. The gradients of a backward pass are
-            then overwritten by the next one unless they are copied or added up.
-    """
+    """Compile a loss as one graph from the embedding on; arguments as of `one_graph`."""
 
     def parts(model: Any, batch: Any, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
         whole = loss(model, batch, smoothing=smoothing)
         return whole.total, whole.plain, whole.count
 
-    # Not `dynamic=True`: it makes variables of the model's own numbers, too, such as a dropout rate.
-    compiled = torch.compile(parts, dynamic=None if dynamic else False, mode="reduce-overhead" if cuda_graphs else None)
+    graph = one_graph(parts, dynamic=dynamic, cuda_graphs=cuda_graphs)
+    return lambda model, batch, *, smoothing=0.0: Loss(*graph(model, batch, smoothing))
 
-    def of_graph(model: Any, batch: Any, *, smoothing: float = 0.0) -> Loss:
+
+def one_graph(
+    function: Callable[..., Tensors], *, dynamic: bool = False, cuda_graphs: bool = False
+) -> Callable[..., Tensors]:
+    """Compile a function of a model and a batch.
+
+    Args:
+        function: Function of the model, the batch and any numbers.
+        dynamic: If True, one graph serves batches of all shapes.
+        cuda_graphs: If True, replay the kernels of a batch's shape as one launch. The gradients of a backward pass are
+            then overwritten by the next one unless they are copied.
+    """
+    # Not `dynamic=True`: it makes variables of the model's own numbers, too, such as a dropout rate.
+    mode = "reduce-overhead" if cuda_graphs else None
+    compiled = torch.compile(function, dynamic=None if dynamic else False, mode=mode)
+
+    def run(model: Any, batch: Any, *numbers: float) -> Tensors:
         if dynamic:
             _mark_sizes(batch)
         if cuda_graphs:
             torch.compiler.cudagraph_mark_step_begin()
-        return Loss(*compiled(model, batch, smoothing))
+        return compiled(model, batch, *numbers)
 
-    return of_graph
+    return run
 
 
 def _mark_sizes(batch: Any) -> None:

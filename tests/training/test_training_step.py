@@ -99,7 +99,8 @@ def test_gradients_are_clipped_to_the_limit_and_no_limit_is_none(
 def test_a_resumed_run_takes_the_batches_that_are_left(tmp_path: Path) -> None:
     task = task_of(tiny_recipe(tmp_path), progress=False)
     data: Any = StepDataModule(task)
-    data.trainer = SimpleNamespace(global_step=9, global_rank=0)
+    strategy = SimpleNamespace(root_device=torch.device("cpu"))
+    data.trainer = SimpleNamespace(global_step=9, global_rank=0, strategy=strategy)
     found = [[batch.inputs.tolist() for batch in batches] for batches in data.train_dataloader()]
     assert found == [[batch.inputs.tolist() for batch in task.batches(step, 0, 1)] for step in (9, 10, 11)]
 

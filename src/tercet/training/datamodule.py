@@ -6,19 +6,32 @@ from typing import Any
 import pytorch_lightning as pl
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from tercet.training.steps_ahead import StepsAhead, copy_to
 from tercet.training.tasks.task import Task
 
 
 class StepDataModule(pl.LightningDataModule):
+    """Batches of the remaining steps; on a GPU each is built and copied while the step before it trains."""
+
     def __init__(self, task: Task) -> None:
         super().__init__()
         self.task = task
+        self.ahead: StepsAhead[Any] | None = None
 
-    def train_dataloader(self) -> "DataLoader[list[Any]]":
+    def train_dataloader(self) -> "DataLoader[list[Any]] | StepsAhead[Any]":
         assert self.trainer is not None
-        spec = self.task.recipe.training
-        steps = _StepDataset(self.task, spec.data_parallel_rank(self.trainer.global_rank), spec.data_parallel_size)
-        return DataLoader(steps, sampler=_StepSampler(self.trainer, self.task.plan.steps), batch_size=None)
+        spec, copy = self.task.recipe.training, copy_to(self.trainer.strategy.root_device)
+        batches = _StepDataset(self.task, spec.data_parallel_rank(self.trainer.global_rank), spec.data_parallel_size)
+        steps = _StepSampler(self.trainer, self.task.plan.steps)
+        if copy is None:
+            return DataLoader(batches, sampler=steps, batch_size=None)
+        self.ahead = StepsAhead(batches.__getitem__, steps, lambda: self.task.micro, copy)
+        return self.ahead
+
+    def close(self) -> None:
+        """Leave no thread behind."""
+        if self.ahead is not None:
+            self.ahead.close()
 
 
 class _StepDataset(Dataset[list[Any]]):

@@ -3,7 +3,7 @@
 import logging
 import warnings
 from collections.abc import Callable, Generator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -139,7 +139,8 @@ def fit(
         if start.step:  # Lightning counts steps by its optimizer's
             trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress.total.completed = start.step
         state = None if start.checkpoint is None else start.checkpoint.state
-        trainer.fit(module, datamodule=StepDataModule(task), ckpt_path=state, weights_only=True)
+        data = stack.enter_context(closing(StepDataModule(task)))
+        trainer.fit(module, datamodule=data, ckpt_path=state, weights_only=True)
     return interruption.signal
 
 

@@ -1,0 +1,181 @@
+"""Whole runs on a GPU, each a process of its own: what a user waits for, harness, data and compiling included.
+
+    python -m benchmarks.gpu.whole_runs --nanogpt PATH --out DIR [--budget S]
+
+    step-124m    tokens per second of `tercet train` with GPT-2's small shape, 12 rows of 1,024; the median of the last
+                 half of its steps, to be compared with the row gpt-124m
+    time-to-loss seconds from the start of a process to the first validation loss of at most 1.4697 nats, of `tercet
+                 train nanogpt-gpu` and of nanoGPT's `train.py config/train_shakespeare_char.py`
+
+nanoGPT validates on 200 random batches, ours on the whole validation part; both every 250 steps. Results are written to
+runs.json as they come, and what is there is not run again.
+"""
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tercet.checkpoint.metrics import read_metrics
+
+GOAL = 1.4697  # nats a character, as nanoGPT's README has it
+THEIRS = re.compile(r"val loss (\d+\.\d+)")
+BASE = {
+    "model.max_len": 1024, "model.pad_vocab_to": 50304, "model.stack.n_layers": 12, "model.stack.n_heads": 12,
+    "model.stack.d_model": 768, "task.batch_size": 12, "task.micro_batch_size": 12, "training.validate_every": 100_000,
+    "training.save_every": 100_000, "task.sample_tokens": 0,
+    **{f"model.stack.dropout.{part}": 0 for part in ("embedding", "attention", "residual")},
+}  # fmt: skip
+TINY = {
+    "model.max_len": 16, "model.stack.n_layers": 1, "model.stack.n_heads": 2, "model.stack.d_model": 16,
+    "task.batch_size": 4, "task.micro_batch_size": 4, "task.sample_tokens": 0,
+}  # fmt: skip
+THEIRS_TINY = (
+    "--device=cpu", "--compile=False", "--eval_iters=1", "--batch_size=2", "--block_size=16", "--n_layer=1",
+    "--n_head=2", "--n_embd=16", "--max_iters=2",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """Args:
+    nanogpt: a checkout that has the ids of Shakespeare's characters.
+    folder: of the runs.
+    goal: the validation loss.
+    seconds: that a run may take.
+    tiny: a few steps of tiny models, on any device.
+    """
+
+    nanogpt: Path | None
+    folder: Path
+    goal: float
+    seconds: float
+    tiny: bool
+
+
+class Missed(Exception):
+    """A run ended, or was ended, without the figure."""
+
+
+@contextmanager
+def process(command: Sequence[str], seconds: float, log: Path, cwd: Path | None = None) -> Iterator[Callable[[], bool]]:
+    """Run a command, whose output goes to a file; yield a function that says whether it still runs.
+
+    Raises:
+        Missed: If it runs for longer than `seconds`, or ends with an error.
+    """
+    end = time.monotonic() + seconds
+    with log.open("w") as output:
+        started = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=cwd)
+
+    def runs() -> bool:
+        code = started.poll()
+        if code:
+            lines = log.read_text().strip().splitlines() or [""]
+            raise Missed(f"exit code {code}: {lines[-1][:200]}")
+        if code is None and time.monotonic() > end:
+            raise Missed(f"no figure within {seconds:.0f} s")
+        return code is None
+
+    try:
+        yield runs
+    finally:
+        started.kill()
+        started.wait()
+
+
+def train_command(folder: Path, changes: dict[str, Any]) -> list[str]:
+    sets = [part for key, value in changes.items() for part in ("--set", f"{key}={value}")]
+    return [sys.executable, "-m", "tercet", "train", "nanogpt-gpu", "--quiet", "--out", str(folder), *sets]
+
+
+def step_124m(asked: Asked) -> dict[str, Any]:
+    steps = 20 if asked.tiny else 200
+    folder = asked.folder / "step-124m"
+    changes = {**(TINY if asked.tiny else BASE), "training.max_steps": steps, "training.log_every": steps // 20}
+    with process(train_command(folder, changes), asked.seconds, folder.with_suffix(".log")) as runs:
+        while runs():
+            time.sleep(0.05)
+    speeds = [value for step, value in read_metrics(folder / "metrics.csv")["tokens_per_second"] if step > steps / 2]
+    return {"tokens_per_second": statistics.median(speeds), "steps": steps}
+
+
+def ours_to_loss(asked: Asked) -> dict[str, Any]:
+    folder, begun = asked.folder / "ours", time.monotonic()
+    changes = {**TINY, "training.max_steps": 4, "training.validate_every": 2} if asked.tiny else {}
+    with process(train_command(folder, changes), asked.seconds, folder.with_suffix(".log")) as runs:
+        while runs() or not (folder / "last").exists():
+            if (folder / "metrics.csv").exists():
+                for step, loss in read_metrics(folder / "metrics.csv").get("val/loss", []):
+                    if loss <= asked.goal:
+                        return {"seconds": time.monotonic() - begun, "step": step, "loss": loss}
+            time.sleep(0.05)
+    raise Missed(f"its validation losses stayed above {asked.goal}")
+
+
+def theirs_to_loss(asked: Asked) -> dict[str, Any]:
+    if asked.nanogpt is None:
+        raise Missed("give --nanogpt the folder of a checkout")
+    log, begun = asked.folder / "nanogpt.log", time.monotonic()
+    words = ["train.py", "config/train_shakespeare_char.py", f"--out_dir={asked.folder.absolute() / 'nanogpt'}"]
+    command = [sys.executable, "-u", *words, *(THEIRS_TINY if asked.tiny else ())]
+    with process(command, asked.seconds, log.absolute(), cwd=asked.nanogpt) as runs:
+        running = True
+        while running:
+            running = runs()
+            for number, loss in enumerate(map(float, THEIRS.findall(log.read_text()))):
+                if loss <= asked.goal:
+                    return {"seconds": time.monotonic() - begun, "step": 250 * number, "loss": loss}
+            time.sleep(0.05)
+    raise Missed(f"its validation losses stayed above {asked.goal}")
+
+
+RUNS: dict[str, Callable[[Asked], dict[str, Any]]] = {
+    "step-124m": step_124m,
+    "time-to-loss, tercet": ours_to_loss,
+    "time-to-loss, nanoGPT": theirs_to_loss,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nanogpt", metavar="PATH", type=Path, help="a checkout with Shakespeare's ids")
+    parser.add_argument("--out", metavar="DIR", type=Path, required=True)
+    parser.add_argument("--budget", metavar="S", type=float, default=600.0, help="seconds of all runs (default: 600)")
+    parser.add_argument("--goal", metavar="NATS", type=float, default=GOAL, help=f"default: {GOAL}")
+    parser.add_argument("--tiny", action="store_true", help="a few steps of tiny models, to check the program")
+    given = parser.parse_args(arguments)
+    given.out.mkdir(parents=True, exist_ok=True)
+    kept, end = given.out / "runs.json", time.monotonic() + given.budget
+    found: dict[str, dict[str, Any]] = json.loads(kept.read_text()) if kept.is_file() else {}
+    for name, run in RUNS.items():
+        if "missed" not in found.get(name, {"missed": ""}):
+            continue
+        left = end - time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="tercet-runs-") as made:
+            asked = Asked(
+                nanogpt=given.nanogpt and given.nanogpt.absolute(), folder=Path(made), goal=given.goal, seconds=left,
+                tiny=given.tiny,
+            )  # fmt: skip
+            try:
+                found[name] = run(asked) if left > 0 else {"missed": "the time was used up"}
+            except Missed as missed:
+                found[name] = {"missed": str(missed)}
+        print(f"{name}: {json.dumps(found[name])}", flush=True)
+        kept.write_text(json.dumps(found, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    sys.exit(main())

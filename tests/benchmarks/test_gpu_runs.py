@@ -1,0 +1,84 @@
+"""Whole runs on a GPU: a figure is read from what a process writes, and a run without one is recorded."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from benchmarks.gpu import whole_runs
+from benchmarks.gpu.whole_runs import Asked, Missed, process, theirs_to_loss
+
+ROOT = Path(__file__).parents[2]
+SHAKESPEARE = "import time\nfor loss in (4.2, 2.0, 1.46, 1.4):\n    print(f'step 1: train loss 1, val loss {loss}')\n"
+
+
+def asked(folder: Path, program: str, *, seconds: float = 60.0) -> Asked:
+    checkout = folder / "checkout"
+    checkout.mkdir()
+    (checkout / "train.py").write_text(program)
+    return Asked(nanogpt=checkout, folder=folder, goal=1.4697, seconds=seconds, tiny=False)
+
+
+@pytest.mark.slow
+def test_first_loss_that_reaches_the_goal_is_the_figure(tmp_path: Path) -> None:
+    found = theirs_to_loss(asked(tmp_path, f"{SHAKESPEARE}time.sleep(60)\n"))
+    assert (found["step"], found["loss"]) == (500, 1.46)
+    assert 0 < found["seconds"] < 30
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("print('val loss 3.1')", r"its validation losses stayed above 1\.4697"),
+        ("raise SystemExit('no memory')", "exit code 1: no memory"),
+        ("import time; time.sleep(60)", "no figure within 1 s"),
+    ],
+)
+def test_run_without_a_figure_says_why(tmp_path: Path, program: str, words: str) -> None:
+    with pytest.raises(Missed, match=words):
+        theirs_to_loss(asked(tmp_path, program, seconds=1.0 if "sleep" in program else 60.0))
+
+
+@pytest.mark.slow
+def test_process_is_ended_with_its_run(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    with process(command, 60.0, tmp_path / "log") as runs:
+        assert runs()
+    with pytest.raises(Missed, match="exit code -9"):
+        runs()
+
+
+def test_runs_that_are_there_are_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def second(asked: Asked) -> dict[str, float]:
+        raise Missed("no luck")
+
+    runs = {"first": lambda asked: pytest.fail("run again"), "second": second, "third": lambda asked: {"seconds": 3.0}}
+    monkeypatch.setattr(whole_runs, "RUNS", runs)
+    kept = tmp_path / "runs.json"
+    kept.write_text(json.dumps({"first": {"seconds": 1.0}, "second": {"missed": "the time was used up"}}))
+    assert whole_runs.main(["--out", str(tmp_path)]) == 0
+    assert json.loads(kept.read_text()) == {
+        "first": {"seconds": 1.0}, "second": {"missed": "no luck"}, "third": {"seconds": 3.0}
+    }  # fmt: skip
+    assert "first" not in capsys.readouterr().out
+
+
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("shakespeare")
+def test_everything_runs_dry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERCET_GPU_DRY", "1")
+    monkeypatch.setenv("TERCET_GPU_BUNDLE", str(tmp_path / "none"))
+    monkeypatch.setenv("PYTHON", sys.executable)
+    monkeypatch.setenv("OUT", str(tmp_path / "out"))
+    done = subprocess.run(["bash", str(ROOT / "benchmarks" / "gpu.sh"), "280"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "out" / "speed.json").read_text())["rows"]
+    assert all(row["figures"] for row in rows)
+    assert len(rows) == 8
+    runs = json.loads((tmp_path / "out" / "runs.json").read_text())
+    assert runs["step-124m"]["tokens_per_second"] > 0
+    assert runs["time-to-loss, nanoGPT"] == {"missed": "give --nanogpt the folder of a checkout"}

@@ -58,12 +58,10 @@ def ours_training(
     *,
     compiled: bool = True,
     checkpointed: bool = False,
-    accelerator: Literal["cpu", "auto"] = "cpu",
 ) -> list[Training]:
     """Args:
     compiled: compiled, too.
     checkpointed: with activations that are worked out once more, too: less memory for more time.
-    accelerator: of which `auto` decides.
     """
 
     def built_again() -> nn.Module:
@@ -74,7 +72,7 @@ def ours_training(
 
     ways = [
         ("tercet, compiled" if settings.compiled else "tercet", build, settings)
-        for settings in chosen(accelerator)
+        for settings in chosen()
         if compiled or not settings.compiled
     ]
     if checkpointed:

@@ -12,7 +12,7 @@ from math import ceil
 from typing import Any
 
 from benchmarks.speed.contender import Contender, Settings, Side
-from benchmarks.speed.ours import ours_training
+from benchmarks.speed.ours import chosen
 from benchmarks.speed.peers.pytorch import PyTorchGPT, PyTorchTranslator
 from benchmarks.speed.row import Asked, Lineup, Row
 from benchmarks.speed.rows import bert, gpt, translation
@@ -21,7 +21,10 @@ from torch import Tensor, nn
 
 from tercet.config import UserError
 from tercet.models import DecoderOnly, EncoderDecoder, EncoderOnly
-from tercet.objectives import CausalBatch, causal_loss, masked_loss
+from tercet.objectives import CausalBatch, Loss, causal_loss, masked_loss, seq2seq_loss
+from tercet.training.adamw import clip_gradients
+from tercet.training.compiling import LossFunction, compile_loss
+from tercet.training.optimizers import AdamW
 
 SHAPES = {
     "gpt-124m": gpt.Shape(layers=12, heads=12, width=768, length=1024, rows=12, vocabulary=50304),
@@ -53,7 +56,7 @@ def bf16(asked: Asked, **more: Any) -> Settings:
 def ours(
     asked: Asked,
     build: Callable[[], nn.Module],
-    loss: Callable[[Any, Any], Tensor],
+    loss: LossFunction,
     batches: Sequence[Any],
     tokens: int,
     answer: Callable[[Any], Tensor],
@@ -61,21 +64,43 @@ def ours(
     *,
     more: str = "",
     static: bool = True,
+    graphs: bool = False,
 ) -> list[Training]:
-    """As `tercet train` computes, compiled first.
+    """As `tercet train` computes on a GPU: compiled as one graph, then as it is; in tests the latter alone.
 
     Args:
-        static: all batches have one shape.
         more: what tells them from others of ours in the row.
+        static: all batches have one shape.
+        graphs: replayed as CUDA graphs, too.
     """
-    found = ours_training(
-        build, loss, batches, tokens, answer, flops, compiled=asked.scale != "tiny", accelerator="auto"
-    )
-    for one in found:
-        one.name += more
-        # To keep memory is about a CPU. Where shapes differ, ours decides itself what is compiled for all of them.
-        one.settings = replace(one.settings, keeps_memory=False, dynamic=False if static else None)
-    return found[::-1]
+    way = replace(chosen("auto")[0], keeps_memory=False)  # to keep memory is about a CPU
+    one_graph = replace(way, compiled=True, dynamic=False if static else None)
+    ways = [(f"tercet, compiled{more}", one_graph, compile_loss(loss, dynamic=not static))]
+    if graphs:
+        replayed = replace(one_graph, more="CUDA graphs")
+        ways.append((f"tercet, CUDA graphs{more}", replayed, compile_loss(loss, cuda_graphs=True)))
+    ways = [*ways, (f"tercet{more}", way, loss)] if asked.scale != "tiny" else [(f"tercet{more}", way, loss)]
+    return [
+        Training(
+            name, "ours", settings, build=build, loss=partial(_mean, of_batch), batches=batches, tokens=tokens,
+            answer=answer, compile=lambda model: None,  # the loss is compiled with the model in it
+            optimizer=AdamW(lr=1e-4).build, clip=clip_gradients, flops=flops,
+        )
+        for name, settings, of_batch in ways
+    ]  # fmt: skip
+
+
+def _mean(loss: LossFunction, model: Any, batch: Any) -> Tensor:
+    return loss(model, batch).mean
+
+
+def _masked_loss(model: Any, given: bert.Given, *, smoothing: float = 0.0) -> Loss:
+    return masked_loss(model, given[0], smoothing=smoothing)
+
+
+def _smoothed_loss(model: Any, batch: Any, *, smoothing: float = translation.SMOOTHING) -> Loss:
+    """Smoothed, whatever a compiled loss is called with."""
+    return seq2seq_loss(model, batch, smoothing=translation.SMOOTHING)
 
 
 def gpt_lineup(name: str, asked: Asked) -> Lineup:
@@ -92,8 +117,7 @@ def gpt_lineup(name: str, asked: Asked) -> Lineup:
     def mine(sized: gpt.Shape, more: str = "") -> list[Training]:
         batches, tokens = batches_of(sized)
         answer = partial(gpt.logits_of, batches[0])
-        loss = lambda of, batch: causal_loss(of, batch).mean  # noqa: E731
-        return ours(asked, model, loss, batches, tokens, answer, shape.flops(), more=more)
+        return ours(asked, model, causal_loss, batches, tokens, answer, shape.flops(), more=more, graphs=not more)
 
     def theirs(name: str, side: Side, way: Settings, build: Any, loss: Any, sized: gpt.Shape = shape) -> Training:
         batches, tokens = batches_of(sized)
@@ -104,15 +128,15 @@ def gpt_lineup(name: str, asked: Asked) -> Lineup:
         )
 
     found, rows = Lineup(), f", {larger.rows} rows"
-    first, *others = mine(shape)
-    found.add(first)
+    *compiled, plain = mine(shape)
+    found.add((compiled or [plain])[0])
     if asked.nanogpt is None:
         found.leave_out("nanoGPT", "give --nanogpt the folder of a checkout")
-        found.add(mine(larger, rows)[0])
+        found.add(*compiled[1:], mine(larger, rows)[0])
     else:
         build = partial(gpt.nanogpt_as, asked.nanogpt, model, bf16(asked))
         found.add(theirs("nanoGPT", "readme", bf16(asked), build, gpt.nanogpt_loss))
-        found.add(mine(larger, rows)[0])
+        found.add(*compiled[1:], mine(larger, rows)[0])
         found.add(theirs(f"nanoGPT{rows}", "peer", bf16(asked), build, gpt.nanogpt_loss, larger))
         tuned = bf16(asked, mode="max-autotune")
         found.add(theirs("nanoGPT, max-autotune", "peer", tuned, build, gpt.nanogpt_loss))
@@ -139,7 +163,7 @@ def gpt_lineup(name: str, asked: Asked) -> Lineup:
     found.try_to("transformers", with_transformers)
     found.try_to("Liger", with_liger)
     found.add(theirs("torch.nn", "peer", bf16(asked), lambda: PyTorchGPT(model()), gpt.logits_loss))
-    found.add(*others)
+    found.add(*([plain] if compiled else []))
     return found
 
 
@@ -186,7 +210,7 @@ def bert_lineup(asked: Asked) -> Lineup:
         ]
 
     found = Lineup()
-    first, *others = ours(asked, model, lambda of, one: masked_loss(of, one[0]).mean, batches, tokens, logits, flops)
+    first, *others = ours(asked, model, _masked_loss, batches, tokens, logits, flops)
     found.add(first)
     found.try_to("transformers", with_transformers)
     found.add(*others)
@@ -234,7 +258,7 @@ def translation_lineup(asked: Asked) -> Lineup:
         ]
 
     first, *others = ours(
-        asked, model, translation.our_loss, batches, tokens, partial(logits, of_ours), flops, static=False
+        asked, model, _smoothed_loss, batches, tokens, partial(logits, of_ours), flops, static=False
     )  # fmt: skip
     found.add(first)
     found.try_to("transformers", with_transformers)

@@ -19,7 +19,7 @@ QUESTIONS = {
     "cross_entropy": ("objectives.likelihood.supports_logits",),
     "adam": ("training.adamw.supports_gradients",),
     "fused_step": ("models.stack.fused",),
-    "top_tokens": ("generation.beam.supports_scores",),
+    "top_tokens": ("generation.beam_decoding.supports_scores",),
 }
 
 

@@ -12,18 +12,17 @@ from math import ceil
 from typing import Any
 
 from benchmarks.speed.contender import Contender, Settings, Side
-from benchmarks.speed.ours import chosen
+from benchmarks.speed.ours import chosen, compile_as_tercet
 from benchmarks.speed.peers.pytorch import PyTorchGPT, PyTorchTranslator
 from benchmarks.speed.row import Asked, Lineup, Row
 from benchmarks.speed.rows import bert, gpt, translation
-from benchmarks.speed.training import Training
+from benchmarks.speed.training import Loss, Training
 from torch import Tensor, nn
 
 from tercet.config import UserError
 from tercet.models import DecoderOnly, EncoderDecoder, EncoderOnly
-from tercet.objectives import CausalBatch, Loss, causal_loss, masked_loss, seq2seq_loss
+from tercet.objectives import CausalBatch, causal_loss, masked_loss
 from tercet.training.adamw import clip_gradients
-from tercet.training.compiling import LossFunction, compile_loss
 from tercet.training.optimizers import AdamW
 
 SHAPES = {
@@ -56,7 +55,7 @@ def bf16(asked: Asked, **more: Any) -> Settings:
 def ours(
     asked: Asked,
     build: Callable[[], nn.Module],
-    loss: LossFunction,
+    loss: Loss,
     batches: Sequence[Any],
     tokens: int,
     answer: Callable[[Any], Tensor],
@@ -66,41 +65,28 @@ def ours(
     static: bool = True,
     graphs: bool = False,
 ) -> list[Training]:
-    """As `tercet train` computes on a GPU: compiled as one graph, then as it is; in tests the latter alone.
+    """As `tercet train` computes on a GPU: compiled, then as it is; in tests the latter alone.
 
     Args:
         more: what tells them from others of ours in the row.
         static: all batches have one shape.
-        graphs: replayed as CUDA graphs, too.
+        graphs: compiled and replayed as CUDA graphs, too.
     """
-    way = replace(chosen("auto")[0], keeps_memory=False)  # to keep memory is about a CPU
-    one_graph = replace(way, compiled=True, dynamic=False if static else None)
-    ways = [(f"tercet, compiled{more}", one_graph, compile_loss(loss, dynamic=not static))]
-    if graphs:
-        replayed = replace(one_graph, more="CUDA graphs")
-        ways.append((f"tercet, CUDA graphs{more}", replayed, compile_loss(loss, cuda_graphs=True)))
-    ways = [*ways, (f"tercet{more}", way, loss)] if asked.scale != "tiny" else [(f"tercet{more}", way, loss)]
+    plain = replace(chosen("auto")[0], keeps_memory=False)  # to keep memory is about a CPU
+    compiled = replace(plain, compiled=True, dynamic=False if static else None)
+    ways = {
+        f"tercet, compiled{more}": compiled,
+        **({f"tercet, CUDA graphs{more}": replace(compiled, mode="reduce-overhead")} if graphs else {}),
+        f"tercet{more}": plain,
+    }
     return [
         Training(
-            name, "ours", settings, build=build, loss=partial(_mean, of_batch), batches=batches, tokens=tokens,
-            answer=answer, compile=lambda model: None,  # the loss is compiled with the model in it
-            optimizer=AdamW(lr=1e-4).build, clip=clip_gradients, flops=flops,
+            name, "ours", settings, build=build, loss=loss, batches=batches, tokens=tokens, answer=answer,
+            compile=compile_as_tercet, optimizer=AdamW(lr=1e-4).build, clip=clip_gradients, flops=flops,
         )
-        for name, settings, of_batch in ways
+        for name, settings in ways.items()
+        if asked.scale != "tiny" or not settings.compiled
     ]  # fmt: skip
-
-
-def _mean(loss: LossFunction, model: Any, batch: Any) -> Tensor:
-    return loss(model, batch).mean
-
-
-def _masked_loss(model: Any, given: bert.Given, *, smoothing: float = 0.0) -> Loss:
-    return masked_loss(model, given[0], smoothing=smoothing)
-
-
-def _smoothed_loss(model: Any, batch: Any, *, smoothing: float = translation.SMOOTHING) -> Loss:
-    """Smoothed, whatever a compiled loss is called with."""
-    return seq2seq_loss(model, batch, smoothing=translation.SMOOTHING)
 
 
 def gpt_lineup(name: str, asked: Asked) -> Lineup:
@@ -117,7 +103,10 @@ def gpt_lineup(name: str, asked: Asked) -> Lineup:
     def mine(sized: gpt.Shape, more: str = "") -> list[Training]:
         batches, tokens = batches_of(sized)
         answer = partial(gpt.logits_of, batches[0])
-        return ours(asked, model, causal_loss, batches, tokens, answer, shape.flops(), more=more, graphs=not more)
+        return ours(
+            asked, model, lambda of, batch: causal_loss(of, batch).mean, batches, tokens, answer, shape.flops(), more=more,
+            graphs=not more,
+        )  # fmt: skip
 
     def theirs(name: str, side: Side, way: Settings, build: Any, loss: Any, sized: gpt.Shape = shape) -> Training:
         batches, tokens = batches_of(sized)
@@ -210,7 +199,7 @@ def bert_lineup(asked: Asked) -> Lineup:
         ]
 
     found = Lineup()
-    first, *others = ours(asked, model, _masked_loss, batches, tokens, logits, flops)
+    first, *others = ours(asked, model, lambda of, one: masked_loss(of, one[0]).mean, batches, tokens, logits, flops)
     found.add(first)
     found.try_to("transformers", with_transformers)
     found.add(*others)
@@ -258,7 +247,7 @@ def translation_lineup(asked: Asked) -> Lineup:
         ]
 
     first, *others = ours(
-        asked, model, _smoothed_loss, batches, tokens, partial(logits, of_ours), flops, static=False
+        asked, model, translation.our_loss, batches, tokens, partial(logits, of_ours), flops, static=False
     )  # fmt: skip
     found.add(first)
     found.try_to("transformers", with_transformers)

@@ -15,6 +15,7 @@ from tercet.data.batching import BATCH_TOKENS, map_by_length
 from tercet.models import EncoderOnly
 from tercet.models.inference import inference_mode
 from tercet.objectives import pad_rows
+from tercet.objectives.batch import wait_for_copies
 from tercet.tokens import Tokenizer
 
 Answer = TypeVar("Answer")
@@ -88,18 +89,21 @@ def map_hidden(
     Args:
         lengths: of the rows, by number.
         row: the ids of the row with this number; asked for when its batch is made.
-        answer: for a batch, as many answers as it has rows.
+        answer: for a batch, as many answers as it has rows; tensors by `to_host` are waited for once, at the end.
         pad: fills rows up; any id does, for nobody sees it.
         batch_tokens: the most tokens of a batch, padding included; a row that is longer stands alone.
     """
     device = model.embedding.weight.device
 
     def read(numbers: list[int]) -> Sequence[Answer]:
-        tokens, real = pad_rows([row(number) for number in numbers], device, pad=pad or 0)
-        token_mask = None if bool(real.all()) else real
+        rows = [row(number) for number in numbers]
+        tokens, real = pad_rows(rows, device, pad=pad or 0)
+        token_mask = None if len(set(map(len, rows))) == 1 else real
         with inference_mode(model.modules()):
             return answer(
                 HiddenBatch(numbers=numbers, hidden=model.hidden(tokens, token_mask=token_mask), token_mask=token_mask)
             )
 
-    return map_by_length(read, lengths, batch_tokens)
+    answers = map_by_length(read, lengths, batch_tokens)
+    wait_for_copies(device)
+    return answers

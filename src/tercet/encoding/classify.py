@@ -14,6 +14,7 @@ from tercet.messages import shorten
 from tercet.models import Classifier, EncoderOnly
 from tercet.notebook import MOST_CHARACTERS, Summary, html_table, note, probability_table
 from tercet.objectives import THRESHOLD
+from tercet.objectives.batch import to_host
 from tercet.spec import ProblemType
 from tercet.tokens import Tokenizer
 
@@ -167,7 +168,7 @@ def tag(
     ]
 
     def probabilities(batch: HiddenBatch) -> list[list[list[float] | None]]:
-        p = model.classify(batch.hidden, batch.token_mask).softmax(-1)  # (B, T, L)
+        p = model.classify(batch.hidden, batch.token_mask).softmax(-1).cpu()  # (B, T, L)
         words_of_rows = list[list[list[float] | None]]()
         for slot, number in enumerate(batch.numbers):
             in_order = iter(
@@ -197,7 +198,7 @@ def _text_logits(
     encoded = encode_texts(tokenizer, texts, max_len=model.max_len)
 
     def logits(batch: HiddenBatch) -> list[Tensor]:
-        return [*model.classify(batch.hidden, batch.token_mask).cpu()]  # (B, L)
+        return [*to_host(model.classify(batch.hidden, batch.token_mask))]  # (B, L)
 
     rows = map_hidden(
         model, [len(row) for row in encoded.rows], encoded.rows.__getitem__, logits,

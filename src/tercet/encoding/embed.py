@@ -17,6 +17,7 @@ from tercet.encoding.batches import HiddenBatch, encode_texts, map_hidden
 from tercet.models import EncoderOnly
 from tercet.nn.pooling import pool
 from tercet.nn.specs import Pooling
+from tercet.objectives.batch import to_host
 from tercet.tokens import Tokenizer
 
 
@@ -73,7 +74,7 @@ def embed_rows(
 
     def vectors(batch: HiddenBatch) -> list[np.ndarray]:
         pooled = pool(batch.hidden.float(), batch.token_mask, pooling)  # (B, D)
-        return list((F.normalize(pooled, dim=-1) if normalise else pooled).cpu().numpy())
+        return list(to_host(F.normalize(pooled, dim=-1) if normalise else pooled).numpy())
 
     lengths = [len(row) for row in rows]
     return map_hidden(model, lengths, rows.__getitem__, vectors, pad=pad, batch_tokens=batch_tokens)

@@ -15,9 +15,25 @@ def pad_rows(
 ) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
     """The rows, padded on the right, and where their tokens are real."""
     longest = max(map(len, rows))
-    tokens = torch.tensor([[*row, *[pad] * (longest - len(row))] for row in rows], device=device)
-    lengths = torch.tensor([len(row) for row in rows], device=device)
+    tokens = to_device(torch.tensor([[*row, *[pad] * (longest - len(row))] for row in rows]), device)
+    lengths = to_device(torch.tensor([len(row) for row in rows]), device)
     return tokens, torch.arange(longest, device=device) < lengths[:, None]
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor of the host to the device, without waiting for a GPU."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+def to_host(tensor: Tensor) -> Tensor:
+    """Begin to copy a tensor to the host. From a GPU it is there after `wait_for_copies`."""
+    return tensor.to("cpu", non_blocking=tensor.is_cuda)
+
+
+def wait_for_copies(device: torch.device) -> None:
+    """Wait until all that `to_host` has begun to copy from this device is there."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
 
 
 def move_batch(batch: Batch, model: nn.Module) -> Batch:

@@ -3,9 +3,10 @@
 #
 #     bash benchmarks/gpu.sh [SECONDS [STAGES]]        # 450, and "smoke rows runs"
 #
-# python3 (or PYTHON) has PyTorch, Lightning and transformers; what else is needed is in .gpu (or TERCET_GPU_BUNDLE), which
-# `python -m benchmarks.gpu.bundle` fills beforehand. Results are written to OUT, by default build/gpu, as they come; those of
-# an earlier call in .gpu/results are continued. TERCET_GPU_DRY=1 tries everything with tiny models, also without a GPU.
+# python3 (or PYTHON) has PyTorch, Lightning and transformers; what else is needed is in .gpu (or TERCET_GPU_BUNDLE), a
+# folder that `python -m benchmarks.gpu.bundle` fills beforehand. Results are written to OUT, by default build/gpu, as they
+# come; those of an earlier call in .gpu/results are continued. TERCET_GPU_DRY=1 tries everything with tiny models, also
+# without a GPU.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 budget=${1:-450}
@@ -37,7 +38,9 @@ say "machine"
 {
     date
     nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>&1
-    "$python" -c 'import sys, torch; print("Python", sys.version.split()[0], "PyTorch", torch.__version__, "CUDA", torch.version.cuda, torch.cuda.is_available())'
+    "$python" -c 'import sys, torch
+print("Python", sys.version.split()[0], "PyTorch", torch.__version__, "CUDA", torch.version.cuda)
+print("GPU", torch.cuda.is_available())'
 } | tee "$out/machine.txt"
 
 for stage in $stages; do
@@ -45,23 +48,22 @@ for stage in $stages; do
     say "$stage"
     case $stage in
         smoke)
-            small="--set model.stack.n_layers=2 --set training.max_steps=20 --set training.compile=never --set task.batch_size=8"
-            if [ -n "$dry" ]; then small="$small --set model.stack.d_model=24 --set model.max_len=16"; fi
-            # shellcheck disable=SC2086
-            { timeout "$(left)" "$python" -m tercet train nanogpt-gpu --out "$work/smoke" $small &&
+            small=(model.stack.n_layers=2 training.max_steps=20 training.compile=never task.batch_size=8)
+            if [ -n "$dry" ]; then small+=(model.stack.d_model=24 model.max_len=16); fi
+            { timeout "$(left)" "$python" -m tercet train nanogpt-gpu --out "$work/smoke" "${small[@]/#/--set=}" &&
                 timeout "$(left)" "$python" -m tercet generate "$work/smoke" --prompt "ROMEO:" --max-new-tokens 40; } 2>&1 |
                 tee "$out/smoke.txt"
             ;;
         rows)
-            # Whole runs take their time afterwards. A row that ends the program, by a fault of the GPU for example, is tried
-            # again after all others.
+            # Whole runs take their time afterwards. A row that ends the program, by a fault of the GPU for example, is
+            # tried again after all others.
             share=$(left)
             case $stages in *runs*) share=$((share * 2 / 3)) ;; esac
             end=$((SECONDS + share))
             for _ in 1 2 3; do
                 if [ $((end - SECONDS)) -le 10 ]; then break; fi
-                if timeout "$(left)" "$python" -m benchmarks.speed --device cuda ${dry:+--scale tiny --rounds 2 --seconds 0.01} \
-                    --resume --budget $((end - SECONDS)) "${nanogpt[@]}" --out "$out"; then
+                if timeout "$(left)" "$python" -m benchmarks.speed --device cuda "${nanogpt[@]}" --out "$out" --resume \
+                    --budget $((end - SECONDS)) ${dry:+--scale tiny --rounds 2 --seconds 0.01}; then
                     break
                 fi
             done 2>&1 | tee -a "$out/rows.txt"

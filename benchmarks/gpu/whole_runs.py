@@ -2,8 +2,8 @@
 
     python -m benchmarks.gpu.whole_runs --nanogpt PATH --out DIR [--budget S]
 
-    step-124m    tokens per second of `tercet train` with GPT-2's small shape, 12 rows of 1,024; the median of the last
-                 half of its steps, to be compared with the row gpt-124m
+    step-124m    tokens per second of `tercet train` with GPT-2's small shape, 12 rows of 1,024, compiled; the median
+                 of the last half of its steps, to be compared with the row gpt-124m
     time-to-loss seconds from the start of a process to the first validation loss of at most 1.4697 nats, of `tercet
                  train nanogpt-gpu` and of nanoGPT's `train.py config/train_shakespeare_char.py`
 
@@ -33,7 +33,7 @@ THEIRS = re.compile(r"val loss (\d+\.\d+)")
 BASE = {
     "model.max_len": 1024, "model.pad_vocab_to": 50304, "model.stack.n_layers": 12, "model.stack.n_heads": 12,
     "model.stack.d_model": 768, "task.batch_size": 12, "task.micro_batch_size": 12, "training.validate_every": 100_000,
-    "training.save_every": 100_000, "task.sample_tokens": 0,
+    "training.save_every": 100_000, "training.compile": "always", "task.sample_tokens": 0,
     **{f"model.stack.dropout.{part}": 0 for part in ("embedding", "attention", "residual")},
 }  # fmt: skip
 TINY = {

@@ -26,7 +26,7 @@ def clock_of(device: torch.device) -> Callable[[], float]:
     return clock
 
 
-def limits_of_gpu(*, size: int = 8192, megabytes: int = 4096) -> dict[str, float]:
+def limits_of_gpu(*, size: int = 8192, megabytes: int = 1024) -> dict[str, float]:
     """GFLOP/s by precision, and GB/s of a copy on the GPU, of bytes that are read and bytes that are written.
 
     Args:
@@ -34,6 +34,7 @@ def limits_of_gpu(*, size: int = 8192, megabytes: int = 4096) -> dict[str, float
         megabytes: copied at once; more than any cache holds.
     """
     device = torch.device("cuda")
+    torch.cuda.empty_cache()  # of what contenders have let go
     seconds = partial(_seconds, clock=clock_of(device))
     a, b = torch.randn(size, size, device=device), torch.randn(size, size, device=device)
     found: dict[str, float] = {}

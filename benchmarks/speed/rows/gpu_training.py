@@ -102,11 +102,8 @@ def gpt_lineup(name: str, asked: Asked) -> Lineup:
 
     def mine(sized: gpt.Shape, more: str = "") -> list[Training]:
         batches, tokens = batches_of(sized)
-        answer = partial(gpt.logits_of, batches[0])
-        return ours(
-            asked, model, lambda of, batch: causal_loss(of, batch).mean, batches, tokens, answer, shape.flops(), more=more,
-            graphs=not more,
-        )  # fmt: skip
+        loss, answer = lambda of, batch: causal_loss(of, batch).mean, partial(gpt.logits_of, batches[0])
+        return ours(asked, model, loss, batches, tokens, answer, shape.flops(), more=more, graphs=not more)
 
     def theirs(name: str, side: Side, way: Settings, build: Any, loss: Any, sized: gpt.Shape = shape) -> Training:
         batches, tokens = batches_of(sized)

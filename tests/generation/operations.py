@@ -5,6 +5,11 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+VIEWS = {
+    "view", "_unsafe_view", "_reshape_alias", "alias", "detach", "dropout", "expand", "flatten", "permute", "select",
+    "slice", "split", "split_with_sizes", "squeeze", "t", "transpose", "unflatten", "unsqueeze",
+}  # fmt: skip
+
 
 class Operations(TorchDispatchMode):
     """The names of all operations; those that wait for a GPU are refused, as a capture refuses them."""
@@ -14,6 +19,11 @@ class Operations(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.names: list[str] = []
+
+    @property
+    def kernels(self) -> int:
+        """Number of operations that compute something; `dropout` is off and a move within a dtype copies nothing."""
+        return sum(name not in VIEWS | {"to"} for name in self.names)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__

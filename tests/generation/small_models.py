@@ -18,9 +18,9 @@ VOCAB, CONTEXT = 17, 13
 POSITIONS = (Learned(), Sinusoidal(), Rotary(), ALiBi(), RelativeBias(n_buckets=8, max_distance=11), NoPosition())
 
 
-def language_model(position: Position = POSITIONS[2], *, context: int = CONTEXT) -> DecoderOnly:
-    stack = StackSpec(d_model=24, n_layers=2, n_heads=4, d_ff=31, n_kv_heads=2, position=position)
-    return _shaken(DecoderOnly(DecoderOnlySpec(vocab_size=VOCAB, max_len=context, stack=stack)))
+def language_model(position: Position = POSITIONS[2], *, n_layers: int = 2) -> DecoderOnly:
+    stack = StackSpec(d_model=24, n_layers=n_layers, n_heads=4, d_ff=31, n_kv_heads=2, position=position)
+    return _shaken(DecoderOnly(DecoderOnlySpec(vocab_size=VOCAB, max_len=CONTEXT, stack=stack)))
 
 
 def translator(position: Position = POSITIONS[1]) -> EncoderDecoder:

@@ -142,6 +142,22 @@ def test_a_step_stays_on_the_device_and_at_its_addresses(position, filters: Filt
         assert storage == now
 
 
+@pytest.mark.slow
+def test_a_step_launches_few_kernels() -> None:
+    """For each layer two norms, six products, attention, an activation, two sums and two writes into the cache."""
+    counts: list[int] = []
+    for layers in (1, 2):
+        with torch.inference_mode():
+            model = language_model(POSITIONS[0], n_layers=layers).to("meta")
+            state = DecodeState(model.new_cache(3, capacity=8), vocab_size=VOCAB, max_len=CONTEXT)
+            with Operations() as operations:
+                decode_step(model, state, Filters())
+        counts.append(operations.kernels)
+    per_layer = counts[1] - counts[0]
+    assert per_layer <= 2 + 6 + 1 + 1 + 2 + 2
+    assert counts[0] - per_layer <= 30  # embedding, positions, mask, logits, choice, log-probabilities, results
+
+
 def test_a_host_read_in_a_step_would_be_noticed() -> None:
     elsewhere = torch.zeros(3, device="meta")
     with pytest.raises(AssertionError, match="nonzero waits"), Operations():

@@ -35,8 +35,7 @@ class GrowingKVCache:
 
     def keys_values(self, project: Callable[[], Pair]) -> Pair:
         k, v = project()  # (B, G, T, K)
-        columns = self.owner.positions(k.shape[2])  # (B, T)
-        rows = torch.arange(len(columns), device=columns.device)[:, None]  # (B, 1)
+        rows, columns = self.owner.places(k.shape[2])  # (B, 1), (B, T)
         self.keys[rows, :, columns] = k.transpose(1, 2).to(self.keys.dtype)
         self.values[rows, :, columns] = v.transpose(1, 2).to(self.values.dtype)
         return self.keys, self.values
@@ -96,6 +95,7 @@ class StackCache:
         self.lengths: Int[Tensor, " B"] = torch.zeros(batch, dtype=torch.long, device=device)
         self.memory_token_mask: Bool[Tensor, "B M"] | None = None  # the source's real tokens, where there is a source
         self.shared = 1  # rows, next to each other, that look at one source
+        self._places: tuple[Int[Tensor, "B 1"], Int[Tensor, "B T"]] | None = None  # of the current pass
 
         def buffer() -> Tensor:
             return torch.zeros(batch, n_kv_heads, capacity + 1, d_head, device=device, dtype=dtype)
@@ -106,6 +106,13 @@ class StackCache:
         """Where the next `new` tokens of each row go; padding beyond the capacity goes to one spare column."""
         ahead = torch.arange(new, device=self.lengths.device)
         return (self.lengths[:, None] + ahead).clamp(max=self.capacity)
+
+    def places(self, new: int) -> tuple[Int[Tensor, "B 1"], Int[Tensor, "B T"]]:
+        """The rows and columns of the next `new` tokens, worked out once for all layers of a pass."""
+        if self._places is None or self._places[1].shape[1] != new:
+            columns = self.positions(new)
+            self._places = torch.arange(len(columns), device=columns.device)[:, None], columns
+        return self._places
 
     def mask(self, positions: Int[Tensor, "B T"]) -> Bool[Tensor, "B 1 T S"]:
         """A query at position p sees the columns 0..p."""
@@ -118,6 +125,7 @@ class StackCache:
         In place: a CUDA graph reads and writes fixed addresses.
         """
         self.lengths += by
+        self._places = None
 
     def read(self, hidden: Float[Tensor, "B T D"], lengths: Int[Tensor, " B"]) -> Float[Tensor, "B D"]:
         """Count `lengths` tokens of each row as read; the hidden state of the last of them."""
@@ -139,13 +147,14 @@ class StackCache:
             self.memory_token_mask = None if self.memory_token_mask is None else self.memory_token_mask[sources]
             for layer in self.layers:
                 layer.cross_kv.reorder(sources)
-        self.lengths = self.lengths[rows]
+        self.lengths, self._places = self.lengths[rows], None
         for layer in self.layers:
             layer.self_kv.reorder(rows)
 
     def expand_beams(self, n: int) -> None:
         """Each row becomes `n` rows next to each other; they share its source, kept once."""
         self.lengths = self.lengths.repeat_interleave(n)
+        self._places = None
         rows = torch.arange(len(self.lengths), device=self.lengths.device) // n
         for layer in self.layers:
             layer.self_kv.reorder(rows)
@@ -159,7 +168,7 @@ class StackCache:
             )
         for layer in self.layers:
             layer.self_kv.grow(capacity + 1)
-        self.capacity = capacity
+        self.capacity, self._places = capacity, None
 
     def allocate_sources(self, columns: int) -> None:
         """Make tables for the keys and values of sources, `columns` tokens each, which `write_rows` fills.
@@ -219,7 +228,7 @@ class StackCache:
         """
         rows, sources_kept = len(lengths), len(lengths) // self.shared
         part = copy(self)
-        part.lengths, part.capacity = lengths, capacity
+        part.lengths, part.capacity, part._places = lengths, capacity, None
         part.memory_token_mask = None if self.memory_token_mask is None else self.memory_token_mask[:sources_kept]
         part.layers = []
         for layer in self.layers:

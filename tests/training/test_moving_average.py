@@ -57,7 +57,7 @@ def test_an_average_that_forgets_too_slowly_is_noticed(tmp_path: Path, monkeypat
     def plain(model: Any, decay: float) -> AveragedModel:
         return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay)).requires_grad_(False)
 
-    monkeypatch.setattr(module_file, "_moving_average", plain)
+    monkeypatch.setattr(module_file, "MovingAverage", plain)
     recipe = tiny_pairs_recipe(tmp_path, max_steps=3)
     out = train(recipe, tmp_path / "run", quiet=True)
     *_, last = steps_by_hand(task_of(recipe, progress=False))

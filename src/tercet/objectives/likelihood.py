@@ -184,7 +184,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             total, plain = total + totals.sum(), plain + plains.sum()
             if learns:
                 gradient = scores  # which it has become
-                gradient[:, vocab_size:] = 0
+                gradient[:, vocab_size:].zero_()
                 if by_kernel:
                     needs = (True, weight_learns, False)
                     d_hidden[rows], part, _ = linear_backward(gradient, hidden[rows], weight, needs)

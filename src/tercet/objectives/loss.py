@@ -44,7 +44,7 @@ class Loss:
 def count_targets(targets: Tensor) -> Tensor:
     """() How many targets a batch has: of classes all but IGNORED, of numbers and of sets of labels one a row."""
     if targets.is_floating_point():
-        return torch.tensor(len(targets), device=targets.device)
+        return torch.full((), len(targets), device=targets.device)  # filled there; a copy would make the host wait
     return (targets >= 0).sum()
 
 

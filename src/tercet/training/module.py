@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytorch_lightning as pl
 import torch
 from lightning_fabric.utilities import move_data_to_device
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -54,10 +54,11 @@ class TrainingModule(pl.LightningModule):
         self.automatic_optimization = False
         self.model, self.task, self.halving = model, task, halving
         self.spec, self.total_steps = task.recipe.training, task.plan.steps
-        self.average = _moving_average(model, self.spec.ema) if self.spec.ema else None
+        self.average = MovingAverage(model, self.spec.ema) if self.spec.ema else None
         self.tokens_seen = 0
         self.last = zero_loss(torch.device("cpu"))  # of the last step, over all devices
         self.last_norm: Tensor | None = None
+        self._loss_read = float("nan")
         self.base_rates: list[float] = []
         self.reduction: Reduction
 
@@ -137,6 +138,8 @@ class TrainingModule(pl.LightningModule):
             rank, world = self.spec.data_parallel_rank(self.global_rank), self.spec.data_parallel_size
             batches = move_data_to_device(self.task.batches(step, rank, world), self.device)
         self._check(self.last.total, "the loss")
+        if self.device.type != "cpu" and self._waits:
+            self._loss_read = float(self.last.mean)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if self.average is not None:
@@ -176,13 +179,21 @@ class TrainingModule(pl.LightningModule):
         if self.trainer.precision != "16-mixed":  # its scaler skips such steps by itself, as part of its search
             self._check(norm, "the gradient")
 
+    @property
+    def current_loss(self) -> float:
+        """The last step's mean loss; on a GPU that of the last step whose figures were logged."""
+        return float(self.last.mean) if self.device.type == "cpu" else self._loss_read
+
+    @property
+    def _waits(self) -> bool:
+        """Whether the host may wait for this step: on a GPU only if its figures are logged or its weights are saved."""
+        step, spec = self.global_step + 1, self.spec
+        logged = step in (1, self.total_steps) or step % spec.log_every == 0
+        return self.device.type == "cpu" or logged or step % spec.save_every == 0
+
     def _check(self, value: Tensor, what: str) -> None:
-        # Asking a GPU for a number makes it wait, so there it is asked only when figures are logged anyway.
-        step = self.global_step + 1
-        if self.device.type == "cpu" or step % self.spec.log_every == 0 or step % self.spec.save_every == 0:
-            if torch.isfinite(value):
-                return
-            raise NonFiniteLoss(f"{what} is not a number at step {step}{self._where()}")
+        if self._waits and not torch.isfinite(value):
+            raise NonFiniteLoss(f"{what} is not a number at step {self.global_step + 1}{self._where()}")
 
     def _where(self) -> str:
         # Weights before gradients: a bad weight makes bad gradients everywhere.
@@ -199,13 +210,37 @@ def step_seed(seed: int, step: int, micro_batch: int) -> int:
     return ((seed * 1_000_003 + step) * 65_537 + micro_batch) % 2**63
 
 
-def _moving_average(model: AnyModel, decay: float) -> AveragedModel:
-    """Weights averaged step by step; young averages forget faster, or they would long be those of the beginning."""
+class MovingAverage(AveragedModel):
+    """Weights averaged step by step; young averages forget faster, or they would long be those of the beginning.
 
-    def update(averages: Any, weights: Any, n: Tensor | int) -> None:
-        get_ema_multi_avg_fn(min(decay, (1 + int(n)) / (10 + int(n))))(averages, weights, n)
+    PyTorch's, but for its number of updates, which is counted on the host as well: to read it from a GPU makes the host
+    wait for the step.
+    """
 
-    return AveragedModel(model, multi_avg_fn=update).requires_grad_(False)
+    def __init__(self, model: AnyModel, decay: float) -> None:
+        super().__init__(model)
+        self.decay = decay
+        self.updates: int | None = None  # not known, as after a state was loaded
+        self.register_load_state_dict_post_hook(self._forget_updates)
+        self.requires_grad_(False)
+
+    @torch.no_grad()
+    def update_parameters(self, model: nn.Module) -> None:
+        n = int(self.n_averaged) if self.updates is None else self.updates
+        weights = list(model.parameters())
+        if n:
+            update = get_ema_multi_avg_fn(min(self.decay, (1 + n) / (10 + n)))
+            update(tuple(self.parameters()), tuple(weights), n)
+        else:
+            for average, weight in zip(self.parameters(), weights, strict=True):
+                average.copy_(weight)
+        for average, buffer in zip(self.module.buffers(), model.buffers(), strict=True):
+            average.copy_(buffer)
+        self.n_averaged += 1
+        self.updates = n + 1
+
+    def _forget_updates(self, *_: object) -> None:
+        self.updates = None
 
 
 def _shard(model: AnyModel, mesh: Any, spec: TrainingSpec) -> None:

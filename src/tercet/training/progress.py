@@ -40,7 +40,7 @@ class Progress:
         assert self.first is not None
         tokens = module.tokens_seen - self.first[1]
         rate = f"  {tokens / self._spent():,.0f} tokens/s" if tokens else ""
-        return f"loss {float(module.last.mean):.3f}{self.last_validation}{rate}"
+        return f"loss {module.current_loss:.3f}{self.last_validation}{rate}"
 
     def describe(self, trainer: pl.Trainer, module: TrainingModule) -> str:
         """The same, with the step and the time that is left."""

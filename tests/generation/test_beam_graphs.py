@@ -10,7 +10,8 @@ from operations import Operations
 from small_models import CONTEXT, POSITIONS, VOCAB, language_model, translator
 
 from tercet.config import UserError
-from tercet.generation import Beam, Hypothesis, beam_graphs, beam_search
+from tercet.generation import Beam, Hypothesis, beam_search
+from tercet.generation import beam as beam_module
 from tercet.generation.beam_decoding import BeamBatch
 from tercet.generation.beam_graphs import BeamSpace, BeamState, GraphBeams, beam_step
 from tercet.generation.decode_graphs import ResultReader
@@ -33,7 +34,7 @@ def assert_same(found: Sequence[Sequence[Hypothesis]], expected: Sequence[Sequen
 
 @pytest.fixture
 def on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beam_graphs, "can_capture", lambda model, device: True)
+    monkeypatch.setattr(beam_module, "can_capture", lambda model, device: True)
 
 
 @pytest.mark.slow
@@ -43,7 +44,7 @@ def test_hypotheses_are_those_of_the_other_search(position, size: int, monkeypat
     """Sentences of unequal length with their own limits; twelve hypotheses have more candidates than there are."""
     beam, model, writer = Beam(size=size, n_best=min(size, 3)), translator(position), language_model(position)
     expected = search(model, beam, sources=SOURCES), search(writer, beam)
-    monkeypatch.setattr(beam_graphs, "can_capture", lambda model, device: True)
+    monkeypatch.setattr(beam_module, "can_capture", lambda model, device: True)
     for _ in range(2):  # the second time in the tables of the first
         assert_same(search(model, beam, sources=SOURCES), expected[0])
         assert_same(search(writer, beam), expected[1])
@@ -85,6 +86,15 @@ def test_a_diverged_model_is_an_error() -> None:
         model.unembedding.weight[5] = torch.nan
     with pytest.raises(UserError, match="not numbers"):
         search(model, Beam(size=2), sources=SOURCES)
+
+
+def test_a_model_that_is_being_trained_is_seen_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if its step could be captured: a training needs the memory itself."""
+    seen: list[bool] = []
+    monkeypatch.setattr(beam_module, "can_capture", lambda model, device: seen.append(model.training))
+    search(translator().train(), Beam(size=2), sources=SOURCES)
+    search(translator(), Beam(size=2), sources=SOURCES)
+    assert seen == [True, False]
 
 
 def state_of(model: Any, size: int) -> BeamState:

@@ -22,7 +22,8 @@ import numpy as np
 from tercet.generation.alignment import coverage_penalties
 from tercet.generation.beam_decoding import BeamBatch, BeamDecoding
 from tercet.generation.beam_graphs import beams_of
-from tercet.generation.protocol import AnyDecoder, CacheType, parts_of
+from tercet.generation.decode_graphs import can_capture
+from tercet.generation.protocol import AnyDecoder, CacheType, device_of, parts_of
 from tercet.generation.specs import Beam
 from tercet.models.inference import inference_mode
 
@@ -84,6 +85,7 @@ def beam_search(
         for number, prefix in enumerate(prefixes)
     ]
     searched = [sentence for sentence in sentences if sentence.limit > 0]
+    captured = can_capture(model, device_of(model))  # asked while a model that is being trained is in training mode
     with inference_mode(parts_of(model)):
         if searched:
             batch = BeamBatch(
@@ -96,7 +98,7 @@ def beam_search(
                 eos_id=eos_id,
                 forbidden=forbidden,
             )
-            with beams_of(model, batch) as decoding:
+            with beams_of(model, batch, captured=captured) as decoding:
                 _search(decoding, searched, batch)
         if beam.coverage and sources is not None:
             for sentence in sentences:

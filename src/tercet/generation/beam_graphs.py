@@ -22,7 +22,6 @@ from tercet.generation.decode_graphs import (
     GraphModel,
     ResultReader,
     StepGraphs,
-    can_capture,
     decode_mode,
     is_beside,
     lend,
@@ -206,19 +205,19 @@ class GraphBeams:
 
 
 @contextmanager
-def beams_of(model: AnyDecoder[CacheType], batch: BeamBatch) -> Generator[BeamDecoding]:
-    """Search by graphs if the model can be captured, else step by step."""
-    if not can_capture(model, device_of(model)):
+def beams_of(model: AnyDecoder[CacheType], batch: BeamBatch, *, captured: bool) -> Generator[BeamDecoding]:
+    """Search by graphs if the model's step is to be captured, else step by step."""
+    if not captured:
         yield StepBeams(model, batch)
         return
-    captured = cast("GraphModel", model)
+    graph_model = cast("GraphModel", model)
     sources = 0 if batch.sources is None else max(map(len, batch.sources))
 
     def make() -> BeamSpace:
         return BeamSpace(
-            captured,
+            graph_model,
             sentences=round_up_rows(len(batch.prefixes)),
-            capacity=round_up_capacity(batch.columns, captured.max_len, fewest=FEWEST_COLUMNS),
+            capacity=round_up_capacity(batch.columns, graph_model.max_len, fewest=FEWEST_COLUMNS),
             sources=sources and round_up_rows(sources),
             size=batch.size,
             forbidden=sorted(batch.forbidden),
@@ -228,6 +227,6 @@ def beams_of(model: AnyDecoder[CacheType], batch: BeamBatch) -> Generator[BeamDe
 
     with (
         current_device(device_of(model)),
-        lend(captured, BeamSpace, lambda space: space.fits(captured, batch, sources), make) as space,
+        lend(graph_model, BeamSpace, lambda space: space.fits(graph_model, batch, sources), make) as space,
     ):
-        yield GraphBeams(captured, batch, space)
+        yield GraphBeams(graph_model, batch, space)

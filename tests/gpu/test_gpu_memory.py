@@ -25,9 +25,8 @@ def recipe_of(family: str, folder: Path, accelerator: str, *, rows: int, micro: 
     (folder / "text.txt").write_text("".join(f"{n} times {n + 3} is {n * (n + 3)}.\n" for n in range(4000)))
     more = {"accelerator": accelerator, "batch_size": rows, "micro_batch_size": micro, "sample_tokens": 0,
             "max_steps": 3, "warmup_steps": 1, "precision": "bf16", **settings}  # fmt: skip
-    tokenizer = {"kind": "characters", "eos": False}
-    special = {"bos": True, "pad": True, "mask": True} if family == "masked" else {}
-    data = {"tokenizer": tokenizer | special}
+    special = {"bos": True, "eos": True, "pad": True, "mask": True} if family == "masked" else {"eos": False}
+    data = {"tokenizer": {"kind": "characters", **special}}
     return TINY[family](folder, {"model": SIZES, "data": data}, **more)
 
 

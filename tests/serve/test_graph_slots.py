@@ -1,4 +1,4 @@
-"""What the scheduler promises, with all state on the device and results one step late; a CPU runs it without graphs.
+"""The scheduler's promises with all state on the device and results one step late; a CPU runs it without graphs.
 
 The imported tests are those of the scheduler, run once more.
 """

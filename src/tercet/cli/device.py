@@ -32,7 +32,7 @@ def add_quantize(add: Callable[..., Any], *, on_gpu: str = "bf16") -> None:
 
 
 def place(model: "AnyModel", device: "torch.device", narrow: str | None) -> None:
-    """Move a model to the device where it is used, and keep its weights in fewer bits if wanted.
+    """Move a model to the device that uses it, and keep its weights in fewer bits if wanted.
 
     On a GPU a model that writes computes in bfloat16 unless `narrow` is "none"; its int8 weights are then widened to
     bfloat16 in each pass. Encoders keep their precision there by default.

@@ -48,7 +48,7 @@ class BeamBatch:
 
     @property
     def count(self) -> int:
-        """Candidates of each sentence: at most `size` of them end, so `size` go on."""
+        """Candidates of each sentence: at most `size` of them end, so `size` continue."""
         return 1 if self.size == 1 else 2 * self.size
 
     @property
@@ -99,7 +99,7 @@ class StepBeams(Generic[CacheType]):
             model, batch.prefixes, sources=batch.sources, source_pad=batch.source_pad, capacity=self._capacity,
             device=self._device,
         )  # fmt: skip
-        # (N, H): log-probabilities so far, -inf where there is none
+        # (N, H): log-probabilities so far, -inf for a hypothesis that does not exist
         self._alive = torch.zeros(len(self._live), 1, device=self._device)
         self._written = 0
 

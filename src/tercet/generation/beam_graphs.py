@@ -1,8 +1,8 @@
 """A step of a beam search as one CUDA graph: the model's step, the candidates, and the cache's new order.
 
-The device chooses which hypotheses go on, so the next step is launched before the host has read the candidates of the
-last one. The host follows the same choice, and finds a step late which sentences are done; what the device has
-continued of these is ignored.
+The device chooses the hypotheses to continue, so the next step is launched before the host has read the candidates of
+the last one. The host makes the same choice, and finds one step late which sentences are done. Their further
+candidates are ignored.
 """
 
 from collections.abc import Generator, Sequence
@@ -39,7 +39,7 @@ FEWEST_COLUMNS = 32  # of the narrowest graph: answers are short, and a step reo
 
 
 class BeamState:
-    """All tensors of a step.
+    """Tensors that a step of a beam search reads and writes.
 
     Args:
         cache: The KV cache of the hypotheses, `size` rows for each sentence.
@@ -91,7 +91,7 @@ def extend(logits: Float[Tensor, "R V"], alive: Float[Tensor, "N H"], state: Bea
     )
     state.results.copy_(torch.stack((values, parents, tokens), dim=1))
     ends = tokens == state.eos_id
-    continuing = ends.long().argsort(dim=-1, stable=True)[:, : state.size]  # the first `size` that go on
+    continuing = ends.long().argsort(dim=-1, stable=True)[:, : state.size]  # the first `size` that do not end
     state.alive.copy_(values.masked_fill(ends, -torch.inf).gather(1, continuing))
     state.tokens.copy_(tokens.gather(1, continuing).flatten())
     state.early -= 1

@@ -340,7 +340,7 @@ def lend(
 ) -> Generator[SpaceType]:
     """Lend the idle tables of a model, with the graphs of earlier generations, or new ones if they do not fit.
 
-    Two generations at once have tables of their own each.
+    Two generations at once do not share tables.
 
     Args:
         model: The model.

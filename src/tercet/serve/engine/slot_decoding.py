@@ -2,7 +2,7 @@
 
     decode the rows  ->  let some join and begin  ->  results  ->  let some leave  ->  decode ...
 
-Rows stand at the front: the last row takes the slot of a row that leaves, so a step costs the live rows alone.
+The last row takes the slot of a row that leaves, so live rows are at the front and a step costs only these.
 """
 
 from collections import deque
@@ -54,7 +54,7 @@ class SlotDecoding(Protocol):
         ...
 
     def join(self, row: BatchRow, cache: StackCache, number: int, length: int) -> None:
-        """Give a row the next free slot; it is in another cache, where its first `length` tokens are real."""
+        """Give a row the next free slot; it is in another cache, which has its first `length` tokens."""
         ...
 
     def begin(self, rows: list[BatchRow], logits: Float[Tensor, "B V"]) -> None:
@@ -136,7 +136,7 @@ class _Slot:
 
 @dataclass(frozen=True)
 class _Launched:
-    """A step whose results were not read: its slots, and where the results arrive."""
+    """A step whose results were not read: its slots, and the reader of its results."""
 
     slots: list[_Slot]
     reader: ResultReader
@@ -215,7 +215,7 @@ class GraphSlots:
         return {slot.row: _read(slot, values, launched.likeliest) for slot, values in rows if not slot.gone}
 
     def _fit(self, columns: int, *, likeliest: int = 0) -> None:
-        """Make the tables large enough for rows of `columns` tokens; beyond the context a row is read anew."""
+        """Make the tables large enough for rows of `columns` tokens; a row beyond the context is read again."""
         columns, likeliest = min(columns, self._model.max_len), min(likeliest, self._model.vocab_size)
         if columns > self._space.capacity:
             self._space.grow(round_up_capacity(columns, self._model.max_len))

@@ -75,7 +75,7 @@ def test_a_job_that_is_ended_and_queued_again_trains_what_an_unbroken_run_does(
     end(slurm, job)
     slurm.wait(lambda: slurm.job(job)["JobState"] == "PENDING", "its place in the queue")
     # In place of SLURM's two minutes; but before the first beginning is gone, its exit code would be the second's.
-    slurm.wait(lambda: not slurm.processes("slurmstepd"), "the end of the first beginning")
+    slurm.wait(lambda: slurm.nodes_are("idle"), "the end of the first beginning")
     slurm("scontrol", "update", f"JobId={job}", "StartTime=now")
     slurm.wait(lambda: slurm.job(job)["Restarts"] == "1", "the second beginning")
     slurm.wait(lambda: slurm.job(job)["JobState"] in ("COMPLETED", "FAILED", "TIMEOUT"), "the end")

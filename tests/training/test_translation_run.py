@@ -1,6 +1,7 @@
 """A translation run: its figures counted again by hand, and what its steps must not depend on."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tiny_runs import RUN_FILES, UNDROPPED, figures, resume_state, tiny_pairs_re
 from torch import Tensor
 
 from tercet.checkpoint import Trained, load_model
+from tercet.config import UserError
 from tercet.data import ParallelCorpus, prepare_pairs
 from tercet.evaluate import score_pairs
 from tercet.generation import Beam, translate
@@ -309,3 +311,12 @@ def test_what_was_trained_with_bos_before_the_source_is_asked_so(own: bool, tmp_
     translate(model, trained.tokenizer, [pairs[0][0]], Beam(size=1), source_tokenizer=trained.source_tokenizer)
     framed = trained.source_tokenizer.frame(trained.source_tokenizer.encode(pairs[0][0]), max_len=9)
     torch.testing.assert_close(read[0], model.source_embedding(torch.tensor([framed])))
+
+
+def test_language_of_bleu_is_checked_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tercet.evaluate.protocols.find_spec", lambda name: None)  # no MeCab
+    recipe = tiny_pairs_recipe(tmp_path, max_steps=1)
+    japanese = replace(recipe, data=replace(recipe.data, target_language="ja"))
+    with pytest.raises(UserError, match=r"'tercet\[ja\]', or set task.validation_sentences to 0"):
+        TranslationTask(japanese)
+    TranslationTask(replace(japanese, task=replace(japanese.task, best_by="loss", validation_sentences=0)))

@@ -121,3 +121,13 @@ PAIR_DATASETS = {
         open=_numbers,
     ),
 }
+
+
+def target_language(spec: PairsSpec) -> str | None:
+    """Return the language of the translations, or None if the spec does not name it.
+
+    Raises:
+        UserError: as `languages`.
+    """
+    is_named = spec.target is None and spec.source in PAIR_DATASETS
+    return languages(spec)[1] if is_named else spec.target_language

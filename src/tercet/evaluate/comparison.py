@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from tercet.config import UserError
-from tercet.evaluate.protocols import Protocol, prepare_texts
+from tercet.evaluate.protocols import Protocol, bleu_tokenizer, prepare_texts
 from tercet.evaluate.translation import RESAMPLES, metrics
 
 SAME = {  # what must be equal, and how to make it so
@@ -72,7 +72,7 @@ def paired_bootstrap(
     ]
     if systems[0][1] == systems[1][1]:
         return 1.0  # where sacrebleu, which counts differences above the one found, would say 0.001
-    metric, _ = metrics(protocol)
+    metric, _ = metrics(protocol, bleu_tokenizer(protocol, language, references))
     test = PairedTest(
         systems, {"BLEU": metric}, [prepare_texts(references, protocol, language)], test_type="bs", n_samples=RESAMPLES
     )

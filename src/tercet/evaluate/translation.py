@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tercet.config import UserError
-from tercet.evaluate.protocols import Protocol, label, looks_tokenised, prepare_texts
+from tercet.evaluate.protocols import Protocol, bleu_tokenizer, label, looks_tokenised, prepare_texts
 from tercet.notebook import Summary, rich_html
 
 if TYPE_CHECKING:
@@ -67,14 +67,25 @@ class TranslationScores(Summary):
         return rich_html(translation_table(self))
 
 
-def bleu(translations: Sequence[str], references: Sequence[str]) -> float:
-    """Corpus BLEU of cased, detokenised text, 0 to 100."""
-    metric, _ = metrics("detokenised")
+def bleu(translations: Sequence[str], references: Sequence[str], *, language: str | None = None) -> float:
+    """Corpus BLEU of cased, detokenised text, 0 to 100.
+
+    Args:
+        language: of both, such as "de"; see `bleu_tokenizer`.
+
+    Raises:
+        UserError: as `bleu_tokenizer`.
+    """
+    metric, _ = metrics("detokenised", bleu_tokenizer("detokenised", language, references))
     return float(metric.corpus_score(list(translations), [list(references)]).score)
 
 
-def metrics(protocol: Protocol) -> "tuple[BLEU, CHRF]":
-    """sacrebleu's, for texts that are put through `prepare_texts`."""
+def metrics(protocol: Protocol, tokenizer: str) -> "tuple[BLEU, CHRF]":
+    """sacrebleu's, for texts that are put through `prepare_texts`.
+
+    Args:
+        tokenizer: of BLEU, as `bleu_tokenizer` names it.
+    """
     from sacrebleu.metrics.bleu import BLEU  # here: a tenth of a second that most commands need not wait
     from sacrebleu.metrics.chrf import CHRF, CHRFScore
 
@@ -86,10 +97,9 @@ def metrics(protocol: Protocol) -> "tuple[BLEU, CHRF]":
             score.score = float(score.score)
             return score
 
-    tokenised = protocol == "lc-tok"
+    lowercase = protocol == "lc-tok"
     # What looks tokenised is told in words of our own, so `force` keeps sacrebleu from its.
-    words = BLEU(lowercase=tokenised, tokenize="none" if tokenised else "13a", force=True)
-    return words, FloatCHRF(lowercase=tokenised)
+    return BLEU(lowercase=lowercase, tokenize=tokenizer, force=True), FloatCHRF(lowercase=lowercase)
 
 
 def score_translations(
@@ -102,7 +112,8 @@ def score_translations(
     """BLEU and chrF of `translations`, an empty one included, each against the reference in its place.
 
     Args:
-        language: of both, such as "de"; the protocol lc-tok asks for it.
+        language: of both, such as "de"; the protocol lc-tok requires it, and it selects the tokenizer of BLEU
+            (`bleu_tokenizer`).
 
     Raises:
         UserError: where there is nothing to score, or the protocol lacks what it needs.
@@ -113,7 +124,7 @@ def score_translations(
     if not translations:
         raise UserError("no sentence to score; give at least one pair")
     hypotheses, expected = (prepare_texts(texts, protocol, language) for texts in (translations, references))
-    words, characters = metrics(protocol)
+    words, characters = metrics(protocol, bleu_tokenizer(protocol, language, references))
     bleu_score, bleu_interval, signature = _bootstrap(words, hypotheses, expected)
     chrf_score, chrf_interval, chrf_signature = _bootstrap(characters, hypotheses, expected)
     return TranslationScores(

@@ -11,9 +11,9 @@ from tercet.checkpoint import Translator
 from tercet.checkpoint.training_data import find_training_data, open_training_data
 from tercet.config import UserError, parse
 from tercet.data import PAIR_DATASETS, PairFiles, PairsSpec, ParallelCorpus, pairs_of
-from tercet.data.pair_datasets import languages
+from tercet.data.pair_datasets import target_language
 from tercet.evaluate.pairs import score_pairs
-from tercet.evaluate.protocols import Protocol
+from tercet.evaluate.protocols import Protocol, bleu_tokenizer, prepare_texts
 from tercet.evaluate.tasks.evaluation import Evaluation, HeldOutScores, Part, digest
 from tercet.evaluate.translation import TranslationScores, perplexity, score_translations
 from tercet.generation import Beam, translate_stream
@@ -98,7 +98,7 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
             pairs = corpus.validation_texts
         if not pairs:
             raise UserError(f"{spec.source} has no pair to score; give a file with some")
-        return ScoredPairs(pairs=pairs, language=languages(spec)[1] if named else spec.target_language)
+        return ScoredPairs(pairs=pairs, language=target_language(spec))
 
     def load_held_out(self) -> ScoredPairs:
         return self.load(part="validation")
@@ -126,20 +126,19 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
         model, tokenizer, own = self.trained.model, self.trained.tokenizer, self.trained.source_tokenizer
         search = Beam() if search is None else search
         language = language or data.language
-        if protocol == "lc-tok":  # what it lacks is told now, not after the translating
-            score_translations(["a"], ["a"], protocol=protocol, language=language)
+        references = [reference for _, reference in data.pairs]
+        bleu_tokenizer(protocol, language, references)  # a missing package is reported before the search, not after it
+        prepare_texts(references[:1], protocol, language)
         lines = (source for source, _ in data.pairs)
         answers = translate_stream(model, tokenizer, lines, search, source_tokenizer=own, batch_tokens=batch_tokens)
         if progress and sys.stderr.isatty():
             answers = track(answers, "translating", total=len(data.pairs), transient=True)
         written = tuple(answer[0].text for answer in answers)
-        references = score_pairs(model, tokenizer, data.pairs, source_tokenizer=own)
-        tokens = sum(pair.tokens for pair in references)
-        nats = -sum(pair.logprob for pair in references) / tokens
-        scores = score_translations(
-            written, [reference for _, reference in data.pairs], protocol=protocol, language=language
-        )
-        cut = sum(pair.truncated for pair in references)
+        pair_scores = score_pairs(model, tokenizer, data.pairs, source_tokenizer=own)
+        tokens = sum(pair.tokens for pair in pair_scores)
+        nats = -sum(pair.logprob for pair in pair_scores) / tokens
+        scores = score_translations(written, references, protocol=protocol, language=language)
+        cut = sum(pair.truncated for pair in pair_scores)
         note = f"{cut:,} pairs are longer than the model takes, and were cut to {model.max_len} tokens"
         return Translated(
             scores=replace(

@@ -5,7 +5,7 @@ and the step, as everywhere.
 """
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import ceil
 from pathlib import Path
 
@@ -16,7 +16,9 @@ from tercet.checkpoint import Card, Trained, save_model, tokenizer_hash
 from tercet.config import UserError
 from tercet.data import Buckets, Pairs, gather, prepare_pairs
 from tercet.data.batching import cut_rows, cut_share
+from tercet.data.pair_datasets import target_language
 from tercet.evaluate import bleu
+from tercet.evaluate.protocols import bleu_tokenizer
 from tercet.generation import Beam, translate
 from tercet.models import EncoderDecoder
 from tercet.objectives import Loss, PairBatch, collate_pairs, seq2seq_loss
@@ -57,6 +59,13 @@ class TranslationTask:
         self.held_out = np.argsort(lengths, kind="stable")[: int((lengths <= max_len).sum())]
         if not len(self.held_out):
             raise UserError(f"no validation pair fits into model.max_len={max_len}; set it larger")
+        self.language = target_language(recipe.data)
+        references = [reference for _, reference in self._scored_pairs()]
+        if references:
+            try:
+                bleu_tokenizer("detokenised", self.language, references)
+            except UserError as error:
+                raise UserError(f"{error}, or set task.validation_sentences to 0 to train without BLEU") from None
 
     def describe(self) -> str:
         left_out = [
@@ -92,11 +101,11 @@ class TranslationTask:
 
     def scores(self, model: EncoderDecoder) -> dict[str, float]:
         """BLEU of greedy translations, cased and detokenised."""
-        pairs = self.corpus.validation_texts[: self.recipe.task.validation_sentences]
+        pairs = self._scored_pairs()
         if not pairs:
             return {}
         written = self._translate(model, [source for source, _ in pairs])
-        return {"val/bleu": bleu(written, [reference for _, reference in pairs])}
+        return {"val/bleu": bleu(written, [reference for _, reference in pairs], language=self.language)}
 
     def sample(self, model: EncoderDecoder) -> str:
         pairs = self.corpus.validation_texts[: self.recipe.task.sample_sentences]
@@ -110,6 +119,9 @@ class TranslationTask:
         corpus = self.corpus
         own = None if corpus.source_tokenizer is corpus.tokenizer else corpus.source_tokenizer
         save_model(folder, model, corpus.tokenizer, card, source_tokenizer=own, state=state)
+
+    def _scored_pairs(self) -> Sequence[tuple[str, str]]:
+        return self.corpus.validation_texts[: self.recipe.task.validation_sentences]
 
     def _batch(self, pairs: Pairs, numbers: np.ndarray) -> PairBatch:
         source, target = self.corpus.source_tokenizer, self.corpus.tokenizer

@@ -164,18 +164,21 @@ def test_embed_reads_objects_with_their_ids(
 def test_embed_reads_the_column_of_a_table(
     runs: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    texts = ["the cat, and the dog", 'a "mat"', "two\nlines", "é"]
     output = tmp_path / "out.jsonl"
-    for ending, separator in (("csv", ","), ("tsv", "\t")):
+    for ending, third in (("csv", "two\nlines"), ("tsv", "two lines")):
+        texts = ["the cat, and the dog", 'a "mat"', third, "é"]
         source = tmp_path / f"in.{ending}"
+        rows = [["id", "note", "text"], *([f"n{n}", "no text", text] for n, text in enumerate(texts))]
         with source.open("w", newline="") as file:
-            writer = csv.writer(file, delimiter=separator)
-            writer.writerows([["id", "note", "text"], *([f"n{n}", "no text", text] for n, text in enumerate(texts))])
+            if ending == "csv":
+                csv.writer(file).writerows(rows)
+            else:
+                file.writelines("\t".join(row) + "\n" for row in rows)
         said(["embed", runs["bare"], "--input", str(source), "--output", str(output)], capsys)
-        rows = [json.loads(line) for line in output.read_text().splitlines()]
-        assert [row["text"] for row in rows] == texts
-        assert [row["id"] for row in rows] == ["n0", "n1", "n2", "n3"]
-        np.testing.assert_allclose([row["vector"] for row in rows], tercet.load(runs["bare"]).embed(texts), atol=1e-6)
+        found = [json.loads(line) for line in output.read_text().splitlines()]
+        assert [row["text"] for row in found] == texts
+        assert [row["id"] for row in found] == ["n0", "n1", "n2", "n3"]
+        np.testing.assert_allclose([row["vector"] for row in found], tercet.load(runs["bare"]).embed(texts), atol=1e-6)
         flags = ["--text-field", "note"]
         said(["embed", runs["bare"], "--input", str(source), "--output", str(output), *flags], capsys)
         assert [json.loads(line)["text"] for line in output.read_text().splitlines()] == ["no text"] * len(texts)

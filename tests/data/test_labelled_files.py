@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def both(file: LabelFile) -> list[tuple[str, str]]:
 
 @pytest.mark.slow
 @given(rows=ROWS, ending=st.sampled_from(["\n", "\r\n"]), form=st.sampled_from(["csv", "tsv", "csv.gz", "jsonl"]))
-@example(rows=[('he said "a, b"\nand\tc', "x")], ending="\r\n", form="tsv")
+@example(rows=[('he said "a, b"', "x")], ending="\r\n", form="tsv")
 @example(rows=[("\u2028\x85", "é")], ending="\n", form="csv")
 def test_what_was_written_is_read(
     rows: list[tuple[str, str]], ending: str, form: str, tmp_path_factory: pytest.TempPathFactory
@@ -40,12 +41,15 @@ def test_what_was_written_is_read(
     path = tmp_path_factory.mktemp("rows") / f"a.{form}"
     if form == "jsonl":
         data = "".join(json.dumps({"label": label, "text": text, "n": 3}) + ending for text, label in rows)
+    elif form == "tsv":
+        rows = [(re.sub(r"[\t\r\n]", " ", text), label) for text, label in rows]
+        table = [("label", "text", "n"), *((label, text, "3") for text, label in rows)]
+        data = "".join("\t".join(row) + ending for row in table)
     else:
         buffer = io.StringIO(newline="")
         # Python 3.11 writes a lone "\r" without the quotes that its reader wants.
         quoting = csv.QUOTE_ALL if any("\r" in text for text, _ in rows) else csv.QUOTE_MINIMAL
-        delimiter = "\t" if form == "tsv" else ","
-        writer = csv.writer(buffer, delimiter=delimiter, lineterminator=ending, quoting=quoting)
+        writer = csv.writer(buffer, lineterminator=ending, quoting=quoting)
         writer.writerows([("label", "text", "n"), *((label, text, "3") for text, label in rows)])
         data = buffer.getvalue()
     assert both(written(path, data)) == [(text.strip(), label.strip()) for text, label in rows]
@@ -102,7 +106,7 @@ def test_quoted_newlines_and_empty_lines(tmp_path: Path) -> None:
         ("a.csv", "text,label\na,x\nb,c,y", "line 3 has 3 fields and the header 2; .*in quotes"),
         ("a.csv", 'text,label\n"a\nb",x\nc,', "line 4 has nothing as its 'label'"),
         ("a.csv", 'text,label\n"a" b,x', r"line 2 is not CSV \(.*quotes within them twice, or use .jsonl"),
-        ("a.tsv", 'text\tlabel\n"a\tx\nb\ty', "line 2 is not TSV"),
+        ("a.tsv", 'text\tlabel\n"a\nb"\tx', "line 2 has 1 fields and the header 2; .*quotes are text in TSV"),
         ("a.csv", "text,label\ra,x\rb,y", "is not CSV"),
         ("a.csv", "text,label\n" + "a" * 200_000 + ",x", r"field larger than field limit .*or use \.jsonl"),
         ("a.csv.gz", "text,label\na,", "line 2 has nothing"),

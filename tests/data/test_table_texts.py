@@ -2,6 +2,8 @@
 
 import csv
 import io
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from tercet.config import UserError
 from tercet.data import PairFiles
+from tercet.data.labels import LabelFile
 from tercet.data.sources import DocumentFiles
 
 CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\r\0", exclude_categories=["Cs"]), max_size=12)
@@ -17,22 +20,56 @@ CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\r\0", exclude_
 
 def table(path: Path, rows: list[list[str]]) -> Path:
     lines = io.StringIO()
-    writer = csv.writer(lines, delimiter="\t" if path.suffix == ".tsv" else ",", lineterminator="\n")
-    writer.writerows(rows)
+    if path.suffix == ".tsv":
+        lines.writelines("\t".join(row) + "\n" for row in rows)
+    else:
+        csv.writer(lines, lineterminator="\n").writerows(rows)
     path.write_text(lines.getvalue(), encoding="utf-8")
     return path
 
 
+@pytest.mark.slow
 @given(texts=st.lists(CELLS, min_size=1, max_size=6), suffix=st.sampled_from([".csv", ".tsv"]))
-def test_each_row_is_a_document(texts: list[str], suffix: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = table(tmp_path_factory.mktemp("rows") / f"a{suffix}", [["id", "body"], *(["1", text] for text in texts)])
-    with_text = [text.strip() for text in texts if text.strip()]
-    files = DocumentFiles(root=path, text_field="body")
-    if with_text:
-        assert [piece.text for piece in files.pieces()] == with_text
+def test_each_row_is_the_document_that_it_is_in_jsonl(
+    texts: list[str], suffix: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("rows")
+    if suffix == ".tsv":
+        texts = [re.sub(r"[\t\n]", " ", text) for text in texts]
+    path = table(folder / f"a{suffix}", [["id", "body"], *(["1", text] for text in texts)])
+    jsonl = folder / "a.jsonl"
+    jsonl.write_text("".join(json.dumps({"body": text}) + "\n" for text in texts))
+    by_table, by_json = (DocumentFiles(root=file, text_field="body") for file in (path, jsonl))
+    if any(texts):
+        assert list(by_table.pieces()) == list(by_json.pieces())
+        assert [piece.text for piece in by_table.pieces()] == [text for text in texts if text]
     else:
         with pytest.raises(UserError, match="is empty"):
-            list(files.pieces())
+            list(by_table.pieces())
+
+
+def test_code_keeps_its_indentation(tmp_path: Path) -> None:
+    path = table(tmp_path / "a.csv", [["text"], ["    return 1\n"], ["\tpass "]])
+    assert [piece.text for piece in DocumentFiles(root=path).pieces()] == ["    return 1\n", "\tpass "]
+
+
+def test_quotes_are_text_in_tsv_with_and_without_a_header(tmp_path: Path) -> None:
+    pairs = [(f"Sentence {n} stands here.", f"Satz {n} steht hier.") for n in range(40)]
+    pairs[10], pairs[14] = ('"I am going home now.', "Ich gehe jetzt heim."), ('And so are you."', "Und du auch.")
+    rows = [list(pair) for pair in pairs]
+    assert list(PairFiles(source=table(tmp_path / "bare.tsv", rows)).pairs()) == pairs
+    assert list(PairFiles(source=table(tmp_path / "named.tsv", [["source", "target"], *rows])).pairs()) == pairs
+    labelled = table(tmp_path / "labels.tsv", [["text", "label"], *rows])
+    assert [example.texts[0] for example in LabelFile(path=labelled).examples()] == [source for source, _ in pairs]
+    documents = DocumentFiles(root=table(tmp_path / "texts.tsv", [["text"], *(row[:1] for row in rows)]))
+    assert [piece.text for piece in documents.pieces()] == [source for source, _ in pairs]
+
+
+def test_quotes_of_csv_in_tsv_are_reported(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text('text\tlabel\r\n"two\r\nlines"\tx\r\n')
+    with pytest.raises(UserError, match=r"a.tsv line 2 has 1 fields .*quotes are text in TSV .*as .csv or .jsonl"):
+        list(LabelFile(path=path).examples())
 
 
 def test_a_folder_has_tables_among_its_files(tmp_path: Path) -> None:

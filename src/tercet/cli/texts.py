@@ -104,10 +104,10 @@ def read_texts(args: argparse.Namespace, files: ExitStack) -> Iterator[Text]:
         lines = read_lines(sys.stdin.buffer, name)
     else:
         lines = open_lines(Path(name), "--input", files)
-        from tercet.data.tables import SEPARATORS  # after what cannot be opened is refused
+        from tercet.data.tables import TABLE_SUFFIXES  # after what cannot be opened is refused
 
         suffix = Path(name).suffix
-        if suffix in SEPARATORS:
+        if suffix in TABLE_SUFFIXES:
             return _rows(lines, field or FIELD, name)
         field = field or (FIELD if suffix == ".jsonl" else None)
     return (Text(line) for line in lines) if field is None else _objects(lines, field, name)
@@ -118,7 +118,10 @@ def _rows(lines: Iterator[str], field: str, name: str) -> Iterator[Text]:
 
     rows = read_table(lines, name, {field: "--text-field"})
     first = next(rows, None)  # now, before a model is opened: the header may lack the column
-    return (Text(row[field], row.get("id")) for _, row in chain(() if first is None else (first,), rows))
+    return (
+        Text(row[field], row["id"].strip() if "id" in row else None)
+        for _, row in chain(() if first is None else (first,), rows)
+    )
 
 
 def _objects(lines: Iterator[str], field: str, name: str) -> Iterator[Text]:

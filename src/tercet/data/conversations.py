@@ -12,14 +12,14 @@ from typing import NamedTuple, cast
 from tercet.config import UserError, suggest
 from tercet.data.files import Errors, check_field, get_text, read_json_objects, read_lines, uncompressed_suffix
 from tercet.data.sources import DocumentFiles
-from tercet.data.tables import SEPARATORS, read_table
+from tercet.data.tables import TABLE_SUFFIXES, read_table
 from tercet.messages import show
 
 ROLES = ("system", "user", "assistant")
 SHAREGPT = {"human": "user", "gpt": "assistant"}  # by the names of its `from`
 LISTS = ("messages", "conversations")  # the key of the messages, and that which is taken for it
 COLUMNS = ("prompt", "response")
-SUFFIXES = (".jsonl", *SEPARATORS)
+SUFFIXES = (".jsonl", *TABLE_SUFFIXES)
 
 
 class Conversation(NamedTuple):

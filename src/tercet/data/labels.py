@@ -22,11 +22,11 @@ from tercet.data.label_values import (
     split_labels,
 )
 from tercet.data.sources import DocumentFiles
-from tercet.data.tables import SEPARATORS, read_table
+from tercet.data.tables import TABLE_SUFFIXES, read_table
 from tercet.spec import ProblemType
 
 Over = Literal["texts", "tokens"]
-SUFFIXES = (".jsonl", *SEPARATORS)
+SUFFIXES = (".jsonl", *TABLE_SUFFIXES)
 
 
 class Example(NamedTuple):
@@ -117,7 +117,7 @@ class LabelFile:
         else:
             needed = {self.text_field: "data.text_field", **self._label_settings}
             for location, row in read_table(lines, str(self.path), needed):
-                yield Example((row[self.text_field],), self._parse_labels(row, location))
+                yield Example((row[self.text_field].strip(),), self._parse_labels(row, location))
 
     def hash(self) -> str:
         self._check()

@@ -15,7 +15,7 @@ from typing import Protocol
 from tercet.config import UserError
 from tercet.data.files import Errors, get_text, read_json_objects, read_lines, uncompressed_suffix
 from tercet.data.sources import DocumentFiles
-from tercet.data.tables import read_table
+from tercet.data.tables import column_names, read_table
 
 Pair = tuple[str, str]
 SUFFIXES = (".tsv", ".csv", ".jsonl")
@@ -124,7 +124,7 @@ class PairFiles:
 
     def _has_header(self) -> bool:
         first = next(read_lines(self.source, self.encoding, self.errors), "")
-        return {self.source_field, self.target_field} <= {column.strip().strip('"') for column in first.split("\t")}
+        return {self.source_field, self.target_field} <= {*column_names(first, ".tsv")}
 
     def _rows(self) -> Iterator[Pair]:
         needed = {self.source_field: "data.source_language", self.target_field: "data.target_language"}

@@ -5,7 +5,6 @@ Labels are lists or numbers where the first of a JSONL file can be nothing else.
 number or the name of a class, so what they look like is only said (`looks_like`).
 """
 
-import csv
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -21,7 +20,7 @@ from tercet.data.label_values import NUMBER
 from tercet.data.pair_datasets import PAIR_DATASETS
 from tercet.data.sources import DocumentFiles
 from tercet.data.specs import ConversationsSpec, LabelsSpec, PairsSpec, TextSpec
-from tercet.data.tables import SEPARATORS
+from tercet.data.tables import TABLE_SUFFIXES, column_names
 from tercet.spec import ProblemType
 
 LOOKED_AT = 100  # lines, of which the first that is not empty tells
@@ -141,12 +140,10 @@ def _read_fields(path: Path, encoding: str) -> frozenset[str]:
     suffix = uncompressed_suffix(path)
     if suffix == ".jsonl":
         return frozenset(_first_object(path, encoding))
-    first = next(_first_lines(path, encoding), "") if suffix in SEPARATORS else ""
-    try:
-        columns = next(csv.reader([first], delimiter=SEPARATORS[suffix]), []) if first else []
-    except csv.Error:
-        return frozenset()  # whoever reads it says what is wrong
-    return frozenset(column.strip() for column in columns)
+    first = next(_first_lines(path, encoding), "") if suffix in TABLE_SUFFIXES else ""
+    return frozenset(
+        column_names(first, suffix) if first else ()
+    )  # of a broken table whoever reads it says what is wrong
 
 
 def _first_object(path: Path, encoding: str) -> dict[str, object]:

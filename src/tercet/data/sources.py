@@ -32,12 +32,12 @@ from tercet.data.files import (
     uncompressed_suffix,
 )
 from tercet.data.line_documents import DocumentUnit, documents_of_lines, has_document_per_line
-from tercet.data.tables import SEPARATORS, read_table
+from tercet.data.tables import TABLE_SUFFIXES, read_table
 from tercet.reading.text_files import check_unpacked, open_regular_file
 
 PIECE = 1 << 16  # characters: from here on a piece ends at the first good place; longer ones encode more slowly
 LONGEST = 1 << 22  # characters: text without a good place is cut here, wherever that is
-SUFFIXES = (".txt", ".md", ".jsonl", *SEPARATORS, ".parquet", *fasta.SUFFIXES)
+SUFFIXES = (".txt", ".md", ".jsonl", *TABLE_SUFFIXES, ".parquet", *fasta.SUFFIXES)
 
 _ALONE = re.compile(r"(?<=\S)\n(?=\S)")
 _BEFORE_WORD = re.compile(r"(?=[ \t]\S)")  # where there is no line end at all
@@ -186,7 +186,7 @@ class DocumentFiles:
     def size(self) -> int | None:
         files = self.files()
         is_plain_text = all(
-            path.suffix not in (".jsonl", *SEPARATORS, ".parquet", *fasta.SUFFIXES, ".gz") for path in files
+            path.suffix not in (".jsonl", *TABLE_SUFFIXES, ".parquet", *fasta.SUFFIXES, ".gz") for path in files
         )
         return sum(path.stat().st_size for path in files) if is_plain_text else None
 

@@ -16,6 +16,7 @@ from tercet.config import UserError
 from tercet.data.cache import chunk_items, id_dtype
 from tercet.data.id_files import IdFile
 from tercet.data.sources import DocumentSource
+from tercet.data.splitting import hash_bytes
 from tercet.tokens import Tokenizer
 from tercet.tokens.sequences import beyond_error
 
@@ -27,33 +28,57 @@ class SupportsWrite(Protocol):
 
 
 class EncodedPiece(NamedTuple):
-    """The ids (N,) of a part of a document, perhaps none, and the UTF-8 bytes of its text; `last` where it ends."""
+    """A part of a document.
+
+    Attributes:
+        ids: (N,), perhaps none.
+        n_bytes: of its text in UTF-8.
+        last: whether the document ends with it.
+        text_hash: of its text, or of the ids of a file that has no text.
+    """
 
     ids: np.ndarray[Any, Any]
     n_bytes: int
     last: bool
+    text_hash: int
 
 
-def encode_source(
-    source: DocumentSource | IdFile, tokenizer: Tokenizer, path: Path, bar: Progress
-) -> tuple[np.ndarray, np.ndarray]:
-    """Write the ids of all documents.
+class EncodedSource(NamedTuple):
+    """What was written of a source.
 
-    Returns:
-        of each document, where it starts and how many UTF-8 bytes of text it has.
+    Attributes:
+        starts: (D,) int64: where each document starts.
+        sizes: (D,) int64: the UTF-8 bytes of its text.
+        text_hashes: (D,) uint64: equal for documents of equal text.
     """
+
+    starts: np.ndarray
+    sizes: np.ndarray
+    text_hashes: np.ndarray
+
+
+def encode_source(source: DocumentSource | IdFile, tokenizer: Tokenizer, path: Path, bar: Progress) -> EncodedSource:
+    """Write the ids of all documents."""
     is_text = not isinstance(source, IdFile)
     task = bar.add_task(
         f"{'tokenising' if is_text else 'reading'} {source.name}", total=source.size() if is_text else None
     )
+    text_hashes, pieces = array("Q"), list[int]()
     with path.open("wb") as file:
         written = DocumentWriter(file, tokenizer)
         for piece in encode_pieces(source, tokenizer):
             written.write(piece.ids, piece.n_bytes)
+            pieces.append(piece.text_hash)
             bar.advance(task, piece.n_bytes if is_text else piece.ids.nbytes)
             if piece.last:
                 written.end()
-    return np.array(written.ends[:-1], dtype=np.int64), np.array(written.sizes, dtype=np.int64)
+                text_hashes.append(hash_bytes(array("Q", pieces).tobytes()))
+                pieces.clear()
+    return EncodedSource(
+        starts=np.array(written.ends[:-1], dtype=np.int64),
+        sizes=np.array(written.sizes, dtype=np.int64),
+        text_hashes=np.array(text_hashes, dtype=np.uint64),
+    )
 
 
 def encode_pieces(
@@ -71,7 +96,8 @@ def encode_pieces(
     pieces = islice(source.pieces(), skip, None)
     for chunk in chunk_items(pieces, lambda piece: len(piece.text), characters):
         for piece, ids in zip(chunk, tokenizer.encode_batch([piece.text for piece in chunk]), strict=True):
-            yield EncodedPiece(ids, len(piece.text.encode()), piece.last)
+            text = piece.text.encode()
+            yield EncodedPiece(ids, len(text), piece.last, hash_bytes(text))
 
 
 def beginning_ids(tokenizer: Tokenizer) -> list[int]:
@@ -149,9 +175,13 @@ def _cut_blocks(source: IdFile, tokenizer: Tokenizer) -> Iterator[EncodedPiece]:
     for ids, last in source.blocks():
         cuts = [] if tokenizer.eos_id is None else (np.flatnonzero(ids == tokenizer.eos_id) + 1).tolist()
         for start, end in pairwise([0, *cuts]):
-            yield EncodedPiece(ids[start:end], tokenizer.count_bytes(ids[start:end]), last=True)
+            yield _encoded(ids[start:end], tokenizer, last=True)
         rest = ids[cuts[-1] if cuts else 0 :]
         is_open = bool(len(rest)) or (is_open and not cuts)
         if is_open and (len(rest) or last):
-            yield EncodedPiece(rest, tokenizer.count_bytes(rest), last)
+            yield _encoded(rest, tokenizer, last=last)
         is_open = is_open and not last
+
+
+def _encoded(ids: np.ndarray[Any, Any], tokenizer: Tokenizer, *, last: bool) -> EncodedPiece:
+    return EncodedPiece(ids, tokenizer.count_bytes(ids), last, hash_bytes(ids.tobytes()))

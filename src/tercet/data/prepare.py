@@ -72,7 +72,11 @@ def prepare(
         if tokenizer.prefix_space:  # each piece of a document would get a space, and a continuation lose one
             raise UserError("prefix_space is for sentence pairs, not for running text; leave it out of data.tokenizer")
         bos_key = ["bos"] if beginning_ids(tokenizer) else []
-        key = digest(FORMAT, content, settings, to_plain(spec.validation), tokenizer.hash, sys.byteorder, *bos_key)
+        # Corpora of documents that were divided before equal ones went together have another key.
+        together = ["equal documents together"] if isinstance(spec.validation, Documents) else []
+        key = digest(
+            FORMAT, content, settings, to_plain(spec.validation), tokenizer.hash, sys.byteorder, *bos_key, *together
+        )
         folder = cache_dir() / "corpora" / key[:32]
         if not is_complete(folder):
             _hint_at_lines(source)
@@ -124,20 +128,22 @@ def _write(
     tokenizer: Tokenizer,
     bar: Progress,
 ) -> None:
-    starts, sizes = encode_source(source, tokenizer, folder / "train.bin", bar)
+    starts, sizes, text_hashes = encode_source(source, tokenizer, folder / "train.bin", bar)
     dtype = id_dtype(tokenizer)
     text_bytes = int(sizes.sum())
     match spec.validation:
         case HeldOut():
             assert held_out is not None
-            held_starts, held_sizes = encode_source(held_out, tokenizer, folder / "validation.bin", bar)
+            held_starts, held_sizes, _ = encode_source(held_out, tokenizer, folder / "validation.bin", bar)
             held_bytes = int(held_sizes.sum())
         case Tail(fraction=fraction):
             starts, held_starts = split_tail(folder, starts, dtype, fraction)
             held_bytes = _count_bytes(folder / "validation.bin", tokenizer)
             text_bytes -= held_bytes
         case Documents(fraction=fraction):
-            (starts, held_starts), moved = split_documents(folder, starts, dtype, fraction, name=spec.source)
+            (starts, held_starts), moved = split_documents(
+                folder, starts, text_hashes, dtype, fraction, name=spec.source
+            )
             held_bytes = int(sizes[moved].sum())
             text_bytes -= held_bytes
     np.save(folder / "train_documents.npy", starts, allow_pickle=False)

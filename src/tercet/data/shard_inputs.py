@@ -21,7 +21,7 @@ from tercet.tokens import Characters, PlainIds, Tokenizer, TokenizerSpec
 
 Side = Literal["train", "validation"]
 TOKEN_BYTES = 4  # of text, about, for a token: a unit makes about one shard
-FORMAT = 1  # counts up when the same inputs give other shards
+FORMAT = 2  # counts up when the same inputs give other shards
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,6 @@ from tercet.config import UserError
 from tercet.data.cache import id_dtype
 from tercet.data.encode import DocumentWriter, EncodedPiece, check_ids, encode_pieces
 from tercet.data.shard_inputs import Side, Unit, stamps
-from tercet.data.splitting import hash_text
 from tercet.storage import DamagedFile, FileHash, read_sealed_json, write_atomically, write_sealed_json
 from tercet.tokens import Tokenizer
 
@@ -33,14 +32,14 @@ class ReadPosition:
     """How far a unit is read: `pieces` pieces of the input number `input`.
 
     Attributes:
-        document: of the input, in which the next piece is.
-        last: the last id of that document, where some of it is written.
+        first_piece: the hash of the first piece of the document that is written in part.
+        last: the last id of that document.
         ended: whether nothing is left.
     """
 
     input: int = 0
     pieces: int = 0
-    document: int = 0
+    first_piece: int | None = None
     last: int | None = None
     ended: bool = False
 
@@ -70,7 +69,8 @@ class ShardRecord(NamedTuple):
 class ShardSettings:
     """Args:
     folder: for the shards.
-    validation_share: of the documents, drawn by a hash.
+    validation_share: of the documents, drawn by the hash of the first piece of their text, so that equal ones are on
+        one side.
     """
 
     folder: Path
@@ -146,23 +146,22 @@ def array_bytes(array: np.ndarray) -> bytes:
 
 def _read_pieces(
     unit: Unit, tokenizer: Tokenizer, start: ReadPosition
-) -> Iterator[tuple[EncodedPiece, str, ReadPosition]]:
-    """The pieces from `start` on, each with its document's name, and how far the unit is read with it."""
+) -> Iterator[tuple[EncodedPiece, int, ReadPosition]]:
+    """The pieces from `start` on, each with the hash of its document's first one, and how far the unit is read then."""
     for number in range(start.input, len(unit.inputs)):
-        each = unit.inputs[number]
-        is_first = number == start.input
-        pieces, document = (start.pieces, start.document) if is_first else (0, 0)
-        for piece in encode_pieces(each.source, tokenizer, skip=pieces, characters=CHUNK_CHARACTERS):
-            name = f"{each.key}\0{document}"
-            pieces, document = pieces + 1, document + piece.last
-            yield piece, name, ReadPosition(input=number, pieces=pieces, document=document)
+        pieces, first_piece = (start.pieces, start.first_piece) if number == start.input else (0, None)
+        source = unit.inputs[number].source
+        for piece in encode_pieces(source, tokenizer, skip=pieces, characters=CHUNK_CHARACTERS):
+            document = piece.text_hash if first_piece is None else first_piece
+            pieces, first_piece = pieces + 1, None if piece.last else document
+            yield piece, document, ReadPosition(input=number, pieces=pieces, first_piece=first_piece)
 
 
 def _write_shard(
     name: str,
     unit: Unit,
     settings: ShardSettings,
-    pieces: Iterator[tuple[EncodedPiece, str, ReadPosition]],
+    pieces: Iterator[tuple[EncodedPiece, int, ReadPosition]],
     start: ReadPosition,
     before: list[Any],
 ) -> ReadPosition:
@@ -173,9 +172,9 @@ def _write_shard(
     sinks = dict[Side, _IdSink]()
     writers = dict[Side, DocumentWriter]()
 
-    def side_of(document: str) -> Side:
+    def side_of(document: int) -> Side:
         share = settings.validation_share
-        return other if share is not None and hash_text(document) < share * 2**64 else unit.side
+        return other if share is not None and document < share * 2**64 else unit.side
 
     def fill(file: BinaryIO) -> None:
         nonlocal end

@@ -39,24 +39,32 @@ def split_tail(
 
 
 def split_documents(
-    folder: Path, starts: np.ndarray, dtype: np.dtype[Any], fraction: float, *, name: str
+    folder: Path,
+    starts: np.ndarray,
+    text_hashes: np.ndarray,
+    dtype: np.dtype[Any],
+    fraction: float,
+    *,
+    name: str,
 ) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
-    """Move `fraction` of the documents, at least one: those whose number has the smallest hashes.
+    """Move `fraction` of the documents, at least one, and never one of two that are equal.
+
+    Documents are drawn by a hash of their number; equal ones go together, by the number of the first.
+
+    Args:
+        starts: (D,) where each document starts.
+        text_hashes: (D,) uint64, equal for equal documents.
 
     Returns:
-        where documents start on either side, and which documents (n_documents,) were moved.
+        where documents start on either side, and which documents (D,) were moved.
 
     Raises:
-        UserError: where there is only one document.
+        UserError: if there is only one document, or all documents are equal.
     """
-    n_documents = len(starts)
-    n_moved = min(max(1, round(n_documents * fraction)), n_documents - 1)
-    if n_moved < 1:
-        raise UserError(f"{name} is a single document, which cannot be divided; set data.validation to {{kind: tail}}")
-    hashes = [hashlib.sha256(str(number).encode()).digest() for number in range(n_documents)]
-    moved = np.zeros(n_documents, dtype=bool)
-    moved[sorted(range(n_documents), key=hashes.__getitem__)[:n_moved]] = True
-
+    moved = _draw_documents(text_hashes, fraction)
+    if moved is None:
+        many = f"{len(starts):,} documents that are all equal" if len(starts) > 1 else "a single document"
+        raise UserError(f"{name} is {many}, which cannot be divided; set data.validation to {{kind: tail}}")
     everything = folder / "all.bin"
     (folder / "train.bin").rename(everything)
     ids = np.memmap(everything, dtype, mode="r")
@@ -69,9 +77,33 @@ def split_documents(
     return (_starts(lengths[~moved]), _starts(lengths[moved])), moved
 
 
+def _draw_documents(text_hashes: np.ndarray, fraction: float) -> np.ndarray | None:
+    """Which documents (D,) are moved; None if all are equal."""
+    _, firsts, groups, sizes = np.unique(text_hashes, return_index=True, return_inverse=True, return_counts=True)
+    if len(sizes) < 2:
+        return None
+    ranks = [hashlib.sha256(str(number).encode()).digest() for number in firsts.tolist()]
+    order = sorted(range(len(firsts)), key=ranks.__getitem__)
+    left = max(1, round(len(text_hashes) * fraction))
+    chosen = np.zeros(len(sizes), dtype=bool)
+    for group in order[:-1]:  # one is left for training
+        if sizes[group] <= left:
+            chosen[group], left = True, left - sizes[group]
+        if not left:
+            break
+    if not chosen.any():  # a handful of texts, each many times
+        chosen[sizes.argmin()] = True
+    return chosen[groups]
+
+
 def hash_text(text: str) -> int:
     """A number from 0 to 2^64 - 1 that looks random, the same for the same text."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
+    return hash_bytes(text.encode())
+
+
+def hash_bytes(data: bytes) -> int:
+    """The same of bytes."""
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest())
 
 
 def draw_validation(text_hashes: "array[int]", count: int, error: str) -> frozenset[int]:

@@ -175,6 +175,13 @@ ASSISTANT = {"role": "assistant", "content": "yes"}
         ({"prompt": "a", "response": 1}, "line 2: the field 'response' is not text"),
         ({"conversations": [{"from": "bot"}]}, "has the role 'bot'; known: assistant, gpt, human, system, user"),
         ({"conversations": [{"from": "gpt"}]}, "message 1 has None as its content"),
+        ({"messages": [USER, {**TEA, "weight": 0.5}]}, r"message 2 has the weight 0.5; it is 0 \(not learnt\) or 1"),
+        (
+            {"messages": [USER, {**TEA, "tool_calls": [{}]}]},
+            "message 2 has 'tool_calls', which is not learnt",
+        ),
+        ({"messages": [{**USER, "name": "Ann"}, TEA]}, "message 1 has 'name', which is not learnt"),
+        ({"messages": [USER, TEA], "tools": [{}]}, "line 2 has 'tools', which is not learnt"),
     ],
 )
 def test_what_is_wrong_with_a_line_is_told(tmp_path: Path, row: Any, words: str) -> None:
@@ -183,6 +190,26 @@ def test_what_is_wrong_with_a_line_is_told(tmp_path: Path, row: Any, words: str)
         prepare_conversations(spec, tokenizer=TOKENIZER)
     assert "\n" not in str(told.value)
     assert not list((tmp_path / "cache").glob("conversations/*"))
+
+
+WRONG, MORE = {**TEA, "content": "BAD", "weight": 0}, {"role": "user", "content": "Again?"}
+
+
+@pytest.mark.parametrize("weight", [1, True, None])
+def test_an_answer_of_weight_0_is_read_and_not_learnt(tmp_path: Path, weight: object) -> None:
+    path = file(tmp_path, [{"messages": [USER, WRONG, MORE, {**TEA, "weight": weight, "tool_calls": None}]}])
+    [conversation] = ConversationFile(path=Path(path)).conversations()
+    template = "{% for m in messages %}{{ m | length }}{{ m.role }}:{{ m.content }}\n{% endfor %}"
+    template += "{% if add_generation_prompt %}2assistant:{% endif %}"
+    chat = ChatTemplate(template, TOKENIZER)
+    ids, learnt = chat.encode_conversation(conversation.messages)
+    assert TOKENIZER.decode(ids) == "2user:tea?\n2assistant:BAD\n2user:Again?\n2assistant:yes\n"
+    assert TOKENIZER.decode([token for token, place in zip(ids, learnt, strict=True) if place]) == "yes\n"
+
+
+def test_a_conversation_whose_answers_have_weight_0_is_left_out(tmp_path: Path) -> None:
+    source = file(tmp_path, [*TALKS, {"messages": [USER, WRONG]}])
+    assert prepare_conversations(ConversationsSpec(source=source), tokenizer=TOKENIZER).skipped == 5
 
 
 @pytest.mark.parametrize(

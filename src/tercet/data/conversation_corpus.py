@@ -119,7 +119,9 @@ def prepare_conversations(
         template = plain_template(tokenizer) if template is None else template
         content = digest(split.content_hash, template)
         check_hash(spec.source, content, expected_hash)
-        folder = cache_dir() / "conversations" / digest(FORMAT, content, tokenizer.hash, sys.byteorder)[:32]
+        # "weights": what was kept before weights were read has another key
+        key = digest(FORMAT, content, tokenizer.hash, sys.byteorder, "weights")
+        folder = cache_dir() / "conversations" / key[:32]
         if not is_complete(folder):
             chat = ChatTemplate(template, tokenizer)
             split.read_through()

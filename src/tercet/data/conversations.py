@@ -1,7 +1,8 @@
 """Conversations as a stream: what was asked and answered, message by message.
 
 Files are JSONL, an object with a list of messages on each line or with a prompt and its response, or tables of these.
-What a message is, its role and its text, is as in OpenAI's API, or as ShareGPT's files have it.
+What a message is, its role and its text, is as in OpenAI's API, or as ShareGPT's files have it. An answer of
+weight 0 is read by the model and not learnt.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,18 +20,25 @@ ROLES = ("system", "user", "assistant")
 SHAREGPT = {"human": "user", "gpt": "assistant"}  # by the names of its `from`
 LISTS = ("messages", "conversations")  # the key of the messages, and that which is taken for it
 COLUMNS = ("prompt", "response")
+# What OpenAI's files may have beside role and content, and would change what is learnt.
+UNREAD_OF_OBJECT = ("tools", "functions", "parallel_tool_calls")
+UNREAD_OF_MESSAGE = ("name", "tool_calls", "tool_call_id", "function_call", "audio", "refusal")
 SUFFIXES = (".jsonl", *TABLE_SUFFIXES)
 
 
 class Conversation(NamedTuple):
-    """Messages, each with its `role` and `content`, and where they stand in their file."""
+    """Messages and where they stand in their file: each has its `role` and `content`, and `weight` "0" if it is an
+    answer that is not learnt."""
 
     messages: tuple[Mapping[str, str], ...]
     location: str
 
     @property
     def has_answer(self) -> bool:
-        return any(message["role"] == "assistant" and message["content"].strip() for message in self.messages)
+        return any(
+            message["role"] == "assistant" and message["content"].strip() and "weight" not in message
+            for message in self.messages
+        )
 
     @property
     def prompt(self) -> str:
@@ -101,6 +109,7 @@ class ConversationFile:
             return self._read_exchange(values, location)
         keys = LISTS if self.messages_field == LISTS[0] else (self.messages_field,)
         if (key := next((key for key in keys if key in values), None)) is not None:
+            _check_unread(values, UNREAD_OF_OBJECT, location)
             return _read_messages(values[key], location)
         if not own and values.keys().isdisjoint(named):
             settings = "data.messages_field, or data.prompt_field and data.response_field"
@@ -154,8 +163,19 @@ def _read_message(value: object, location: str) -> dict[str, str]:
         raise UserError(f"{location} has the role {show(role)[:80]}{guess}")
     if not isinstance(content, str):
         raise UserError(f"{location} has {show(content)[:80]} as its content; give a text")
+    _check_unread(message, UNREAD_OF_MESSAGE, location)
+    weight = message.get("weight", 1)
+    if weight not in (0, 1, None):
+        raise UserError(f"{location} has the weight {show(weight)[:80]}; it is 0 (not learnt) or 1")
     try:
         content.encode()
     except UnicodeEncodeError:
         raise UserError(f"{location}: the text has half a surrogate pair (\\ud800...); remove it") from None
-    return {"role": role, "content": content}
+    return {"role": role, "content": content, **({"weight": "0"} if weight == 0 else {})}
+
+
+def _check_unread(values: Mapping[str, object], keys: tuple[str, ...], location: str) -> None:
+    if unread := [key for key in keys if values.get(key)]:
+        raise UserError(
+            f"{location} has {unread[0]!r}, which is not learnt; take it out, or write it into the content of a message"
+        )

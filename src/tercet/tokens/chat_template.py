@@ -78,7 +78,7 @@ class ChatTemplate:
 
         An answer is what the template adds to the text that a model would go on from there, the token that ends the
         turn included; what follows that, such as a line end, is no part of it. It is encoded by itself, for what is
-        generated begins with a token of its own.
+        generated begins with a token of its own. A message with `weight` "0" is no answer: it is there to be answered.
 
         Raises:
             UserError: as `encode`, and where a text does not begin with the one that a model would have gone on from.
@@ -99,7 +99,7 @@ class ChatTemplate:
             question, answer = (self._encode(part, mark) for part in (prompt[len(text) :], whole[len(prompt) :]))
             ids += question + answer
             ends = [place for place, token in enumerate(answer, 1) if token in self._tokenizer.special_ids]
-            learnt = ends[-1] if ends else len(answer)
+            learnt = 0 if message.get("weight") == "0" else ends[-1] if ends else len(answer)
             answers += [False] * len(question) + [place < learnt for place in range(len(answer))]
             text = whole
         return ids, answers
@@ -117,7 +117,10 @@ class ChatTemplate:
             raise UserError(f"the model's chat template refuses these messages: {error}") from None
 
     def _mark(self, messages: Sequence[Mapping[str, str]], mark: str) -> list[dict[str, str]]:
-        return [{key: self._as_text(value, mark) for key, value in message.items()} for message in messages]
+        return [
+            {key: self._as_text(value, mark) for key, value in message.items() if key != "weight"}
+            for message in messages
+        ]
 
     def _encode(self, text: str, mark: str) -> list[int]:
         ids = list[int]()

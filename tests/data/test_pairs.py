@@ -122,7 +122,7 @@ BROKEN: dict[str, tuple[Callable[[Path], PairFiles], str]] = {
     "one column": (lambda at: PairFiles(source=written(at / "a.tsv.gz", "a A\n")), r"line 1 has 1 column between"),
     "not json": (lambda at: PairFiles(source=written(at / "a.jsonl", "\n{")), r"a\.jsonl line 2 is not JSON"),
     "not an object": (
-        lambda at: PairFiles(source=written(at / "a.jsonl", '["a", "A"]')),
+        lambda at: PairFiles(source=written(at / "a.jsonl", '"a A"')),
         r'line 1 is not a JSON object; write {"source": ..., "target": ...}',
     ),
     "no key": (

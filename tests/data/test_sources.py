@@ -42,7 +42,7 @@ def test_a_text_file_is_one_document(tmp_path: Path, name: str) -> None:
     assert documents(written(tmp_path / name, text.encode())) == [text]
 
 
-@given(text=st.text(st.characters(codec="utf-8"), min_size=1))
+@given(text=st.text(st.characters(codec="utf-8"), min_size=1).filter(lambda text: text.count("\0") < 8))
 def test_any_text_is_read_exactly(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = written(tmp_path_factory.mktemp("any") / "a.txt", text.encode())
     with pytest.MonkeyPatch.context() as patch:
@@ -151,8 +151,18 @@ BROKEN: dict[str, tuple[Callable[[Path], Path], str]] = {
         "broken gzip file",
     ),
     "not json": (lambda at: written(at / "a.jsonl", b'{"text": "a"}\n\n{"text": '), r"a\.jsonl line 3 is not JSON"),
-    "deep json": (lambda at: written(at / "a.jsonl", b"[" * 100_000), "line 1 is not JSON"),
-    "not an object": (lambda at: written(at / "a.jsonl", b"[1]"), "line 1 is not a JSON object"),
+    "deep json": (lambda at: written(at / "a.jsonl", b'{"text":' + b"[" * 100_000), "line 1 is not JSON"),
+    "deep array": (lambda at: written(at / "a.json", b"[" * 100_000), r"a.json item 1 is not JSON \(nested too deep\)"),
+    "not an object": (lambda at: written(at / "a.jsonl", b"1"), "line 1 is not a JSON object"),
+    "no item": (
+        lambda at: written(at / "a.jsonl", b'[{"text": "a"},\n1]'),
+        "item 2 is not a JSON object; .*for each item",
+    ),
+    "half an array": (lambda at: written(at / "a.json", b'[{"text": "a"}, {"te'), "item 2 is not JSON"),
+    "more than an array": (
+        lambda at: written(at / "a.json", b'[{"text": "a"}]\n{}'),
+        "goes on after the end of its array",
+    ),
     "no field": (lambda at: written(at / "a.jsonl", b'{"txt": "a"}'), "line 1 has no field 'text'; did you mean 'txt'"),
     "not text": (lambda at: written(at / "a.jsonl", b'{"text": 5}'), "line 1: the field 'text' is not text"),
     "surrogate": (lambda at: written(at / "a.jsonl", b'{"text": "a\\ud800"}'), "line 1: the text has half a surrogate"),

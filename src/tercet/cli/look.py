@@ -146,6 +146,10 @@ def _facts(summary: "DataSummary", fitted: "TokenFit | None") -> "list[tuple[str
         *([f"{summary.duplicates:,} are the same as one before"] if summary.duplicates else []),
     ]
     facts = [("format", summary.format), (summary.unit, "; ".join([f"{summary.count:,}", *more]))]
+    if summary.left_out:
+        from tercet.data.formats import describe_left_out
+
+        facts.append(("left out", f"{sum(summary.left_out.values()):,} files: {describe_left_out(summary.left_out)}"))
     if summary.turns is not None:
         roles = ", ".join(f"{count:,} of {role}" for role, count in summary.roles.items())
         facts += [("messages", _lengths(summary.turns)), ("roles", roles)]

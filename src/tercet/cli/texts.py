@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
@@ -104,13 +104,20 @@ def read_texts(args: argparse.Namespace, files: ExitStack) -> Iterator[Text]:
         lines = read_lines(sys.stdin.buffer, name)
     else:
         lines = open_lines(Path(name), "--input", files)
-        from tercet.data.tables import TABLE_SUFFIXES  # after what cannot be opened is refused
+        from tercet.data.files import read_objects
+        from tercet.data.formats import uncompressed_suffix  # after what cannot be opened is refused
+        from tercet.data.tables import TABLE_SUFFIXES
 
-        suffix = Path(name).suffix
+        suffix = uncompressed_suffix(Path(name))
         if suffix in TABLE_SUFFIXES:
             return _rows(lines, field or FIELD, name)
-        field = field or (FIELD if suffix == ".jsonl" else None)
-    return (Text(line) for line in lines) if field is None else _objects(lines, field, name)
+        if suffix == ".jsonl":
+            return _objects(read_objects(Path(name), "utf-8", "strict", [field or FIELD]), field or FIELD)
+    if field is None:
+        return (Text(line) for line in lines)
+    from tercet.data.files import objects_of_lines
+
+    return _objects(objects_of_lines(lines, name, [field]), field)
 
 
 def _rows(lines: Iterator[str], field: str, name: str) -> Iterator[Text]:
@@ -124,14 +131,10 @@ def _rows(lines: Iterator[str], field: str, name: str) -> Iterator[Text]:
     )
 
 
-def _objects(lines: Iterator[str], field: str, name: str) -> Iterator[Text]:
-    from tercet.data.files import check_unicode, get_text, parse_object
+def _objects(rows: Iterable[tuple[str, dict[str, object]]], field: str) -> Iterator[Text]:
+    from tercet.data.files import check_unicode, get_text
 
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        location = f"{name} line {number}"
-        row = parse_object(line, location, [field])
+    for location, row in rows:
         id = row.get("id")
         if isinstance(id, bool) or not isinstance(id, str | int):
             id = None

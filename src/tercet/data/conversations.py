@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from tercet.config import UserError, suggest
-from tercet.data.files import Errors, check_field, get_text, read_json_objects, read_lines, uncompressed_suffix
+from tercet.data.files import Errors, check_field, get_text, read_lines, read_objects
+from tercet.data.formats import uncompressed_suffix
 from tercet.data.sources import DocumentFiles
 from tercet.data.tables import TABLE_SUFFIXES, read_table
 from tercet.messages import show
@@ -86,8 +87,7 @@ class ConversationFile:
         """
         self._check()
         if uncompressed_suffix(self.path) == ".jsonl":
-            lines = read_lines(self.path, self.encoding, self.errors)
-            for location, values in read_json_objects(lines, self.path, [self.messages_field]):
+            for location, values in read_objects(self.path, self.encoding, self.errors, [self.messages_field]):
                 yield Conversation(self._read_object(values, location), location)
         else:
             needed = {self.prompt_field: "data.prompt_field", self.response_field: "data.response_field"}

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from tercet.config import UserError, suggest
 from tercet.data.fasta import SequenceCase
-from tercet.data.files import find_path, uncompressed_suffix
+from tercet.data.files import find_path
+from tercet.data.formats import uncompressed_suffix
 from tercet.data.line_documents import DocumentUnit
 from tercet.data.sources import DocumentFiles, DocumentSource, DocumentTexts
 from tercet.data.specs import TextSpec

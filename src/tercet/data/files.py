@@ -6,6 +6,7 @@ What is read is bounded by `limits`, and whatever is wrong with a file is told i
 import codecs
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,9 +16,11 @@ from typing import IO, Literal, cast
 
 from tercet import limits
 from tercet.config import UserError, suggest
+from tercet.data.formats import is_gzip
 from tercet.reading.text_files import check_unpacked, open_regular_file
 
 BLOCK = 1 << 20  # bytes read at a time
+_BETWEEN_ITEMS = re.compile(r"[\s,]*")
 Errors = Literal["strict", "replace"]  # what is no text in an encoding is refused, or becomes U+FFFD
 
 
@@ -29,7 +32,7 @@ def open_file(path: Path) -> Generator[IO[bytes]]:
         UserError: where it cannot be read, is broken, or is a small file that unpacks to a huge one.
     """
     with report_file_errors(path), open_regular_file(path) as file:
-        if path.suffix != ".gz":
+        if not is_gzip(path):
             yield file
             return
         with _Unpacked(path, file) as unpacked:
@@ -110,14 +113,53 @@ def read_lines(path: Path, encoding: str, errors: Errors = "strict") -> Iterator
         yield "".join(parts)
 
 
-def read_json_objects(
-    lines: Iterable[str], path: Path, fields: Sequence[str]
+def read_objects(
+    path: Path, encoding: str, errors: Errors, fields: Sequence[str]
 ) -> Iterator[tuple[str, dict[str, object]]]:
-    """The object on each of a JSONL file's lines, and where it stands; `fields` are those that it should have."""
+    """The objects of a JSONL file, or of a JSON array, and where each stands.
+
+    Args:
+        fields: those that each should have.
+
+    Raises:
+        UserError: where there is something else, and as `read_lines`.
+    """
+    if next(read_text(path, encoding, errors)).lstrip().startswith("["):  # no line of JSONL with objects does
+        return _read_array(read_text(path, encoding, errors), path, fields)
+    return objects_of_lines(read_lines(path, encoding, errors), str(path), fields)
+
+
+def objects_of_lines(lines: Iterable[str], name: str, fields: Sequence[str]) -> Iterator[tuple[str, dict[str, object]]]:
+    """The object on each line that is not empty, and where it stands."""
     for number, line in enumerate(lines, 1):
         if line.strip():
-            location = f"{path} line {number}"
+            location = f"{name} line {number}"
             yield location, parse_object(line, location, fields)
+
+
+def _read_array(blocks: Iterator[str], path: Path, fields: Sequence[str]) -> Iterator[tuple[str, dict[str, object]]]:
+    """The objects of a JSON array; one of them and a block are in memory."""
+    decoder, number, text = json.JSONDecoder(), 0, next(blocks)
+    place = text.index("[") + 1
+    while True:
+        between = _BETWEEN_ITEMS.match(text, place)
+        place = place if between is None else between.end()
+        if text[place : place + 1] == "]":
+            break
+        location = f"{path} item {number + 1}"
+        try:
+            row, place = decoder.raw_decode(text, place)
+        except (ValueError, RecursionError) as error:
+            # The object may go on in the next block.
+            more = next(blocks, "") if isinstance(error, json.JSONDecodeError) else ""
+            if not more or len(text) - place > limits.LINE_CHARACTERS:
+                raise _not_json_error(error, location, "the array must hold objects") from None
+            text, place = text[place:] + more, 0
+            continue
+        number += 1
+        yield location, _check_object(row, location, fields)
+    if text[place + 1 :].strip() or any(map(str.strip, blocks)):
+        raise UserError(f"{path} goes on after the end of its array; write one array, or an object on each line")
 
 
 def parse_object(line: str, location: str, fields: Sequence[str]) -> dict[str, object]:
@@ -129,14 +171,23 @@ def parse_object(line: str, location: str, fields: Sequence[str]) -> dict[str, o
     try:
         row: object = json.loads(line)
     except (ValueError, RecursionError) as error:
-        if isinstance(error, json.JSONDecodeError):
-            reason = error.msg
-        else:
-            reason = "nested too deep" if isinstance(error, RecursionError) else "a number has too many digits"
-        raise UserError(f"{location} is not JSON ({reason}); each line must hold one object") from None
+        raise _not_json_error(error, location, "each line must hold one object") from None
+    return _check_object(row, location, fields)
+
+
+def _not_json_error(error: Exception, location: str, remedy: str) -> UserError:
+    if isinstance(error, json.JSONDecodeError):
+        reason = error.msg
+    else:
+        reason = "nested too deep" if isinstance(error, RecursionError) else "a number has too many digits"
+    return UserError(f"{location} is not JSON ({reason}); {remedy}")
+
+
+def _check_object(row: object, location: str, fields: Sequence[str]) -> dict[str, object]:
     if not isinstance(row, dict):
         example = ", ".join(f"{json.dumps(field)}: ..." for field in fields)
-        raise UserError(f"{location} is not a JSON object; write {{{example}}} on each line")
+        where = "on each line" if " line " in location else "for each item"
+        raise UserError(f"{location} is not a JSON object; write {{{example}}} {where}")
     return cast(dict[str, object], row)
 
 
@@ -174,11 +225,6 @@ def check_field(values: dict[str, object], field: str, location: str, setting: s
 def suggest_field(field: str, names: Iterable[str]) -> str:
     """As `suggest`, of names that a file may have thousands of."""
     return suggest(field, [name for name in islice(names, 50) if len(name) <= 50])
-
-
-def uncompressed_suffix(path: Path) -> str:
-    """That of the file before it was compressed."""
-    return Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
 
 
 def find_path(source: str) -> Path:

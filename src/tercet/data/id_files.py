@@ -20,8 +20,8 @@ from tercet.data.files import (
     open_file,
     parse_object,
     read_lines,
-    uncompressed_suffix,
 )
+from tercet.data.formats import is_gzip, uncompressed_suffix
 from tercet.data.sources import DocumentFiles
 from tercet.limits import MOST_IDS
 from tercet.reading.npy import read_array_header
@@ -72,7 +72,7 @@ class IdFile:
         return DocumentFiles(root=self.path).hash()
 
     def size(self) -> int | None:
-        is_array = self.path.suffix in ARRAYS
+        is_array = uncompressed_suffix(self.path) in ARRAYS and not is_gzip(self.path)
         return DocumentFiles(root=self.path).size() if is_array else None
 
     def _read(self) -> Iterator[IdBlock]:
@@ -155,7 +155,8 @@ def _has_lists(file: IdFile) -> bool:
         return False  # whoever reads it as text says what is wrong
     if isinstance(row, dict):
         row = cast(dict[str, object], row).get(file.text_field)
-    return isinstance(row, list)
+    # A JSON array of objects on one line is no list of ids.
+    return isinstance(row, list) and not any(isinstance(item, dict) for item in cast(list[object], row))
 
 
 def _read_whole(file: IO[bytes], size: int) -> bytes:

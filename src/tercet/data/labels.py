@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, cast
 
 from tercet.config import UserError
-from tercet.data.files import Errors, check_field, get_text, read_json_objects, read_lines, uncompressed_suffix
+from tercet.data.files import Errors, check_field, get_text, read_lines, read_objects
+from tercet.data.formats import uncompressed_suffix
 from tercet.data.label_values import (
     parse_number,
     read_indicators,
@@ -110,12 +111,13 @@ class LabelFile:
             UserError: where the file cannot be read, or a row has no text or no label.
         """
         self._check()
-        lines = read_lines(self.path, self.encoding, self.errors)
         if uncompressed_suffix(self.path) == ".jsonl":
-            for location, values in read_json_objects(lines, self.path, [self.text_field, *self._label_settings]):
+            fields = [self.text_field, *self._label_settings]
+            for location, values in read_objects(self.path, self.encoding, self.errors, fields):
                 yield self._read_words(values, location) if self.over == "tokens" else self._read_text(values, location)
         else:
             needed = {self.text_field: "data.text_field", **self._label_settings}
+            lines = read_lines(self.path, self.encoding, self.errors)
             for location, row in read_table(lines, str(self.path), needed):
                 yield Example((row[self.text_field].strip(),), self._parse_labels(row, location))
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Protocol
 
 from tercet.config import UserError
-from tercet.data.files import Errors, get_text, read_json_objects, read_lines, uncompressed_suffix
+from tercet.data.files import Errors, get_text, read_lines, read_objects
+from tercet.data.formats import uncompressed_suffix
 from tercet.data.sources import DocumentFiles
 from tercet.data.tables import column_names, read_table
 
@@ -133,9 +134,7 @@ class PairFiles:
 
     def _objects(self) -> Iterator[Pair]:
         keys = (self.source_field, "data.source_language"), (self.target_field, "data.target_language")
-        for location, values in read_json_objects(
-            read_lines(self.source, self.encoding, self.errors), self.source, [key for key, _ in keys]
-        ):
+        for location, values in read_objects(self.source, self.encoding, self.errors, [key for key, _ in keys]):
             source, target = (get_text(values, key, location, setting) for key, setting in keys)
             yield source, target
 

@@ -28,6 +28,7 @@ from tercet.data.cache import (
 from tercet.data.corpus import Corpus
 from tercet.data.datasets import find_text
 from tercet.data.encode import beginning_ids, check_ids, encode_source
+from tercet.data.formats import describe_left_out
 from tercet.data.id_files import IdFile
 from tercet.data.prepared import is_prepared, prepared_corpus
 from tercet.data.sources import DocumentFiles, DocumentSource
@@ -81,6 +82,7 @@ def prepare(
         if not is_complete(folder):
             _hint_at_lines(source)
             for some in sources:
+                _report_left_out(some)
                 check_ids(some, tokenizer)
             with create_atomically(folder, snapshots) as new, progress_bar(shown=progress) as bar:
                 _write(new, spec, source, held_out, tokenizer, bar)
@@ -115,6 +117,16 @@ def _hint_at_lines(source: DocumentSource | IdFile) -> None:
         print(
             f"tercet: {source.name} looks like a document on each line, and is read as one document; "
             "with data.documents: line (--documents line) each line is one",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def _report_left_out(source: DocumentSource | IdFile) -> None:
+    if isinstance(source, DocumentFiles) and (left_out := source.left_out()):
+        print(
+            f"tercet: {source.name} has files that are not read: {describe_left_out(left_out)}; to read them, give "
+            "their text as .txt, .jsonl or .csv",
             file=sys.stderr,
             flush=True,
         )

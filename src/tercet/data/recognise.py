@@ -5,16 +5,17 @@ Labels are lists or numbers where the first of a JSONL file can be nothing else.
 number or the name of a class, so what they look like is only said (`looks_like`).
 """
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
+from tercet.config import UserError
 from tercet.data.conversations import COLUMNS, LISTS
 from tercet.data.datasets import DATASETS
-from tercet.data.files import find_path, read_lines, uncompressed_suffix
+from tercet.data.files import find_path, read_lines, read_objects
+from tercet.data.formats import uncompressed_suffix
 from tercet.data.label_datasets import LABEL_DATASETS
 from tercet.data.label_values import NUMBER
 from tercet.data.pair_datasets import PAIR_DATASETS
@@ -147,12 +148,11 @@ def _read_fields(path: Path, encoding: str) -> frozenset[str]:
 
 
 def _first_object(path: Path, encoding: str) -> dict[str, object]:
-    """That of a JSONL file; empty where it is none, which whoever reads it says."""
+    """That of a JSONL file or a JSON array; empty where it is none, which whoever reads it says."""
     try:
-        row: object = json.loads(next(_first_lines(path, encoding), ""))
-    except (ValueError, RecursionError):
+        return next((values for _, values in read_objects(path, encoding, "replace", [])), {})
+    except UserError:
         return {}
-    return cast(dict[str, object], row) if isinstance(row, dict) else {}
 
 
 def _first_lines(path: Path, encoding: str) -> Iterator[str]:

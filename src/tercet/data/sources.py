@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -24,11 +25,17 @@ from tercet.data.files import (
     Errors,
     get_text,
     open_file,
-    read_json_objects,
     read_lines,
+    read_objects,
     read_text,
     report_file_errors,
     suggest_field,
+)
+from tercet.data.formats import (
+    TEXT_SUFFIXES,
+    check_readable,
+    is_gzip,
+    is_text_without_ending,
     uncompressed_suffix,
 )
 from tercet.data.line_documents import DocumentUnit, documents_of_lines, has_document_per_line
@@ -37,7 +44,9 @@ from tercet.reading.text_files import check_unpacked, open_regular_file
 
 PIECE = 1 << 16  # characters: from here on a piece ends at the first good place; longer ones encode more slowly
 LONGEST = 1 << 22  # characters: text without a good place is cut here, wherever that is
-SUFFIXES = (".txt", ".md", ".jsonl", *TABLE_SUFFIXES, ".parquet", *fasta.SUFFIXES)
+SUFFIXES = (*TEXT_SUFFIXES, ".jsonl", *TABLE_SUFFIXES, ".parquet", *fasta.SUFFIXES)
+
+NAMED = (".txt", ".md", ".jsonl", ".csv", ".parquet", ".fasta")  # in messages: of each kind the usual one
 
 _ALONE = re.compile(r"(?<=\S)\n(?=\S)")
 _BEFORE_WORD = re.compile(r"(?=[ \t]\S)")  # where there is no line end at all
@@ -110,7 +119,8 @@ class DocumentFiles:
         return str(self.root)
 
     def files(self) -> list[Path]:
-        """The file itself, or every readable file below the folder, sorted by path; hidden ones are left out.
+        """The file itself, or every readable file below the folder and the folders linked in it, sorted by path; hidden
+        ones are left out.
 
         Raises:
             UserError: where `root` does not exist, or is a folder with nothing to read.
@@ -123,7 +133,7 @@ class DocumentFiles:
             raise UserError(f"no such file or folder: {self.root}{_suggest_path(self.root)}")
         readable = sorted(self._readable(), key=lambda path: path.relative_to(self.root).as_posix())
         if not readable:
-            raise UserError(f"the folder {self.root} has no file to read; put {', '.join(SUFFIXES)} files there")
+            raise UserError(f"the folder {self.root} has no file to read; put {', '.join(NAMED)} files there")
         return readable
 
     def has_files(self) -> bool:
@@ -131,18 +141,35 @@ class DocumentFiles:
         return self.root.is_file() or any(self._readable())
 
     def _readable(self) -> Iterator[Path]:
-        return (path for path in self._walk() if uncompressed_suffix(path) in SUFFIXES and path.is_file())
+        return (path for path in self._walk() if self._is_readable(path))
+
+    def _is_readable(self, path: Path) -> bool:
+        if not path.is_file():
+            return False
+        return uncompressed_suffix(path) in SUFFIXES or is_text_without_ending(path, self.encoding)
+
+    def left_out(self) -> Counter[str]:
+        """How many files below the folder are not read, by their ending."""
+        if not self.root.is_dir():
+            return Counter()
+        unread = (path for path in self._walk() if path.is_file() and not self._is_readable(path))
+        return Counter(path.suffix.lower() for path in unread)
 
     def _walk(self) -> Iterator[Path]:
-        entries = 0
-        for folder, folders, names in os.walk(self.root):
+        entries, seen = 0, set[tuple[int, int]]()  # a link may lead back to a folder above it
+        for folder, folders, names in os.walk(self.root, followlinks=True):
+            status = os.stat(folder)
+            if (status.st_dev, status.st_ino) in seen:
+                folders.clear()
+                continue
+            seen.add((status.st_dev, status.st_ino))
             entries += len(folders) + len(names)
             if entries > limits.FOLDER_ENTRIES:
                 raise UserError(
                     f"the folder {self.root} has more than {limits.FOLDER_ENTRIES:,} files and folders in it; "
                     "give one with the texts alone"
                 )
-            folders[:] = [name for name in folders if not name.startswith(".")]
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
             yield from (Path(folder, name) for name in names if not name.startswith("."))
 
     def pieces(self) -> Iterator[TextPiece]:
@@ -185,9 +212,8 @@ class DocumentFiles:
 
     def size(self) -> int | None:
         files = self.files()
-        is_plain_text = all(
-            path.suffix not in (".jsonl", *TABLE_SUFFIXES, ".parquet", *fasta.SUFFIXES, ".gz") for path in files
-        )
+        others = (".jsonl", *TABLE_SUFFIXES, ".parquet", *fasta.SUFFIXES)
+        is_plain_text = all(uncompressed_suffix(path) not in others and not is_gzip(path) for path in files)
         return sum(path.stat().st_size for path in files) if is_plain_text else None
 
     def looks_like_lines(self) -> bool:
@@ -199,9 +225,9 @@ class DocumentFiles:
     def _documents(self, path: Path) -> Iterator[Iterable[str]]:
         match uncompressed_suffix(path):
             case ".jsonl":
+                objects = read_objects(path, self.encoding, self.errors, [self.text_field])
                 yield from (
-                    [text]
-                    for text in _read_json_lines(read_lines(path, self.encoding, self.errors), path, self.text_field)
+                    [get_text(values, self.text_field, location, "data.text_field")] for location, values in objects
                 )
             case ".csv" | ".tsv":
                 rows = read_table(
@@ -212,10 +238,12 @@ class DocumentFiles:
                 yield from ([row[self.text_field]] for _, row in rows)
             case ".parquet":
                 yield from ([text] for text in _read_parquet(path, self.text_field))
-            case _ if self.documents != "file":
-                yield from documents_of_lines(read_lines(path, self.encoding, self.errors), self.documents)
             case _:
-                yield read_text(path, self.encoding, self.errors)
+                check_readable(path, self.encoding)
+                if self.documents == "file":
+                    yield read_text(path, self.encoding, self.errors)
+                else:
+                    yield from documents_of_lines(read_lines(path, self.encoding, self.errors), self.documents)
 
 
 def cut_pieces(chunks: Iterable[str]) -> Iterator[TextPiece]:
@@ -243,21 +271,16 @@ def _find_cut(text: str, searched: int) -> int | None:
     return fair.start() if fair else LONGEST
 
 
-def _read_json_lines(lines: Iterable[str], path: Path, field: str) -> Iterator[str]:
-    for location, values in read_json_objects(lines, path, [field]):
-        yield get_text(values, field, location, "data.text_field")
-
-
 def _read_parquet(path: Path, field: str) -> Iterator[str]:
     try:
         from pyarrow import ArrowException
     except ImportError:
         raise UserError(f"{path}: reading Parquet needs pyarrow; pip install 'tercet[parquet]'") from None
     with open_file(path) as file, tempfile.TemporaryFile() as copy:
-        if path.suffix == ".gz":  # its end is read first, which a packed file reaches only through all the rest
+        if is_gzip(path):  # its end is read first, which a packed file reaches only through all the rest
             shutil.copyfileobj(file, copy, BLOCK)
         try:
-            yield from _read_column(path, copy if path.suffix == ".gz" else file, field)
+            yield from _read_column(path, copy if is_gzip(path) else file, field)
         except UnicodeDecodeError:
             raise UserError(f"{path}: the column {field!r} is not UTF-8 text; write the file again") from None
         except (ArrowException, OSError) as error:

@@ -18,7 +18,7 @@ from tercet.data.conversation_corpus import find_conversations
 from tercet.data.conversations import ROLES, ConversationFile, no_answer_error
 from tercet.data.datasets import find_text
 from tercet.data.fasta import SUFFIXES as SEQUENCES
-from tercet.data.files import uncompressed_suffix
+from tercet.data.formats import is_gzip, uncompressed_suffix
 from tercet.data.id_files import ARRAYS, IdFile
 from tercet.data.invalid_bytes import InvalidBytes, InvalidPlace, find_invalid_bytes
 from tercet.data.label_datasets import find_labels
@@ -111,6 +111,7 @@ class DataSummary:
     ids, largest_id: of a file of ids, how many in a list, and the largest.
     invalid, invalid_places: how many bytes are no UTF-8, and the first of them; they are read as U+FFFD.
     looks_like_lines: it is read as one document and looks like one document a line.
+    left_out: of a folder, how many files are not read, by their ending.
     """
 
     source: str
@@ -132,6 +133,7 @@ class DataSummary:
     invalid: int = 0
     invalid_places: tuple[InvalidPlace, ...] = ()
     looks_like_lines: bool = False
+    left_out: dict[str, int] = field(default_factory=dict[str, int])
 
 
 def look(data: str | Path | TextSpec | PairsSpec | LabelsSpec | ConversationsSpec) -> DataSummary:
@@ -190,7 +192,7 @@ class _TextCounts:
 
 def _look_at_text(spec: TextSpec, source: DocumentSource) -> DataSummary:
     texts, hashes, empty = _TextCounts(), array("Q"), 0
-    invalid, pieces, hint = InvalidBytes(), source.pieces(), False
+    invalid, pieces, hint, left_out = InvalidBytes(), source.pieces(), False, dict[str, int]()
     if isinstance(source, DocumentFiles):
         text_files = (path for path in source.files() if uncompressed_suffix(path) not in (".parquet", *ARRAYS))
         invalid = find_invalid_bytes(text_files, source.encoding)
@@ -202,7 +204,7 @@ def _look_at_text(spec: TextSpec, source: DocumentSource) -> DataSummary:
             sequence_case=spec.sequence_case,
             errors=invalid.errors,
         )
-        pieces, hint = source.all_pieces(), source.looks_like_lines()
+        pieces, hint, left_out = source.all_pieces(), source.looks_like_lines(), dict(source.left_out())
     hashed, has_text = hashlib.blake2b(digest_size=8), False
     for text, last in pieces:
         hashed.update(text.encode())
@@ -227,6 +229,7 @@ def _look_at_text(spec: TextSpec, source: DocumentSource) -> DataSummary:
         invalid=invalid.count,
         invalid_places=invalid.places,
         looks_like_lines=hint,
+        left_out=left_out,
     )
 
 
@@ -380,7 +383,7 @@ def _format(source: str, keys: str, columns: str) -> str:
     if not path.exists():
         return "a named dataset"
     suffix = uncompressed_suffix(path)
-    packed = ", gzip" if path.suffix == ".gz" else ""
-    name = FORMATS.get(suffix, "text")
+    packed = ", gzip" if is_gzip(path) else ""
+    name = "JSON" if ".json" in path.suffixes else FORMATS.get(suffix, "text")
     named = columns if suffix in (".csv", ".tsv", ".parquet") else keys if suffix in (".jsonl", ".bin") else ""
     return f"{name}{f', {named}' if named else ''}{packed}"

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tercet import limits
 from tercet.config import UserError
-from tercet.data.files import suggest_field, uncompressed_suffix
+from tercet.data.files import suggest_field
+from tercet.data.formats import uncompressed_suffix
 
 TABLE_SUFFIXES = (".csv", ".tsv")
 SHOWN = 20  # columns that a refusal names

@@ -1,0 +1,113 @@
+"""Which format a file has: by its ending, in either case, and by its first bytes.
+
+A file that is given by itself is read, or rejected by the name of its format. In a folder, files of other formats are
+left out and counted (`describe_left_out`).
+"""
+
+import codecs
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from tercet.config import UserError
+from tercet.messages import one_line
+from tercet.reading.text_files import open_regular_file
+
+GZIP = ".gz"
+ALIASES = {".ndjson": ".jsonl", ".json": ".jsonl", ".jsonlines": ".jsonl", ".pq": ".parquet"}
+# Text, as it is: prose, markup that people read as text, logs, source code and settings.
+TEXT_SUFFIXES = (
+    ".txt", ".text", ".md", ".markdown", ".rst", ".adoc", ".org", ".tex", ".log", ".abc",
+    ".py", ".pyi", ".js", ".mjs", ".ts", ".jsx", ".tsx", ".c", ".h", ".cc", ".cpp", ".cxx", ".hh", ".hpp", ".cu", ".cs",
+    ".java", ".kt", ".scala", ".go", ".rs", ".swift", ".rb", ".php", ".pl", ".lua", ".r", ".jl", ".hs", ".ml", ".ex",
+    ".exs", ".erl", ".clj", ".lisp", ".el", ".f90", ".asm", ".s", ".sh", ".bash", ".zsh", ".ps1", ".sql", ".css",
+    ".xml", ".yaml", ".yml", ".toml", ".ini", ".cfg", ".conf",
+)  # fmt: skip
+# Formats whose text lies between markup or in compressed parts, and would be learnt with them.
+UNREADABLE = {
+    **dict.fromkeys((".html", ".htm", ".xhtml"), "HTML"), ".ipynb": "a notebook",
+    **dict.fromkeys((".po", ".pot"), "gettext translations"), ".tmx": "a translation memory",
+    **dict.fromkeys((".xlf", ".xliff"), "XLIFF"), **dict.fromkeys((".srt", ".vtt"), "subtitles"), ".pdf": "PDF",
+    **dict.fromkeys((".doc", ".docx", ".odt", ".rtf", ".epub"), "a text document of an office program"),
+    **dict.fromkeys((".xls", ".xlsx", ".ods"), "a spreadsheet"), **dict.fromkeys((".ppt", ".pptx", ".odp"), "slides"),
+    **dict.fromkeys((".zip", ".tar", ".tgz", ".7z", ".rar"), "an archive"),
+    **dict.fromkeys((".bz2", ".xz", ".zst", ".lz4"), "compressed by something other than gzip"),
+    **dict.fromkeys((".arrow", ".feather", ".tfrecord", ".h5", ".hdf5", ".npz", ".pkl", ".pickle", ".pt"), "binary"),
+    **dict.fromkeys((".db", ".sqlite", ".sqlite3"), "a database"),
+}  # fmt: skip
+MAGIC = {
+    b"%PDF-": "PDF", b"PK\x03\x04": "an archive", b"\x1f\x8b": "compressed by gzip", b"BZh": "compressed by bzip2",
+    b"\xfd7zXZ\x00": "compressed by xz", b"\x28\xb5\x2f\xfd": "compressed by Zstandard", b"PAR1": "Parquet",
+    b"\x93NUMPY": "a NumPy array", b"\x89PNG": "a picture", b"\xff\xd8\xff": "a picture",
+    b"SQLite format 3": "a database", b"{\\rtf": "a text document of an office program",
+}  # fmt: skip
+WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
+LOOKED_AT = 4096  # bytes
+FEWEST_ZEROS = 8  # among them that make a file without an ending of text binary, if they are a tenth of them
+MOST_SHOWN = 4  # endings of files that a folder leaves out
+
+
+def is_gzip(path: Path) -> bool:
+    """Whether a file is compressed by gzip, by its ending."""
+    return path.suffix.lower() == GZIP
+
+
+def uncompressed_suffix(path: Path) -> str:
+    """Return the ending of a file before it was compressed: in lower case, and the usual one of its format."""
+    suffix = (Path(path.stem).suffix if is_gzip(path) else path.suffix).lower()
+    return ALIASES.get(suffix, suffix)
+
+
+def check_readable(path: Path, encoding: str) -> None:
+    """Check that a file that is read as text is text.
+
+    Raises:
+        UserError: If it has a format that is not read, by its ending or its first bytes.
+    """
+    suffix = uncompressed_suffix(path)
+    found = UNREADABLE.get(suffix) or (
+        None if is_gzip(path) else _format_of_bytes(_first_bytes(path), suffix, encoding)
+    )
+    if found is not None:
+        raise UserError(f"{path} is {found}, which is not read; give its text as .txt, .jsonl or .csv")
+
+
+def is_text_without_ending(path: Path, encoding: str) -> bool:
+    """Whether a file whose name has no ending is text, as far as its first bytes tell."""
+    if path.suffix:
+        return False
+    data = _first_bytes(path)
+    try:
+        codecs.getincrementaldecoder(encoding)().decode(data)  # a character may be cut at their end
+    except UnicodeError:
+        return False
+    return _format_of_bytes(data, "", encoding) is None
+
+
+def describe_left_out(counts: Mapping[str, int]) -> str:
+    """Return how many files of each ending a folder leaves out, the most frequent first: "3 .png, 1 .html"."""
+    shown = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MOST_SHOWN]
+    named = [f"{count:,} {one_line(ending) or 'without an ending'}" for ending, count in shown]
+    others = sum(counts.values()) - sum(count for _, count in shown)
+    return ", ".join([*named, *([f"{others:,} others"] if others else [])])
+
+
+def _first_bytes(path: Path) -> bytes:
+    try:
+        with open_regular_file(path) as file:
+            return file.read(LOOKED_AT)
+    except OSError:
+        return b""  # whoever reads it says why it cannot be read
+
+
+def _format_of_bytes(data: bytes, suffix: str, encoding: str) -> str | None:
+    """What a file that begins so is; None if it may be text."""
+    known = next((name for magic, name in MAGIC.items() if data.startswith(magic)), None)
+    # Text of two or four bytes a character has zero bytes too; without its encoding it is rejected with a hint at that.
+    if known or data.startswith(WIDE_MARKS) or re.match("utf[-_ ]?(16|32)|u16|u32|ucs", encoding.lower()):
+        return known
+    if len(data) >= FEWEST_ZEROS and max(data[::2].count(0), data[1::2].count(0)) > 0.4 * len(data):
+        return "UTF-16 without a mark (set data.encoding or --encoding to utf-16-le or utf-16-be) or binary"
+    if suffix not in TEXT_SUFFIXES and data.count(0) >= max(FEWEST_ZEROS, len(data) // 10):
+        return "binary"
+    return None

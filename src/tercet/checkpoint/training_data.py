@@ -7,6 +7,7 @@ hash. A URL is never fetched.
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 
 from tercet.checkpoint.trained import Trained
 from tercet.config import UserError
@@ -34,6 +35,14 @@ from tercet.data.find_prepared import is_url
 
 TrainingData = Corpus | ParallelCorpus | LabelledCorpus | ConversationCorpus
 DataSpec = TextSpec | PairsSpec | LabelsSpec | ConversationsSpec
+
+
+def with_languages(spec: PairsSpec, trained: Trained) -> PairsSpec:
+    """Return a spec that reads the columns, or the direction, of the pairs that a translator was trained on."""
+    trained_on = trained.trained_on(PairsSpec)
+    if trained_on is None:
+        return spec
+    return replace(spec, source_language=trained_on.source_language, target_language=trained_on.target_language)
 
 
 def open_training_data(trained: Trained, *, download: bool = False) -> TrainingData | None:

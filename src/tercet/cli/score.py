@@ -13,7 +13,7 @@ from tercet.cli.parser import Verbs
 from tercet.cli.texts import POOL, add_batches, add_input, add_text, read_texts, tell_cut
 
 if TYPE_CHECKING:
-    from tercet.data import PairFiles
+    from tercet.data import PairsSpec
     from tercet.encoding import PseudoScore
     from tercet.evaluate import PairScore
 
@@ -61,19 +61,24 @@ def run(args: argparse.Namespace) -> int:
 
 def _pairs(args: argparse.Namespace) -> int:
     from tercet.config import UserError
+    from tercet.data.pair_datasets import pair_files
 
-    files = _pair_files(args)
-    for _ in files.pairs():
-        pass  # files that do not match are told before anything is written
+    spec = _pairs_spec(args)
+    pair_files(spec, spec.source, spec.target).check()  # before a model is opened
     device = pick(args.device, models=[args.run])
 
     from tercet.checkpoint import load_model
+    from tercet.checkpoint.training_data import with_languages
     from tercet.evaluate import score_pairs
 
     trained = load_model(args.run)
     if "fill" in trained.verbs:
         raise UserError(f"--source is for translators, and {args.run} is none: give texts on stdin, or --input FILE")
-    model, pairs, cut = trained.require("translate").model.to(device), files.pairs(), 0
+    trained = trained.require("translate")
+    files = pair_files(with_languages(spec, trained), spec.source, spec.target)
+    for _ in files.pairs():
+        pass  # files that do not match are reported before anything is written
+    model, pairs, cut = trained.model.to(device), files.pairs(), 0
     while batch := take_pool(pairs, PAIRS_AT_ONCE, "".join):
         scores = score_pairs(
             model, trained.tokenizer, batch, source_tokenizer=trained.source_tokenizer, batch_tokens=args.batch_tokens
@@ -89,16 +94,15 @@ def _pairs(args: argparse.Namespace) -> int:
     return 0
 
 
-def _pair_files(args: argparse.Namespace) -> "PairFiles":
+def _pairs_spec(args: argparse.Namespace) -> "PairsSpec":
     from tercet.config import UserError
     from tercet.data import PairsSpec
-    from tercet.data.pair_datasets import pair_files
 
+    target = None if args.target is None else str(args.target)
     try:
-        spec = PairsSpec(source=str(args.source), encoding=args.encoding)
+        return PairsSpec(source=str(args.source), target=target, encoding=args.encoding)
     except ValueError as error:
         raise UserError(f"--encoding: {error}") from None
-    return pair_files(spec, str(args.source), None if args.target is None else str(args.target))
 
 
 def _texts(args: argparse.Namespace) -> int:

@@ -83,7 +83,7 @@ class PairFiles:
         Raises:
             UserError: where a file cannot be read, or the two sides do not match.
         """
-        self._check()
+        self.check()
         for source, target in self._pairs():
             yield source.strip(), target.strip()
 
@@ -92,16 +92,17 @@ class PairFiles:
         return [self.source, *([self.target] if self.target else [])]
 
     def hash(self) -> str:
-        self._check()
+        self.check()
         digests = [DocumentFiles(root=path).hash() for path in self.files()]
         return hashlib.sha256(json.dumps(digests).encode()).hexdigest()
 
     def size(self) -> int | None:
-        self._check()
+        self.check()
         sizes = [DocumentFiles(root=path).size() for path in self.files()]
         return None if None in sizes else sum(size for size in sizes if size)
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raises UserError where a file is not there, or the files hold no pairs by their endings."""
         for path in self.files():
             if not path.is_file():
                 DocumentFiles(root=path).files()  # names the nearest path, or what the folder lacks

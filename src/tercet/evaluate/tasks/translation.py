@@ -8,10 +8,10 @@ from typing import Any
 from rich.progress import track
 
 from tercet.checkpoint import Translator
-from tercet.checkpoint.training_data import find_training_data, open_training_data
+from tercet.checkpoint.training_data import find_training_data, open_training_data, with_languages
 from tercet.config import UserError, parse
-from tercet.data import PAIR_DATASETS, PairFiles, PairsSpec, ParallelCorpus, pairs_of
-from tercet.data.pair_datasets import target_language
+from tercet.data import PAIR_DATASETS, PairsSpec, ParallelCorpus, pairs_of
+from tercet.data.pair_datasets import pair_files, target_language
 from tercet.evaluate.pairs import score_pairs
 from tercet.evaluate.protocols import Protocol, bleu_tokenizer, prepare_texts
 from tercet.evaluate.tasks.evaluation import Evaluation, HeldOutScores, Part, digest
@@ -73,23 +73,13 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
                 raise UserError(f"{trained.folder} does not say what it was trained on; give --source and --target")
             assert isinstance(spec, PairsSpec)
         else:
-            trained_on = trained.trained_on(PairsSpec)
-            keys = ("source_language", "target_language")
-            known = {} if trained_on is None else {name: getattr(trained_on, name) for name in keys}
             files = {"source": str(source), "target": None if target is None else str(target)}
-            spec = parse(PairsSpec, {**files, **known, "encoding": encoding or "utf-8"})
+            spec = with_languages(parse(PairsSpec, {**files, "encoding": encoding or "utf-8"}), trained)
         named = spec.target is None and spec.source in PAIR_DATASETS
         if source is not None and not named:
             if part is not None:
                 raise UserError(f"--part {part}: {source} has no parts, all of it is scored; leave --part out")
-            pair_files = PairFiles(
-                source=Path(source).expanduser(),
-                target=None if target is None else Path(target).expanduser(),
-                encoding=spec.encoding,
-                source_field=spec.source_language or "source",
-                target_field=spec.target_language or "target",
-            )
-            pairs = tuple(pair_files.pairs())
+            pairs = tuple(pair_files(spec, spec.source, spec.target).pairs())
         elif source is not None or (part or ("test" if named else "validation")) == "test":
             pairs = tuple(pairs_of(spec, part or "test"))
         else:

@@ -11,7 +11,7 @@ from operations import Operations
 from small_models import CONTEXT, POSITIONS, VOCAB, graph_decoding, language_model, stream_by_graphs, translator
 
 from tercet.config import UserError
-from tercet.generation import Column, Sampling, stream
+from tercet.generation import Column, Sampling, decode_graphs, stream
 from tercet.generation.decode_graphs import (
     ResultReader,
     Workspace,
@@ -207,6 +207,41 @@ def test_graphs_have_few_sizes() -> None:
     assert [round_up_rows(n) for n in (1, 2, 3, 5, 33)] == [1, 2, 4, 8, 64]
     assert [round_up_capacity(n, 1000) for n in (1, 127, 128, 255, 256, 1000)] == [127, 127, 255, 255, 511, 1000]
     assert round_up_capacity(5, 13) == 13
+
+
+def test_a_graph_is_captured_once_per_size_and_again_if_a_weight_has_moved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    captured: list[int] = []
+    steps: list[int] = []
+
+    def note(function: Any, changing: Any, pool: Any) -> Any:
+        captured.append(len(captured))
+        return function
+
+    monkeypatch.setattr(decode_graphs, "capture", note)
+    monkeypatch.setattr(decode_graphs, "MOST_GRAPHS", 3)
+    model = language_model()
+    graphs = decode_graphs.StepGraphs(model, lambda model, size: steps.append(size), mode="graph")
+    graphs._pool = (0, 0)
+
+    def run(*sizes: int) -> int:
+        before = len(captured)
+        for size in sizes:
+            graphs.run(model, size, lambda size=size: ((size,), []))
+        return len(captured) - before
+
+    assert run(1, 2, 1, 2, 3) == 3
+    assert steps == [1, 2, 1, 2, 3]
+    assert run(1, 4, 1, 3) == 1  # 2 was not used for longest, and makes way for 4
+    assert run(2) == 1
+    with torch.no_grad():
+        model.unembedding.weight += 1.0
+    assert run(2, 1) == 0  # the weights are other numbers at the same addresses
+    model.unembedding.weight.data = model.unembedding.weight.data.clone()
+    assert run(2, 2) == 1
+    model.stack.final_norm.weight = torch.nn.Parameter(torch.ones(24))
+    assert run(2, 2) == 1
 
 
 def test_a_workspace_is_used_again_until_it_is_too_small_or_the_model_has_changed() -> None:

@@ -32,6 +32,7 @@ MODES: tuple[DecodeMode, ...] = ("eager", "graph", "compiled")
 
 FEWEST_COLUMNS = 128  # of the narrowest graph, the spare column included; attention kernels prefer multiples of 16
 MOST_COMPILED = 256  # compiled steps of all batch sizes, widths and filters; above it they would not be compiled
+MOST_GRAPHS = 64  # of one model; the one that was not used for longest goes, since clients choose the filters
 WARM_UPS = 2  # steps before the capture: libraries allocate their workspaces, and a compiled step is compiled
 
 
@@ -127,10 +128,14 @@ class StepGraphs:
         if self._weights.have_moved():
             self._graphs.clear()
             self._weights = _Weights(model)
-        if key not in self._graphs:
+        graph = self._graphs.pop(key, None)
+        if graph is None:
             arguments, changing = state()
-            self._graphs[key] = capture(partial(self._step, model, *arguments), changing, self._pool)
-        self._graphs[key]()
+            graph = capture(partial(self._step, model, *arguments), changing, self._pool)
+        self._graphs[key] = graph  # the last in the dictionary's order
+        if len(self._graphs) > MOST_GRAPHS:
+            del self._graphs[next(iter(self._graphs))]
+        graph()
 
     def clear(self) -> None:
         """Drop all graphs: the state has moved."""
@@ -349,7 +354,9 @@ def lend(
         make: Makes new tables.
     """
     space = _idle.get(model, {}).pop(kind, None)
-    if space is None or not fits(space):
+    if space is not None and not fits(space):
+        space = None  # its memory is free for the new tables
+    if space is None:
         space = make()
     try:
         yield space

@@ -135,16 +135,18 @@ def test_a_folder_reads_all_text_and_counts_the_rest(
         (folder / name).write_text(f"text of {name}")
     for name in ("x.html", "y.HTML", "z.png", ".hidden.txt"):
         (folder / name).write_text("left out")
+    (folder / "settings.json").write_text('{"a": 1}')
+    (folder / "sub" / "array.JSON").write_text('\n[{"text": "in an array"}]')
     (folder / "program").write_bytes(b"\x7fELF" + bytes(60))
     (folder / "song").write_bytes(b"ID3\xff\xfb\x90\x64")
     files = DocumentFiles(root=folder)
-    assert texts(folder) == [*(f"text of {name}" for name in read[:-1]), "linked", "text of sub/f.Py"]
-    assert files.left_out() == Counter({".html": 2, "": 2, ".png": 1})
+    assert texts(folder) == [*(f"text of {name}" for name in read[:-1]), "linked", "in an array", "text of sub/f.Py"]
+    assert files.left_out() == Counter({".html": 2, "": 2, ".json": 1, ".png": 1})
     assert main(["data", "look", str(folder)]) == 0
     out = capsys.readouterr().out
-    assert re.search(r"^left out +5 files: 2 without an ending, 2 .html, 1 .png$", out, re.MULTILINE)
+    assert re.search(r"^left out +6 files: 2 without an ending, 2 .html, 1 .json, 1 .png$", out, re.MULTILINE)
     prepare(TextSpec(source=str(folder)))
-    assert "has files that are not read: 2 without an ending, 2 .html, 1 .png; to" in capsys.readouterr().err
+    assert "has files that are not read: 2 without an ending, 2 .html, 1 .json, 1 .png; to" in capsys.readouterr().err
     assert describe_left_out(Counter({f".{n}": 9 - n for n in range(7)})) == "9 .0, 8 .1, 7 .2, 6 .3, 12 others"
 
 

@@ -129,6 +129,15 @@ def read_objects(
     return objects_of_lines(read_lines(path, encoding, errors), str(path), fields)
 
 
+def holds_array(path: Path) -> bool:
+    """Whether a JSON file begins as an array does; False also if it cannot be read."""
+    try:
+        with open_file(path) as file:
+            return file.read(BLOCK).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
+    except UserError:
+        return False
+
+
 def objects_of_lines(lines: Iterable[str], name: str, fields: Sequence[str]) -> Iterator[tuple[str, dict[str, object]]]:
     """The object on each line that is not empty, and where it stands."""
     for number, line in enumerate(lines, 1):

@@ -24,6 +24,7 @@ from tercet.data.files import (
     BLOCK,
     Errors,
     get_text,
+    holds_array,
     open_file,
     read_lines,
     read_objects,
@@ -146,6 +147,8 @@ class DocumentFiles:
     def _is_readable(self, path: Path) -> bool:
         if not path.is_file():
             return False
+        if {".json"} & {suffix.lower() for suffix in path.suffixes[-2:]}:  # others are settings of some program
+            return holds_array(path)
         return uncompressed_suffix(path) in SUFFIXES or is_text_without_ending(path, self.encoding)
 
     def left_out(self) -> Counter[str]:

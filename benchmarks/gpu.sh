@@ -2,6 +2,7 @@
 # Measure Tercet on a machine with a GPU as it comes: nothing has to be installed, and no network is needed.
 #
 #     bash benchmarks/gpu.sh [SECONDS [STAGES]]        # 450, and "smoke rows runs"
+#     bash benchmarks/gpu.sh 200 tests                 # the tests of a GPU; "suite": the fast tests of the CPU
 #
 # python3 (or PYTHON) has PyTorch, Lightning and transformers; what else is needed is in .gpu (or TERCET_GPU_BUNDLE), a
 # folder that `python -m benchmarks.gpu.bundle` fills beforehand. Results are written to OUT, by default build/gpu, as they
@@ -26,7 +27,7 @@ say() { printf '\n== %s (%s s left)\n' "$1" "$(left)"; }
 export PYTHONPATH="$PWD/src${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
 export TERCET_CACHE="$work/cache" TERCET_KERNEL=off HF_HUB_OFFLINE=1
 if [ -d "$bundle/data" ]; then TERCET_DATA=$(cd "$bundle/data" && pwd) && export TERCET_DATA; fi
-if ! "$python" -c 'import num2words, platformdirs, pydantic' 2>/dev/null; then
+if ! "$python" -c 'import beartype, fastapi, num2words, platformdirs, pydantic' 2>/dev/null; then
     "$python" -m pip install --quiet --no-index --no-deps --no-compile --no-cache-dir --disable-pip-version-check \
         --target "$work/site" "$bundle"/wheels/*.whl || exit 1
     export PYTHONPATH="$PYTHONPATH:$work/site"
@@ -72,7 +73,14 @@ for stage in $stages; do
             timeout "$(left)" "$python" -m benchmarks.gpu.whole_runs ${dry:+--tiny --goal 10} --budget "$(left)" \
                 "${nanogpt[@]}" --out "$out" 2>&1
             ;;
-        *) echo "unknown stage: $stage; there are smoke, rows and runs" >&2 && exit 2 ;;
+        tests)
+            timeout "$(left)" make test-gpu PYTHON="$python" ${dry:+TEST_DEVICE=cpu} 2>&1 | tee "$out/tests.txt"
+            ;;
+        suite)
+            timeout "$(left)" env TERCET_KERNEL=auto OMP_NUM_THREADS=1 "$python" -m pytest -n "$(nproc)" -W default \
+                -m "not slow and not exhaustive" tests 2>&1 | tee "$out/suite.txt"
+            ;;
+        *) echo "unknown stage: $stage; there are smoke, rows, runs, tests and suite" >&2 && exit 2 ;;
     esac
 done
 say "written to $out"

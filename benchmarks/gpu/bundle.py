@@ -30,8 +30,8 @@ from tercet.data.pair_datasets import MULTI30K_SHA256, MULTI30K_URL
 ROOT = Path(__file__).parents[2]
 LOCKS = ("requirements.lock", "requirements-dev.lock")
 PACKAGES = (
-    "annotated-types", "beartype", "num2words", "platformdirs", "pydantic", "pydantic-core", "typing-extensions",
-    "typing-inspection",
+    "annotated-types", "num2words", "platformdirs", "pydantic", "pydantic-core", "typing-extensions",
+    "typing-inspection", "beartype", "fastapi", "gguf", "opentelemetry-api", "starlette", "uvicorn",  # of the tests
 )  # fmt: skip
 GLIBC = (17, 24, 27, 28, 31, 34)  # pip matches the minor version of a manylinux tag exactly
 LARGEST = 60 << 20  # bytes of the whole folder

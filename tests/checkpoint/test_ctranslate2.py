@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import ctranslate2
 import numpy as np
 import pytest
 import torch
@@ -37,6 +36,8 @@ from tercet.models import (
 )
 from tercet.nn import ALiBi, Learned, NoPosition, Rotary, Sinusoidal
 from tercet.tokens import Tokenizer
+
+ctranslate2 = pytest.importorskip("ctranslate2")
 
 GPT2 = StackSpec(d_model=12, n_layers=2, n_heads=3, d_ff=29)
 LLAMA = StackSpec(

@@ -1,23 +1,25 @@
 """The official `openai` client, unchanged, over a socket; its own retries are off, so that it sees what there is."""
 
 from collections.abc import Iterator
+from typing import Any
 
-import openai
 import pytest
 from http_served import WRITER, Paced, broken, on_a_socket, registry, trained
 
 from tercet.api import Run
 from tercet.serve.http.guard import AccessRules
 
+openai = pytest.importorskip("openai")
+
 KEY = "a key for the tests"
 
 
-def official(address: str, key: str = KEY) -> openai.OpenAI:
+def official(address: str, key: str = KEY) -> Any:
     return openai.OpenAI(base_url=f"{address}/v1", api_key=key, max_retries=0, timeout=60)
 
 
 @pytest.fixture(scope="module")
-def ours() -> Iterator[openai.OpenAI]:
+def ours() -> Iterator[Any]:
     with (
         registry("gpt", "chat", "bert") as models,
         on_a_socket(models, AccessRules(key=KEY)) as address,
@@ -26,14 +28,14 @@ def ours() -> Iterator[openai.OpenAI]:
         yield ours
 
 
-def test_models(ours: openai.OpenAI) -> None:
+def test_models(ours: Any) -> None:
     assert [model.id for model in ours.models.list()] == ["gpt", "chat", "bert"]
     assert ours.models.retrieve("bert").owned_by == "tercet"
     with pytest.raises(openai.NotFoundError, match="there is no model 'brt' here; did you mean 'bert'"):
         ours.models.retrieve("brt")
 
 
-def test_completions(ours: openai.OpenAI) -> None:
+def test_completions(ours: Any) -> None:
     want = Run(trained=trained("gpt")).generate("the cat", max_new_tokens=12, temperature=0)
     told = ours.completions.create(model="gpt", prompt="the cat", max_tokens=12, temperature=0)
     assert told.choices[0].text == want
@@ -45,7 +47,7 @@ def test_completions(ours: openai.OpenAI) -> None:
     assert len(pieces) > 3
 
 
-def test_everything_that_can_be_set(ours: openai.OpenAI) -> None:
+def test_everything_that_can_be_set(ours: Any) -> None:
     told = ours.completions.create(
         model="gpt", prompt=["the cat", "a"], max_tokens=9, temperature=0.8, top_p=0.9, n=2, seed=5, stop=["zz"],
         logprobs=2, echo=True, user="somebody", frequency_penalty=0, presence_penalty=0, best_of=1,
@@ -61,7 +63,7 @@ def test_everything_that_can_be_set(ours: openai.OpenAI) -> None:
     assert "".join(found.tokens[: len(WRITER.encode("the cat"))]) == "the cat"
 
 
-def test_usage_in_a_stream(ours: openai.OpenAI) -> None:
+def test_usage_in_a_stream(ours: Any) -> None:
     pieces = list(
         ours.completions.create(
             model="gpt", prompt="the", max_tokens=7, stream=True, stream_options={"include_usage": True}, seed=1
@@ -72,7 +74,7 @@ def test_usage_in_a_stream(ours: openai.OpenAI) -> None:
 
 
 @pytest.mark.slow
-def test_chat(ours: openai.OpenAI) -> None:
+def test_chat(ours: Any) -> None:
     how = {"model": "chat", "messages": [{"role": "user", "content": "cat"}], "max_completion_tokens": 8, "seed": 4}
     told = ours.chat.completions.create(**how, logprobs=True, top_logprobs=2)  # type: ignore[call-overload]
     assert told.choices[0].message.role == "assistant"
@@ -83,7 +85,7 @@ def test_chat(ours: openai.OpenAI) -> None:
         ours.chat.completions.create(model="gpt", messages=[{"role": "user", "content": "the cat"}])
 
 
-def test_embeddings(ours: openai.OpenAI) -> None:
+def test_embeddings(ours: Any) -> None:
     want = Run(trained=trained("bert")).embed(["the cat", "a dog"])
     told = ours.embeddings.create(model="bert", input=["the cat", "a dog"])  # base64 on the way, unless it is told
     assert [vector.embedding for vector in told.data] == [pytest.approx(row.tolist(), abs=1e-6) for row in want]
@@ -92,7 +94,7 @@ def test_embeddings(ours: openai.OpenAI) -> None:
     assert told.usage.total_tokens > 0
 
 
-def test_errors_have_their_classes(ours: openai.OpenAI) -> None:
+def test_errors_have_their_classes(ours: Any) -> None:
     with pytest.raises(openai.NotFoundError, match="there is no model") as missing:
         ours.completions.create(model="gtp", prompt="a")
     assert (missing.value.code, missing.value.param) == ("model_not_found", "model")

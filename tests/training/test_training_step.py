@@ -11,8 +11,9 @@ from torch import Tensor
 
 from tercet.models import build
 from tercet.nn.specs import LoRA
+from tercet.training import module as module_file
 from tercet.training.datamodule import StepDataModule
-from tercet.training.module import TrainingModule, step_seed
+from tercet.training.module import TrainingModule, seed_generators, step_seed
 from tercet.training.optimizers import base_rates
 from tercet.training.out_of_memory import MicroBatchHalving
 from tercet.training.recipe import Recipe
@@ -65,8 +66,8 @@ def test_a_young_average_has_a_smaller_decay(decay: float, tmp_path: Path, monke
 def test_each_micro_batch_of_each_rank_draws_its_own_dropout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of two ranks are numbered as those of one."""
     module, _ = module_of(tiny_recipe(tmp_path, devices=2, strategy="ddp", micro_batch_size=4, seed=5), monkeypatch)
-    seeds, seed = list[int](), torch.manual_seed
-    monkeypatch.setattr(torch, "manual_seed", lambda number: seeds.append(number) or seed(number))
+    seeds = list[int]()
+    monkeypatch.setattr(module_file, "seed_generators", lambda seed, device: seeds.append(seed))
     for rank in range(2):
         monkeypatch.setattr(TrainingModule, "global_rank", rank)
         module.training_step(module.task.batches(0, rank, 2), 0)
@@ -114,3 +115,17 @@ def test_a_head_learns_beside_an_adapter_and_so_do_weights_that_the_pretrained_m
     rest = learning - {"embedding.weight"}
     assert all("lora" in name or name.startswith("classifier.") for name in rest)
     assert any("lora" in name for name in rest)
+
+
+def test_generators_are_seeded_as_torch_seeds_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(11)
+    expected = torch.get_rng_state()
+    torch.rand(3)
+    seed_generators(11, torch.device("cpu"))
+    assert torch.equal(torch.get_rng_state(), expected)
+    seeds = list[int]()
+    monkeypatch.setattr(torch.cuda, "manual_seed", seeds.append)
+    torch.rand(3)
+    seed_generators(11, torch.device("cuda"))
+    assert torch.equal(torch.get_rng_state(), expected)
+    assert seeds == [11]

@@ -160,7 +160,7 @@ class TrainingModule(pl.LightningModule):
         targets = self.reduction.sum([count_targets(batch.targets) for batch in batches]).clamp(min=1)
         losses, first = list[Tensor](), self.spec.data_parallel_rank(self.global_rank) * len(batches)
         for place, batch in enumerate(batches):
-            torch.manual_seed(step_seed(self.spec.seed, step, micro_batch=first + place))
+            seed_generators(step_seed(self.spec.seed, step, micro_batch=first + place), self.device)
             part = self.micro_batch_loss(self.model, batch, smoothing=self.spec.label_smoothing)
             share = part.total * (self.reduction.scale / targets)
             with self.reduction.micro_batch(share, place, len(batches)):
@@ -208,6 +208,18 @@ class TrainingModule(pl.LightningModule):
 def step_seed(seed: int, step: int, micro_batch: int) -> int:
     """A seed of its own for each (seed, step, micro-batch)."""
     return ((seed * 1_000_003 + step) * 65_537 + micro_batch) % 2**63
+
+
+def seed_generators(seed: int, device: torch.device) -> None:
+    """Seed the generators of the CPU and of `device`, as `torch.manual_seed` seeds those of all kinds of devices.
+
+    It notes a traceback for each kind that is not in use, which takes a third of a millisecond.
+    """
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+    elif device.type == "mps":
+        torch.mps.manual_seed(seed)
 
 
 class MovingAverage(AveragedModel):

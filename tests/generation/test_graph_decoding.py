@@ -172,7 +172,7 @@ def test_a_host_read_in_a_step_would_be_noticed() -> None:
     [
         ("decoder:rotary",),
         pytest.param(
-            ("decoder:learned", "decoder:alibi", "decoder:relative_bias", "translator:sinusoidal"),
+            ("decoder:learned", "decoder:alibi", "decoder:relative_bias", "translator:sinusoidal", "beam:rotary"),
             marks=pytest.mark.exhaustive,
         ),
     ],

@@ -1,6 +1,6 @@
 """Run by test_graph_decoding.py in a process of its own: the checks of shape annotations cannot be traced.
 
-python traced_step.py decoder:rotary translator:alibi
+python traced_step.py decoder:rotary translator:alibi beam:sinusoidal
 """
 
 import sys
@@ -10,6 +10,7 @@ from small_models import CONTEXT, POSITIONS, VOCAB, language_model, translator
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from tercet.generation import Sampling
+from tercet.generation.beam_graphs import BeamState, beam_step
 from tercet.generation.decode_state import DecodeState, decode_step
 from tercet.generation.row_sampling import Filters, RowSettings
 
@@ -26,18 +27,31 @@ def started(model: torch.nn.Module, sources: int) -> DecodeState:
     return state
 
 
+def started_beams(model: torch.nn.Module) -> BeamState:
+    cache = model.new_cache(6, capacity=8)
+    cache.shared = 3
+    cache.allocate_sources(5)
+    cache.memory_token_mask.fill_(True)
+    return BeamState(cache, size=3, forbidden=torch.tensor([0]), eos_id=2)
+
+
 torch.set_num_threads(1)
 for family, kind in (argument.split(":") for argument in sys.argv[1:]):
     position = next(spec for spec in POSITIONS if spec.kind == kind)
     model, sources = (language_model(position), 0) if family == "decoder" else (translator(position), 5)
     torch.compiler.reset()
     with torch.inference_mode():
-        compiled, eager = started(model, sources), started(model, sources)
+        if family == "beam":
+            function, options = beam_step, ()
+            compiled, eager = started_beams(model), started_beams(model)
+        else:
+            function, options = decode_step, (Filters.of(ROWS, VOCAB, likeliest=2),)
+            compiled, eager = started(model, sources), started(model, sources)
         counter = CompileCounterWithBackend("aot_eager")
-        step = torch.compile(decode_step, fullgraph=True, dynamic=False, backend=counter)
+        step = torch.compile(function, fullgraph=True, dynamic=False, backend=counter)
         for _ in range(4):
-            step(model, compiled, Filters.of(ROWS, VOCAB, likeliest=2))
-            decode_step(model, eager, Filters.of(ROWS, VOCAB, likeliest=2))
+            step(model, compiled, *options)
+            function(model, eager, *options)
             torch.testing.assert_close(compiled.results, eager.results)
-        assert compiled.cache.lengths.tolist() == [4, 4]
+        assert set(compiled.cache.lengths.tolist()) == {4}
         assert counter.frame_count == 1, f"{counter.frame_count} graphs"

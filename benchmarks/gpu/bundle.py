@@ -31,7 +31,9 @@ ROOT = Path(__file__).parents[2]
 LOCKS = ("requirements.lock", "requirements-dev.lock")
 PACKAGES = (
     "annotated-types", "num2words", "platformdirs", "pydantic", "pydantic-core", "typing-extensions",
-    "typing-inspection", "beartype", "fastapi", "gguf", "opentelemetry-api", "starlette", "uvicorn",  # of the tests
+    "typing-inspection",
+    # Of the tests:
+    "beartype", "fastapi", "gguf", "grimp", "import-linter", "opentelemetry-api", "sacremoses", "starlette", "uvicorn",
 )  # fmt: skip
 GLIBC = (17, 24, 27, 28, 31, 34)  # pip matches the minor version of a manylinux tag exactly
 LARGEST = 60 << 20  # bytes of the whole folder

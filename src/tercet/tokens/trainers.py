@@ -12,6 +12,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from tercet.config import UserError
+from tercet.limits import MOST_TOKEN_CHARACTERS
 from tercet.tokens.specs import BPE, Characters, Fields, KMers, Unigram, Words
 
 PAD, BOS, EOS, MASK, UNKNOWN = "<pad>", "<bos>", "<eos>", "<mask>", "<unk>"
@@ -72,7 +73,18 @@ def train_words(spec: Words, texts: Iterable[str]) -> tokenizers.Tokenizer:
         show_progress=False,
     )
     built.train_from_iterator(cut_words(texts, splitter, keep=0), trainer)
-    return built
+    return _without_long_words(built)
+
+
+def _without_long_words(built: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """The same tokenizer without the words that no file of a tokenizer may have; they are unknown then."""
+    structure = json.loads(built.to_str())
+    words = structure["model"]["vocab"]
+    kept = [word for word in sorted(words, key=words.__getitem__) if len(word) <= MOST_TOKEN_CHARACTERS]
+    if len(kept) == len(words):
+        return built
+    structure["model"]["vocab"] = {word: number for number, word in enumerate(kept)}
+    return tokenizers.Tokenizer.from_str(json.dumps(structure))
 
 
 def train_bpe(spec: BPE, texts: Iterable[str]) -> tokenizers.Tokenizer:
@@ -84,6 +96,7 @@ def train_bpe(spec: BPE, texts: Iterable[str]) -> tokenizers.Tokenizer:
         min_frequency=2,  # a pair seen once teaches nothing, and a small text need not fill the vocabulary
         special_tokens=[AddedToken(name, special=True) for name in special_tokens(spec)],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        max_token_length=MOST_TOKEN_CHARACTERS,
         show_progress=False,
     )
     built.train_from_iterator(cut_words(texts, splitter), trainer)
@@ -94,7 +107,7 @@ def train_unigram(spec: Unigram, texts: Iterable[str]) -> tokenizers.Tokenizer:
     """Learnt by the library, then put in order: its own, and the last digits of its scores, change from run to run.
 
     Raises:
-        UserError: where the text has more characters than the vocabulary has room for.
+        UserError: where the text has more characters than the vocabulary has room for, or repeats too few of them.
     """
     library = tokenizers.Tokenizer(models.Unigram())
     library.pre_tokenizer = splitter = pre_tokenizers.Split(Regex(CLASS_RUN), "isolated")
@@ -116,7 +129,12 @@ def train_unigram(spec: Unigram, texts: Iterable[str]) -> tokenizers.Tokenizer:
             "set tokenizer.vocab_size higher, or use the kind bpe"
         ) from None
     structure = json.loads(library.to_str())
-    learnt = {piece: round(score, 4) for piece, score in structure["model"]["vocab"][len(names) :]}
+    scores = structure["model"]["vocab"][len(names) :]
+    if any(score is None for _, score in scores):  # JSON for NaN: no piece but single characters
+        raise UserError(
+            "the text has too few different pieces to learn a unigram vocabulary; use the kind bpe or characters"
+        )
+    learnt = {piece: round(score, 4) for piece, score in scores}
     # Characters that earned no place come last, 0.0001 apart, in no certain order: they share the lowest score.
     lowest = min(learnt.values(), default=0.0)
     single = [piece for piece in learnt if len(piece) == 1]

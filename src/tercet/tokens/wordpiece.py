@@ -22,6 +22,7 @@ from tercet.tokens.trainers import LONGEST_WORD
 
 PAD, UNKNOWN, START, END, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 INSIDE = "##"
+MOST_WORD_CHARACTERS = 100  # BERT's: a longer word is unknown
 BATCH_WORDS = 10_000  # words that are handed to the library together
 
 
@@ -43,7 +44,7 @@ def train_wordpiece(spec: WordPiece, texts: Iterable[str]) -> tokenizers.Tokeniz
             {name: number for number, name in enumerate(names)},
             unk_token=UNKNOWN,
             continuing_subword_prefix=INSIDE,
-            max_input_chars_per_word=100,  # BERT's: a longer word is unknown
+            max_input_chars_per_word=MOST_WORD_CHARACTERS,
         )
     )
     built.normalizer, built.pre_tokenizer = normalizer, splitter
@@ -89,7 +90,7 @@ def _learn_pieces(counts: Counter[str], vocab_size: int) -> list[str]:
 
 
 def _repeat_words(counts: Counter[str]) -> Iterator[str]:
-    """Each word as often as it was counted: the library counts for itself."""
-    for word, count in sorted(counts.items()):
+    """Each word that is not unknown for its length, as often as it was counted: the library counts for itself."""
+    for word, count in sorted((word, count) for word, count in counts.items() if len(word) <= MOST_WORD_CHARACTERS):
         for start in range(0, count, BATCH_WORDS):
             yield f"{word} " * min(BATCH_WORDS, count - start)

@@ -1,0 +1,52 @@
+"""Text of one letter, or with a word that never ends, is learnt from, or rejected in one line."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tercet.config import UserError
+from tercet.limits import MOST_TOKEN_CHARACTERS
+from tercet.tokens import BPE, Characters, Tokenizer, Unigram, WordPiece, Words
+
+KINDS = [Characters(), Words(), BPE(vocab_size=300), Unigram(vocab_size=300), WordPiece(vocab_size=300)]
+
+
+def learn_and_save(spec: Any, text: str, folder: Path) -> Tokenizer | None:
+    """The tokenizer as its file has it; None if the text was rejected."""
+    try:
+        tokenizer = Tokenizer.train(spec, [text])
+    except UserError:
+        return None
+    tokenizer.save(folder / "tokenizer.json")
+    saved = Tokenizer.load(folder / "tokenizer.json")
+    assert saved.encode(text[:5000]) == tokenizer.encode(text[:5000])
+    return saved
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", KINDS, ids=lambda spec: spec.kind)
+@given(alphabet=st.sampled_from(["a", "ab", "ab ", "a\n", "01", "🙂a", "日"]), data=st.data())
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_few_characters(
+    spec: Any, alphabet: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    text = data.draw(st.text(alphabet, min_size=1, max_size=20)) * data.draw(st.sampled_from([1, 3, 50]))
+    learn_and_save(spec, text, tmp_path_factory.mktemp("few"))
+
+
+def test_a_letter_that_is_repeated_has_no_unigram_vocabulary() -> None:
+    with pytest.raises(UserError, match="too few different pieces to learn a unigram vocabulary; use the kind bpe"):
+        Tokenizer.train(Unigram(vocab_size=50), ["a" * 50])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", KINDS, ids=lambda spec: spec.kind)
+def test_a_word_without_an_end(spec: Any, tmp_path: Path) -> None:
+    text = "word other " + "x" * 9_000 + " word word other. " + "y" * 1_500 + " " + "y" * 1_500 + " word"
+    tokenizer = learn_and_save(spec, text, tmp_path)
+    assert tokenizer is not None
+    assert max(map(len, tokenizer.tokens(range(tokenizer.vocab_size)))) <= MOST_TOKEN_CHARACTERS
+    assert tokenizer.decode(tokenizer.encode("word other")) == "word other"

@@ -1,4 +1,4 @@
-"""What of a training step is compiled: each block in place, or on one GPU all from the embedding to the loss.
+"""Compilation of a training step: each block in place, or on one GPU all from the embedding to the loss.
 
 One graph fuses norms, residuals, embedding and loss with their neighbors, and has the fewest launches. Blocks are the
 unit where each is handled separately: if weights are gathered as a block is called, if its activations are computed
@@ -95,7 +95,7 @@ def _mark_sizes(batch: Any) -> None:
 
 
 def copy_gradients(model: torch.nn.Module) -> None:
-    """Move all gradients into memory of their own, where later backward passes add to them."""
+    """Copy all gradients into new memory, so that later backward passes add to them."""
     learnt = [p for p in model.parameters() if p.grad is not None]
     copies = cast(Any, torch)._foreach_mul([p.grad for p in learnt], 1.0)
     for parameter, copied in zip(learnt, copies, strict=True):
@@ -103,12 +103,13 @@ def copy_gradients(model: torch.nn.Module) -> None:
 
 
 def compile_in_place(model: AnyModel, *, sharded: bool = False) -> None:
-    """Compile each block; names stay as they are. Blocks are alike, so the first one's graph serves all. A few small
-    ones are compiled as the stack they make: to call each by itself takes a tenth of a step then
-    (docs/measurements/kernels.md). Not where each is called twice, its activations being worked out once more.
+    """Compile each block; names stay as they are.
+
+    Blocks are alike, so the first one's graph serves all. A few small ones are compiled as one stack, because their
+    calls would take a tenth of a step (docs/measurements/kernels.md), unless activations are computed twice.
 
     Args:
-        sharded: each block's weights are gathered as it is called.
+        sharded: If True, each block's weights are gathered as it is called.
     """
     for stack in stacks_of(model):
         small = all(sum(p.numel() for p in block.parameters()) <= SMALL for block in stack.blocks)

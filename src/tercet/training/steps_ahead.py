@@ -1,6 +1,6 @@
 """Batches of a step, built while the step before it trains, so that a GPU does not wait for them.
 
-A thread builds them, copies them into pinned memory and from there to the device, on a stream of its own. Order and
+A thread builds them, copies them into pinned memory and from there to the device, on a second stream. Order and
 content do not change: a batch is a function of (seed, step), and one that was built for larger micro-batches than the
 step now takes is built again. An error of the thread is raised in the step that needs its batch.
 """
@@ -30,7 +30,7 @@ class Copy(Protocol[Sent]):
 
 
 class CopyOnSideStream:
-    """Copies from pinned memory on a stream of its own, beside the step's kernels."""
+    """Copies from pinned memory on a second stream, while the step's kernels run."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.stream = device, torch.cuda.Stream(device)
@@ -51,7 +51,7 @@ class CopyOnSideStream:
 
 
 def copy_to(device: torch.device) -> CopyOnSideStream | None:
-    """Return how batches are copied to a device while it works; None for a device that does not compute on its own."""
+    """Return how batches are copied to a device while it works; None if copies need no stream."""
     return CopyOnSideStream(device) if device.type == "cuda" else None
 
 

@@ -4,18 +4,14 @@ import logging
 import warnings
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
 import pytorch_lightning as pl
-from pytorch_lightning.loggers import Logger
 from pytorch_lightning.strategies import Strategy
 
 from tercet.checkpoint import load_model
 from tercet.checkpoint.adapter import fill_adapter
-from tercet.checkpoint.card import without_folders
-from tercet.config import UserError, to_plain
 from tercet.models import AnyModel
 from tercet.training.arithmetic import MICRO_BATCH
 from tercet.training.checkpoint_io import CheckpointFolderIO
@@ -25,6 +21,7 @@ from tercet.training.compiling import Compiled, compiled_loss
 from tercet.training.datamodule import StepDataModule
 from tercet.training.interruption import Interruption
 from tercet.training.liveness import Liveness
+from tercet.training.loggers import make_loggers
 from tercet.training.machine import PRECISIONS, accelerator
 from tercet.training.metrics_logger import MetricsLogger
 from tercet.training.module import TrainingModule
@@ -121,7 +118,7 @@ def fit(
             precision=PRECISIONS[precision],
             deterministic=(spec.exact and accelerator(spec) == "cuda") or None,
             max_steps=steps,
-            logger=[metrics, *_loggers(recipe, out)],
+            logger=[metrics, *make_loggers(recipe, out)],
             callbacks=[interruption, liveness, StepActions(*actions)],
             plugins=cast(Any, [io, *([] if (environment := cluster_environment()) is None else [environment])]),
             default_root_dir=out,
@@ -156,37 +153,6 @@ def _strategy(recipe: Recipe, io: CheckpointFolderIO) -> str | Strategy:
 
         return ShardedStrategy(spec.data_parallel_size, spec.tensor_parallel_size, io, offload=spec.cpu_offload)
     return "ddp" if spec.world_size > 1 else "auto"
-
-
-def _loggers(recipe: Recipe, out: Path) -> list[Logger]:
-    loggers: list[Logger] = []
-    if recipe.logging.tensorboard:
-        _extra("tensorboard")
-        from pytorch_lightning.loggers import TensorBoardLogger
-
-        loggers.append(TensorBoardLogger(out, name=None, version="tensorboard"))
-    if recipe.logging.wandb != "none":
-        wandb = _extra("wandb")
-        from pytorch_lightning.loggers import WandbLogger
-
-        offline = recipe.logging.wandb == "offline"
-        settings = wandb.Settings(x_disable_stats=True, silent=True)
-        logger = WandbLogger(
-            name=out.name, id=out.name, save_dir=out, project=recipe.logging.wandb_project, offline=offline,
-            config=without_folders(to_plain(recipe)), resume="allow", settings=settings,
-        )  # fmt: skip
-        loggers.append(cast(Logger, logger))
-    return loggers
-
-
-def _extra(name: str) -> Any:
-    """An optional library; where it is absent, which extra to install."""
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"logging.{name} needs the package {error.name}; pip install 'tercet[{name}]', or leave it out"
-        ) from None
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from tercet.settings_yaml import write_yaml
 from tercet.storage import lock_folder, refusal, write_atomically
 from tercet.training.checkpoints import METRICS, Checkpoints
 from tercet.training.launch import as_launched
+from tercet.training.loggers import check_loggers
 from tercet.training.pretrained import load_pretrained_weights, pretrained_folder, save_copy
 from tercet.training.recipe import Recipe
 from tercet.training.run_changes import (
@@ -112,6 +113,7 @@ def train(
     if not restart:
         before, now, recipe = find()
     check_sources(recipe.data)
+    check_loggers(recipe.logging)
     keep_memory()
     with ExitStack() as stack:
         primary, begun = _is_primary(recipe), (out / RECIPE).exists() or (out / RECORD).exists()

@@ -1,0 +1,57 @@
+"""What a logger lacks is reported in one line before any data is read."""
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from tiny_runs import tiny_recipe
+
+from tercet.config import UserError
+from tercet.training import train
+from tercet.training.loggers import check_loggers, make_loggers
+from tercet.training.specs import LoggingSpec
+
+
+@pytest.mark.parametrize(("name", "value", "without"), [("wandb", "offline", "none"), ("tensorboard", True, "false")])
+def test_a_logger_that_is_not_installed(
+    name: str, value: Any, without: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    recipe = tiny_recipe(tmp_path, {"logging": {name: value}}, max_steps=1)
+    words = (
+        rf"logging\.{name} needs the package {name}; pip install 'tercet\[{name}\]', or --set logging.{name}={without}"
+    )
+    with pytest.raises(UserError, match=words):
+        train(recipe, tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("mode", "has_key"), [("online", False), ("online", True), ("offline", False), ("none", False)]
+)
+def test_writing_online_needs_a_key(mode: Any, has_key: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb = ModuleType("wandb")
+    wandb.__dict__["login"] = lambda *, prompt: has_key or prompt
+    wandb.__spec__ = object()  # type: ignore[assignment]
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    if mode == "online" and not has_key:
+        with pytest.raises(UserError, match="online needs a key: run `wandb login`"):
+            check_loggers(LoggingSpec(wandb=mode))
+    else:
+        check_loggers(LoggingSpec(wandb=mode))
+
+
+@pytest.mark.slow
+def test_a_service_that_refuses_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pytorch_lightning.loggers import WandbLogger
+
+    def refuse(self: object) -> None:
+        raise RuntimeError("401: the key is unknown\nand a long explanation")
+
+    pytest.importorskip("wandb")
+    monkeypatch.setattr(WandbLogger, "experiment", property(refuse))
+    recipe = tiny_recipe(tmp_path, {"logging": {"wandb": "offline"}}, max_steps=1)
+    with pytest.raises(UserError, match=r"^W&B: 401: the key is unknown; try again, or --set logging.wandb=none$"):
+        make_loggers(recipe, tmp_path)

@@ -246,7 +246,11 @@ def _cross_entropy_(
         gradient = scores.mul_(counts / sums)
         if smoothing:
             gradient.sub_(counts * (smoothing / scores.shape[1]))
-        gradient.scatter_add_(-1, target, counts * (smoothing - 1))
+        of_target = counts * (smoothing - 1)
+        if torch.compiler.is_compiling():  # a comparison is fused, a scatter would write all scores in float32
+            gradient.add_((torch.arange(scores.shape[1], device=target.device) == target) * of_target)
+        else:
+            gradient.scatter_add_(-1, target, of_target)
         if cap_gradient is not None:
             gradient.mul_(cap_gradient)
         logits.copy_(gradient)

@@ -217,10 +217,9 @@ def _train(
     from tercet.training.module import NonFiniteLoss
     from tercet.training.out_of_memory import OutOfMemory, is_out_of_memory, remedies
 
-    recipe, primary, compiled = task.recipe, _is_primary(task.recipe), record.compile
-    spec = recipe.training
+    recipe, spec, primary = task.recipe, task.recipe.training, _is_primary(task.recipe)
     arithmetic = describe_arithmetic(
-        accelerator=accelerator(spec), precision=record.precision, matmul=record.matmul, compiled=compiled != "never",
+        accelerator=accelerator(spec), precision=record.precision, matmul=record.matmul, compiled=record.compile != "never",
         ranks=1 if spec.exact else spec.world_size, micro=record.micro_batch,
     )  # fmt: skip
     if start.checkpoint is not None:
@@ -256,7 +255,7 @@ def _train(
         with matmul_precision(record.matmul):
             signal = fit(
                 task, model, out, start=start, checkpoints=checkpoints, arithmetic=arithmetic,
-                precision=record.precision, compiled=compiled, export=_export_to(task, out, record.changes),
+                precision=record.precision, compiled=record.compile, export=_export_to(task, out, record.changes),
                 save_record=save_record, save_micro_batch=save_micro_batch, exact=exact, quiet=quiet,
             )  # fmt: skip
     except NonFiniteLoss as error:
@@ -316,8 +315,7 @@ def _settle(
             measured = speed(task, model, precision=precision, compiled=compiled)
             task.plan = measured.plan(task.plan, spec)
             log(measured.describe(task.plan, spec), quiet)
-    parameters = sum(p.numel() for p in model.parameters())
-    learn = sum(p.numel() for p in trainable_parameters(model))
+    parameters, learn = (sum(p.numel() for p in some) for some in (model.parameters(), trainable_parameters(model)))
     learning = "" if learn == parameters else f" of which {learn:,} learn"
     described = f"{precision} by oneDNN" if (precision, matmul) == ("fp32", "medium") else precision
     log(f"{parameters:,} parameters{learning}, {task.describe()}, {task.plan.steps:,} steps; {described}, "

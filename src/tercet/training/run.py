@@ -219,8 +219,8 @@ def _train(
 
     recipe, spec, primary = task.recipe, task.recipe.training, _is_primary(task.recipe)
     arithmetic = describe_arithmetic(
-        accelerator=accelerator(spec), precision=record.precision, matmul=record.matmul, compiled=record.compile != "never",
-        ranks=1 if spec.exact else spec.world_size, micro=record.micro_batch,
+        accelerator=accelerator(spec), precision=record.precision, matmul=record.matmul, micro=record.micro_batch,
+        compiled=record.compile != "never", ranks=1 if spec.exact else spec.world_size,
     )  # fmt: skip
     if start.checkpoint is not None:
         check_checkpoint(start.checkpoint, model, recipe, fp16=record.precision == "fp16")

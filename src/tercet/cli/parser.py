@@ -16,6 +16,25 @@ class Mistake(Exception):
     """A command line that cannot be understood."""
 
 
+class _StoreOnce(argparse.Action):
+    """Stores the value of a flag that is given once: of two values the first would be dropped silently."""
+
+    _stored_in: argparse.Namespace | None = None
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        if option_string is not None:
+            if self._stored_in is namespace:
+                raise Mistake(f"{option_string} is given more than once; give it one value")
+            self._stored_in = namespace
+        setattr(namespace, self.dest, values)
+
+
 class Parser(argparse.ArgumentParser):
     """Raises `Mistake` where argparse would print its usage and exit; flags are never guessed from a beginning.
 
@@ -25,6 +44,8 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *, words_among_flags: bool = False, **settings: object) -> None:
         super().__init__(**{"allow_abbrev": False, **settings})  # type: ignore[arg-type]
         self._intermixed = words_among_flags
+        for name in (None, "store"):
+            self.register("action", name, _StoreOnce)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # type: ignore[reportIncompatibleMethodOverride]  # typeshed has overloads
         if not self._intermixed:

@@ -7,7 +7,6 @@ Results go to stdout, everything else to stderr.
 import argparse
 import errno
 import faulthandler
-import io
 import os
 import signal
 import sys
@@ -19,6 +18,7 @@ from types import FrameType, ModuleType
 from typing import NoReturn
 
 from tercet.cli.parser import Mistake, Parser, Verbs, dashed, did_you_mean
+from tercet.cli.streams import STDOUT, ClosedOutput, discard_output, open_streams
 from tercet.messages import one_line
 
 OUT_OF_MEMORY = (
@@ -69,21 +69,22 @@ def entry() -> NoReturn:
         # Threads of PyTorch that wait for each other spin, by default for so long that on a busy machine, where the
         # other one has no core, most time goes there.
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
-    with suppress(OSError, RuntimeError, ValueError):  # where there is no stderr
+    try:
+        open_streams()
+    except ClosedOutput as error:
+        sys.exit(_fail(error, 2))
+    with suppress(OSError, RuntimeError, ValueError):
         faulthandler.enable()  # a mapped file that another program cuts ends us by SIGBUS: say where
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a model may write what the terminal cannot show
-    code = main(sys.argv[1:])
-    with suppress(BrokenPipeError):
-        sys.stdout.flush()
-    sys.exit(code)
+    sys.exit(main(sys.argv[1:]))
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command; the exit code."""
     try:
-        code = run_command(list(arguments))
+        try:
+            code = run_command(list(arguments))
+        except SystemExit as ended:  # help was printed, or SIGTERM came
+            code = ended.code if isinstance(ended.code, int) else 0
         sys.stdout.flush()
         return code
     except Mistake as mistake:
@@ -92,14 +93,19 @@ def main(arguments: Sequence[str]) -> int:
         print("\ntercet: stopped", file=sys.stderr)
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        # Whoever read our output has left, as `head` does. Nothing more can be written, not even at exit.
-        _discard_stdout()
+        # Whoever read our output has left, as `head` does.
+        discard_output()
         return 128 + signal.SIGPIPE
     except Exception as error:
         from tercet.config import UserError
 
         if isinstance(error, UserError):
             return _fail(error, 2)
+        if isinstance(error, OSError) and error.filename == STDOUT:
+            discard_output()
+            return _fail(f"cannot write to {STDOUT}: {error.strerror}; send it to a file on a disk with room", 2)
+        if isinstance(error, FileNotFoundError) and error.filename is None and not _has_current_folder():
+            return _fail("the current folder was removed; change to another one", 2)
         if isinstance(error, OSError) and error.errno in OF_THE_SYSTEM and error.filename is not None:
             return _fail(
                 f"{error.filename}: {error.strerror}; see whether it is the right path, may be used, and has room",
@@ -171,9 +177,12 @@ def _out_of_memory(error: Exception) -> bool:
     )
 
 
-def _discard_stdout() -> None:
-    with suppress(OSError, ValueError):  # stdout is no file, as in a test
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _has_current_folder() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:

@@ -1,0 +1,122 @@
+"""Streams that are full or closed, a home or a folder that is missing: one line, or nothing, and never a traceback."""
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tercet.cli.main import VERBS, main
+
+FULL = Path("/dev/full")
+pytestmark = pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full here")
+
+# How a shell sets each condition before it starts the program.
+CONDITIONS: dict[str, str] = {
+    "output full": "exec >/dev/full",
+    "output closed": "exec >&-",
+    "errors full": "exec 2>/dev/full",
+    "errors closed": "exec 2>&-",
+    "both full": "exec >/dev/full 2>&1",
+    "both closed": "exec >&- 2>&-",
+    "input closed": "exec <&-",
+    "all closed": "exec <&- >&- 2>&-",
+    "no home": "unset HOME",
+    "missing home": "export HOME=/nonexistent/home",
+    "missing folder": "mkdir gone && cd gone && rmdir ../gone",
+    "missing temporary folder": "export TMPDIR=/nonexistent/tmp",
+}
+COMMANDS = [
+    "--help", "--version", "train --help", "recipes", "recipes demo", "data", "data look TEXT", "data TEXT",
+    "data prepare TEXT --recipe demo --out tokens", "inspect gpt2", "inspect RUN", "plan demo", "doctor",
+    "completion bash", "train demo --data TEXT --out new --set training.max_steps=2 --set task.sample_tokens=0",
+    "train RUN --more 1", "generate RUN --prompt a --max-new-tokens 5 --seed 1", "generate RUN --json --prompt a",
+    "chat RUN", "translate RUN --input TEXT", "fill RUN a", "embed RUN a", "search RUN a", "classify RUN a",
+    "evaluate RUN --data TEXT", "score RUN a", "compare demo --set training.max_steps=1,2 --out sweep --data TEXT",
+    "explore RUN --export page.html --text a", "serve RUN --port 99999", "plot RUN", "draw masks",
+    "convert RUN hf --to hf", "verify RUN", "report RUN", "watch none", "nothing",
+]  # fmt: skip
+
+
+def start(command: str, condition: str, folder: Path, run: Path | None = None) -> "subprocess.CompletedProcess[bytes]":
+    """What a program said that was started in `folder`."""
+    (folder / "text.txt").write_text("some words, and some more words. " * 60)
+    words = command.replace("RUN", str(run)).replace("TEXT", str(folder / "text.txt"))
+    program = f"{shlex.quote(sys.executable)} -m tercet {words}"
+    environment = {**os.environ, "TERCET_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1", "TERCET_KERNEL": "off"}
+    return subprocess.run(
+        ["/bin/sh", "-c", f"{condition}; exec {program}"], cwd=folder, env=environment, capture_output=True,
+        stdin=subprocess.DEVNULL, timeout=120, check=False,
+    )  # fmt: skip
+
+
+def check(done: "subprocess.CompletedProcess[bytes]", command: str, condition: str) -> None:
+    assert b"Traceback" not in done.stderr + done.stdout, (command, done.stderr[-2000:])
+    assert done.returncode in (0, 2), (command, done.returncode, done.stderr[-2000:])
+    if condition in ("output full", "output closed"):
+        errors = [line for line in done.stderr.splitlines() if line.startswith(b"tercet: error: ")]
+        assert done.returncode == 2, command
+        assert len(errors) == 1, (command, done.stderr)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("condition", "words"),
+    [
+        ("output full", b"tercet: error: cannot write to standard output: No space left on device; send it"),
+        ("output closed", b"tercet: error: standard output is closed; send it to a file or to /dev/null"),
+    ],
+)
+@pytest.mark.parametrize("command", ["--help", "recipes"])
+def test_results_that_cannot_be_written(command: str, condition: str, words: bytes, tmp_path: Path) -> None:
+    done = start(command, CONDITIONS[condition], tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith(words)
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("condition", ["errors full", "errors closed"])
+def test_notes_that_cannot_be_written_are_lost(condition: str, tmp_path: Path) -> None:
+    assert start("nothing", CONDITIONS[condition], tmp_path).returncode == 2
+    done = start("recipes", CONDITIONS[condition], tmp_path)
+    assert done.returncode == 0
+    assert b"demo" in done.stdout
+    assert done.stderr == b""
+
+
+@pytest.mark.slow
+def test_a_training_goes_on_if_its_progress_cannot_be_written(tmp_path: Path) -> None:
+    command = next(command for command in COMMANDS if command.startswith("train demo"))
+    assert start(command, CONDITIONS["errors full"], tmp_path).returncode == 0
+    assert (tmp_path / "new" / "last" / "model.safetensors").exists()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("streams")
+    (folder / "text.txt").write_text("some words, and some more words. " * 60)
+    settings = ("training.max_steps=1", "task.sample_tokens=0", "model.stack.n_layers=1", "model.stack.d_model=32")
+    flags = [word for setting in settings for word in ("--set", setting)]
+    assert (
+        main(["train", "demo", "--data", str(folder / "text.txt"), "--out", str(folder / "run"), "--quiet", *flags])
+        == 0
+    )
+    return folder / "run"
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_all_verbs_under_all_conditions(condition: str, run: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    for command in COMMANDS:
+        done = start(command, CONDITIONS[condition], tmp_path_factory.mktemp("at"), run)
+        check(done, command, condition)
+
+
+def test_each_verb_is_among_the_commands() -> None:
+    named = {command.split()[0] for command in COMMANDS}
+    assert set(VERBS) - named == {"demo"}  # which trains for a minute
+    assert len(COMMANDS) * len(CONDITIONS) >= 400

@@ -69,7 +69,7 @@ def check(done: "subprocess.CompletedProcess[bytes]", command: str, condition: s
         ("output closed", b"tercet: error: standard output is closed; send it to a file or to /dev/null"),
     ],
 )
-@pytest.mark.parametrize("command", ["--help", "recipes"])
+@pytest.mark.parametrize("command", ["train --help", "recipes"])
 def test_results_that_cannot_be_written(command: str, condition: str, words: bytes, tmp_path: Path) -> None:
     done = start(command, CONDITIONS[condition], tmp_path)
     assert done.returncode == 2

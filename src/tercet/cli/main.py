@@ -82,11 +82,9 @@ def main(arguments: Sequence[str]) -> int:
     """Run one command; the exit code."""
     try:
         try:
-            code = run_command(list(arguments))
-        except SystemExit as ended:  # help was printed, or SIGTERM came
-            code = ended.code if isinstance(ended.code, int) else 0
-        sys.stdout.flush()
-        return code
+            return run_command(list(arguments))
+        finally:  # also after the SystemExit that follows help
+            sys.stdout.flush()
     except Mistake as mistake:
         return _fail(mistake, 2)
     except KeyboardInterrupt:

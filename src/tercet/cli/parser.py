@@ -2,7 +2,6 @@
 
 import argparse
 import difflib
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -56,9 +55,6 @@ class Parser(argparse.ArgumentParser):
             return self.parse_known_intermixed_args(args, namespace)
         finally:
             self._intermixed = True
-
-    def _print_message(self, message: str, file: Any = None) -> None:
-        (file or sys.stdout).write(message)  # argparse would not say that it cannot be written
 
     def error(self, message: str) -> NoReturn:
         raise Mistake(f"{message}; see `{self.prog} --help`")

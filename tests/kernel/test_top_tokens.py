@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tercet.config import UserError
 from tercet.generation import Beam, beam_search
-from tercet.generation import beam as module
+from tercet.generation import beam_decoding as module
 from tercet.kernel import library, supports_scores, top_tokens
 from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
 

@@ -18,7 +18,7 @@ from types import FrameType, ModuleType
 from typing import NoReturn
 
 from tercet.cli.parser import Mistake, Parser, Verbs, dashed, did_you_mean
-from tercet.cli.streams import STDOUT, ClosedOutput, discard_output, open_streams
+from tercet.cli.streams import ClosedOutput, discard_output, has_output_failed, open_streams
 from tercet.messages import one_line
 
 OUT_OF_MEMORY = (
@@ -99,9 +99,9 @@ def main(arguments: Sequence[str]) -> int:
 
         if isinstance(error, UserError):
             return _fail(error, 2)
-        if isinstance(error, OSError) and error.filename == STDOUT:
+        if isinstance(error, OSError) and error.filename is None and has_output_failed():
             discard_output()
-            return _fail(f"cannot write to {STDOUT}: {error.strerror}; send it to a file on a disk with room", 2)
+            return _fail(f"cannot write to standard output: {error.strerror}; send it to a file on a disk with room", 2)
         if isinstance(error, FileNotFoundError) and error.filename is None and not _has_current_folder():
             return _fail("the current folder was removed; change to another one", 2)
         if isinstance(error, OSError) and error.errno in OF_THE_SYSTEM and error.filename is not None:

@@ -1,12 +1,10 @@
-"""The program's standard streams. What cannot be written to standard output is an error that names it; what cannot be
-written to standard error is lost, since failing to report is not failing to work."""
+"""The program's standard streams. What cannot be written to standard output is an error; what cannot be written to
+standard error is lost, since failing to report is not failing to work."""
 
 import io
 import os
 import sys
 from contextlib import suppress
-
-STDOUT = "standard output"
 
 
 class ClosedOutput(Exception):
@@ -14,7 +12,7 @@ class ClosedOutput(Exception):
 
 
 def open_streams() -> None:
-    """Replace the streams that Python opened.
+    """Make the streams that Python opened ready, and open those that are closed.
 
     Raises:
         ClosedOutput: If standard output is closed. A file opened later would take its place.
@@ -26,10 +24,18 @@ def open_streams() -> None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if sys.stderr is None:  # type: ignore[reportUnnecessaryComparison]  # else print would write to standard output
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-    sys.stderr = _wrap(_Notes(sys.stderr.fileno(), "w", closefd=False), sys.stderr.encoding, line_buffering=True)
+    # A model may write what the terminal cannot show.
+    notes, encoding = _buffer(sys.stderr.fileno()), sys.stderr.encoding
+    sys.stderr = _Notes(notes, encoding=encoding, errors="replace", line_buffering=True)
     if is_closed:
         raise ClosedOutput("standard output is closed; send it to a file or to /dev/null")
-    sys.stdout = _wrap(_Output(sys.stdout.fileno(), "w", closefd=False), sys.stdout.encoding)
+    output, encoding, is_terminal = _buffer(sys.stdout.fileno()), sys.stdout.encoding, sys.stdout.isatty()
+    sys.stdout = _Output(output, encoding=encoding, errors="replace", line_buffering=is_terminal)
+
+
+def has_output_failed() -> bool:
+    """Return whether something could not be written to standard output."""
+    return isinstance(sys.stdout, _Output) and sys.stdout.failed
 
 
 def discard_output() -> None:
@@ -38,22 +44,35 @@ def discard_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _wrap(raw: io.FileIO, encoding: str, *, line_buffering: bool = False) -> io.TextIOWrapper:
-    # A model may write what the terminal cannot show.
-    line_buffering = line_buffering or raw.isatty()
-    return io.TextIOWrapper(io.BufferedWriter(raw), encoding=encoding, errors="replace", line_buffering=line_buffering)
+def _buffer(descriptor: int) -> io.BufferedWriter:
+    return io.BufferedWriter(io.FileIO(descriptor, "w", closefd=False))
 
 
-class _Output(io.FileIO):
-    def write(self, data: object, /) -> int:
+# Both watch whole calls of `write`: a Ctrl-C within that of a raw file in Python would have its bytes written twice.
+class _Output(io.TextIOWrapper):
+    failed = False
+
+    def write(self, text: str, /) -> int:
         try:
-            return super().write(data)  # type: ignore[arg-type]
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, STDOUT) from None
+            return super().write(text)
+        except OSError:
+            self.failed = True
+            raise
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except OSError:
+            self.failed = True
+            raise
 
 
-class _Notes(io.FileIO):
-    def write(self, data: object, /) -> int:
+class _Notes(io.TextIOWrapper):
+    def write(self, text: str, /) -> int:
         with suppress(OSError):
-            return super().write(data)  # type: ignore[arg-type]
-        return memoryview(data).nbytes  # type: ignore[arg-type]
+            return super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            super().flush()

@@ -1,8 +1,8 @@
 """Compilation of a training step: each block in place, or on one GPU all from the embedding to the loss.
 
-One graph fuses norms, residuals, embedding and loss with their neighbors, and has the fewest launches. Blocks are the
-unit where each is handled separately: if weights are gathered as a block is called, if its activations are computed
-twice, or if gradients are exchanged while earlier blocks are still in their backward pass. On a CPU the loss is a
+One graph fuses norms, residuals, embedding and loss with their neighbors, and has the fewest launches. Each
+block is compiled separately if its weights are gathered as it is called, if its activations are computed twice, or if
+gradients are exchanged while earlier blocks are still in their backward pass. On a CPU the loss is a
 kernel, which is faster than a graph's.
 """
 
@@ -46,7 +46,7 @@ def compiled_loss(task: Task, model: AnyModel, device: str, how: Compiled) -> Lo
 
 
 def is_one_graph(spec: TrainingSpec, device: str) -> bool:
-    """Whether a compiled step is one graph from the embedding to the loss."""
+    """Return whether a compiled step is one graph from the embedding to the loss."""
     return device == "cuda" and spec.world_size == 1 and not spec.is_sharded and not spec.activation_checkpointing
 
 

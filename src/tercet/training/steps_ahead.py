@@ -18,7 +18,7 @@ Sent = TypeVar("Sent")
 
 
 class Copy(Protocol[Sent]):
-    """How batches reach the device."""
+    """A way to copy batches to the device."""
 
     def send(self, batches: list[Any]) -> Sent:
         """Begin to copy; called in the thread."""

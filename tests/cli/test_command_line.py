@@ -263,7 +263,8 @@ def test_sigterm_ends_with_143_and_lets_temporary_files_be_removed(tmp_path: Pat
 import sys, time, tempfile
 from tercet.cli import main, recipes
 def run(args):
-    with tempfile.TemporaryDirectory(dir={str(tmp_path)!r}):
+    with tempfile.TemporaryDirectory(dir={str(tmp_path)!r}) as folder:
+        open(folder + "/in", "w").close()
         time.sleep(60)
 recipes.run = run
 sys.argv = ["tercet", "recipes"]
@@ -271,7 +272,7 @@ main.entry()
 """
     process = subprocess.Popen([sys.executable, "-c", words])
     for _ in range(500):
-        if list(tmp_path.iterdir()):
+        if list(tmp_path.glob("*/in")):
             break
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)

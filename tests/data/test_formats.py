@@ -130,7 +130,7 @@ def test_a_folder_reads_all_text_and_counts_the_rest(
     (other / "in.txt").write_text("linked")
     (folder / "link").symlink_to("../other")
     (folder / "sub" / "back").symlink_to("..")  # a link to a folder above it
-    read = ["D.TXT", "a.txt", "b.log", "c.rst", "e", "sub/f.Py"]
+    read = ["D.TXT", "a.txt", "b.log", "c.rst", "d.json.txt", "e", "sub/f.Py"]
     for name in read:
         (folder / name).write_text(f"text of {name}")
     for name in ("x.html", "y.HTML", "z.png", ".hidden.txt"):

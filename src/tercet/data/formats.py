@@ -54,8 +54,17 @@ def is_gzip(path: Path) -> bool:
 
 def uncompressed_suffix(path: Path) -> str:
     """Return the ending of a file before it was compressed: in lower case, and the usual one of its format."""
-    suffix = (Path(path.stem).suffix if is_gzip(path) else path.suffix).lower()
+    suffix = _uncompressed_ending(path)
     return ALIASES.get(suffix, suffix)
+
+
+def is_json(path: Path) -> bool:
+    """Whether a file is named as JSON, which may be an array, an object a line, or the settings of some program."""
+    return _uncompressed_ending(path) == ".json"
+
+
+def _uncompressed_ending(path: Path) -> str:
+    return (Path(path.stem).suffix if is_gzip(path) else path.suffix).lower()
 
 
 def check_readable(path: Path, encoding: str) -> None:

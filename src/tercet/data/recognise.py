@@ -142,9 +142,7 @@ def _read_fields(path: Path, encoding: str) -> frozenset[str]:
     if suffix == ".jsonl":
         return frozenset(_first_object(path, encoding))
     first = next(_first_lines(path, encoding), "") if suffix in TABLE_SUFFIXES else ""
-    return frozenset(
-        column_names(first, suffix) if first else ()
-    )  # of a broken table whoever reads it says what is wrong
+    return frozenset(column_names(first, suffix) if first else ())
 
 
 def _first_object(path: Path, encoding: str) -> dict[str, object]:

@@ -36,6 +36,7 @@ from tercet.data.formats import (
     TEXT_SUFFIXES,
     check_readable,
     is_gzip,
+    is_json,
     is_text_without_ending,
     uncompressed_suffix,
 )
@@ -147,7 +148,7 @@ class DocumentFiles:
     def _is_readable(self, path: Path) -> bool:
         if not path.is_file():
             return False
-        if {".json"} & {suffix.lower() for suffix in path.suffixes[-2:]}:  # others are settings of some program
+        if is_json(path):
             return holds_array(path)
         return uncompressed_suffix(path) in SUFFIXES or is_text_without_ending(path, self.encoding)
 

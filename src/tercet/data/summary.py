@@ -18,7 +18,7 @@ from tercet.data.conversation_corpus import find_conversations
 from tercet.data.conversations import ROLES, ConversationFile, no_answer_error
 from tercet.data.datasets import find_text
 from tercet.data.fasta import SUFFIXES as SEQUENCES
-from tercet.data.formats import is_gzip, uncompressed_suffix
+from tercet.data.formats import is_gzip, is_json, uncompressed_suffix
 from tercet.data.id_files import ARRAYS, IdFile
 from tercet.data.invalid_bytes import InvalidBytes, InvalidPlace, find_invalid_bytes
 from tercet.data.label_datasets import find_labels
@@ -384,6 +384,6 @@ def _format(source: str, keys: str, columns: str) -> str:
         return "a named dataset"
     suffix = uncompressed_suffix(path)
     packed = ", gzip" if is_gzip(path) else ""
-    name = "JSON" if ".json" in path.suffixes else FORMATS.get(suffix, "text")
+    name = "JSON" if is_json(path) else FORMATS.get(suffix, "text")
     named = columns if suffix in (".csv", ".tsv", ".parquet") else keys if suffix in (".jsonl", ".bin") else ""
     return f"{name}{f', {named}' if named else ''}{packed}"

@@ -51,7 +51,7 @@ FLAGS = {
     "classify": ["--input", "--text-field", "--scores", "--json", "--batch-tokens", "--device"],
     "score": [
         "--source", "--target", "--encoding", "--input", "--text-field", "--within-word", "--json", "--batch-tokens",
-        "--device",
+        "--quantize", "--device",
     ],
     "compare": ["--vary", "--seeds", "--set", "--data", "--out", "--json", "--quiet", "--device"],
     "inspect": ["--prompt", "--target", "--top", "--ablate", "--heads", "--attribution", "--at", "--json"],

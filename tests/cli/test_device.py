@@ -43,3 +43,4 @@ def test_a_gpu_writes_in_bfloat16_by_default(monkeypatch: pytest.MonkeyPatch) ->
     assert placed(monkeypatch, "cuda", "int8") == (torch.bfloat16, torch.int8)
     assert placed(monkeypatch, "cuda", "none") == (torch.float32, torch.float32)
     assert placed(monkeypatch, "cuda", None, family="encoder-only") == (torch.float32, torch.float32)
+    assert placed(monkeypatch, "cuda", "bf16", family="encoder-only") == (torch.bfloat16, torch.bfloat16)

@@ -1,58 +1,66 @@
 """How often texts through an encoder wait for a GPU: once, when all batches have been launched."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
 from small_encoders import TEXTS, encoder, tokenizer
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from tercet.encoding import batches, classify, embed
+from simulated_gpu import GPUTensor, numbers_in, simulated_gpu
+from tercet.encoding import classify, embed, fill, pseudo_scores, tag
 from tercet.models import Classifier
 
-
-class HostReads(TorchDispatchMode):
-    """Counts the operations that take numbers from the device; those of the tensors' moves are counted apart."""
-
-    READS = ("_local_scalar_dense", "nonzero", "is_nonzero", "masked_select", "equal")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += func.overloadpacket.__name__ in self.READS
-        return func(*args, **(kwargs or {}))
+WORDS = tokenizer()
+LABELS = {"texts": Classifier(labels=("a", "b")), "tokens": Classifier(labels=("a", "b"), over="tokens")}
+FEW = TEXTS[:5]
+MANY = [*FEW, *(f"the {text}" for text in FEW)]
 
 
-@pytest.mark.parametrize("task", ["embed", "classify"])
-def test_batches_are_launched_without_a_wait_between_them(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = tokenizer()
-    model = encoder(words.vocab_size, classifier=Classifier(labels=("a", "b")))
-    function: Callable[..., Any] = embed if task == "embed" else classify
-    events: list[str] = []
-    hidden, wait = model.hidden, batches.wait_for_copies
-    monkeypatch.setattr(model, "hidden", lambda *args, **options: (events.append("batch"), hidden(*args, **options))[1])
-    monkeypatch.setattr(batches, "wait_for_copies", lambda device: (events.append("wait"), wait(device))[1])
-    reads: list[int] = []
-    read = batches.map_by_length
-    monkeypatch.setattr(batches, "map_by_length", lambda *args: counted(reads, lambda: read(*args)))
-    function(model, words, TEXTS, batch_tokens=16)
-    assert events[-1] == "wait"
-    assert events[:-1] == ["batch"] * (len(events) - 1)
-    assert len(events) > 4
-    assert reads == [0]
+def masked(texts: Sequence[str]) -> list[str]:
+    return [f"{text} [MASK] sat [MASK]" for text in texts]
 
 
-def counted(reads: list[int], work: Callable[[], Any]) -> Any:
-    with HostReads() as mode:
-        result = work()
-    reads.append(mode.count)
-    return result
+VERBS: dict[str, Callable[[Any, Sequence[str]], Any]] = {
+    "embed": lambda model, texts: embed(model, WORDS, texts, batch_tokens=16).vectors.tolist(),
+    "classify": lambda model, texts: classify(model, WORDS, texts, batch_tokens=16),
+    "tag": lambda model, texts: [
+        text.tags for text in tag(model, WORDS, [text.split() for text in texts], batch_tokens=16)
+    ],
+    "fill": lambda model, texts: fill(model, WORDS, masked(texts), batch_tokens=32),
+    "fill words": lambda model, texts: fill(model, WORDS, masked(texts), only=["cat", "unbelievable"], batch_tokens=64),
+    "score": lambda model, texts: pseudo_scores(model, WORDS, texts, within_word=True, batch_tokens=128),
+}
 
 
-def test_a_read_would_be_noticed() -> None:
-    reads: list[int] = []
-    counted(reads, lambda: bool(torch.ones(3).all()))
-    assert reads == [1]
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", VERBS)
+def test_batches_are_launched_without_a_wait_between_them(verb: str) -> None:
+    model = encoder(WORDS.vocab_size, classifier=LABELS["tokens" if verb == "tag" else "texts"])
+    expected = numbers_in(VERBS[verb](model, MANY))
+    batches: list[int] = []
+    hidden = model.hidden
+    model.hidden = lambda *args, **options: (batches.append(1), hidden(*args, **options))[1]
+    with simulated_gpu(model) as waits:
+        VERBS[verb](model, FEW)
+        n_few = len(batches)
+        assert waits == ["synchronize"]
+        waits.clear()
+        answers = VERBS[verb](model, MANY)
+        assert waits == ["synchronize"]
+    assert len(batches) - n_few > n_few > 1
+    assert len(expected) >= len(MANY)
+    assert numbers_in(answers) == pytest.approx(expected, rel=1e-4, abs=1e-5)
+
+
+def test_a_wait_would_be_noticed() -> None:
+    with simulated_gpu() as waits:
+        x = GPUTensor(torch.tensor([1.0, 0.0]))
+        for work in (lambda: x[x > 0], lambda: bool((x > 0).all()), x.tolist, x.cpu, lambda: (x > 0).nonzero()):
+            waits.clear()
+            work()
+            assert waits
+        with pytest.raises(AssertionError, match="add has a tensor of the CPU"):
+            x + torch.ones(2)
+        with pytest.raises(AssertionError, match="not pinned"):
+            torch.tensor([1], device=x.device)

@@ -34,8 +34,8 @@ def add_quantize(add: Callable[..., Any], *, on_gpu: str = "bf16") -> None:
 def place(model: "AnyModel", device: "torch.device", narrow: str | None) -> None:
     """Move a model to the device that uses it, and keep its weights in fewer bits if wanted.
 
-    On a GPU a model that writes computes in bfloat16 unless `narrow` is "none"; its int8 weights are then widened to
-    bfloat16 in each pass. Encoders keep their precision there by default.
+    On a GPU with fewer bits everything is computed in bfloat16, to which int8 weights are widened in each pass. The
+    default there is "bf16" for a model that writes; an encoder keeps its precision.
 
     Args:
         model: The model.
@@ -47,11 +47,12 @@ def place(model: "AnyModel", device: "torch.device", narrow: str | None) -> None
     from tercet.nn import quantize
 
     model.to(device)
-    writes = model.spec.family != "encoder-only"
-    if device.type == "cuda" and writes and narrow != "none" and torch.cuda.is_bf16_supported():
+    in_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    if narrow is None and in_bf16 and model.spec.family != "encoder-only":
+        narrow = "bf16"
+    if in_bf16 and narrow in ("bf16", "int8"):
         model.to(torch.bfloat16)
-        narrow = "int8" if narrow == "int8" else None
-    if narrow == "bf16" or narrow == "int8":
+    if narrow == "int8" or (narrow == "bf16" and not in_bf16):
         quantize(model, narrow)
 
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tercet.cli.device import add_device, pick
+from tercet.cli.device import add_device, add_quantize, pick, place
 from tercet.cli.lines import take_pool
 from tercet.cli.parser import Verbs
 from tercet.cli.texts import POOL, add_batches, add_input, add_text, read_texts, tell_cut
@@ -44,6 +44,7 @@ def register(verbs: Verbs, summary: str) -> None:
         "--within-word", action="store_true", help="with a token, hide those to its right in the same word too"
     )
     add_batches(parser.add_argument)
+    add_quantize(parser.add_argument, on_gpu="none")
     add_device(parser)
 
 
@@ -78,7 +79,8 @@ def _pairs(args: argparse.Namespace) -> int:
     files = pair_files(with_languages(spec, trained), spec.source, spec.target)
     for _ in files.pairs():
         pass  # files that do not match are reported before anything is written
-    model, pairs, cut = trained.model.to(device), files.pairs(), 0
+    place(trained.model, device, args.quantize or "none")
+    model, pairs, cut = trained.model, files.pairs(), 0
     while batch := take_pool(pairs, PAIRS_AT_ONCE, "".join):
         scores = score_pairs(
             model, trained.tokenizer, batch, source_tokenizer=trained.source_tokenizer, batch_tokens=args.batch_tokens
@@ -117,7 +119,8 @@ def _texts(args: argparse.Namespace) -> int:
         trained = load_model(args.run)
         if "translate" in trained.verbs:
             raise UserError(f"{args.run} is {trained.kind}, which scores pairs: give --source FILE --target FILE")
-        model, cut = trained.require("fill").model.to(device), 0
+        model, cut = trained.require("fill").model, 0
+        place(model, device, args.quantize or "none")
         pool = 1 if args.input is None and sys.stdin.isatty() else POOL
         while batch := [line.text for line in take_pool(texts, pool, lambda text: text.text)]:
             scores = pseudo_scores(

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+import torch
+from jaxtyping import Shaped
 from torch import Tensor
 
 from tercet.config import UserError
@@ -15,7 +17,7 @@ from tercet.data.batching import BATCH_TOKENS, map_by_length
 from tercet.models import EncoderOnly
 from tercet.models.inference import inference_mode
 from tercet.objectives import pad_rows
-from tercet.objectives.batch import wait_for_copies
+from tercet.objectives.batch import to_device, wait_for_copies
 from tercet.tokens import Tokenizer
 
 Answer = TypeVar("Answer")
@@ -73,6 +75,12 @@ def frame_rows(tokenizer: Tokenizer, texts: Sequence[list[int]], *, max_len: int
         raise ValueError(f"max_len={max_len} leaves no room for a token between bos and eos; it must be at least 3")
     room = max_len - 2
     return Encoded(rows=[[bos, *ids[:room], eos] for ids in texts], cut=[len(ids) > room for ids in texts])
+
+
+def pick_places(table: Shaped[Tensor, "B T D"], places: Sequence[tuple[int, int]]) -> Shaped[Tensor, "N D"]:
+    """The vectors at (row, position) places, without a wait for a GPU."""
+    rows, positions = to_device(torch.tensor(places, dtype=torch.long).view(-1, 2), table.device).unbind(1)
+    return table[rows, positions]
 
 
 def map_hidden(

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from tercet.config import UserError
 from tercet.data import encode_words
 from tercet.data.batching import BATCH_TOKENS
-from tercet.encoding.batches import HiddenBatch, encode_texts, frame_rows, map_hidden
+from tercet.encoding.batches import HiddenBatch, encode_texts, frame_rows, map_hidden, pick_places
 from tercet.messages import shorten
 from tercet.models import Classifier, EncoderOnly
 from tercet.notebook import MOST_CHARACTERS, Summary, html_table, note, probability_table
@@ -167,15 +166,13 @@ def tag(
         for (_, firsts), row in zip(words, rows, strict=True)
     ]
 
-    def probabilities(batch: HiddenBatch) -> list[list[list[float] | None]]:
-        p = model.classify(batch.hidden, batch.token_mask).softmax(-1).cpu()  # (B, T, L)
-        words_of_rows = list[list[list[float] | None]]()
-        for slot, number in enumerate(batch.numbers):
-            in_order = iter(
-                p[slot, torch.tensor([h for h in heads[number] if h is not None], dtype=torch.long)].tolist()
-            )
-            words_of_rows.append([None if head is None else next(in_order) for head in heads[number]])
-        return words_of_rows
+    seen = [[head for head in row if head is not None] for row in heads]
+
+    def probabilities(batch: HiddenBatch) -> tuple[Tensor, ...]:
+        """Of each row the probabilities (words, L) of the words that the model reads."""
+        p = model.classify(batch.hidden, batch.token_mask).softmax(-1)  # (B, T, L)
+        places = [(slot, head) for slot, number in enumerate(batch.numbers) for head in seen[number]]
+        return to_host(pick_places(p, places)).split([len(seen[number]) for number in batch.numbers])
 
     predictions = map_hidden(
         model, [len(row) for row in rows], rows.__getitem__, probabilities,
@@ -184,10 +181,12 @@ def tag(
     return [
         Tagged(
             words=tuple(sentence),
-            tags=tuple(None if p is None else _classified(labels, p, cut) for p in row),
+            tags=tuple(None if head is None else _classified(labels, next(in_order), cut) for head in row),
             truncated=cut,
         )
-        for sentence, row, cut in zip(sentences, predictions, encoded.cut, strict=True)
+        for sentence, row, in_order, cut in zip(
+            sentences, heads, (iter(p.tolist()) for p in predictions), encoded.cut, strict=True
+        )
     ]
 
 

@@ -11,14 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from tercet.data.batching import BATCH_TOKENS
-from tercet.encoding.batches import HiddenBatch, map_hidden
+from tercet.encoding.batches import HiddenBatch, map_hidden, pick_places
 from tercet.encoding.masked_text import MaskedText, require_mask_id
 from tercet.messages import shorten
 from tercet.models import EncoderOnly
 from tercet.notebook import MOST_CHARACTERS, Summary, html_table, note
 from tercet.objectives import split_logits, target_logprobs
+from tercet.objectives.batch import to_device, to_host
 from tercet.tokens import Tokenizer
 
 TOP = 5
@@ -113,21 +115,19 @@ def _likeliest(
 ) -> list[Masks]:
     unknown = [] if tokenizer.unk_id is None else [tokenizer.unk_id]
     never = {*tokenizer.special_ids, *unknown, *range(tokenizer.vocab_size, model.vocab_size)}
-    forbidden = torch.tensor(sorted(never), dtype=torch.long)
+    forbidden = to_device(torch.tensor(sorted(never), dtype=torch.long), model.embedding.weight.device)
     n = min(top, model.vocab_size - len(never))
 
-    def best_tokens(batch: HiddenBatch) -> list[list[tuple[list[float], list[int]]]]:
-        indices = [
-            (slot, position) for slot, number in enumerate(batch.numbers) for position in texts[number].positions
+    def best_tokens(batch: HiddenBatch) -> list[tuple[Tensor, Tensor]]:
+        """Of each text the probabilities (masks, n) and the ids of its masks' likeliest tokens."""
+        places = [(slot, position) for slot, number in enumerate(batch.numbers) for position in texts[number].positions]
+        best = [
+            logits.softmax(-1).index_fill(1, forbidden, -1.0).topk(n)
+            for _, logits in split_logits(model, pick_places(batch.hidden, places))
         ]
-        slots, positions = torch.tensor(indices, device=batch.hidden.device).unbind(1)
-        pairs = list[tuple[list[float], list[int]]]()
-        for _, logits in split_logits(model, batch.hidden[slots, positions]):
-            p = logits.softmax(-1)  # (n, V)
-            values, ids = p.index_fill(1, forbidden.to(p.device), -1.0).topk(n)
-            pairs += zip(values.tolist(), ids.tolist(), strict=True)
-        in_order = iter(pairs)
-        return [[next(in_order) for _ in texts[number].positions] for number in batch.numbers]
+        values, ids = (to_host(torch.cat(parts)) for parts in zip(*best, strict=True))
+        counts = [len(texts[number].positions) for number in batch.numbers]
+        return list(zip(values.split(counts), ids.split(counts), strict=True))
 
     def candidates(text: MaskedText, number: int, values: list[float], ids: list[int]) -> tuple[Candidate, ...]:
         return tuple(
@@ -140,8 +140,11 @@ def _likeliest(
         pad=tokenizer.pad_id, batch_tokens=batch_tokens,
     )  # fmt: skip
     return [
-        tuple(candidates(text, number, *best) for number, best in enumerate(masks))
-        for text, masks in zip(texts, predictions, strict=True)
+        tuple(
+            candidates(text, number, *best)
+            for number, best in enumerate(zip(values.tolist(), ids.tolist(), strict=True))
+        )
+        for text, (values, ids) in zip(texts, predictions, strict=True)
     ]
 
 
@@ -182,16 +185,20 @@ def _words(
     rows = list(targets_of_row)
     row_targets = [sorted(targets) for targets in targets_of_row.values()]
 
-    def logprobs(batch: HiddenBatch) -> list[dict[tuple[int, int], float]]:
-        indices = [(slot, *target) for slot, number in enumerate(batch.numbers) for target in row_targets[number]]
-        slots, positions, targets = torch.tensor(indices, device=batch.hidden.device).unbind(1)
-        in_order = iter(target_logprobs(model, batch.hidden[slots, positions], targets).tolist())
-        return [{target: next(in_order) for target in row_targets[number]} for number in batch.numbers]
+    def logprobs(batch: HiddenBatch) -> tuple[Tensor, ...]:
+        """Of each row ln p of its targets."""
+        targets = [(slot, *target) for slot, number in enumerate(batch.numbers) for target in row_targets[number]]
+        states = pick_places(batch.hidden, [(slot, position) for slot, position, _ in targets])
+        of_targets = target_logprobs(model, states, torch.tensor([token for _, _, token in targets]))
+        return to_host(of_targets).split([len(row_targets[number]) for number in batch.numbers])
 
     answers = map_hidden(
         model, [len(row) for row in rows], rows.__getitem__, logprobs, pad=tokenizer.pad_id, batch_tokens=batch_tokens
     )
-    logprobs_of_row = dict(zip(rows, answers, strict=True))
+    logprobs_of_row = {
+        row: dict(zip(targets, answer.tolist(), strict=True))
+        for row, targets, answer in zip(rows, row_targets, answers, strict=True)
+    }
 
     def candidates(text: MaskedText, number: int, by_pieces: dict[tuple[int, ...], str]) -> tuple[Candidate, ...]:
         scored = list[Candidate]()

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from tercet.data.batching import BATCH_TOKENS
-from tercet.encoding.batches import Encoded, HiddenBatch, encode_texts, map_hidden
+from tercet.encoding.batches import Encoded, HiddenBatch, encode_texts, map_hidden, pick_places
 from tercet.encoding.masked_text import require_mask_id
 from tercet.models import EncoderOnly
 from tercet.objectives import target_logprobs
+from tercet.objectives.batch import to_host
 from tercet.tokens import Tokenizer
 
 
@@ -92,17 +94,17 @@ def _logprobs(
         hidden[position : ends[number][position]] = mask_id
         return hidden.tolist()
 
-    def logprobs(batch: HiddenBatch) -> list[float]:
+    def logprobs(batch: HiddenBatch) -> tuple[Tensor, ...]:
         in_batch = [passes[index] for index in batch.numbers]
-        device = batch.hidden.device
-        positions = torch.tensor([position for _, position in in_batch], device=device)
-        targets = torch.tensor([int(rows[number][position]) for number, position in in_batch], device=device)
-        states = batch.hidden[torch.arange(len(in_batch), device=device), positions]  # (B, D)
-        return target_logprobs(model, states, targets).tolist()
+        states = pick_places(batch.hidden, [(slot, position) for slot, (_, position) in enumerate(in_batch)])  # (B, D)
+        targets = torch.tensor([int(rows[number][position]) for number, position in in_batch])
+        return to_host(target_logprobs(model, states, targets)).split(1)
 
     lengths = [len(rows[number]) for number, _ in passes]
     flat = map_hidden(model, lengths, row, logprobs, pad=tokenizer.pad_id, batch_tokens=batch_tokens)
-    parts = np.split(np.array(flat, dtype=np.float64), np.cumsum([len(row) - 2 for row in rows])[:-1])
+    parts = np.split(
+        torch.cat([torch.zeros(0), *flat]).double().numpy(), np.cumsum([len(row) - 2 for row in rows])[:-1]
+    )
     return parts if rows else []
 
 

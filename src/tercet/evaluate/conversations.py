@@ -16,11 +16,11 @@ from rich.table import Table
 from tercet.config import UserError
 from tercet.data import Conversations, conversation_rows
 from tercet.data.batching import BATCH_TOKENS, batch_by_length
+from tercet.evaluate.language import read_logprobs
 from tercet.generation.sampling import DIVERGED
 from tercet.models import DecoderOnly
-from tercet.models.inference import inference_mode
 from tercet.notebook import Summary, rich_html
-from tercet.objectives import causal_logprobs, collate_windows, move_batch
+from tercet.objectives import collate_windows
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -63,11 +63,12 @@ def score_conversations(
         raise UserError(f"no conversation has an answer within the {model.max_len} tokens that the model takes")
     lengths = conversations.lengths[rows] - 1
     total, tokens = torch.zeros((), dtype=torch.float64), 0
-    for numbers in batch_by_length(np.minimum(lengths, model.max_len), batch_tokens):
-        # What fills a row up stands to the right, where a causal model does not look.
-        batch = collate_windows(conversation_rows(conversations, rows[numbers], max_len=model.max_len, pad=0))
-        with inference_mode(model.modules()):
-            logprobs = causal_logprobs(model, move_batch(batch, model)).cpu().double()  # (targets,)
+    # What fills a row up stands to the right, where a causal model does not look.
+    batches = (
+        collate_windows(conversation_rows(conversations, rows[numbers], max_len=model.max_len, pad=0))
+        for numbers in batch_by_length(np.minimum(lengths, model.max_len), batch_tokens)
+    )
+    for _, logprobs in read_logprobs(model, batches):
         total, tokens = total + logprobs.sum(), tokens + len(logprobs)
     if not bool(total.isfinite()):
         raise UserError(DIVERGED)

@@ -4,14 +4,16 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from tercet.config import UserError
-from tercet.data import Labelled, labelled_rows
+from tercet.data import Labelled, LabelRows, labelled_rows
 from tercet.data.batching import batch_by_length
 from tercet.generation.sampling import DIVERGED
 from tercet.models import Classifier, EncoderOnly
 from tercet.models.inference import inference_mode
 from tercet.objectives import IGNORED, collate_labels, label_logits, move_batch
+from tercet.objectives.batch import read_late
 from tercet.spec import ProblemType
 from tercet.tokens import Tokenizer
 
@@ -63,11 +65,16 @@ def read_logits(
         raise UserError("the tokenizer has no token for the beginning or the end: train one for an encoder")
     special = {"bos": bos, "eos": eos, "pad": tokenizer.pad_id or 0}
     lengths = np.minimum(labelled.lengths + 2, model.max_len)
-    for numbers in batch_by_length(lengths, batch_tokens):
-        rows = labelled_rows(labelled, np.array(numbers), max_len=model.max_len, **special)
-        batch = collate_labels(rows, model.spec.classifier)
-        with inference_mode(model.modules()):
-            logits = label_logits(model, move_batch(batch, model)).cpu()  # (N, L)
+
+    def launched() -> Iterator[tuple[LabelRows, Tensor]]:
+        for numbers in batch_by_length(lengths, batch_tokens):
+            rows = labelled_rows(labelled, np.array(numbers), max_len=model.max_len, **special)
+            batch = collate_labels(rows, model.spec.classifier)
+            with inference_mode(model.modules()):
+                logits = label_logits(model, move_batch(batch, model))  # (N, L)
+            yield rows, logits
+
+    for rows, logits in read_late(launched()):
         targets = rows.targets.flatten() if labelled.over == "tokens" else rows.targets
         counted = logits[torch.from_numpy(targets != IGNORED)] if targets.dtype == np.int64 else logits
         if not bool(torch.isfinite(counted).all()):

@@ -5,18 +5,20 @@ another size to rounding.
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import torch
 from rich.progress import track
+from torch import Tensor
 
 from tercet.data import Windows
 from tercet.data.batching import BATCH_TOKENS
 from tercet.evaluate.scores import LanguageScores
 from tercet.models import DecoderOnly
 from tercet.models.inference import inference_mode
-from tercet.objectives import IGNORED, CausalBatch, causal_logprobs, collate_windows, move_batch
+from tercet.objectives import IGNORED, CausalBatch, causal_logprobs, collate_windows
+from tercet.objectives.batch import read_late
 
 
 def score(
@@ -56,13 +58,10 @@ def score(
     special = torch.tensor(sorted(special_ids), dtype=torch.long)
     nats = text_nats = torch.zeros((), dtype=torch.float64)
     tokens = 0
-    for start in starts:
-        batch = collate_windows(windows.batch(np.arange(start, min(start + at_once, len(windows)))))
+    batches = (collate_windows(windows.batch(np.arange(start, min(start + at_once, len(windows))))) for start in starts)
+    for batch, logprobs in read_logprobs(model, batches):
         targets = batch.targets.flatten()
         targets = targets[targets != IGNORED]
-        _check(model, batch)
-        with inference_mode(model.modules()):
-            logprobs = causal_logprobs(model, move_batch(batch, model)).cpu().double()  # (targets,)
         nats = nats - logprobs.sum()
         text_nats = text_nats - logprobs[~torch.isin(targets, special)].sum()
         tokens += len(targets)
@@ -74,6 +73,24 @@ def score(
         context=context,
         stride=stride or context,
     )
+
+
+def read_logprobs(model: DecoderOnly, batches: Iterable[CausalBatch]) -> Iterator[tuple[CausalBatch, Tensor]]:
+    """Yield each batch with ln p of its targets (N,), in float64 on the CPU; a GPU is then at the next batch.
+
+    Raises:
+        ValueError: If the model does not have an id.
+    """
+
+    def launched() -> Iterator[tuple[CausalBatch, Tensor]]:
+        for batch in batches:
+            _check(model, batch)
+            with inference_mode(model.modules()):
+                logprobs = causal_logprobs(model, batch)
+            yield batch, logprobs
+
+    for batch, logprobs in read_late(launched()):
+        yield batch, logprobs.double()
 
 
 def _check(model: DecoderOnly, batch: CausalBatch) -> None:

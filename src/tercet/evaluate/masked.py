@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from tercet.config import UserError
@@ -37,6 +38,7 @@ from tercet.objectives import (
     token_logprobs,
     unmaskable_ids,
 )
+from tercet.objectives.batch import read_late
 from tercet.tokens import Tokenizer
 
 COUNTED_AT_ONCE = 1 << 22
@@ -122,13 +124,13 @@ def score_masked(
     nats = entropy = torch.zeros((), dtype=torch.float64)
     right = frequent = n_tokens = n_candidates = 0
     at_once = max(1, batch_tokens // model.max_len)
-    for start in range(0, some, at_once):
-        batch = masked_windows(blocks, windows[start : start + at_once], tokenizer, masking, seed=seed)
-        used = batch.targets != IGNORED
-        batch = batch._replace(positions=batch.positions[used], targets=batch.targets[used])
-        logprobs, guesses = _predict(model, batch)
+    batches = (
+        masked_windows(blocks, windows[start : start + at_once], tokenizer, masking, seed=seed)
+        for start in range(0, some, at_once)
+    )
+    for batch, (logprobs, hits) in read_late(_predict(model, batch) for batch in batches):
         nats, entropy = nats - logprobs.sum(), entropy + unigram[batch.targets].sum()
-        right += int((guesses == batch.targets).sum())
+        right += int(hits.sum())
         frequent += int((batch.targets == commonest).sum())
         n_tokens += len(batch.targets)
         seen = counts[batch.inputs.numpy()] > 0  # the tokens of the text that are not hidden
@@ -203,12 +205,14 @@ def pseudo_perplexity(
     return math.inf if mean > 700 else math.exp(mean)
 
 
-def _predict(model: EncoderOnly, batch: MaskedBatch) -> tuple[Tensor, Tensor]:
-    """Of each target (N,) ln p in float64, and the token found likeliest, on the CPU."""
-    batch = move_batch(batch, model)
-    logprobs, guesses = list[Tensor](), list[Tensor]()
+def _predict(model: EncoderOnly, batch: MaskedBatch) -> tuple[MaskedBatch, Float[Tensor, "2 N"]]:
+    """The batch without IGNORED targets; of each target ln p, and 1 if it is the likeliest token, else 0."""
+    used = batch.targets != IGNORED
+    batch = batch._replace(positions=batch.positions[used], targets=batch.targets[used])
+    moved, answers = move_batch(batch, model), list[Tensor]()
     with inference_mode(model.modules()):
-        for rows, logits in split_logits(model, masked_states(model, batch)):
-            logprobs.append(token_logprobs(logits, batch.targets[rows]))
-            guesses.append(logits.argmax(-1))
-    return torch.cat(logprobs).cpu().double(), torch.cat(guesses).cpu()
+        for rows, logits in split_logits(model, masked_states(model, moved)):
+            targets = moved.targets[rows]
+            hits = logits.argmax(-1) == targets
+            answers.append(torch.stack((token_logprobs(logits, targets).double(), hits.double())))
+    return batch, torch.cat(answers, dim=-1)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from tercet.config import UserError
 from tercet.data.batching import map_by_length
@@ -19,7 +20,10 @@ from tercet.generation.translate import encode_sources
 from tercet.models import EncoderDecoder
 from tercet.models.inference import inference_mode
 from tercet.objectives import IGNORED, PairBatch, pad_rows, seq2seq_logprobs
+from tercet.objectives.batch import to_host, wait_for_copies
 from tercet.tokens import Tokenizer
+
+HOST = torch.device("cpu")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,24 +71,27 @@ def score_pairs(
     targets = [[*ids.tolist(), eos] for ids in tokenizer.encode_batch([target.strip() for _, target in pairs])]
     cut = [was_cut or len(target) > most for was_cut, target in zip(cut, targets, strict=True)]
     targets = [target[:most] for target in targets]
-    device = device_of(model)
 
-    def logprobs(numbers: list[int]) -> list[float]:
-        """ln p of each target, the sum of its tokens'."""
-        source, source_mask = pad_rows([sources[number] for number in numbers], device)
-        inputs, _ = pad_rows([[bos, *targets[number][:-1]] for number in numbers], device)
-        wanted, real = pad_rows([targets[number] for number in numbers], device)
+    def logprobs(numbers: list[int]) -> tuple[Tensor, ...]:
+        """ln p of each target's tokens, on their way to the host."""
+        source, source_mask = pad_rows([sources[number] for number in numbers], HOST)
+        inputs, _ = pad_rows([[bos, *targets[number][:-1]] for number in numbers], HOST)
+        wanted, real = pad_rows([targets[number] for number in numbers], HOST)
         with inference_mode(model.modules()):
             batch = PairBatch(source, source_mask, inputs, wanted.masked_fill(~real, IGNORED))
-            of_tokens = seq2seq_logprobs(model, batch).cpu().double()  # (N,)
-        row = real.nonzero()[:, 0].cpu()
-        sums = torch.zeros(len(numbers), dtype=torch.float64).index_add(0, row, of_tokens)
-        if not bool(sums.isfinite().all()):
-            raise UserError(DIVERGED)
-        return sums.tolist()
+            of_tokens = to_host(seq2seq_logprobs(model, batch))  # (N,)
+        return of_tokens.split([len(targets[number]) for number in numbers])
 
     lengths = [max(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
+    of_pairs = map_by_length(logprobs, lengths, batch_tokens)
+    wait_for_copies(device_of(model))
+    tokens = torch.tensor([len(target) for target in targets], dtype=torch.long)
+    row = torch.arange(len(targets)).repeat_interleave(tokens)
+    of_tokens = torch.cat([torch.zeros(0), *of_pairs]).double()
+    sums = torch.zeros(len(targets), dtype=torch.float64).index_add(0, row, of_tokens)
+    if not bool(sums.isfinite().all()):
+        raise UserError(DIVERGED)
     return [
         PairScore(logprob=total, tokens=len(target), truncated=was_cut)
-        for total, target, was_cut in zip(map_by_length(logprobs, lengths, batch_tokens), targets, cut, strict=True)
+        for total, target, was_cut in zip(sums.tolist(), targets, cut, strict=True)
     ]

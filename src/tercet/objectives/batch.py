@@ -1,6 +1,6 @@
 """Rows as a batch of tensors, where the model is."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -8,6 +8,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 Batch = TypeVar("Batch", bound=tuple[Any, ...])
+Label = TypeVar("Label")
 
 
 def pad_rows(
@@ -36,8 +37,37 @@ def wait_for_copies(device: torch.device) -> None:
         torch.cuda.current_stream(device).synchronize()
 
 
+def read_late(launched: Iterable[tuple[Label, Tensor]]) -> Iterator[tuple[Label, Tensor]]:
+    """Yield each tensor on the host, with its label, once the next one has been launched: so a GPU never waits.
+
+    Args:
+        launched: Tensors of batches, each of which is launched when it is asked for.
+    """
+    pending: tuple[Label, _Copy] | None = None
+    for label, tensor in launched:
+        previous, pending = pending, (label, _Copy(tensor))
+        if previous is not None:
+            yield previous[0], previous[1].wait()
+    if pending is not None:
+        yield pending[0], pending[1].wait()
+
+
+class _Copy:
+    """A tensor on its way to the host."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = to_host(tensor)
+        self._event = torch.cuda.current_stream(tensor.device).record_event() if tensor.is_cuda else None
+
+    def wait(self) -> Tensor:
+        """Return the tensor once it is there."""
+        if self._event is not None:
+            self._event.synchronize()
+        return self._tensor
+
+
 def move_batch(batch: Batch, model: nn.Module) -> Batch:
-    """A batch, which is a named tuple of tensors, where the model's first parameter is."""
+    """Copy a batch, which is a named tuple of tensors, to the model's device, without waiting for a GPU."""
     device = next(model.parameters()).device
     build: type[Any] = type(batch)
-    return build(*(None if part is None else part.to(device) for part in batch))
+    return build(*(None if part is None else to_device(part, device) for part in batch))

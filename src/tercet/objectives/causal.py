@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tercet.data import TokenRows
 from tercet.models import DecoderOnly
+from tercet.objectives.batch import move_batch
 from tercet.objectives.likelihood import negative_log_likelihood
 from tercet.objectives.logprobs import target_logprobs
 from tercet.objectives.loss import IGNORED, Loss
@@ -57,8 +58,12 @@ def causal_loss(model: DecoderOnly, batch: CausalBatch, *, smoothing: float = 0.
 
 
 def causal_logprobs(model: DecoderOnly, batch: CausalBatch) -> Float[Tensor, " N"]:
-    """ln p of each target that is not IGNORED, in the order of the rows, in float32."""
-    return target_logprobs(model, _hidden(model, batch), batch.targets)
+    """ln p of each target that is not IGNORED, in the order of the rows, in float32.
+
+    Args:
+        batch: On the CPU; it is copied to the model's device.
+    """
+    return target_logprobs(model, _hidden(model, move_batch(batch, model)), batch.targets)
 
 
 def _hidden(model: DecoderOnly, batch: CausalBatch) -> Float[Tensor, "B T D"]:

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tercet.models import AnyModel
+from tercet.objectives.batch import to_device
 from tercet.objectives.loss import IGNORED
 
 LOGITS_AT_ONCE = 1 << 24  # 64 MiB of float32, whatever the vocabulary
@@ -33,10 +34,16 @@ def split_logits(model: AnyModel, hidden: Float[Tensor, "N D"]) -> Iterator[tupl
 
 
 def target_logprobs(model: AnyModel, hidden: Float[Tensor, "*B D"], targets: Int[Tensor, "*B"]) -> Float[Tensor, " N"]:
-    """ln p of each target that is not IGNORED, in the order of the rows, in float32."""
-    counts = targets != IGNORED
-    hidden, targets = hidden[counts], targets[counts]  # (N, D), (N,)
-    return torch.cat([token_logprobs(logits, targets[rows]) for rows, logits in split_logits(model, hidden)])
+    """ln p of each target that is not IGNORED, in the order of the rows, in float32.
+
+    Args:
+        targets: On the CPU, where those that count are found: their number on a GPU would have to be waited for.
+    """
+    flat = targets.flatten()
+    positions = (flat != IGNORED).nonzero().squeeze(1)  # (N,)
+    ids = to_device(flat[positions], hidden.device)
+    states = hidden.flatten(0, -2).index_select(0, to_device(positions, hidden.device))  # (N, D)
+    return torch.cat([token_logprobs(logits, ids[rows]) for rows, logits in split_logits(model, states)])
 
 
 def likeliest_tokens(model: AnyModel, hidden: Float[Tensor, "N D"]) -> Int[Tensor, " N"]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tercet.data import PairRows
 from tercet.models import EncoderDecoder
+from tercet.objectives.batch import move_batch
 from tercet.objectives.likelihood import negative_log_likelihood
 from tercet.objectives.logprobs import target_logprobs
 from tercet.objectives.loss import IGNORED, Loss
@@ -42,8 +43,12 @@ def seq2seq_loss(model: EncoderDecoder, batch: PairBatch, *, smoothing: float = 
 
 
 def seq2seq_logprobs(model: EncoderDecoder, batch: PairBatch) -> Float[Tensor, " N"]:
-    """ln p of each target that is not IGNORED, in the order of the rows, in float32."""
-    return target_logprobs(model, _hidden(model, batch), batch.targets)
+    """ln p of each target that is not IGNORED, in the order of the rows, in float32.
+
+    Args:
+        batch: On the CPU; it is copied to the model's device.
+    """
+    return target_logprobs(model, _hidden(model, move_batch(batch, model)), batch.targets)
 
 
 def _hidden(model: EncoderDecoder, batch: PairBatch) -> Float[Tensor, "B T D"]:

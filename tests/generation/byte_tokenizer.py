@@ -34,7 +34,7 @@ class ByteTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         return b"".join(self.vocabulary[id] for id in ids if id != self.eos_id).decode(errors="replace")
 
-    def stream(self, *, after_text: bool = False) -> "ByteStream":
+    def stream(self, *, after: Sequence[int] = ()) -> "ByteStream":
         return ByteStream(self.vocabulary)
 
 

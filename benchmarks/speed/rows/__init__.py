@@ -4,7 +4,6 @@ from benchmarks.speed.row import Row
 from benchmarks.speed.rows.beam import BEAM
 from benchmarks.speed.rows.bert import BERT
 from benchmarks.speed.rows.gpt import GPT
-from benchmarks.speed.rows.gpu_beam import BEAM_ON_GPU
 from benchmarks.speed.rows.gpu_decoding import DECODING
 from benchmarks.speed.rows.gpu_encoding import ENCODING
 from benchmarks.speed.rows.gpu_training import TRAINING
@@ -18,8 +17,8 @@ ROWS: dict[str, Row] = {
     row.name: row for row in (*GPT, BERT, TRANSLATION, *GREEDY, BEAM, *START_UP, TOKENISING, LOADING)
 }
 
-_gpu = {row.name: row for row in (*TRAINING, *DECODING, *ENCODING, BEAM_ON_GPU)}
+_gpu = {row.name: row for row in (*TRAINING, *DECODING, *ENCODING)}
 GPU_ROWS: dict[str, Row] = {
     name: _gpu[name]
-    for name in ("gpt-124m", "greedy-1", "greedy-32", "gpt-baby", "bert", "translation", "serving", "embed", "beam")
+    for name in ("gpt-124m", "greedy-1", "greedy-32", "gpt-baby", "bert", "translation", "serving", "embed")
 }

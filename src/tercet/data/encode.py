@@ -1,11 +1,12 @@
 """From documents, or from ids that were made elsewhere, to one file of ids.
 
-Each document is ended by eos where there is one, and begun by bos where tokens are masked.
+Each document is ended by eos where there is one. It begins with the ids that open a text for its tokenizer (a Llama's
+bos), as in generation, or with bos where tokens are masked.
 """
 
 from array import array
 from collections.abc import Iterator
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -15,10 +16,14 @@ from rich.progress import Progress
 from tercet.config import UserError
 from tercet.data.cache import chunk_items, id_dtype
 from tercet.data.id_files import IdFile
-from tercet.data.sources import DocumentSource
+from tercet.data.sources import DocumentSource, TextPiece
 from tercet.data.splitting import hash_bytes
 from tercet.tokens import Tokenizer
 from tercet.tokens.sequences import beyond_error
+
+CUT_REACH = 4096  # characters before the end of a piece, in which a better place to cut is looked for
+CUT_TRIES = 64  # such places
+CUT_CONTEXT = 256  # characters on either side: the ids at a place do not depend on what is further away
 
 
 class SupportsWrite(Protocol):
@@ -86,6 +91,9 @@ def encode_pieces(
 ) -> Iterator[EncodedPiece]:
     """All documents of a source, piece by piece.
 
+    The ids of a document's pieces, joined, are those of the whole: a tokenizer that puts a space before every text puts
+    none before a piece, and what it would join across the end of a piece goes to the next one.
+
     Args:
         skip: so many pieces are left out, and not tokenised either.
         characters: of text that is tokenised together.
@@ -93,16 +101,66 @@ def encode_pieces(
     if isinstance(source, IdFile):
         yield from islice(_cut_blocks(source, tokenizer), skip, None)
         return
-    pieces = islice(source.pieces(), skip, None)
+    pieces = _cut_exactly(source.pieces(), tokenizer, skip)
     for chunk in chunk_items(pieces, lambda piece: len(piece.text), characters):
-        for piece, ids in zip(chunk, tokenizer.encode_batch([piece.text for piece in chunk]), strict=True):
+        texts, continued = [piece.text for piece in chunk], [piece.continues for piece in chunk]
+        for piece, ids in zip(chunk, tokenizer.encode_batch(texts, continued=continued), strict=True):
             text = piece.text.encode()
             yield EncodedPiece(ids, len(text), piece.last, hash_bytes(text))
 
 
+class _Part(NamedTuple):
+    """A part of a document, which `continues` another part or begins the document."""
+
+    text: str
+    last: bool
+    continues: bool
+
+
+def _cut_exactly(pieces: Iterator[TextPiece], tokenizer: Tokenizer, skip: int) -> Iterator[_Part]:
+    """The pieces from number `skip` on, cut where the tokenizer joins nothing: at their ends, or soon before."""
+    before = None  # the previous piece, and how much of it goes to this one
+    for number, (piece, following) in enumerate(pairwise(chain(pieces, [None]))):
+        assert piece is not None
+        carried, continues = before or ("", False)
+        end = len(piece.text)
+        if not piece.last and following is not None and number >= skip - 1:
+            end = _find_exact_cut(piece.text, following.text, tokenizer)
+        before = None if piece.last else (piece.text[end:], True)
+        if number >= skip:
+            yield _Part(carried + piece.text[:end], piece.last, continues)
+
+
+def _find_exact_cut(text: str, following: str, tokenizer: Tokenizer) -> int:
+    """Where to cut `text` so that both sides have the ids of the whole; its end if there is no such place near it."""
+    if not tokenizer.uses_library:
+        return len(text)
+    nearby = range(len(text) - 1, max(0, len(text) - CUT_REACH), -1)
+    breaks = (place for place in nearby if text[place - 1].isspace() != text[place].isspace())
+    for place in islice(chain([len(text)], breaks), CUT_TRIES):
+        left = text[max(0, place - CUT_CONTEXT) : place]
+        right = text[place : place + CUT_CONTEXT] + following[: max(0, place + CUT_CONTEXT - len(text))]
+        whole, *parts = tokenizer.encode_batch([left + right, left, right], continued=[True] * 3)
+        if np.array_equal(whole, np.concatenate(parts)):
+            return place
+    return len(text)
+
+
 def beginning_ids(tokenizer: Tokenizer) -> list[int]:
-    """What stands before each document: bos for a model that fills masks, which reads a text between bos and eos."""
+    """What stands before each document: what opens a text for its tokenizer, else bos for a model that fills masks."""
+    if tokenizer.opening:
+        return list(tokenizer.opening)
     return [] if tokenizer.mask_id is None or tokenizer.bos_id is None else [tokenizer.bos_id]
+
+
+def encoding_key(tokenizer: Tokenizer) -> list[Any]:
+    """What the ids of documents depend on besides the tokenizer's hash; empty if they are as the first caches had them.
+
+    The opening of a text, the space that no piece gets, and the roles that a folder gives are not in those.
+    """
+    beginning, changed = beginning_ids(tokenizer), sorted(tokenizer.changed_roles.items())
+    later = [["opening", *tokenizer.opening], ["prefix", tokenizer.adds_prefix], ["roles", *changed]]
+    return (["bos"] if beginning else []) + [part for part in later if any(part[1:])]
 
 
 def check_ids(source: DocumentSource | IdFile, tokenizer: Tokenizer) -> None:
@@ -112,7 +170,7 @@ def check_ids(source: DocumentSource | IdFile, tokenizer: Tokenizer) -> None:
 
 
 class DocumentWriter:
-    """The documents that are written so far; what begins with bos already, or ends with eos, gets no second one.
+    """The documents that are written so far; what has its beginning already, or ends with eos, gets no second one.
 
     Attributes:
         ends: position in the file at which each ends, and 0 before the first.
@@ -130,7 +188,7 @@ class DocumentWriter:
     ) -> None:
         """With `last` a document goes on here, of which this was the last id so far."""
         self._file, self._dtype = file, dtype or id_dtype(tokenizer)
-        self._bos, self._eos = next(iter(beginning_ids(tokenizer)), None), tokenizer.eos_id
+        self._beginning, self._eos = np.array(beginning_ids(tokenizer), dtype=self._dtype), tokenizer.eos_id
         self.ends, self.sizes, self.last = array("q", [0]), array("q"), last
         self.written = self._size = 0
 
@@ -150,8 +208,8 @@ class DocumentWriter:
 
     def write(self, ids: np.ndarray[Any, Any], n_bytes: int) -> None:
         """The next ids of a document, and how many bytes they stand for."""
-        if self._bos is not None and not self.is_open and not (len(ids) and ids[0] == self._bos):
-            self._append(np.array([self._bos]))
+        if not self.is_open and not np.array_equal(ids[: len(self._beginning)], self._beginning):
+            self._append(self._beginning)
         self._append(ids)
         self._size += n_bytes
         if len(ids):

@@ -27,7 +27,7 @@ from tercet.data.cache import (
 )
 from tercet.data.corpus import Corpus
 from tercet.data.datasets import find_text
-from tercet.data.encode import beginning_ids, check_ids, encode_source
+from tercet.data.encode import check_ids, encode_source, encoding_key
 from tercet.data.formats import describe_left_out
 from tercet.data.id_files import IdFile
 from tercet.data.prepared import is_prepared, prepared_corpus
@@ -72,12 +72,12 @@ def prepare(
         )
         if tokenizer.prefix_space:  # each piece of a document would get a space, and a continuation lose one
             raise UserError("prefix_space is for sentence pairs, not for running text; leave it out of data.tokenizer")
-        bos_key = ["bos"] if beginning_ids(tokenizer) else []
         # Corpora of documents that were divided before equal ones went together have another key.
         together = ["equal documents together"] if isinstance(spec.validation, Documents) else []
         key = digest(
-            FORMAT, content, settings, to_plain(spec.validation), tokenizer.hash, sys.byteorder, *bos_key, *together
-        )
+            FORMAT, content, settings, to_plain(spec.validation), tokenizer.hash, sys.byteorder,
+            *encoding_key(tokenizer), *together,
+        )  # fmt: skip
         folder = cache_dir() / "corpora" / key[:32]
         if not is_complete(folder):
             _hint_at_lines(source)
@@ -150,7 +150,7 @@ def _write(
             held_bytes = int(held_sizes.sum())
         case Tail(fraction=fraction):
             starts, held_starts = split_tail(folder, starts, dtype, fraction)
-            held_bytes = _count_bytes(folder / "validation.bin", tokenizer)
+            held_bytes = _count_bytes(folder / "validation.bin", tokenizer, held_starts)
             text_bytes -= held_bytes
         case Documents(fraction=fraction):
             (starts, held_starts), moved = split_documents(
@@ -170,8 +170,11 @@ def _write(
     write_meta(folder, meta)
 
 
-def _count_bytes(path: Path, tokenizer: Tokenizer) -> int:
+def _count_bytes(path: Path, tokenizer: Tokenizer, starts: np.ndarray) -> int:
+    """The UTF-8 bytes of the text; if a document loses the space that was put before it, each document by itself."""
     ids = np.memmap(path, id_dtype(tokenizer), mode="r")
+    if tokenizer.adds_prefix:
+        return sum(tokenizer.count_bytes(document) for document in np.split(ids, starts[1:]))
     return sum(
         tokenizer.count_bytes(ids[start : start + CHUNK_CHARACTERS]) for start in range(0, len(ids), CHUNK_CHARACTERS)
     )

@@ -162,25 +162,30 @@ class Windows:
         stride: int | None = None,
         *,
         document_starts: np.ndarray | None = None,
+        whole_documents: bool = False,
     ) -> None:
-        """`ids` (N,); with `document_starts` the batches number the documents."""
+        """`ids` (N,); with `document_starts` the batches number the documents.
+
+        With `whole_documents` no window cuts a document that fits into one, so that each is read from its first token.
+        """
         _check_length(length)
         if stride is not None and not 1 <= stride <= length:
             raise ValueError(f"stride={stride} must be from 1 to length={length}, or targets would be left out")
         if len(ids) < 2:
             raise UserError(f"the data has {len(ids)} tokens, so there is nothing to predict; give more text")
         self._ids, self._starts = np.asarray(ids), document_starts
-        self._length, self._stride = length, stride or length
+        self._length = length
+        starts = document_starts if whole_documents else None
+        self._first, self._ends = _cut_windows(len(ids), length, stride or length, starts)
 
     def __len__(self) -> int:
-        beyond_first = max(0, len(self._ids) - 1 - self._length)
-        return 1 + -(-beyond_first // self._stride)
+        return len(self._first)
 
     def batch(self, numbers: np.ndarray) -> TokenRows:
         """Windows `numbers` (B,), counted from the start of the ids."""
-        positions = (numbers * self._stride)[:, None] + np.arange(self._length + 1)
-        real = positions < len(self._ids)
-        scored_before = np.where(numbers > 0, (numbers - 1) * self._stride + self._length, 0)
+        positions = self._first[numbers][:, None] + np.arange(self._length + 1)
+        real = positions < self._ends[numbers][:, None]
+        scored_before = np.where(numbers > 0, self._ends[numbers - 1] - 1, 0)
         tokens = np.where(real, self._ids[np.where(real, positions, 0)].astype(np.int64), 0)
         documents = None if self._starts is None else _document_numbers(self._starts, positions)
         return TokenRows(tokens=tokens, mask=real & (positions > scored_before[:, None]), documents=documents)
@@ -211,6 +216,24 @@ class Blocks:
         tokens = np.where(real, self._ids[np.where(real, positions, 0)].astype(np.int64), self._pad_id)
         documents = None if self._starts is None else _document_numbers(self._starts, positions)
         return TokenRows(tokens=tokens, mask=None if real.all() else real, documents=documents)
+
+
+def _cut_windows(
+    n_ids: int, length: int, stride: int, document_starts: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where each window begins, and the end of what it scores."""
+    if document_starts is None:
+        first = np.arange(1 + -(-max(0, n_ids - 1 - length) // stride), dtype=np.int64) * stride
+        return first, np.minimum(first + length + 1, n_ids)
+    starts, ends, start = list[int](), list[int](), 0
+    while not ends or ends[-1] < n_ids:
+        end = min(start + length + 1, n_ids)
+        last = int(document_starts[np.searchsorted(document_starts, end, side="right") - 1])
+        fits = end < n_ids and last > start  # one document ends here at least, so the last begins the next window
+        starts.append(start)
+        ends.append(last if fits else end)
+        start = last if fits else start + stride
+    return np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64)
 
 
 def _document_numbers(starts: np.ndarray, positions: np.ndarray) -> np.ndarray:

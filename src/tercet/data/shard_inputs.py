@@ -13,6 +13,7 @@ from typing import Any, Literal
 from tercet.config import UserError, to_plain
 from tercet.data.cache import TRAINING_BYTES, digest
 from tercet.data.datasets import DATASETS, find_text
+from tercet.data.encode import encoding_key
 from tercet.data.id_files import IdFile
 from tercet.data.sources import DocumentFiles, DocumentSource
 from tercet.data.specs import HeldOut, TextSpec
@@ -92,7 +93,8 @@ def digest_inputs(
     """
     named = [[each.key, each.size, each.side] for each in inputs]
     settings = [spec.file_settings, to_plain(spec.validation), shard_tokens, to_plain(learnt_by)]
-    return digest("shards", FORMAT, named, settings, tokenizer.hash)
+    later = [part for part in encoding_key(tokenizer) if part != "bos"]  # which the hash has told from the first
+    return digest("shards", FORMAT, named, settings, tokenizer.hash, *later)
 
 
 def sample_texts(spec: TextSpec, inputs: Sequence[Input]) -> Iterator[str]:

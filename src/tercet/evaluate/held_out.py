@@ -22,6 +22,7 @@ import torch
 from tercet.checkpoint import Trained, load_model, read_spec
 from tercet.config import UserError
 from tercet.data import Corpus
+from tercet.data.encode import beginning_ids
 from tercet.encoding.pseudo import pseudo_scores
 from tercet.evaluate.tasks import evaluation_of
 from tercet.evaluate.tasks.evaluation import HeldOutScores
@@ -98,9 +99,10 @@ def _ends_with(documents: Sequence[str], end: Sequence[str]) -> bool:
 
 
 def _encoded(corpus: Corpus, documents: Sequence[str]) -> Corpus:
-    """The corpus with these documents for its validation part, each ended by eos where there is one."""
-    eos = [] if corpus.tokenizer.eos_id is None else [corpus.tokenizer.eos_id]
-    parts = [np.append(ids, eos).astype(corpus.validation.dtype) for ids in corpus.tokenizer.encode_batch(documents)]
+    """The corpus with these documents for its validation part, as its own documents are begun and ended."""
+    tokenizer, dtype = corpus.tokenizer, corpus.validation.dtype
+    beginning, eos = beginning_ids(tokenizer), [] if tokenizer.eos_id is None else [tokenizer.eos_id]
+    parts = [np.concatenate([beginning, ids, eos]).astype(dtype) for ids in tokenizer.encode_batch(documents)]
     starts = np.cumsum([0, *map(len, parts)])[:-1].astype(np.int64)
     return replace(corpus, validation=np.concatenate(parts), validation_documents=starts)
 

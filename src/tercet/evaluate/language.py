@@ -29,6 +29,7 @@ def score(
     special_ids: frozenset[int] = frozenset(),
     stride: int | None = None,
     document_starts: np.ndarray | None = None,
+    whole_documents: bool = False,
     batch_tokens: int = BATCH_TOKENS,
     progress: bool = False,
 ) -> LanguageScores:
@@ -40,6 +41,7 @@ def score(
         stride: how far apart windows of the model's context begin: the context by default; smaller is slower, and lets
             every target but those of the first window see at least context - stride tokens.
         document_starts: the model sees each document by itself, for one that was trained so.
+        whole_documents: no document that fits into a window is cut, so that each is read behind what opens it.
         batch_tokens: tokens read at once.
         progress: show a bar on stderr, where that is a terminal.
 
@@ -50,7 +52,7 @@ def score(
         UserError: for fewer than two tokens.
     """
     context = model.max_len
-    windows = Windows(ids, context, stride, document_starts=document_starts)
+    windows = Windows(ids, context, stride, document_starts=document_starts, whole_documents=whole_documents)
     at_once = max(1, batch_tokens // context)
     starts: Iterable[int] = range(0, len(windows), at_once)
     if progress and sys.stderr.isatty():

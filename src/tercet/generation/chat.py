@@ -116,7 +116,7 @@ class ChatModel:
         room = answer_room(len(prompt.ids), self.max_len)
         sampling = given if "max_new_tokens" in options else replace(given, max_new_tokens=room)
         columns = stream(self._model, [prompt.ids], sampling, stop_ids=end_ids(self._tokenizer))
-        return prompt, ChatAnswer(columns, TextRow(self._tokenizer, sampling.stop, after_text=True))
+        return prompt, ChatAnswer(columns, TextRow(self._tokenizer, sampling.stop, after=prompt.ids))
 
 
 def _next_turn(messages: Sequence[Message]) -> int:

@@ -64,7 +64,10 @@ def generate(
     encoded = [encode_prompt(tokenizer, prompt) for prompt in prompts]
     prompt_samples = [(prompt, sample) for prompt in range(len(prompts)) for sample in range(samples)]
     seeds = [sampling.seed + sample for _, sample in prompt_samples]
-    rows = [TextRow(tokenizer, sampling.stop, after_text=bool(prompts[prompt])) for prompt, _ in prompt_samples]
+    rows = [
+        TextRow(tokenizer, sampling.stop, after=encoded[prompt] if prompts[prompt] else ())
+        for prompt, _ in prompt_samples
+    ]
     ended: set[int] = set()
     for new_tokens in _passes(
         model, tokenizer, [encoded[prompt] for prompt, _ in prompt_samples], sampling, seeds, ended, guesses
@@ -98,7 +101,7 @@ def stream_text(
     """
     ids = encode_prompt(tokenizer, prompt)
     passes = _passes(model, tokenizer, [ids], sampling, [sampling.seed], set(), guesses)
-    return _stream_pieces(passes, TextRow(tokenizer, sampling.stop, after_text=bool(prompt)))
+    return _stream_pieces(passes, TextRow(tokenizer, sampling.stop, after=ids if prompt else ()))
 
 
 def end_ids(tokenizer: Tokenizer) -> frozenset[int]:
@@ -188,14 +191,14 @@ def _stream_pieces(passes: Iterator[Pass], row: "TextRow") -> Iterator[str]:
 
 
 class TextRow:
-    """One row on its way from tokens to text, `after_text` where there is a prompt."""
+    """One row on its way from tokens to text, `after` the ids of its prompt."""
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str], *, after_text: bool = False) -> None:
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str], *, after: Sequence[int] = ()) -> None:
         self.tokens: list[Token] = []
         self.pieces: list[str] = []
         self.finish: Finish = "length"
         self.passes = 0
-        self._decoder = tokenizer.stream(after_text=after_text)
+        self._decoder = tokenizer.stream(after=after)
         self._matcher = StopMatcher(stop)
 
     def read(self, token: Token) -> str:

@@ -17,6 +17,9 @@ CLEANUPS = [
 ]
 
 
+MOST_BEFORE = 16  # tokens of a prompt that are decoded again with each new token
+
+
 class TextStream(Protocol):
     """Text from ids as they come: all `push`es and the `flush` joined equal `decode` of the whole list."""
 
@@ -51,11 +54,14 @@ class RedecodingStream:
     where a byte that is no UTF-8 changes how the bytes before it are read, so a run of bytes is held back to its end.
     """
 
-    def __init__(self, decode: Callable[[list[int]], str], held: frozenset[int]) -> None:
-        """`held` are the ids of single bytes."""
+    def __init__(self, decode: Callable[[list[int]], str], held: frozenset[int], *, after: Sequence[int] = ()) -> None:
+        """Decode what follows `after`, of which the last few tokens suffice; `held` are the ids of single bytes."""
         self._decode, self._held = decode, held
-        self._ids: list[int] = []
-        self._emitted = ""
+        start = max(0, len(after) - MOST_BEFORE)
+        while start and after[start] in held:  # bytes are read from the first of their run
+            start -= 1
+        self._ids = list(after[start:])
+        self._emitted = decode(self._ids)
 
     def push(self, token: int) -> str:
         self._ids.append(token)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tokenizers
@@ -29,10 +28,10 @@ from tercet.tokens.decoding import (
     byte_table,
     first_table,
     has_prefix_space,
-    is_separated,
 )
 from tercet.tokens.gpt2 import load_gpt2
 from tercet.tokens.kinds import recognise_kind
+from tercet.tokens.library import Ids, check_unicode, decode_ids, encode_texts, unicode_error, without_prefix
 from tercet.tokens.opening import read_opening, replace_opening
 from tercet.tokens.sentencepiece import HIDDEN
 from tercet.tokens.sequences import count_plain_ids, make_plain_ids, parse_ids, train_fields, train_kmers
@@ -52,8 +51,6 @@ from tercet.tokens.specs import (
 from tercet.tokens.structure import check_structure, library_errors
 from tercet.tokens.word_starts import WHITE, NameWordStarts, TextWordStarts
 from tercet.tokens.wordpiece import train_wordpiece
-
-Ids = np.ndarray[Any, np.dtype[np.uint32]]
 
 PADS = ("<pad>", "[PAD]", "<|padding|>")
 STARTS = ("<bos>", "<s>", "<|begin_of_text|>", "[CLS]")
@@ -78,6 +75,9 @@ class Tokenizer:
             whose numbers there are only special tokens.
         special_ids: ids that stand for no text. `unk_id` is not one: it stands for a word.
         prefix_space: whether a text is read as if a space stood before it; decoding takes one away at the start.
+        changed_roles: The ids that `with_ids` has set, by attribute.
+        adds_prefix: If True, a space or more is put before every text, as `prefix_space` or in any other way.
+        uses_library: If False, Tercet encodes itself, and joins nothing over a space or a line end.
         hash: sha256 of the canonical JSON, as 64 hex digits.
     """
 
@@ -104,6 +104,8 @@ class Tokenizer:
         self.kind = recognise_kind(structure, self.vocab_size)
         self.hash = hashlib.sha256(json.dumps(structure, sort_keys=True).encode()).hexdigest()
         self.prefix_space = has_prefix_space(structure)
+        self.adds_prefix = without_prefix(structure) != structure
+        self.changed_roles = dict[str, int]()
         self._names, self._ids = names, by_name
         self._table = byte_table(structure, names)
         self._first = first_table(structure, names, self._table) if self._table is not None else []
@@ -112,7 +114,7 @@ class Tokenizer:
         self._byte_ids = frozenset(by_name[name] for name in trainers.BYTE_TOKENS if name in by_name)
         self._characters = CharacterTable(names) if self.kind == "characters" else None
         self.id_limit = count_plain_ids(by_name) if self.kind == "ids" else self.vocab_size
-        self._is_separated = is_separated(structure)
+        self.uses_library = self.kind not in ("characters", "ids")
         self._continues: str = structure["model"].get("continuing_subword_prefix") or ""
         self._mask_strips = self.mask_id is not None and added[self.mask_id].lstrip  # RoBERTa's takes all white space
         self._word_starts = self._find_word_starts()
@@ -147,7 +149,7 @@ class Tokenizer:
                 case TokenizerFile():
                     return cls.load(spec.path)
         except UnicodeEncodeError as error:
-            raise _unicode_error(error) from None
+            raise unicode_error(error) from None
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
@@ -197,6 +199,7 @@ class Tokenizer:
             tokenizer._copy_roles(self)
         for name, number in changed.items():
             setattr(tokenizer, name, number)
+        tokenizer.changed_roles = self.changed_roles | changed
         return tokenizer
 
     def with_opening(self, ids: Sequence[int]) -> "Tokenizer":
@@ -238,15 +241,20 @@ class Tokenizer:
         """
         return self.encode_batch([text])[0].tolist()
 
-    def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
-        """The ids of each text as uint32 arrays; texts are shared out over the processor's cores."""
+    def encode_batch(self, texts: Sequence[str], *, continued: Sequence[bool] = ()) -> list[Ids]:
+        """The ids of each text as uint32 arrays; texts are shared out over the processor's cores.
+
+        Args:
+            continued: If True for a text, it continues another one, so it gets no space at its beginning from a
+                tokenizer that puts one before every text. By default no text does.
+        """
         for text in texts:
-            _check_unicode(text)
+            check_unicode(text)
         if self._characters is not None:
             return [self._characters.encode(text) for text in texts]
         if self.kind == "ids":
             return [parse_ids(text, self.id_limit) for text in texts]
-        return _encode(self._library, texts)
+        return self._encode(texts, continued)
 
     def encode_masked(self, text: str) -> Ids:
         """The ids of `text`, in which `[MASK]`, `<mask>`, or what this tokenizer calls it, is the mask token.
@@ -257,7 +265,7 @@ class Tokenizer:
         Raises:
             UserError: where `text` has a mask and the vocabulary has none, and as `encode` does.
         """
-        _check_unicode(text)
+        check_unicode(text)
         parts = re.split("|".join(re.escape(name) for name in {*MASKS, self.mask_token or MASKS[0]}), text)
         if len(parts) == 1:
             return self.encode_batch(parts)[0]
@@ -272,9 +280,8 @@ class Tokenizer:
         for part in parts[:-1]:
             cut += [*self._split_before_mask(part), None]
         texts = [*(part for part in cut if part is not None), parts[-1]]
-        library = self._library_without_prefix
-        is_own = self.kind in ("characters", "ids")  # the library is not asked
-        encoded = iter(self.encode_batch(texts) if is_own else _encode(library, texts))
+        library = self._library_without_prefix if self.prefix_space else self._library
+        encoded = iter(encode_texts(library, texts) if self.uses_library else self.encode_batch(texts))
         mask = np.array([self.mask_id], dtype=np.uint32)
         return np.concatenate([mask if part is None else next(encoded) for part in [*cut, parts[-1]]])
 
@@ -290,7 +297,7 @@ class Tokenizer:
         """
         known = [token for token in map(int, ids) if 0 <= token < self.vocab_size]
         if self._table is None:
-            return _decode(self._library, known, skip_special=skip_special)
+            return decode_ids(self._library, known, skip_special=skip_special)
         skipped = self.special_ids if skip_special else frozenset[int]()
         shown = [token for token in known if token not in skipped and self._table[token]]
         pieces = [(self._table if number else self._first)[token] for number, token in enumerate(shown)]
@@ -306,16 +313,17 @@ class Tokenizer:
             return ["" if token is None else self._names[token] for token in known]
         return ["" if token is None else self._table[token].decode("utf-8", "backslashreplace") for token in known]
 
-    def stream(self, *, after_text: bool = False) -> TextStream:
+    def stream(self, *, after: Sequence[int] = ()) -> TextStream:
         """A decoder for ids that come one at a time; special ids are silent.
 
         Args:
-            after_text: they go on from a text, so that where a space stands between tokens there is one before the
-                first.
+            after: The ids that the text continues: its text is that of both together without the text of these, so the
+                space before the first word is not lost.
         """
+        continued = [token for token in after if 0 <= token < self.vocab_size and token not in self.special_ids]
         if self._table is None:
-            return RedecodingStream(self.decode, self._byte_ids)
-        first = self._table if after_text and self._is_separated else self._first
+            return RedecodingStream(self.decode, self._byte_ids, after=continued)
+        first = self._table if any(self._table[token] for token in continued) else self._first
         return ByteStream(self._table, first, self.special_ids)
 
     def count_bytes(self, ids: np.ndarray) -> int:
@@ -333,17 +341,28 @@ class Tokenizer:
             n_bytes += len(self._first[first]) - len(self._table[first])
         return n_bytes
 
+    def _encode(self, texts: Sequence[str], continued: Sequence[bool]) -> list[Ids]:
+        if not any(continued) or not self.adds_prefix:
+            return encode_texts(self._library, texts)
+        parts = {place: [text for text, is_continued in zip(texts, continued, strict=True) if is_continued == place]
+                 for place in (False, True)}  # fmt: skip
+        encoded = {False: iter(encode_texts(self._library, parts[False])),
+                   True: iter(encode_texts(self._library_without_prefix, parts[True]))}  # fmt: skip
+        return [next(encoded[bool(is_continued)]) for is_continued in continued]
+
     @cached_property
     def _library_without_prefix(self) -> tokenizers.Tokenizer:
-        """The library's tokenizer for a part of a text, before which no space is put."""
-        if not self.prefix_space:
+        """The library's tokenizer for a text that continues another one, before which no space is put."""
+        if not self.adds_prefix:
             return self._library
-        library = tokenizers.Tokenizer.from_str(json.dumps(json.loads(self._library.to_str()) | {"normalizer": None}))
+        structure = without_prefix(json.loads(self._library.to_str()))
+        library = tokenizers.Tokenizer.from_str(json.dumps(structure))
         library.encode_special_tokens = True
         return library
 
     def _copy_roles(self, other: "Tokenizer") -> None:
         self.pad_id, self.bos_id, self.eos_id = other.pad_id, other.bos_id, other.eos_id
+        self.changed_roles = other.changed_roles
 
     def _find_word_starts(self) -> Callable[[np.ndarray], np.ndarray]:
         if self.kind in WHOLE:
@@ -366,34 +385,5 @@ class Tokenizer:
         return [part[:-1]] if part.endswith(" ") else [part[:-1], part[-1]]
 
 
-def _encode(library: tokenizers.Tokenizer, texts: Sequence[str]) -> list[Ids]:
-    try:
-        with library_errors():
-            encodings = library.encode_batch_fast(list(texts), add_special_tokens=False)
-    except ValueError as error:
-        raise UserError(f"the tokenizer cannot cut this text: {error}; take another tokenizer.json") from None
-    return [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
-
-
-def _decode(library: tokenizers.Tokenizer, ids: list[int], *, skip_special: bool) -> str:
-    try:
-        with library_errors():
-            return library.decode(ids, skip_special_tokens=skip_special)
-    except ValueError as error:
-        raise UserError(f"the tokenizer cannot join these tokens: {error}; take another tokenizer.json") from None
-
-
 def _first_id(ids: dict[str, int], names: Iterable[str]) -> int | None:
     return next((ids[name] for name in names if name in ids), None)
-
-
-def _check_unicode(text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise _unicode_error(error) from None
-
-
-def _unicode_error(error: UnicodeEncodeError) -> UserError:
-    code = ord(error.object[error.start])
-    return UserError(f"the text has half a surrogate pair (U+{code:04X}) at character {error.start}; remove it")

@@ -150,9 +150,14 @@ class TextEvaluation(Evaluation[Corpus]):
 
     @property
     def document_mask(self) -> bool:
-        """Whether each document stood alone in training."""
+        """Whether each document stands alone: as in training, or if the tokenizer of a foreign model opens texts."""
         trained_on = self.trained.trained_on(TextSpec)
-        return trained_on is not None and trained_on.has_document_mask
+        return self.opens_documents if trained_on is None else trained_on.has_document_mask
+
+    @property
+    def opens_documents(self) -> bool:
+        """Whether this is a foreign model whose tokenizer begins each text with an opening."""
+        return self.trained.trained_on(TextSpec) is None and bool(self.trained.tokenizer.opening)
 
 
 def digest(*parts: str) -> str:

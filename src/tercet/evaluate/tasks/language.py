@@ -30,6 +30,7 @@ class LanguageEvaluation(TextEvaluation):
             n_bytes=self._target_bytes(corpus),
             special_ids=self.trained.tokenizer.special_ids,
             document_starts=corpus.validation_documents if self.document_mask else None,
+            whole_documents=self.opens_documents,
             stride=stride,
             batch_tokens=batch_tokens,
             progress=progress,
@@ -66,6 +67,8 @@ class LanguageEvaluation(TextEvaluation):
 
     def _target_bytes(self, corpus: Corpus) -> int:
         """UTF-8 bytes that the targets stand for: all but the text's first token, or but each document's."""
-        ids = corpus.validation
+        ids, tokenizer = corpus.validation, self.trained.tokenizer
         first = corpus.validation_documents if self.document_mask else np.zeros(1, np.int64)
-        return self.trained.tokenizer.count_bytes(ids) - self.trained.tokenizer.count_bytes(ids[first])
+        if tokenizer.adds_prefix:  # decoding all documents at once takes the space from the first one alone
+            return corpus.validation_bytes - sum(tokenizer.count_bytes(ids[place : place + 1]) for place in first)
+        return tokenizer.count_bytes(ids) - tokenizer.count_bytes(ids[first])

@@ -99,7 +99,8 @@ class Scheduler(QueueWorker[GenerationRequest]):
             queued.answer(TokenEvent(text="", finish="length"), last=True)
             return
         row = BatchRow(request.ids, request.sampling, top=request.top_logprobs)
-        self._active[row] = _ActiveRequest(queued, TextRow(self._tokenizer, request.sampling.stop, after_text=True))
+        text = TextRow(self._tokenizer, request.sampling.stop, after=request.ids)
+        self._active[row] = _ActiveRequest(queued, text)
         self._batch.add(row)
 
     @staticmethod

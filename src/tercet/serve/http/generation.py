@@ -64,7 +64,7 @@ async def _deltas(
     async with aclosing(_events(context, plan, streamed=streamed)) as arriving:
         async for index, event in arriving:
             if index not in certain:
-                certain[index] = CertainTokens(tokenizer, echoed=plan.prompt(index).echo)
+                certain[index] = CertainTokens(tokenizer, after=plan.prompt(index).ids, echoed=plan.prompt(index).echo)
                 if (opening := response_format.opening(plan, index)) is not None:
                     yield index, opening
             tokens = [] if plan.top_logprobs is None else certain[index].push(event)

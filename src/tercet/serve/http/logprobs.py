@@ -20,9 +20,9 @@ OffsetLogprob = tuple[int, TokenLogprob]  # where in the whole text the token's 
 class TokenTexts:
     """The tokens of one text as text, and where each begins."""
 
-    def __init__(self, tokenizer: Tokenizer, *, start: int = 0, after_text: bool = False) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, start: int = 0, after: Sequence[int] = ()) -> None:
         self._tokenizer, self._length = tokenizer, start
-        self._decoder = tokenizer.stream(after_text=after_text)
+        self._decoder = tokenizer.stream(after=after)
 
     def push(self, token: int) -> tuple[int, str]:
         """The next token's offset and text."""
@@ -48,11 +48,12 @@ class CertainTokens:
     """The tokens of one text, held back until their text is certain.
 
     Args:
+        after: the ids that it continues.
         echoed: the text that is sent before it.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, echoed: str = "") -> None:
-        self._texts = TokenTexts(tokenizer, start=len(echoed), after_text=True)
+    def __init__(self, tokenizer: Tokenizer, *, after: Sequence[int] = (), echoed: str = "") -> None:
+        self._texts = TokenTexts(tokenizer, start=len(echoed), after=after)
         self._sent = len(echoed)
         self._held = list[OffsetLogprob]()
 

@@ -1,0 +1,63 @@
+"""Calls of the `tokenizers` library, whose errors become one line, and its tokenizer without a space before texts."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tokenizers
+
+from tercet.config import UserError
+from tercet.tokens.structure import library_errors
+
+Ids = np.ndarray[Any, np.dtype[np.uint32]]
+
+
+def encode_texts(library: tokenizers.Tokenizer, texts: Sequence[str]) -> list[Ids]:
+    try:
+        with library_errors():
+            encodings = library.encode_batch_fast(list(texts), add_special_tokens=False)
+    except ValueError as error:
+        raise UserError(f"the tokenizer cannot cut this text: {error}; take another tokenizer.json") from None
+    return [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
+
+
+def decode_ids(library: tokenizers.Tokenizer, ids: list[int], *, skip_special: bool) -> str:
+    try:
+        with library_errors():
+            return library.decode(ids, skip_special_tokens=skip_special)
+    except ValueError as error:
+        raise UserError(f"the tokenizer cannot join these tokens: {error}; take another tokenizer.json") from None
+
+
+def without_prefix(structure: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a parsed `tokenizer.json` without the steps that put something before every text."""
+    return {**structure, **{part: _without_prefix(structure.get(part)) for part in ("normalizer", "pre_tokenizer")}}
+
+
+def _without_prefix(step: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return the step without its prefix; None if it does nothing else."""
+    match step:
+        case {"type": "Prepend"}:
+            return None
+        case {"type": "Metaspace"}:
+            return {**step, "prepend_scheme": "never"}
+        case {"type": "ByteLevel"}:
+            return {**step, "add_prefix_space": False}
+        case {"type": "Sequence"}:
+            lists = {key: steps for key, steps in step.items() if key != "type"}
+            return {**step, **{key: list(filter(None, map(_without_prefix, steps))) for key, steps in lists.items()}}
+        case _:
+            return step
+
+
+def check_unicode(text: str) -> None:
+    """Raise a UserError if the text is not valid Unicode."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise unicode_error(error) from None
+
+
+def unicode_error(error: UnicodeEncodeError) -> UserError:
+    code = ord(error.object[error.start])
+    return UserError(f"the text has half a surrogate pair (U+{code:04X}) at character {error.start}; remove it")

@@ -6,6 +6,10 @@ from grid import GRID
 from small import MAX_LEN, POSITIONS, V, encoder, model, padded, translator
 from torch import Tensor
 
+from tercet.nn import Rotary, document_mask
+
+# Rows longer than the models' table of positions, and heads of 16 numbers.
+ROTARY = [{"position": Rotary(), "n_kv_heads": heads} for heads in (4, 2, 1)]
 CLOSE = {"atol": 1e-4, "rtol": 1e-4}
 LENGTHS = (MAX_LEN, 1, 5, 8)
 SIDES = ("left", "right", "scattered")
@@ -80,6 +84,29 @@ def test_packed_documents_do_not_see_each_other(position, device: torch.device) 
     packed = decoder(tokens, documents=documents)
     for start, stop in ((0, 5), (5, 6), (6, 13)):
         torch.testing.assert_close(packed[:, start:stop], decoder(tokens[:, start:stop]), **CLOSE)
+
+
+@pytest.mark.parametrize("family", [model, encoder], ids=["decoder", "encoder"])
+@pytest.mark.parametrize("point", ROTARY)
+def test_packed_documents_in_bf16_learn_as_by_the_dense_mask(
+    point, family, cuda: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By FlexAttention's squares, of which these rows have three by three."""
+    made = family(d_model=64, **point).to(cuda)
+    tokens = torch.randint(V, (2, 300), device=cuda)
+    starts = torch.rand(2, 300, device=cuda) < torch.tensor([[0.1], [0.005]], device=cuda)
+    real = torch.arange(300, device=cuda) < torch.tensor([[300], [200]], device=cuda)
+    found = list[list[Tensor]]()
+    for devices in (("cuda",), ()):
+        monkeypatch.setattr(document_mask, "DEVICES", devices)
+        made.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16):
+            hidden = made.hidden(tokens, token_mask=real, documents=starts.long().cumsum(1))
+        out = hidden.float()[real]
+        (out * torch.linspace(-1, 1, out.numel(), device=cuda).view_as(out)).sum().backward()
+        found.append([out.detach(), *(p.grad for p in made.parameters() if p.grad is not None)])
+    for squares, dense in zip(*found, strict=True):
+        assert (squares - dense).norm() < 3e-2 * dense.norm().clamp(min=1e-3)
 
 
 @pytest.mark.parametrize("point", GRID)

@@ -43,3 +43,15 @@ def test_all_from_the_embedding_to_the_loss_is_one_graph(arguments: tuple[str, .
     command = [sys.executable, Path(__file__).with_name("traced_losses.py"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "layouts",
+    [("few",), pytest.param(("many", "falling"), marks=pytest.mark.exhaustive)],
+    ids=lambda layouts: "-".join(layouts),
+)
+def test_documents_need_no_number_for_each_pair_of_tokens(layouts: tuple[str, ...]) -> None:
+    command = [sys.executable, Path(__file__).with_name("traced_documents.py"), *layouts]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]

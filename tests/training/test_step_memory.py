@@ -155,6 +155,22 @@ def test_the_peak_of_both_passes_is_what_the_profiler_sees(family: str, checkpoi
 
 
 @pytest.mark.slow
+def test_documents_on_a_gpu_take_no_memory_for_pairs_of_tokens(tmp_path: Path) -> None:
+    def kept(*, document_mask: bool, **settings: Any) -> int:
+        plain = recipe_of("text", tmp_path)
+        rows = replace(plain.data.rows, document_mask=document_mask)
+        recipe = replace(plain, data=replace(plain.data, rows=rows), model=replace(plain.model, max_len=512))
+        recipe = replace(recipe, model=replace(recipe.model, vocab_size=65))
+        how = {"micro": 8, "device": "cuda", "precision": "bf16", "checkpointing": False}
+        return measure_step(recipe, **how | settings).activations
+
+    pairs = 8 * 512 * 512
+    assert abs(kept(document_mask=True) - kept(document_mask=False)) < pairs / 8
+    dense = {"precision": "fp32"}
+    assert kept(document_mask=True, **dense) - kept(document_mask=False, **dense) > pairs
+
+
+@pytest.mark.slow
 def test_what_is_kept_grows_with_the_rows_and_not_with_checkpointing(tmp_path: Path) -> None:
     recipe = task_of(recipe_of("text", tmp_path, dropout=0.1), progress=False).recipe
 

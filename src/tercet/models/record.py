@@ -25,7 +25,8 @@ from torch import Tensor, nn
 
 from tercet.config import suggest
 from tercet.nn import Attention, FeedForward
-from tercet.nn.attention import Note, attend_by_hand
+from tercet.nn.attention import Mask, Note, attend_by_hand
+from tercet.nn.document_mask import BlockMask, dense_mask
 from tercet.nn.positions import PositionScheme
 
 ATTENTION = ("q", "k", "v", "scores", "mask", "weights", "heads")
@@ -168,10 +169,12 @@ def _replace(undo: ExitStack, part: nn.Module, method: str, by: Callable[..., An
 
 
 def _attend(
-    name: str, note: Note, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False,
-    **options: Any,
+    name: str, note: Note, q: Tensor, k: Tensor, v: Tensor, *, mask: Mask | BlockMask | None = None,
+    causal: bool = False, **options: Any,
 ) -> Tensor:  # fmt: skip
     """`attend_by_hand`, which notes its steps; where all see all there is a mask that says so."""
+    if isinstance(mask, BlockMask):
+        mask = dense_mask(mask)
     if mask is None and not causal:
         mask = torch.ones(1, 1, q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device)
     return attend_by_hand(q, k, v, mask=mask, causal=causal, note=lambda kind, x: note(f"{name}.{kind}", x), **options)

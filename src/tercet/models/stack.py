@@ -12,7 +12,9 @@ from tercet.models.specs import StackSpec
 from tercet.nn.attention import Attention, Mask
 from tercet.nn.block import Block
 from tercet.nn.cache import StackCache
+from tercet.nn.document_mask import BlockMask, document_blocks, supports_block_mask
 from tercet.nn.feedforward import FeedForward
+from tercet.nn.linear import multiplied_dtype
 from tercet.nn.norm import NORMS
 
 
@@ -150,10 +152,14 @@ class Stack(nn.Module):
             dtype=weight.dtype,
         )
 
-    def _mask(self, x: Tensor, token_mask: Tensor | None, documents: Tensor | None) -> Mask | None:
+    def _mask(self, x: Tensor, token_mask: Tensor | None, documents: Tensor | None) -> Mask | BlockMask | None:
         """None where causality alone says it all: attention then keeps its fastest path."""
         if token_mask is None and documents is None:
             return None
+        if documents is not None and self._masks_blocks(x):
+            if token_mask is not None:  # padding is a document that no token is in
+                documents = torch.where(token_mask, documents, documents.amin() - 1)
+            return document_blocks(documents, causal=self.causal)
         length = x.shape[1]
         mask = torch.ones(1, 1, length, length, dtype=torch.bool, device=x.device)
         mask = mask.tril() if self.causal else mask
@@ -162,6 +168,15 @@ class Stack(nn.Module):
         if documents is not None:
             mask = mask & (documents[:, None, :, None] == documents[:, None, None, :])
         return mask
+
+    def _masks_blocks(self, x: Tensor) -> bool:
+        return supports_block_mask(
+            x.device.type,
+            multiplied_dtype(x),
+            d_head=self.spec.head_width,
+            dropout=self.spec.dropout.attention if self.training else 0.0,
+            biased=self.position.has_bias,
+        )
 
 
 def _positions(x: Tensor, token_mask: Tensor | None, documents: Tensor | None) -> Int[Tensor, "#B T"]:

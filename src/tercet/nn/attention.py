@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from tercet.nn import kernels
 from tercet.nn.cache import KVCache
+from tercet.nn.document_mask import BlockMask, attend_blocks
 from tercet.nn.linear import Linear
 from tercet.nn.norm import RMSNorm
 from tercet.nn.positions import Rotation, rotate
@@ -35,7 +36,7 @@ def attend(
     k: Float[Tensor, "B G S K"],
     v: Float[Tensor, "B G S K"],
     *,
-    mask: Mask | None = None,
+    mask: Mask | BlockMask | None = None,
     bias: Bias | None = None,
     causal: bool = False,
     dropout: float = 0.0,
@@ -43,7 +44,8 @@ def attend(
     """The formula above, by the kernel that is fastest for it here.
 
     Args:
-        mask: True where a query may see a key. Includes causality, if that is wanted beside it.
+        mask: True where a query may see a key. Includes causality, if that is wanted beside it. Documents on a GPU may
+            be masked by a table of squares (`document_blocks`) instead, without a bias and without dropout.
         bias: added to the scores (ALiBi, T5); where it is learnt, every form gives its gradient.
         causal: query t sees keys 0..t; for T = S and without a mask, which keeps the fastest path.
         dropout: the share of attention weights set to zero.
@@ -52,6 +54,8 @@ def attend(
         ValueError: on a mask that is not bool: a float one would be *added*, silently; on unlike keys and values; where
             H is not a multiple of G.
     """
+    if isinstance(mask, BlockMask):
+        return attend_blocks(q, k, v, mask)
     _check(q, k, v, mask, causal)
     out = kernels.attention(q, k, v, mask=mask, bias=bias, causal=causal, dropout=dropout)
     return attend_fused(q, k, v, mask=mask, bias=bias, causal=causal, dropout=dropout) if out is None else out
@@ -182,7 +186,7 @@ class Attention(nn.Module):
         x: Float[Tensor, "Q T D"],
         source: Float[Tensor, "B S D"] | None = None,
         *,
-        mask: Mask | None = None,
+        mask: Mask | BlockMask | None = None,
         bias: Bias | None = None,
         causal: bool = False,
         rotation: Rotation | None = None,

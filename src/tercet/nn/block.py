@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from tercet.nn.attention import Attention, Bias, Mask
 from tercet.nn.cache import LayerCache
+from tercet.nn.document_mask import BlockMask
 from tercet.nn.feedforward import FeedForward
 from tercet.nn.positions import Rotation
 from tercet.nn.residual import Residual
@@ -57,7 +58,7 @@ class Block(nn.Module):
         self,
         x: Float[Tensor, "B T D"],
         *,
-        mask: Mask | None = None,
+        mask: Mask | BlockMask | None = None,
         bias: Bias | None = None,
         causal: bool = False,
         rotation: Rotation | None = None,

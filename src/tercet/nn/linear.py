@@ -21,6 +21,12 @@ from tercet.nn import kernels
 WeightDtype = Literal["bf16", "int8"]
 
 
+def multiplied_dtype(x: Tensor) -> torch.dtype:
+    """Return the type in which `x` is multiplied: autocast does not apply within a function of our own."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+
+
 class Linear(nn.Linear):
     """Attributes:
     scale: (N) what each row of an int8 weight is multiplied by, else None.

@@ -21,7 +21,13 @@ Rotation = tuple[Float[Tensor, "#B T R"], Float[Tensor, "#B T R"]]
 
 
 class PositionScheme(nn.Module):
-    """Acts nowhere; each scheme overrides one method."""
+    """Acts nowhere; each scheme overrides one method.
+
+    Attributes:
+        has_bias: Whether numbers are added to the attention scores.
+    """
+
+    has_bias = False
 
     def embed(self, positions: Positions) -> Float[Tensor, "#B T D"] | None:
         return None
@@ -82,6 +88,8 @@ def rotate(x: Float[Tensor, "B H T K"], rotation: Rotation) -> Float[Tensor, "B 
 
 
 class ALiBiPositions(PositionScheme):
+    has_bias = True
+
     def __init__(self, n_heads: int) -> None:
         super().__init__()
         self.n_heads = n_heads
@@ -112,6 +120,8 @@ class RelativeBiasPositions(PositionScheme):
     too, those keys have the second half of the buckets. One table serves all layers, or each has its own (umT5: Chung
     et al. 2023).
     """
+
+    has_bias = True
 
     def __init__(self, n_buckets: int, max_distance: int, n_heads: int, *, causal: bool, n_tables: int = 1) -> None:
         super().__init__()

@@ -31,6 +31,7 @@ from tercet.kernel import (
     supports_training_linear,
 )
 from tercet.models.vocabulary import Unembedding
+from tercet.nn.linear import multiplied_dtype
 from tercet.objectives.loss import IGNORED, Loss
 
 # Scores worked out together: what a cache holds, or what keeps a GPU busy. But of so many rows of float32 at least, for
@@ -58,7 +59,7 @@ def negative_log_likelihood(
     """
     flat, labels = hidden.flatten(0, -2), targets.flatten()
     forms = {"whole": _whole, "lots": _in_lots, "library": _by_library}
-    work = forms[choose_form(len(flat), len(unembedding.weight), _multiplied_dtype(flat), flat.device.type)]
+    work = forms[choose_form(len(flat), len(unembedding.weight), multiplied_dtype(flat), flat.device.type)]
     total, plain = work(flat, unembedding, labels, smoothing)
     return Loss(total, plain.detach(), (targets != IGNORED).sum())
 
@@ -108,7 +109,7 @@ def _by_library(
 ) -> tuple[Tensor, Tensor]:
     if unembedding.softcap is not None or smoothing:
         raise ValueError("linear_cross_entropy has no softcap, and no plain loss beside a smoothed one")
-    dtype, n_tokens, bias = _multiplied_dtype(hidden), unembedding.vocab_size, unembedding.bias
+    dtype, n_tokens, bias = multiplied_dtype(hidden), unembedding.vocab_size, unembedding.bias
     total = cast(Any, F).linear_cross_entropy(
         hidden.to(dtype),
         unembedding.weight[:n_tokens].to(dtype),
@@ -124,18 +125,12 @@ def _by_library(
 def _in_lots(
     hidden: Float[Tensor, "N D"], unembedding: Unembedding, targets: Int[Tensor, " N"], smoothing: float
 ) -> tuple[Tensor, Tensor]:
-    weight, bias, dtype = unembedding.weight, unembedding.bias, _multiplied_dtype(hidden)
+    weight, bias, dtype = unembedding.weight, unembedding.bias, multiplied_dtype(hidden)
     tensors = [tensor for tensor in (hidden, weight, bias) if tensor is not None]
     learns = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)  # within, gradients are off
     return _LinearCrossEntropy.apply(
         hidden, weight, bias, unembedding.vocab_size, targets, smoothing, unembedding.softcap, dtype, learns
     )
-
-
-def _multiplied_dtype(hidden: Tensor) -> torch.dtype:
-    """The type in which `hidden` is multiplied: autocast does not look into a function of our own."""
-    device = hidden.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
 
 
 def _rows_at_once(width: int, dtype: torch.dtype, device: str) -> int:

@@ -1,7 +1,8 @@
 """A model whose operations keep for the backward pass what the fused ones of a device keep.
 
     attention   queries, keys, values, the heads' output and a number for each query; never the (T, S) weights
-                (Dao et al., "FlashAttention", 2022). On a CPU, where it has no dropout and no bias.
+                (Dao et al., "FlashAttention", 2022). On a CPU, where it has no dropout and no bias. Documents are
+                masked by a small table on a GPU.
     dropout     on a GPU a byte for each number, where a CPU keeps a number
 
 Nothing is worked out by them: they are for fake tensors, of which only the shapes are looked at, and for which neither
@@ -16,8 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from tercet.nn import Attention
-from tercet.nn.attention import attend, causal_mask
+from tercet.nn.attention import Mask, attend, causal_mask
+from tercet.nn.document_mask import BlockMask
 from tercet.nn.feedforward import FeedForward
+from tercet.nn.linear import multiplied_dtype
 
 Device = Literal["cpu", "cuda"]
 
@@ -41,7 +44,7 @@ def attend_fake(
     v: Tensor,
     *,
     device: Device,
-    mask: Tensor | None = None,
+    mask: Mask | BlockMask | None = None,
     bias: Tensor | None = None,
     causal: bool = False,
     dropout: float = 0.0,
@@ -49,9 +52,9 @@ def attend_fake(
     """As `tercet.nn.attend`, of which it has the arguments, in shapes alone."""
     if device == "cpu" and (dropout or bias is not None):
         return attend(q, k, v, mask=mask, bias=bias, causal=causal, dropout=dropout)
-    if torch.is_autocast_enabled(q.device.type):
-        dtype = torch.get_autocast_dtype(q.device.type)
-        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    q, k, v = (x.to(multiplied_dtype(x)) for x in (q, k, v))
+    if isinstance(mask, BlockMask):
+        mask = None
     if bias is not None:  # which takes the mask in: PyTorch's kernels know one of both
         mask = causal_mask(bias) if causal else mask
         bias = bias.to(q.dtype) if mask is None else bias.to(q.dtype).masked_fill(~mask, 0.0)

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tercet.config import UserError
 from tercet.models import AnyModel, blocks_of, build, stacks_of
+from tercet.nn import document_mask
 from tercet.objectives import LabelledBatch, likelihood
 from tercet.training.compiling import is_one_graph
 from tercet.training.planning.fake_batch import fake_batch, fake_loss
@@ -71,7 +72,7 @@ def measure_step(
     Raises:
         UserError: where the model's sizes do not fit together.
     """
-    with FakeTensorMode(), _lots_of(device):
+    with FakeTensorMode(), _fake_tensors_on(device):
         try:
             model = build(recipe.model).train()
         except ValueError as error:
@@ -137,11 +138,12 @@ def _bytes_of(tensors: list[Tensor]) -> int:
 
 
 @contextmanager
-def _lots_of(device: Device) -> Generator[None]:
-    """The likelihood takes as many rows of scores at once as on `device`: fake tensors say that they are a CPU's."""
-    of_cpu = likelihood.AT_ONCE["cpu"]
+def _fake_tensors_on(device: Device) -> Generator[None]:
+    """Take as many rows of scores at once as on `device`, and mask documents as there: fake tensors are on a CPU."""
+    of_cpu, masked_by_blocks = likelihood.AT_ONCE["cpu"], document_mask.DEVICES
     likelihood.AT_ONCE["cpu"] = likelihood.AT_ONCE[device]
+    document_mask.DEVICES = ("cpu",) if device in masked_by_blocks else ()
     try:
         yield
     finally:
-        likelihood.AT_ONCE["cpu"] = of_cpu
+        likelihood.AT_ONCE["cpu"], document_mask.DEVICES = of_cpu, masked_by_blocks

@@ -1,0 +1,96 @@
+"""Attention within documents on a GPU: by FlexAttention, which needs no (T, T) mask.
+
+Pairs of queries and keys are taken in squares of BLOCK x BLOCK. A table of squares says which of them have a pair of
+one document; the kernel skips the others, and compares document numbers only in squares that hold several documents.
+
+Dong et al., "Flex Attention: A Programming Model for Generating Optimized Attention Kernels" (2024).
+"""
+
+from functools import cache
+from typing import Any, cast
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
+
+DEVICES: tuple[str, ...] = ("cuda",)
+DTYPES = (torch.bfloat16, torch.float16)  # float32 would be multiplied as TF32, or slowly
+BLOCK = 128  # the kernel's own squares; documents are longer or shorter, never much
+NARROWEST = 16  # numbers of a head that the kernel takes
+
+
+def supports_block_mask(device: str, dtype: torch.dtype, *, d_head: int, dropout: float, biased: bool) -> bool:
+    """Return whether documents are masked by a table of squares.
+
+    Args:
+        device: Type of the device, such as `cuda`.
+        dtype: Type in which queries and keys are multiplied.
+        d_head: Width of a head.
+        dropout: Share of attention weights that are set to zero.
+        biased: Whether numbers are added to the scores.
+    """
+    return device in DEVICES and dtype in DTYPES and d_head >= NARROWEST and not dropout and not biased
+
+
+def document_blocks(documents: Int[Tensor, "B T"], *, causal: bool) -> BlockMask:
+    """Return which squares hold pairs of one document: all their pairs, or some.
+
+    Any numbers are possible; if they never fall along a row, as those of packed rows, no square is listed in vain.
+
+    Args:
+        documents: Number of each token's document.
+        causal: If True, a token sees no later one.
+    """
+    length = documents.shape[1]
+    n_blocks = -(-length // BLOCK)
+    # The last square is filled up by the row's last token, and is never all of one document to the kernel.
+    tokens = torch.arange(n_blocks * BLOCK, device=documents.device).clamp(max=length - 1)
+    numbers = documents.index_select(1, tokens).unflatten(1, (n_blocks, BLOCK))
+    lowest, highest = numbers.amin(-1), numbers.amax(-1)  # (B, N)
+    some = (lowest[:, :, None] <= highest[:, None]) & (lowest[:, None] <= highest[:, :, None])  # (B, N, N)
+    every = (lowest[:, :, None] == highest[:, None]) & (lowest[:, None] == highest[:, :, None])
+    block = torch.arange(n_blocks, device=documents.device)
+    inside = (block + 1) * BLOCK <= length
+    every = every & inside[:, None] & inside
+    if causal:
+        some, every = some & (block[:, None] >= block), every & (block[:, None] > block)
+
+    return BlockMask.from_kv_blocks(
+        *_listed(some & ~every),
+        *_listed(every),
+        BLOCK_SIZE=BLOCK,
+        # A lambda, because annotated functions may be wrapped by checks, and the number of arguments is looked at.
+        mask_mod=lambda row, _, query, key: (
+            (documents[row, query] == documents[row, key]) & ((query >= key) if causal else True)
+        ),
+        seq_lengths=(length, length),
+    )
+
+
+def attend_blocks(
+    q: Float[Tensor, "B H T K"], k: Float[Tensor, "B G T K"], v: Float[Tensor, "B G T K"], mask: BlockMask
+) -> Float[Tensor, "B H T K"]:
+    """`attend` with a mask of `document_blocks`."""
+    attention = flex_attention if torch.compiler.is_compiling() else _compiled()
+    # Norms and rotations may have left other types than the projections.
+    return attention(q.to(v.dtype), k.to(v.dtype), v, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
+
+
+def dense_mask(mask: BlockMask) -> Bool[Tensor, "B 1 T T"]:
+    """Return the same mask as one number for each pair, which the written formula takes."""
+    rows = torch.arange(len(mask.kv_num_blocks), device=mask.kv_num_blocks.device)[:, None, None, None]
+    tokens = torch.arange(mask.seq_lengths[0], device=rows.device)
+    return mask.mask_mod(rows, rows, tokens[:, None], tokens)
+
+
+def _listed(blocks: Bool[Tensor, "B N N"]) -> tuple[Int[Tensor, "B 1 N"], Int[Tensor, "B 1 N N"]]:
+    """Of each row of squares how many are True, and their numbers before all others."""
+    order = blocks.int().argsort(dim=-1, descending=True, stable=True)
+    return blocks.sum(-1, dtype=torch.int32)[:, None], order.int()[:, None]
+
+
+@cache
+def _compiled() -> Any:
+    """Outside of a graph the kernel is compiled by itself: uncompiled, it would write all scores to memory."""
+    return cast(Any, torch.compile(flex_attention))

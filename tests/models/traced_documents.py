@@ -1,0 +1,118 @@
+"""Run by test_tracing.py in a process of its own: the checks of shape annotations cannot be traced.
+
+python traced_documents.py [few | many | falling] ...
+
+A step over packed documents, masked by FlexAttention's table of squares as on a GPU: one graph or none, its loss and
+gradients are those of the dense mask, and no tensor has a number for each pair of tokens of a row.
+"""
+
+import sys
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from small import STACK, V, shaken
+from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.utils import counters
+from torch._functorch.aot_autograd import make_boxed_func
+from torch.nn.attention import flex_attention
+
+from tercet.models import DecoderOnly, DecoderOnlySpec, EncoderOnly, EncoderOnlySpec
+from tercet.nn import Learned, Rotary, document_mask
+from tercet.objectives import CausalBatch, MaskedBatch, causal_loss, masked_loss
+from tercet.training.compiling import compile_in_place, compile_loss
+
+ROWS, LENGTH = 2, 300
+largest = 0
+compile_of_torch = torch.compile
+
+
+def numbers(*starts: int) -> Tensor:
+    counts = torch.zeros(LENGTH, dtype=torch.long)
+    counts[list(starts)] = 1
+    return counts.cumsum(0)
+
+
+LAYOUTS = {
+    "few": torch.stack([numbers(), numbers(128, 256)]),
+    "many": torch.stack([numbers(*range(0, LENGTH, 7)), numbers(1, 2, 127, 129, 299)]),
+    "falling": torch.stack([5 - numbers(40, 200), 1 - numbers(130) + 2 * numbers(260)]),
+}
+
+
+def watch(graph: Any, _: Any) -> Any:
+    global largest
+    for node in graph.graph.nodes:
+        values = node.meta.get("val")
+        for value in values if isinstance(values, list | tuple) else [values]:
+            if isinstance(value, Tensor):
+                largest = max(largest, value.numel())
+    return make_boxed_func(graph.forward)
+
+
+def compiled(function: Any = None, **_: Any) -> Any:
+    return compile_of_torch(function, backend=aot_autograd(fw_compiler=watch, bw_compiler=watch), fullgraph=True)
+
+
+def causal(documents: Tensor) -> tuple[Any, Any, Any]:
+    stack = replace(STACK, d_model=64, n_layers=1, n_kv_heads=2, position=Rotary(), qk_norm=True)
+    made = DecoderOnly(DecoderOnlySpec(vocab_size=V, max_len=LENGTH, stack=stack))
+    shape = ROWS, LENGTH
+    return made, causal_loss, CausalBatch(torch.randint(V, shape), torch.randint(V, shape), None, documents)
+
+
+def masked(documents: Tensor) -> tuple[Any, Any, Any]:
+    stack = replace(STACK, d_model=64, n_layers=1, position=Learned())
+    made = EncoderOnly(EncoderOnlySpec(vocab_size=V, max_len=LENGTH, stack=stack))
+    real = torch.arange(LENGTH) < torch.tensor([LENGTH, 170])[:, None]
+    at = real.flatten().nonzero()[::5, 0]
+    batch = MaskedBatch(torch.randint(V, (ROWS, LENGTH)), at, torch.randint(V, at.shape), real, documents)
+    return made, masked_loss, batch
+
+
+def learn(made: Any, loss: Any, batch: Any) -> list[Tensor]:
+    made.zero_grad()
+    found = loss(made, batch)
+    found.total.backward()
+    return [found.total.detach(), *(p.grad.clone() for p in made.parameters() if p.grad is not None)]
+
+
+def check(name: str, expected: list[Tensor], found: list[Tensor]) -> None:
+    assert len(found) == len(expected) > 12
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-3, msg=lambda text: f"{name}: {text}")
+
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+torch.compile = compiled
+flex_attention._validate_device = lambda *_: None  # has no gradients on a CPU, but its formula does
+dense = partial(document_mask.__setattr__, "DEVICES", ())
+squares = partial(document_mask.__setattr__, "DEVICES", ("cpu",))
+document_mask.DTYPES = (torch.float32,)
+for layout in sys.argv[1:]:
+    for case in (causal,) if layout == "few" else (causal, masked):
+        made, loss, batch = case(LAYOUTS[layout])
+        other = batch._replace(documents=LAYOUTS[layout].flip(0))
+        shaken(made).train()
+        dense()
+        expected, then = learn(made, loss, batch), learn(made, loss, other)
+        squares()
+        forms = {"one graph": compile_loss(loss), "not compiled": loss, "compiled in place": loss}
+        for form, of_form in forms.items() if layout == "many" and case is causal else [*forms.items()][:1]:
+            torch.compiler.reset()
+            document_mask._compiled.cache_clear()
+            if form == "compiled in place":
+                compile_in_place(made)
+            check(f"{case.__name__}, {layout}, {form}", expected, learn(made, of_form, batch))
+            graphs = counters["stats"]["unique_graphs"]
+            check(f"{case.__name__}, {layout}, {form}, again", then, learn(made, of_form, other))
+            assert counters["stats"]["unique_graphs"] == graphs > 0, f"{form}: compiled again for other documents"
+assert 0 < largest < LENGTH * LENGTH, f"a tensor of {largest} numbers"
+if "many" in sys.argv:
+    dense()
+    torch.compiler.reset()
+    learn(made, compile_loss(loss), batch)
+    assert largest >= LENGTH * LENGTH, "the dense mask was not seen"

@@ -105,8 +105,10 @@ def test_packed_documents_in_bf16_learn_as_by_the_dense_mask(
         out = hidden.float()[real]
         (out * torch.linspace(-1, 1, out.numel(), device=cuda).view_as(out)).sum().backward()
         found.append([out.detach(), *(p.grad for p in made.parameters() if p.grad is not None)])
-    for squares, dense in zip(*found, strict=True):
-        assert (squares - dense).norm() < 3e-2 * dense.norm().clamp(min=1e-3)
+    norm = torch.stack([one.norm() for one in found[1][1:]]).norm()  # a key's bias has no gradient but rounding
+    torch.testing.assert_close(found[0][0], found[1][0], atol=5e-2, rtol=5e-2)
+    for squares, dense in zip(found[0][1:], found[1][1:], strict=True):
+        assert (squares - dense).norm() < 3e-2 * norm
 
 
 @pytest.mark.parametrize("point", GRID)

@@ -5,9 +5,10 @@ from typing import Any
 import jaxtyping
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tercet.nn import Attention, attend, attend_by_hand, attend_fused
+from tercet.nn import Attention, attend, attend_by_hand, attend_fused, attention
 from tercet.nn.attention import attention_scores, attention_weights
 from tercet.nn.specs import ALiBi
 
@@ -63,6 +64,54 @@ def test_both_forms_agree_forward_and_backward(kind: str, groups: int, biased: b
     fused, by_hand = (outputs_and_gradients(form, qkv, **how) for form in (attend_fused, attend_by_hand))
     for one, other in zip(fused, by_hand, strict=True):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+
+
+def source_mask(queries: int, keys: int) -> Tensor:
+    """One row of the mask serves all queries, as of cross-attention and of a decode step."""
+    return padding_mask(1, keys)
+
+
+@pytest.mark.parametrize("biased", [False, True], ids=["", "alibi"])
+@pytest.mark.parametrize("groups", [2, 1], ids=["GQA", "MQA"])
+@pytest.mark.parametrize("kind", ["padding", "random", "source", "causal flag"])
+def test_heads_folded_into_queries_agree_forward_and_backward(
+    kind: str, groups: int, biased: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU; without a mask and a bias nothing is folded."""
+    causal = kind == "causal flag"
+    keys = T if causal else S
+    qkv = tensors(groups, keys)
+    mask = None if causal else {**MASKS, "source": source_mask}[kind](T, keys)
+    how = {"mask": mask, "bias": alibi(T, keys) if biased else None, "causal": causal}
+    by_hand = outputs_and_gradients(attend_by_hand, qkv, **how)
+    monkeypatch.setattr(attention, "FOLDING", ("cpu",))
+    for one, other in zip(outputs_and_gradients(attend_fused, qkv, **how), by_hand, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+
+
+def test_folded_heads_ask_with_a_mask_of_one_row_and_read_the_keys_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a decode step on a GPU hands to PyTorch's kernel: the cache itself."""
+    monkeypatch.setattr(attention, "FOLDING", ("cpu",))
+    asked = dict[str, Any]()
+
+    def kernel(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+        asked.update(how, q=q, k=k, v=v)
+        return torch.zeros_like(q)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", kernel)
+    q, k, v, mask = torch.randn(B, H, 1, K), torch.randn(B, 2, S, K), torch.randn(B, 2, S, K), padding_mask(1, S)
+    attend_fused(q, k, v)
+    assert asked["q"] is q
+    assert asked["enable_gqa"]
+    asked.clear()
+    assert attend_fused(q, k, v, mask=mask).shape == q.shape
+    assert asked["k"] is k
+    assert asked["v"] is v
+    assert asked["attn_mask"] is mask
+    assert asked["q"].shape == (B, 2, H // 2, K)
+    assert not asked.get("enable_gqa")
+    monkeypatch.undo()
+    assert attention.FOLDING == ("cuda",)
 
 
 @pytest.mark.parametrize("biased", [False, True], ids=["", "alibi"])

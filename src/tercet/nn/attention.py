@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from tercet.nn import kernels
@@ -28,6 +28,7 @@ Mask = Bool[Tensor, "#B 1 #T S"]
 Bias = Float[Tensor, "#B H T S"]
 Note = Callable[[str, Tensor], Tensor]
 
+FOLDING: tuple[str, ...] = ("cuda",)  # devices on which heads that share keys become queries of one, beside a mask
 QK_EPS = 1e-6  # of the norms on queries and keys, whatever the others have
 
 
@@ -77,6 +78,10 @@ def attend_fused(
         mask = _as_bias(bias, mask, causal, q.dtype)
         causal = False
     grouped = q.shape[1] != k.shape[1]
+    if mask is not None and grouped and q.device.type in FOLDING:
+        folded, mask = fold_groups(q, mask, k.shape[1])
+        heads = F.scaled_dot_product_attention(folded, k, v, attn_mask=mask, dropout_p=dropout)
+        return heads.unflatten(2, (-1, q.shape[2])).flatten(1, 2)  # (B, H, T, K)
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, enable_gqa=grouped
     )
@@ -240,6 +245,22 @@ def unfold_beams(heads: Float[Tensor, "B H N K"], rows: int) -> Float[Tensor, "Q
     if rows == len(heads):
         return heads
     return heads.unflatten(2, (rows // len(heads), -1)).transpose(1, 2).flatten(0, 1)
+
+
+def fold_groups(
+    q: Float[Tensor, "B H T K"], mask: Shaped[Tensor, "#B #H #T S"], groups: int
+) -> tuple[Float[Tensor, "B G N K"], Shaped[Tensor, "#B #G #N S"]]:
+    """The queries of all heads that share keys, side by side, N = H / G T of them for each key head; and their mask.
+
+    On a GPU not every kernel of PyTorch that takes a mask takes grouped heads, depending on its version. Its formula
+    would repeat keys and values, of a whole cache for each token.
+    """
+    shared = q.shape[1] // groups
+    if mask.shape[1] > 1:
+        mask = mask.unflatten(1, (groups, shared)).flatten(2, 3)
+    elif mask.shape[2] > 1:
+        mask = mask.repeat(1, 1, shared, 1)
+    return q.unflatten(1, (groups, shared)).flatten(2, 3), mask
 
 
 def _repeat_heads(x: Float[Tensor, "B G S K"], n_heads: int) -> Float[Tensor, "B H S K"]:

@@ -171,8 +171,16 @@ def test_a_host_read_in_a_step_would_be_noticed() -> None:
     "traced",
     [
         ("decoder:rotary",),
+        ("draft:rotary",),
         pytest.param(
-            ("decoder:learned", "decoder:alibi", "decoder:relative_bias", "translator:sinusoidal", "beam:rotary"),
+            (
+                "decoder:learned",
+                "decoder:alibi",
+                "decoder:relative_bias",
+                "translator:sinusoidal",
+                "beam:rotary",
+                "lookup:learned",
+            ),
             marks=pytest.mark.exhaustive,
         ),
     ],

@@ -99,21 +99,19 @@ class StepGraphs:
     """The graphs of one model's steps. They keep the memory of its weights, but not the model.
 
     Args:
-        model: The model.
+        model: The model, or an `nn.ModuleList` of several.
         step: The work of a step, a function of the model and of state with fixed addresses.
         mode: "graph" or "compiled"; without effect on a CPU.
     """
 
-    def __init__(self, model: GraphModel, step: Callable[..., None], *, mode: DecodeMode) -> None:
+    def __init__(self, model: object, step: Callable[..., None], *, mode: DecodeMode) -> None:
         device = _first_parameter(model).device
         self._step = _compile(step) if mode == "compiled" and device.type == "cuda" else step
         self._graphs: dict[Hashable, Callable[[], None]] = {}
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
         self._weights = _Weights(model)
 
-    def run(
-        self, model: GraphModel, key: Hashable, state: Callable[[], tuple[Sequence[Any], Sequence[Tensor]]]
-    ) -> None:
+    def run(self, model: object, key: Hashable, state: Callable[[], tuple[Sequence[Any], Sequence[Tensor]]]) -> None:
         """Run a step: by its graph, which is captured at the first call.
 
         Args:

@@ -14,24 +14,28 @@ sees is read anew, without guesses.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Generator, Iterable, Iterator, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic
+from typing import Any, Generic, Protocol, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from tercet.config import UserError
+from tercet.generation.decode_graphs import GraphModel, can_capture
 from tercet.generation.prefill import prefill
 from tercet.generation.protocol import RewindingCacheType, SpeculativeDecoder, device_of, parts_of
 from tercet.generation.sampling import distribution, draw, mark_seen
 from tercet.generation.specs import Sampling
+from tercet.generation.speculative_graphs import GraphRounds, Rounds, graph_rounds
 from tercet.generation.stream import Token, check_seeds, window_start
 from tercet.models.inference import inference_mode
 from tercet.objectives import pad_rows, token_logprobs
 from tercet.spec import DraftTokens, NGram, spec
 
+Drawn = tuple[list[int], list[float]]  # the ids that a pass brought a row, and their log-probabilities
 Pass = list[list[Token]]  # for each row the tokens that a pass brought it, none once it has ended
 
 
@@ -86,8 +90,14 @@ def speculate(
             f"the draft has {guesses.model.vocab_size} ids, the model {model.vocab_size}: they must be the same ones; "
             "take a draft that was trained with the model's tokenizer"
         )
-    rows = [_Row(n, prompt, seed, sampling) for n, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True))]
-    return _passes(model, rows, _Distributions(sampling, sorted(forbidden)), guesses, stop_ids, ended)
+    rows = [Row(n, prompt, seed, sampling) for n, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True))]
+    models = [model, *([guesses.model] if isinstance(guesses, Draft) else [])]
+
+    def passes() -> Iterator[Pass]:
+        with _rounds_of(model, rows, sampling, guesses, stop_ids, forbidden) as rounds:
+            yield from _passes(rounds, rows, models, guesses, stop_ids, ended)
+
+    return passes()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +134,12 @@ def residual(p: Float[Tensor, " V"], q: Float[Tensor, " V"]) -> Float[Tensor, " 
     return p if surplus.sum() == 0 else surplus  # they differ by rounding alone
 
 
-class _Row:
+class Context(Protocol):
+    @property
+    def max_len(self) -> int: ...
+
+
+class Row:
     """A text on its way."""
 
     def __init__(self, number: int, prompt: Sequence[int], seed: int, sampling: Sampling) -> None:
@@ -132,11 +147,16 @@ class _Row:
         self.generator = torch.Generator().manual_seed(seed)
         self.window = -1  # where what the model saw began at the last pass
 
-    def max_guesses(self, guesses: Draft | Lookup, states: Sequence["_ReadState[Any]"]) -> int:
+    def starts(self, models: Sequence[Context]) -> tuple[int, ...]:
+        """Where the window of each model begins."""
+        return tuple(window_start(len(self.ids), model.max_len) for model in models)
+
+    def max_guesses(self, guesses: Draft | Lookup, models: Sequence[Context]) -> int:
         """How many guesses the next pass has room for: in each model's window, and among the tokens left to write."""
-        window = window_start(len(self.ids), states[0].model.max_len)
-        moved, self.window = window != self.window, window
-        return 0 if moved else min(guesses.tokens, self.left - 1, *(state.room(self) for state in states))
+        starts = self.starts(models)
+        moved, self.window = starts[0] != self.window, starts[0]
+        rooms = (model.max_len - (len(self.ids) - start) for model, start in zip(models, starts, strict=True))
+        return 0 if moved else min(guesses.tokens, self.left - 1, *rooms)
 
     def take(self, ids: Sequence[int], logprobs: Sequence[float], stop_ids: Set[int]) -> list[Token]:
         """Write them, up to one that ends the row."""
@@ -173,12 +193,7 @@ class _ReadState(Generic[RewindingCacheType]):
         self.starts: list[int] = []
         self.ends: list[int] = []
 
-    def room(self, row: _Row) -> int:
-        """How many more tokens the row's window holds."""
-        n = len(row.ids)
-        return self.model.max_len - (n - window_start(n, self.model.max_len))
-
-    def read(self, rows: Sequence[_Row], guesses: Sequence[Sequence[int]]) -> list[Float[Tensor, "K V"]]:
+    def read(self, rows: Sequence[Row], guesses: Sequence[Sequence[int]]) -> list[Float[Tensor, "K V"]]:
         """Read what is new, of the rows and of the guesses after them: the logits after each new token.
 
         Where the window of a row has moved, all rows are read anew, in a pass of their own before that of the guesses:
@@ -206,7 +221,7 @@ class _ReadState(Generic[RewindingCacheType]):
         all_logits = torch.cat(logits, dim=1)  # (B, T, V)
         return [scores[: n_first + len(ids)] for scores, ids in zip(all_logits, new, strict=True)]
 
-    def forget(self, rows: Sequence[_Row]) -> None:
+    def forget(self, rows: Sequence[Row]) -> None:
         """Guesses that were not kept were never read. A row's last token is still to be read, for what follows it."""
         if self.cache is not None:
             ends = [min(end, len(row.ids) - 1) for row, end in zip(rows, self.ends, strict=True)]
@@ -229,7 +244,7 @@ class _DraftGuesser:
         self.distributions, self.stop_ids = distributions, stop_ids
         self.states = [_ReadState(draft.model)]
 
-    def guess(self, rows: Sequence[_Row], max_guesses: Sequence[int]) -> list[Guesses]:
+    def guess(self, rows: Sequence[Row], max_guesses: Sequence[int]) -> list[Guesses]:
         ids: list[list[int]] = [[] for _ in rows]
         q: list[list[Tensor]] = [[] for _ in rows]
         drafting = [slot for slot, n in enumerate(max_guesses) if n > 0]
@@ -259,10 +274,14 @@ class _LookupGuesser:
         self.ends: dict[int, dict[tuple[int, ...], int]] = {}
         self.known: dict[int, int] = {}
 
-    def guess(self, rows: Sequence[_Row], max_guesses: Sequence[int]) -> list[Guesses]:
-        return [Guesses(ids=self._follow(row, n) if n > 0 else []) for row, n in zip(rows, max_guesses, strict=True)]
+    def guess(self, rows: Sequence[Row], max_guesses: Sequence[int]) -> list[Guesses]:
+        return [Guesses(ids=ids) for ids in self.follow(rows, max_guesses)]
 
-    def _follow(self, row: _Row, max_guesses: int) -> list[int]:
+    def follow(self, rows: Sequence[Row], max_guesses: Sequence[int]) -> list[list[int]]:
+        """The guesses for each row."""
+        return [self._follow(row, n) if n > 0 else [] for row, n in zip(rows, max_guesses, strict=True)]
+
+    def _follow(self, row: Row, max_guesses: int) -> list[int]:
         ids, ends = row.ids, self.ends.setdefault(row.number, {})
         for end in range(max(self.known.get(row.number, 0), self.ngram), len(ids)):
             ends[tuple(ids[end - self.ngram : end])] = end
@@ -276,46 +295,84 @@ class _LookupGuesser:
         return text[:max_guesses]
 
 
+class _StepRounds:
+    """Passes of any decoders, whose guesses are drawn and accepted on the host."""
+
+    def __init__(
+        self,
+        model: SpeculativeDecoder[Any],
+        guesser: "_DraftGuesser | _LookupGuesser",
+        distributions: _Distributions,
+    ) -> None:
+        self._guesser, self._distributions, self._target = guesser, distributions, _ReadState(model)
+        self._numbers: list[int] = []  # of the rows of the last pass
+
+    def run(self, rows: Sequence[Row], limits: Sequence[int]) -> list[Drawn]:
+        numbers, target = [row.number for row in rows], self._target
+        for state in (target, *self._guesser.states) if self._numbers else ():
+            if len(numbers) < len(self._numbers):
+                state.keep([self._numbers.index(number) for number in numbers])
+            state.forget(rows)
+        self._numbers = numbers
+        guesses = self._guesser.guess(rows, limits)
+        logits = target.read(rows, [each.ids for each in guesses])
+        pairs = zip(rows, guesses, strict=True)
+        texts = ([*row.ids, *each.ids[:n]] for row, each in pairs for n in range(len(each.ids) + 1))
+        p = self._distributions(torch.cat(logits), texts).split([len(scores) for scores in logits])
+        accepted = [accept(each, p_row, row.generator) for row, each, p_row in zip(rows, guesses, p, strict=True)]
+        ids = torch.tensor([token for tokens in accepted for token in tokens], device=target.device)
+        scores = torch.cat([scores[: len(tokens)] for scores, tokens in zip(logits, accepted, strict=True)])
+        logprobs = token_logprobs(scores, ids).cpu().split([len(tokens) for tokens in accepted])
+        return [(tokens, each.tolist()) for tokens, each in zip(accepted, logprobs, strict=True)]
+
+
+@contextmanager
+def _rounds_of(
+    model: SpeculativeDecoder[Any],
+    rows: Sequence[Row],
+    sampling: Sampling,
+    guesses: Draft | Lookup,
+    stop_ids: Set[int],
+    forbidden: Set[int],
+) -> Generator[_StepRounds | GraphRounds]:
+    """Decode by graphs if both models can be captured, else by passes of the models."""
+    draft = guesses.model if isinstance(guesses, Draft) else None
+    models = [model] if draft is None else [model, draft]
+    if len({device_of(one) for one in models}) == 1 and all(can_capture(one, device_of(one)) for one in models):
+        look_up = None if isinstance(guesses, Draft) else _LookupGuesser(guesses).follow
+        rounds = Rounds(
+            model=cast("GraphModel", model), draft=cast("GraphModel | None", draft), sampling=sampling,
+            stop_ids=stop_ids, forbidden=forbidden, guesses=guesses.tokens, look_up=look_up,
+        )  # fmt: skip
+        longest = max((len(row.ids) + row.left for row in rows), default=1)
+        with graph_rounds(rounds, rows=len(rows), capacity=longest) as made:
+            yield made
+    else:
+        distributions = _Distributions(sampling, sorted(forbidden))
+        guesser = (
+            _DraftGuesser(guesses, distributions, stop_ids) if isinstance(guesses, Draft) else _LookupGuesser(guesses)
+        )
+        yield _StepRounds(model, guesser, distributions)
+
+
 def _passes(
-    model: SpeculativeDecoder[RewindingCacheType],
-    rows: Sequence[_Row],
-    distributions: _Distributions,
+    rounds: _StepRounds | GraphRounds,
+    rows: Sequence[Row],
+    models: Sequence[SpeculativeDecoder[Any]],
     guesses: Draft | Lookup,
     stop_ids: Set[int],
     ended: Set[int],
 ) -> Iterator[Pass]:
-    guesser = _DraftGuesser(guesses, distributions, stop_ids) if isinstance(guesses, Draft) else _LookupGuesser(guesses)
-    target = _ReadState(model)
-    states = [target, *guesser.states]
-    parts: list[nn.Module] = [part for state in states for part in parts_of(state.model)]
+    parts: list[nn.Module] = [part for model in models for part in parts_of(model)]
     live = [row for row in rows if row.left]
     while live:
         new_tokens: Pass = [[] for _ in rows]
         with inference_mode(parts):
-            row_guesses = guesser.guess(live, [row.max_guesses(guesses, states) for row in live])
-            logits = target.read(live, [each.ids for each in row_guesses])
-            pairs = zip(live, row_guesses, strict=True)
-            texts = ([*row.ids, *each.ids[:n]] for row, each in pairs for n in range(len(each.ids) + 1))
-            p = distributions(torch.cat(logits), texts).split([len(scores) for scores in logits])
-            accepted = [
-                accept(each, p_row, row.generator) for row, each, p_row in zip(live, row_guesses, p, strict=True)
-            ]
-            ids = torch.tensor([token for tokens in accepted for token in tokens], device=target.device)
-            scores = torch.cat([scores[: len(tokens)] for scores, tokens in zip(logits, accepted, strict=True)])
-            logprobs = token_logprobs(scores, ids).cpu().split([len(tokens) for tokens in accepted])
-            for row, tokens, each in zip(live, accepted, logprobs, strict=True):
-                new_tokens[row.number] = row.take(tokens, each.tolist(), stop_ids)
+            drawn = rounds.run(live, [row.max_guesses(guesses, models) for row in live])
+        for row, (ids, logprobs) in zip(live, drawn, strict=True):
+            new_tokens[row.number] = row.take(ids, logprobs, stop_ids)
         yield new_tokens
-        slots = [slot for slot, row in enumerate(live) if row.left and row.number not in ended]
-        shrunk = len(slots) < len(live)
-        live = [live[slot] for slot in slots]
-        if not live:
-            return
-        with inference_mode(parts):
-            for state in states:
-                if shrunk:
-                    state.keep(slots)
-                state.forget(live)
+        live = [row for row in live if row.left and row.number not in ended]
 
 
 def _draw(probabilities: Float[Tensor, " V"], generator: torch.Generator) -> int:

@@ -1,0 +1,159 @@
+"""Rounds whose state is on the device bring the tokens of the other passes, with one launch and one wait each."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from operations import Operations
+from small_models import CONTEXT, POSITIONS, VOCAB, language_model
+
+from tercet.config import UserError
+from tercet.generation import Draft, Lookup, Pass, Sampling, speculate, speculative
+from tercet.generation.decode_graphs import ResultReader, StepGraphs
+from tercet.generation.speculative_graphs import RoundState, speculative_round
+from tercet.models import DecoderOnly
+from tercet.nn.specs import Position
+
+pytestmark = pytest.mark.slow
+
+GREEDY = Sampling(max_new_tokens=20, temperature=0)
+PLAIN = Sampling(max_new_tokens=20)
+DRAWN = Sampling(max_new_tokens=20, temperature=0.7, top_k=9, top_p=0.9, min_p=0.02, repetition_penalty=1.2)
+SAMPLINGS = {"greedy": GREEDY, "plain": PLAIN, "filters": DRAWN}
+PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [2] * 15, [4, 5, 4, 5, 4]]
+OPTIONS: dict[str, Any] = {"stop_ids": {3}, "forbidden": {0, 16}, "seeds": [7, 8, 9, 10, 11]}
+
+
+@pytest.fixture
+def by_graphs(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`speculate` as a GPU has it."""
+
+    def passes(*args: Any, **options: Any) -> Iterator[Pass]:
+        with monkeypatch.context() as patch:
+            patch.setattr(speculative, "can_capture", lambda model, device: True)
+            yield from speculate(*args, **options)
+
+    return passes
+
+
+def similar(model: DecoderOnly, *, max_len: int = CONTEXT, noise: float = 0.05) -> DecoderOnly:
+    """A draft that is often right."""
+    draft = DecoderOnly(replace(model.spec, max_len=max_len)).eval()
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for parameter, other in zip(draft.parameters(), model.parameters(), strict=True):
+            parameter.copy_(other[tuple(map(slice, parameter.shape))])
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * noise)
+    return draft
+
+
+def assert_same(found: list[Pass], expected: list[Pass]) -> None:
+    assert len(found) == len(expected)
+    for ours, theirs in zip(found, expected, strict=True):
+        for row, other in zip(ours, theirs, strict=True):
+            assert [(token.id, token.finish) for token in row] == [(token.id, token.finish) for token in other]
+            assert [t.logprob for t in row] == pytest.approx([t.logprob for t in other], abs=1e-4)
+
+
+def guesses_of(kind: str, model: DecoderOnly) -> Draft | Lookup:
+    if kind == "lookup":
+        return Lookup(ngram=1, tokens=4)
+    return Draft(model=similar(model, max_len=9 if kind == "short draft" else CONTEXT), tokens=3)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("kind", ["draft", "short draft", "lookup"])
+@pytest.mark.parametrize(
+    "position",
+    [
+        pytest.param(spec, id=spec.kind, marks=[] if spec.kind in ("rotary", "learned") else pytest.mark.exhaustive)
+        for spec in POSITIONS
+    ],
+)
+def test_passes_bring_the_same_tokens(by_graphs: Any, position: Position, kind: str, sampling: str) -> None:
+    """Five rows of unequal length whose windows move, and some of which end."""
+    model = language_model(position)
+    guesses = guesses_of(kind, model)
+    expected = list(speculate(model, PROMPTS, SAMPLINGS[sampling], guesses=guesses, **OPTIONS))
+    assert_same(list(by_graphs(model, PROMPTS, SAMPLINGS[sampling], guesses=guesses, **OPTIONS)), expected)
+    brought = [len(row) for one in expected for row in one]
+    assert max(brought) > 1, "no guess was accepted"
+    assert max(brought) <= guesses.tokens + 1
+
+
+def test_a_draft_that_is_always_right_brings_all_its_guesses_and_one_token_more(by_graphs: Any) -> None:
+    model = language_model()
+    guesses = Draft(model=similar(model, noise=0.0), tokens=3)
+    expected = list(speculate(model, [[1, 2]], PLAIN, guesses=guesses))
+    assert [len(row) for (row,) in expected[:3]] == [1, 4, 4]
+    assert_same(list(by_graphs(model, [[1, 2]], PLAIN, guesses=guesses)), expected)
+
+
+@pytest.mark.parametrize("kind", ["draft", "lookup"])
+def test_a_pass_is_one_launch_and_one_wait(by_graphs: Any, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, calls = language_model(), list[str]()
+    for owner, name in ((StepGraphs, "run"), (ResultReader, "read")):
+        original = getattr(owner, name)
+        monkeypatch.setattr(
+            owner, name, lambda *args, name=name, original=original: (calls.append(name), original(*args))[1]
+        )
+    passes = list(by_graphs(model, [[1, 2], [5, 6, 5]], GREEDY, guesses=guesses_of(kind, model)))
+    assert calls == ["run", "read"] * len(passes)
+
+
+@pytest.mark.parametrize("kind", ["draft", "lookup"])
+def test_rows_that_the_caller_ends_leave_and_the_others_stay_what_they_were(by_graphs: Any, kind: str) -> None:
+    model = language_model()
+    guesses = guesses_of(kind, model)
+
+    def by(speculating: Any) -> list[Pass]:
+        ended, found = set[int](), list[Pass]()
+        for brought in speculating(model, PROMPTS[:3], PLAIN, guesses=guesses, seeds=[1, 2, 3], ended=ended):
+            found.append(brought)
+            if len(found) == 2:
+                ended.add(1)
+        return found
+
+    assert_same(by(by_graphs), by(speculate))
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("drafts", [True, False])
+def test_a_round_stays_on_the_device_and_at_its_addresses(drafts: bool, sampling: str) -> None:
+    """On the meta device, which has no numbers for a host that asks for them."""
+    with torch.inference_mode():
+        models = [language_model().to("meta") for _ in range(1 + drafts)]
+        caches = [model.new_cache(3, capacity=8) for model in models]
+        state = RoundState(caches[0], caches[1] if drafts else None, guesses=4, vocab_size=VOCAB)
+        before = [(tensor, tensor.untyped_storage()._cdata) for tensor in state.changing()]
+        with Operations() as operations:
+            for _ in range(2):
+                speculative_round(models, state, SAMPLINGS[sampling])
+    assert len(operations.names) > 50
+    for (old, storage), new in zip(before, state.changing(), strict=True):
+        assert old is new
+        assert storage == new.untyped_storage()._cdata
+
+
+@pytest.mark.parametrize("kind", ["draft", "lookup"])
+def test_a_diverged_model_is_an_error(by_graphs: Any, kind: str) -> None:
+    model = language_model(POSITIONS[0])
+    guesses = guesses_of(kind, model)
+    with torch.no_grad():
+        model.stack.position.table.weight[9] = torch.nan  # a round reads ahead, up to there in the second one or later
+    assert next(by_graphs(model, [[1, 2, 3]], GREEDY, guesses=guesses))[0]
+    with pytest.raises(UserError, match="not numbers"):
+        list(by_graphs(model, [[1, 2, 3]], GREEDY, guesses=guesses))
+
+
+def test_idle_tables_are_used_again_with_the_same_draft_alone(by_graphs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    original = RoundState.__init__
+    monkeypatch.setattr(RoundState, "__init__", lambda *args, **more: (made.append(1), original(*args, **more))[1])
+    model = language_model()
+    guesses = guesses_of("draft", model)
+    for each, expected in ((guesses, 1), (guesses, 1), (guesses_of("draft", model), 2)):
+        list(by_graphs(model, [[1, 2]], GREEDY, guesses=each))
+        assert len(made) == expected

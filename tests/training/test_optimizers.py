@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tercet.models import DecoderOnly, model_spec
+from tercet.training import muon
 from tercet.training.muon import COEFFICIENTS, MuonAdamW, orthogonalise
 from tercet.training.optimizers import Adam, AdamW, Muon, OptimizerSpec, base_rates, hidden_matrices, set_rates
 
@@ -60,8 +62,8 @@ def test_muon_takes_the_matrices_inside_blocks_only(preset: str) -> None:
     left = [names[id(p)] for p in rest]
     assert all(p.ndim == 1 or "embedding" in name or "position" in name for name, p in zip(left, rest, strict=True))
     assert "embedding.weight" in left
-    muon = Muon(weight_decay=0.2, lr=0.1, adam_lr=0.3).build(model).param_groups
-    assert [(g["muon"], g["lr"], g["weight_decay"]) for g in muon] == [(True, 0.1, 0.2), (False, 0.3, 0.0)]
+    groups = Muon(weight_decay=0.2, lr=0.1, adam_lr=0.3).build(model).param_groups
+    assert [(g["muon"], g["lr"], g["weight_decay"]) for g in groups] == [(True, 0.1, 0.2), (False, 0.3, 0.0)]
 
 
 def test_muon_refuses_a_vector() -> None:
@@ -110,6 +112,42 @@ def test_muon_is_the_formula() -> None:
             theirs = theirs * (1 - 0.1 * 0.05) - 0.1 * max(1, shape[0] / shape[1]) ** 0.5 * x
             optimizer.step()
             torch.testing.assert_close(ours.detach(), theirs, atol=1e-5, rtol=1e-4)
+
+
+class Calls(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names = list[str]()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if not func.is_view:
+            self.names.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_muon_on_a_gpu_makes_as_few_calls_for_many_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The numbers of both ways are the same; a CPU goes matrix by matrix, which needs less memory."""
+
+    def trained(n: int) -> tuple[list[Tensor], list[str]]:
+        torch.manual_seed(3)
+        matrices = [nn.Parameter(torch.randn(shape)) for _ in range(n) for shape in ((9, 4), (4, 9))]
+        optimizer = MuonAdamW([{"params": matrices, "muon": True, "lr": 0.1, "momentum": 0.9, "weight_decay": 0.05}])
+        for step in range(3):
+            for p in matrices:
+                p.grad = torch.randn_like(p)
+            if step == 2:
+                with Calls() as calls:
+                    optimizer.step()
+            else:
+                optimizer.step()
+        return [p.detach() for p in matrices], calls.names
+
+    one_by_one, many = trained(5)
+    monkeypatch.setattr(muon, "TOGETHER", ("cpu",))
+    together, few = trained(5)
+    assert all(map(torch.equal, together, one_by_one))
+    assert few == trained(2)[1]
+    assert len(few) < len(many)
 
 
 def test_muon_is_torchs_but_for_its_precision() -> None:

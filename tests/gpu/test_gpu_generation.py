@@ -13,7 +13,9 @@ from small_writer import TOKENIZER, writer
 
 import tercet
 from tercet.checkpoint import Trained
-from tercet.generation import Beam, Sampling, generate, translate
+from tercet.encoding import fill, pseudo_scores
+from tercet.evaluate import score_pairs
+from tercet.generation import Beam, Draft, Lookup, Sampling, generate, translate
 from tercet.nn import Rotary
 
 PROMPTS = ["the cat", "", "a", "the dog sat on the log and more than the context holds", "the dog"]
@@ -46,6 +48,21 @@ def test_samples_depend_on_the_seed_and_not_on_neighbors(position, device: torch
     assert texts(PROMPTS, 6) != together
 
 
+@pytest.mark.parametrize("guesses", ["draft", "lookup"])
+def test_guesses_leave_greedy_tokens_as_they_are(guesses: str, device: torch.device) -> None:
+    greedy = Sampling(max_new_tokens=20, temperature=0.0)
+    model = writer(position=Rotary()).to(device)
+    expected = generate(model, TOKENIZER, PROMPTS, greedy)
+    how = (
+        Draft(model=writer(position=Rotary()).to(device), tokens=3) if guesses == "draft" else Lookup(ngram=1, tokens=4)
+    )
+    found = generate(model, TOKENIZER, PROMPTS, greedy, guesses=how)
+    assert [one.ids for one in found] == [one.ids for one in expected]
+    sampled = Sampling(max_new_tokens=20, seed=3, temperature=0.9, top_p=0.95, repetition_penalty=1.1)
+    alone = [generate(model, TOKENIZER, [prompt], sampled, guesses=how)[0].ids for prompt in PROMPTS]
+    assert [one.ids for one in generate(model, TOKENIZER, PROMPTS, sampled, guesses=how)] == alone
+
+
 def test_streams_of_the_engine_are_the_texts_alone(device: torch.device) -> None:
     model = writer(position=Rotary()).to(device)
     run = tercet.Run(trained=Trained.wrap(model, TOKENIZER, folder=Path("runs/mine")))
@@ -76,3 +93,19 @@ def test_vectors_are_those_of_the_cpu(device: torch.device) -> None:
     found = run.to(device).embed(TEXTS)
     np.testing.assert_allclose(found, expected, atol=1e-4)
     np.testing.assert_allclose(np.stack([run.embed(text) for text in TEXTS]), expected, atol=1e-4)
+
+
+def test_scores_are_those_of_the_cpu(device: torch.device) -> None:
+    words, pairs = tokenizer(), list(zip(SENTENCES, SENTENCES[::-1], strict=True))
+    masked, translator = encoder(words.vocab_size), small(seed=2)
+    texts = [f"{text} [MASK]" for text in TEXTS]
+
+    def scores() -> list[float]:
+        pseudo = [one.logprob for one in pseudo_scores(masked, words, TEXTS, batch_tokens=64)]
+        filled = [best.probability for one in fill(masked, words, texts, batch_tokens=64) for best in one.masks[0]]
+        return [*pseudo, *filled, *(one.logprob for one in score_pairs(translator, CHARACTERS, pairs, batch_tokens=16))]
+
+    expected = scores()
+    for model in (masked, translator):
+        model.to(device)
+    assert scores() == pytest.approx(expected, rel=1e-4, abs=1e-4)

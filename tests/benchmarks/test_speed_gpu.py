@@ -12,11 +12,15 @@ from benchmarks.speed.limits import clock_of
 from benchmarks.speed.measure import Result, Timing, measure
 from benchmarks.speed.row import Asked, Lineup, Row
 from benchmarks.speed.rows import GPU_ROWS
+from benchmarks.speed.rows.gpu_loss import TINY
 from benchmarks.speed.rows.gpu_training import bf16
+
+from tercet.objectives import likelihood
 
 LIMITS = {"fp32": 2000.0, "fp32 TF32": 4000.0, "bf16": 9000.0, "memory": 4000.0}
 ONCE = Timing(rounds=2, seconds=0.0, repeats=0)
 CHECKED = {"gpt-124m": 2, "gpt-baby": 2, "bert": 2, "translation": 4, "greedy-1": 1, "greedy-32": 1, "embed": 1}
+CHECKED |= dict.fromkeys(("loss-65", "loss-8k", "loss-50k"), 2)
 
 
 def tiny(folder: Path, **more: Any) -> Asked:
@@ -57,6 +61,24 @@ def test_rows_of_a_gpu_run_at_tiny_sizes_with_the_answers_of_peers(tmp_path: Pat
     sides = [figure["side"] for figure in result.figures.values()]
     assert {"ours", "readme"} <= set(sides)
     assert sum("same answer" in line for line in said) >= CHECKED.get(name, 0)
+
+
+def test_each_loss_is_measured_in_its_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = list[str]()
+
+    def noting(name: str) -> Any:
+        work = getattr(likelihood, name)
+        return lambda *given: (used.append(name), work(*given))[1]
+
+    for name in ("_whole", "_in_lots", "_by_library"):
+        monkeypatch.setattr(likelihood, name, noting(name))
+    found = GPU_ROWS["loss-8k"].lineup(tiny(tmp_path)).contenders
+    for one in found:
+        if one.side == "ours":
+            one.setup()
+            assert one.run(2) == 2 * TINY.rows
+    names = ["_in_lots", "_whole", "_in_lots", *(["_by_library"] if len(found) == 6 else [])]
+    assert used == [name for name in names for _ in range(3)]
 
 
 def test_rows_of_a_gpu_are_listed_by_priority(capsys: pytest.CaptureFixture[str]) -> None:

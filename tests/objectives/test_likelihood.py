@@ -283,3 +283,17 @@ def test_the_form_follows_from_device_compiler_and_bytes(monkeypatch: pytest.Mon
     assert [form(12 * 1024), form(21_345), form(21_346), form(1, "cpu")] == ["whole", "whole", "lots", "lots"]
     assert bytes_of_graph(12 * 1024, 50304, torch.bfloat16) == 2 * 12 * 1024 * 50304 * 2
     assert bytes_of_graph(1 << 20, 50304, torch.bfloat16) == 4 << 30
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(F, "linear_cross_entropy"), reason="PyTorch has no linear_cross_entropy before 2.13")
+def test_librarys_loss_is_one_graph_with_the_same_gradients() -> None:
+    hidden, targets, layer = torch.randn(6, 5, D, requires_grad=True), some_targets(), unembedding()
+    expected = negative_log_likelihood(hidden, layer, targets)
+    gradients = torch.autograd.grad(expected.total, (hidden, layer.weight))
+    with use_form("library"):
+        compiled = torch.compile(negative_log_likelihood, backend="aot_eager", fullgraph=True, dynamic=False)
+        found = compiled(hidden, layer, targets)
+        torch.testing.assert_close(found.total, expected.total)
+        for mine, theirs in zip(torch.autograd.grad(found.total, (hidden, layer.weight)), gradients, strict=True):
+            torch.testing.assert_close(mine, theirs)

@@ -6,6 +6,7 @@ from benchmarks.speed.rows.bert import BERT
 from benchmarks.speed.rows.gpt import GPT
 from benchmarks.speed.rows.gpu_decoding import DECODING
 from benchmarks.speed.rows.gpu_encoding import ENCODING
+from benchmarks.speed.rows.gpu_loss import LOSSES
 from benchmarks.speed.rows.gpu_training import TRAINING
 from benchmarks.speed.rows.greedy import GREEDY
 from benchmarks.speed.rows.loading import LOADING
@@ -17,8 +18,18 @@ ROWS: dict[str, Row] = {
     row.name: row for row in (*GPT, BERT, TRANSLATION, *GREEDY, BEAM, *START_UP, TOKENISING, LOADING)
 }
 
-_gpu = {row.name: row for row in (*TRAINING, *DECODING, *ENCODING)}
+_gpu = {row.name: row for row in (*TRAINING, *DECODING, *ENCODING, *LOSSES)}
 GPU_ROWS: dict[str, Row] = {
     name: _gpu[name]
-    for name in ("gpt-124m", "greedy-1", "greedy-32", "gpt-baby", "bert", "translation", "serving", "embed")
+    for name in (
+        "gpt-124m",
+        "greedy-1",
+        "greedy-32",
+        "gpt-baby",
+        "bert",
+        "translation",
+        "serving",
+        "embed",
+        *(row.name for row in LOSSES),
+    )
 }

@@ -46,7 +46,9 @@ FEW = 1 << 25  # multiplications up to which calls take longer than they do: by 
 # library  torch.nn.functional.linear_cross_entropy, from PyTorch 2.13 on; for measurements
 Form = Literal["whole", "lots", "library"]
 _requested: Form | None = None
-_LIBRARY_OPTIONS = getattr(torch.nn, "LinearCrossEntropyOptions", lambda: None)()  # a graph cannot make them
+# A graph cannot make them, and would be broken by a warning if the gradients served a single backward pass.
+# Older versions of PyTorch have no such options, and nothing reads them there.
+_LIBRARY_OPTIONS: Any = getattr(torch.nn, "LinearCrossEntropyOptions", dict)(allow_retain_graph=True)
 
 
 def negative_log_likelihood(

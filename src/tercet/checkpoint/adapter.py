@@ -18,10 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tercet.checkpoint.adapter_settings import check_settings
 from tercet.checkpoint.find_model import ADAPTER
 from tercet.checkpoint.run_record import PRETRAINED_COPY
 from tercet.checkpoint.weights import first_names, read_tensors, unwrap_name, unwrap_names, write_tensors
-from tercet.config import Plain, UserError
+from tercet.config import UserError
 from tercet.messages import show
 from tercet.models import AnyModel, AnySpec, build
 from tercet.nn.linear import Linear
@@ -32,12 +33,6 @@ from tercet.storage import write_atomically
 CONFIG, WEIGHTS = ADAPTER
 PREFIX = "base_model.model."
 BASE = f"../{PRETRAINED_COPY}"  # of a run's adapter
-# Variants of `peft` that are other formulas: each is as here, or empty, or left out.
-REQUIRED_SETTINGS: Plain = {
-    "peft_type": "LORA", "bias": "none", "use_dora": False, "lora_bias": False, "use_qalora": False,
-    "layer_replication": None, "trainable_token_indices": None, "target_parameters": None,
-    "alora_invocation_tokens": None, "megatron_config": None,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,9 +187,7 @@ def read_adapter(folder: Path) -> Adapter:
     """
     path = folder / CONFIG
     config = read_json_file(path)
-    for key, value in REQUIRED_SETTINGS.items():
-        if config.get(key, value) != value and config[key]:
-            raise UserError(f"{path}: {key} is {show(config[key])}, which Tercet does not have; it reads {show(value)}")
+    check_settings(config, path)
     pairs, whole = dict[str, dict[str, Tensor]](), dict[str, Tensor]()
     for name, tensor in read_tensors(folder / WEIGHTS).items():
         layer, _, matrix = name.removeprefix(PREFIX).removesuffix(".weight").rpartition(".")

@@ -21,7 +21,7 @@ from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -41,6 +41,7 @@ from tercet.checkpoint.card import Card, current_versions
 from tercet.checkpoint.chat_template import read_chat_template, write_chat_template
 from tercet.checkpoint.find_model import ADAPTER, find_model
 from tercet.checkpoint.foreign.config_keys import name_in_errors
+from tercet.checkpoint.foreign.export_files import end_setting
 from tercet.checkpoint.foreign.gguf_folder import load_gguf, read_gguf_spec
 from tercet.checkpoint.foreign.peft_folder import import_adapter
 from tercet.checkpoint.foreign.readers import READERS
@@ -319,10 +320,13 @@ def _with_own_ids(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
     path = folder / "generation_config.json"
     settings = read_json_file(path) if path.is_file() else {}
     ids = {f"{role}_id": settings.get(f"{role}_token_id") for role in ("bos", "eos", "pad")}
-    if any(number is not None and type(number) is not int for number in ids.values()):
+    others = list[Any]()
+    if isinstance(ids["eos_id"], list) and ids["eos_id"]:
+        ids["eos_id"], *others = cast("list[Any]", ids["eos_id"])
+    if any(type(number) is not int for number in (*filter(None, ids.values()), *others)):
         raise UserError(f"{path}: token ids must be whole numbers, one each; put back the file that was saved")
     try:
-        return tokenizer.with_ids(**ids)
+        return tokenizer.with_ids(**ids).with_other_ends(others)
     except ValueError as error:
         raise UserError(f"{path}: {error}; put back the file that was saved") from None
 
@@ -379,7 +383,7 @@ def _tokenizers(tokenizer: Tokenizer, source_tokenizer: Tokenizer | None) -> dic
 
 def _generation(tokenizer: Tokenizer) -> Plain:
     """What the ecosystem's programs ask for before they write; ids that the vocabulary does not have are left out."""
-    ids = {"bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id}
+    ids = {"bos_token_id": tokenizer.bos_id, "eos_token_id": end_setting(tokenizer), "pad_token_id": tokenizer.pad_id}
     known = {name: number for name, number in ids.items() if number is not None}
     return {**known, "do_sample": True, "temperature": 1.0, "max_new_tokens": MAX_NEW_TOKENS}
 

@@ -106,7 +106,7 @@ def stream_text(
 
 def end_ids(tokenizer: Tokenizer) -> frozenset[int]:
     """The ids that end a text when they are drawn."""
-    return frozenset[int]() if tokenizer.eos_id is None else frozenset({tokenizer.eos_id})
+    return frozenset(tokenizer.end_ids)
 
 
 def draft_for(

@@ -2,7 +2,8 @@
 
 Which token begins and ends a text, a `tokenizer.json` does not say; the files beside it do, in the order: the name in
 the settings, the name in the vocabulary, the number in the settings. A translator begins with `decoder_start_token_id`,
-which is its bos here: for Marian that is the token for padding.
+which is its bos here: for Marian that is the token for padding. A generated text ends with any of the numbers in the
+settings (`eos_token_id` may be a list), and with the token that ends a document.
 """
 
 from collections.abc import Mapping
@@ -60,7 +61,11 @@ def _configure_ids(tokenizer: Tokenizer, folder: Path, numbers: Mapping[str, Any
     start = _id_by_number(tokenizer, numbers.get("decoder_start_token_id"), None)
     if start is not None:
         ids["bos_id"] = start
-    return tokenizer.with_ids(**ids)
+    ends = _end_ids(tokenizer, numbers.get("eos_token_id"))
+    if start is not None and len(ends) > 1:
+        raise UserError(f"{folder}: a translation has {len(ends)} end tokens (eos_token_id), and Tercet's has one")
+    configured = tokenizer.with_ids(**ids)
+    return configured if start is not None else configured.with_other_ends(ends)
 
 
 def _load_gpt2(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
@@ -114,6 +119,12 @@ def _id_by_number(tokenizer: Tokenizer, setting: Any, known: int | None) -> int 
     if known is None and type(first) is int and 0 <= first < tokenizer.vocab_size:
         return first
     return known
+
+
+def _end_ids(tokenizer: Tokenizer, setting: Any) -> list[int]:
+    """The ids that end a generated text, as `transformers` reads a number or a list."""
+    numbers: list[Any] = cast("list[Any]", setting) if isinstance(setting, list) else [setting]
+    return [number for number in numbers if type(number) is int and 0 <= number < tokenizer.vocab_size]
 
 
 def _token_text(setting: Any, default: str) -> str:

@@ -28,6 +28,8 @@ KEY = "tokenizer.ggml."
 TEMPLATE = "tokenizer.chat_template"
 IDS = {"bos": "bos_token_id", "eos": "eos_token_id", "pad": "padding_token_id", "unk": "unknown_token_id"}
 
+OTHER_ENDS = ("eot_token_id", "eom_token_id")  # of a turn, of a message: llama.cpp stops at any of them
+
 GPT2_SPLIT = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 TIKTOKEN_SPLIT = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"  # the same
 LLAMA_SPLIT = (
@@ -80,6 +82,8 @@ def from_settings(settings: Mapping[str, Any]) -> Tokenizer:
     except ValueError as error:
         raise UserError(f"its tokens and merges do not make a tokenizer ({error}); copy it again") from None
     tokenizer = tokenizer.with_ids(bos_id=ids["bos"], eos_id=ids["eos"], pad_id=ids["pad"])
+    ends = [_get_id(settings, name, len(names)) for name in OTHER_ENDS]
+    tokenizer = tokenizer.with_other_ends(number for number in ends if number is not None)
     default = kind == "llama" or _get_pre(settings) in WHOLE_FIRST
     adds_bos = settings.get(f"{KEY}add_bos_token", default)
     if not isinstance(adds_bos, bool):
@@ -101,6 +105,8 @@ def to_settings(tokenizer: Tokenizer) -> dict[str, Any]:
         )
     if tokenizer.opening not in ((), (tokenizer.bos_id,)):
         raise UserError(f"a text begins with the ids {tokenizer.opening}, and in llama.cpp with bos or nothing")
+    if len(tokenizer.other_end_ids) > len(OTHER_ENDS):
+        raise UserError(f"a text ends with any of the ids {tokenizer.end_ids}, and in llama.cpp with at most three")
     added: dict[int, dict[str, Any]] = {token["id"]: token for token in structure["added_tokens"]}
     _check_added(tokenizer, added)
     ids = {name: getattr(tokenizer, f"{role}_id") for role, name in IDS.items()}
@@ -114,6 +120,7 @@ def to_settings(tokenizer: Tokenizer) -> dict[str, Any]:
     all_settings = {
         **model_settings,
         **{name: number for name, number in ids.items() if number is not None},
+        **dict(zip(OTHER_ENDS, tokenizer.end_ids[1:], strict=False)),
         "add_bos_token": bool(tokenizer.opening),
         "add_eos_token": False,
         "add_space_prefix": False,

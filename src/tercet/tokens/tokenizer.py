@@ -33,6 +33,7 @@ from tercet.tokens.gpt2 import load_gpt2
 from tercet.tokens.kinds import recognise_kind
 from tercet.tokens.library import Ids, check_unicode, decode_ids, encode_texts, unicode_error, without_prefix
 from tercet.tokens.opening import read_opening, replace_opening
+from tercet.tokens.role_names import ENDS, MASKS, PADS, STARTS, UNKNOWNS, first_id
 from tercet.tokens.sentencepiece import HIDDEN
 from tercet.tokens.sequences import count_plain_ids, make_plain_ids, parse_ids, train_fields, train_kmers
 from tercet.tokens.specs import (
@@ -52,11 +53,6 @@ from tercet.tokens.structure import check_structure, library_errors
 from tercet.tokens.word_starts import WHITE, NameWordStarts, TextWordStarts
 from tercet.tokens.wordpiece import train_wordpiece
 
-PADS = ("<pad>", "[PAD]", "<|padding|>")
-STARTS = ("<bos>", "<s>", "<|begin_of_text|>", "[CLS]")
-ENDS = ("<eos>", "<|endoftext|>", "</s>", "<|end_of_text|>", "[SEP]")
-UNKNOWNS = (trainers.UNKNOWN, "[UNK]")
-MASKS = (trainers.MASK, "[MASK]")
 WHOLE = ("fields", "kmers", "ids")  # the kinds whose tokens are each a word
 SPACE_BEFORE = ("words", "bpe", "unigram", "gpt2")  # the kinds whose words carry the space before them
 
@@ -75,6 +71,7 @@ class Tokenizer:
             whose numbers there are only special tokens.
         special_ids: ids that stand for no text. `unk_id` is not one: it stands for a word.
         prefix_space: whether a text is read as if a space stood before it; decoding takes one away at the start.
+        other_end_ids: The ids that end a generated text besides `eos_id`.
         changed_roles: The ids that `with_ids` has set, by attribute.
         adds_prefix: If True, a space or more is put before every text, as `prefix_space` or in any other way.
         uses_library: If False, Tercet encodes itself, and joins nothing over a space or a line end.
@@ -93,10 +90,10 @@ class Tokenizer:
         added = library.get_added_tokens_decoder()
         special = {token.content.removeprefix(HIDDEN): number for number, token in added.items() if token.special}
         roles = (PADS, STARTS, ENDS, MASKS)
-        self.pad_id, self.bos_id, self.eos_id, self.mask_id = (_first_id(special, known) for known in roles)
+        self.pad_id, self.bos_id, self.eos_id, self.mask_id = (first_id(special, known) for known in roles)
         self.mask_token = None if self.mask_id is None else names[self.mask_id]
         by_name = {name: token for token, name in enumerate(names)}
-        self.unk_id = _first_id(by_name, UNKNOWNS)
+        self.unk_id = first_id(by_name, UNKNOWNS)
         self.special_ids = frozenset(special.values()) - {self.unk_id}
         self.opening = read_opening(structure)
         if beyond := [number for number in self.opening if not 0 <= number < self.vocab_size]:
@@ -105,7 +102,7 @@ class Tokenizer:
         self.hash = hashlib.sha256(json.dumps(structure, sort_keys=True).encode()).hexdigest()
         self.prefix_space = has_prefix_space(structure)
         self.adds_prefix = without_prefix(structure) != structure
-        self.changed_roles = dict[str, int]()
+        self.other_end_ids, self.changed_roles = frozenset[int](), dict[str, int]()
         self._names, self._ids = names, by_name
         self._table = byte_table(structure, names)
         self._first = first_table(structure, names, self._table) if self._table is not None else []
@@ -186,8 +183,7 @@ class Tokenizer:
         """
         ids = {"bos_id": bos_id, "eos_id": eos_id, "pad_id": pad_id}
         changed = {name: n for name, n in ids.items() if n is not None and n != getattr(self, name)}
-        if beyond := [number for number in changed.values() if not 0 <= number < self.vocab_size]:
-            raise ValueError(f"the vocabulary has no id {beyond[0]}; ids are 0 to {self.vocab_size - 1}")
+        self._check_ids(changed.values())
         if not changed:
             return self
         names = [self._library.id_to_token(number) for number in changed.values() if number not in self.special_ids]
@@ -202,6 +198,22 @@ class Tokenizer:
         tokenizer.changed_roles = self.changed_roles | changed
         return tokenizer
 
+    @property
+    def end_ids(self) -> list[int]:
+        """All ids that end a generated text: `eos_id` first, then the others in their order."""
+        return [*([] if self.eos_id is None else [self.eos_id]), *sorted(self.other_end_ids - {self.eos_id})]
+
+    def with_other_ends(self, ids: Iterable[int]) -> "Tokenizer":
+        """The same tokenizer, for a model whose texts these ids end as well; a document ends with `eos_id` alone.
+
+        Raises:
+            ValueError: for an id that the vocabulary does not have.
+        """
+        tokenizer = copy(self)
+        tokenizer.other_end_ids = frozenset(ids) - {self.eos_id}
+        self._check_ids(tokenizer.other_end_ids)
+        return tokenizer
+
     def with_opening(self, ids: Sequence[int]) -> "Tokenizer":
         """The same tokenizer, other tokens (or none) before a text to go on from; `to_json` keeps them.
 
@@ -210,8 +222,7 @@ class Tokenizer:
         """
         if tuple(ids) == self.opening:
             return self
-        if beyond := [number for number in ids if not 0 <= number < self.vocab_size]:
-            raise ValueError(f"the vocabulary has no id {beyond[0]}; ids are 0 to {self.vocab_size - 1}")
+        self._check_ids(ids)
         names = [self._library.id_to_token(number) or "" for number in ids]
         structure = replace_opening(json.loads(self.to_json()), list(zip(names, ids, strict=True)))
         tokenizer = Tokenizer.from_json(json.dumps(structure))
@@ -362,7 +373,11 @@ class Tokenizer:
 
     def _copy_roles(self, other: "Tokenizer") -> None:
         self.pad_id, self.bos_id, self.eos_id = other.pad_id, other.bos_id, other.eos_id
-        self.changed_roles = other.changed_roles
+        self.changed_roles, self.other_end_ids = other.changed_roles, other.other_end_ids
+
+    def _check_ids(self, ids: Iterable[int]) -> None:
+        if beyond := [number for number in ids if not 0 <= number < self.vocab_size]:
+            raise ValueError(f"the vocabulary has no id {beyond[0]}; ids are 0 to {self.vocab_size - 1}")
 
     def _find_word_starts(self) -> Callable[[np.ndarray], np.ndarray]:
         if self.kind in WHOLE:
@@ -383,7 +398,3 @@ class Tokenizer:
         if self.kind not in SPACE_BEFORE or part[-1:] not in WHITE:
             return [part]
         return [part[:-1]] if part.endswith(" ") else [part[:-1], part[-1]]
-
-
-def _first_id(ids: dict[str, int], names: Iterable[str]) -> int | None:
-    return next((ids[name] for name in names if name in ids), None)

@@ -5,8 +5,8 @@ tokenizer.json          ours, with what the model reads around a text: an encode
                         what opens it
 tokenizer_config.json   the class, the special tokens by name, how long a text may be
 
-What a text spells out is text there too, "<eos>" as well. Only where masked words are asked for must "[MASK]" be the
-mask, and then the other special tokens are themselves.
+What a text spells out is text there too, "<eos>" as well. Only if masked words are asked for must "[MASK]" be the
+mask, and if there is a chat template its special tokens must be themselves; then the other special tokens are, too.
 """
 
 import json
@@ -37,8 +37,12 @@ def tokenizer_json(tokenizer: Tokenizer, spec: AnySpec) -> str:
     )
 
 
-def tokenizer_config(tokenizer: Tokenizer, spec: AnySpec) -> Plain:
-    """The tokenizer_config.json that stands beside it."""
+def tokenizer_config(tokenizer: Tokenizer, spec: AnySpec, *, chats: bool = False) -> Plain:
+    """The tokenizer_config.json that stands beside it.
+
+    Args:
+        chats: whether a chat template stands there as well. Its special tokens come as text, and must not be cut.
+    """
     names = special_names(tokenizer)
     if isinstance(spec, EncoderOnlySpec):
         names |= {other: names[role] for role, other in AS_BERT.items() if role in names}
@@ -52,7 +56,7 @@ def tokenizer_config(tokenizer: Tokenizer, spec: AnySpec) -> Plain:
         "model_input_names": ["input_ids", *(["token_type_ids"] if segments else []), "attention_mask"],
         "padding_side": "left" if isinstance(spec, DecoderOnlySpec) else "right",
         "clean_up_tokenization_spaces": False,
-        "split_special_tokens": not _is_masked(spec),
+        "split_special_tokens": not (_is_masked(spec) or chats),
     }
 
 

@@ -32,7 +32,7 @@ tokenizer.encode_special_tokens = True  # what a text spells out is text
 generator = ctranslate2.Generator("this_folder", compute_type="float32")  # "int8": smaller and faster
 prompt = tokenizer.encode({text!r}).tokens
 answer = generator.generate_batch(
-    [prompt], max_length={max_len} - len(prompt), sampling_topk=0, include_prompt_in_result=False
+    [prompt], max_length={max_len} - len(prompt), sampling_topk=0, include_prompt_in_result=False{ends}
 )[0]
 print({text!r} + tokenizer.decode(answer.sequences_ids[0]))
 """
@@ -65,7 +65,10 @@ def card(trained: Trained) -> str:
     model, tokenizer = trained.model, trained.tokenizer
     longest = model.spec.max_len
     if isinstance(model, DecoderOnly):
-        code = GENERATOR.format(max_len=longest, text=sample_text(tokenizer))
+        ends = tokenizer.tokens(tokenizer.end_ids) if tokenizer.other_end_ids else []
+        code = GENERATOR.format(
+            max_len=longest, text=sample_text(tokenizer), ends=f", end_token={ends!r}" if ends else ""
+        )
         return extend_card(trained, PROGRAM, code, WORDS["generator"].format(max_len=longest))
     if isinstance(model, EncoderOnly):
         pooler = ", and its pooler's output as `pooler_output`," if model.spec.pooler else ""

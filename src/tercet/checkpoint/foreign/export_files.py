@@ -50,6 +50,11 @@ def tokenizer_files(trained: Trained) -> dict[str, str]:
     return files
 
 
+def end_setting(tokenizer: Tokenizer) -> int | list[int] | None:
+    """The `eos_token_id` of a config: a number, or a list if several ids end a text."""
+    return tokenizer.end_ids if tokenizer.other_end_ids else tokenizer.eos_id
+
+
 def extend_card(trained: Trained, program: str, code: str, words: str) -> str:
     """The model's card, and at its end how `program` opens the folder."""
     text = trained.readme() or trained.card.to_markdown(trained.model.spec, n_parameters=trained.n_parameters)

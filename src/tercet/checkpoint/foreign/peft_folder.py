@@ -74,12 +74,32 @@ def import_adapter(adapter: Adapter, model: AnyModel, folder: Path) -> Adapter:
         known = {name: theirs for name in names if (theirs := _find(_layer(names[name].name), adapter.layers))}
         unknown = min(unknown, [name for name in adapter.layers if name not in known.values()], key=len)
         if not unknown:
+            _check_ties(adapter, model, names, folder)
             layers = {
                 _layer(name): _read(adapter.layers[theirs], name, names[name], model_type)
                 for name, theirs in known.items()
             }
             return Adapter(base=adapter.base, layers=layers, full_weights=_read_whole(adapter, names, folder))
     raise UserError(f"{folder} is no adapter of this model, which has no {first_names(unknown)}; give the right model")
+
+
+def _check_ties(adapter: Adapter, model: AnyModel, names: Mapping[str, Source], folder: Path) -> None:
+    """Reject a saved module whose weight two modules of the base share: in `peft` only one of them has the new weight.
+
+    Raises:
+        UserError: with the module.
+    """
+    shared = {id(parameter) for name, parameter in model.named_parameters(remove_duplicate=False)
+              if name not in dict(model.named_parameters())}  # fmt: skip
+    tied = {
+        names[name].name for name, parameter in model.named_parameters() if id(parameter) in shared and name in names
+    }
+    heads = ("lm_head.weight", *tied)
+    if shared and (saved := [name for name in adapter.full_weights if any(name.endswith(head) for head in heads)]):
+        raise UserError(
+            f"{folder} has {first_names(saved)} of its own, and its model has one matrix that embeds and scores "
+            "tokens; merge it in peft (merge_and_unload)"
+        )
 
 
 def _export_adapter(adapter: Adapter, model: AnyModel, model_type: str, state: Mapping[str, Tensor]) -> Adapter:

@@ -11,6 +11,7 @@ from tercet.checkpoint.chat_template import write_chat_template
 from tercet.checkpoint.foreign.auto_tokenizer import special_names, tokenizer_config, tokenizer_json
 from tercet.checkpoint.foreign.bert import to_bert
 from tercet.checkpoint.foreign.distilbert import is_distilbert, to_distilbert
+from tercet.checkpoint.foreign.export_files import end_setting
 from tercet.checkpoint.foreign.gpt2 import to_gpt2
 from tercet.checkpoint.foreign.llama import to_llama
 from tercet.checkpoint.foreign.marian import to_marian
@@ -21,6 +22,7 @@ from tercet.config import Plain, UserError
 from tercet.models import AnyModel, EncoderDecoder, EncoderDecoderSpec, EncoderOnly
 from tercet.nn import Rotary
 from tercet.storage import write_atomically
+from tercet.tokens import Tokenizer
 
 OPENING = "## Open it with transformers"
 
@@ -30,13 +32,15 @@ def transformers_writer(trained: Trained) -> Callable[[Path], None]:
     model, tokenizer = trained.model, trained.tokenizer
     config, state = to_transformers(model)
     generation = _generation(trained)
-    ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_id") for role in ("bos", "eos", "pad")}
+    ids = _special_ids(tokenizer)
     start = {"decoder_start_token_id": tokenizer.bos_id} if isinstance(model, EncoderDecoder) else {}
     dtype = str(next(iter(state.values())).dtype).removeprefix("torch.")
     files = {
         "config.json": _json({**config, **ids, **start, "dtype": dtype}),
         "tokenizer.json": tokenizer_json(tokenizer, model.spec) + "\n",
-        "tokenizer_config.json": _json(tokenizer_config(tokenizer, model.spec)),
+        "tokenizer_config.json": _json(
+            tokenizer_config(tokenizer, model.spec, chats=trained.chat_template is not None)
+        ),
         "README.md": _card(trained, config["architectures"][0]),
     }
     if generation is not None:
@@ -67,12 +71,17 @@ def to_transformers(model: AnyModel) -> tuple[Plain, dict[str, Tensor]]:
     return to_llama(model) if isinstance(model.spec.stack.position, Rotary) else to_gpt2(model)
 
 
+def _special_ids(tokenizer: Tokenizer) -> Plain:
+    ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_id") for role in ("bos", "eos", "pad")}
+    return {**ids, "eos_token_id": end_setting(tokenizer)}
+
+
 def _generation(trained: Trained) -> Plain | None:
     """How theirs writes as ours does: a language model draws from all tokens, a translator writes no special ones."""
     tokenizer, spec = trained.tokenizer, trained.model.spec
     if "embed" in trained.verbs:
         return None
-    ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_id") for role in ("bos", "eos", "pad")}
+    ids = _special_ids(tokenizer)
     ids = {name: number for name, number in ids.items() if number is not None}
     if "generate" in trained.verbs:
         return {**ids, "do_sample": True, "temperature": 1.0, "top_k": 0, "max_length": spec.max_len}

@@ -1,0 +1,94 @@
+"""Every key of a `peft` adapter's settings for LoRA, and what it means for the adapter's weights.
+
+A key that is not listed is rejected unless it is off (null, false, 0 or empty), as `peft` writes unused variants.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tercet.config import UserError, suggest
+from tercet.messages import show
+
+USED = {
+    "peft_type": "must be LORA",
+    "base_model_name_or_path": "the model that it belongs to",
+    "lora_alpha": "the scaling of each product",
+    "alpha_pattern": "other scalings, by layer",
+    "use_rslora": "divides by the root of the rank",
+}
+IRRELEVANT = {
+    "r": "the shapes of A and B have it",
+    "rank_pattern": "the shapes of A and B have it",
+    "target_modules": "the file has the adapted layers and no others",
+    "exclude_modules": "as target_modules",
+    "layers_to_transform": "as target_modules",
+    "layers_pattern": "as target_modules",
+    "modules_to_save": "the file has their weights",
+    "fan_in_fan_out": "the layout of the base's matrices; B A has one layout",
+    "lora_dropout": "training only",
+    "inference_mode": "which parameters learn",
+    "task_type": "the class that wraps the model",
+    "auto_mapping": "the class that wraps the model",
+    "revision": "of the base on the hub",
+    "peft_version": "who wrote it",
+    "runtime_config": "where it is computed",
+    "loftq_config": "read only if init_lora_weights is loftq, which is rejected",
+    "eva_config": "how A was initialized",
+    "corda_config": "read only if init_lora_weights is corda, which is rejected",
+    "lora_ga_config": "read only if init_lora_weights is lora_ga, which is rejected",
+    "megatron_core": "read only with megatron_config, which is rejected",
+    "qalora_group_size": "read only with use_qalora, which is rejected",
+}
+OFF = (None, False, 0, "", {}, [])
+# Initializations that leave the base's weights as they are. The others (pissa, olora, corda, loftq, lora_ga) subtract
+# what A and B begin with, so that the adapter belongs to another model than its base.
+INITIALIZATIONS = (None, True, False, "gaussian", "orthogonal", "eva")
+REJECTED = {
+    "init_lora_weights": INITIALIZATIONS,
+    "bias": ("none", *OFF),
+    "use_dora": OFF,
+    "lora_bias": OFF,
+    "use_qalora": OFF,
+    "use_bdlora": OFF,
+    "layer_replication": OFF,
+    "trainable_token_indices": OFF,
+    "target_parameters": OFF,
+    "alora_invocation_tokens": OFF,
+    "megatron_config": OFF,
+    "velora_config": OFF,
+    "monteclora_config": OFF,
+    "arrow_config": OFF,
+    "kasa_config": OFF,
+    "ensure_weight_tying": OFF,
+}
+
+
+def check_settings(config: Mapping[str, Any], path: Path) -> None:
+    """Reject an adapter whose product is not what is added to the weights of its base.
+
+    Raises:
+        UserError: With the first key that Tercet does not know, or whose value is another formula.
+    """
+    if config.get("peft_type", "LORA") != "LORA":
+        raise UserError(
+            f"{path}: peft_type is {show(config['peft_type'])}, which Tercet does not have; it reads 'LORA'"
+        )
+    for key, allowed in REJECTED.items():
+        if _is_any_of(value := config.get(key), allowed):
+            continue
+        if key == "init_lora_weights":
+            raise UserError(
+                f"{path}: init_lora_weights is {show(value)}, which changed the weights of the base before the adapter "
+                "learnt; save it in peft with path_initial_model_for_weight_conversion, or merge it there"
+            )
+        reads = "adapters without it" if allowed is OFF else show(allowed[0])
+        raise UserError(f"{path}: {key} is {show(value)}, which Tercet does not have; it reads {reads}")
+    for key, value in config.items():
+        if key not in {*USED, *IRRELEVANT, *REJECTED} and not _is_any_of(value, OFF):
+            guess = suggest(key, [*USED, *IRRELEVANT, *REJECTED])
+            raise UserError(f"{path}: {show(key)} is {show(value)}, and Tercet does not know this key{guess}")
+
+
+def _is_any_of(value: Any, allowed: tuple[Any, ...]) -> bool:
+    return any(type(value) is type(one) and value == one for one in allowed)

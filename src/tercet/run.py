@@ -210,23 +210,24 @@ class Run(RunView):
         self,
         texts: str | Sequence[str],
         *,
-        pooling: Pooling = "mean",
+        pooling: Pooling | None = None,
         normalise: bool = True,
         batch_tokens: int = BATCH_TOKENS,
     ) -> np.ndarray:
         """The vector of a text (D,), or of each in a list (N, D).
 
         Args:
-            pooling: mean of all tokens, or the first one, bos.
+            pooling: mean of all tokens, or the first one, bos; as the folder says by default, else the mean.
             normalise: to length 1.
             batch_tokens: the most tokens of a batch, padding included.
         """
         from tercet.encoding import embed
 
-        model, every = self.trained.require("embed").model, [texts] if isinstance(texts, str) else texts
+        encoder, every = self.trained.require("embed"), [texts] if isinstance(texts, str) else texts
         vectors = embed(
-            model, self.tokenizer, every, pooling=pooling, normalise=normalise, batch_tokens=batch_tokens
-        ).vectors
+            encoder.model, self.tokenizer, every, pooling=pooling or encoder.sentence.pooling, normalise=normalise,
+            max_len=encoder.text_len, batch_tokens=batch_tokens,
+        ).vectors  # fmt: skip
         return vectors[0] if isinstance(texts, str) else vectors
 
     def search(
@@ -235,7 +236,7 @@ class Run(RunView):
         texts: Sequence[str] | np.ndarray,
         *,
         top: int = 5,
-        pooling: Pooling = "mean",
+        pooling: Pooling | None = None,
         batch_tokens: int = BATCH_TOKENS,
     ) -> "Neighbours":
         """The texts nearest to each query, exactly, by the cosine of their vectors.
@@ -244,7 +245,7 @@ class Run(RunView):
             queries: one, or several; the result's arrays are (K,) or (Q, K).
             texts: to look among, or their vectors (N, D) as `embed` makes them.
             top: how many, K; fewer where there are fewer texts.
-            pooling: mean of all tokens, or the first one, bos: that which the vectors were made with.
+            pooling: as for `embed`: that which the vectors were made with.
             batch_tokens: the most tokens of a batch, padding included.
 
         Raises:

@@ -151,19 +151,19 @@ class TercetVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _TextE
 
     Args:
         model: the folder of a run or of an encoder.
-        pooling: mean of all tokens, or the first one, bos.
+        pooling: mean of all tokens, or the first one, bos; as the folder says by default, else the mean.
         normalise: to length 1.
         batch_tokens: the most tokens of a batch, padding included.
     """
 
-    pooling: Pooling
+    pooling: Pooling | None
     run_: Run
 
     def __init__(
         self,
         model: str | Path,
         *,
-        pooling: Pooling = "mean",
+        pooling: Pooling | None = None,
         normalise: bool = True,
         batch_tokens: int = BATCH_TOKENS,
     ) -> None:

@@ -18,6 +18,7 @@ class ByteTokenizer:
         self.pad_id, self.bos_id = (n, n + 1) if bos else (None, None)
         self.vocabulary += [b""] * (2 * bos)
         self.eos_id = len(self.vocabulary) if eos else None
+        self.end_ids = [len(self.vocabulary)] if eos else []
         self.opening = ()
         self.vocab_size = len(self.vocabulary) + eos
         self.special_ids = frozenset(range(n, self.vocab_size))

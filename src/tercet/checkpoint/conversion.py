@@ -4,6 +4,7 @@ The source is whatever `load_model` opens. What can be refused is refused before
 appears as a whole, so that a conversion that fails leaves nothing.
 """
 
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +14,7 @@ from tercet.checkpoint.foreign.ctranslate2_folder import ctranslate2_writer
 from tercet.checkpoint.foreign.gguf_folder import gguf_writer
 from tercet.checkpoint.foreign.onnx_folder import onnx_writer
 from tercet.checkpoint.foreign.peft_folder import peft_writer
+from tercet.checkpoint.foreign.sentence_folder import SentenceSettings
 from tercet.checkpoint.foreign.transformers_folder import transformers_writer
 from tercet.checkpoint.run_record import PRETRAINED_COPY, RECORD
 from tercet.checkpoint.trained import Trained
@@ -64,6 +66,14 @@ def _convert(src: Path | str, dst: Path, to: str | None, *, merge: bool) -> None
         raise UserError(
             f"{src} is an adapter beside the model that it belongs to: --merge makes one model of both, --to peft "
             "writes the adapter alone"
+        )
+    if trained.sentence != SentenceSettings():
+        length = trained.sentence.max_len
+        longest = "" if length is None else f", texts of up to {length} tokens"
+        print(
+            f"tercet: {dst} does not keep how {src} makes vectors (pooling {trained.sentence.pooling}{longest})",
+            file=sys.stderr,
+            flush=True,
         )
     if to is None:
         save_trained(trained, dst, readme=trained.readme())

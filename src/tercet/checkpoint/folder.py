@@ -45,6 +45,7 @@ from tercet.checkpoint.foreign.export_files import end_setting
 from tercet.checkpoint.foreign.gguf_folder import load_gguf, read_gguf_spec
 from tercet.checkpoint.foreign.peft_folder import import_adapter
 from tercet.checkpoint.foreign.readers import READERS
+from tercet.checkpoint.foreign.sentence_folder import read_sentence_settings
 from tercet.checkpoint.foreign.state_dict import read_state_dict
 from tercet.checkpoint.foreign.unsupported import UNSUPPORTED
 from tercet.checkpoint.trained import Trained
@@ -309,6 +310,7 @@ def _load_foreign(folder: Path, config: Plain) -> Trained:
         model,
         tokenizer,
         source_tokenizer=own,
+        sentence=read_sentence_settings(folder) if isinstance(model.spec, EncoderOnlySpec) else None,
         card=Card(name=folder.name),
         chat_template=template,
         folder=folder,

@@ -14,6 +14,7 @@ from typing import Literal, TypeVar, overload
 
 from tercet.checkpoint.adapter import Adapter
 from tercet.checkpoint.card import Card, data_settings, without_folders
+from tercet.checkpoint.foreign.sentence_folder import SentenceSettings
 from tercet.checkpoint.run_record import RECIPE, read_record
 from tercet.config import UserError, parse
 from tercet.data import ConversationsSpec, LabelsSpec, PairsSpec, TextSpec
@@ -55,6 +56,7 @@ class Trained(ABC):
     Attributes:
         source_tokenizer: the same, but for a translator whose source has a vocabulary of its own.
         chat_template: Jinja text.
+        sentence: How an encoder's folder asks for vectors.
         adapter: what was learnt beside the pretrained weights, which is part of the model's weights already; None where
             these learnt themselves.
     """
@@ -65,6 +67,7 @@ class Trained(ABC):
     card: Card = field(default_factory=Card)
     chat_template: str | None = None
     adapter: Adapter | None = None
+    sentence: SentenceSettings = field(default_factory=SentenceSettings)
     folder: Path
 
     def __repr__(self) -> str:
@@ -92,6 +95,7 @@ class Trained(ABC):
         card: Card | None = None,
         chat_template: str | None = None,
         adapter: Adapter | None = None,
+        sentence: SentenceSettings | None = None,
         folder: Path,
     ) -> "Trained":
         """The model as what it is; `source_tokenizer` where the source has its own."""
@@ -105,6 +109,7 @@ class Trained(ABC):
             card=Card() if card is None else card,
             chat_template=chat_template,
             adapter=adapter,
+            sentence=SentenceSettings() if sentence is None else sentence,
             folder=folder,
         )
 
@@ -256,6 +261,11 @@ class Encoder(Trained):
         labels: tuple[Verb, ...] = () if self.model.spec.classifier is None else ("classify",)
         fills: tuple[Verb, ...] = () if self.model.spec.masked_head is None else ("fill", "score")
         return (*labels, *fills, "embed", *(("evaluate",) if labels or fills else ()))
+
+    @property
+    def text_len(self) -> int:
+        """How many tokens of a text become its vector."""
+        return min(self.model.max_len, self.sentence.max_len or self.model.max_len)
 
     @property
     def label_head(self) -> Classifier:

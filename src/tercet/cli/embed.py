@@ -35,7 +35,7 @@ def register(verbs: Verbs, summary: str) -> None:
         "--output", metavar="FILE", type=Path, required=True, help="a .npz (all in memory), .parquet or .jsonl file"
     )
     parser.add_argument(
-        "--pooling", choices=("mean", "first"), default="mean", help="of the tokens' vectors (default: mean)"
+        "--pooling", choices=("mean", "first"), help="of the tokens' vectors (default: as the folder says, else mean)"
     )
     parser.add_argument("--no-normalise", action="store_true", help="keep the vectors' lengths, in place of length 1")
     add_batches(parser.add_argument)
@@ -54,14 +54,15 @@ def run(args: argparse.Namespace) -> int:
 
         trained = load_model(args.run).require("embed")
         model = trained.model.to(device)
+        pooling = args.pooling or trained.sentence.pooling
         count = cut = 0
 
         def pools() -> "Iterator[_Pool]":
             nonlocal count, cut
             while batch := take_pool(texts, POOL, lambda text: text.text):
                 embedded = embed(
-                    model, trained.tokenizer, [text.text for text in batch], pooling=args.pooling,
-                    normalise=not args.no_normalise, batch_tokens=args.batch_tokens,
+                    model, trained.tokenizer, [text.text for text in batch], pooling=pooling,
+                    normalise=not args.no_normalise, max_len=trained.text_len, batch_tokens=args.batch_tokens,
                 )  # fmt: skip
                 count, cut = count + len(batch), cut + embedded.truncated
                 yield _Pool(batch, embedded.vectors)
@@ -69,13 +70,13 @@ def run(args: argparse.Namespace) -> int:
         width = model.spec.stack.d_model
         match args.output.suffix:
             case ".npz":
-                [probe] = embed(model, trained.tokenizer, [""], pooling=args.pooling).vectors
+                [probe] = embed(model, trained.tokenizer, [""], pooling=pooling).vectors
                 write_atomically(args.output, lambda file: _write_npz(file, pools(), probe))
             case ".parquet":
                 write_atomically(args.output, lambda file: _write_parquet(file, pools(), width))
             case _:
                 write_atomically(args.output, lambda file: _write_jsonl(file, pools()))
-    tell_cut(cut, model.max_len)
+    tell_cut(cut, trained.text_len)
     print(f"tercet: {count:,} vectors of {width} numbers in {args.output}", file=sys.stderr)
     return 0
 

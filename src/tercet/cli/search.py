@@ -39,7 +39,7 @@ def register(verbs: Verbs, summary: str) -> None:
     )
     parser.add_argument("--top", metavar="N", type=parse_number(Candidates), default=5, help="default: 5")
     parser.add_argument(
-        "--pooling", choices=("mean", "first"), default="mean", help="of the tokens' vectors (default: mean)"
+        "--pooling", choices=("mean", "first"), help="of the tokens' vectors (default: as the folder says, else mean)"
     )
     parser.add_argument("--json", action="store_true", help="print a JSON object a query: query, neighbours")
     add_batches(parser.add_argument)
@@ -86,10 +86,13 @@ def _search(
     model = trained.model.to(device)
 
     def embedded(texts: list[str]) -> "Embedded":
-        return embed(model, trained.tokenizer, texts, pooling=args.pooling, batch_tokens=args.batch_tokens)
+        return embed(
+            model, trained.tokenizer, texts, pooling=args.pooling or trained.sentence.pooling,
+            max_len=trained.text_len, batch_tokens=args.batch_tokens,
+        )  # fmt: skip
 
     asked = embedded(queries)
-    tell_cut(asked.truncated, model.max_len, what="question")
+    tell_cut(asked.truncated, trained.text_len, what="question")
     search = NearestNeighbours(asked.vectors, top=args.top)
     if vectors is not None:
         vectors.check_model(embedded([""]).vectors[0])

@@ -39,6 +39,7 @@ def embed(
     *,
     pooling: Pooling = "mean",
     normalise: bool = True,
+    max_len: int | None = None,
     batch_tokens: int = BATCH_TOKENS,
 ) -> Embedded:
     """The vectors of the texts; an empty one has its own, that of bos and eos.
@@ -46,12 +47,13 @@ def embed(
     Args:
         pooling: mean of all tokens, or the first one, bos.
         normalise: to length 1.
+        max_len: tokens of a text that are read, at most those that the model takes.
         batch_tokens: the most tokens of a batch, padding included.
 
     Raises:
         UserError: where the tokenizer has no bos or eos, or a text cannot be encoded.
     """
-    encoded = encode_texts(tokenizer, texts, max_len=model.max_len)
+    encoded = encode_texts(tokenizer, texts, max_len=min(model.max_len, max_len or model.max_len))
     vectors = embed_rows(
         model, encoded.rows, pad=tokenizer.pad_id, pooling=pooling, normalise=normalise, batch_tokens=batch_tokens
     )

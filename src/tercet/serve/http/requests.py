@@ -183,7 +183,10 @@ class EmbeddingsRequest(RequestBody):
     input: TextOrIds
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int | None, Field(ge=1, description="the model's own width alone is understood")] = None
-    pooling: Annotated[Literal["mean", "first"], Field(description="of the tokens' vectors")] = "mean"
+    pooling: Annotated[
+        Literal["mean", "first"] | None,
+        Field(description="of the tokens' vectors; by default as the model's folder says"),
+    ] = None
     normalise: Annotated[bool, Field(description="to length 1")] = True
 
 

@@ -24,7 +24,8 @@ async def embeddings(request: Request, body: EmbeddingsRequest) -> EmbeddingsRes
         message = f"the vectors of {context.model.name} have {width} numbers, and cannot be had with {body.dimensions}"
         raise APIError(400, f"{message}; leave dimensions out", param="dimensions")
     rows = await context.tokenize(_encode_texts, context, body)
-    options = PoolingOptions(pooling=body.pooling, normalise=body.normalise)
+    pooling = body.pooling or context.model.trained.sentence.pooling
+    options = PoolingOptions(pooling=pooling, normalise=body.normalise)
     vectors: list[np.ndarray] = await context.answer_batch("embed", rows, options)
     tokens = sum(map(len, rows))
     context.count_prompt_tokens(tokens)
@@ -40,7 +41,7 @@ async def embeddings(request: Request, body: EmbeddingsRequest) -> EmbeddingsRes
 def _encode_texts(context: RequestContext, body: EmbeddingsRequest) -> list[tuple[int, ...]]:
     """The ids of each text. What is too long is refused: a vector could not say that it is of a part alone."""
     model, texts = context.model, as_list(body.input)
-    room = model.max_len - 2  # bos and eos stand around a text
+    room = model.trained.require("embed").text_len - 2  # bos and eos stand around a text
     if isinstance(texts[0], str):
         rows = [ids.tolist() for ids in model.trained.tokenizer.encode_batch(texts)]
     else:

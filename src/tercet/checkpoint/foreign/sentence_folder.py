@@ -1,0 +1,155 @@
+"""The files by which Sentence-Transformers makes a vector of a text: each key is used, irrelevant or rejected.
+
+modules.json                        the steps: Transformer, Pooling, Normalize; Dense and others are rejected
+1_Pooling/config.json               of which hidden states the vector is made
+sentence_bert_config.json           how many tokens of a text are read
+config_sentence_transformers.json   prompts; one that is put before every text is rejected
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from tercet.config import UserError
+from tercet.limits import MOST_SETTINGS_BYTES
+from tercet.messages import show
+from tercet.nn.specs import Pooling
+from tercet.reading.bounded_json import parse_json, read_json_file
+from tercet.reading.files import read_text_file
+
+MODULES = "modules.json"
+LENGTH_FILES = tuple(
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+MOST_LEN = 1 << 30  # tokens; above it stands for any number, as 1e30 does in a tokenizer_config.json
+HIDDEN = {"method": "forward", "method_output_name": "last_hidden_state"}
+OFF = (None, False, "", {}, [])
+POOLINGS: dict[str, Pooling] = {"cls": "first", "cls_token": "first", "mean": "mean", "mean_tokens": "mean"}
+# By file: the keys that Tercet reads, those that change no vector, and those that must have one of the values.
+USED = {
+    MODULES: ("type", "path"),
+    "pooling": ("pooling_mode", "pooling_mode_cls_token", "pooling_mode_mean_tokens"),
+    "length": ("max_seq_length",),
+    "prompts": ("default_prompt_name", "prompts"),
+}
+IRRELEVANT = {
+    MODULES: ("idx", "name", "kwargs"),  # kwargs: which arguments of encode() a step takes
+    "pooling": ("word_embedding_dimension", "embedding_dimension", "include_prompt"),  # no prompt is ever there
+    "length": ("unpad_inputs",),
+    "prompts": ("__version__", "similarity_fn_name", "model_type"),
+}
+REQUIRED: dict[str, dict[str, tuple[Any, ...]]] = {
+    MODULES: {},
+    "pooling": {
+        f"pooling_mode_{name}": OFF
+        for name in ("max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
+    },
+    "length": {
+        "do_lower_case": OFF, "transformer_task": ("feature-extraction", None), "model_args": OFF,
+        "tokenizer_args": OFF, "config_args": OFF, "module_output_name": ("token_embeddings", None),
+        "modality_config": (None, {"text": HIDDEN}), "processing_kwargs": OFF, "query_length": OFF,
+        "document_length": OFF, "query_expansion": OFF,
+    },
+    "prompts": {"truncate_dim": OFF},
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentenceSettings:
+    """How an encoder's folder asks for its vectors to be made.
+
+    Attributes:
+        pooling: Hidden states that the vector is made of.
+        max_len: Tokens of a text that are read; None for as many as the model takes.
+    """
+
+    pooling: Pooling = "mean"
+    max_len: int | None = None
+
+
+def read_sentence_settings(folder: Path) -> SentenceSettings:
+    """The settings of a folder; the defaults if it has no `modules.json`.
+
+    Raises:
+        UserError: With the file and key that ask for another vector than Tercet makes.
+    """
+    path = folder / MODULES
+    if not path.is_file():
+        return SentenceSettings()
+    pooling: Pooling | None = None
+    for number, module in enumerate(_read_modules(path)):
+        _check_keys(module, MODULES, path)
+        kind = str(module.get("type")).rpartition(".")[2]
+        expected = ("Transformer", "Pooling", "Normalize")[min(number, 2)]
+        if kind != expected or (kind == "Transformer" and module.get("path")):
+            raise UserError(
+                f"{path}: step {number + 1} is {show(kind)} in {show(module.get('path'))}, and Tercet makes a vector "
+                "by Transformer, Pooling and Normalize alone"
+            )
+        if kind == "Pooling":
+            pooling = _read_pooling(folder / str(module.get("path")) / "config.json", folder)
+    if pooling is None:
+        raise UserError(f"{path} has no Pooling, so it has no vector for a text")
+    _check_prompts(folder / "config_sentence_transformers.json")
+    return SentenceSettings(pooling=pooling, max_len=_read_length(folder))
+
+
+def _read_modules(path: Path) -> list[Mapping[str, Any]]:
+    try:
+        modules = parse_json(read_text_file(path, MOST_SETTINGS_BYTES))
+    except ValueError as error:
+        raise UserError(f"{path} is no JSON: {error}; copy it again") from None
+    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in cast("list[Any]", modules)):
+        raise UserError(f"{path} is no list of steps; copy it again")
+    return cast("list[Mapping[str, Any]]", modules)
+
+
+def _read_pooling(path: Path, folder: Path) -> Pooling:
+    if folder.resolve() not in path.resolve().parents:
+        raise UserError(f"{folder / MODULES}: the path of Pooling leads out of the folder; copy it again")
+    config = read_json_file(path)
+    _check_keys(config, "pooling", path)
+    modes = {name.removeprefix("pooling_mode_") for name in USED["pooling"][1:] if config.get(name) is True}
+    modes |= {config["pooling_mode"]} if isinstance(config.get("pooling_mode"), str) else set()
+    known: list[Pooling] = [kind for name, kind in POOLINGS.items() if name in modes]
+    if len({*known}) != 1 or not modes <= POOLINGS.keys() or not isinstance(config.get("pooling_mode", ""), str | None):
+        asked = config.get("pooling_mode") or sorted(modes)
+        raise UserError(f"{path}: the pooling is {show(asked)}, and Tercet has the mean or the first token")
+    return known[0]
+
+
+def _read_length(folder: Path) -> int | None:
+    for name in (*LENGTH_FILES, "tokenizer_config.json"):
+        path = folder / name
+        config = read_json_file(path) if path.is_file() else {}
+        if name in LENGTH_FILES:
+            _check_keys(config, "length", path)
+        length = config.get("max_seq_length" if name in LENGTH_FILES else "model_max_length")
+        if length is not None and (isinstance(length, bool) or not isinstance(length, int | float) or length < 3):
+            raise UserError(f"{path}: a text of {show(length)} tokens; it must be a number from 3 on")
+        if length is not None:
+            return int(length) if length < MOST_LEN else None
+    return None
+
+
+def _check_prompts(path: Path) -> None:
+    """The prompts of queries and documents are for whoever asks for them; the default one is put before every text."""
+    config = read_json_file(path) if path.is_file() else {}
+    _check_keys(config, "prompts", path)
+    name, prompts = config.get("default_prompt_name"), config.get("prompts")
+    if name is not None and (not isinstance(prompts, dict) or cast("dict[str, Any]", prompts).get(str(name)) != ""):
+        raise UserError(
+            f"{path}: default_prompt_name is {show(name)}, a text before every text, which Tercet does not have; "
+            "set it to null and write the prompt into the texts"
+        )
+
+
+def _check_keys(config: Mapping[str, Any], file: str, path: Path) -> None:
+    for key, value in config.items():
+        if key in USED[file] or key in IRRELEVANT[file]:
+            continue
+        if not any(type(value) is type(one) and value == one for one in REQUIRED[file].get(key, OFF)):
+            known = "which Tercet does not have" if key in REQUIRED[file] else "a key that Tercet does not know"
+            raise UserError(f"{path}: {key} is {show(value)}, {known}")

@@ -1,0 +1,139 @@
+"""A Sentence-Transformers folder gives the vectors that its files ask for, or is rejected by file and key."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from folders_of_others import words
+
+import tercet
+from tercet.checkpoint import convert
+from tercet.checkpoint.foreign.sentence_folder import (
+    IRRELEVANT,
+    REQUIRED,
+    USED,
+    SentenceSettings,
+    read_sentence_settings,
+)
+from tercet.config import UserError
+
+KIND = "sentence_transformers.models."
+STEPS = [{"idx": 0, "name": "0", "path": "", "type": f"{KIND}Transformer"},
+         {"idx": 1, "name": "1", "path": "1_Pooling", "type": f"{KIND}Pooling"}]  # fmt: skip
+NORMALIZE = {"idx": 2, "name": "2", "path": "2_Normalize", "type": f"{KIND}Normalize"}
+MEAN = {"word_embedding_dimension": 8, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True,
+        "pooling_mode_max_tokens": False, "pooling_mode_mean_sqrt_len_tokens": False}  # fmt: skip
+
+
+def write(folder: Path, pooling: Any = MEAN, steps: Any = STEPS, **files: Any) -> Path:
+    (folder / "1_Pooling").mkdir(parents=True, exist_ok=True)
+    (folder / "modules.json").write_text(json.dumps(steps))
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    return folder
+
+
+@pytest.fixture
+def bert(tmp_path: Path) -> Path:
+    folder = tmp_path / "st"
+    made = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=words(11), bos_token="<s>", eos_token="</s>", cls_token="<s>", sep_token="</s>"
+    )
+    made.save_pretrained(folder)
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=11, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=5,
+        max_position_embeddings=16,
+    )  # fmt: skip
+    transformers.BertModel(config).save_pretrained(folder)
+    return folder
+
+
+def hidden(folder: Path, ids: list[int]) -> np.ndarray:
+    model: Any = transformers.BertModel.from_pretrained(folder).eval()
+    with torch.no_grad():
+        return model(input_ids=torch.tensor([ids])).last_hidden_state[0].numpy()
+
+
+@pytest.mark.parametrize("config", [{"pooling_mode_cls_token": True}, {"pooling_mode": "cls"}])
+def test_the_first_token_is_the_vector_if_the_folder_says_so(bert: Path, config: dict[str, Any]) -> None:
+    """zoteus#51, mlx-embeddings#63, DALM#92, nixiesearch#465: a CLS-pooled folder is mean-pooled."""
+    run = tercet.load(write(bert, config))
+    first = hidden(bert, [1, 5, 6, 2])[0]
+    assert run.embed("w5 w6") @ (first / np.linalg.norm(first)) == pytest.approx(1, abs=1e-5)
+    mean = hidden(bert, [1, 5, 6, 2]).mean(0)
+    assert run.embed("w5 w6", pooling="mean") @ (mean / np.linalg.norm(mean)) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("file", ["sentence_bert_config", "tokenizer_config"])
+def test_a_text_is_cut_where_the_folder_says(bert: Path, file: str) -> None:
+    """text-embeddings-inference#146, sentence-transformers#1918: max_seq_length is another than the model's."""
+    write(bert)
+    path = bert / f"{file}.json"
+    config = json.loads(path.read_text()) if path.is_file() else {}
+    key = "model_max_length" if file == "tokenizer_config" else "max_seq_length"
+    path.write_text(json.dumps({**config, key: 5}))
+    mean = hidden(bert, [1, 5, 6, 7, 2]).mean(0)
+    found = tercet.load(bert).embed("w5 w6 w7 w8 w9 w10")
+    assert found @ (mean / np.linalg.norm(mean)) == pytest.approx(1, abs=1e-5)
+
+
+def test_a_conversion_reports_what_it_does_not_keep(
+    bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    convert(write(bert, {"pooling_mode": "cls"}, sentence_bert_config={"max_seq_length": 5}), tmp_path / "out")
+    assert "does not keep how" in capsys.readouterr().err
+
+
+def test_what_is_as_usual_is_read(tmp_path: Path) -> None:
+    assert read_sentence_settings(tmp_path) == SentenceSettings()
+    prompts = {"prompts": {"query": "query: "}, "default_prompt_name": None, "__version__": {}}
+    folder = write(tmp_path, steps=[*STEPS, NORMALIZE], config_sentence_transformers=prompts)
+    assert read_sentence_settings(folder) == SentenceSettings(pooling="mean")
+    write(tmp_path, sentence_bert_config={"max_seq_length": 256, "do_lower_case": False})
+    assert read_sentence_settings(tmp_path) == SentenceSettings(max_len=256)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": [*STEPS, {**NORMALIZE, "type": f"{KIND}Dense"}]}, "step 3 is 'Dense'"),
+        ({"steps": STEPS[:1]}, "has no Pooling"),
+        ({"steps": STEPS[::-1]}, "step 1 is 'Pooling'"),
+        ({"steps": [{**STEPS[0], "path": "0_Transformer"}, STEPS[1]]}, "step 1 is 'Transformer' in '0_Transformer'"),
+        ({"steps": [STEPS[0], {**STEPS[1], "path": "../.."}]}, "leads out of the folder"),
+        ({"pooling": {"pooling_mode": "lasttoken"}}, "the pooling is 'lasttoken'"),
+        ({"pooling": MEAN | {"pooling_mode_max_tokens": True}}, "pooling_mode_max_tokens is True"),
+        ({"pooling": MEAN | {"pooling_mode_cls_token": True}}, "the pooling is"),
+        ({"pooling": {}}, "the pooling is"),
+        ({"pooling": MEAN | {"pooling_mode_new": True}}, "pooling_mode_new is True, a key that Tercet does not know"),
+        ({"sentence_bert_config": {"do_lower_case": True}}, "do_lower_case is True, which Tercet does not have"),
+        ({"sentence_bert_config": {"max_seq_length": "x"}}, "a text of 'x' tokens"),
+        ({"config_sentence_transformers": {"default_prompt_name": "q", "prompts": {"q": "query: "}}},
+         "default_prompt_name is 'q', a text before every text"),
+        ({"config_sentence_transformers": {"truncate_dim": 4}}, "truncate_dim is 4"),
+    ],
+)  # fmt: skip
+def test_what_asks_for_another_vector_is_rejected(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        read_sentence_settings(write(tmp_path, **changes))
+
+
+def test_every_key_has_one_decision() -> None:
+    """The keys that sentence-transformers 2.2 to 6.2 writes."""
+    written = {
+        "modules.json": ["idx", "name", "path", "type", "kwargs"],
+        "pooling": [*MEAN, "pooling_mode_weightedmean_tokens", "pooling_mode_lasttoken", "include_prompt",
+                    "embedding_dimension", "pooling_mode"],
+        "length": ["max_seq_length", "do_lower_case", "transformer_task", "modality_config", "module_output_name",
+                   "processing_kwargs", "unpad_inputs", "query_length", "document_length", "query_expansion"],
+        "prompts": ["__version__", "prompts", "default_prompt_name", "similarity_fn_name", "model_type"],
+    }  # fmt: skip
+    for file, keys in written.items():
+        lists = (USED[file], IRRELEVANT[file], REQUIRED[file])
+        assert {key: sum(key in decided for decided in lists) for key in keys} == dict.fromkeys(keys, 1)

@@ -19,7 +19,9 @@ from tercet.objectives import likelihood
 
 LIMITS = {"fp32": 2000.0, "fp32 TF32": 4000.0, "bf16": 9000.0, "memory": 4000.0}
 ONCE = Timing(rounds=2, seconds=0.0, repeats=0)
-CHECKED = {"gpt-124m": 2, "gpt-baby": 2, "bert": 2, "translation": 4, "greedy-1": 1, "greedy-32": 1, "embed": 1}
+CHECKED = {
+    "gpt-124m": 2, "gpt-baby": 2, "bert": 2, "translation": 4, "greedy-1": 1, "greedy-32": 1, "embed": 1, "beam": 1,
+}  # fmt: skip
 CHECKED |= dict.fromkeys(("loss-65", "loss-8k", "loss-50k"), 2)
 
 

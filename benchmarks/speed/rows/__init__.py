@@ -4,6 +4,7 @@ from benchmarks.speed.row import Row
 from benchmarks.speed.rows.beam import BEAM
 from benchmarks.speed.rows.bert import BERT
 from benchmarks.speed.rows.gpt import GPT
+from benchmarks.speed.rows.gpu_beam import BEAM_ON_GPU
 from benchmarks.speed.rows.gpu_decoding import DECODING
 from benchmarks.speed.rows.gpu_encoding import ENCODING
 from benchmarks.speed.rows.gpu_loss import LOSSES
@@ -18,7 +19,7 @@ ROWS: dict[str, Row] = {
     row.name: row for row in (*GPT, BERT, TRANSLATION, *GREEDY, BEAM, *START_UP, TOKENISING, LOADING)
 }
 
-_gpu = {row.name: row for row in (*TRAINING, *DECODING, *ENCODING, *LOSSES)}
+_gpu = {row.name: row for row in (*TRAINING, *DECODING, *ENCODING, BEAM_ON_GPU, *LOSSES)}
 GPU_ROWS: dict[str, Row] = {
     name: _gpu[name]
     for name in (
@@ -30,6 +31,7 @@ GPU_ROWS: dict[str, Row] = {
         "translation",
         "serving",
         "embed",
+        "beam",
         *(row.name for row in LOSSES),
     )
 }

@@ -3,73 +3,21 @@
 bytes of a token = (bytes a weight (12 L d^2 + d V) + bytes a number 2 L d (mean context) B) / B
 """
 
-import os
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from benchmarks.speed.contender import Contender, Settings, Side
-from benchmarks.speed.peers.hugging import hugging
 from benchmarks.speed.row import Asked, Lineup, Row
-from benchmarks.speed.rows.greedy import FULL, TINY, WIDTHS
+from benchmarks.speed.rows.greedy import FULL, TINY, WIDTHS, Decoding, Hugging, Ours
 from benchmarks.speed.words import trained, words
-from torch import Tensor
 
 import tercet
-from tercet.generation import Sampling
-from tercet.generation.stream import stream
 from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
 from tercet.serve.engine import Limits
 
 STREAMS = 64
-
-
-class Decoding(Contender):
-    """Args:
-    prompts: ids of each row, all of one length.
-    new: tokens to generate for each.
-    """
-
-    def __init__(
-        self, name: str, side: Side, settings: Settings, *, build: Callable[[], DecoderOnly], prompts: list[list[int]],
-        new: int, bytes: float,
-    ) -> None:  # fmt: skip
-        super().__init__(name, side, settings, bytes=bytes)
-        self._build, self._prompts, self._new = build, prompts, new
-
-    def ours(self) -> DecoderOnly:
-        model = self._build().eval().to(self.device)
-        return model.bfloat16() if self.settings.precision == "bf16" else model
-
-    def inputs(self) -> Tensor:
-        return torch.tensor(self._prompts, device=self.device)
-
-    def close(self) -> None:
-        del self.model
-
-
-class Ours(Decoding):
-    """`stream`; compiled by what TERCET_DECODE says."""
-
-    def setup(self) -> None:
-        self.model = self.ours()
-        self._environment = {"TERCET_DECODE": "compiled"} if self.settings.compiled else {}
-
-    def run(self, n: int) -> float:
-        sampling = Sampling(max_new_tokens=self._new, temperature=0.0)
-        with patch.dict(os.environ, self._environment):
-            return sum(
-                sum(token is not None for token in column)
-                for _ in range(n)
-                for column in stream(self.model, self._prompts, sampling)
-            )
-
-    @torch.no_grad()
-    def answer(self) -> Tensor | None:
-        return self.model(self.inputs()).cpu() if self.settings.precision == "fp32" else None
 
 
 class OurEngine(Decoding):
@@ -101,31 +49,6 @@ class OurEngine(Decoding):
     def close(self) -> None:
         self._engine.close()
         super().close()
-
-
-class Hugging(Decoding):
-    """`generate` of `transformers`, which compiles the step on a GPU if its cache is static."""
-
-    def setup(self) -> None:
-        self.model: Any = hugging(self._build(), self.settings.attention).eval().to(self.device)
-        if self.settings.precision == "bf16":
-            self.model = self.model.bfloat16()
-        self._cache = {"cache_implementation": "static"} if self.settings.compiled else {}
-
-    @torch.no_grad()
-    def run(self, n: int) -> float:
-        count, prompts = 0, self.inputs()
-        for _ in range(n):
-            ids = self.model.generate(
-                prompts, attention_mask=torch.ones_like(prompts), do_sample=False, min_new_tokens=self._new,
-                max_new_tokens=self._new, **self._cache,
-            )  # fmt: skip
-            count += ids[:, prompts.shape[1] :].numel()
-        return count
-
-    @torch.no_grad()
-    def answer(self) -> Tensor | None:
-        return self.model(self.inputs()).logits.cpu() if self.settings.precision == "fp32" else None
 
 
 def lineup(batch: int, served: bool, asked: Asked) -> Lineup:

@@ -5,10 +5,12 @@
 Each step reads every matrix once, and the keys and values of what is there; embeddings and norms are next to nothing.
 """
 
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -20,10 +22,10 @@ from benchmarks.speed.words import trained, words
 from torch import Tensor
 
 from tercet.checkpoint.foreign.ctranslate2_folder import ctranslate2_writer
+from tercet.cli.device import place
 from tercet.generation import Sampling
 from tercet.generation.stream import stream
 from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
-from tercet.nn import quantize
 
 WIDTHS = {"fp32": 4, "bf16": 2, "int8": 1}  # bytes of a weight
 FULL = {"layers": 12, "width": 768, "heads": 12, "vocabulary": 50304, "prompt": 32, "new": 128}
@@ -32,61 +34,87 @@ TINY = {"layers": 2, "width": 24, "heads": 2, "vocabulary": 19, "prompt": 5, "ne
 SIZES = {"full": FULL, "quick": QUICK, "tiny": TINY}
 
 
-class Ours(Contender):
-    def __init__(self, *args: Any, build: Callable[[], DecoderOnly], prompts: list[list[int]], new: int, **more: Any):
-        super().__init__(*args, **more)
+class Decoding(Contender):
+    """Args:
+    build: makes the model.
+    prompts: ids of each row, all of one length.
+    new: tokens to generate for each.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        side: Side,
+        settings: Settings,
+        *,
+        build: Callable[[], DecoderOnly],
+        prompts: list[list[int]],
+        new: int,
+        bytes: float,
+    ) -> None:
+        super().__init__(name, side, settings, bytes=bytes)
         self._build, self._prompts, self._new = build, prompts, new
 
-    def setup(self) -> None:
-        self.model = self._build().eval()
-        if self.settings.precision != "fp32":
-            quantize(self.model, self.settings.precision)
+    def ours(self) -> DecoderOnly:
+        """Our model as the command line places it."""
+        model, precision = self._build().eval(), self.settings.precision
+        place(model, self.device, "none" if precision == "fp32" else precision)
+        return model
 
-    def run(self, n: int) -> float:
-        sampling = Sampling(max_new_tokens=self._new, temperature=0.0)
-        return sum(
-            sum(token is not None for token in column)
-            for _ in range(n)
-            for column in stream(self.model, self._prompts, sampling)
-        )
-
-    @torch.no_grad()
-    def answer(self) -> Tensor | None:
-        return None if self.settings.precision != "fp32" else self.model(torch.tensor(self._prompts))
+    def inputs(self) -> Tensor:
+        return torch.tensor(self._prompts, device=self.device)
 
     def close(self) -> None:
         del self.model
 
 
-class Hugging(Contender):
-    """`generate` of `transformers`, which stops nowhere before it has written all it is asked for."""
-
-    def __init__(self, *args: Any, build: Callable[[], DecoderOnly], prompts: list[list[int]], new: int, **more: Any):
-        super().__init__(*args, **more)
-        self._build, self._prompts, self._new = build, torch.tensor(prompts), new
+class Ours(Decoding):
+    """`stream`; on a GPU compiled if the settings say so, by TERCET_DECODE."""
 
     def setup(self) -> None:
-        self.model: Any = hugging(self._build(), self.settings.attention).eval()
+        self.model = self.ours()
+        self._environment = {"TERCET_DECODE": "compiled"} if self.settings.compiled else {}
+
+    def run(self, n: int) -> float:
+        sampling = Sampling(max_new_tokens=self._new, temperature=0.0)
+        with patch.dict(os.environ, self._environment):
+            return sum(
+                sum(token is not None for token in column)
+                for _ in range(n)
+                for column in stream(self.model, self._prompts, sampling)
+            )
+
+    @torch.no_grad()
+    def answer(self) -> Tensor | None:
+        return self.model(self.inputs()).cpu() if self.settings.precision == "fp32" else None
+
+
+class Hugging(Decoding):
+    """`generate` of `transformers`, which stops nowhere before it has written all it is asked for.
+
+    It compiles the step on a GPU if its cache is static.
+    """
+
+    def setup(self) -> None:
+        self.model: Any = hugging(self._build(), self.settings.attention).eval().to(self.device)
         if self.settings.precision == "bf16":
             self.model = self.model.bfloat16()
+        self._cache = {"cache_implementation": "static"} if self.settings.compiled else {}
 
     @torch.no_grad()
     def run(self, n: int) -> float:
-        count = 0
+        count, prompts = 0, self.inputs()
         for _ in range(n):
             ids = self.model.generate(
-                self._prompts, attention_mask=torch.ones_like(self._prompts), do_sample=False,
-                min_new_tokens=self._new, max_new_tokens=self._new,
+                prompts, attention_mask=torch.ones_like(prompts), do_sample=False, min_new_tokens=self._new,
+                max_new_tokens=self._new, **self._cache,
             )  # fmt: skip
-            count += ids[:, self._prompts.shape[1] :].numel()
+            count += ids[:, prompts.shape[1] :].numel()
         return count
 
     @torch.no_grad()
     def answer(self) -> Tensor | None:
-        return None if self.settings.precision != "fp32" else self.model(self._prompts).logits
-
-    def close(self) -> None:
-        del self.model
+        return self.model(self.inputs()).logits.cpu() if self.settings.precision == "fp32" else None
 
 
 class CTranslate2(Contender):

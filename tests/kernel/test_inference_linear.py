@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tercet.kernel import library
-from tercet.kernel.inference_linear import inference_linear, supports_inference_linear
+from tercet.kernel.inference_linear import FEW, inference_linear, supports_inference_linear
 from tercet.nn import Linear
 
 needs_kernel = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
@@ -53,7 +53,52 @@ def test_the_product_is_pytorchs(kind: str, rows: int, k: int, n: int, biased: b
     exact = exact if scale is None else exact * scale.double()
     exact = exact if bias is None else exact + bias.double()
     found = inference_linear(x, weight, scale, bias)
-    torch.testing.assert_close(found.double(), exact, atol=2e-6 * float(exact.abs().max() + 1), rtol=1e-5)
+    if scale is not None and rows <= FEW:
+        assert bool(((found - exact).abs() <= most_rounding(x, weight, scale) + 1e-6 * exact.abs() + 1e-6).all())
+    else:
+        torch.testing.assert_close(found.double(), exact, atol=2e-6 * float(exact.abs().max() + 1), rtol=1e-5)
+
+
+def most_rounding(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """The largest error (M, N) of x in 16 bits: half of 1/32767 of the largest of each 1024 numbers, with all weights."""
+    error = torch.zeros(len(x), len(weight), dtype=torch.float64)
+    for numbers, weights in zip(x.double().split(1024, 1), weight.double().split(1024, 1), strict=True):
+        error += numbers.abs().amax(1, keepdim=True) / 32767 / 2 * weights.abs().sum(1)
+    return error * scale.double() * 1.001  # the scale itself is rounded
+
+
+@needs_kernel
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 8, 13, 16])
+@pytest.mark.parametrize("k", [1023, 1024, 1056, 3072])
+def test_x_in_16_bits_keeps_the_whole_range_of_each_piece(rows: int, k: int) -> None:
+    """A large number in one piece of 1024 does not coarsen the others, and the exact sums never overflow."""
+    generator = torch.Generator().manual_seed(k)
+    x = torch.randn(rows, k, generator=generator)
+    x[:, :1024] *= 1e5
+    weight, scale = torch.full((5, k), 127, dtype=torch.int8), torch.tensor([1.0, 2.0, 0.5, 1e-3, 1e3])
+    weight[1] = -127
+    weight[2, 1024:] = -128
+    exact = (x.double() @ weight.double().T) * scale.double()
+    found = inference_linear(x, weight, scale, None)
+    rounding = most_rounding(x, weight, scale)
+    assert bool(((found - exact).abs() <= rounding + 1e-6 * (x.abs() @ weight.abs().float().T) * scale).all())
+    top = torch.full((rows, k), 3e4)
+    torch.testing.assert_close(
+        inference_linear(top, weight, scale, None).double(), (top.double() @ weight.double().T) * scale, rtol=1e-5, atol=0
+    )
+
+
+@needs_kernel
+def test_x_in_16_bits_with_nothing_in_it_or_what_is_no_number() -> None:
+    weight, scale = torch.ones(9, 40, dtype=torch.int8), torch.ones(9)
+    x = torch.zeros(5, 40)
+    x[1] = 1e-38  # too small to be told from nothing
+    x[2, 7], x[3, 39] = float("nan"), float("inf")
+    x[4] = 3e38 / 40
+    found = inference_linear(x, weight, scale, torch.ones(9))
+    assert bool((found[:2] == 1).all())
+    assert bool(found[2:4].isnan().all())
+    torch.testing.assert_close(found[4], torch.full((9,), 3e38), rtol=1e-4, atol=0)
 
 
 @needs_kernel

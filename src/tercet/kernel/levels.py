@@ -57,7 +57,7 @@ V3 = {
     "movbe",
 }  # fmt: skip
 V4 = V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
-V4_BF16 = V4 | {"avx512_bf16"}
+V4_BF16 = V4 | {"avx512_bf16", "avx512_vnni"}  # every CPU with the first has the second
 TILES = {"amx_tile", "amx_bf16"}
 # The best of a machine comes first. The sources have nothing for ARM's bfloat16: no level of that.
 LEVELS = (
@@ -65,9 +65,9 @@ LEVELS = (
         "x86-64-v4-amx",
         "x86_64",
         frozenset(V4_BF16 | TILES),
-        ("-march=x86-64-v4", "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
+        ("-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni", "-mamx-tile", "-mamx-bf16"),
     ),
-    Level("x86-64-v4-bf16", "x86_64", frozenset(V4_BF16), ("-march=x86-64-v4", "-mavx512bf16")),
+    Level("x86-64-v4-bf16", "x86_64", frozenset(V4_BF16), ("-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni")),
     Level("x86-64-v4", "x86_64", frozenset(V4), ("-march=x86-64-v4",)),
     Level("x86-64-v3", "x86_64", frozenset(V3), ("-march=x86-64-v3",)),
     Level("armv8-a", "aarch64", frozenset({"asimd"}), ("-march=armv8-a",)),

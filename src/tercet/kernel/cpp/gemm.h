@@ -11,6 +11,7 @@ constexpr Index FEW = 16;  // rows up to which the other way is the faster one
 
 struct GemmScratch {
     AlignedBuffer<float> x, w, y;
+    ShortRows shorts;
 };
 
 template <typename W>
@@ -71,7 +72,7 @@ struct Gemm {
 // One thread's share of a product, by the way that suits it.
 template <typename W>
 ThreadRange::Range share(const Product<W>& product, ThreadRange range, GemmScratch& scratch) {
-    return product.M > FEW ? Gemm<W>{product}.share(range, scratch) : product.share(range);
+    return product.M > FEW ? Gemm<W>{product}.share(range, scratch) : product.share(range, scratch.shorts);
 }
 
 }  // namespace

@@ -174,6 +174,9 @@ inline void write(uint16_t* y, Wide x, Index count) {
     write(rounded, x);
     _mm256_mask_storeu_epi16(y, first_lanes(count), _mm256_loadu_si256((const __m256i*)rounded));
 }
+inline Floats add_halves(Wide x) {
+    return (Floats)_mm512_castps512_ps256(x) + (Floats)_mm512_castps512_ps256(_mm512_shuffle_f32x4(x, x, 0xee));
+}
 inline float largest(Wide x) { return _mm512_reduce_max_ps(x); }
 inline float add_up(Wide x) { return _mm512_reduce_add_ps(x); }
 inline Wide exp(Wide x) {  // the same; below -87 it is 0
@@ -230,6 +233,7 @@ template <typename T>
 inline Wide read(const T* x) { return widen(x); }
 template <typename T>
 inline void write(T* y, Wide x) { narrow(x, y); }
+inline Floats add_halves(Wide x) { return x; }
 using Lanes = Ints;  // which of them count: -1, and 0 where they don't
 inline Lanes first_lanes(Index count) { return Ints{0, 1, 2, 3, 4, 5, 6, 7} < int(count < WIDE ? count : WIDE); }
 inline Lanes nonzero_lanes(const uint8_t* x, Index count) {
@@ -246,6 +250,58 @@ inline Wide read(const T* x, Index count) { return read(x, 0, count, 0); }
 template <typename T>
 inline void write(T* y, Wide x, Index count) { write(x, y, 0, count); }
 #endif
+
+// Whole numbers of 16 bits, twice as many as floats; and sums of their products, in pairs, of 32 bits.
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+using Shorts = __m512i;
+using WholeSums = __m512i;
+inline WholeSums no_whole_sums() { return _mm512_setzero_si512(); }
+inline Shorts load_shorts(const int16_t* x) { return _mm512_loadu_si512(x); }
+inline Shorts widen_to_shorts(const int8_t* x) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)x)); }
+inline WholeSums add_products(Shorts a, Shorts b, WholeSums sum) {
+#ifdef __AVX512VNNI__
+    return _mm512_dpwssd_epi32(sum, a, b);
+#else
+    return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b));
+#endif
+}
+inline Wide as_floats(WholeSums x) { return _mm512_cvtepi32_ps(x); }
+#elif defined(__AVX2__)
+using Shorts = __m256i;
+using WholeSums = __m256i;
+inline WholeSums no_whole_sums() { return _mm256_setzero_si256(); }
+inline Shorts load_shorts(const int16_t* x) { return _mm256_loadu_si256((const __m256i*)x); }
+inline Shorts widen_to_shorts(const int8_t* x) { return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)x)); }
+inline WholeSums add_products(Shorts a, Shorts b, WholeSums sum) { return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)); }
+inline Wide as_floats(WholeSums x) { return (Wide)_mm256_cvtepi32_ps(x); }
+#else
+typedef int16_t ShortHalf __attribute__((vector_size(16)));
+typedef int8_t SignedBytes __attribute__((vector_size(8)));
+struct Shorts { ShortHalf low, high; };
+using WholeSums = Ints;
+inline WholeSums no_whole_sums() { return WholeSums{}; }
+inline Shorts load_shorts(const int16_t* x) {
+    Shorts y;
+    memcpy(&y, x, sizeof y);
+    return y;
+}
+inline Shorts widen_to_shorts(const int8_t* x) {
+    SignedBytes low, high;
+    memcpy(&low, x, sizeof low), memcpy(&high, x + sizeof low, sizeof high);
+    return {__builtin_convertvector(low, ShortHalf), __builtin_convertvector(high, ShortHalf)};
+}
+inline WholeSums add_products(Shorts a, Shorts b, WholeSums sum) {
+    const auto product = [](ShortHalf a, ShortHalf b) { return __builtin_convertvector(a, Ints) * __builtin_convertvector(b, Ints); };
+    return sum + product(a.low, b.low) + product(a.high, b.high);
+}
+inline Wide as_floats(WholeSums x) { return __builtin_convertvector(x, Floats); }
+#endif
+constexpr Index SHORTS = 2 * WIDE;
+inline Shorts widen_to_shorts(const int8_t* x, Index count) {
+    int8_t all[SHORTS] = {};
+    memcpy(all, x, count);
+    return widen_to_shorts(all);
+}
 
 inline Index up_to(Index count, Index step) { return (count + step - 1) / step * step; }
 

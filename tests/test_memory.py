@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tercet import memory
+
 glibc = pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library is not glibc")
 STEPS = """
 import resource, sys
@@ -80,3 +82,43 @@ def test_what_the_environment_says_is_left_alone() -> None:
     said, pages = steps("kept", MALLOC_TRIM_THRESHOLD_="131072")
     assert said == "False"
     assert pages > 4 * steps("kept")[1]
+
+
+LARGE = """
+import resource, sys
+limit = int(sys.argv[1])
+if limit:
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+from tercet.memory import keep_memory
+print(keep_memory())
+import torch
+ones = torch.ones(16 << 20)
+for line in open("/proc/self/smaps_rollup", encoding="ascii"):
+    if line.startswith("AnonHugePages:"):
+        print(int(line.split()[1]) >> 10)
+"""
+
+
+@pytest.mark.slow
+@glibc
+@pytest.mark.skipif(memory.large_pages() != "madvise", reason="this system has no large pages on request")
+@pytest.mark.parametrize("limit", [0, 1 << 40])
+def test_what_is_allocated_lies_in_large_pages(limit: int) -> None:
+    """Unless a limit counts addresses: then the heap grows as it always did."""
+    done = subprocess.run([sys.executable, "-c", LARGE, str(limit)], capture_output=True, text=True, check=True)
+    said, megabytes = done.stdout.split()
+    assert said == "True"
+    assert (int(megabytes) >= 32) == (limit == 0)  # of 64; a machine short of large pages gives some
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [("always madvise [never]\n", "never"), ("[always] madvise never\n", "always"), ("", ""), (None, "never")],
+)
+def test_the_system_says_whether_it_has_large_pages(
+    text: str | None, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "TRANSPARENT", tmp_path)
+    if text is not None:
+        (tmp_path / "enabled").write_text(text)
+    assert memory.large_pages() == state

@@ -1,17 +1,24 @@
-"""Memory that is freed is kept for what comes next, where the C library is glibc.
+"""Memory that is freed is kept for what comes next, and lies in large pages, where the C library is glibc.
 
 By itself glibc hands large blocks back to the system, which has to clear each page again when the next step asks for
-it: a quarter of a training step on a CPU (docs/measurements/memory.md).
+it: a quarter of a training step on a CPU (docs/measurements/memory.md). Pages of 2 MB instead of 4 KB need a translation
+of addresses 512 times less often, and weights are read in the order of their addresses without a stop at each 4 KB.
 """
 
 import ctypes
 import os
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 VARIABLES = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"}  # a person's own settings, which are left alone
 TUNABLES = ("glibc.malloc.trim_threshold", "glibc.malloc.mmap_threshold")
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # as malloc.h calls them, with M_ before
 NEVER, LARGE = -1, 1 << 30  # larger blocks than a gigabyte are handed back: as a rule they come but once
+TRANSPARENT = Path("/sys/kernel/mm/transparent_hugepage")
+MADV_HUGEPAGE = 14
+BLOCK = LARGE // 2  # smaller than what glibc takes from outside its heap
 
 
 def keep_memory() -> bool:
@@ -29,7 +36,65 @@ def keep_memory() -> bool:
             return False
     except (OSError, AttributeError, TypeError):  # another C library, or another system
         return False
-    return bool(mallopt(MMAP_THRESHOLD, LARGE)) and bool(mallopt(TRIM_THRESHOLD, NEVER))
+    return bool(mallopt(MMAP_THRESHOLD, LARGE)) and bool(mallopt(TRIM_THRESHOLD, NEVER)) and _grow_heap() >= 0
+
+
+def large_pages() -> str:
+    """Whether the system gives out large pages by itself, on request or not at all: "always", "madvise" or "never"."""
+    try:
+        states = (TRANSPARENT / "enabled").read_text(encoding="ascii")
+        return states.partition("[")[2].partition("]")[0]
+    except OSError:
+        return "never"
+
+
+@cache
+def _grow_heap() -> int:
+    """Let the heap grow over half of the machine's memory, and ask for large pages there.
+
+    This takes addresses and no memory: a page is filled when it is written to for the first time. All that is allocated
+    from now on lies in large pages: weights, KV caches, gradients and activations. Pages are small again if no large
+    one is free, or if a control group has no room for it.
+
+    Returns:
+        the bytes that were asked for; 0 if the system has no large pages, or a limit of addresses is set.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
+    libc.free.argtypes = (ctypes.c_void_p,)
+    libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    if large_pages() != "madvise" or _limits_addresses():
+        return 0
+    page = 1 << 21  # of x86-64 and, as a rule, of ARM; of another size it is only a boundary
+    wanted = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2 // BLOCK
+    blocks = [block for block in (libc.malloc(BLOCK) for _ in range(wanted)) if block is not None]
+    heap = list[int]()  # of blocks that lie one behind the other, as they do in a heap
+    for block, after in pairwise((*blocks, 0)):
+        heap.append(block)
+        if not block < after < block + BLOCK + page:
+            break
+    asked = 0
+    if heap:
+        first, last = -(-heap[0] // page) * page, (heap[-1] + BLOCK) // page * page
+        asked = 0 if libc.madvise(first, last - first, MADV_HUGEPAGE) else last - first
+    for block in blocks:
+        libc.free(block)
+    return asked
+
+
+def _limits_addresses() -> bool:
+    """Whether a limit counts addresses as if they were memory."""
+    import resource  # not on every system, but where glibc is
+
+    if any(
+        resource.getrlimit(kind)[0] != resource.RLIM_INFINITY for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)
+    ):
+        return True
+    try:
+        never_more_than_there_is = "2"
+        return Path("/proc/sys/vm/overcommit_memory").read_text(encoding="ascii").strip() == never_more_than_there_is
+    except OSError:
+        return True
 
 
 class _SymbolInfo(ctypes.Structure):

@@ -15,6 +15,7 @@ from tercet.cli.main import main
 from tercet.diagnosis import machine
 from tercet.kernel import build_id
 from tercet.kernel.build import choose_kernels
+from tercet.memory import large_pages
 from tercet.training.auto_arithmetic import choose_precision
 from tercet.training.specs import TrainingSpec
 
@@ -30,6 +31,7 @@ def test_it_says_what_this_process_has() -> None:
     assert found.threads == torch.get_num_threads()
     assert found.precision == choose_precision(TrainingSpec(max_steps=1))
     assert found.memory_bytes is None or found.memory_bytes > 1 << 28
+    assert found.large_pages == large_pages()
     assert found.free_bytes > 0
     facts = found.cluster
     assert len(facts.gpus) == torch.cuda.device_count() or [gpu.name for gpu in facts.gpus] == ["mps"]

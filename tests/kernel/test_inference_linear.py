@@ -84,7 +84,10 @@ def test_x_in_16_bits_keeps_the_whole_range_of_each_piece(rows: int, k: int) -> 
     assert bool(((found - exact).abs() <= rounding + 1e-6 * (x.abs() @ weight.abs().float().T) * scale).all())
     top = torch.full((rows, k), 3e4)
     torch.testing.assert_close(
-        inference_linear(top, weight, scale, None).double(), (top.double() @ weight.double().T) * scale, rtol=1e-5, atol=0
+        inference_linear(top, weight, scale, None).double(),
+        (top.double() @ weight.double().T) * scale,
+        rtol=1e-5,
+        atol=0,
     )
 
 

@@ -78,6 +78,7 @@ def copied() -> str:
         ("x86_64", (), "x86-64-v4-amx"),
         ("x86_64", ("amx_bf16",), "x86-64-v4-bf16"),
         ("x86_64", ("avx512_bf16",), "x86-64-v4"),
+        ("x86_64", ("avx512_vnni",), "x86-64-v4"),
         ("x86_64", ("avx512vl", "avx512_bf16"), "x86-64-v3"),
         ("x86_64", ("avx512bw",), "x86-64-v3"),  # one without the other is no level, and its half would be SIGILL
         ("x86_64", ("fma",), "native"),
@@ -251,7 +252,7 @@ def test_without_a_compiler_there_are_none_and_the_reason_is_kept(
     [
         ("v4", "TERCET_KERNEL='v4' is no level of this machine; set it to one of auto, off, x86-64-v4-amx, "),
         ("armv8-a", "TERCET_KERNEL='armv8-a' is no level of this machine"),
-        ("x86-64-v4-bf16", "TERCET_KERNEL='x86-64-v4-bf16' needs avx512_bf16, which this CPU has not"),
+        ("x86-64-v4-bf16", "TERCET_KERNEL='x86-64-v4-bf16' needs avx512_bf16, avx512_vnni, which this CPU has not"),
     ],
 )
 def test_a_level_that_does_not_run_here_is_refused(

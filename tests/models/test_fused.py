@@ -129,7 +129,8 @@ def test_all_layers_at_once_are_the_layers_one_by_one(number: int) -> None:
         patch.setattr(stack, "fused", plain)
         one_by_one = writes(model, tokens)
     size = max(1.0, float(one_by_one.abs().max()))
-    torch.testing.assert_close(at_once, one_by_one, atol=3e-5 * size, rtol=1e-4)
+    rounding = 2e-4 if narrow == "int8" else 3e-5  # one by one, small layers do not round their inputs to 16 bits
+    torch.testing.assert_close(at_once, one_by_one, atol=rounding * size, rtol=1e-4)
 
 
 def test_steps_and_looks_ahead_go_at_once(calls: list[int]) -> None:

@@ -13,6 +13,13 @@ from tercet.cli.parser import Verbs, parse_number
 from tercet.messages import one_line
 from tercet.spec import Interval
 
+LARGE_PAGES = {
+    "always": "large pages always",
+    "madvise": "large pages on request",
+    "never": "no large pages, so reading weights takes longer; "
+    "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled turns them on",
+}
+
 if TYPE_CHECKING:
     from tercet.diagnosis import ClusterFacts, Diagnosis, RankPlace, RecipeUse
 
@@ -124,7 +131,7 @@ def _describe(found: "Diagnosis") -> dict[str, str]:
         "tercet": f"{found.tercet}, Python {found.python}, PyTorch {found.torch}, {found.system}",
         "cpu": f"{found.cpu}: {' '.join(found.instructions) or 'instructions unknown'}",
         "threads": f"{found.threads} of PyTorch's on {found.cores} cores",
-        "memory": memory,
+        "memory": f"{memory}; {LARGE_PAGES.get(found.large_pages, found.large_pages)}",
         "kernels": f"{found.kernel_level} ({found.kernel_origin}): {found.kernel_reason}",
         "table": f"{found.kernel_table_origin}: {found.kernel_table}",
         "cache": f"{found.cache}, {_gigabytes(found.cache_free_bytes)} free: {cache}",

@@ -12,6 +12,7 @@ from typing import Literal
 from tercet.cache_dir import ForeignFile, cache_dir, check_own
 from tercet.config import UserError
 from tercet.diagnosis.cluster import ClusterFacts, find_cluster_facts
+from tercet.memory import large_pages
 from tercet.messages import shorten
 from tercet.notebook import Summary
 from tercet.version import tercet_version
@@ -28,6 +29,7 @@ class Diagnosis(Summary):
         cores: that this process may use.
         threads: that PyTorch uses for one operation.
         memory_bytes: of the machine; None where the system does not say.
+        large_pages: always, madvise (if a program asks for them, as Tercet does) or never.
         kernel_level: as `TERCET_KERNEL` names it, or none.
         kernel_origin: prebuilt came with the wheel; compiled was made here; none.
         kernel_reason: why it is these, in a line.
@@ -51,6 +53,7 @@ class Diagnosis(Summary):
     cores: int
     threads: int
     memory_bytes: int | None
+    large_pages: str
     kernel_level: str
     kernel_origin: str
     kernel_reason: str
@@ -102,6 +105,7 @@ def doctor(*, autotune: bool | None = None, note: Callable[[str], None] | None =
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         threads=torch.get_num_threads(),
         memory_bytes=machine_memory(),
+        large_pages=large_pages(),
         kernel_level=kernels.level,
         kernel_origin=kernels.origin,
         kernel_reason=kernels.reason,

@@ -23,19 +23,28 @@ template <typename W>
 void try_linear(void (*call)(const float*, const W*, const float*, const float*, float*, Index, Index, Index, int),
                 int threads) {
     const bool is_long = one_in(20);
-    const Index M = is_long ? between(500, 600) : between(1, 40), K = between(1, 70), N = between(1, is_long ? 20 : 70);
+    const bool is_wide = !is_long && one_in(20);
+    const Index M = is_long ? between(500, 600) : between(1, is_wide ? 20 : 40), K = is_wide ? between(1000, 2100) : between(1, 70);
+    const Index N = between(1, is_long || is_wide ? 20 : 70);
     Memory<float> x(M * K), scale(one_in(2) ? N : 0), bias(one_in(2) ? N : 0), y(M * N);
     Memory<W> w(N * K);
     call(x, w, scale, bias, y, M, K, N, threads);
     for (Index m = 0; m < M; m++)
         for (Index n = 0; n < N; n++) {
-            double sum = 0, size = 0;
+            double sum = 0, size = 0, rounding = 0;
             for (Index k = 0; k < K; k++) {
                 const double product = double(x[m * K + k]) * widen_one(w[n * K + k]);
                 sum += product, size += std::abs(product);
             }
-            const double factor = scale ? scale[n] : 1;
-            expect(y[m * N + n], sum * factor + (bias ? bias[n] : 0), size * std::abs(factor));
+            if (sizeof(W) == 1 && M <= FEW)  // x in 16 bits, by pieces of 1024 numbers
+                for (Index first = 0; first < K; first += 1024) {
+                    double top = 0, weights = 0;
+                    for (Index k = first; k < std::min(K, first + 1024); k++)
+                        top = std::max(top, std::abs(double(x[m * K + k]))), weights += std::abs(widen_one(w[n * K + k]));
+                    rounding += top / 65534 * weights;
+                }
+            const double factor = scale ? scale[n] : 1, tolerance = 2e-6;
+            expect(y[m * N + n], sum * factor + (bias ? bias[n] : 0), (size + 1.01 * rounding / tolerance) * std::abs(factor));
         }
 }
 

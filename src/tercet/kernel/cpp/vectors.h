@@ -175,7 +175,7 @@ inline void write(uint16_t* y, Wide x, Index count) {
     _mm256_mask_storeu_epi16(y, first_lanes(count), _mm256_loadu_si256((const __m256i*)rounded));
 }
 inline Floats add_halves(Wide x) {
-    return (Floats)_mm512_castps512_ps256(x) + (Floats)_mm512_castps512_ps256(_mm512_shuffle_f32x4(x, x, 0xee));
+    return (Floats)_mm512_castps512_ps256(x) + (Floats)_mm512_extractf32x8_ps(x, 1);
 }
 inline float largest(Wide x) { return _mm512_reduce_max_ps(x); }
 inline float add_up(Wide x) { return _mm512_reduce_add_ps(x); }
@@ -291,8 +291,8 @@ inline Shorts widen_to_shorts(const int8_t* x) {
     return {__builtin_convertvector(low, ShortHalf), __builtin_convertvector(high, ShortHalf)};
 }
 inline WholeSums add_products(Shorts a, Shorts b, WholeSums sum) {
-    const auto product = [](ShortHalf a, ShortHalf b) { return __builtin_convertvector(a, Ints) * __builtin_convertvector(b, Ints); };
-    return sum + product(a.low, b.low) + product(a.high, b.high);
+    const auto wide = [](ShortHalf x) { return __builtin_convertvector(x, Ints); };
+    return sum + wide(a.low) * wide(b.low) + wide(a.high) * wide(b.high);
 }
 inline Wide as_floats(WholeSums x) { return __builtin_convertvector(x, Floats); }
 #endif

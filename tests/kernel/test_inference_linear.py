@@ -60,7 +60,7 @@ def test_the_product_is_pytorchs(kind: str, rows: int, k: int, n: int, biased: b
 
 
 def most_rounding(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """The largest error (M, N) of x in 16 bits: half of 1/32767 of the largest of each 1024 numbers, with all weights."""
+    """Bound the error (M, N) of x in 16 bits: half of 1/32767 of the largest of each 1024 numbers."""
     error = torch.zeros(len(x), len(weight), dtype=torch.float64)
     for numbers, weights in zip(x.double().split(1024, 1), weight.double().split(1024, 1), strict=True):
         error += numbers.abs().amax(1, keepdim=True) / 32767 / 2 * weights.abs().sum(1)

@@ -5,9 +5,9 @@
 
 Only the weights are kept so ("weight-only" quantization). They are widened before they are multiplied, except by the
 CPU's kernel for few rows: there int8 weights meet inputs that are rounded to 16 bits, so that most of the work is exact
-arithmetic with whole numbers. To write a token every weight is read once, so fewer bits are faster; with gradients, with
-many rows and on a GPU the formula is worked out as it stands here; or, to learn in bfloat16 on a CPU that has it, by a
-kernel.
+arithmetic with whole numbers. To write a token every weight is read once, so fewer bits are faster; with gradients,
+with many rows and on a GPU the formula is worked out as it stands here; or, to learn in bfloat16 on a CPU that has it,
+by a kernel.
 """
 
 from typing import Literal

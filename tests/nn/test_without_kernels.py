@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NEEDS_MODELS = {"test_without_kernels.py", "test_linear.py", "test_init.py"}
+NEEDS_MODELS = {"test_without_kernels.py", "test_linear.py", "test_init.py", "test_document_mask.py"}
 
 
 @pytest.mark.slow

@@ -36,7 +36,10 @@ def keep_memory() -> bool:
             return False
     except (OSError, AttributeError, TypeError):  # another C library, or another system
         return False
-    return bool(mallopt(MMAP_THRESHOLD, LARGE)) and bool(mallopt(TRIM_THRESHOLD, NEVER)) and _grow_heap() >= 0
+    is_kept = bool(mallopt(MMAP_THRESHOLD, LARGE)) and bool(mallopt(TRIM_THRESHOLD, NEVER))
+    if is_kept:
+        _grow_heap()
+    return is_kept
 
 
 def large_pages() -> str:
@@ -49,22 +52,20 @@ def large_pages() -> str:
 
 
 @cache
-def _grow_heap() -> int:
+def _grow_heap() -> None:
     """Let the heap grow over half of the machine's memory, and ask for large pages there.
 
     This takes addresses and no memory: a page is filled when it is written to for the first time. All that is allocated
     from now on lies in large pages: weights, KV caches, gradients and activations. Pages are small again if no large
-    one is free, or if a control group has no room for it.
-
-    Returns:
-        the bytes that were asked for; 0 if the system has no large pages, or a limit of addresses is set.
+    one is free, or if a control group has no room for it. Nothing is done if the system has no large pages on request,
+    or if a limit of addresses is set.
     """
+    if large_pages() != "madvise" or _limits_addresses():
+        return
     libc = ctypes.CDLL(None, use_errno=True)
     libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
     libc.free.argtypes = (ctypes.c_void_p,)
     libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    if large_pages() != "madvise" or _limits_addresses():
-        return 0
     page = 1 << 21  # of x86-64 and, as a rule, of ARM; of another size it is only a boundary
     wanted = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2 // BLOCK
     blocks = [block for block in (libc.malloc(BLOCK) for _ in range(wanted)) if block is not None]
@@ -73,13 +74,11 @@ def _grow_heap() -> int:
         heap.append(block)
         if not block < after < block + BLOCK + page:
             break
-    asked = 0
     if heap:
         first, last = -(-heap[0] // page) * page, (heap[-1] + BLOCK) // page * page
-        asked = 0 if libc.madvise(first, last - first, MADV_HUGEPAGE) else last - first
+        libc.madvise(first, last - first, MADV_HUGEPAGE)
     for block in blocks:
         libc.free(block)
-    return asked
 
 
 def _limits_addresses() -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tercet.checkpoint.foreign.config_keys import is_any_of
 from tercet.config import UserError, suggest
 from tercet.messages import show
 
@@ -75,7 +76,7 @@ def check_settings(config: Mapping[str, Any], path: Path) -> None:
             f"{path}: peft_type is {show(config['peft_type'])}, which Tercet does not have; it reads 'LORA'"
         )
     for key, allowed in REJECTED.items():
-        if _is_any_of(value := config.get(key), allowed):
+        if is_any_of(value := config.get(key), allowed):
             continue
         if key == "init_lora_weights":
             raise UserError(
@@ -85,10 +86,6 @@ def check_settings(config: Mapping[str, Any], path: Path) -> None:
         reads = "adapters without it" if allowed is OFF else show(allowed[0])
         raise UserError(f"{path}: {key} is {show(value)}, which Tercet does not have; it reads {reads}")
     for key, value in config.items():
-        if key not in {*USED, *IRRELEVANT, *REJECTED} and not _is_any_of(value, OFF):
+        if key not in {*USED, *IRRELEVANT, *REJECTED} and not is_any_of(value, OFF):
             guess = suggest(key, [*USED, *IRRELEVANT, *REJECTED])
             raise UserError(f"{path}: {show(key)} is {show(value)}, and Tercet does not know this key{guess}")
-
-
-def _is_any_of(value: Any, allowed: tuple[Any, ...]) -> bool:
-    return any(type(value) is type(one) and value == one for one in allowed)

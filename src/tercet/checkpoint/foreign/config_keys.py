@@ -101,3 +101,8 @@ def name_in_errors(path: Path) -> Generator[None]:
         yield
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
+
+
+def is_any_of(value: Any, allowed: tuple[Any, ...]) -> bool:
+    """Return whether a setting has one of these values, of the same type: 1 is not True."""
+    return any(type(value) is type(one) and value == one for one in allowed)

@@ -27,7 +27,7 @@ from tercet.checkpoint.foreign.t5 import FAMILIES as T5_FAMILIES
 from tercet.checkpoint.foreign.t5 import is_t5, t5_source
 from tercet.checkpoint.foreign.transformers_folder import to_transformers
 from tercet.checkpoint.trained import Trained
-from tercet.checkpoint.weights import first_names, own_tensors
+from tercet.checkpoint.weights import first_names, own_tensors, tied_names
 from tercet.config import UserError
 from tercet.models import AnyModel, EncoderDecoder, EncoderOnly
 from tercet.storage import write_atomically
@@ -89,13 +89,10 @@ def _check_ties(adapter: Adapter, model: AnyModel, names: Mapping[str, Source], 
     Raises:
         UserError: with the module.
     """
-    shared = {id(parameter) for name, parameter in model.named_parameters(remove_duplicate=False)
-              if name not in dict(model.named_parameters())}  # fmt: skip
-    tied = {
-        names[name].name for name, parameter in model.named_parameters() if id(parameter) in shared and name in names
-    }
+    ties = tied_names(model)
+    tied = {names[name].name for name in ties.values() if name in names}
     heads = ("lm_head.weight", *tied)
-    if shared and (saved := [name for name in adapter.full_weights if any(name.endswith(head) for head in heads)]):
+    if ties and (saved := [name for name in adapter.full_weights if any(name.endswith(head) for head in heads)]):
         raise UserError(
             f"{folder} has {first_names(saved)} of its own, and its model has one matrix that embeds and scores "
             "tokens; merge it in peft (merge_and_unload)"

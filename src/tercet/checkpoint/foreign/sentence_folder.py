@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from tercet.checkpoint.foreign.config_keys import is_any_of
 from tercet.config import UserError
 from tercet.limits import MOST_SETTINGS_BYTES
 from tercet.messages import show
@@ -150,6 +151,6 @@ def _check_keys(config: Mapping[str, Any], file: str, path: Path) -> None:
     for key, value in config.items():
         if key in USED[file] or key in IRRELEVANT[file]:
             continue
-        if not any(type(value) is type(one) and value == one for one in REQUIRED[file].get(key, OFF)):
+        if not is_any_of(value, REQUIRED[file].get(key, OFF)):
             known = "which Tercet does not have" if key in REQUIRED[file] else "a key that Tercet does not know"
             raise UserError(f"{path}: {key} is {show(value)}, {known}")

@@ -119,8 +119,8 @@ def prepare_conversations(
         template = plain_template(tokenizer) if template is None else template
         content = digest(split.content_hash, template)
         check_hash(spec.source, content, expected_hash)
-        # "weights": what was kept before weights were read has another key
-        key = digest(FORMAT, content, tokenizer.hash, sys.byteorder, "weights")
+        # "weights" and "spaces": ids that were cached before weights and a chat's spaces were read have other keys
+        key = digest(FORMAT, content, tokenizer.hash, sys.byteorder, "weights", "spaces")
         folder = cache_dir() / "conversations" / key[:32]
         if not is_complete(folder):
             chat = ChatTemplate(template, tokenizer)

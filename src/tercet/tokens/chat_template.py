@@ -20,6 +20,7 @@ from weakref import finalize
 from tercet.config import UserError
 from tercet.limits import MOST_PROMPT_BYTES, MOST_TEMPLATE_MEMORY, TEMPLATE_SECONDS
 from tercet.messages import shorten
+from tercet.tokens.library import prefixes_start_only
 from tercet.tokens.tokenizer import Tokenizer
 
 MISSING = "a model with a chat template needs jinja2: pip install 'tercet[serve]'"
@@ -60,6 +61,7 @@ class ChatTemplate:
         self._tokenizer = tokenizer
         self._special = {tokenizer.tokens([token])[0]: token for token in sorted(tokenizer.special_ids)}
         self._special.pop("", None)
+        self._starts_only = tokenizer.adds_prefix and prefixes_start_only(json.loads(tokenizer.to_json()))
 
     def encode(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """The ids that a model goes on from to answer the last message.
@@ -96,7 +98,8 @@ class ChatTemplate:
                     f"the chat template writes message {number + 1}, an answer, otherwise than a model would be asked "
                     "for it: what is learnt would never be generated; set data.chat_template to one that only adds text"
                 )
-            question, answer = (self._encode(part, mark) for part in (prompt[len(text) :], whole[len(prompt) :]))
+            question = self._encode(prompt[len(text) :], mark, continued=text != "")
+            answer = self._encode(whole[len(prompt) :], mark, continued=prompt != "")
             ids += question + answer
             ends = [place for place, token in enumerate(answer, 1) if token in self._tokenizer.special_ids]
             learnt = 0 if message.get("weight") == "0" else ends[-1] if ends else len(answer)
@@ -122,11 +125,16 @@ class ChatTemplate:
             for message in messages
         ]
 
-    def _encode(self, text: str, mark: str) -> list[int]:
+    def _encode(self, text: str, mark: str, *, continued: bool = False) -> list[int]:
+        """The ids of `text`; if it is `continued`, it follows another part of the conversation."""
         ids = list[int]()
         for piece in self._pieces(text):
             token = self._special.get(piece)
-            ids += self._tokenizer.encode(piece.replace(mark, "")) if token is None else [token]
+            if token is None:
+                after_start = self._starts_only and (continued or bool(ids))
+                ids += self._tokenizer.encode_batch([piece.replace(mark, "")], continued=[after_start])[0].tolist()
+            else:
+                ids.append(token)
         return ids
 
     def _pieces(self, text: str) -> list[str]:

@@ -50,6 +50,21 @@ def _without_prefix(step: dict[str, Any] | None) -> dict[str, Any] | None:
             return step
 
 
+def prefixes_start_only(structure: Mapping[str, Any]) -> bool:
+    """Return whether the prefix is put at the start of a text only, and not after each special token in it."""
+    return _prefixes_start_only(structure.get("pre_tokenizer"))
+
+
+def _prefixes_start_only(step: dict[str, Any] | None) -> bool:
+    match step:
+        case {"type": "Metaspace"}:
+            return step.get("prepend_scheme") == "first"
+        case {"type": "Sequence", "pretokenizers": steps}:
+            return any(map(_prefixes_start_only, steps))
+        case _:
+            return False
+
+
 def check_unicode(text: str) -> None:
     """Raise a UserError if the text is not valid Unicode."""
     try:

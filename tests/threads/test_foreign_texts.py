@@ -77,6 +77,7 @@ def llama(tmp_path: Path) -> Path:
     return convert(tmp_path / "ours", tmp_path / "theirs", "hf")
 
 
+@pytest.mark.slow
 def test_a_head_beside_tied_embeddings_is_refused(llama: Path) -> None:
     load_model(llama)
     config = json.loads((llama / "config.json").read_text())
@@ -87,6 +88,7 @@ def test_a_head_beside_tied_embeddings_is_refused(llama: Path) -> None:
         load_model(llama)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["vocab.txt", "tokenizer.model"])
 def test_a_folder_without_a_tokenizer_is_refused(llama: Path, name: str) -> None:
     (llama / "manifest.json").unlink()

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import torch
 
-from tercet.kernel.levels import BF16, cpu_instructions, cpu_model
+from tercet.kernel import BF16, cpu_instructions, cpu_model
 
 FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "bf16")
 PACKAGES = (

@@ -10,16 +10,16 @@ from torch import Tensor
 
 # Who asks whether a kernel is to be used: it is not, where that is false.
 QUESTIONS = {
-    "flash_attention": ("kernel.dispatch.supports_flash_attention",),
+    "flash_attention": ("kernel.api.supports_flash_attention",),
     "masked_softmax": ("kernel.masked_softmax.supports_numbers",),
-    "decode_attention": ("kernel.dispatch.supports_decode_attention",),
-    "linear": ("kernel.dispatch.supports_training_linear", "objectives.likelihood.supports_training_linear"),
-    "inference_linear": ("kernel.dispatch.supports_inference_linear",),
-    "activate": ("kernel.dispatch.supports_activation",),
-    "cross_entropy": ("objectives.likelihood.supports_logits",),
+    "decode_attention": ("kernel.api.supports_decode_attention",),
+    "linear": ("kernel.api.supports_training_linear", "objectives.likelihood.supports_training_linear"),
+    "inference_linear": ("kernel.api.supports_inference_linear",),
+    "activate": ("kernel.api.supports_activation",),
+    "cross_entropy": ("kernel.api.supports_logits",),
     "adam": ("training.adamw.supports_gradients",),
     "fused_step": ("models.stack.fused",),
-    "top_tokens": ("generation.beam_decoding.supports_scores",),
+    "top_tokens": ("kernel.api.supports_scores",),
 }
 
 

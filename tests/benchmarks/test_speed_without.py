@@ -10,7 +10,7 @@ from benchmarks.speed.row import Asked, Lineup, Row
 from benchmarks.speed.without import QUESTIONS, Without, lineup_of
 from torch import Tensor
 
-from tercet.kernel import dispatch
+from tercet.kernel import api
 from tercet.nn import Linear
 
 
@@ -26,11 +26,11 @@ class Product(Contender):
         return 1.0
 
     def answer(self) -> Tensor:
-        return torch.tensor(float(dispatch.supports_training_linear(self.x, self.linear.weight) is None))
+        return torch.tensor(float(api.supports_training_linear(self.x, self.linear.weight) is None))
 
 
 def test_a_kernel_is_off_while_its_contender_works_and_on_again_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "supports_training_linear", lambda *_, **__: True)
+    monkeypatch.setattr(api, "supports_training_linear", lambda *_, **__: True)
     one = Product()
     off = Without(Product(), "linear")
     one.run(1)

@@ -65,7 +65,7 @@ FLAGS = {
     "completion": ["bash", "zsh", "fish"],
     "convert": ["--to", "--force"],
     "verify": ["FOLDER", "--json"],
-    "doctor": ["RECIPE", "--set", "--data", "--autotune", "--timeout", "--json"],
+    "doctor": ["RECIPE", "--set", "--data", "--timeout", "--json"],
     "recipes": ["NAME"],
     "data": ["--encoding", "--text-field", "--documents", "--dtype", "--recipe", "--tokenizer", "--max-len", "--json"],
     "demo": ["--out"],

@@ -96,7 +96,7 @@ def test_a_compiler_that_does_not_say_its_version_is_not_waited_for(
 def test_a_level_that_is_none_is_the_users_mistake(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("tercet.kernel.choose_kernels", choose_kernels.__wrapped__)  # as in a new process
+    monkeypatch.setattr("tercet.kernel.api.choose_kernels", choose_kernels.__wrapped__)  # as in a new process
     monkeypatch.setenv("TERCET_KERNEL", "x86-64-v9")
     assert main(["doctor"]) == 2
     out, err = capsys.readouterr()

@@ -15,7 +15,7 @@ from torch import Tensor
 from toy_decoder import SourceRule, ToyDecoder, ToyTranslator, random_rule, random_source_rule, script_rule
 
 from tercet.config import UserError
-from tercet.generation import Beam, Hypothesis, Sampling, beam_decoding, beam_search, stream
+from tercet.generation import Beam, Hypothesis, Sampling, beam_search, stream
 from tercet.generation import beam as beam_module
 
 EOS, MAX_LEN = 2, 11
@@ -206,9 +206,8 @@ def test_any_batch_gets_what_a_plain_search_of_each_sentence_finds(
     model = ToyTranslator(rule, MAX_LEN, 7)
     limits: dict[str, Any] = {"max_new_tokens": most, "min_new_tokens": fewest}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            beam_decoding, "supports_scores", lambda scores: False
-        )  # the kernel's logarithms round in their own way
+        # the kernel's logarithms round in their own way
+        patch.setattr("tercet.kernel.api.supports_scores", lambda scores: False)
         found = beam_search(model, prefixes, beam, eos_id=EOS, sources=sources, **limits)
     for (source, prefix, limit, shortest), hypotheses in zip(batch, found, strict=True):
         limit = min(limit, MAX_LEN + 1 - len(prefix))
@@ -417,7 +416,7 @@ def test_what_is_forbidden_is_never_written_and_probabilities_stay_the_models(
     has_kernel: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not has_kernel:
-        monkeypatch.setattr(beam_decoding, "supports_scores", lambda scores: False)
+        monkeypatch.setattr("tercet.kernel.api.supports_scores", lambda scores: False)
     model = ToyTranslator(RULE, 30, 7)
     beam = Beam(size=5, n_best=5)
     limits = {"eos_id": EOS, "max_new_tokens": 12}

@@ -20,6 +20,6 @@ def use_from(monkeypatch: pytest.MonkeyPatch) -> UseFrom:
     def use(**least: float) -> None:
         table = {name: NEVER if name.endswith("float32") else tuned.ALWAYS for name in tuned.TUNED}
         table |= {f"{kernel} float32": WorkRange(work, math.inf) for kernel, work in least.items()}
-        monkeypatch.setattr(tuned, "autotuned", lambda: table)
+        monkeypatch.setattr(tuned, "kernel_table", lambda: table)
 
     return use

@@ -19,9 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tercet.kernel import adam_, gradient_norm, levels, library
+from tercet.kernel import adam_, gradient_norm, levels
 from tercet.kernel.activations import activation_numbers
-from tercet.kernel.build import multiplies_bfloat16
+from tercet.kernel.build import library, multiplies_bfloat16
 from tercet.nn.feedforward import ACTIVATIONS
 
 ops, bf16 = torch.ops.tercet, torch.bfloat16

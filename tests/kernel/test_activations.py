@@ -8,8 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tercet.kernel import activations, library
+from tercet.kernel import activations
 from tercet.kernel.activations import activate, supports_activation
+from tercet.kernel.build import library
 from tercet.nn.feedforward import ACTIVATIONS
 
 pytestmark = [pytest.mark.threads, pytest.mark.skipif(library() is None, reason="no C++ compiler here")]

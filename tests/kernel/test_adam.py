@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tercet.kernel import adam_, gradient_norm, library, supports_gradients
+from tercet.kernel import adam_, gradient_norm, supports_gradients
 from tercet.kernel.adam import WORTH
+from tercet.kernel.build import library
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
 SIZES = st.lists(st.sampled_from([1, 7, 16, 33, 1 << 14, (1 << 14) + 1, 50_000]), min_size=1, max_size=5)

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tercet.kernel import cross_entropy_, library, supports_logits
-from tercet.kernel.cross_entropy import WORTH
+from tercet.kernel.build import library
+from tercet.kernel.cross_entropy import WORTH, cross_entropy_, supports_logits
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from tercet.kernel import library
+from tercet.kernel.build import library
 from tercet.kernel.decode_attention import decode_attention, supports_decode_attention
 from tercet.nn.attention import attend, attend_by_hand
 
@@ -85,7 +85,7 @@ def test_it_takes_few_queries_without_gradients() -> None:
 def test_attend_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[int] = []
     monkeypatch.setattr(
-        "tercet.kernel.dispatch.decode_attention",
+        "tercet.kernel.api.decode_attention",
         lambda q, k, v, mask: used.append(1) or decode_attention(q, k, v, mask),
     )
     q, k, bias = torch.randn(1, 2, 3, 16), torch.randn(1, 2, 9, 16), torch.randn(1, 2, 3, 9)

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tercet.kernel import dispatch, library
-from tercet.kernel.build import multiplies_bfloat16
+from tercet.kernel import api
+from tercet.kernel.build import library, multiplies_bfloat16
 from tercet.kernel.flash_attention import flash_attention, supports_flash_attention
 from tercet.nn.attention import attend, attend_by_hand
 
@@ -123,7 +123,7 @@ def test_attend_takes_it_where_it_may(use_from: Callable[..., None], monkeypatch
         taken.append(supports_flash_attention(*tensors, causal=causal))
         return taken[-1]
 
-    monkeypatch.setattr(dispatch, "supports_flash_attention", spy)
+    monkeypatch.setattr(api, "supports_flash_attention", spy)
     threads = torch.get_num_threads()
     narrow = [torch.randn(threads, 2, 20, 16).bfloat16() for _ in range(3)]
     wide = [x.float() for x in narrow]

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tercet.config import UserError
-from tercet.kernel import build, build_id, levels, library, library_cache
-from tercet.kernel.build import KernelChoice, choose_kernels, kernels
+from tercet.kernel import build, build_id, levels, library_cache
+from tercet.kernel.build import KernelChoice, choose_kernels, kernels, library
 from tercet.kernel.levels import (
     LEVELS,
     NATIVE,

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tercet.kernel import library
-from tercet.kernel.build import supports_numbers
+from tercet.kernel.build import library, supports_numbers
 from tercet.kernel.masked_softmax import WORTH, masked_softmax
 from tercet.nn import attend
 

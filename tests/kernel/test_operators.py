@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tercet.kernel import dispatch, library
-from tercet.kernel.build import multiplies_bfloat16
+from tercet.kernel import api
+from tercet.kernel.build import library, multiplies_bfloat16
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
 EXAMPLES = int(os.environ.get("TERCET_HOSTILE") or 1) * 50  # of each property; more in a night
@@ -143,7 +143,7 @@ def test_any_linear_layer(data: Any, rows: int, k: int, n: int, autocast: bool, 
         if raw:
             found = outcome(lambda: ops.inference_linear(x, weight, None, bias))
         else:
-            found = outcome(lambda: dispatch.linear(x, weight, None, bias))
+            found = outcome(lambda: api.linear(x, weight, None, bias))
         if found is not None:
             agree(found, expected, atol=0.5 if autocast else 1e-3)
 
@@ -187,7 +187,7 @@ def test_any_attention(
     with pytest.MonkeyPatch.context() as patch:
         for module in ("flash_attention.WORTH", "masked_softmax.WORTH"):
             patch.setattr(f"tercet.kernel.{module}", 1)
-        found = outcome(lambda: dispatch.attention(q, keys, values, mask=shown, causal=causal))
+        found = outcome(lambda: api.attention(q, keys, values, mask=shown, causal=causal))
         if (
             found is not None and q.dtype == keys.dtype == values.dtype
         ):  # of unlike ones the plain way makes the values'

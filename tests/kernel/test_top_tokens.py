@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tercet.config import UserError
 from tercet.generation import Beam, beam_search
 from tercet.generation import beam_decoding as module
-from tercet.kernel import library, supports_scores, top_tokens
+from tercet.kernel.beam import supports_scores, top_tokens
+from tercet.kernel.build import library
 from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
@@ -111,7 +112,7 @@ def test_beam_search_finds_the_same_with_it_and_without(monkeypatch: pytest.Monk
         with_it = beam_search(model, prompts, beam, **how)
         assert used
         with monkeypatch.context() as patch:
-            patch.setattr(module, "supports_scores", lambda scores: False)
+            patch.setattr("tercet.kernel.api.supports_scores", lambda scores: False)
             without = beam_search(model, prompts, beam, **how)
         assert [[one.ids for one in found] for found in with_it] == [[one.ids for one in found] for found in without]
         for one, other in zip(chain(*with_it), chain(*without), strict=True):

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tercet.kernel import library
-from tercet.kernel.build import multiplies_bfloat16
+from tercet.kernel.build import library, multiplies_bfloat16
 from tercet.kernel.training_linear import linear_backward, linear_forward, supports_training_linear, training_linear
 from tercet.nn import Linear
 

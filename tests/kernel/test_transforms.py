@@ -15,8 +15,8 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tercet.kernel import activations, flash_attention, library, masked_softmax, training_linear
-from tercet.kernel.build import multiplies_bfloat16
+from tercet.kernel import activations, flash_attention, masked_softmax, training_linear
+from tercet.kernel.build import library, multiplies_bfloat16
 from tercet.nn import Linear
 from tercet.nn.attention import attend, attend_by_hand
 from tercet.nn.feedforward import ACTIVATIONS

@@ -11,7 +11,7 @@ import pytest
 import torch
 from variants import NO_AVX, SOFTWARE, VARIANTS, Variant, compile_driver, run_driver
 
-from tercet.kernel import library
+from tercet.kernel.build import library
 from tercet.kernel.levels import FLAGS, SOURCE, levels_of
 
 # -Wsign-conversion is left out: sizes are signed, so that a difference can be negative, and vectors count unsigned.

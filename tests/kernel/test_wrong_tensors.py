@@ -9,10 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tercet.kernel import adam_, cross_entropy_, dispatch, gradient_norm, library, supports_logits, top_tokens
+from tercet.kernel import adam_, api, gradient_norm
 from tercet.kernel import masked_softmax as softmax_module
 from tercet.kernel.activations import activate
-from tercet.kernel.build import multiplies_bfloat16
+from tercet.kernel.beam import top_tokens
+from tercet.kernel.build import library, multiplies_bfloat16
+from tercet.kernel.cross_entropy import cross_entropy_, supports_logits
 from tercet.kernel.decode_attention import decode_attention
 from tercet.kernel.flash_attention import flash_attention
 from tercet.kernel.inference_linear import inference_linear
@@ -371,7 +373,7 @@ def test_no_rows_have_gradients_of_zero() -> None:
 
 def test_attention_of_other_ranks_is_not_for_a_kernel() -> None:
     q = torch.randn(4, 9, 64)
-    assert dispatch.attention(q, q, q) is None
+    assert api.attention(q, q, q) is None
 
 
 def test_a_tensor_of_ones_own_class_meets_pytorchs_operations() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pairwise import pairwise
-from tercet.kernel import library
+from tercet.kernel.build import library
 from tercet.models import (
     Biases,
     DecoderOnly,

@@ -12,7 +12,7 @@ import torch
 from test_fused import N, V, gpt, plain, translator, written
 from torch import Tensor, nn
 
-from tercet.kernel import library
+from tercet.kernel.build import library
 from tercet.models import DecoderOnly, stack
 from tercet.models import fused as fused_module
 from tercet.models.fused import Fused, fused

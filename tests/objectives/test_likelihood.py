@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tercet.kernel import cross_entropy, library, thread_independent, training_linear
-from tercet.kernel.build import multiplies_bfloat16
+from tercet.kernel import cross_entropy, thread_independent, training_linear
+from tercet.kernel.build import library, multiplies_bfloat16
 from tercet.models import DecoderOnlySpec, StackSpec
 from tercet.models.vocabulary import Unembedding
 from tercet.objectives import IGNORED, likelihood, zero_loss

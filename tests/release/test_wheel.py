@@ -15,7 +15,8 @@ from zipfile import ZipFile
 import pytest
 from wheels import ANY, MACHINE, ROOT, SDIST, copied, tercet
 
-from tercet.kernel import build_id, choose_kernels
+from tercet.kernel import build_id
+from tercet.kernel.build import choose_kernels
 from tercet.kernel.levels import Level, cpu_instructions, find_compiler, levels_of, missing_instructions
 
 Built = Callable[..., Path]
@@ -172,9 +173,8 @@ def test_what_is_compiled_here_is_the_code_of_the_wheel(installed_with_kernels: 
 
 def kernels_of(installed: Path, level: Level, folder: Path) -> str:
     """The name of the kernels that a process takes which is told the level."""
-    code = (
-        "from tercet.kernel import build_id, choose_kernels as k; print(build_id(), k().level, k().origin, k().reason)"
-    )
+    names = "build_id(), k().level, k().origin, k().reason"
+    code = f"from tercet.kernel.build import build_id, choose_kernels as k; print({names})"
     done = subprocess.run(
         [installed / "bin" / "python", "-c", code], env={"PATH": "", "TERCET_KERNEL": level.name}, cwd=folder,
         capture_output=True, text=True, check=True,

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from tercet.kernel import adam, library, supports_gradients
+from tercet.kernel import adam, supports_gradients
+from tercet.kernel.build import library
 from tercet.training.adamw import FusedAdamW, clip_gradients
 from tercet.training.optimizers import Adam, AdamW
 

@@ -9,8 +9,7 @@ import torch
 from tiny_runs import tiny_recipe
 
 from tercet.checkpoint.run_record import read_record
-from tercet.kernel import measurement_cache
-from tercet.training import auto_arithmetic, train
+from tercet.training import auto_arithmetic, measurement_cache, train
 from tercet.training.auto_arithmetic import (
     choose_matmul,
     choose_precision,
@@ -18,6 +17,7 @@ from tercet.training.auto_arithmetic import (
     measure_products,
     product_times,
 )
+from tercet.training.measurement_cache import MeasurementCache
 from tercet.training.specs import TrainingSpec
 from tercet.training.tasks import language
 
@@ -84,6 +84,14 @@ def test_a_cpu_that_is_held_back_is_another_machine(
     assert product_times()["bf16"] == 90.0
     monkeypatch.delenv(limit)
     assert product_times()["bf16"] == 0.2
+
+
+def test_numbers_that_there_are_not_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERCET_CACHE", str(tmp_path))
+    assert MeasurementCache("x", ("a",)).read() is None
+    assert MeasurementCache("x", ("a",)).read_or_measure(lambda: {"a": 1.5}) == {"a": 1.5}
+    assert MeasurementCache("x", ("a",)).read() == {"a": 1.5}
+    assert MeasurementCache("x", ("a", "b")).read() is None
 
 
 def test_a_cache_that_cannot_be_written_to_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

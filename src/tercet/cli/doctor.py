@@ -47,14 +47,6 @@ def register(verbs: Verbs, summary: str) -> None:
     )
     parser.add_argument("--data", metavar="PATH", help="as in tercet train (data.source)")
     parser.add_argument(
-        "--autotune",
-        nargs="?",
-        choices=("on", "off"),
-        const="on",
-        help="measure before, for up to a minute, for how much work each kernel is used on this machine, and keep "
-        "it for what starts afterwards; off: go back to the table that comes with Tercet",
-    )
-    parser.add_argument(
         "--timeout", metavar="SECONDS", type=parse_number(Timeout), default=60.0,
         help="of several processes, how long they wait for each other (default: 60)",
     )  # fmt: skip
@@ -82,7 +74,7 @@ def _diagnose(args: argparse.Namespace) -> dict[str, Any]:
 
     from tercet.diagnosis import diagnose_recipe, doctor
 
-    found = doctor(autotune=None if args.autotune is None else args.autotune == "on", note=_to_stderr)
+    found = doctor()
     answer = asdict(found)
     _print(_describe(found), args)
     if recipe is not None:
@@ -133,7 +125,7 @@ def _describe(found: "Diagnosis") -> dict[str, str]:
         "threads": f"{found.threads} of PyTorch's on {found.cores} cores",
         "memory": f"{memory}; {LARGE_PAGES.get(found.large_pages, found.large_pages)}",
         "kernels": f"{found.kernel_level} ({found.kernel_origin}): {found.kernel_reason}",
-        "table": f"{found.kernel_table_origin}: {found.kernel_table}",
+        "table": found.kernel_table,
         "cache": f"{found.cache}, {_gigabytes(found.cache_free_bytes)} free: {cache}",
         "disk": f"{_gigabytes(found.free_bytes)} free in this folder",
         "precision": f"{found.precision}, where training.precision is auto",

@@ -4,13 +4,11 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from tercet.cache_dir import ForeignFile, cache_dir, check_own
-from tercet.config import UserError
 from tercet.diagnosis.cluster import ClusterFacts, find_cluster_facts
 from tercet.memory import large_pages
 from tercet.messages import shorten
@@ -35,7 +33,6 @@ class Diagnosis(Summary):
         kernel_reason: why it is these, in a line.
         kernel_build: level and hash of the code, as a run notes them; None without kernels.
         kernel_table: for how much work a kernel is used in such numbers and not PyTorch's way beside it, in a line.
-        kernel_table_origin: packaged came with Tercet, autotuned was measured on this machine.
         cache: the folder for what can be made or downloaded again.
         cache_refusal: why it may not be written or believed, in a line; None where all is well.
         cache_free_bytes, free_bytes: of the cache's disk and of the one that the current folder is on.
@@ -59,7 +56,6 @@ class Diagnosis(Summary):
     kernel_reason: str
     kernel_build: str | None
     kernel_table: str
-    kernel_table_origin: Literal["packaged", "autotuned"]
     cache: str
     cache_refusal: str | None
     cache_free_bytes: int
@@ -70,38 +66,28 @@ class Diagnosis(Summary):
     compiler_version: str | None
 
 
-def doctor(*, autotune: bool | None = None, note: Callable[[str], None] | None = None) -> Diagnosis:
+def doctor() -> Diagnosis:
     """What this machine gives to a run and what is chosen of it. As any first command, it compiles the kernels where
     there are none for this machine.
 
-    Args:
-        autotune: True measures before, for up to a minute, for how much work each kernel is used here, and keeps it
-            in the cache for what starts afterwards; False goes back to the table that comes with Tercet.
-        note: gets a line for each measurement.
-
     Raises:
-        UserError: where TERCET_KERNEL names no level of this machine, or what is to be measured cannot be kept.
+        UserError: where TERCET_KERNEL names no level of this machine.
     """
     import torch
 
-    from tercet.kernel import autotuned, build_id, choose_kernels, describe_table, kernel_table
-    from tercet.kernel.levels import LEVELS, cpu_instructions, cpu_model, find_compiler
+    from tercet.kernel import describe_kernels
     from tercet.training.auto_arithmetic import choose_precision
     from tercet.training.planning.this_machine import machine_memory
     from tercet.training.specs import TrainingSpec
 
-    kernels, compiler, cache = choose_kernels(), find_compiler(), cache_dir().absolute()
-    if autotune is not None:
-        _tune(autotune, note)
-    telling = frozenset[str]().union(*(level.needs for level in LEVELS))
-    matter = [name for name in cpu_instructions() if name in telling or name.startswith(("amx_", "avx", "bf16", "sve"))]
+    kernels, cache = describe_kernels(), cache_dir().absolute()
     return Diagnosis(
         tercet=tercet_version(),
         python=platform.python_version(),
         torch=str(torch.__version__),
         system=platform.platform(),
-        cpu=cpu_model(),
-        instructions=sorted(matter),
+        cpu=kernels.cpu,
+        instructions=kernels.instructions,
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         threads=torch.get_num_threads(),
         memory_bytes=machine_memory(),
@@ -109,36 +95,17 @@ def doctor(*, autotune: bool | None = None, note: Callable[[str], None] | None =
         kernel_level=kernels.level,
         kernel_origin=kernels.origin,
         kernel_reason=kernels.reason,
-        kernel_build=build_id(),
-        kernel_table=describe_table(kernel_table()),
-        kernel_table_origin="packaged" if autotuned() is None else "autotuned",
+        kernel_build=kernels.build,
+        kernel_table=kernels.table,
         cache=str(cache),
         cache_refusal=_refuse_cache(cache),
         cache_free_bytes=shutil.disk_usage(_existing(cache)).free,
         free_bytes=shutil.disk_usage(".").free,
         precision=choose_precision(TrainingSpec(max_steps=1)),
         cluster=find_cluster_facts(),
-        compiler=compiler,
-        compiler_version=None if compiler is None else _first_line([compiler, "--version"]),
+        compiler=kernels.compiler,
+        compiler_version=None if kernels.compiler is None else _first_line([kernels.compiler, "--version"]),
     )
-
-
-def _tune(measured: bool, note: Callable[[str], None] | None) -> None:
-    from tercet.kernel import autotune, autotune_cache, autotuned, library
-
-    table = autotune_cache()
-    try:
-        if not measured:
-            table.path.unlink(missing_ok=True)
-        elif library() is None:
-            raise UserError("there are no kernels to measure on this machine; tercet doctor says why")
-        else:
-            autotune(note or (lambda line: None))
-    except OSError as error:
-        raise UserError(
-            f"{table.path} cannot be written: {error.strerror}; set TERCET_CACHE to a folder that can"
-        ) from None
-    autotuned.cache_clear()
 
 
 def _refuse_cache(folder: Path) -> str | None:

@@ -20,7 +20,7 @@ from tercet.generation.best_continuations import best_continuations
 from tercet.generation.prefill import prefill
 from tercet.generation.protocol import AnyDecoder, CacheType, device_of
 from tercet.generation.sampling import DIVERGED
-from tercet.kernel import supports_scores, top_tokens
+from tercet.kernel import top_tokens
 
 Candidates = tuple[np.ndarray, np.ndarray, np.ndarray]  # log-probabilities, hypotheses that they continue, tokens
 
@@ -105,9 +105,8 @@ class StepBeams(Generic[CacheType]):
 
     def candidates(self) -> Candidates:
         is_early = torch.tensor([self._written < self._batch.shortest[number] for number in self._live])
-        best = _best_by_kernel if supports_scores(self._logits) else _best_by_pytorch
         count, eos_id = self._batch.count, self._batch.eos_id
-        found = best(self._logits, self._alive, count, forbidden=self._forbidden, eos_id=eos_id, is_early=is_early)
+        found = _best(self._logits, self._alive, count, forbidden=self._forbidden, eos_id=eos_id, is_early=is_early)
         self._written += 1
         if np.isnan(found[0]).any():
             raise UserError(DIVERGED)
@@ -129,20 +128,15 @@ class StepBeams(Generic[CacheType]):
         self._logits = self._model.step(torch.from_numpy(tokens[live].ravel()).to(self._device), self._cache)
 
 
-def _best_by_kernel(
-    logits: Tensor, alive: Tensor, count: int, *, forbidden: Tensor, eos_id: int, is_early: Tensor
-) -> Candidates:
-    values, parents, tokens = top_tokens(logits, alive, count, never=forbidden, end=eos_id, early=is_early)
+def _best(logits: Tensor, alive: Tensor, count: int, *, forbidden: Tensor, eos_id: int, is_early: Tensor) -> Candidates:
+    best = top_tokens(logits, alive, count, never=forbidden, end=eos_id, early=is_early)
+    if best is None:
+        is_early = is_early.to(logits.device)
+        found = torch.stack(best_allowed(logits, alive, count, forbidden=forbidden, eos_id=eos_id, is_early=is_early))
+        values, parents, tokens = found.cpu().numpy()
+        return values.astype(np.float32), parents.astype(np.int64), tokens.astype(np.int64)
+    values, parents, tokens = best
     return values.numpy(), parents.numpy(), tokens.numpy()
-
-
-def _best_by_pytorch(
-    logits: Tensor, alive: Tensor, count: int, *, forbidden: Tensor, eos_id: int, is_early: Tensor
-) -> Candidates:
-    is_early = is_early.to(logits.device)
-    found = torch.stack(best_allowed(logits, alive, count, forbidden=forbidden, eos_id=eos_id, is_early=is_early))
-    values, parents, tokens = found.cpu().numpy()
-    return values.astype(np.float32), parents.astype(np.int64), tokens.astype(np.int64)
 
 
 def best_allowed(

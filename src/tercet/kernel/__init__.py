@@ -1,32 +1,36 @@
-"""Work at which PyTorch is slow, in C++, compiled before or where it runs; each part has a plain way beside it."""
+"""Work at which PyTorch is slow, in C++, compiled before or where it runs; each part has a plain way beside it.
+
+What other packages call is here, and they import nothing else of this package.
+"""
 
 from tercet.kernel.adam import adam_ as adam_
 from tercet.kernel.adam import gradient_norm as gradient_norm
 from tercet.kernel.adam import supports_gradients as supports_gradients
-from tercet.kernel.autotune import autotune as autotune
-from tercet.kernel.build import KernelChoice as KernelChoice
+from tercet.kernel.api import KernelDescription as KernelDescription
+from tercet.kernel.api import activation as activation
+from tercet.kernel.api import attention as attention
+from tercet.kernel.api import cross_entropy_ as cross_entropy_
+from tercet.kernel.api import describe_kernels as describe_kernels
+from tercet.kernel.api import linear as linear
+from tercet.kernel.api import top_tokens as top_tokens
 from tercet.kernel.build import build_id as build_id
-from tercet.kernel.build import choose_kernels as choose_kernels
-from tercet.kernel.build import library as library
 from tercet.kernel.build import warm_up as warm_up
-from tercet.kernel.checked import has_memory as has_memory
-from tercet.kernel.checked import is_transforming as is_transforming
-from tercet.kernel.cross_entropy import cross_entropy_ as cross_entropy_
-from tercet.kernel.cross_entropy import supports_logits as supports_logits
-from tercet.kernel.dispatch import activation as activation
-from tercet.kernel.dispatch import attention as attention
-from tercet.kernel.dispatch import linear as linear
+from tercet.kernel.fused_step import LANES as LANES
+from tercet.kernel.fused_step import STREAM as STREAM
+from tercet.kernel.fused_step import Program as Program
+from tercet.kernel.fused_step import Step as Step
+from tercet.kernel.fused_step import describe_memory as describe_memory
+from tercet.kernel.fused_step import supports_program as supports_program
+from tercet.kernel.fused_step import supports_tables as supports_tables
+from tercet.kernel.fused_step import supports_weights as supports_weights
+from tercet.kernel.levels import BF16 as BF16
+from tercet.kernel.levels import cpu_instructions as cpu_instructions
+from tercet.kernel.levels import cpu_model as cpu_model
 from tercet.kernel.operators import refuse_second_derivative as refuse_second_derivative
 from tercet.kernel.threads import is_thread_independent as is_thread_independent
 from tercet.kernel.threads import kernel_threads as kernel_threads
 from tercet.kernel.threads import thread_independent as thread_independent
-from tercet.kernel.top_tokens import supports_scores as supports_scores
-from tercet.kernel.top_tokens import top_tokens as top_tokens
 from tercet.kernel.training_linear import linear_backward as linear_backward
 from tercet.kernel.training_linear import linear_forward as linear_forward
 from tercet.kernel.training_linear import supports_training_linear as supports_training_linear
-from tercet.kernel.tuned import autotune_cache as autotune_cache
-from tercet.kernel.tuned import autotuned as autotuned
-from tercet.kernel.tuned import describe_table as describe_table
-from tercet.kernel.tuned import kernel_table as kernel_table
 from tercet.kernel.tuned import kernel_table_id as kernel_table_id

@@ -21,6 +21,7 @@ from typing import Any, Literal, NoReturn, TypeVar, cast
 import torch
 
 from tercet.cache_dir import ForeignFile
+from tercet.config import UserError
 from tercet.kernel.levels import (
     NATIVE,
     PREBUILT,
@@ -88,7 +89,7 @@ def choose_kernels() -> KernelChoice:
     except ForeignFile as error:
         print(f"tercet: no compiled kernels are used: {error}", file=sys.stderr)
         failure = str(error)
-    except (CompilerFailed, OSError, AttributeError) as error:
+    except (CompilerFailed, OSError, UserError, AttributeError) as error:
         failure = str(error)
     return KernelChoice("none", "none", f"{level.name}, {reason}; {failure}")
 
@@ -182,8 +183,6 @@ def _choose_level(named: str) -> tuple[Level, str]:
 
 
 def _refuse(why: str, levels: dict[str, Level]) -> NoReturn:
-    from tercet.config import UserError
-
     raise UserError(
         f"TERCET_KERNEL={show(os.environ['TERCET_KERNEL'])} {why}; set it to one of auto, off, {', '.join(levels)}"
     )

@@ -6,14 +6,16 @@ longer to call than to do.
 
 import ctypes
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from tercet.kernel.activations import activation_numbers
-from tercet.kernel.build import kernels
-from tercet.kernel.checked import Contract, is_plain
+from tercet.kernel.build import kernels, library
+from tercet.kernel.checked import Contract, describe, has_memory, is_plain, is_transforming
 from tercet.kernel.signatures import pack_integers
 from tercet.kernel.threads import kernel_threads
 
@@ -25,85 +27,147 @@ LANES = 8  # numbers that a head's width is a multiple of
 MAX_TOKENS = 8  # of a row, up to which its attention is the faster way
 WORTH_SHARING = 1 << 20  # multiplications from which threads are worth their meetings
 
-Step = tuple[int, ...]
+Pair = tuple[Tensor, Tensor]  # keys and values (B, G, S, K), the last axis without gaps
 NO_TABLE = (0,) * 8
 TOKENS = Contract(
     "fused_step", x="float32[B T D]", columns="int64[B T]", cosines="float32[B T R]?", sines="float32[B T R]?",
     source_mask="bool[Q C]?",
 )  # fmt: skip
+_DTYPE, _KIND = attrgetter("dtype"), attrgetter("__class__", "dtype", "is_cpu")
 
 
-def norm(
-    source: int,
-    target: int,
-    rows: int,
-    weight: Tensor,
-    bias: Tensor | None,
-    *,
-    eps: float,
-    rms: bool,
-    wait: bool = True,
-) -> Step:
-    """`rows` vectors a token, as wide as the weight."""
-    bits = struct.unpack("q", struct.pack("d", eps))[0]
-    return _step(NORM, source, target, rows, len(weight), weight.data_ptr(), _address(bias), int(rms), bits, wait=wait)
+class Step(NamedTuple):
+    """One operation of a program on buffers of each token."""
+
+    kind: int
+    source: int
+    target: int
+    rows: int = 1  # vectors of a token
+    width: int = 0
+    operands: tuple[int | Tensor | None, ...] = ()
+    wait: bool = True  # for all threads, before the next step
+
+    @classmethod
+    def norm(
+        cls,
+        source: int,
+        target: int,
+        rows: int,
+        weight: Tensor,
+        bias: Tensor | None,
+        *,
+        eps: float,
+        rms: bool,
+        wait: bool = True,
+    ) -> "Step":
+        """Layer norm or RMS norm of `rows` vectors, each as wide as the weight."""
+        bits = struct.unpack("q", struct.pack("d", eps))[0]
+        return cls(NORM, source, target, rows, len(weight), (weight, bias, int(rms), bits), wait)
+
+    @classmethod
+    def linear(
+        cls,
+        source: int,
+        target: int,
+        weight: Tensor,
+        scale: Tensor | None,
+        bias: Tensor | None,
+        *,
+        activation: str = "none",
+        add: bool = False,
+        wait: bool = True,
+    ) -> "Step":
+        """The activation of (x @ weight.T) * scale + bias, added to the target or stored there."""
+        rows, width = weight.shape
+        operands = weight, weight.element_size(), scale, bias, activation_numbers()[activation], int(add)
+        return cls(LINEAR, source, target, rows, width, operands, wait)
+
+    @classmethod
+    def add(cls, source: int, target: int, width: int) -> "Step":
+        """The sum of source and target, in the target."""
+        return cls(ADD, source, target, 1, width)
+
+    @classmethod
+    def multiply(cls, source: int, target: int, width: int) -> "Step":
+        """The elementwise product of source and target, in the target."""
+        return cls(MULTIPLY, source, target, 1, width)
+
+    @classmethod
+    def rotate(cls, target: int, heads: int, width: int, *, wait: bool) -> "Step":
+        """Rotary positions, in place."""
+        return cls(ROTATE, target, target, heads, width, (), wait)
+
+    @classmethod
+    def write_kv(cls, keys: int, values: int, layer: int, groups: int, width: int) -> "Step":
+        """New keys and values, in their columns of the layer's KV cache."""
+        return cls(WRITE_KV, keys, keys, 0, 0, (layer, 0, groups, width, values))
+
+    @classmethod
+    def attend(
+        cls, queries: int, target: int, layer: int, *, heads: int, groups: int, width: int, cross: bool
+    ) -> "Step":
+        """Self-attention to the KV cache, or cross-attention to the source's."""
+        return cls(CROSS_ATTEND if cross else SELF_ATTEND, queries, target, 0, 0, (layer, heads, groups, width))
 
 
-def linear(
-    source: int,
-    target: int,
-    weight: Tensor,
-    scale: Tensor | None,
-    bias: Tensor | None,
-    *,
-    activation: str = "none",
-    add: bool = False,
-    wait: bool = True,
-) -> Step:
-    """The activation of (x @ weight.T) * scale + bias, added to the target or stored there."""
-    addresses = weight.data_ptr(), weight.element_size(), _address(scale), _address(bias)
-    number = activation_numbers()[activation]
-    return _step(LINEAR, source, target, *weight.shape, *addresses, number, int(add), wait=wait)
+def supports_program(x: Tensor) -> bool:
+    """Return whether a program may take the place of modules for this input: on a CPU, in float32, without gradients,
+    if there are kernels and nobody follows the operations."""
+    return (
+        x.is_cpu
+        and x.dtype == torch.float32
+        and not torch.is_grad_enabled()
+        and not torch.is_autocast_enabled("cpu")
+        and library() is not None
+        and not is_transforming()
+    )
 
 
-def add(source: int, target: int, width: int) -> Step:
-    """The target becomes its sum with the source."""
-    return _step(ADD, source, target, 1, width)
+def supports_weights(tensors: Iterable[Tensor]) -> bool:
+    """Return whether a program can read these: their numbers are in memory, without gaps."""
+    return all(tensor.is_contiguous() and has_memory(tensor) for tensor in tensors)
 
 
-def multiply(source: int, target: int, width: int) -> Step:
-    """The target becomes its product with the source, number by number."""
-    return _step(MULTIPLY, source, target, 1, width)
+def describe_memory(tensors: Iterable[Tensor]) -> tuple[list[object], ...]:
+    """Return where tensors are in memory, and their strides, sizes and types: what a program depends on."""
+    tensors = list(tensors)
+    return (
+        list(map(Tensor.data_ptr, tensors)),
+        list(map(Tensor.stride, tensors)),
+        list(map(Tensor.numel, tensors)),
+        list(map(_DTYPE, tensors)),
+    )
 
 
-def rotate(target: int, heads: int, width: int, *, wait: bool) -> Step:
-    """Rotary positions, in place."""
-    return _step(ROTATE, target, target, heads, width, wait=wait)
-
-
-def write_kv(keys: int, values: int, layer: int, groups: int, width: int) -> Step:
-    """New keys and values take their columns in the layer's KV cache."""
-    return _step(WRITE_KV, keys, keys, 0, 0, layer, 0, groups, width, values)
-
-
-def attend(queries: int, target: int, layer: int, *, heads: int, groups: int, width: int, cross: bool) -> Step:
-    """Self-attention to the KV cache, or cross-attention to the source's."""
-    return _step(CROSS_ATTEND if cross else SELF_ATTEND, queries, target, 0, 0, layer, heads, groups, width)
-
-
-def kv_table(keys: Tensor, values: Tensor) -> tuple[int, ...]:
-    """Of (B, G, S, K) each, the last axis without gaps."""
-    return (keys.data_ptr(), values.data_ptr(), *keys.stride()[:3], *values.stride()[:3])
+def supports_tables(tables: Sequence[Tensor], shape: tuple[int, ...]) -> bool:
+    """Return whether a program reads these keys or values and all are of this shape. It is asked at each step, so it
+    has no loop in Python."""
+    return (
+        list(map(Tensor.size, tables)) == [shape] * len(tables)
+        and {strides[-1] for strides in map(Tensor.stride, tables)} == {1}
+        and set(map(_KIND, tables)) == {(Tensor, torch.float32, True)}
+        and 0 not in map(Tensor.data_ptr, tables)
+        and not any(map(Tensor.is_neg, tables))
+    )
 
 
 class Program:
-    """A list of steps, and the numbers that a token has in its buffers beside the stream."""
+    """The steps of a stack's layers, in their order. It holds addresses: whoever has it keeps the tensors, and writes
+    it anew if `describe_memory` of them changes.
+
+    Args:
+        d_model: Width of the stream.
+        scratch: Numbers of a token in the other buffers.
+
+    Raises:
+        ValueError: If the numbers of an operand are not in memory, without gaps.
+    """
 
     def __init__(self, steps: Sequence[Step], *, d_model: int, scratch: int) -> None:
         self.count, self.d_model, self.scratch = len(steps), d_model, scratch
-        self.steps = pack_integers([number for step in steps for number in step])
-        self.weights = sum(rows * width for kind, _, _, _, rows, width, *_ in steps if kind == LINEAR)
-        self.rotated = max((width for kind, _, _, _, _, width, *_ in steps if kind == ROTATE), default=0)
+        self.steps = pack_integers([number for step in steps for number in _pack(step)])
+        self.weights = sum(step.rows * step.width for step in steps if step.kind == LINEAR)
+        self.rotated = max((step.width for step in steps if step.kind == ROTATE), default=0)
 
     def supports(self, x: Tensor) -> bool:
         """Whether these tokens, (B, T, D), go through it, and sooner than one layer after the other."""
@@ -116,7 +180,7 @@ class Program:
         columns: Tensor,
         capacity: int,
         rotation: tuple[Tensor, Tensor] | None,
-        tables: Sequence[tuple[int, ...]],
+        tables: Sequence[tuple[Pair, Pair | None]],
         *,
         sources: int = 1,
         source_columns: int = 0,
@@ -128,7 +192,7 @@ class Program:
             columns: (B, T) int64: where each token's keys and values go; it sees all up to there.
             capacity: the columns that may be seen; each table has one more.
             rotation: (B, T, R) cosines and sines, where there is a step that rotates.
-            tables: two for each layer: of self-attention's keys and values, and of cross-attention's.
+            tables: Of each layer the keys and values of self-attention, and those of cross-attention.
             sources, source_columns: how many there are for cross-attention, and the columns of each.
             source_mask: (sources, source_columns) bool: which of them are real tokens.
 
@@ -155,8 +219,8 @@ class Program:
         wrong = ctypes.c_int64(-1)
         kernels().fused_step(
             self.steps, self.count, x, x.new_empty(self.scratch * tokens), columns, cosines, sines, source_mask,
-            (rows, each, capacity, rotated, sources, source_columns, len(tables) // 2),
-            [number for table in tables for number in table],
+            (rows, each, capacity, rotated, sources, source_columns, len(tables)),
+            [number for layer in tables for pair in layer for number in (kv_table(*pair) if pair else NO_TABLE)],
             ctypes.byref(wrong), threads,
         )  # fmt: skip
         if wrong.value >= 0:
@@ -164,10 +228,18 @@ class Program:
             raise IndexError(f"a token would go to column {column} of a cache of {capacity} and a spare one")
 
 
-def _step(kind: int, source: int, target: int, rows: int, width: int, *more: int, wait: bool = True) -> Step:
-    step = (kind, int(wait), source, target, rows, width, *more)
-    return step + (0,) * (INTEGERS - len(step))
+def _pack(step: Step) -> tuple[int, ...]:
+    operands = [_address(x) if isinstance(x, Tensor) else x or 0 for x in step.operands]
+    numbers = step.kind, int(step.wait), step.source, step.target, step.rows, step.width, *operands
+    return numbers + (0,) * (INTEGERS - len(numbers))
 
 
-def _address(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
+def _address(tensor: Tensor) -> int:
+    if not supports_weights([tensor]):
+        raise ValueError(f"a program takes weights without gaps in memory, not {describe(tensor)}")
+    return tensor.data_ptr()
+
+
+def kv_table(keys: Tensor, values: Tensor) -> tuple[int, ...]:
+    """Return the addresses of keys and values (B, G, S, K), the last axis without gaps, and their strides."""
+    return (keys.data_ptr(), values.data_ptr(), *keys.stride()[:3], *values.stride()[:3])

@@ -33,6 +33,7 @@ from tercet.kernel.levels import (
     find_compiler,
 )
 from tercet.messages import one_line
+from tercet.storage import lock_file
 
 FAILED_FOR = 24 * 3600.0  # seconds for which a failure is believed: what was missing may have been installed
 
@@ -43,7 +44,7 @@ def find_or_compile(levels: Sequence[Level]) -> tuple[Level, Path]:
     Raises:
         ForeignFile: where others could have written them.
         CompilerFailed: where there is no compiler, or it fails, or failed before.
-        OSError: where they cannot be kept.
+        OSError, UserError: where they cannot be kept.
     """
     compiler = find_compiler()
     if compiler is None:
@@ -68,7 +69,9 @@ def find_or_compile(levels: Sequence[Level]) -> tuple[Level, Path]:
             print(f"tercet: {line}", file=sys.stderr, flush=True)
             announced = True
         try:
-            _compile(level, compiler, target)
+            with lock_file(target.with_suffix(".lock")):
+                if not (os.path.lexists(target) and _is_whole(target)):  # by a process that started with this one
+                    _compile(level, compiler, target)
             return level, target
         except CompilerFailed as error:
             reason = one_line(str(error))

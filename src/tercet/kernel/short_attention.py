@@ -26,7 +26,7 @@ def supports_short_attention(q: Tensor, k: Tensor) -> bool:
 def short_attention(
     q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, bias: Tensor | None, causal: bool, dropout: float
 ) -> Tensor:
-    """softmax(q kT / sqrt(K) + bias) v; arguments and result as those of `dispatch.attention`."""
+    """softmax(q kT / sqrt(K) + bias) v; arguments and result as those of `api.attention`."""
     heads = q.shape[1]
     scores = (q / math.sqrt(q.shape[-1])) @ _repeat_heads(k, heads).mT  # (B, H, T, S)
     weights = masked_softmax(scores if bias is None else scores + bias, mask=mask, causal=causal)

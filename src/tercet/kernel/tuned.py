@@ -1,7 +1,8 @@
 """For how much work a kernel that has PyTorch's way beside it is used: where it was measured to take no more time.
 
-By the kernels' level, and where that matters by the CPU's vendor (docs/measurements/kernels.md); or, where this machine
-was measured itself, by what `autotune` kept of it.
+By the kernels' level, and if that matters by the CPU's vendor, as whole training steps were measured
+(docs/measurements/kernels.md). A kernel alone, in a loop, finds in the caches what a step does not, so no machine
+measures a table of its own.
 """
 
 import hashlib
@@ -13,9 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tercet.kernel.build import build_id, choose_kernels, constant_when_compiled, has_kernels, multiplies_bfloat16
+from tercet.kernel.build import choose_kernels, constant_when_compiled, has_kernels, multiplies_bfloat16
 from tercet.kernel.levels import cpu_vendor
-from tercet.kernel.measurement_cache import MeasurementCache
 from tercet.kernel.threads import is_thread_independent
 
 
@@ -68,19 +68,6 @@ def tuning_key() -> str:
     return of_vendor if of_vendor in TABLES else level
 
 
-def autotune_cache() -> MeasurementCache:
-    """What `autotune` keeps of this machine: for each name of `TUNED` two numbers."""
-    numbers = tuple(f"{name} {field}" for name in TUNED for field in WorkRange._fields)
-    return MeasurementCache("autotune", numbers, kernels=build_id() or "none")
-
-
-@cache
-def autotuned() -> dict[str, WorkRange] | None:
-    """The table that was measured on this machine; None where none was. A process keeps to what it found first."""
-    kept = autotune_cache().read() if has_kernels() else None
-    return None if kept is None else {name: WorkRange(kept[f"{name} least"], kept[f"{name} most"]) for name in TUNED}
-
-
 def describe_table(table: Mapping[str, WorkRange]) -> str:
     """For how much work which kernel is used, in a line."""
     return ", ".join(f"{name} {_describe(*of)}" for name, of in table.items())
@@ -95,21 +82,21 @@ def _describe(least: float, most: float) -> str:
 
 
 def kernel_table() -> dict[str, WorkRange]:
-    """Return the table in force: the one measured on this machine, else the packaged one.
+    """Return the table in force, this machine's.
 
     If results must not depend on the number of threads, kernels take all work: the alternative runs on one thread.
     """
     if is_thread_independent():
         return EVERYTHING
-    return autotuned() or TABLES.get(tuning_key(), BFLOAT16)  # of other levels nothing is known in float32
+    return TABLES.get(tuning_key(), BFLOAT16)  # of other levels nothing is known in float32
 
 
 def kernel_table_id() -> str:
-    """Which table that is: where it comes from, and a hash of it."""
+    """Return a name of that table with its hash."""
     if is_thread_independent():
         return "every kernel"
     text = describe_table(kernel_table())
-    return f"{'packaged' if autotuned() is None else 'autotuned'}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return f"packaged-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 @constant_when_compiled

@@ -8,28 +8,21 @@ it was. Whoever listens to a module, or put another kind or method in its place,
 import logging
 from collections.abc import Iterable
 from itertools import chain
-from operator import attrgetter
 from typing import Any, Protocol, cast, runtime_checkable
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor, nn
 
-from tercet.kernel import has_memory, is_transforming, library
-from tercet.kernel.fused_step import (
+from tercet.kernel import (
     LANES,
-    NO_TABLE,
     STREAM,
     Program,
     Step,
-    add,
-    attend,
-    kv_table,
-    linear,
-    multiply,
-    norm,
-    rotate,
-    write_kv,
+    describe_memory,
+    supports_program,
+    supports_tables,
+    supports_weights,
 )
 from tercet.models.specs import StackSpec
 from tercet.nn.attention import Attention
@@ -48,7 +41,6 @@ METHODS = [(kind, name) for kind in KINDS for name in ("forward", "attend", "key
 AS_WRITTEN = [getattr(kind, name) for kind, name in METHODS]
 NUMBERS = ("eps", "n_heads", "n_kv_heads", "d_head", "activation", "parallel", "spec")
 
-_DTYPE, _KIND = attrgetter("dtype"), attrgetter("__class__", "dtype", "is_cpu")
 log = logging.getLogger(__name__)
 
 
@@ -75,14 +67,7 @@ def fused(stack: Layers, x: Tensor, cache: StackCache) -> "Fused | None":
     if not x.is_cpu:
         _written.pop(stack, None)  # weights that moved away are not kept here
         return None
-    if (
-        torch.is_grad_enabled()
-        or x.dtype != torch.float32
-        or torch.is_autocast_enabled("cpu")
-        or stack.training
-        or library() is None
-        or is_transforming()
-    ):
+    if stack.training or not supports_program(x):
         return None
     layers = _written.get(stack)
     if layers is not None and layers.has_hooks():
@@ -144,7 +129,7 @@ class Fused:
         n_layers, groups, width = self._table
         shape = (len(x), groups, cache.capacity + 1, width)
         tables = [table for layer in cache.layers for table in (layer.self_kv.keys, layer.self_kv.values)]
-        if len(cache.layers) != n_layers or not _are_tables(tables, shape):
+        if len(cache.layers) != n_layers or not supports_tables(tables, shape):
             return False
         if not self.has_cross:
             return True
@@ -153,7 +138,7 @@ class Fused:
         return (
             len(x) % sources == 0
             and len(tables) == 2 * n_layers
-            and _are_tables(tables, (sources, groups, columns, width))
+            and supports_tables(tables, (sources, groups, columns, width))
         )
 
     def __call__(
@@ -168,7 +153,7 @@ class Fused:
             cache.positions(x.shape[1]),
             cache.capacity,
             rotation,
-            list(chain.from_iterable(map(_tables, cache.layers))),
+            list(map(_tables, cache.layers)),
             sources=1 if pair is None else pair[0].shape[0],
             source_columns=0 if pair is None else pair[0].shape[2],
             source_mask=None if pair is None else memory_token_mask,
@@ -188,10 +173,7 @@ class Fused:
         """Which tensors the parts have; where those are that they had, and how they lie there."""
         return (
             list(map(id, chain.from_iterable(map(dict.values, self._holders)))),
-            list(map(Tensor.data_ptr, self._tensors)),
-            list(map(Tensor.stride, self._tensors)),
-            list(map(Tensor.numel, self._tensors)),
-            list(map(_DTYPE, self._tensors)),
+            *describe_memory(self._tensors),
         )
 
 
@@ -212,20 +194,8 @@ def _is_patched(parts: Iterable[nn.Module]) -> bool:
     return names_own or [getattr(kind, name) for kind, name in METHODS] != AS_WRITTEN
 
 
-def _are_tables(tables: list[Tensor], shape: tuple[int, ...]) -> bool:
-    """Whether all are of this shape, and what the kernel reads; asked at each step, so without a loop of Python's."""
-    return (
-        list(map(Tensor.size, tables)) == [shape] * len(tables)
-        and {strides[-1] for strides in map(Tensor.stride, tables)} == {1}
-        and set(map(_KIND, tables)) == {(Tensor, torch.float32, True)}
-        and 0 not in map(Tensor.data_ptr, tables)
-        and not any(map(Tensor.is_neg, tables))
-    )
-
-
-def _tables(layer: LayerCache) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    pair = layer.cross_kv.pair
-    return kv_table(layer.self_kv.keys, layer.self_kv.values), NO_TABLE if pair is None else kv_table(*pair)
+def _tables(layer: LayerCache) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor] | None]:
+    return (layer.self_kv.keys, layer.self_kv.values), layer.cross_kv.pair
 
 
 def _is_possible(stack: Layers, parts: Iterable[nn.Module]) -> bool:
@@ -238,7 +208,7 @@ def _is_possible(stack: Layers, parts: Iterable[nn.Module]) -> bool:
         # Parallel sublayers read one vector, which must lie apart from the stream and stay.
         and (not stack.spec.parallel or stack.spec.placement == "pre")
         and stack.spec.head_width % LANES == 0
-        and all(tensor.is_contiguous() and has_memory(tensor) for tensor in tensors)
+        and supports_weights(tensors)
     )
 
 
@@ -308,10 +278,10 @@ def _write(stack: Layers) -> Program:
         if isinstance(part, nn.LayerNorm | RMSNorm):
             assert part.eps is not None
             rms, bias = isinstance(part, RMSNorm), part.bias if isinstance(part, nn.LayerNorm) else None
-            steps.append(norm(source, target, rows, part.weight, bias, eps=part.eps, rms=rms, wait=wait))
+            steps.append(Step.norm(source, target, rows, part.weight, bias, eps=part.eps, rms=rms, wait=wait))
 
     def product(part: Linear, source: int, target: int, **options: Any) -> None:
-        steps.append(linear(source, target, part.weight, part.scale, part.bias, **options))
+        steps.append(Step.linear(source, target, part.weight, part.scale, part.bias, **options))
 
     def attention(part: Attention, layer: int, source: int, target: int, direct: bool, *, cross: bool) -> None:
         product(part.query, source, queries, wait=cross)
@@ -322,9 +292,11 @@ def _write(stack: Layers) -> Program:
         normalise(part.query_norm, queries, queries, heads)
         if not cross:
             if rotary:
-                steps.extend((rotate(queries, heads, width, wait=False), rotate(keys, groups, width, wait=True)))
-            steps.append(write_kv(keys, values, layer, groups, width))
-        steps.append(attend(queries, mixed, layer, heads=heads, groups=groups, width=width, cross=cross))
+                steps.extend(
+                    (Step.rotate(queries, heads, width, wait=False), Step.rotate(keys, groups, width, wait=True))
+                )
+            steps.append(Step.write_kv(keys, values, layer, groups, width))
+        steps.append(Step.attend(queries, mixed, layer, heads=heads, groups=groups, width=width, cross=cross))
         product(part.out, mixed, target, add=direct)
 
     def feedforward(part: FeedForward, source: int, target: int, direct: bool) -> None:
@@ -334,7 +306,7 @@ def _write(stack: Layers) -> Program:
         else:
             product(part.gate, source, hidden, activation=activation, wait=False)
             product(part.up, source, gated)
-            steps.append(multiply(gated, hidden, d_ff))
+            steps.append(Step.multiply(gated, hidden, d_ff))
         product(part.down, hidden, target, add=direct)
 
     def residual(part: Residual, layer: int, sublayer: Attention | FeedForward, *, cross: bool = False) -> None:
@@ -348,7 +320,7 @@ def _write(stack: Layers) -> Program:
             feedforward(sublayer, source, target, direct)
         if not direct:
             normalise(part.branch, normed, normed)
-            steps.append(add(normed, STREAM, d_model))
+            steps.append(Step.add(normed, STREAM, d_model))
         normalise(part.after, STREAM, STREAM)
 
     for layer, block in enumerate(stack.blocks):

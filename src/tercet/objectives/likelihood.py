@@ -27,7 +27,6 @@ from tercet.kernel import (
     linear_backward,
     linear_forward,
     refuse_second_derivative,
-    supports_logits,
     supports_training_linear,
 )
 from tercet.models.vocabulary import Unembedding
@@ -176,8 +175,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
             else:
                 scores = F.linear(hidden[rows], weight, bias)
             real = scores[:, :vocab_size]
-            work = cross_entropy_ if supports_logits(real) else _cross_entropy_
-            totals, plains = work(real, targets[rows], smoothing=smoothing, softcap=softcap, learns=learns)
+            costs = cross_entropy_(real, targets[rows], smoothing=smoothing, softcap=softcap, learns=learns)
+            if costs is None:
+                costs = _cross_entropy_(real, targets[rows], smoothing=smoothing, softcap=softcap, learns=learns)
+            totals, plains = costs
             total, plain = total + totals.sum(), plain + plains.sum()
             if learns:
                 gradient = scores  # which it has become

@@ -4,16 +4,15 @@ products seem to take 0.2 of fp32's time now and 40 times as much a second later
 """
 
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from tercet.checkpoint.run_record import Matmul
-from tercet.config import UserError
-from tercet.kernel.levels import BF16, cpu_instructions
-from tercet.kernel.measurement_cache import MeasurementCache, median_ratio
+from tercet.kernel import BF16, cpu_instructions
 from tercet.training.machine import accelerator
+from tercet.training.measurement_cache import MeasurementCache, median_ratio
 from tercet.training.specs import TrainingSpec
 
 WORTH_BF16, WORTH_ONEDNN = 0.7, 0.8  # of fp32's time, and of that of PyTorch's default library
@@ -64,13 +63,7 @@ def matmul_precision(matmul: Matmul) -> Generator[None]:
 def product_times() -> dict[str, float]:
     """How long products in bf16, and in fp32 by oneDNN ("medium"), take, as shares of fp32's time by default; infinite
     where they are not fp32. As they were measured when this machine was first asked."""
-    kept = MeasurementCache("arithmetic", ("bf16", "medium"))
-    times = kept.read()
-    if times is None:
-        times = measure_products()
-        with suppress(UserError, OSError):  # a cache that cannot be written to makes the next run measure again
-            kept.write(times)
-    return times
+    return MeasurementCache("arithmetic", ("bf16", "medium")).read_or_measure(measure_products)
 
 
 def measure_products() -> dict[str, float]:

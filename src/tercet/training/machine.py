@@ -16,7 +16,7 @@ from lightning_fabric.utilities import move_data_to_device
 from lightning_fabric.utilities.rank_zero import rank_zero_only
 
 from tercet.config import UserError
-from tercet.kernel import library
+from tercet.kernel import warm_up
 from tercet.models import AnyModel, stacks_of
 from tercet.training.adamw import clip_gradients
 from tercet.training.compiling import Compiled, LossFunction, compiled_loss, is_one_graph
@@ -59,7 +59,7 @@ def check_exact(spec: TrainingSpec) -> None:
     """Raises:
     UserError: where a step of a piece of the weights would not be that of the whole to the last bit.
     """
-    if spec.exact and spec.is_sharded and accelerator(spec) == "cpu" and library() is None:
+    if spec.exact and spec.is_sharded and accelerator(spec) == "cpu" and not warm_up():
         raise UserError(
             "training.exact with fsdp needs the compiled kernels on a CPU, and there is no compiler; set ddp"
         )

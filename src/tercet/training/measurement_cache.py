@@ -14,8 +14,8 @@ import torch
 
 from tercet.cache_dir import cache_dir
 from tercet.config import UserError
-from tercet.kernel.levels import cpu_instructions, cpu_model
-from tercet.storage import read_sealed_json, write_sealed_json
+from tercet.kernel import cpu_instructions, cpu_model
+from tercet.storage import lock_file, read_sealed_json, write_sealed_json
 
 # By which PyTorch and its libraries are told to leave instructions unused: the same CPU multiplies in other times then.
 INSTRUCTION_LIMITS = ("ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA")
@@ -27,20 +27,33 @@ class MeasurementCache:
 
     Args:
         kind: their folder in the cache.
-        more: what else they depend on.
     """
 
-    def __init__(self, kind: str, names: tuple[str, ...], **more: str) -> None:
+    def __init__(self, kind: str, names: tuple[str, ...]) -> None:
         self._names = names
         self._machine = {
             "cpu": cpu_model(),
             "torch": str(torch.__version__),
             "threads": torch.get_num_threads(),
-            **more,
         }
         self._machine |= {name: os.environ[name] for name in INSTRUCTION_LIMITS if os.environ.get(name)}
         key = json.dumps([self._machine, sorted(cpu_instructions())], sort_keys=True)
         self.path: Path = cache_dir() / kind / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+
+    def read_or_measure(self, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """Return what is kept, or measure it and keep it. Of several processes that start at once one measures, so
+        they do not disturb each other, and all of them take its numbers. If the cache cannot be written, the next run
+        measures again."""
+        kept = self.read()
+        if kept is None:
+            with suppress(UserError, OSError):
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                with lock_file(self.path.with_suffix(".lock")):
+                    kept = self.read()
+                    if kept is None:
+                        kept = measure()
+                        self.write(kept)
+        return measure() if kept is None else kept
 
     def read(self) -> dict[str, float] | None:
         """None where there are none, or what is there is damaged."""
@@ -50,19 +63,18 @@ class MeasurementCache:
         return None
 
     def write(self, numbers: dict[str, float]) -> None:
-        """Keep them.
+        """Keep them, in a folder that exists.
 
         Raises:
             UserError, OSError: where the cache cannot be written to.
         """
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         write_sealed_json(self.path, {**self._machine, **{name: str(numbers[name]) for name in self._names}})
 
 
-def median_ratio(work: Callable[[], object], of: Callable[[], object], *, pairs: int = PAIRS) -> float:
+def median_ratio(work: Callable[[], object], of: Callable[[], object]) -> float:
     """How long `work` takes beside `of`: the median over pairs, timed in turn, so that what else the machine does falls
     on both."""
-    times = [(_seconds(work), _seconds(of)) for _ in range(WARMUP + pairs)]
+    times = [(_seconds(work), _seconds(of)) for _ in range(WARMUP + PAIRS)]
     return statistics.median(own / other for own, other in times[WARMUP:])
 
 

@@ -1,0 +1,147 @@
+"""What a kernel computes of these tensors; None if PyTorch should.
+
+Each function is a single question to its caller, who goes PyTorch's way at None.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from tercet.kernel.activations import activate, supports_activation
+from tercet.kernel.beam import supports_scores
+from tercet.kernel.beam import top_tokens as _top_tokens
+from tercet.kernel.build import build_id, choose_kernels
+from tercet.kernel.cross_entropy import cross_entropy_ as _cross_entropy_
+from tercet.kernel.cross_entropy import supports_logits
+from tercet.kernel.decode_attention import decode_attention, supports_decode_attention
+from tercet.kernel.flash_attention import flash_attention, supports_flash_attention
+from tercet.kernel.inference_linear import inference_linear, supports_inference_linear
+from tercet.kernel.levels import LEVELS, cpu_instructions, cpu_model, find_compiler
+from tercet.kernel.short_attention import short_attention, supports_short_attention
+from tercet.kernel.training_linear import supports_training_linear, training_linear
+from tercet.kernel.tuned import describe_table, kernel_table
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    causal: bool = False,
+    dropout: float = 0.0,
+) -> Tensor | None:
+    """softmax(q kT / sqrt(K) + bias) v.
+
+    Args:
+        q: (B, H, T, K).
+        k, v: (B, G, S, K); heads next to each other share one of the G.
+        mask: (B or 1, 1, T or 1, S) bool: True where a query may see a key. One that sees none takes zeros.
+        bias: (B or 1, H, T, S), added to the scores.
+        causal: query t sees keys 0..t, and there is no mask.
+        dropout: the share of attention weights set to zero.
+
+    Returns:
+        (B, H, T, K).
+    """
+    if not all(x is None or x.is_cpu for x in (q, k, v, mask, bias)) or not q.ndim == k.ndim == v.ndim == 4:
+        return None
+    if k.shape[:-1] != v.shape[:-1] or not k.shape[1] or q.shape[1] % k.shape[1]:
+        return None
+    if bias is None and not dropout:
+        if not causal and supports_decode_attention(q, k, v, mask):
+            return decode_attention(q, k, v, mask)
+        if supports_flash_attention(q, k, v, mask, causal=causal):
+            return flash_attention(q, k, v, mask=mask, causal=causal)
+    if supports_short_attention(q, k):
+        return short_attention(q, k, v, mask=mask, bias=bias, causal=causal, dropout=dropout)
+    return None
+
+
+def linear(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None) -> Tensor | None:
+    """(x @ weight.T) * scale + bias.
+
+    Args:
+        x: (..., K).
+        weight: (N, K), of parameters or in fewer bits.
+        scale: (N) of an int8 weight, else None.
+        bias: (N).
+
+    Returns:
+        (..., N).
+    """
+    if supports_inference_linear(x, weight, scale, bias):
+        return inference_linear(x, weight, scale, bias)
+    if supports_training_linear(x, weight, bias):
+        return training_linear(x, weight, bias)
+    return None
+
+
+def activation(x: Tensor, name: str) -> Tensor | None:
+    """relu, gelu, gelu_tanh, silu or relu_squared of each number of x, of any shape."""
+    return activate(x, name) if supports_activation(x) else None
+
+
+def cross_entropy_(
+    scores: Tensor, targets: Tensor, *, smoothing: float, softcap: float | None, learns: bool
+) -> tuple[Tensor, Tensor] | None:
+    """The loss of each row, and what it is without smoothing; see `cross_entropy.cross_entropy_`."""
+    if not supports_logits(scores):
+        return None
+    return _cross_entropy_(scores, targets, smoothing=smoothing, softcap=softcap, learns=learns)
+
+
+def top_tokens(
+    scores: Tensor, totals: Tensor, count: int, *, never: Tensor, end: int, early: Tensor
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """The best continuations of a beam's hypotheses; see `beam.top_tokens`."""
+    if not supports_scores(scores):
+        return None
+    return _top_tokens(scores, totals, count, never=never, end=end, early=early)
+
+
+@dataclass(frozen=True)
+class KernelDescription:
+    """The kernels of this process, and what they were chosen by.
+
+    Attributes:
+        level: As `TERCET_KERNEL` names it, or none.
+        origin: prebuilt came with the wheel; compiled was made here; none.
+        reason: Why it is these, in a line.
+        build: Level and hash of the code, as a run records them; None without kernels.
+        table: For how much work a kernel is used instead of PyTorch's operation, in a line.
+        cpu: Name of the CPU.
+        instructions: Those of the CPU's that kernels or PyTorch's libraries are chosen by, as Linux calls them.
+        compiler: Path of the C++ compiler; None if there is none.
+    """
+
+    level: str
+    origin: str
+    reason: str
+    build: str | None
+    table: str
+    cpu: str
+    instructions: list[str]
+    compiler: str | None
+
+
+def describe_kernels() -> KernelDescription:
+    """Return which kernels this process has; as any first use of one, it compiles them if there are none for this CPU.
+
+    Raises:
+        UserError: If `TERCET_KERNEL` names no level of this machine.
+    """
+    choice = choose_kernels()
+    telling = frozenset[str]().union(*(level.needs for level in LEVELS))
+    prefixes = ("amx_", "avx", "bf16", "sve")
+    return KernelDescription(
+        level=choice.level,
+        origin=choice.origin,
+        reason=choice.reason,
+        build=build_id(),
+        table=describe_table(kernel_table()),
+        cpu=cpu_model(),
+        instructions=sorted(name for name in cpu_instructions() if name in telling or name.startswith(prefixes)),
+        compiler=find_compiler(),
+    )

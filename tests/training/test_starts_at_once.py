@@ -1,0 +1,45 @@
+"""Processes that start at once on a machine of which nothing is known: one compiles, one measures, all choose alike."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tercet.kernel.build import kernels, library
+
+CODE = """
+import sys
+from tercet.kernel import build_id
+from tercet.training import auto_arithmetic
+
+measure = auto_arithmetic.measure_products
+auto_arithmetic.measure_products = lambda: print("measured", file=sys.stderr) or measure()
+print(build_id(), auto_arithmetic.product_times())
+"""
+
+
+@pytest.mark.skipif(library() is None, reason="no kernels here, so there is nothing to load")
+@pytest.mark.parametrize(
+    "starts", [pytest.param(1, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.exhaustive)]
+)
+def test_one_compiles_and_one_measures(starts: int, tmp_path: Path) -> None:
+    compiler, calls = tmp_path / "c++", tmp_path / "calls"
+    compiler.write_text(f'#!/bin/sh\nfor last; do :; done\necho >> {calls}\nsleep 0.2\ncp {kernels()._name} "$last"\n')
+    compiler.chmod(0o755)
+    for start in range(starts):
+        calls.write_text("")
+        where = {"CXX": str(compiler), "TERCET_CACHE": str(tmp_path / str(start)), "TERCET_KERNEL": "native"}
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", CODE], env=os.environ | where, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                text=True,
+            )
+            for _ in range(2)
+        ]  # fmt: skip
+        said = [process.communicate() for process in processes]
+        assert [process.returncode for process in processes] == [0, 0]
+        assert len({answer for answer, _ in said}) == 1
+        assert sum(notes.count("measured") for _, notes in said) == 1
+        assert len(calls.read_text()) == 2  # to compile and to link, once

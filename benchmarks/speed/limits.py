@@ -3,12 +3,17 @@
 They are measured anew before and after each row, because a machine's speed moves from minute to minute.
 """
 
+import mmap
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 import torch
 from benchmarks.speed.contender import Settings
+from torch import Tensor
+
+from tercet.kernel import linear
 
 TIMES = 5
 BEYOND = 1.1  # of a limit that is not memory's, which caches exceed: no figure, but a mistake
@@ -54,7 +59,7 @@ def limits(*, bf16: bool, size: int = 1024, megabytes: int = 256) -> dict[str, f
 
     Args:
         size: of the square matrices.
-        megabytes: read at once; more than any cache holds.
+        megabytes: read at once in large pages; more than any cache holds.
     """
     a, b = torch.randn(size, size), torch.randn(size, size)
     found: dict[str, float] = {}
@@ -64,12 +69,23 @@ def limits(*, bf16: bool, size: int = 1024, megabytes: int = 256) -> dict[str, f
     if bf16:
         c, d = a.bfloat16(), b.bfloat16()
         found["bf16"] = 2e-9 * size**3 / _seconds(lambda: c @ d)
-    long = torch.ones(megabytes * 2**20 // 4)
-    wide = long.view(-1, 4096) if len(long) % 4096 == 0 else long.view(-1, 1)
-    vector = torch.ones(wide.shape[1])
-    # Which kernel reads fastest differs from machine to machine.
-    found["memory"] = 1e-9 * 4 * len(long) / min(_seconds(long.sum), _seconds(lambda: wide @ vector))
+    wide = _ones_in_large_pages(megabytes * 2**20 // 16384, 4096)
+    vector, row = torch.ones(4096), torch.ones(1, 4096)
+    ways: list[Callable[[], object]] = [wide.sum, lambda: wide @ vector]
+    with torch.inference_mode():
+        if linear(row, wide, None, None) is not None:  # a kernel that fetches ahead
+            ways.append(lambda: linear(row, wide, None, None))
+        # Which of them reads fastest differs from machine to machine.
+        found["memory"] = 1e-9 * wide.nbytes / min(map(_seconds, ways))
     return found
+
+
+def _ones_in_large_pages(rows: int, columns: int) -> Tensor:
+    """Ones (rows, columns) in float32, in pages of 2 MB if Linux gives them out: these are read faster."""
+    memory = mmap.mmap(-1, 4 * rows * columns)
+    with suppress(AttributeError, OSError):  # another system, or Linux without large pages
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.float32).fill_(1).view(rows, columns)
 
 
 def share(

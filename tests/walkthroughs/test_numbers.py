@@ -27,6 +27,7 @@ from tercet.objectives.loss import IGNORED
 from tercet.objectives.masking import mask_rows
 from tercet.settings_yaml import parse_yaml
 from tercet.tokens import GPT2, Characters, Tokenizer, Words
+from tercet.training.model_sizes import size_recipe
 from tercet.training.recipe import load_recipe
 from tercet.training.recipe_files import recipe_names
 from tercet.training.schedules import rate_factor
@@ -212,7 +213,7 @@ def test_masks_have_the_texts_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     real = torch.ones(3, 7, dtype=torch.bool)
     model(torch.zeros(3, 7, dtype=torch.long), torch.zeros(3, 5, dtype=torch.long), source_token_mask=real)
     encoder, (own, across) = masks[0], masks[2:4]
-    assert encoder == (torch.Size([3, 1, 7, 7]), False)  # the padding mask, for each query
+    assert encoder == (torch.Size([3, 1, 7, 7]), False)  # the padding mask, written out for each query
     assert own == (None, True)  # the look-ahead mask, which is
     assert causal_mask(torch.zeros(1, 1, 5, 5)).shape == (1, 1, 5, 5)
     assert across == (torch.Size([3, 1, 1, 7]), False)
@@ -254,6 +255,15 @@ def test_the_base_model_has_around_65_million_parameters() -> None:
     apart = replace(spec, vocab_size=37_000, source_vocab_size=37_000)
     assert model_table(shared).parameters == pytest.approx(65e6, rel=0.04)
     assert model_table(apart).parameters > 95e6
+
+
+@pytest.mark.slow
+def test_the_trained_translator_has_54_7_million_parameters() -> None:
+    spec = load_recipe("grokking").model
+    assert model_table(replace(spec, vocab_size=6284, source_vocab_size=8034)).parameters == 54_665_356
+    sized = size_recipe(load_recipe("grokking"))
+    assert sized.at_most == {"source_vocab_size": 10_000, "vocab_size": 10_000}
+    assert model_table(sized.recipe.model).parameters == 59_480_848
 
 
 def test_thirteen_facts_of_which_one_is_on_elephants() -> None:

@@ -134,6 +134,13 @@ def test_python_in_the_chapters_prints_what_stands_there(
         assert capsys.readouterr().out == (block[2] or ""), f"after line {lines.count(chr(10))} of {page.name}"
 
 
+@pytest.mark.parametrize("page", sorted((DOCS / "learn").glob("[0-9]-*.md")), ids=lambda page: page.name)
+def test_each_chapter_shows_the_tools_that_answer_its_questions(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    tools = ("compare", "explore", "draw attention", "draw masks", "train")
+    assert [tool for tool in tools if f"tercet {tool} " not in text] == []
+
+
 def links(page: Path) -> list[tuple[Path, str]]:
     """The file and the anchor of every link that leads to no other site."""
     found = (a or b for a, b in LINK.findall(CODE.sub("", page.read_text())))

@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 import pytest
 
+from full_disk import full_disk
 from tercet.config import UserError
 from tercet.storage import atomic, write_atomically
 
@@ -62,6 +63,23 @@ def test_a_disk_that_refuses(number: int, words: str, where: str, tmp_path: Path
     monkeypatch.setattr(os, where, refuse)
     with pytest.raises(UserError, match=words):
         write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_disk_that_is_full_behind_another_error(tmp_path: Path) -> None:
+    """Libraries raise errors of their own after a failed write, as PyTorch's archive writer does."""
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+
+    def write(file: BinaryIO) -> None:
+        try:
+            file.write(bytes(100_000))  # more than is buffered
+        except OSError:
+            raise RuntimeError("unexpected pos 576 vs 466") from None
+
+    with full_disk(1000), pytest.raises(UserError, match=r"^disk full while writing .*file; make room"):
+        write_atomically(path, write)
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["file"]
 

@@ -7,6 +7,7 @@ where the system can exchange two names (Linux, macOS). What a killed process le
 
 import ctypes
 import errno
+import io
 import itertools
 import os
 import re
@@ -17,7 +18,7 @@ import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, cast
 
 from tercet.config import UserError
 
@@ -36,14 +37,14 @@ def write_atomically(path: Path | str, data: bytes | Callable[[BinaryIO], None])
         data: the bytes, or a function that writes them to the open file it is given.
 
     Raises:
-        UserError: where the disk is full, or the file system refuses.
+        UserError: If the disk is full, or the file system refuses, whatever `data` makes of that.
     """
     path = Path(path)
     with report_write_errors(path):
         _remove_stale(path)
         new = _beside(path)
         try:
-            with new.open("wb") as file:
+            with _open_to_write(new) as file:
                 if callable(data):
                     data(file)
                 else:
@@ -183,6 +184,35 @@ def refusal(path: Path, error: OSError) -> UserError:
     if error.errno in FULL:
         return UserError(f"disk full while writing {path}; make room, or choose another folder")
     return UserError(f"cannot write {path}: {error.strerror or error}; choose another folder")
+
+
+class _RawFile(io.FileIO):
+    """A file that keeps the first error of a write."""
+
+    failure: OSError | None = None
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.failure = self.failure or error
+            raise
+
+
+@contextmanager
+def _open_to_write(path: Path) -> Generator[BinaryIO]:
+    """Open a new file. Raises the OSError of a failed write also if its writer raises something else instead.
+
+    PyTorch's archive writer, for one, ends with "unexpected pos 576 vs 466" if the disk is full.
+    """
+    raw = _RawFile(path, "wb")
+    try:
+        with io.BufferedWriter(raw) as file:
+            yield cast(BinaryIO, file)
+    except Exception:
+        if raw.failure is not None:
+            raise raw.failure from None
+        raise
 
 
 def _exchange(one: bytes, other: bytes) -> bool:

@@ -1,0 +1,16 @@
+"""A disk that is full, as this process sees it: no file grows beyond some bytes (RLIMIT_FSIZE)."""
+
+import resource
+from collections.abc import Generator
+from contextlib import contextmanager
+
+
+@contextmanager
+def full_disk(n_bytes: int) -> Generator[None]:
+    """Limit files to `n_bytes` within the block: a longer one is written in part, without a signal."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -52,9 +52,9 @@ def folder(tmp_path: Path) -> Write:
 
 
 @contextmanager
-def running(*arguments: object, key: str | None = None) -> Iterator[Running]:
+def running(*arguments: object, key: str | None = None, stderr: Any = subprocess.PIPE) -> Iterator[Running]:
     environment = {} if key is None else {"TERCET_API_KEY": key}
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    streams = {"stdout": subprocess.PIPE, "stderr": stderr}
     with start_forked("serve", *arguments, "--port", "0", environment=environment, **streams) as process:
         try:
             assert process.stdout is not None
@@ -97,6 +97,21 @@ def test_it_answers_as_generate_does_and_ends_when_it_is_told(
     assert "a bad" not in err  # what was asked is nobody else's
     assert "Bearer" not in err
     assert "Traceback" not in err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_what_runs_is_finished_although_the_log_is_full(folder: Write) -> None:
+    body = {"prompt": "a", "max_tokens": 400, "temperature": 0, "stream": True}
+    with Path("/dev/full").open("w") as full, running(folder("run"), stderr=full) as (process, address):
+        with httpx.stream("POST", f"{address}v1/completions", json=body, timeout=60) as answer:
+            lines = (line for line in answer.iter_lines() if line)
+            found = [next(lines)]
+            process.send_signal(signal.SIGTERM)
+            found += lines
+        assert process.wait(timeout=60) == 143
+    assert found[-1] == "data: [DONE]"
+    assert len(found) > 20
 
 
 @pytest.mark.slow

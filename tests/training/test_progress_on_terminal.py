@@ -1,6 +1,7 @@
 """What training shows on a terminal, seen from the terminal's side."""
 
 import fcntl
+import io
 import os
 import struct
 import sys
@@ -57,3 +58,14 @@ def test_a_terminal_with_no_room_for_them_has_the_bar_alone(tmp_path: Path, line
     assert "6/6" in text
     assert "┤" not in text
     assert "validation loss" in text
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_a_training_from_python_goes_on_if_its_progress_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script whose log is on a full disk: `nohup python train.py 2> log`."""
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(full, write_through=True))
+        train(tiny_recipe(tmp_path, max_steps=2, log_every=1), tmp_path / "run")
+    assert (tmp_path / "run" / "last" / "model.safetensors").exists()

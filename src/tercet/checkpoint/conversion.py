@@ -4,7 +4,6 @@ The source is whatever `load_model` opens. What can be refused is refused before
 appears as a whole, so that a conversion that fails leaves nothing.
 """
 
-import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,6 +18,7 @@ from tercet.checkpoint.foreign.transformers_folder import transformers_writer
 from tercet.checkpoint.run_record import PRETRAINED_COPY, RECORD
 from tercet.checkpoint.trained import Trained
 from tercet.config import UserError, suggest
+from tercet.messages import print_note
 from tercet.storage import lock_folder
 from tercet.storage.folder_lock import LOCK
 
@@ -70,11 +70,7 @@ def _convert(src: Path | str, dst: Path, to: str | None, *, merge: bool) -> None
     if trained.sentence != SentenceSettings():
         length = trained.sentence.max_len
         longest = "" if length is None else f", texts of up to {length} tokens"
-        print(
-            f"tercet: {dst} does not keep how {src} makes vectors (pooling {trained.sentence.pooling}{longest})",
-            file=sys.stderr,
-            flush=True,
-        )
+        print_note(f"tercet: {dst} does not keep how {src} makes vectors (pooling {trained.sentence.pooling}{longest})")
     if to is None:
         save_trained(trained, dst, readme=trained.readme())
         return

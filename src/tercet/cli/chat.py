@@ -1,11 +1,11 @@
 """`tercet chat`: a conversation with a trained model, on a terminal or line by line through a pipe."""
 
 import argparse
-import sys
 
 from tercet.cli.decoding import add_text_sampling, sampling_options
 from tercet.cli.device import add_device, add_quantize, pick, place
 from tercet.cli.parser import Verbs
+from tercet.messages import print_note
 
 
 def register(verbs: Verbs, summary: str) -> None:
@@ -48,6 +48,6 @@ def run(args: argparse.Namespace) -> int:
     place(trained.model, device, args.quantize)
     chat = Chat(ChatModel(trained.model, trained.tokenizer, template), args.system, options, as_json=args.json)
     if chat.interactive:
-        print(f"tercet: {trained.describe()}; /help lists commands, Ctrl-D ends", file=sys.stderr)
+        print_note(f"tercet: {trained.describe()}; /help lists commands, Ctrl-D ends")
     chat.talk()
     return 0

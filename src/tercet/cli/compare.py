@@ -3,11 +3,11 @@
 import argparse
 import json
 import signal
-import sys
 
 from tercet.cli.device import add_device, pick
 from tercet.cli.parser import Verbs, out_path
 from tercet.cli.show import show
+from tercet.messages import print_note
 
 
 def register(verbs: Verbs, summary: str) -> None:
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         compared = compare_sweep(sweep, device=device, quiet=args.quiet)
     except Interrupted as error:
-        print(f"tercet: stopped by {signal.Signals(error.signal).name}: {error}", file=sys.stderr)
+        print_note(f"tercet: stopped by {signal.Signals(error.signal).name}: {error}")
         return 128 + error.signal
     if args.json:
         print(json.dumps(compared.to_dict(), indent=2, ensure_ascii=False))

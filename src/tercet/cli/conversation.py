@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tercet.cli.lines import read_lines
 from tercet.config import UserError
-from tercet.messages import show
+from tercet.messages import print_note, show
 
 if TYPE_CHECKING:
     from tercet.generation import ChatModel, ChatPrompt
@@ -140,7 +140,7 @@ class Chat:
             except UserError as error:
                 if not self.interactive:
                     raise
-                print(f"tercet: error: {error}", file=sys.stderr)
+                print_note(f"tercet: error: {error}")
 
     def _obey(self, command: ChatCommand) -> None:
         match command.name:
@@ -152,7 +152,7 @@ class Chat:
             case "save":
                 self._conversation.save(Path(command.argument))
             case _:
-                print(*(f"/{name:<6} {about}" for name, about in COMMANDS.items()), sep="\n", file=sys.stderr)
+                print_note("\n".join(f"/{name:<6} {about}" for name, about in COMMANDS.items()))
 
     def _answer(self, text: str) -> None:
         """Say `text`, and print the answer; where Ctrl-C stops it, what was written of it was said."""
@@ -169,7 +169,7 @@ class Chat:
         except KeyboardInterrupt:
             if not self.interactive:
                 raise
-            print("\ntercet: stopped; Ctrl-C once more ends the conversation", file=sys.stderr, flush=True)
+            print_note("\ntercet: stopped; Ctrl-C once more ends the conversation")
             if written:
                 self._conversation.say("assistant", written)
             else:
@@ -188,7 +188,7 @@ class Chat:
         if prompt.dropped and not self._told:
             self._told = True
             seen = f"tercet: the conversation is longer than the {self._model.max_len:,} tokens that the model sees"
-            print(f"{seen}: its oldest turns are left out from now on", file=sys.stderr)
+            print_note(f"{seen}: its oldest turns are left out from now on")
 
 
 def _typed_lines(shows_prompt: bool) -> Iterator[str]:
@@ -201,7 +201,7 @@ def _typed_lines(shows_prompt: bool) -> Iterator[str]:
             if shows_prompt:
                 yield input(PROMPT)
                 continue
-            print(PROMPT, end="", file=sys.stderr, flush=True)
+            print_note(PROMPT, end="")
             line = sys.stdin.readline()
             if not line:
                 return

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tercet.cli.next_steps import as_word, quote_path
 from tercet.cli.parser import Verbs
+from tercet.messages import print_note
 
 PROMPT = "The "
 
@@ -31,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
         ["evaluate", out],
     )
     for step in steps:
-        print(f"\n$ {shlex.join(['tercet', *step])}", file=sys.stderr, flush=True)
+        print_note(f"\n$ {shlex.join(['tercet', *step])}")
         code = run_command(step)
         sys.stdout.flush()
         if code:

@@ -4,13 +4,12 @@ they reach each other."""
 import argparse
 import json
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tercet.cli.parser import Verbs, parse_number
-from tercet.messages import one_line
+from tercet.messages import one_line, print_note
 from tercet.spec import Interval
 
 LARGE_PAGES = {
@@ -112,7 +111,7 @@ def _print(lines: dict[str, str], args: argparse.Namespace) -> None:
 
 
 def _to_stderr(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    print_note(line)
 
 
 def _describe(found: "Diagnosis") -> dict[str, str]:

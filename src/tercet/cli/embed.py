@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from itertools import chain, islice
@@ -13,6 +12,7 @@ from tercet.cli.device import add_device, pick
 from tercet.cli.lines import take_pool
 from tercet.cli.parser import Verbs
 from tercet.cli.texts import POOL, Text, add_batches, add_input, add_text, read_texts, tell_cut
+from tercet.messages import print_note
 
 if TYPE_CHECKING:
     import numpy as np
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
             case _:
                 write_atomically(args.output, lambda file: _write_jsonl(file, pools()))
     tell_cut(cut, trained.text_len)
-    print(f"tercet: {count:,} vectors of {width} numbers in {args.output}", file=sys.stderr)
+    print_note(f"tercet: {count:,} vectors of {width} numbers in {args.output}")
     return 0
 
 
@@ -145,5 +145,5 @@ def _write_npz(file: BinaryIO, pools: Iterator[_Pool], probe: "np.ndarray") -> N
     every, ids = [text.text for text in texts], [text.id for text in texts]
     if not has_room(every):
         kept = "their own" if None not in ids else "the numbers of the texts"
-        print(f"tercet: the texts are too long for an array of them: ids are {kept}", file=sys.stderr)
+        print_note(f"tercet: the texts are too long for an array of them: ids are {kept}")
     write_vectors(file, np.concatenate(vectors), texts=every, ids=ids, probe=probe)

@@ -9,7 +9,6 @@ finds the answers of conversations.
 import argparse
 import hashlib
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from tercet.cli.lines import replace_line_ends
 from tercet.cli.parser import Verbs, parse_number
 from tercet.cli.show import show
 from tercet.cli.texts import READING, add_batches, add_reading, tell_cut
+from tercet.messages import print_note
 from tercet.spec import Context, Rows, Seed, ShareAboveZero
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def _evaluate_masked_model(args: argparse.Namespace, evaluation: "MaskedEvaluati
     if texts is not None:
         pseudo = evaluation.pseudo_perplexity(corpus, texts, within_word=bool(args.within_word))
     if scores.plateau:
-        print(f"tercet: {PLATEAU}", file=sys.stderr)
+        print_note(f"tercet: {PLATEAU}")
     if args.json:
         print(json.dumps(masked_dict(scores, pseudo), indent=2))
     else:
@@ -264,7 +264,7 @@ def _evaluate_translator(
         write_atomically(args.output, lines)
         result |= {"output": str(args.output.resolve()), "output_sha256": hashlib.sha256(lines).hexdigest()}
     for note in translated.scores.notes:
-        print(f"tercet: {note}", file=sys.stderr)
+        print_note(f"tercet: {note}")
     compared = None if earlier is None else _compare_results(result, earlier, translated)
     if args.json:
         print(json.dumps({**result, **({} if compared is None else {"compared": compared})}, indent=2))

@@ -13,6 +13,7 @@ from tercet.cli.decoding import add_text_sampling, sampling_options
 from tercet.cli.device import add_device, add_quantize, pick, place
 from tercet.cli.parser import Verbs, parse_number
 from tercet.cli.texts import read_texts
+from tercet.messages import print_note
 from tercet.spec import DraftTokens, NGram, PromptSamples
 
 if TYPE_CHECKING:
@@ -108,11 +109,11 @@ def run(args: argparse.Namespace) -> int:
     if not prompts:
         prompts = [""]
         start = "".join(repr(token) for token in tokenizer.tokens(start_ids(tokenizer)))
-        print(f"tercet: no prompt: writing what comes after {start}, where a text begins", file=sys.stderr)
+        print_note(f"tercet: no prompt: writing what comes after {start}, where a text begins")
     for number, prompt in enumerate(prompts):
         if (n := len(encode_prompt(tokenizer, prompt))) > model.max_len:
             which = f"prompt {number + 1}" if len(prompts) > 1 else "the prompt"
-            print(f"tercet: {which} has {n} tokens, the context {model.max_len}: its beginning is cut", file=sys.stderr)
+            print_note(f"tercet: {which} has {n} tokens, the context {model.max_len}: its beginning is cut")
     if len(prompts) == 1 and args.num_samples == 1 and not args.json:
         print(prompts[0], end="", flush=True)
         for piece in stream_text(model, tokenizer, prompts[0], sampling, guesses=guesses):

@@ -2,10 +2,11 @@
 
 import argparse
 import json
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from tercet.messages import print_note
 
 if TYPE_CHECKING:
     from tercet.data import ConversationsSpec, DataSummary, LabelsSpec, PairsSpec, TextSpec, TokenFit
@@ -48,9 +49,8 @@ def look_at(args: argparse.Namespace, source: str, target: str | None) -> int:
     fitted = None
     if args.recipe is not None or tokenizer is not None:
         if summary.invalid:
-            print(
-                "tercet: no tokens are counted: training refuses what is no UTF-8; correct it, or give --encoding",
-                file=sys.stderr,
+            print_note(
+                "tercet: no tokens are counted: training refuses what is no UTF-8; correct it, or give --encoding"
             )
         else:
             fitted = measure_tokens(spec, tokenizer=tokenizer, chat_template=template, max_len=max_len)
@@ -63,16 +63,14 @@ def look_at(args: argparse.Namespace, source: str, target: str | None) -> int:
         print(f"{name:<{width}}  {fact}")
     if summary.labels_look_like:
         kind = {"numbers": "regression", "lists": "multi_label_classification"}[summary.labels_look_like]
-        print(
+        print_note(
             f"tercet: the labels of {source} look like {summary.labels_look_like}, and each is read as the name of a "
-            f"class; with --problem-type {kind} (data.problem_type) they are that",
-            file=sys.stderr,
+            f"class; with --problem-type {kind} (data.problem_type) they are that"
         )
     if summary.looks_like_lines:
-        print(
+        print_note(
             f"tercet: {source} looks like a document on each line, and is read as one document; "
-            "with --documents line (data.documents) each line is one",
-            file=sys.stderr,
+            "with --documents line (data.documents) each line is one"
         )
     return 0
 

@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from tercet.cli.parser import Mistake, Parser, Verbs, dashed, did_you_mean
 from tercet.cli.streams import ClosedOutput, discard_output, has_output_failed, open_streams
-from tercet.messages import one_line
+from tercet.messages import one_line, print_note
 
 OUT_OF_MEMORY = (
     "out of memory; lower task.micro_batch_size (of pairs task.micro_batch_tokens) or the model's sizes, "
@@ -65,6 +65,8 @@ VERBS = {
 def entry() -> NoReturn:
     """The program `tercet`."""
     signal.signal(signal.SIGTERM, _terminate)
+    if os.environ.get("LOCAL_RANK", "0") != "0" and "TORCHELASTIC_RUN_ID" not in os.environ:
+        signal.signal(signal.SIGINT, _leave_to_first_process)
     if "OMP_WAIT_POLICY" not in os.environ:
         # Threads of PyTorch that wait for each other spin, by default for so long that on a busy machine, where the
         # other one has no core, most time goes there.
@@ -88,7 +90,7 @@ def main(arguments: Sequence[str]) -> int:
     except Mistake as mistake:
         return _fail(mistake, 2)
     except KeyboardInterrupt:
-        print("\ntercet: stopped", file=sys.stderr)
+        print_note("\ntercet: stopped")
         return 128 + signal.SIGINT
     except BrokenPipeError:
         # Whoever read our output has left, as `head` does.
@@ -164,7 +166,7 @@ def _module(verb: str) -> ModuleType:
 
 
 def _fail(reason: object, code: int) -> int:
-    print(f"tercet: error: {one_line(str(reason))}", file=sys.stderr)
+    print_note(f"tercet: error: {one_line(str(reason))}")
     return code
 
 
@@ -181,6 +183,14 @@ def _has_current_folder() -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+def _leave_to_first_process(number: int, frame: FrameType | None) -> None:
+    """Ignore one Ctrl-C in a process that a training on several devices starts, until the training listens itself.
+
+    The first process hears it as well and stops all of them after a step. It would be killed if this one ended before.
+    """
+    signal.signal(number, signal.SIG_DFL)
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tercet.cli.parser import Verbs, did_you_mean, out_path, parse_number
+from tercet.messages import print_note
 from tercet.spec import Index
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
             if args.what != "all":
                 raise
             skipped[what] = str(reason)
-            print(f"tercet: {what} left out: {reason}", file=sys.stderr)
+            print_note(f"tercet: {what} left out: {reason}")
             continue
         path = _place(args, what)
         save(figure, path)
@@ -213,5 +213,6 @@ class _Source:
             try:
                 self.trained.source_tokenizer.encode(text)
             except UserError as error:
-                raise NothingToDraw(f"{error}, which are in {text!r}; give another text with --prompt") from None
+                reason = str(error).partition(";")[0]
+                raise NothingToDraw(f"{reason}, for {text!r}; give another text with --prompt") from None
         return plot_attention(self.trained, text, target=args.target, stack=args.stack, layer=args.layer)

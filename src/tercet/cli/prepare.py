@@ -2,13 +2,13 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tercet.cli.look import find_tokenizer
 from tercet.cli.next_steps import steps_from_tokens
 from tercet.cli.texts import READING
+from tercet.messages import print_note
 
 if TYPE_CHECKING:
     from tercet.data import TextSpec
@@ -54,7 +54,7 @@ def prepare_from(args: argparse.Namespace, sources: Sequence[str]) -> int:
         number, parts = args.part or (1, 1)
         left = ", ".join(f"{part}/{parts}" for part in prepared.missing)
         waits = f"part {left} is not there yet" if left else "another part puts the folder together"
-        print(f"tercet: part {number}/{parts} is done; {waits}", file=sys.stderr)
+        print_note(f"tercet: part {number}/{parts} is done; {waits}")
         return 0
     tokens, documents, n_bytes = (
         sum(getattr(part, name) for part in contents.shards) for name in ("tokens", "documents", "bytes")

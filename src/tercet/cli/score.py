@@ -11,6 +11,7 @@ from tercet.cli.device import add_device, add_quantize, pick, place
 from tercet.cli.lines import take_pool
 from tercet.cli.parser import Verbs
 from tercet.cli.texts import POOL, add_batches, add_input, add_text, read_texts, tell_cut
+from tercet.messages import print_note
 
 if TYPE_CHECKING:
     from tercet.data import PairsSpec
@@ -90,9 +91,7 @@ def _pairs(args: argparse.Namespace) -> int:
             print(_line(score, {"source": source, "target": target}, as_json=args.json))
         sys.stdout.flush()
     if cut:
-        print(
-            f"tercet: {cut:,} pairs are longer than the model takes, and were cut to {model.max_len}", file=sys.stderr
-        )
+        print_note(f"tercet: {cut:,} pairs are longer than the model takes, and were cut to {model.max_len}")
     return 0
 
 

@@ -1,5 +1,6 @@
 """The program's standard streams. What cannot be written to standard output is an error; what cannot be written to
-standard error is lost, since failing to report is not failing to work."""
+standard error is lost, since failing to report is not failing to work. `tercet.messages.print_note` loses Tercet's own
+notes; the stream here also loses what libraries write, such as progress bars and warnings."""
 
 import io
 import os

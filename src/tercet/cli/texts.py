@@ -1,4 +1,5 @@
-"""Texts from a file or from stdin, as a stream: a line each, the field of a JSON object a line, or a table's column."""
+"""Texts from a file or from stdin, as a stream: a line each, the field of a JSON object a line, a table's column, or a
+sequence of FASTA and FASTQ."""
 
 import argparse
 import sys
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 
 from tercet.cli.lines import open_lines, read_lines
 from tercet.cli.parser import parse_number
+from tercet.messages import print_note
 from tercet.spec import BatchTokens
 
 READING = (
@@ -54,7 +56,7 @@ def add_text(add: Callable[..., Any]) -> None:
 
 
 def add_input(add: Callable[..., Any], does: str = "read this file in place of stdin") -> None:
-    add("--input", metavar="FILE", help=f"{does}: a text a line, .jsonl, .csv or .tsv")
+    add("--input", metavar="FILE", help=f"{does}: a text a line, .jsonl, .csv, .tsv, or sequences (.fa, .fastq)")
     add(
         "--text-field",
         metavar="NAME",
@@ -104,6 +106,7 @@ def read_texts(args: argparse.Namespace, files: ExitStack) -> Iterator[Text]:
         lines = read_lines(sys.stdin.buffer, name)
     else:
         lines = open_lines(Path(name), "--input", files)
+        from tercet.data.fasta import SUFFIXES
         from tercet.data.files import read_objects
         from tercet.data.formats import uncompressed_suffix  # after what cannot be opened is refused
         from tercet.data.tables import TABLE_SUFFIXES
@@ -111,6 +114,8 @@ def read_texts(args: argparse.Namespace, files: ExitStack) -> Iterator[Text]:
         suffix = uncompressed_suffix(Path(name))
         if suffix in TABLE_SUFFIXES:
             return _rows(lines, field or FIELD, name)
+        if suffix in SUFFIXES:
+            return _records(lines, suffix, name)
         if suffix == ".jsonl":
             return _objects(read_objects(Path(name), "utf-8", "strict", [field or FIELD]), field or FIELD)
     if field is None:
@@ -131,6 +136,25 @@ def _rows(lines: Iterator[str], field: str, name: str) -> Iterator[Text]:
     )
 
 
+def _records(lines: Iterator[str], suffix: str, name: str) -> Iterator[Text]:
+    """The sequences of a FASTA or FASTQ file, each with its name as `id`."""
+    from tercet.config import UserError
+    from tercet.data.fasta import sequence_reader
+    from tercet.limits import LINE_CHARACTERS
+
+    read = sequence_reader(suffix)
+    assert read is not None
+    parts, length = list[str](), 0
+    for text, last, record in read(lines, name):
+        parts.append(text)
+        length += len(text)
+        if length > LINE_CHARACTERS:
+            raise UserError(f"{name}, record {record!r} has more than {LINE_CHARACTERS:,} letters; cut it into records")
+        if last:
+            yield Text("".join(parts), record or None)
+            parts, length = [], 0
+
+
 def _objects(rows: Iterable[tuple[str, dict[str, object]]], field: str) -> Iterator[Text]:
     from tercet.data.files import check_unicode, get_text
 
@@ -148,4 +172,4 @@ def tell_cut(cut: int, max_len: int, *, what: str = "text") -> None:
     if cut:
         many = f"{cut:,} {what}s are" if cut > 1 else f"1 {what} is"
         were = "were" if cut > 1 else "was"
-        print(f"tercet: {many} longer than the model takes, and {were} cut to {max_len:,} tokens", file=sys.stderr)
+        print_note(f"tercet: {many} longer than the model takes, and {were} cut to {max_len:,} tokens")

@@ -2,7 +2,6 @@
 
 import argparse
 import signal
-import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -12,6 +11,7 @@ from tercet.cli.next_steps import next_steps, quote_path
 from tercet.cli.parser import Verbs, out_path, parse_number
 from tercet.cli.texts import GIVEN, add_reading, recipe_changes
 from tercet.config import merge
+from tercet.messages import print_note
 from tercet.spec import Machines, Steps
 
 UNIT = {"masked": "masked token", "labels": "label", "chat": "answer token"}
@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
                 restart=args.restart, from_weights=args.from_weights, exact=args.exact,
             )  # fmt: skip
     except Interrupted as error:
-        print(f"tercet: stopped by {signal.Signals(error.signal).name}: {error}", file=sys.stderr)
+        print_note(f"tercet: stopped by {signal.Signals(error.signal).name}: {error}")
         return 128 + error.signal
     from tercet.training.launch import as_launched
     from tercet.training.machine import rank  # which needs torch, and so comes after all that is refused without
@@ -130,7 +130,7 @@ def show_losses(folder: Path) -> None:
     from tercet.plots.text_curve import terminal_curve
 
     if (metrics := find_metrics(folder)) is not None and (curve := terminal_curve(read_metrics(metrics))):
-        print(curve, file=sys.stderr)
+        print_note(curve)
 
 
 def _unit(recipe: Mapping[str, Any]) -> str:

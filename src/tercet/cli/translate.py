@@ -17,7 +17,7 @@ from tercet.cli.device import add_device, add_quantize, pick, place
 from tercet.cli.lines import open_lines, replace_line_ends, take_pool
 from tercet.cli.parser import Verbs, parse_number
 from tercet.cli.texts import add_batches, add_input, read_texts
-from tercet.messages import one_line
+from tercet.messages import one_line, print_note
 from tercet.spec import BeamSize, CoverageWeight, LengthRatio, NewTokens, PoolLines
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
 
         draw_cross_attention(maps, args.attention)
     if not args.quiet:
-        print(f"tercet: {writer.summary()}", file=sys.stderr)
+        print_note(f"tercet: {writer.summary()}")
     return 0
 
 
@@ -129,7 +129,7 @@ def _runs_and_text(args: argparse.Namespace) -> tuple[list[str], str | None]:
     if not args.more or os.path.exists(last) or ("/" in last and not has_space):
         return words, None
     if last != "-" and not has_space:
-        print(f"tercet: there is no folder {one_line(last)}: it is the text to translate", file=sys.stderr)
+        print_note(f"tercet: there is no folder {one_line(last)}: it is the text to translate")
     return words[:-1], last
 
 
@@ -145,6 +145,8 @@ def _check(args: argparse.Namespace) -> None:
 def _with_prefixes(args: argparse.Namespace, files: ExitStack) -> Iterator[tuple[str, str]]:
     """Each line of the input, and how its translation begins. What cannot be opened is told at once."""
     lines = (text.text for text in read_texts(args, files))
+    if args.text not in (None, "-"):
+        lines = (line for text in lines for line in text.strip().split("\n"))
     if args.prefix is not None:
         return _side_by_side(lines, open_lines(args.prefix, "--prefix", files), args.prefix)
     return zip(lines, repeat(args.prefix_text or ""))

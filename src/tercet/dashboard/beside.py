@@ -13,6 +13,8 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tercet.messages import is_first_process, print_note
+
 NICENESS = 10
 END_SECONDS = 5.0  # in which it ends, or is ended
 
@@ -27,7 +29,7 @@ def page_beside(folder: Path) -> Generator[None]:
     from tercet.dashboard.watch import require_server
 
     require_server()
-    if not _is_first_process():
+    if not is_first_process():
         yield
         return
     command = [sys.executable, "-m", "tercet.dashboard.beside", str(folder.absolute())]
@@ -37,18 +39,12 @@ def page_beside(folder: Path) -> Generator[None]:
             command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
         )
     except OSError as error:
-        print(f"tercet: no page beside the training: {error.strerror}", file=sys.stderr)
+        print_note(f"tercet: no page beside the training: {error.strerror}")
     try:
         yield
     finally:
         if process is not None:
             _end(process)
-
-
-def _is_first_process() -> bool:
-    """Of those that torchrun, srun or the training itself has started, one shows the page: the first is so by all
-    names."""
-    return all(os.environ.get(name, "0") == "0" for name in ("RANK", "SLURM_PROCID", "NODE_RANK", "LOCAL_RANK"))
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
@@ -76,9 +72,9 @@ def main(folder: Path) -> None:
     try:
         listening, address = open_page(FIRST_PORT)
     except UserError as error:
-        print(f"tercet: no page beside the training: {error}", file=sys.stderr)
+        print_note(f"tercet: no page beside the training: {error}")
         return
-    print(f"tercet: watch it at {address}", file=sys.stderr, flush=True)
+    print_note(f"tercet: watch it at {address}")
     serve_page(application(RunAnswers([folder])), listening, address)
 
 

@@ -20,6 +20,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from tercet.cache_dir import cache_dir
 from tercet.config import UserError, to_plain
+from tercet.messages import print_note
 from tercet.storage import DamagedFile, read_manifest, write_folder
 from tercet.tokens import Characters, PlainIds, Tokenizer, TokenizerSpec, Words
 from tercet.tokens.trainers import WORD
@@ -105,7 +106,7 @@ def is_complete(folder: Path) -> bool:
         if manifest is not None:
             manifest.check(folder)
     except DamagedFile as error:
-        print(f"{str(error).partition(';')[0]}; it is made anew", file=sys.stderr, flush=True)
+        print_note(f"{str(error).partition(';')[0]}; it is made anew")
         return False
     return manifest is not None
 

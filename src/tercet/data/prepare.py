@@ -34,6 +34,7 @@ from tercet.data.prepared import is_prepared, prepared_corpus
 from tercet.data.sources import DocumentFiles, DocumentSource
 from tercet.data.specs import Documents, HeldOut, Tail, TextSpec
 from tercet.data.splitting import split_documents, split_tail
+from tercet.messages import print_note
 from tercet.tokens import PlainIds, Tokenizer, TokenizerSpec
 
 
@@ -114,21 +115,17 @@ def _texts(source: DocumentSource | IdFile, tokenizer: TokenizerSpec) -> Iterato
 
 def _hint_at_lines(source: DocumentSource | IdFile) -> None:
     if isinstance(source, DocumentFiles) and source.looks_like_lines():
-        print(
+        print_note(
             f"tercet: {source.name} looks like a document on each line, and is read as one document; "
-            "with data.documents: line (--documents line) each line is one",
-            file=sys.stderr,
-            flush=True,
+            "with data.documents: line (--documents line) each line is one"
         )
 
 
 def _report_left_out(source: DocumentSource | IdFile) -> None:
     if isinstance(source, DocumentFiles) and (left_out := source.left_out()):
-        print(
+        print_note(
             f"tercet: {source.name} has files that are not read: {describe_left_out(left_out)}; to read them, give "
-            "their text as .txt, .jsonl or .csv",
-            file=sys.stderr,
-            flush=True,
+            "their text as .txt, .jsonl or .csv"
         )
 
 

@@ -6,7 +6,6 @@ group that is read and the one after it, which comes meanwhile, in a thread.
 
 import os
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -19,6 +18,7 @@ from tercet.config import UserError
 from tercet.data.cache import digest
 from tercet.data.token_folder import REMEDY, TokenFolder, read_contents
 from tercet.limits import MOST_SETTINGS_BYTES
+from tercet.messages import print_note
 from tercet.storage import MANIFEST, DamagedFile, lock_file, report_write_errors, write_atomically
 
 GROUP = 8  # shards that are shuffled together, unless `data.shard_group` says otherwise
@@ -115,7 +115,7 @@ class RemoteTokenFolder(TokenFolder):
         try:
             return super()._read(file, take)
         except DamagedFile:
-            print(f"tercet: {path} is damaged; it is fetched again", file=sys.stderr, flush=True)
+            print_note(f"tercet: {path} is damaged; it is fetched again")
             _remove_folder(path)
         return None
 
@@ -190,7 +190,7 @@ class RemoteTokenFolder(TokenFolder):
                         f"cannot fetch {self._url}/{file}: {error}; see that it is there and within reach: "
                         "the same command goes on from the last checkpoint"
                     ) from None
-                print(f"tercet: {self._url}/{file}: {error}; trying again", file=sys.stderr, flush=True)
+                print_note(f"tercet: {self._url}/{file}: {error}; trying again")
                 time.sleep(wait)
                 wait *= 2
         raise AssertionError("unreachable")

@@ -1,6 +1,5 @@
 """From a model to its page: served, or written to a file."""
 
-import sys
 from pathlib import Path
 
 from tercet.checkpoint import Trained
@@ -8,6 +7,7 @@ from tercet.config import UserError
 from tercet.explorer.answers import Answers
 from tercet.explorer.export import write_page
 from tercet.explorer.opening_query import opening_query
+from tercet.messages import print_note
 from tercet.web.page_files import check_page
 
 MISSING = (
@@ -38,12 +38,9 @@ def explore(
             raise UserError(MISSING) from None
     answers = Answers(trained, start=opening_query(trained, prompt, target=target))
     if answers.passes(answers.start).recording.truncated:  # a text that cannot be read is told now, not by the page
-        print(
-            f"tercet: the text is longer than the model takes, and was cut to {trained.model.max_len:,} tokens",
-            file=sys.stderr,
-        )
+        print_note(f"tercet: the text is longer than the model takes, and was cut to {trained.model.max_len:,} tokens")
     if serve is not None:
         serve(answers, host=host, port=port, browse=browse)
         return
     n_bytes = write_page(answers, Path(str(export)))
-    print(f"tercet: wrote {export}, {n_bytes / 1e6:.1f} MB", file=sys.stderr)
+    print_note(f"tercet: wrote {export}, {n_bytes / 1e6:.1f} MB")

@@ -1,6 +1,5 @@
 """The explorer's page over HTTP, for one's own browser: `web.page_server`, with the model's answers."""
 
-import sys
 from typing import Any
 
 from starlette.applications import Starlette
@@ -11,6 +10,7 @@ from tercet.explorer.export import export_page
 from tercet.explorer.page_files import page_files
 from tercet.explorer.queries import HeadsQuery, parse_query
 from tercet.loopback import LOOPBACK, is_loopback
+from tercet.messages import print_note
 from tercet.web.page_server import open_page, page_application, serve_page
 
 PORT = 8765
@@ -29,10 +29,7 @@ def serve(answers: Answers, *, host: str = LOOPBACK, port: int = PORT, browse: b
     """
     listening, address = open_page(port, host=host)
     if not is_loopback(host):
-        print(
-            f"tercet: {host} is more than this machine: whoever reaches it can read the model and its texts",
-            file=sys.stderr,
-        )
+        print_note(f"tercet: {host} is more than this machine: whoever reaches it can read the model and its texts")
     print(address, flush=True)
     serve_page(application(answers, host=host), listening, address, browse=browse)
 

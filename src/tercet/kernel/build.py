@@ -11,7 +11,6 @@ import ctypes
 import hashlib
 import os
 import platform
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -34,7 +33,7 @@ from tercet.kernel.levels import (
 )
 from tercet.kernel.library_cache import find_or_compile, read_code
 from tercet.kernel.signatures import BFLOAT16, SIGNATURES
-from tercet.messages import show
+from tercet.messages import print_note, show
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -87,7 +86,7 @@ def choose_kernels() -> KernelChoice:
             reason = f"{reason}; the compiler cannot make {level.name}"
         return KernelChoice(compiled.name, "compiled", reason, _load(path))
     except ForeignFile as error:
-        print(f"tercet: no compiled kernels are used: {error}", file=sys.stderr)
+        print_note(f"tercet: no compiled kernels are used: {error}")
         failure = str(error)
     except (CompilerFailed, OSError, UserError, AttributeError) as error:
         failure = str(error)

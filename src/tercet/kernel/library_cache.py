@@ -10,7 +10,6 @@ is not whole is compiled anew.
 
 import hashlib
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -32,7 +31,7 @@ from tercet.kernel.levels import (
     cpu_instructions,
     find_compiler,
 )
-from tercet.messages import one_line
+from tercet.messages import one_line, print_note
 from tercet.storage import lock_file
 
 FAILED_FOR = 24 * 3600.0  # seconds for which a failure is believed: what was missing may have been installed
@@ -66,7 +65,7 @@ def find_or_compile(levels: Sequence[Level]) -> tuple[Level, Path]:
             reason = f"{remembered} (tried again after a day, or when {_failure_of(target)} is removed)"
             continue
         if not announced:
-            print(f"tercet: {line}", file=sys.stderr, flush=True)
+            print_note(f"tercet: {line}")
             announced = True
         try:
             with lock_file(target.with_suffix(".lock")):
@@ -80,7 +79,7 @@ def find_or_compile(levels: Sequence[Level]) -> tuple[Level, Path]:
                 with suppress(OSError):
                     _failure_of(folder / f"{_identify(failed, compiler)}.so").write_text(reason, encoding="utf-8")
     if announced:
-        print(f"tercet: no compiled kernels, PyTorch does the work: {reason}", file=sys.stderr)
+        print_note(f"tercet: no compiled kernels, PyTorch does the work: {reason}")
     raise CompilerFailed(reason)
 
 

@@ -1,13 +1,13 @@
 """A recipe, that of a run, or the one that suits data, with what the command line or a caller from Python lays over it:
 other data, another beginning, keys."""
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tercet.checkpoint.run_record import RECIPE, RECORD, check_run_links
 from tercet.config import Plain, UserError, merge, to_plain
+from tercet.messages import print_note
 from tercet.storage import DamagedFile
 from tercet.training.recipe_files import REQUIRED, change_settings, read_settings, recipe_names
 from tercet.training.recipe_of_data import is_data, suit
@@ -52,7 +52,7 @@ def recipe_with(
         suited = suit(name, target, given if isinstance(given, Mapping) else {}, pretrained=pretrained is not None)
         data, source = (None, name) if suited.kind == "pairs" else (name, None)
         if not quiet:
-            print(f"{name} is {suited.kind}: trained on as `tercet recipes {suited.recipe}` says", file=sys.stderr)
+            print_note(f"{name} is {suited.kind}: trained on as `tercet recipes {suited.recipe}` says")
         name, changes = suited.recipe, merge(suited.changes, changes)
     run = find_run(name)
     recipe = read_settings(name) if run is None else _recipe_of(run)

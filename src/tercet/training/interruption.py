@@ -6,7 +6,6 @@ queue a SLURM job again: they are not let in.
 
 import os
 import signal
-import sys
 import threading
 from types import FrameType
 from typing import Any
@@ -15,6 +14,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
 
+from tercet.messages import is_first_process, print_note
 from tercet.training.launch import RankLost
 from tercet.training.module import TrainingModule
 
@@ -48,8 +48,8 @@ class Interruption(Callback):
         if self.signal is not None and number == signal.SIGINT:
             os._exit(130)
         self.signal = number
-        if number == signal.SIGINT:
-            print("\nfinishing this step, then saving; Ctrl-C again to stop without", file=sys.stderr, flush=True)
+        if number == signal.SIGINT and is_first_process():
+            print_note("\nfinishing this step, then saving; Ctrl-C again to stop without")
 
     def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
         # One device's signal stops all of them, or the others would wait for it for ever; and all of them know it, or

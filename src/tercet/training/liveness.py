@@ -17,7 +17,6 @@ differ or be set, and a machine that slept takes no one for lost when it wakes u
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from math import ceil
@@ -29,7 +28,7 @@ import pytorch_lightning as pl
 import torch.distributed as dist
 from pytorch_lightning.callbacks import Callback
 
-from tercet.messages import shorten
+from tercet.messages import print_note, shorten
 from tercet.training.launch import RankLost
 from tercet.training.machine import describe_rank
 from tercet.training.specs import TrainingSpec
@@ -156,7 +155,7 @@ class Liveness(Callback):
 
         def end(why: str) -> None:
             # The main thread is in an exchange that it cannot be called out of.
-            print(f"tercet: error: {self._describe(why)}", file=sys.stderr, flush=True)
+            print_note(f"tercet: error: {self._describe(why)}")
             if launcher is not None:
                 launcher.kill(signal.SIGKILL)  # those of this machine that no other launcher ends
             os._exit(2)

@@ -7,13 +7,13 @@ with it when it is started again.
 """
 
 import gc
-import sys
 from collections.abc import Callable
 from math import ceil
 
 import torch
 
 from tercet.config import UserError
+from tercet.messages import print_note
 from tercet.training.planning.micro_batch import smallest_micro_batch, unit_of, with_unit
 from tercet.training.recipe import Recipe, TranslationRecipe
 from tercet.training.tasks.task import Task
@@ -54,7 +54,7 @@ class MicroBatchHalving:
         self.save(step, micro)
         if spec.world_size > 1:
             raise OutOfMemory(f"{failed}; when it is started again, the run goes on with {with_unit(micro, unit)}")
-        print(f"{failed}; from here on {with_unit(micro, unit)}", file=sys.stderr, flush=True)
+        print_note(f"{failed}; from here on {with_unit(micro, unit)}")
         task.micro = micro
 
 

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from tercet.checkpoint.metrics import read_metrics
 from tercet.config import UserError
+from tercet.messages import print_note
 from tercet.plots.text_curve import HEIGHT, terminal_curve
 from tercet.training.module import TrainingModule
 from tercet.training.step_actions import Validation
@@ -96,7 +97,7 @@ class ProgressBar:
         if self.terminal:
             self.bar.update(self.task, completed=step, figures=self.progress.figures(module))
         else:
-            print(self.progress.describe(trainer, module), file=sys.stderr, flush=True)
+            print_note(self.progress.describe(trainer, module))
 
     def _curve(self) -> str:
         try:

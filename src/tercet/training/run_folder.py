@@ -6,13 +6,13 @@ recipe.yaml  run.json  metrics.csv  loss.png  samples/  best/  last/  checkpoint
 import os
 import re
 import shutil
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tercet.checkpoint.run_record import RECIPE, RECORD, RunRecord, read_record
 from tercet.config import UserError, find_differences, to_plain
+from tercet.messages import print_note
 from tercet.storage import DamagedFile, read_manifest, report_write_errors, write_atomically
 from tercet.training.checkpoints import FOLDER, METRICS, Checkpoint, Checkpoints
 from tercet.training.pretrained import PRETRAINED_COPY
@@ -230,7 +230,7 @@ def restore_metrics(out: Path, start: Start) -> None:
     else:
         kept = start.checkpoint.metrics.read_bytes() if start.checkpoint.metrics.exists() else b""
         if not now.startswith(kept):
-            print(f"{path} was damaged or missing: it is that of step {start.step} again", file=sys.stderr, flush=True)
+            print_note(f"{path} was damaged or missing: it is that of step {start.step} again")
     if not kept:
         path.unlink(missing_ok=True)
     elif kept != now:

@@ -1,13 +1,12 @@
 """What a run says on stderr of where it goes on, and with what; and what is refused where its end is to be exact."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tercet.checkpoint.run_record import Change
 from tercet.config import UserError
-from tercet.messages import show
+from tercet.messages import print_note, show
 from tercet.training.checkpoints import Checkpoints
 from tercet.training.run_changes import describe_length, is_as_planned
 from tercet.training.run_folder import Start
@@ -67,4 +66,4 @@ def report_arithmetic(out: Path, start: Start, now: Mapping[str, str], *, exact:
 
 def log(text: str, quiet: bool) -> None:
     if not quiet:
-        print(text, file=sys.stderr, flush=True)
+        print_note(text)

@@ -4,7 +4,6 @@ Lightning calls one callback; it calls the actions one after another. Because sa
 that its step brought about, and a resumed run neither repeats nor skips any of it.
 """
 
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
 from tercet.checkpoint import Card
+from tercet.messages import print_note
 from tercet.storage import report_write_errors, write_atomically
 from tercet.training.module import TrainingModule
 from tercet.training.plan import Plan
@@ -206,12 +206,11 @@ class PlateauWarning:
         if step > module.spec.warmup_steps and step > module.total_steps / 10:
             self.warned = not now["val/loss"] < (1 - self.near) * entropy
         if self.warned:
-            print(
+            print_note(
                 f"step {step}: the validation loss {now['val/loss']:.3f} is that of counting words "
                 f"({entropy:.3f} nats): train longer, with a smaller training.optimizer.lr or more warmup_steps, and "
-                "look whether lines of the text repeat",
-                file=sys.stderr, flush=True,
-            )  # fmt: skip
+                "look whether lines of the text repeat"
+            )
 
 
 class SampleWriter:

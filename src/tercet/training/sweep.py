@@ -7,7 +7,6 @@ Each is an ordinary run in a folder of its own; a sweep that was killed goes on 
 """
 
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tercet.checkpoint.run_record import RECIPE, RECORD, read_record
 from tercet.config import Plain, UserError, find_differences, suggest, to_plain
 from tercet.data.find_sources import check_sources
+from tercet.messages import print_note
 from tercet.storage import read_sealed_json, write_sealed_json
 from tercet.training.grid import VariedKey, folder_names, grid_points
 from tercet.training.recipe import Recipe, load_recipe
@@ -165,7 +165,7 @@ def train_sweep(sweep: Sweep, *, quiet: bool = False) -> Iterator[tuple[SweepRun
             done = is_finished(run.folder)
             if not quiet:
                 words = f"{number} of {len(sweep.runs)}: {run.name}{', trained already' if done else ''}"
-                print(words, file=sys.stderr, flush=True)
+                print_note(words)
             try:
                 if not done:
                     if run.recipe.training.compile != "never":
@@ -174,7 +174,7 @@ def train_sweep(sweep: Sweep, *, quiet: bool = False) -> Iterator[tuple[SweepRun
             except RunDiverged as error:
                 diverged = error
                 if not quiet:
-                    print(f"{run.name}: {error}", file=sys.stderr, flush=True)
+                    print_note(f"{run.name}: {error}")
         yield run, diverged
 
 

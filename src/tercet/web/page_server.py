@@ -6,7 +6,6 @@ origin, neither of which a page can fake, and a question must be JSON, which no 
 
 import asyncio
 import json
-import sys
 import webbrowser
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,6 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tercet.config import UserError
 from tercet.limits import BODY_SECONDS, EXPLORER_CONNECTIONS, MAX_ERROR_CHARACTERS
 from tercet.loopback import LOOPBACK, is_loopback
+from tercet.messages import print_note
 from tercet.web.access import SECURITY_HEADERS, AllowedNames
 from tercet.web.page_files import policy, type_of
 from tercet.web.server import BoundedServer, open_socket
@@ -54,7 +54,7 @@ def serve_page(app: Starlette, listening: Any, address: str, *, browse: bool = F
         webbrowser.open(address)
 
     def note(message: str) -> None:
-        print(f"tercet: {message}", file=sys.stderr)
+        print_note(f"tercet: {message}")
 
     BoundedServer(app, note=note, grace=2, connections=EXPLORER_CONNECTIONS).run(sockets=[listening])
 

@@ -1,16 +1,17 @@
 """The server's log: a line for each request, never what was asked or the key; as text, or as JSON for programs."""
 
 import json
-import sys
 import time
 from typing import Any, TextIO
+
+from tercet.messages import print_note
 
 
 class ServerLog:
     """Args:
     quiet: no lines for requests.
     as_json: each line an object.
-    file: stderr by default.
+    file: Standard error by default; a line that cannot be written is lost.
     """
 
     def __init__(self, *, quiet: bool = False, as_json: bool = False, file: TextIO | None = None) -> None:
@@ -47,4 +48,4 @@ class ServerLog:
             line = f"{time.strftime('%H:%M:%S', time.localtime(now))} {entry}"
         else:
             line = json.dumps({"time": round(now, 3), **entry}, ensure_ascii=False)
-        print(line, file=self._file or sys.stderr, flush=True)
+        print_note(line, file=self._file)

@@ -1,0 +1,71 @@
+"""Notes and logs that cannot be written are lost, and nothing else is: failing to report is not failing to work."""
+
+import io
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tercet
+from tercet.cli.streams import _Notes
+from tercet.messages import print_note
+from tercet.serve.http.log import ServerLog
+
+FULL = Path("/dev/full")
+needs_full = pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full here")
+SOURCES = sorted(Path(tercet.__file__).parent.rglob("*.py"))
+
+
+class Interrupted(io.StringIO):
+    """A stream in the middle of a write, as a signal handler finds it."""
+
+    def write(self, _: str) -> int:
+        raise RuntimeError("reentrant call inside <_io.BufferedWriter name='<stderr>'>")
+
+
+def closed() -> io.StringIO:
+    stream = io.StringIO()
+    stream.close()
+    return stream
+
+
+@pytest.mark.parametrize("stream", [closed(), Interrupted(), None], ids=["closed", "interrupted", "missing"])
+def test_a_note_is_lost_without_an_error(
+    stream: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", stream)
+        print_note("words")
+    assert capsys.readouterr() == ("", "")
+    print_note("words", end="!")
+    assert capsys.readouterr() == ("", "words!")
+
+
+@needs_full
+@pytest.mark.parametrize("as_json", [False, True])
+def test_the_log_of_a_server_may_be_full(as_json: bool) -> None:
+    with FULL.open("wb", buffering=0) as file:
+        log = ServerLog(file=io.TextIOWrapper(file, write_through=True), as_json=as_json)
+        log.note("closing")
+        log.request("GET", "/health", 200, 0.1, model=None, prompt_tokens=0, new_tokens=0)
+
+
+@needs_full
+def test_what_libraries_write_to_standard_error_is_lost() -> None:
+    stream = _Notes(io.BufferedWriter(io.FileIO(FULL, "w")), line_buffering=True)
+    for _ in range(3):
+        assert stream.write("words\n" * 5000) == 30_000
+    stream.flush()
+    with open(os.devnull, "wb") as null:
+        os.dup2(null.fileno(), stream.fileno())  # or closing would try again
+    stream.close()
+
+
+def test_notes_have_one_writer() -> None:
+    """Everything else that writes to standard error would raise if that is full."""
+    assert len(SOURCES) > 400
+    writes = re.compile(r"file=sys\.stderr|sys\.stderr\.write")
+    assert not [path for path in SOURCES if writes.search(path.read_text(encoding="utf-8"))]

@@ -15,6 +15,7 @@ MIN_READ_BYTES = 16 * 1024  # and so much of it
 STALLED_SECONDS = 300.0  # of one step of a model, or one batch: longer, and /health says that it hangs
 MAX_BODY_BYTES = 1 << 20  # of one request; `tercet serve --max-body` says another
 MAX_BODIES_BYTES = 1 << 28  # of all requests that are read or answered at a time; more are told to come back
+MAX_FILLED_CHARACTERS = 1 << 24  # of all candidates for the masks of a request, each of them with the text around it
 MAX_ERROR_CHARACTERS = 1000  # of an error's message, which may quote the request
 EXPLORER_CONNECTIONS = 256  # a page is for one's own browser, which opens six
 MAX_LENGTH_PENALTY_POWER = 16.0  # a beam's alpha; papers use 0.6 to 2, and (10^6 tokens)^alpha must be a float64

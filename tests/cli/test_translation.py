@@ -124,6 +124,11 @@ def test_a_line_is_what_json_and_python_say(run: Path) -> None:
         model.translate("eins", search=Beam(), size=1)
 
 
+def test_a_text_of_several_lines_is_translated_line_by_line(run: Path) -> None:
+    out, _ = translated([str(run), "eins zwei drei\nvier fünf sechs\n"], "")
+    assert out.splitlines() == tercet.load(run).translate(["eins zwei drei", "vier fünf sechs"])
+
+
 def test_it_has_learnt_something(run: Path) -> None:
     assert bleu(tercet.load(run).translate(SOURCES[:40]), TARGETS[:40]) > 10
 

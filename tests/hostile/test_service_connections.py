@@ -254,6 +254,15 @@ def test_a_length_that_is_too_long_or_short(address: str) -> None:
         assert long.answer().status in (0, 400)
 
 
+def test_two_lengths_of_one_request(address: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """A proxy may go by the other one, and take the rest of the body for a request of its own."""
+    both = CHUNKED.replace(b"KIND", b"application/json").replace(b"\r\n\r\n", b"\r\nContent-Length: 5\r\n\r\n")
+    with RawConnection(address) as connection:
+        assert error(connection.send(both + b"0\r\n\r\n").answer(), 400)["code"] == "invalid_http"
+        assert connection.answer().status == 0
+    assert capfd.readouterr().err == ""
+
+
 def test_an_upgrade_is_not_made(address: str, capfd: pytest.CaptureFixture[str]) -> None:
     asked = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
     assert ask(address, asked).status == 200

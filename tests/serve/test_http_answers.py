@@ -229,6 +229,15 @@ def test_what_a_person_writes_is_text_where_it_spells_a_special_token(content: s
     assert ids[1 : ids.index(WRITER.eos_id)] == WRITER.encode(f"user: {content}")
 
 
+def test_a_message_may_have_any_character() -> None:
+    """All that have no meaning of their own, too."""
+    content = "".join(map(chr, [*range(0xE000, 0xF900), 0xF0000, 0x10FFFD]))
+    ids = ChatTemplate("{{ messages[0].content }}", WRITER).encode([{"role": "user", "content": f"{content}<eos>"}])
+    assert ids == WRITER.encode(f"{content}<eos>")
+    with pytest.raises(UserError, match=r"half a surrogate pair \(U\+D800\) at character 1; remove it"):
+        ChatTemplate(TEMPLATE, WRITER).encode([{"role": "user", "content": "a\ud800"}])
+
+
 @pytest.mark.parametrize(
     ("source", "told"),
     [
@@ -297,6 +306,21 @@ def test_translations_are_those_of_translate(asking: TestClient) -> None:
     (begun,) = translate(model, READER, ["a dog"], Beam(), prefixes=["the"])
     (told,) = asked(asking, "/translate", text="a dog", prefix="the")["answers"]
     assert told["translations"][0]["text"] == begun[0].text
+
+
+def test_a_text_of_several_lines_is_translated_line_by_line(asking: TestClient) -> None:
+    lines, body = ["the cat sat", "", "a dog ran", "the mat"], {"beam": 3, "n_best": 2}
+    alone = [asked(asking, "/translate", text=line, **body)["answers"][0] for line in lines]
+    two = asked(asking, "/translate", text=["\n".join(lines), "a dog ran"], **body)["answers"]
+    assert two[1] == alone[2]
+    assert two[0]["source"] == "\n".join(lines)
+    for rank, choice in enumerate(two[0]["translations"]):
+        parts = [answer["translations"][min(rank, len(answer["translations"]) - 1)] for answer in alone]
+        assert choice["text"] == "\n".join(part["text"] for part in parts)
+        assert choice["tokens"] == sum(part["tokens"] for part in parts)
+        assert choice["logprob"] == pytest.approx(sum(part["logprob"] for part in parts), abs=1e-4)
+        assert choice["score"] == pytest.approx(sum(part["score"] for part in parts), abs=1e-4)
+    assert len(two[0]["translations"]) == 2
 
 
 def test_masks_are_filled_as_fill_does(asking: TestClient) -> None:

@@ -241,9 +241,9 @@ def test_the_key() -> None:
     assert "a key of mine" not in repr(AccessRules(key="a key of mine"))
 
 
-@pytest.mark.parametrize("key", ["", " ", "k\u00e9", "a\nb"])
+@pytest.mark.parametrize("key", ["", " ", "k\u00e9", "a\nb", " k", "k "])
 def test_a_key_is_something_that_a_header_can_hold(key: str) -> None:
-    with pytest.raises(ValueError, match="the key must be printable ASCII, and not empty"):
+    with pytest.raises(ValueError, match="the key must be printable ASCII, not empty, and without spaces around it"):
         AccessRules(key=key)
 
 
@@ -265,6 +265,9 @@ def test_pages_of_others_may_not_read_answers_unless_it_is_said(asking: TestClie
         told = other.get("/v1/models", headers=origin)
         assert (told.status_code, told.headers["access-control-allow-origin"]) == (401, "https://a.example")
         assert other.options(COMPLETE, headers={**preflight, "Origin": "https://b.example"}).status_code == 400
+        openai = "authorization,content-type,x-stainless-arch,x-stainless-retry-count,x-stainless-timeout"
+        answer = other.options(COMPLETE, headers={**preflight, "Access-Control-Request-Headers": openai})
+        assert (answer.status_code, answer.headers["access-control-allow-headers"]) == (200, openai)
 
 
 def test_every_answer_tells_browsers_to_keep_to_it(asking: TestClient) -> None:

@@ -93,6 +93,11 @@ class MaskedText:
         return "".join(parts)
 
 
+def count_masks(tokenizer: Tokenizer, text: str) -> int:
+    """How many masks are written in a text."""
+    return len(_pattern(tokenizer).findall(text))
+
+
 def _pattern(tokenizer: Tokenizer) -> re.Pattern[str]:
     names = {*SPELLINGS, *([tokenizer.mask_token] if tokenizer.mask_token else [])}
     return re.compile("|".join(map(re.escape, sorted(names))))

@@ -20,12 +20,12 @@ from weakref import finalize
 from tercet.config import UserError
 from tercet.limits import MOST_PROMPT_BYTES, MOST_TEMPLATE_MEMORY, TEMPLATE_SECONDS
 from tercet.messages import shorten
-from tercet.tokens.library import prefixes_start_only
+from tercet.tokens.library import check_unicode, prefixes_start_only
 from tercet.tokens.tokenizer import Tokenizer
 
 MISSING = "a model with a chat template needs jinja2: pip install 'tercet[serve]'"
 WORKER = Path(__file__).with_name("template_worker.py")
-PRIVATE_USE = range(0xE000, 0xF8FF)  # characters without a meaning of their own
+MARK = "\ud800"  # half a surrogate pair, which no valid text has
 PLAIN = (
     "{% for message in messages %}{{ message['role'] }}:\n{{ message['content'] }}"
     "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{{ '\\n\\n' }}{% endfor %}"
@@ -69,8 +69,7 @@ class ChatTemplate:
         Raises:
             UserError: where the template refuses the messages, or a text cannot be encoded.
         """
-        mark = _unused_character(messages)
-        ids = self._encode(self.render(self._mark(messages, mark)), mark)
+        ids = self._encode(self.render(self._mark(messages)))
         if not ids:
             raise UserError("the chat template makes nothing of these messages; send one with some text")
         return ids
@@ -85,8 +84,7 @@ class ChatTemplate:
         Raises:
             UserError: as `encode`, and where a text does not begin with the one that a model would have gone on from.
         """
-        mark = _unused_character(messages)
-        marked = self._mark(messages, mark)
+        marked = self._mark(messages)
         ids, answers, text = list[int](), list[bool](), ""
         for number, message in enumerate(messages):
             if message["role"] != "assistant":
@@ -98,8 +96,8 @@ class ChatTemplate:
                     f"the chat template writes message {number + 1}, an answer, otherwise than a model would be asked "
                     "for it: what is learnt would never be generated; set data.chat_template to one that only adds text"
                 )
-            question = self._encode(prompt[len(text) :], mark, continued=text != "")
-            answer = self._encode(whole[len(prompt) :], mark, continued=prompt != "")
+            question = self._encode(prompt[len(text) :], continued=text != "")
+            answer = self._encode(whole[len(prompt) :], continued=prompt != "")
             ids += question + answer
             ends = [place for place, token in enumerate(answer, 1) if token in self._tokenizer.special_ids]
             learnt = 0 if message.get("weight") == "0" else ends[-1] if ends else len(answer)
@@ -119,20 +117,19 @@ class ChatTemplate:
         except ValueError as error:
             raise UserError(f"the model's chat template refuses these messages: {error}") from None
 
-    def _mark(self, messages: Sequence[Mapping[str, str]], mark: str) -> list[dict[str, str]]:
+    def _mark(self, messages: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
         return [
-            {key: self._as_text(value, mark) for key, value in message.items() if key != "weight"}
-            for message in messages
+            {key: self._as_text(value) for key, value in message.items() if key != "weight"} for message in messages
         ]
 
-    def _encode(self, text: str, mark: str, *, continued: bool = False) -> list[int]:
+    def _encode(self, text: str, *, continued: bool = False) -> list[int]:
         """The ids of `text`; if it is `continued`, it follows another part of the conversation."""
         ids = list[int]()
         for piece in self._pieces(text):
             token = self._special.get(piece)
             if token is None:
                 after_start = self._starts_only and (continued or bool(ids))
-                ids += self._tokenizer.encode_batch([piece.replace(mark, "")], continued=[after_start])[0].tolist()
+                ids += self._tokenizer.encode_batch([piece.replace(MARK, "")], continued=[after_start])[0].tolist()
             else:
                 ids.append(token)
         return ids
@@ -144,16 +141,12 @@ class ChatTemplate:
         cut = re.split(f"({'|'.join(map(re.escape, longest_first))})", text)
         return [piece for piece in cut if piece]
 
-    def _as_text(self, text: str, mark: str) -> str:
+    def _as_text(self, text: str) -> str:
         """What a person wrote, with a mark inside everything that would be read as a special token."""
+        check_unicode(text)
         for name in self._special:
-            text = text.replace(name, name[:1] + mark + name[1:])
+            text = text.replace(name, name[:1] + MARK + name[1:])
         return text
-
-
-def _unused_character(messages: Sequence[Mapping[str, str]]) -> str:
-    used = {character for message in messages for text in message.values() for character in text}
-    return next(chr(code) for code in PRIVATE_USE if chr(code) not in used)
 
 
 class _Renderer:

@@ -14,7 +14,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from tercet.limits import HEAD_SECONDS, MIN_READ_BYTES, READING_SECONDS
+from tercet.limits import HEAD_SECONDS, MAX_HEAD_BYTES, MIN_READ_BYTES, READING_SECONDS
 
 MAY_RESPOND = (h11.IDLE, h11.SEND_RESPONSE)
 
@@ -36,11 +36,24 @@ class ConnectionRoom:
     idle: dict["BoundedProtocol", None] = field(default_factory=dict)
 
 
+class StrictConnection(h11.Connection):
+    """h11's, which also rejects a request whose length is given twice: a proxy before it may go by the other one."""
+
+    def next_event(self) -> Any:
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            names = {name for name, _ in event.headers}
+            if {b"transfer-encoding", b"content-length"} <= names:
+                raise h11.RemoteProtocolError("both Transfer-Encoding and Content-Length")
+        return event
+
+
 class BoundedProtocol(H11Protocol):
     """uvicorn's, with an end to each wait; what it refuses itself has the shape of the service's errors."""
 
     def __init__(self, *args: Any, room: ConnectionRoom, **more: Any) -> None:
         super().__init__(*args, **more)
+        self.conn = StrictConnection(h11.SERVER, self.config.h11_max_incomplete_event_size or MAX_HEAD_BYTES)
         self._room = room
         self._head_timer: asyncio.TimerHandle | None = None
         self._reading_timer: asyncio.TimerHandle | None = None

@@ -54,10 +54,11 @@ def application(registry: ModelRegistry, rules: AccessRules | None = None, *, lo
     paths = ["/", "/docs", "/health", "/ready", "/metrics", "/openapi.json", "/v1/models", *get_args(Endpoint)]
     register_errors(app, paths=paths)
     app.add_middleware(Guard, rules=rules, metrics=metrics, log=log or ServerLog(quiet=True), paths=paths)
-    if rules.names.origins:  # around the guard: a browser asks for leave without the key
+    if rules.names.origins:  # around the guard: a browser asks for permission without the key
+        # Any header, since clients send their own: that of OpenAI sends x-stainless-os and nine more.
         app.add_middleware(
             CORSMiddleware, allow_origins=list(rules.names.origins), allow_methods=["GET", "POST"],
-            allow_headers=["Authorization", "Content-Type"], expose_headers=["Retry-After"],
+            allow_headers=["*"], expose_headers=["Retry-After"],
         )  # fmt: skip
     document = cache(lambda: _openapi_document(app, registry))  # once: each time it would hold up everyone for 3 ms
 

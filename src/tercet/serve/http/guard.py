@@ -47,8 +47,9 @@ class AccessRules:
     body_seconds: float = BODY_SECONDS
 
     def __post_init__(self) -> None:
-        if self.key is not None and not (self.key.isascii() and self.key.isprintable() and self.key.strip()):
-            raise ValueError("the key must be printable ASCII, and not empty")
+        key = self.key
+        if key is not None and not (key.isascii() and key.isprintable() and key == key.strip() != ""):
+            raise ValueError("the key must be printable ASCII, not empty, and without spaces around it")
         if self.max_body < 1:
             raise ValueError(f"max_body={self.max_body} must be 1 byte or more")
 

@@ -139,6 +139,8 @@ class EmbeddingsResponse(BaseModel):
 
 
 class TranslationChoice(BaseModel):
+    """A translation; of a text of several lines score, logprob and tokens are the sums over them."""
+
     text: str
     score: float
     logprob: float

@@ -1,8 +1,7 @@
 """/classify: the label, labels or number of each text, or the label of each word of it, as of `tercet classify`."""
 
-from typing import Any
-
 from fastapi import APIRouter, Request
+from starlette.responses import Response
 
 from tercet.checkpoint import Encoder
 from tercet.encoding import Classified, MultiLabelled, Regressed, Tagged
@@ -10,6 +9,7 @@ from tercet.objectives import THRESHOLD
 from tercet.serve.http.bounded_request import Route
 from tercet.serve.http.context import RequestContext
 from tercet.serve.http.errors import APIError, error_responses
+from tercet.serve.http.item_list import item_list_response
 from tercet.serve.http.requests import ClassifyRequest, as_list
 from tercet.serve.http.responses import (
     ClassifiedText,
@@ -22,11 +22,13 @@ from tercet.serve.http.responses import (
 
 Answer = Classified | MultiLabelled | Regressed | Tagged
 
+SCORE_CHARACTERS = 40  # of a label and its probability in JSON
+
 router = APIRouter(route_class=Route)
 
 
 @router.post("/classify", response_model=ClassifyResponse, responses=error_responses())
-async def classify(request: Request, body: ClassifyRequest) -> ClassifyResponse:
+async def classify(request: Request, body: ClassifyRequest) -> Response:
     """The label of each text, its labels, its number, or the label of each word of it."""
     context = RequestContext(request, body, "/classify")
     texts = as_list(body.text)
@@ -37,11 +39,16 @@ async def classify(request: Request, body: ClassifyRequest) -> ClassifyResponse:
     await context.count_text_tokens(texts)
     threshold = THRESHOLD if body.threshold is None else body.threshold
     answers: list[Answer] = await context.answer_batch("classify", texts, threshold)
-    described: list[Any] = [_describe(text, answer) for text, answer in zip(texts, answers, strict=True)]
-    return ClassifyResponse(model=context.model.name, answers=described)
+    lists = sum(len(answer.words) if isinstance(answer, Tagged) else 1 for answer in answers)  # of scores
+    labels = 1 if head is None else len(head.labels)
+    return await item_list_response(
+        ClassifyResponse(model=context.model.name, answers=[]), "answers", list(zip(texts, answers, strict=True)),
+        _describe, characters=sum(map(len, texts)) + lists * labels * SCORE_CHARACTERS,
+    )  # fmt: skip
 
 
-def _describe(text: str, answer: Answer) -> ClassifiedText | MultiLabelledText | RegressedText | TaggedText:
+def _describe(item: tuple[str, Answer]) -> ClassifiedText | MultiLabelledText | RegressedText | TaggedText:
+    text, answer = item
     match answer:
         case Classified():
             return _classified(text, answer)

@@ -4,19 +4,23 @@ import base64
 
 import numpy as np
 from fastapi import APIRouter, Request
+from starlette.responses import Response
 
 from tercet.serve.engine.batch_tasks import PoolingOptions
 from tercet.serve.http.bounded_request import Route
 from tercet.serve.http.context import RequestContext
 from tercet.serve.http.errors import APIError, error_responses
+from tercet.serve.http.item_list import item_list_response
 from tercet.serve.http.requests import EmbeddingsRequest, as_list
 from tercet.serve.http.responses import EmbeddingItem, EmbeddingsResponse, PromptUsage
+
+NUMBER_CHARACTERS = 20  # of a float32 in JSON
 
 router = APIRouter(route_class=Route)
 
 
 @router.post("/v1/embeddings", response_model=EmbeddingsResponse, responses=error_responses())
-async def embeddings(request: Request, body: EmbeddingsRequest) -> EmbeddingsResponse:
+async def embeddings(request: Request, body: EmbeddingsRequest) -> Response:
     """A vector for each text, by an encoder."""
     context = RequestContext(request, body, "/v1/embeddings")
     width = context.model.trained.model.embedding.weight.shape[1]
@@ -30,12 +34,16 @@ async def embeddings(request: Request, body: EmbeddingsRequest) -> EmbeddingsRes
     tokens = sum(map(len, rows))
     context.count_prompt_tokens(tokens)
     packed = body.encoding_format == "base64"
-    data = [
-        EmbeddingItem(index=index, embedding=_as_base64(vector) if packed else vector.tolist())
-        for index, vector in enumerate(vectors)
-    ]
+
+    def describe(item: tuple[int, np.ndarray]) -> EmbeddingItem:
+        index, vector = item
+        return EmbeddingItem(index=index, embedding=_as_base64(vector) if packed else vector.tolist())
+
     usage = PromptUsage(prompt_tokens=tokens, total_tokens=tokens)
-    return EmbeddingsResponse(data=data, model=context.model.name, usage=usage)
+    answer = EmbeddingsResponse(data=[], model=context.model.name, usage=usage)
+    return await item_list_response(
+        answer, "data", list(enumerate(vectors)), describe, characters=len(vectors) * width * NUMBER_CHARACTERS
+    )
 
 
 def _encode_texts(context: RequestContext, body: EmbeddingsRequest) -> list[tuple[int, ...]]:

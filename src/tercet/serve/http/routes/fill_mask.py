@@ -1,25 +1,57 @@
-"""/fill-mask: for each mask in a text what may stand there, as of `tercet fill`."""
+"""/fill-mask: candidates for each mask in a text, as of `tercet fill`."""
+
+from collections.abc import Sequence
 
 from fastapi import APIRouter, Request
+from starlette.responses import Response
 
 from tercet.encoding import Filled
+from tercet.encoding.fill import TOP
+from tercet.encoding.masked_text import count_masks
+from tercet.limits import MAX_FILLED_CHARACTERS
 from tercet.serve.engine.batch_tasks import FillOptions
 from tercet.serve.http.bounded_request import Route
 from tercet.serve.http.context import RequestContext
-from tercet.serve.http.errors import error_responses
+from tercet.serve.http.errors import APIError, error_responses
+from tercet.serve.http.item_list import item_list_response
 from tercet.serve.http.requests import FillRequest, as_list
 from tercet.serve.http.responses import FilledText, FillResponse
+from tercet.tokens import Tokenizer
+
+FIELD_CHARACTERS = 256  # of a candidate's word, ids and probability, with the time that they take
 
 router = APIRouter(route_class=Route)
 
 
 @router.post("/fill-mask", response_model=FillResponse, responses=error_responses())
-async def fill(request: Request, body: FillRequest) -> FillResponse:
-    """For each mask in a text what may stand there, likeliest first."""
+async def fill(request: Request, body: FillRequest) -> Response:
+    """Candidates for each mask in a text, likeliest first."""
     context = RequestContext(request, body, "/fill-mask")
     texts = as_list(body.text)
     await context.count_text_tokens(texts)
+    characters = _count_characters(context.model.trained.tokenizer, texts, body)
     options = FillOptions(top=body.top, only=None if body.only is None else tuple(body.only))
     filled: list[Filled] = await context.answer_batch("fill", texts, options)
-    answers = [FilledText.model_validate(text, from_attributes=True) for text in filled]
-    return FillResponse(model=context.model.name, answers=answers)
+    return await item_list_response(
+        FillResponse(model=context.model.name, answers=[]), "answers", filled, _describe, characters=characters
+    )
+
+
+def _describe(filled: Filled) -> FilledText:
+    return FilledText.model_validate(filled, from_attributes=True)
+
+
+def _count_characters(tokenizer: Tokenizer, texts: Sequence[str], body: FillRequest) -> int:
+    """Approximate length of the answer. Raises APIError if that is more than one request may ask for."""
+    each = len(body.only) if body.only is not None else body.top or TOP
+    masks = [count_masks(tokenizer, text) for text in texts]
+    characters = sum(each * count * (len(text) + FIELD_CHARACTERS) for count, text in zip(masks, texts, strict=True))
+    if characters > MAX_FILLED_CHARACTERS:
+        raise APIError(
+            400,
+            f"{each * sum(masks):,} candidates, each with its text, are some {characters / 1e6:,.0f} million "
+            f"characters; one request may ask for {MAX_FILLED_CHARACTERS / 1e6:.0f} million: ask for fewer candidates, "
+            "or send fewer masks at once",
+            param="only" if body.only is not None else "top",
+        )
+    return characters

@@ -9,7 +9,7 @@ from tercet.serve.engine.batch_tasks import TranslationItem
 from tercet.serve.http.bounded_request import Route
 from tercet.serve.http.context import RequestContext
 from tercet.serve.http.errors import APIError, error_responses
-from tercet.serve.http.requests import TranslateRequest, as_list
+from tercet.serve.http.requests import MAX_TEXTS_READ, TranslateRequest, as_list
 from tercet.serve.http.responses import TranslatedText, TranslateResponse, TranslationChoice
 
 BEAM_FIELDS = {"beam": "size", "n_best": "n_best", "length_penalty": "length_penalty", "alpha": "alpha"}
@@ -20,15 +20,20 @@ router = APIRouter(route_class=Route)
 
 @router.post("/translate", response_model=TranslateResponse, responses=error_responses())
 async def translate(request: Request, body: TranslateRequest) -> TranslateResponse:
-    """The translations of each text, best first."""
+    """The translations of each text, best first. A text of several lines is translated line by line."""
     context = RequestContext(request, body, "/translate")
     search = _search(body)
-    texts = as_list(body.text)
-    await context.count_text_tokens(texts)
-    items = [TranslationItem(text=text, prefix=body.prefix) for text in texts]
+    texts = [str(text).strip().split("\n") for text in as_list(body.text)]
+    lines = [line for text in texts for line in text]
+    if len(lines) > MAX_TEXTS_READ:
+        raise APIError(400, f"text has {len(lines):,} lines; send at most {MAX_TEXTS_READ:,} at once", param="text")
+    await context.count_text_tokens(lines)
+    items = [TranslationItem(text=line, prefix=body.prefix) for line in lines]
     answers: list[list[Translation]] = await context.answer_batch("translate", items, search)
     context.count_new_tokens(sum(len(hypothesis.ids) for hypotheses in answers for hypothesis in hypotheses))
-    return TranslateResponse(model=context.model.name, answers=[_translated(hypotheses) for hypotheses in answers])
+    in_order = iter(answers)
+    translated = [_translated([next(in_order) for _ in text]) for text in texts]
+    return TranslateResponse(model=context.model.name, answers=translated)
 
 
 def _search(body: TranslateRequest) -> Beam | Sampling:
@@ -49,13 +54,20 @@ def _search(body: TranslateRequest) -> Beam | Sampling:
         raise APIError(400, str(error).replace("size=", "beam="), param="beam") from None
 
 
-def _translated(hypotheses: Sequence[Translation]) -> TranslatedText:
-    translations = [
-        TranslationChoice(
-            text=hypothesis.text, score=hypothesis.score, logprob=hypothesis.logprob, tokens=len(hypothesis.ids),
-            finish=hypothesis.finish,
-        )
-        for hypothesis in hypotheses
-    ]  # fmt: skip
-    best = hypotheses[0]
-    return TranslatedText(source=best.source, truncated=best.truncated, translations=translations)
+def _translated(lines: Sequence[Sequence[Translation]]) -> TranslatedText:
+    """The translations of a text, from those of each of its lines: the best of all, then the second best of all."""
+    ranks = max(map(len, lines))  # an empty line has but one
+    choices = [[hypotheses[min(rank, len(hypotheses) - 1)] for hypotheses in lines] for rank in range(ranks)]
+    best = choices[0]
+    return TranslatedText(
+        source="\n".join(line.source for line in best), truncated=any(line.truncated for line in best),
+        translations=list(map(_join, choices)),
+    )  # fmt: skip
+
+
+def _join(lines: Sequence[Translation]) -> TranslationChoice:
+    return TranslationChoice(
+        text="\n".join(line.text for line in lines), score=sum(line.score for line in lines),
+        logprob=sum(line.logprob for line in lines), tokens=sum(len(line.ids) for line in lines),
+        finish="length" if any(line.finish == "length" for line in lines) else "eos",
+    )  # fmt: skip

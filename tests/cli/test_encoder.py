@@ -341,3 +341,18 @@ def test_real_sentences_have_the_published_cosines(tmp_path: Path, capsys: pytes
     with np.load(output) as arrays:
         cosines = arrays["vectors"] @ arrays["vectors"].T
     np.testing.assert_allclose([cosines[0, 1], cosines[0, 2], cosines[1, 2]], [0.6660, 0.1046, 0.1411], atol=5e-5)
+
+
+@pytest.mark.parametrize("name", ["in.fa", "in.fq"])
+def test_sequences_are_read_as_records(
+    runs: dict[str, str], name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, out = tmp_path / name, tmp_path / "out.jsonl"
+    path.write_text(
+        ">r1 a\nthe\ncat\n>r2\nmat\n" if name == "in.fa" else "@r1 a\nthecat\n+\n!!!!!!\n@r2\nmat\n+\n!!!\n"
+    )
+    said(["embed", runs["bert"], "--input", str(path), "--output", str(out)], capsys)
+    found = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(one["id"], one["text"]) for one in found] == [("r1", "thecat"), ("r2", "mat")]
+    lines, _ = said(["classify", runs["texts"], "--input", str(path), "--json"], capsys)
+    assert [json.loads(line)["text"] for line in lines] == ["thecat", "mat"]

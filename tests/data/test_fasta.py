@@ -1,6 +1,7 @@
 """Sequences are read exactly, in pieces that no k-mer notices, and what is no whole record is told with its line."""
 
 import gzip
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -11,16 +12,16 @@ from hypothesis import strategies as st
 from tercet.config import UserError
 from tercet.data import TextSpec, fasta, prepare
 from tercet.data.datasets import find_documents
-from tercet.data.fasta import read_fasta, read_fastq
-from tercet.tokens import Characters, KMers
+from tercet.data.fasta import SequencePiece, read_fasta, read_fastq
+from tercet.tokens import Characters, KMers, WordPiece
 
-Read = Callable[[Iterable[str], str], Iterator[tuple[str, bool]]]
+Read = Callable[[Iterable[str], str], Iterator[SequencePiece]]
 SEQUENCES = st.lists(st.text("ACGTNacgt*-", min_size=1, max_size=60), min_size=1, max_size=5)
 
 
 def records(read: Read, text: str) -> list[str]:
     found, record = list[str](), ""
-    for piece, last in read(text.split("\n"), "a.fa"):
+    for piece, last, _ in read(text.split("\n"), "a.fa"):
         assert piece
         record += piece
         if last:
@@ -91,6 +92,32 @@ def test_every_ending(name: str, tmp_path: Path) -> None:
         assert [piece.text for piece in find_documents(source).pieces()] == ["acgN"]
         assert [piece.text for piece in find_documents(source, sequence_case="upper").pieces()] == ["ACGN"]
         assert find_documents(source).size() is None
+
+
+def test_a_letter_that_the_tokenizer_lacks_names_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "a.fa"
+    for sequence, words in {
+        "acgt": "'a' (U+0061), 'c' (U+0063), 'g' (U+0067), 't' (U+0074); write it in capitals (of sequences: "
+        "data.sequence_case: upper), or set byte_fallback: true",
+        "ACNT": "'N' (U+004E); set byte_fallback: true",
+    }.items():
+        path.write_text(f">chr1 first\nACGT\n>chr2 second\n{sequence}\n>chr3\nACGT\n")
+        with pytest.raises(UserError, match=re.escape(f"a.fa, record 'chr2': the vocabulary has no {words}")):
+            prepare(TextSpec(source=str(path), tokenizer=Characters(alphabet="ACGT")))
+    path.write_text(">chr1\nacgt\n")
+    prepare(TextSpec(source=str(path), tokenizer=Characters(alphabet="ACGT"), sequence_case="upper"))
+
+
+def test_a_tokenizer_that_knows_nothing_of_a_text_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sequence is one word, and WordPiece has one token for all words of more than 100 characters."""
+    monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "a.fa"
+    path.write_text("".join(f">r{n}\n{'ACGT' * (30 + n)}\n" for n in range(20)))
+    with pytest.raises(
+        UserError, match=r"20 of 20 texts are one unknown.*\(wordpiece\).*set data\.tokenizer\.kind to kmers"
+    ):
+        prepare(TextSpec(source=str(path), tokenizer=WordPiece(vocab_size=100)))
 
 
 def test_no_record_is_an_empty_file(tmp_path: Path) -> None:

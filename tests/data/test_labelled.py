@@ -25,7 +25,7 @@ from tercet.data import (
     prepare_labelled,
 )
 from tercet.data import cache as cache_module
-from tercet.tokens import BPE, GPT2, Characters, Tokenizer, Unigram, WordPiece, Words
+from tercet.tokens import BPE, GPT2, Characters, KMers, Tokenizer, Unigram, WordPiece, Words
 
 SMALL = BPE(vocab_size=300)
 TEXTS = [(f"text {number} with {number % 7} ü🙂", "odd" if number % 2 else "even") for number in range(53)]
@@ -278,3 +278,20 @@ def test_settings_come_back_from_plain_data() -> None:
     assert LabelsSpec(source="a.csv").tokenizer == WordPiece()
     with pytest.raises(ValueError, match="gpt2 has no pad"):
         LabelsSpec(source="a.csv", tokenizer=GPT2())
+
+
+def test_sequences_that_are_one_unknown_word_each_are_rejected(tmp_path: Path) -> None:
+    path = tmp_path / "dna.csv"
+    rows = [(f"{'ACGT' * (20 + n)}{'ACGT'[n % 4]}", ("promoter", "other")[n % 2]) for n in range(40)]
+    path.write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in rows))
+    with pytest.raises(UserError, match=r"35 of 40 texts are one unknown token each.*\(wordpiece\)"):
+        prepare_labelled(LabelsSpec(source=str(path), tokenizer=WordPiece(vocab_size=100)))
+    corpus = prepare_labelled(LabelsSpec(source=str(path), tokenizer=KMers(k=3)))
+    assert len(corpus.train) + len(corpus.validation) == 40
+
+
+def test_a_letter_that_the_tokenizer_lacks_names_its_text(tmp_path: Path) -> None:
+    rows = [("ACGT" * n, "ab"[n % 2]) for n in range(1, 40)]
+    spec = file(tmp_path, [*rows, ("ACNT", "a")], tokenizer=Characters(alphabet="ACGT"))
+    with pytest.raises(UserError, match=r"a\.jsonl, (train|validation) text \d+: the vocabulary has no 'N'"):
+        prepare_labelled(spec)

@@ -18,6 +18,8 @@ from tercet.data.cache import chunk_items, id_dtype
 from tercet.data.id_files import IdFile
 from tercet.data.sources import DocumentSource, TextPiece
 from tercet.data.splitting import hash_bytes
+from tercet.data.unknown_text import check_known, encode_located, is_unknown
+from tercet.messages import shorten
 from tercet.tokens import Tokenizer
 from tercet.tokens.sequences import beyond_error
 
@@ -63,22 +65,29 @@ class EncodedSource(NamedTuple):
 
 
 def encode_source(source: DocumentSource | IdFile, tokenizer: Tokenizer, path: Path, bar: Progress) -> EncodedSource:
-    """Write the ids of all documents."""
+    """Write the ids of all documents.
+
+    Raises:
+        UserError: If a text cannot be read or encoded, or most texts are one unknown token each.
+    """
     is_text = not isinstance(source, IdFile)
     task = bar.add_task(
         f"{'tokenising' if is_text else 'reading'} {source.name}", total=source.size() if is_text else None
     )
-    text_hashes, pieces = array("Q"), list[int]()
+    text_hashes, pieces, unknown, total = array("Q"), list[int](), 0, 0
     with path.open("wb") as file:
         written = DocumentWriter(file, tokenizer)
         for piece in encode_pieces(source, tokenizer):
             written.write(piece.ids, piece.n_bytes)
             pieces.append(piece.text_hash)
+            unknown, total = unknown + is_unknown(tokenizer, piece.ids), total + 1
             bar.advance(task, piece.n_bytes if is_text else piece.ids.nbytes)
             if piece.last:
                 written.end()
                 text_hashes.append(hash_bytes(array("Q", pieces).tobytes()))
                 pieces.clear()
+    if is_text:
+        check_known(source.name, tokenizer, unknown, total)
     return EncodedSource(
         starts=np.array(written.ends[:-1], dtype=np.int64),
         sizes=np.array(written.sizes, dtype=np.int64),
@@ -103,23 +112,28 @@ def encode_pieces(
         return
     pieces = _cut_exactly(source.pieces(), tokenizer, skip)
     for chunk in chunk_items(pieces, lambda piece: len(piece.text), characters):
-        texts, continued = [piece.text for piece in chunk], [piece.continues for piece in chunk]
-        for piece, ids in zip(chunk, tokenizer.encode_batch(texts, continued=continued), strict=True):
+        encoded = encode_located(
+            tokenizer, [piece.text for piece in chunk],
+            (f"{source.name}, {piece.document}" for piece in chunk),
+            continued=[piece.continues for piece in chunk],
+        )  # fmt: skip
+        for piece, ids in zip(chunk, encoded, strict=True):
             text = piece.text.encode()
             yield EncodedPiece(ids, len(text), piece.last, hash_bytes(text))
 
 
 class _Part(NamedTuple):
-    """A part of a document, which `continues` another part or begins the document."""
+    """A part of a document, which `continues` another part or begins the document; `document` names that."""
 
     text: str
     last: bool
     continues: bool
+    document: str
 
 
 def _cut_exactly(pieces: Iterator[TextPiece], tokenizer: Tokenizer, skip: int) -> Iterator[_Part]:
     """The pieces from number `skip` on, cut where the tokenizer joins nothing: at their ends, or soon before."""
-    before = None  # the previous piece, and how much of it goes to this one
+    before, document = None, 1  # the previous piece, and how much of it goes to this one
     for number, (piece, following) in enumerate(pairwise(chain(pieces, [None]))):
         assert piece is not None
         carried, continues = before or ("", False)
@@ -128,7 +142,9 @@ def _cut_exactly(pieces: Iterator[TextPiece], tokenizer: Tokenizer, skip: int) -
             end = _find_exact_cut(piece.text, following.text, tokenizer)
         before = None if piece.last else (piece.text[end:], True)
         if number >= skip:
-            yield _Part(carried + piece.text[:end], piece.last, continues)
+            named = f"record {shorten(repr(piece.record), 80)}" if piece.record else f"document {document:,}"
+            yield _Part(carried + piece.text[:end], piece.last, continues, named)
+        document += piece.last
 
 
 def _find_exact_cut(text: str, following: str, tokenizer: Tokenizer) -> int:

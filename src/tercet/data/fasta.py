@@ -1,4 +1,4 @@
-"""FASTA and FASTQ: nucleotides and proteins, a record a document, its lines joined and its name left out.
+"""FASTA and FASTQ: nucleotides and proteins, a record a document, its lines joined. Its name is no part of the text.
 
 A long sequence comes in pieces whose length every k up to 10 divides, so that k-mers are the same wherever it is cut.
 A FASTQ record is four lines, as every sequencer writes it; the qualities are checked for their number and dropped.
@@ -6,7 +6,7 @@ A FASTQ record is four lines, as every sequencer writes it; the qualities are ch
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from tercet.config import UserError
 from tercet.messages import shorten
@@ -20,24 +20,32 @@ _NO_LETTER = re.compile(r"[^A-Za-z*.\-]")  # IUPAC's letters in either case, a s
 _NO_QUALITY = re.compile(r"[^!-~]")
 
 
-def sequence_reader(suffix: str) -> Callable[[Iterable[str], str], Iterator[tuple[str, bool]]] | None:
-    """What reads a file with this ending: from its lines and its name to pieces, and whether each ends a record."""
+class SequencePiece(NamedTuple):
+    """A part of a record's sequence, `last` if the record ends with it; `record` is the first word of its header."""
+
+    text: str
+    last: bool
+    record: str
+
+
+def sequence_reader(suffix: str) -> Callable[[Iterable[str], str], Iterator[SequencePiece]] | None:
+    """The reader of files with this ending, from the lines and the name of a file; None for other files."""
     return read_fasta if suffix in FASTA else read_fastq if suffix in FASTQ else None
 
 
-def read_fasta(lines: Iterable[str], name: str) -> Iterator[tuple[str, bool]]:
+def read_fasta(lines: Iterable[str], name: str) -> Iterator[SequencePiece]:
     """The sequences, piece by piece.
 
     Raises:
         UserError: where a line stands before the first `>`, a record has no sequence, or one has no letter in it.
     """
-    header, parts, length = 0, list[str](), 0
+    header, record, parts, length = 0, "", list[str](), 0
     for number, line in enumerate(lines, 1):
         text = line.strip()
         if text.startswith(">"):
             if header:
-                yield _last(parts, header, name), True
-            header, parts, length = number, [], 0
+                yield SequencePiece(_last(parts, header, name), True, record)
+            header, record, parts, length = number, _record_name(text), [], 0
         elif not header and text:
             raise UserError(f"{name} line {number}: a FASTA file begins with a line > and a name; put one there")
         elif text:
@@ -46,14 +54,14 @@ def read_fasta(lines: Iterable[str], name: str) -> Iterator[tuple[str, bool]]:
             length += len(text)
             if length > PIECE:
                 whole = "".join(parts)
-                yield from ((piece, False) for piece in _cut(whole)[:-1])
+                yield from (SequencePiece(piece, False, record) for piece in _cut(whole)[:-1])
                 parts = _cut(whole)[-1:]
                 length = len(parts[0])
     if header:
-        yield _last(parts, header, name), True
+        yield SequencePiece(_last(parts, header, name), True, record)
 
 
-def read_fastq(lines: Iterable[str], name: str) -> Iterator[tuple[str, bool]]:
+def read_fastq(lines: Iterable[str], name: str) -> Iterator[SequencePiece]:
     """The reads that have a letter, piece by piece.
 
     Raises:
@@ -81,7 +89,12 @@ def read_fastq(lines: Iterable[str], name: str) -> Iterator[tuple[str, bool]]:
             )
         if sequence:
             pieces = _cut(sequence)
-            yield from ((piece, number == len(pieces)) for number, piece in enumerate(pieces, 1))
+            record = _record_name(header)
+            yield from (SequencePiece(piece, number == len(pieces), record) for number, piece in enumerate(pieces, 1))
+
+
+def _record_name(header: str) -> str:
+    return (header[1:].split() or [""])[0]
 
 
 def _cut(text: str) -> list[str]:

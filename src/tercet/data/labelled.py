@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,7 @@ from tercet.data.labels import Example, LabelSource, Over, no_text_error, read_e
 from tercet.data.specs import HeldOutLabels, LabelsSpec
 from tercet.data.targets import IGNORED, TargetScale, label_dtype, label_indicators, map_labels
 from tercet.data.text_split import TextSplit, check_special_tokens
+from tercet.data.unknown_text import check_known, encode_located, is_unknown
 from tercet.data.word_pieces import encode_words
 from tercet.spec import ProblemType
 from tercet.tokens import BPE, Characters, Fields, KMers, PlainIds, Tokenizer, Unigram, Words
@@ -296,13 +298,14 @@ class _LabelSplit(TextSplit[LabelSource, Example]):
 def _write(folder: Path, split: _LabelSplit, tokenizer: Tokenizer, bar: Progress) -> None:
     task = bar.add_task("tokenising labelled texts", total=split.size)
     numbers = {label: number for number, label in enumerate(split.labels)}
-    lost = 0
+    lost = unknown = total = 0
     for part in ("train", "validation"):
         ends, label_ends, written = array("q", [0]), array("q", [0]), 0
         with (folder / f"{part}_ids.bin").open("wb") as ids_file, (folder / f"{part}_labels.bin").open("wb") as labels:
             for examples in chunk_items(split.items(part), lambda example: len(example.text)):
                 if split.spec.over == "texts":
-                    encoded = tokenizer.encode_batch([example.text for example in examples])
+                    places = (f"{split.spec.source}, {part} text {number:,}" for number in count(len(ends)))
+                    encoded = encode_located(tokenizer, [example.text for example in examples], places)
                     labels_of_chunk = _labels_of_texts(split.spec.problem_type, examples, numbers)
                 else:
                     words = encode_words(tokenizer, [example.texts for example in examples])
@@ -315,12 +318,15 @@ def _write(folder: Path, split: _LabelSplit, tokenizer: Tokenizer, bar: Progress
                 labels.write(labels_of_chunk.tobytes())
                 for ids, example in zip(encoded, examples, strict=True):
                     written += len(ids)
+                    unknown += is_unknown(tokenizer, ids)
                     ends.append(written)
                     label_ends.append(label_ends[-1] + len(example.labels))
                 bar.advance(task, sum(len(example.text.encode()) for example in examples))
+        total += len(ends) - 1
         np.save(folder / f"{part}_starts.npy", np.array(ends, dtype=np.int64), allow_pickle=False)
         if split.spec.problem_type == "multi_label_classification":
             np.save(folder / f"{part}_label_starts.npy", np.array(label_ends, dtype=np.int64), allow_pickle=False)
+    check_known(split.spec.source, tokenizer, unknown, total)
     tokenizer_meta = {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "hash": tokenizer.hash}
     write_meta(
         folder,

@@ -33,6 +33,7 @@ from tercet.data.pair_datasets import PAIR_DATASETS, Part, find_pairs, languages
 from tercet.data.pairs import Pair, PairSource, no_text_error, read_pairs
 from tercet.data.specs import HeldOutPairs, PairsSpec
 from tercet.data.text_split import Side, TextSplit, check_special_tokens
+from tercet.data.unknown_text import encode_located
 from tercet.tokens import GPT2, Tokenizer, TokenizerFile, TokenizerSpec, WordPiece
 
 
@@ -212,7 +213,7 @@ def _encode(folder: Path, side: Side, pairs: Iterator[Pair], *tokenizers: Tokeni
         starts.write_bytes(np.zeros(1, dtype=np.int64).tobytes())
     for chunk in chunk_items(pairs, lambda pair: len(pair[0]) + len(pair[1])):
         for half, (tokenizer, (ids_path, starts_path)) in enumerate(zip(tokenizers, paths, strict=True)):
-            encoded = tokenizer.encode_batch([pair[half] for pair in chunk])
+            encoded = encode_located(tokenizer, [pair[half] for pair in chunk])
             bos = np.array([] if half else tokenizer.opening, dtype=np.uint32)
             eos = np.array([tokenizer.eos_id], dtype=np.uint32)
             ids = np.concatenate([part for sentence in encoded for part in (bos, sentence, eos)])

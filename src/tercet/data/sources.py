@@ -56,10 +56,16 @@ _LAST_OF_RUN = re.compile(r"(?=\n\S)")  # good for GPT-2's split too, where a te
 
 
 class TextPiece(NamedTuple):
-    """A part of a document, empty only where `all_pieces` says so; `last` where the document ends with it."""
+    """A part of a document, empty only where `all_pieces` says so.
+
+    Attributes:
+        last: Whether the document ends with it.
+        record: The document's name in its file, for a sequence; empty if it has none.
+    """
 
     text: str
     last: bool
+    record: str = ""
 
 
 class DocumentSource(Protocol):
@@ -194,8 +200,8 @@ class DocumentFiles:
         """As `pieces`, with a piece without text for each empty document; it may be that there is nothing at all."""
         for path in self.files():
             if read_sequences := fasta.sequence_reader(uncompressed_suffix(path)):
-                for text, last in read_sequences(read_lines(path, self.encoding, self.errors), str(path)):
-                    yield TextPiece(text.upper() if self.sequence_case == "upper" else text, last)
+                for text, last, record in read_sequences(read_lines(path, self.encoding, self.errors), str(path)):
+                    yield TextPiece(text.upper() if self.sequence_case == "upper" else text, last, record)
                 continue
             for document in self._documents(path):
                 piece = None

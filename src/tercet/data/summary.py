@@ -206,7 +206,7 @@ def _look_at_text(spec: TextSpec, source: DocumentSource) -> DataSummary:
         )
         pieces, hint, left_out = source.all_pieces(), source.looks_like_lines(), dict(source.left_out())
     hashed, has_text = hashlib.blake2b(digest_size=8), False
-    for text, last in pieces:
+    for text, last, _ in pieces:
         hashed.update(text.encode())
         has_text = has_text or not (text.isspace() or not text)
         texts.push(text, last=last)

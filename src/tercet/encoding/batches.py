@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tercet.config import UserError
 from tercet.data.batching import BATCH_TOKENS, map_by_length
+from tercet.data.unknown_text import encode_located
 from tercet.models import EncoderOnly
 from tercet.models.inference import inference_mode
 from tercet.objectives import pad_rows
@@ -60,7 +61,7 @@ def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], *, max_len: int) ->
     Raises:
         UserError: where the tokenizer has no bos or eos, or a text cannot be encoded.
     """
-    return frame_rows(tokenizer, [ids.tolist() for ids in tokenizer.encode_batch(texts)], max_len=max_len)
+    return frame_rows(tokenizer, [ids.tolist() for ids in encode_located(tokenizer, texts)], max_len=max_len)
 
 
 def frame_rows(tokenizer: Tokenizer, texts: Sequence[list[int]], *, max_len: int) -> Encoded:

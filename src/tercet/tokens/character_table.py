@@ -27,7 +27,7 @@ class CharacterTable:
         if not unknown.any():
             return ids.astype(np.uint32)
         if self._bytes is None:
-            raise _unknown_error(sorted({chr(code) for code in codes[unknown]}))
+            raise self._unknown_error(sorted({chr(code) for code in codes[unknown]}))
         n_bytes = 1 + (codes >= 0x80) + (codes >= 0x800) + (codes >= 0x10000)  # of each character in UTF-8
         repeats = np.where(unknown, n_bytes, 1)
         values = np.frombuffer(codes[unknown].tobytes().decode("utf-32-le").encode(), dtype=np.uint8)
@@ -35,10 +35,13 @@ class CharacterTable:
         ids[np.repeat(unknown, repeats)] = self._bytes[values]
         return ids.astype(np.uint32)
 
+    def _unknown_error(self, characters: Sequence[str]) -> UserError:
+        named = ", ".join(f"{character!r} (U+{ord(character):04X})" for character in characters[:5])
+        more = f" and {len(characters) - 5} more" if len(characters) > 5 else ""
+        remedy = "set byte_fallback: true, or use the kind bpe, and train again"
+        if all(character.upper() != character and self._has(character.upper()) for character in characters):
+            remedy = f"write it in capitals (of sequences: data.sequence_case: upper), or {remedy}"
+        return UserError(f"the vocabulary has no {named}{more}; {remedy}")
 
-def _unknown_error(characters: Sequence[str]) -> UserError:
-    named = ", ".join(f"{character!r} (U+{ord(character):04X})" for character in characters[:5])
-    more = f" and {len(characters) - 5} more" if len(characters) > 5 else ""
-    return UserError(
-        f"the vocabulary has no {named}{more}; set byte_fallback: true, or use the kind bpe, and train again"
-    )
+    def _has(self, character: str) -> bool:
+        return len(character) == 1 and ord(character) < len(self._ids) and bool(self._ids[ord(character)] >= 0)

@@ -1,6 +1,6 @@
 """Data in a recipe's place, as in `tercet train mytext.txt`: which packaged recipe suits it, by its beginning."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -73,26 +73,32 @@ def suit(source: str, target: str | None, given: Mapping[str, Any], *, pretraine
             changes: Plain = {"data": {"tokenizer": {"vocab_size": 4000}}, "task": {"validation_sentences": 200}}
             found = Suited("pairs", "numbers", changes)
         case LabelsSpec():
-            changes = {"data": {"problem_type": spec.problem_type, "over": spec.over}}
+            from tercet.data.label_datasets import find_labels
+
+            texts = (example.text for example in find_labels(spec).examples())
+            changes = {"data": {"problem_type": spec.problem_type, "over": spec.over, **_tokenizer_for(texts)}}
             found = Suited("labelled texts", BY_PROBLEM[spec.problem_type], changes)
         case ConversationsSpec():
             found = Suited("conversations", "finetune-chat", {})
         case _:
-            by_character = {"data": {"tokenizer": {"kind": "characters"}}} if _has_small_alphabet(spec) else {}
-            found = Suited("text", "demo", {"task": {"sample_prompt": None}, **by_character})
+            from tercet.data.files import find_path
+            from tercet.data.sources import DocumentFiles
+
+            path = find_path(spec.source)
+            files = DocumentFiles(root=path, encoding=spec.encoding, text_field=spec.text_field)
+            by_character = _tokenizer_for(piece.text for piece in files.pieces())
+            changes = {"task": {"sample_prompt": None}, **({"data": by_character} if by_character else {})}
+            found = Suited("text", "demo", changes)
     return found._replace(recipe=f"finetune-{FINETUNING[found.kind]}", changes={}) if pretrained else found
 
 
-def _has_small_alphabet(spec: Any) -> bool:
-    """Whether a text is of few characters and without spaces, as DNA is: of these the characters are the tokens."""
-    from tercet.data.files import find_path
-    from tercet.data.sources import DocumentFiles
-
+def _tokenizer_for(texts: Iterable[str]) -> Plain:
+    """The keys of `data` by which the characters are the tokens, if texts of few characters have no spaces, as DNA."""
     characters, length = set[str](), 0
-    files = DocumentFiles(root=find_path(spec.source), encoding=spec.encoding, text_field=spec.text_field)
-    for piece in files.pieces():
-        characters.update(piece.text)
-        length += len(piece.text)
+    for text in texts:
+        characters.update(text)
+        length += len(text)
         if length >= LOOKED_AT or len(characters) > SMALL_ALPHABET:
             break
-    return len(characters) <= SMALL_ALPHABET and characters.isdisjoint(" \t")
+    is_sequence = len(characters) <= SMALL_ALPHABET and characters.isdisjoint(" \t")
+    return {"tokenizer": {"kind": "characters"}} if is_sequence else {}

@@ -1,17 +1,21 @@
 """What a logger lacks is reported in one line before any data is read."""
 
+import errno
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from pytorch_lightning.loggers import Logger
 from tiny_runs import tiny_recipe
 
 from tercet.config import UserError
 from tercet.training import train
 from tercet.training.loggers import check_loggers, make_loggers
 from tercet.training.specs import LoggingSpec
+from tercet.training.tracker import Tracker
 
 
 @pytest.mark.parametrize(("name", "value", "without"), [("wandb", "offline", "none"), ("tensorboard", True, "false")])
@@ -41,6 +45,41 @@ def test_writing_online_needs_a_key(mode: Any, has_key: bool, monkeypatch: pytes
             check_loggers(LoggingSpec(wandb=mode))
     else:
         check_loggers(LoggingSpec(wandb=mode))
+
+
+def test_a_key_that_is_none_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def login(*, prompt: bool) -> None:
+        raise ValueError("API key must have 40+ characters, has 3.\nand a long explanation")
+
+    wandb = ModuleType("wandb")
+    wandb.__dict__["login"] = login
+    wandb.__spec__ = object()  # type: ignore[assignment]
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    with pytest.raises(UserError, match=r"^W&B: API key must have 40\+ characters, has 3\.; try again, or --set"):
+        check_loggers(LoggingSpec(wandb="online"))
+
+
+def test_a_tracker_that_fails_later_costs_its_figures_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    calls = list[int | None]()
+
+    class Failing(Logger):
+        name, version = "failing", ""
+
+        def log_hyperparams(self, *_: Any, **__: Any) -> None: ...
+
+        def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+            calls.append(step)
+            if step == 2:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    tracker = Tracker(Failing(), "TensorBoard")
+    for step in (1, 2, 3):
+        tracker.log_metrics({"loss": 1.0}, step)
+    tracker.finalize("success")
+    assert calls == [1, 2]
+    assert capsys.readouterr().err == (
+        "TensorBoard: [Errno 28] No space left on device; nothing more is logged there, training continues\n"
+    )
 
 
 @pytest.mark.slow

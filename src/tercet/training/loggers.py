@@ -1,9 +1,11 @@
 """Where figures go besides `metrics.csv`, and what that needs, which is checked before anything is read or trained."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from tercet.config import UserError, to_plain
 from tercet.messages import shorten
@@ -14,36 +16,41 @@ if TYPE_CHECKING:
     from pytorch_lightning.loggers import Logger
 
 LEAVE_OUT = {"tensorboard": "--set logging.tensorboard=false", "wandb": "--set logging.wandb=none"}
+TITLES = {"tensorboard": "TensorBoard", "wandb": "W&B"}
 
 
 def check_loggers(spec: LoggingSpec) -> None:
     """Check that the packages and the account of the loggers are there.
 
     Raises:
-        UserError: If a package is not installed, or W&B has no key and is to be written to online.
+        UserError: If a package is not installed, or W&B is to be written to online and has no key or rejects it.
     """
     for name, is_wanted in (("tensorboard", spec.tensorboard), ("wandb", spec.wandb != "none")):
         if is_wanted and find_spec(name) is None:
             raise _missing_error(name, name)
-    if spec.wandb == "online" and not _wandb().login(prompt=False):
-        raise UserError(
-            "logging.wandb: online needs a key: run `wandb login`, set WANDB_API_KEY, or --set logging.wandb=offline "
-            "and send the run later by `wandb sync`"
-        )
+    if spec.wandb == "online":
+        wandb = _wandb()
+        with _report_failure("wandb"):
+            has_key = wandb.login(prompt=False)
+        if not has_key:
+            raise UserError(
+                "logging.wandb: online needs a key: run `wandb login`, set WANDB_API_KEY, or --set "
+                "logging.wandb=offline and send the run later by `wandb sync`"
+            )
 
 
 def make_loggers(recipe: Recipe, out: Path) -> "list[Logger]":
-    """Return the loggers of a run, ready to write.
+    """Return the loggers of a run, ready to write. If one fails later, its figures are lost and training continues.
 
     Raises:
         UserError: If one cannot begin.
     """
-    loggers = list[Any]()
+    loggers = dict[str, Any]()
     if recipe.logging.tensorboard:
         _import_extra("tensorboard")
         from pytorch_lightning.loggers import TensorBoardLogger
 
-        loggers.append(TensorBoardLogger(out, name=None, version="tensorboard"))
+        loggers["tensorboard"] = TensorBoardLogger(out, name=None, version="tensorboard")
     if recipe.logging.wandb != "none":
         wandb = _wandb()
         from pytorch_lightning.loggers import WandbLogger
@@ -52,16 +59,27 @@ def make_loggers(recipe: Recipe, out: Path) -> "list[Logger]":
 
         offline = recipe.logging.wandb == "offline"
         settings = wandb.Settings(x_disable_stats=True, silent=True)
-        logger = WandbLogger(
+        loggers["wandb"] = WandbLogger(
             name=out.name, id=out.name, save_dir=out, project=recipe.logging.wandb_project, offline=offline,
             config=without_folders(to_plain(recipe)), resume="allow", settings=settings,
         )  # fmt: skip
-        try:
+    for name, logger in loggers.items():
+        with _report_failure(name):
             _ = logger.experiment  # on rank 0; without it a refusal would come with the first figures
-        except Exception as error:  # whatever the service or the network answers
-            raise UserError(f"W&B: {shorten(error)}; try again, or {LEAVE_OUT['wandb']}") from None
-        loggers.append(logger)
-    return cast("list[Logger]", loggers)
+    if not loggers:
+        return []
+    from tercet.training.tracker import Tracker  # with torch
+
+    return [Tracker(logger, TITLES[name]) for name, logger in loggers.items()]
+
+
+@contextmanager
+def _report_failure(name: str) -> Generator[None]:
+    """Report whatever a logger, its service or the network answers as one line."""
+    try:
+        yield
+    except Exception as error:
+        raise UserError(f"{TITLES[name]}: {shorten(error)}; try again, or {LEAVE_OUT[name]}") from None
 
 
 def _wandb() -> Any:

@@ -1,0 +1,51 @@
+"""A logger of another program. Figures that it cannot write are lost, and training continues."""
+
+from argparse import Namespace
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pytorch_lightning.loggers import Logger
+
+from tercet.messages import print_note, shorten
+
+
+class Tracker(Logger):
+    """Log to another program until it fails for the first time.
+
+    Args:
+        logger: Lightning's logger of that program.
+        title: Name of the program in the note about its failure.
+    """
+
+    def __init__(self, logger: Logger, title: str) -> None:
+        super().__init__()
+        self.logger, self.title, self.has_failed = logger, title, False
+
+    @property
+    def name(self) -> str | None:
+        return self.logger.name
+
+    @property
+    def version(self) -> int | str | None:
+        return self.logger.version
+
+    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
+        self._try(lambda: self.logger.log_hyperparams(params, *args, **kwargs))
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        self._try(lambda: self.logger.log_metrics(dict(metrics), step))
+
+    def save(self) -> None:
+        self._try(self.logger.save)
+
+    def finalize(self, status: str) -> None:
+        self._try(lambda: self.logger.finalize(status))
+
+    def _try(self, call: Callable[[], Any]) -> None:
+        if self.has_failed:
+            return
+        try:
+            call()
+        except Exception as error:  # of the disk, the network or the service
+            self.has_failed = True
+            print_note(f"{self.title}: {shorten(error)}; nothing more is logged there, training continues")

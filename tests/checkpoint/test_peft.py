@@ -90,6 +90,29 @@ def test_ours_is_the_same_there(name: str, tmp_path: Path) -> None:
     torch.testing.assert_close(logits(merged), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("name", "task_type", "opener"),
+    [
+        ("gpt2", "CAUSAL_LM", "AutoPeftModelForCausalLM"),
+        ("marian", "SEQ_2_SEQ_LM", "AutoPeftModelForSeq2SeqLM"),
+        ("t5", "SEQ_2_SEQ_LM", "AutoPeftModelForSeq2SeqLM"),
+        ("bert", "SEQ_CLS", "AutoPeftModelForSequenceClassification"),
+    ],
+)
+def test_an_adapter_opens_by_itself_beside_its_base(
+    name: str, task_type: str, opener: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_of(name, tmp_path / "run")
+    convert(run / "pretrained", tmp_path / "base", "hf")
+    settings = json.loads((convert(run, tmp_path / "adapter", "peft") / "adapter_config.json").read_text())
+    assert (settings["base_model_name_or_path"], settings["task_type"]) == ("base", task_type)
+    monkeypatch.chdir(tmp_path)  # as both commands leave them
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # or peft asks the hub for a tokenizer
+    adapted = getattr(peft, opener).from_pretrained("adapter").eval()
+    expected = logits(load_model(run).model)
+    torch.testing.assert_close(logits(adapted.get_base_model()), expected, rtol=1e-4, atol=1e-4)
+
+
 def test_numbers_keep_their_unit_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their mean and deviation are in the last layer, which the adapter brings."""
     scale = {"problem_type": "regression", "target_mean": -7.0, "target_std": 3.0}

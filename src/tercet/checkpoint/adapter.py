@@ -55,12 +55,14 @@ class Adapter:
     layers: by the name of the linear layer.
     full_weights: those that learnt as they are, by name.
     transposed: whether the model keeps its matrices as (in, out), as GPT-2 does in `transformers`.
+    task_type: Which class of `peft` wraps the model of `transformers`; None for any model.
     """
 
     base: str
     layers: Mapping[str, LowRank]
     full_weights: Mapping[str, Tensor]
     transposed: bool = False
+    task_type: str | None = None
 
 
 def is_adapter(folder: Path) -> bool:
@@ -158,6 +160,7 @@ def write_adapter(folder: Path, adapter: Adapter) -> None:
     rank, alpha = (max(set(of.values()), key=list(of.values()).count) for of in (ranks, alphas))
     config = {
         "peft_type": "LORA",
+        **({"task_type": adapter.task_type} if adapter.task_type else {}),
         "base_model_name_or_path": adapter.base,
         "r": rank,
         "lora_alpha": _whole_number(alpha),

@@ -9,6 +9,7 @@ of three times the rank; and of theirs each of ours takes its rows of B, with th
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -40,6 +41,12 @@ model = {architecture}.from_pretrained("base")
 model = PeftModel.from_pretrained(model, "this_folder")
 """
 WORDS = "`base` is the model that it belongs to: `tercet convert RUN/pretrained base --to hf` writes it."
+BASE = "base"  # of that command; a run's own ../pretrained is no folder of `transformers`
+TASK_TYPES = {  # by how the name of the architecture ends; peft has none for masked language models
+    "LMHeadModel": "CAUSAL_LM", "ForCausalLM": "CAUSAL_LM", "MTModel": "SEQ_2_SEQ_LM",
+    "ForConditionalGeneration": "SEQ_2_SEQ_LM", "ForSequenceClassification": "SEQ_CLS",
+    "ForTokenClassification": "TOKEN_CLS",
+}  # fmt: skip
 SourceOf = Callable[[str], Source]  # where the tensor of ours of that name is read from
 
 
@@ -52,8 +59,11 @@ def peft_writer(trained: Trained) -> Callable[[Path], None]:
     if trained.adapter is None:
         raise UserError(f"{trained.folder} has no adapter, which --to peft writes; train one with adapter: lora")
     config, state = to_transformers(trained.model)
+    architecture: str = config["architectures"][0]
+    task_type = next((task for end, task in TASK_TYPES.items() if architecture.endswith(end)), None)
     adapter = _export_adapter(trained.adapter, trained.model, config["model_type"], state)
-    card = extend_card(trained, "peft", CODE.format(architecture=config["architectures"][0]), WORDS)
+    adapter = replace(adapter, base=BASE, task_type=task_type)
+    card = extend_card(trained, "peft", CODE.format(architecture=architecture), WORDS)
 
     def write(folder: Path) -> None:
         write_atomically(folder / "README.md", card.encode())

@@ -3,7 +3,7 @@
 A source is a Python file of cells, each behind a line `# %%`, or `# %% [markdown]` where it is text in comments, which
 editors run cell by cell as well; such a notebook has no outputs until it is run. Or it is a chapter of `docs/learn`:
 each `python` block is a cell, an `output` block behind it what that cell prints (a test compares the two), and a folded
-answer is a cell whose code is folded.
+answer is folded there, too: its text everywhere, its code and output in JupyterLab.
 """
 
 import json
@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 CHAPTERS = HERE.parents[1] / "docs" / "learn"
 CELL = re.compile(r"^# %%( \[markdown\])?\n", re.MULTILINE)
 BLOCK = re.compile(r"^```python\n(.*?)^```$(?:\n\n```output\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
-DETAILS = re.compile(r"^</?details.*\n?", re.MULTILINE)
+DETAILS = re.compile(r"^<(/?)details.*\n?", re.MULTILINE)
 LINK = re.compile(r"(\]\()(?!\w+:|#)([^)\s]+\))")
 
 
@@ -52,15 +52,22 @@ def chapter_to_notebook(page: str) -> dict[str, Any]:
     texts, codes, outputs = (BLOCK.split(page)[start::3] for start in range(3))
     cells, folded = list[dict[str, Any]](), False
     for number, text in enumerate(texts):
-        tags = re.findall(r"^<(/?)details", text, re.MULTILINE)
-        folded = tags[-1] == "" if tags else folded
-        text = DETAILS.sub("", text.replace("<summary>Answer</summary>", "\n**Answer**")).strip("\n")
-        text = LINK.sub(lambda link: link[1] + normpath(f"../../docs/learn/{link[2]}"), text)
-        if text:
-            cells.append(markdown_cell(text))
+        first, *others = DETAILS.split(LINK.sub(lambda link: link[1] + normpath(f"../../docs/learn/{link[2]}"), text))
+        cells += text_cells(first, folded=folded)
+        for closes, part in zip(others[::2], others[1::2], strict=True):
+            folded = not closes
+            cells += text_cells(part, folded=folded) or ([markdown_cell("**Answer**")] if folded else [])
         if number < len(codes):
             cells.append(code_cell(codes[number].strip("\n"), output=outputs[number], folded=folded))
     return of_cells(cells)
+
+
+def text_cells(text: str, *, folded: bool) -> list[dict[str, Any]]:
+    """The cell of a text, or none if it is empty."""
+    text = text.strip("\n")
+    if not text:
+        return []
+    return [markdown_cell(f"<details><summary>Answer</summary>\n\n{text}\n\n</details>" if folded else text)]
 
 
 def markdown_cell(text: str) -> dict[str, Any]:
@@ -69,7 +76,7 @@ def markdown_cell(text: str) -> dict[str, Any]:
 
 def code_cell(code: str, *, output: str | None = None, folded: bool = False) -> dict[str, Any]:
     outputs = [{"output_type": "stream", "name": "stdout", "text": output}] if output else []
-    metadata = {"jupyter": {"source_hidden": True}} if folded else {}
+    metadata = {"jupyter": {"source_hidden": True, "outputs_hidden": True}} if folded else {}
     return {"metadata": metadata, "cell_type": "code", "execution_count": None, "outputs": outputs, "source": code}
 
 

@@ -32,6 +32,7 @@ class Model:
     position: Fixed | Turning = Fixed()
     parts: bool | Parts = True
     sides: tuple[Turning, ...] = ()
+    mode: Literal["none", "offline"] = "none"
     rates: tuple[Annotated[float, Interval(ge=0, lt=1)], ...] = ()
 
 
@@ -76,6 +77,7 @@ def test_parse_builds_what_to_plain_writes() -> None:
     [
         ({"width": True}, "width: expected a number or text, got true"),
         ({"width": 2.5}, "width: "),
+        ({"mode": True}, "mode: expected one of none, offline, got true"),
         ({"width": 0}, "width=0 must be at least 1 and at most 64"),
         ({"width": 65}, "width=65 must be"),
         ({"share": float("nan")}, "share: "),

@@ -191,7 +191,9 @@ def _build(annotation: Any, data: Any, path: str, line: int | None) -> Any:
 
 def _value(annotation: Any, data: Any, path: str, line: int | None) -> Any:
     if isinstance(data, bool) and annotation is not bool and "bool" not in str(annotation):
-        raise _Misfit(f"{path}: expected a number or text, got {str(data).lower()}", line)
+        words = get_args(annotation) if get_origin(annotation) is Literal else ()
+        expected = f"one of {', '.join(map(str, words))}" if words else "a number or text"
+        raise _Misfit(f"{path}: expected {expected}, got {str(data).lower()}", line)
     if _is_of_type(annotation, data):
         return data
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -151,7 +152,10 @@ def test_a_model_from_elsewhere(runs: dict[str, Path], tmp_path: Path, capsys: p
     assert err.count("left out") == 5
     assert "no metrics.csv beside it: it was not trained here" in told["left_out"]["loss"]
     assert "position: none" in told["left_out"]["positions"]
-    assert "give another text with --prompt" in told["left_out"]["attention"]
+    assert re.fullmatch(
+        r"the vocabulary has no .* and \d+ more, for 'The .*'; give another text with --prompt",
+        told["left_out"]["attention"],
+    )
     assert "metrics.csv" in failed(["plot", run, "loss"], capsys)
     out, _ = said(["plot", run, "--prompt", "123", "--out", str(tmp_path / "a")], capsys)
     assert [Path(path).stem for path in out] == ["attention", "neighbours"]

@@ -2,7 +2,10 @@
 
 import math
 from contextlib import suppress
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -26,6 +29,7 @@ from tercet.plots import (
     plot_score,
 )
 from tercet.plots.neighbours import choose_telling_tokens, components, embeddings, find_token, nearest_tokens
+from tercet.spec import spec
 from tercet.tokens import BPE, Characters, Tokenizer, WordPiece
 from tercet.training.plan import Plan
 
@@ -176,6 +180,23 @@ def test_positions_are_the_model_s(position: Position) -> None:
     assert np.array_equal(table, wanted.numpy())
     byhand = [[float(torch.cosine_similarity(a, b, dim=0)) for b in wanted] for a in wanted]
     assert np.allclose(alike, byhand, atol=1e-6)
+
+
+@pytest.mark.parametrize("base", [Sinusoidal, ALiBi])
+def test_positions_of_a_scheme_that_is_not_tercets(base: Any) -> None:
+    """Its kind names it."""
+
+    @spec
+    class Mine(base):
+        kind: Literal["mine"] = "mine"
+
+    one = gpt(base())
+    mine = replace(one, model=copy(one.model))
+    mine.model.stack = copy(one.model.stack)
+    mine.model.stack.spec = replace(one.model.stack.spec, position=Mine())
+    found = words(plot_positions(mine))
+    assert "the vector of mine" in found or "what mine adds at each distance" in found
+    assert "ALiBi" not in found
 
 
 def test_rotary_angles_and_wavelengths() -> None:

@@ -127,7 +127,8 @@ def _draw_vectors(figure: SubFigure, name: str, scheme: DrawnScheme, vectors: Te
         aspect="auto",
         extent=(-0.5, width - 0.5, end, -0.5),
     )
-    kind = {"learned": "a learned vector", "sinusoidal": "sines and cosines"}[scheme.spec.kind]
+    known = {"learned": "a learned vector", "sinusoidal": "sines and cosines"}
+    kind = known.get(scheme.spec.kind, f"the vector of {scheme.spec.kind}")  # of a scheme that is not Tercet's
     if scheme.begins and list(scheme.module.parameters()):
         kind += ", before it is learnt,"
     title = f"{name}{kind} for each position{_describe_cut(scheme.length)}"
@@ -185,9 +186,9 @@ def _draw_bias(figure: SubFigure, name: str, scheme: DrawnScheme, bias: Tensor) 
         )
     axes.grid(color=LINES)
     axes.legend(fontsize=SMALL - 1, ncols=-(-len(lines) // 16), loc="lower left")
-    _label_axes(
-        axes, "distance to the token looked at (tokens)", "added to the score", f"{name}the penalty of distance (ALiBi)"
-    )
+    is_alibi = scheme.spec.kind == "alibi"
+    about = "the penalty of distance (ALiBi)" if is_alibi else f"what {scheme.spec.kind} adds at each distance"
+    _label_axes(axes, "distance to the token looked at (tokens)", "added to the score", f"{name}{about}")
     image = map_axes.imshow(bias[0].numpy(), cmap="Blues_r", aspect="auto", vmax=0)
     _label_axes(
         map_axes,

@@ -1,7 +1,11 @@
 """A signal stops all of a run's processes after the same step, and each of them knows what it was."""
 
+import os
 import signal
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +14,7 @@ import pytest
 import torch
 from tiny_runs import tiny_recipe
 
+from tercet.cli.main import entry
 from tercet.training import train
 from tercet.training.interruption import Interruption
 from tercet.training.step_actions import StepActions
@@ -71,3 +76,64 @@ def test_in_another_thread_it_leaves_signals_alone() -> None:
     thread.join()
     assert entered
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.parametrize(("rank", "is_left"), [("0", False), ("1", True)])
+def test_a_process_of_a_training_leaves_one_interrupt_to_the_first(
+    rank: str, is_left: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It hears Ctrl-C as well, and if it ended while it starts, Lightning would kill the first one."""
+    monkeypatch.setenv("LOCAL_RANK", rank)
+    monkeypatch.setattr(sys, "argv", ["tercet", "--version"])
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    streams = sys.stdin, sys.stdout, sys.stderr
+    try:
+        with pytest.raises(SystemExit, match="0"):
+            entry()
+        handler = signal.getsignal(signal.SIGINT)
+        assert (handler is not before[signal.SIGINT]) == is_left
+        if callable(handler) and is_left:
+            handler(signal.SIGINT, None)
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL  # a second one ends it
+    finally:
+        sys.stdin, sys.stdout, sys.stderr = streams
+        for number, one in before.items():
+            signal.signal(number, one)
+
+
+@pytest.mark.parametrize(("rank", "lines"), [("0", ["finishing this step, then saving"]), ("1", [])])
+def test_one_process_says_that_it_finishes_the_step(
+    rank: str, lines: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", rank)
+    Interruption()._receive(signal.SIGINT, None)
+    assert [line.partition(";")[0] for line in capsys.readouterr().err.split("\n") if line] == lines
+
+
+@pytest.mark.exhaustive
+def test_two_devices_interrupted_before_the_first_step_save_and_say_so_once(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("some words, and some more words. " * 200)
+    sets = ("model.stack.d_model=32", "training.max_steps=2000", "training.compile=never")
+    command = [
+        "train",
+        "text.txt",
+        "--out",
+        "run",
+        "--devices",
+        "2",
+        *(word for one in sets for word in ("--set", one)),
+    ]
+    training = subprocess.Popen(
+        [sys.executable, "-m", "tercet", *command], cwd=tmp_path, stderr=subprocess.PIPE, text=True,
+        start_new_session=True, env={**os.environ, "TERCET_KERNEL": "off", "TERCET_CACHE": str(tmp_path / "cache")},
+    )  # fmt: skip
+    children = Path(f"/proc/{training.pid}/task/{training.pid}/children")
+    while training.poll() is None and not children.read_text():
+        time.sleep(0.05)
+    time.sleep(1)  # the second process is being imported
+    os.killpg(training.pid, signal.SIGINT)
+    errors = training.communicate(timeout=120)[1]
+    assert training.returncode == 130, errors
+    for words in ("is text: trained on as", "finishing this step, then saving", "stopped by SIGINT: saved in run"):
+        assert errors.count(words) == 1, errors
+    assert "Traceback" not in errors

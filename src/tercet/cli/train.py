@@ -11,7 +11,7 @@ from tercet.cli.next_steps import next_steps, quote_path
 from tercet.cli.parser import Verbs, out_path, parse_number
 from tercet.cli.texts import GIVEN, add_reading, recipe_changes
 from tercet.config import merge
-from tercet.messages import print_note
+from tercet.messages import is_first_process, print_note
 from tercet.spec import Machines, Steps
 
 UNIT = {"masked": "masked token", "labels": "label", "chat": "answer token"}
@@ -106,7 +106,8 @@ def run(args: argparse.Namespace) -> int:
                 restart=args.restart, from_weights=args.from_weights, exact=args.exact,
             )  # fmt: skip
     except Interrupted as error:
-        print_note(f"tercet: stopped by {signal.Signals(error.signal).name}: {error}")
+        if is_first_process():
+            print_note(f"tercet: stopped by {signal.Signals(error.signal).name}: {error}")
         return 128 + error.signal
     from tercet.training.launch import as_launched
     from tercet.training.machine import rank  # which needs torch, and so comes after all that is refused without

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tercet.checkpoint.run_record import RECIPE, RECORD, check_run_links
 from tercet.config import Plain, UserError, merge, to_plain
-from tercet.messages import print_note
+from tercet.messages import is_first_process, print_note
 from tercet.storage import DamagedFile
 from tercet.training.recipe_files import REQUIRED, change_settings, read_settings, recipe_names
 from tercet.training.recipe_of_data import is_data, suit
@@ -51,7 +51,7 @@ def recipe_with(
         given = changes.get("data")
         suited = suit(name, target, given if isinstance(given, Mapping) else {}, pretrained=pretrained is not None)
         data, source = (None, name) if suited.kind == "pairs" else (name, None)
-        if not quiet:
+        if not quiet and is_first_process():
             print_note(f"{name} is {suited.kind}: trained on as `tercet recipes {suited.recipe}` says")
         name, changes = suited.recipe, merge(suited.changes, changes)
     run = find_run(name)

@@ -70,11 +70,12 @@ def train(
     )  # fmt: skip
     folder = choose_folder(recipe, None if out is None else Path(out))
     own = find_run(recipe) is not None
-    made = recipe_with(recipe, changes, out=folder, quiet=quiet, **paths)
+    notes = list[str]()
+    made = recipe_with(recipe, changes, out=folder, quiet=quiet, notes=notes, **paths)
     with page_beside(folder) if page else nullcontext():
         trained = run_recipe(
             made, folder, own=own, more=more, until=until, quiet=quiet, restart=restart, from_weights=from_weights,
-            exact=exact,
+            exact=exact, notes=notes,
         )  # fmt: skip
     run = load(trained)
     if report and not rank(as_launched(made).training):

@@ -136,11 +136,11 @@ def test_the_text_to_write_on_is_of_the_data(
 ) -> None:
     text, recipe = KINDS_OF_TEXT[kind]
     Path(f"{kind}.txt").write_text(text)
-    keys = [*DECODER, "model.max_len=32", "task.sample_prompt=null"]
+    keys = [*DECODER, "model.max_len=32"]
     if recipe == "demo":
         keys.append("data.tokenizer.vocab_size=300")
     if recipe == "bert-shakespeare":
-        keys = [*keys[:-1], "data.tokenizer={kind: characters, bos: true, pad: true, mask: true}"]
+        keys = [*keys, "data.tokenizer={kind: characters, bos: true, pad: true, mask: true}"]
     train(recipe, ["--data", f"{kind}.txt", "--out", f"runs/{kind} 1"], keys)
     first = next_lines(capsys.readouterr().out)[0]
     _, _, run, *words = shlex.split(first)
@@ -158,7 +158,7 @@ def test_the_text_to_write_on_is_of_the_data(
 def test_a_shell_runs_them(capsys: pytest.CaptureFixture[str]) -> None:
     """What `run_line` takes for granted, once with a shell and the program itself."""
     Path("shell.txt").write_text("".join(f'it\'s `{n}` $HOME "{n}" & so on\n' for n in range(500)))
-    keys = [*DECODER, "model.max_len=32", "task.sample_prompt=null", "data.tokenizer.vocab_size=300"]
+    keys = [*DECODER, "model.max_len=32", "data.tokenizer.vocab_size=300"]
     train("demo", ["--data", "shell.txt", "--out", "runs/a shell's"], keys)
     script = next_lines(capsys.readouterr().out)[0]  # its prompt and folder need every kind of quote
     program = f'tercet() {{ {shlex.quote(sys.executable)} -m tercet "$@"; }}\n'

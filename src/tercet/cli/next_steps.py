@@ -78,8 +78,6 @@ def _train_flags(folder: Path, recipe: str, tokenizer: str | None) -> list[str]:
     known = tokens.tokenizer()
     if parsed.task.kind == "masked" and known.mask_id is None:
         raise UserError("the tokens know no mask")
-    if (prompt := getattr(parsed.task, "sample_prompt", None)) and not _readable(known, prompt):
-        flags += ["--set", "task.sample_prompt=null"]
     sizes = max((part.tokens for part in tokens.contents.shards), default=0), tokens.contents.validation.tokens
     if (context := min(sizes) - 1) < parsed.model.max_len:
         if context < LEAST_CONTEXT:

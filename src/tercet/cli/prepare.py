@@ -95,7 +95,7 @@ def _settings(args: argparse.Namespace, source: str) -> "TextSpec":
     if args.recipe is not None:
         from tercet.training.recipe_files import read_settings
 
-        recipe = read_settings(args.recipe)
+        recipe = read_settings(args.recipe, {"data": {"source": source}})
         task = recipe.get("task")
         kind = task.get("kind") if isinstance(task, dict) else task
         if kind not in ("language", "masked"):

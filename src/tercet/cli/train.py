@@ -86,14 +86,16 @@ def run(args: argparse.Namespace) -> int:
     machines = {name: value for name in ("devices", "nodes") if (value := getattr(args, name)) is not None}
     if machines:
         changes = merge(changes, {"training": machines})
-    out = choose_folder(args.recipe, args.out)
+    out, notes = choose_folder(args.recipe, args.out), list[str]()
     recipe = recipe_with(
-        args.recipe, changes, out=out, quiet=args.quiet, **{name: getattr(args, name) for name in GIVEN}
+        args.recipe, changes, out=out, quiet=args.quiet, notes=notes, **{name: getattr(args, name) for name in GIVEN}
     )
     if args.print_config:
         from tercet.settings_yaml import write_yaml
 
         print(write_yaml(recipe), end="")
+        for note in [] if args.quiet else notes:
+            print_note(note)
         return 0
 
     from tercet.dashboard import page_beside
@@ -103,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
         with page_beside(out) if args.page else nullcontext():
             folder = train(
                 recipe, out, own=find_run(args.recipe) is not None, more=args.more, until=args.until, quiet=args.quiet,
-                restart=args.restart, from_weights=args.from_weights, exact=args.exact,
+                restart=args.restart, from_weights=args.from_weights, exact=args.exact, notes=notes,
             )  # fmt: skip
     except Interrupted as error:
         if is_first_process():

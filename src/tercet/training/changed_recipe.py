@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 from tercet.checkpoint.run_record import RECIPE, RECORD, check_run_links
 from tercet.config import Plain, UserError, merge, to_plain
+from tercet.data.find_prepared import may_be_prepared
 from tercet.messages import is_first_process, print_note
 from tercet.storage import DamagedFile
-from tercet.training.recipe_files import REQUIRED, change_settings, read_settings, recipe_names
+from tercet.training.other_data import REQUIRED, describe_other_data
+from tercet.training.recipe_files import change_settings, read_settings, recipe_names
 from tercet.training.recipe_of_data import is_data, suit
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ def recipe_with(
     validation_target: str | None = None,
     pretrained: str | None = None,
     quiet: bool = True,
+    notes: list[str] | None = None,
 ) -> "Recipe":
     """The recipe with `changes`, other data and another beginning; arguments as in `tercet.train`. Of a run's folder it
     is the recipe by which the run goes on, of data a packaged one that suits it.
@@ -36,6 +39,7 @@ def recipe_with(
 
     Args:
         quiet: nothing on stderr of the recipe that suits data.
+        notes: Gets a line about the settings that belong to the recipe's own data, if other data takes its place.
 
     Raises:
         UserError: where there is no such recipe, something in it does not fit, or its family learns from other data.
@@ -54,6 +58,11 @@ def recipe_with(
         if not quiet and is_first_process():
             print_note(f"{name} is {suited.kind}: trained on as `tercet recipes {suited.recipe}` says")
         name, changes = suited.recipe, merge(suited.changes, changes)
+    files: Plain = {"source": data} if source is None else {"source": source, "target": target}
+    if validation_source is not None:
+        files["validation"] = {"kind": "held_out", "source": validation_source, "target": validation_target}
+    if files := {key: value for key, value in files.items() if value is not None}:
+        changes = merge(changes, {"data": files})
     run = find_run(name)
     recipe = read_settings(name) if run is None else _recipe_of(run)
     settings = change_settings(recipe, changes)
@@ -79,19 +88,9 @@ def recipe_with(
         )
     if not translates and (source or validation_source) is not None:
         raise UserError(f"the recipe {name} trains a language model, which learns from text: give --data PATH")
-    if data is not None:
-        settings = merge(settings, {"data": {"source": data}})
-    if source is not None:
-        # The recipe's languages are those of its own data; files that need none to be read may be in any, and columns
-        # of a table are source and target unless somebody says otherwise.
-        unknown = target is not None or source.removesuffix(".gz").endswith((".tsv", ".csv"))
-        languages = dict.fromkeys(("source_language", "target_language")) if unknown else {}
-        given = changes.get("data")
-        chosen = {key: given[key] for key in languages if key in given} if isinstance(given, Mapping) else {}
-        settings = merge(settings, {"data": {**languages, **chosen, "source": source, "target": target}})
-    if validation_source is not None:
-        held_out = {"kind": "held_out", "source": validation_source, "target": validation_target}
-        settings = merge(settings, {"data": {"validation": held_out}})
+    if notes is not None and not of_data and run is None:
+        tokenizes = settings.get("pretrained") is None and not may_be_prepared(str(data))
+        notes += filter(None, [describe_other_data(recipe, changes, tokenizer=tokenizes)])
     return parse_recipe(settings, name=f"recipe {name}", run=run)
 
 

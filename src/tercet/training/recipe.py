@@ -20,8 +20,9 @@ from tercet.models import (
 )
 from tercet.nn.specs import LoRA
 from tercet.spec import Name, ProblemType, check_range, spec
+from tercet.training.other_data import REQUIRED
 from tercet.training.pretrained import PRETRAINED_COPY, pretrained_spec
-from tercet.training.recipe_files import REQUIRED, read_settings
+from tercet.training.recipe_files import read_settings
 from tercet.training.specs import LoggingSpec, TrainingSpec
 from tercet.training.tasks.specs import (
     ChatTaskSpec,

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from tercet.config import Plain, UserError, merge, suggest
+from tercet.training.other_data import REQUIRED, replace_data
 
 LENGTHS = ("max_steps", "max_epochs", "max_hours")  # of a run, of which one is said
-REQUIRED = "???"  # in the place of a setting that whoever takes the recipe gives; the mark that OmegaConf has for it
 
 
 def read_settings(name: str, changes: Mapping[str, Any] | None = None) -> Plain:
@@ -30,11 +30,12 @@ def read_settings(name: str, changes: Mapping[str, Any] | None = None) -> Plain:
 
 def change_settings(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> Plain:
     """A recipe's settings with `changes` laid over them. A length in the changes takes back the one in the settings,
-    whatever that is said in: `training.max_steps=500` means so where the recipe counts epochs."""
+    whatever that is said in: `training.max_steps=500` means so where the recipe counts epochs. Other data in the
+    changes takes back the settings that belong to the recipe's own (`other_data`)."""
     given, training = changes.get("training"), settings.get("training")
     if isinstance(given, Mapping) and isinstance(training, Mapping) and any(given.get(k) is not None for k in LENGTHS):
         settings = {**settings, "training": {key: x for key, x in training.items() if key not in LENGTHS}}
-    return merge(settings, changes)
+    return merge(replace_data(settings, changes), changes)
 
 
 def recipe_names() -> dict[str, str]:

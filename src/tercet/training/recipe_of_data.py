@@ -87,8 +87,7 @@ def suit(source: str, target: str | None, given: Mapping[str, Any], *, pretraine
             path = find_path(spec.source)
             files = DocumentFiles(root=path, encoding=spec.encoding, text_field=spec.text_field)
             by_character = _tokenizer_for(piece.text for piece in files.pieces())
-            changes = {"task": {"sample_prompt": None}, **({"data": by_character} if by_character else {})}
-            found = Suited("text", "demo", changes)
+            found = Suited("text", "demo", {"data": by_character} if by_character else {})
     return found._replace(recipe=f"finetune-{FINETUNING[found.kind]}", changes={}) if pretrained else found
 
 

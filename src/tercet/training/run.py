@@ -15,7 +15,7 @@ from tercet.checkpoint.run_record import RECIPE, RECORD, Change, RunRecord, read
 from tercet.config import UserError, to_plain
 from tercet.data.find_sources import check_sources
 from tercet.memory import keep_memory
-from tercet.models import AnySpec, stack_specs
+from tercet.models import stack_specs
 from tercet.settings_yaml import write_yaml
 from tercet.storage import lock_folder, refusal, write_atomically
 from tercet.training.checkpoints import METRICS, Checkpoints
@@ -42,7 +42,14 @@ from tercet.training.run_folder import (
     remove_run,
     restore_metrics,
 )
-from tercet.training.run_reports import explain_length, log, report_arithmetic, report_changes, report_start
+from tercet.training.run_reports import (
+    describe_sizes,
+    explain_length,
+    log,
+    report_arithmetic,
+    report_changes,
+    report_start,
+)
 from tercet.training.trainable import set_trainable, trainable_parameters
 
 if TYPE_CHECKING:
@@ -77,6 +84,7 @@ def train(
     from_weights: bool = False,
     exact: bool = False,
     arithmetic: Mapping[str, Any] | None = None,
+    notes: Sequence[str] = (),
 ) -> Path:
     """Train as the recipe says.
 
@@ -93,6 +101,7 @@ def train(
         exact: go on only where the end is that of an unbroken run to the last bit.
         arithmetic: the `precision` and `matmul` that a run which begins takes, where they were settled for several
             runs together; measured by default.
+        notes: Lines about the recipe, which are reported when the run begins.
 
     Returns:
         the run's folder.
@@ -135,6 +144,8 @@ def train(
             stack.enter_context(lock_folder(out))
             recipes_of(out, recipe, read_record(out))  # another process may have been here meanwhile
             start = find_start(out, checkpoints, from_weights=from_weights)
+            for note in notes:
+                log(note, quiet)
         record = _settle(out, task, model, old, quiet, arithmetic)
         if record.steps is None:
             record = replace(record, steps=plan_with_changes(task.plan, now.training, record).steps)
@@ -187,7 +198,7 @@ def _build(recipe: Recipe, out: Path, quiet: bool) -> "tuple[Task, AnyModel, Tra
         new = taken.new
         if not (out / RECORD).exists():
             of = str(recipe.pretrained)
-            log(f"{taken.describe(of)}; {_describe_sizes(task.recipe.model, old.model.spec)}", quiet)
+            log(f"{taken.describe(of)}; {describe_sizes(task.recipe.model, old.model.spec)}", quiet)
     set_trainable(model, recipe, new)
     warm_up()  # before anything is timed, and after every mistake has been told
     check_exact(recipe.training)
@@ -320,7 +331,7 @@ def _settle(
     described = f"{precision} by oneDNN" if (precision, matmul) == ("fp32", "medium") else precision
     log(f"{parameters:,} parameters{learning}, {task.describe()}, {task.plan.steps:,} steps; {described}, "
         f"{'not compiled' if compiled == 'never' else 'compiled'} ({why})", quiet)  # fmt: skip
-    if _post_norm(task.recipe.model) and not spec.warmup_steps:
+    if any(stack.placement == "post" for stack in stack_specs(task.recipe.model)) and not spec.warmup_steps:
         log("post-norm without warm-up seldom learns (Xiong et al. 2020); set training.warmup_steps, such as 400, "
             "or placement to pre", quiet)  # fmt: skip
     write_atomically(out / RECIPE, write_yaml(task.recipe).encode())
@@ -355,17 +366,6 @@ def _is_primary(recipe: Recipe) -> bool:
     from tercet.training.machine import rank
 
     return not rank(recipe.training)
-
-
-def _describe_sizes(spec: AnySpec, pretrained: AnySpec) -> str:
-    """Of a model that goes on from another, whose sizes are its own."""
-    sizes = " and ".join(f"{stack.n_layers} layers of {stack.d_model}" for stack in stack_specs(spec))
-    shorter = "" if spec.max_len == pretrained.max_len else f" (of {pretrained.max_len:,})"
-    return f"{sizes}, a context of {spec.max_len:,} tokens{shorter}"
-
-
-def _post_norm(spec: AnySpec) -> bool:
-    return any(stack.placement == "post" for stack in stack_specs(spec))
 
 
 def _export_to(task: "Task", out: Path, changes: Sequence[Change]) -> Any:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tercet.checkpoint.run_record import Change
 from tercet.config import UserError
 from tercet.messages import print_note, show
+from tercet.models import AnySpec, stack_specs
 from tercet.training.checkpoints import Checkpoints
 from tercet.training.run_changes import describe_length, is_as_planned
 from tercet.training.run_folder import Start
@@ -62,6 +63,13 @@ def report_arithmetic(out: Path, start: Start, now: Mapping[str, str], *, exact:
     if changes:
         log(f"arithmetic: {'; '.join(changes)}: the run ends as it would have but for rounding, not to the last bit "
             "(--exact refuses)", quiet=False)  # fmt: skip
+
+
+def describe_sizes(spec: AnySpec, pretrained: AnySpec) -> str:
+    """Of a model that goes on from another, whose sizes are its own."""
+    sizes = " and ".join(f"{stack.n_layers} layers of {stack.d_model}" for stack in stack_specs(spec))
+    shorter = "" if spec.max_len == pretrained.max_len else f" (of {pretrained.max_len:,})"
+    return f"{sizes}, a context of {spec.max_len:,} tokens{shorter}"
 
 
 def log(text: str, quiet: bool) -> None:

@@ -18,8 +18,9 @@ from tercet.data.find_sources import check_sources
 from tercet.messages import print_note
 from tercet.storage import read_sealed_json, write_sealed_json
 from tercet.training.grid import VariedKey, folder_names, grid_points
+from tercet.training.other_data import describe_other_data
 from tercet.training.recipe import Recipe, load_recipe
-from tercet.training.recipe_files import recipe_names
+from tercet.training.recipe_files import read_settings, recipe_names
 from tercet.training.run import RunDiverged, train
 from tercet.training.run_folder import recipes_of
 
@@ -56,11 +57,13 @@ class Sweep:
     """Attributes:
     runs: the seeds of a variant next to each other.
     asked: what was asked for, for `settings.json`.
+    notes: What other data than a recipe's own replaces in its settings.
     """
 
     out: Path
     runs: tuple[SweepRun, ...]
     asked: Plain
+    notes: tuple[str, ...] = ()
 
 
 def plan_sweep(
@@ -118,7 +121,8 @@ def plan_sweep(
     _check_out(out, asked)
     for data in {run.recipe.data for run in runs if run.recipe}:
         check_sources(data)
-    return Sweep(out=out, runs=tuple(runs), asked=asked)
+    described = [describe_other_data(read_settings(name), point.changes) for name in recipes for point in points]
+    return Sweep(out=out, runs=tuple(runs), asked=asked, notes=tuple(dict.fromkeys(filter(None, described))))
 
 
 def check_sweep(sweep: Sweep, *, quiet: bool = False) -> None:
@@ -147,6 +151,8 @@ def check_sweep(sweep: Sweep, *, quiet: bool = False) -> None:
             model_table(task.recipe.model)
         except (UserError, ValueError) as error:
             raise UserError(f"{run.variant}: {error}") from None
+    for note in () if quiet else sweep.notes:
+        print_note(note)
 
 
 def train_sweep(sweep: Sweep, *, quiet: bool = False) -> Iterator[tuple[SweepRun, RunDiverged | None]]:

@@ -1,0 +1,137 @@
+"""Other data than a recipe's own: each setting that belongs to the data is replaced, or reported."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tercet.cli.main import main
+from tercet.config import find_differences
+from tercet.data import HeldOut, HeldOutPairs, Tail, prepare
+from tercet.settings_yaml import write_yaml
+from tercet.training import load_recipe
+from tercet.training.changed_recipe import recipe_with
+from tercet.training.other_data import KEPT, REPLACED, REQUIRED, SUIT_ANY, describe_other_data
+from tercet.training.recipe_files import change_settings, read_settings, recipe_names
+from tercet.training.recipe_keys import recipe_keys
+
+FACTS = "Cats sleep all day. Dogs bark at night. Hens lay eggs.\n"
+DECIDED = {*REPLACED, *KEPT, *SUIT_ANY}
+OTHER = {"data": {"source": "other.csv"}}
+
+
+@pytest.fixture(autouse=True)
+def _there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("facts.txt").write_text(FACTS)
+
+
+def find(settings: Any, path: str) -> Any:
+    for key in path.split("."):
+        settings = settings.get(key) if isinstance(settings, dict) else None
+    return settings
+
+
+def test_every_key_of_data_and_task_is_decided_once() -> None:
+    keys = {key for key in recipe_keys() if key.startswith(("data.", "task."))}
+    assert keys >= DECIDED
+    assert len(DECIDED) == len(REPLACED) + len(KEPT) + len(SUIT_ANY)
+    related = {
+        key for key in keys for one in DECIDED if one == key or key.startswith(f"{one}.") or one.startswith(f"{key}.")
+    }
+    assert keys - related == set()
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_nothing_that_belongs_to_a_recipes_data_is_left(name: str) -> None:
+    settings = read_settings(name)
+    own = settings["data"]["source"]
+    assert change_settings(settings, {"data": {"source": own}}) == settings
+    assert describe_other_data(settings, {"data": {"source": own}}) is None
+    changed, note = change_settings(settings, OTHER), describe_other_data(settings, OTHER) or ""
+    changes = [line.partition(":")[0] for line in find_differences(settings, changed)]
+    assert all(key.startswith((*REPLACED, "data.source")) for key in changes)
+    if own == REQUIRED:
+        assert changes == ["data.source"]
+        return
+    assert find(changed, "data.validation.source") in (None, "other.csv")
+    for key in REPLACED:
+        assert key == "data.validation" or find(changed, key) is None
+        is_changed = any(f"{line}.".startswith(f"{key}.") for line in changes)
+        assert (f"{key}: " in note or f"{key}.source: " in note) == is_changed
+    for key in KEPT:
+        assert (f"{key}=" in note) == (find(settings, key) is not None)
+
+
+def test_animals_are_validated_on_the_facts_that_they_learn() -> None:
+    notes = list[str]()
+    recipe: Any = recipe_with("animals", {}, out=Path("out"), data="facts.txt", notes=notes)
+    assert recipe.data.validation == HeldOut(source="facts.txt")
+    corpus = prepare(recipe.data)
+    assert corpus.tokenizer.decode(corpus.validation.tolist()) == FACTS
+    [said] = notes
+    assert said.startswith("facts.txt takes the place of animals: data.validation.source: 'animals' -> 'facts.txt'; ")
+    assert "task.sample_prompt: 'elephants' -> None" in said
+    own: Any = load_recipe("animals")
+    assert own.data.validation == HeldOut(source="animals")
+
+
+def test_a_held_out_set_of_other_data_is_not_validated_on() -> None:
+    settings = read_settings("demo", {"data": {"source": "a.txt"}})
+    settings["data"]["validation"] = {"kind": "held_out", "source": "b.txt"}
+    Path("mine.yaml").write_text(write_yaml(settings))
+    chosen = {"kind": "held_out", "source": "c.txt"}
+    for changes, validation in (
+        ({"seed": 1}, HeldOut(source="b.txt")),
+        ({"source": "facts.txt"}, Tail()),
+        ({"source": "facts.txt", "validation": chosen}, HeldOut(source="c.txt")),
+    ):
+        changes = {"data": changes} if "source" in changes else {"training": changes}
+        recipe: Any = load_recipe("mine.yaml", changes)
+        assert recipe.data.validation == validation
+
+
+def test_sentences_in_other_languages_have_none() -> None:
+    of_files: Any = recipe_with("wmt14-en-de-base", {}, out=Path("out"), source="a.txt", target="b.txt")
+    assert (of_files.data.source_language, of_files.data.target_language, of_files.data.validation) == (None,) * 3
+    keys = {"data": {"source_language": "fr"}}
+    of_table: Any = recipe_with("wmt14-en-de-base", keys, out=Path("out"), source="A.TSV", validation_source="v.tsv")
+    assert (of_table.data.source_language, of_table.data.target_language) == ("fr", None)
+    assert of_table.data.target is None
+    assert of_table.data.validation == HeldOutPairs(source="v.tsv")
+    of_objects: Any = recipe_with("wmt14-en-de-base", {}, out=Path("out"), source="a.jsonl")
+    assert (of_objects.data.source_language, of_objects.data.target_language) == ("en", "de")
+
+
+@pytest.mark.parametrize(
+    ("words", "note"),
+    [
+        (
+            ["demo", "--data", "facts.txt"],
+            "task.sample_prompt: 'The ' -> None; kept as they are: data.tokenizer.vocab_s",
+        ),
+        (["demo", "--set", "data.source=facts.txt", "--set", "task.sample_prompt=Cats"], "kept as they are: data.tok"),
+        (["demo", "--data", "facts.txt", "--quiet"], ""),
+        (["nanogpt-cpu", "--data", "facts.txt"], ""),
+        (["facts.txt"], "is text: trained on as"),
+    ],
+)
+def test_one_line_reports_it(words: list[str], note: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", *words, "--print-config"]) == 0
+    said = capsys.readouterr().err
+    assert said.count("\n") == (1 if note else 0)
+    assert note in said
+
+
+@pytest.mark.slow
+def test_a_run_reports_it_when_it_begins_and_not_when_it_resumes(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ("model.stack.d_model=8", "model.stack.n_layers=1", "model.stack.n_heads=1", "training.max_steps=1")
+    words = ["train", "animals", "--data", "facts.txt", "--out", "run", "--set", "task.sample_tokens=0"]
+    words += [word for size in sizes for word in ("--set", size)]
+    assert main(words) == 0
+    assert "\nfacts.txt takes the place of animals: data.validation.source: " in f"\n{capsys.readouterr().err}"
+    assert main(words) == 0
+    assert "takes the place" not in capsys.readouterr().err
+    Path("facts.txt").unlink()
+    assert main([*words, "--restart"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

@@ -95,17 +95,20 @@ def test_a_pair_that_could_exceed_the_budget_is_refused() -> None:
         Buckets(skewed(7), tokens=100, max_len=128, seed=0)
 
 
-@given(lengths=LENGTHS, data=st.data())
-def test_a_batch_by_hand(lengths: list[tuple[int, int]], data: st.DataObject) -> None:
+@given(lengths=LENGTHS, data=st.data(), max_len=st.integers(1, 12))
+def test_a_batch_by_hand(lengths: list[tuple[int, int]], data: st.DataObject, max_len: int) -> None:
     corpus = pairs(lengths)
     numbers = data.draw(st.lists(st.integers(0, len(lengths) - 1), min_size=1, max_size=7))
-    rows = gather(corpus, np.array(numbers), source_pad=3, bos=7, pad=5)
+    rows = gather(corpus, np.array(numbers), max_len=max_len, source_pad=3, bos=7, pad=5)
     sides = (
         (rows.source, rows.source_mask, corpus.source, corpus.source_starts, 3, []),
         (rows.target, rows.target_mask, corpus.target, corpus.target_starts, 5, [7]),
     )
     for tokens, mask, ids, starts, pad, before in sides:
-        sentences = [before + ids[starts[number] : starts[number + 1]].tolist() for number in numbers]
+        whole = [ids[starts[number] : starts[number + 1]].tolist() for number in numbers]
+        # Cut to `max_len`; a source that is cut keeps its end.
+        cut = [ids[:max_len] if before or len(ids) <= max_len else [*ids[: max_len - 1], ids[-1]] for ids in whole]
+        sentences = [before + ids for ids in cut]
         width = max(map(len, sentences))
         assert tokens.tolist() == [sentence + [pad] * (width - len(sentence)) for sentence in sentences]
         assert mask.tolist() == [[place < len(sentence) for place in range(width)] for sentence in sentences]
@@ -140,7 +143,7 @@ def test_little_of_multi30k_is_padding(
     assert (buckets.skipped, buckets.padding < 0.06) == (0, True)
     real = slots = 0
     for bucket in range(len(buckets)):
-        rows = gather(train, buckets.numbers(bucket, 1), source_pad=0, bos=1, pad=0)
+        rows = gather(train, buckets.numbers(bucket, 1), max_len=128, source_pad=0, bos=1, pad=0)
         assert rows.source.size <= tokens
         assert rows.target[:, 1:].size <= tokens
         real += rows.source_mask.sum() + rows.target_mask[:, 1:].sum()

@@ -34,7 +34,7 @@ def pairs() -> Pairs:
 
 
 def rows(*numbers: int) -> PairRows:
-    return gather(pairs(), np.array(numbers), source_pad=PAD, bos=BOS, pad=PAD)
+    return gather(pairs(), np.array(numbers), max_len=99, source_pad=PAD, bos=BOS, pad=PAD)
 
 
 def model(**changes: Any) -> EncoderDecoder:

@@ -98,15 +98,19 @@ class Buckets:
         return self._orders[epoch]
 
 
-def gather(pairs: Pairs, numbers: np.ndarray, *, source_pad: int, bos: int, pad: int) -> PairRows:
-    """The pairs `numbers` (B,) as a batch.
+def gather(pairs: Pairs, numbers: np.ndarray, *, max_len: int, source_pad: int, bos: int, pad: int) -> PairRows:
+    """The pairs `numbers` (B,) as a batch, cut as in `tercet evaluate`: a longer source keeps its eos, and a longer
+    target does not, since nothing ends there.
 
     Args:
+        max_len: Maximum tokens per side.
         source_pad: fills up the source.
         bos, pad: begins each target, and fills it up.
     """
-    source, source_mask = _pad_rows(pairs.source, pairs.source_starts, numbers, source_pad)
-    target, target_mask = _pad_rows(pairs.target, pairs.target_starts, numbers, pad)
+    source, source_mask = _pad_rows(pairs.source, pairs.source_starts, numbers, source_pad, max_len)
+    if source.shape[1] == max_len:
+        source[source_mask[:, -1], -1] = pairs.source[pairs.source_starts[numbers + 1] - 1][source_mask[:, -1]]
+    target, target_mask = _pad_rows(pairs.target, pairs.target_starts, numbers, pad, max_len)
     first = np.full((len(numbers), 1), bos, dtype=np.int64)
     return PairRows(
         source=source,
@@ -116,9 +120,11 @@ def gather(pairs: Pairs, numbers: np.ndarray, *, source_pad: int, bos: int, pad:
     )
 
 
-def _pad_rows(ids: np.ndarray, starts: np.ndarray, numbers: np.ndarray, pad: int) -> tuple[np.ndarray, np.ndarray]:
+def _pad_rows(
+    ids: np.ndarray, starts: np.ndarray, numbers: np.ndarray, pad: int, max_len: int
+) -> tuple[np.ndarray, np.ndarray]:
     first = np.asarray(starts[numbers])[:, None]
-    lengths = np.asarray(starts[numbers + 1])[:, None] - first
+    lengths = np.minimum(np.asarray(starts[numbers + 1])[:, None] - first, max_len)
     positions = np.arange(lengths.max(initial=0))
     mask = positions < lengths  # (B, L)
     tokens = np.full(mask.shape, pad, dtype=np.int64)

@@ -78,6 +78,7 @@ class ConversationCorpus:
         template: the chat template.
         is_plain: whether it is the packaged one, in the place of one that the model does not have.
         skipped: conversations without an answer.
+        near_duplicates: Validation conversations whose prompt is a near duplicate of one in training.
     """
 
     name: str
@@ -88,6 +89,7 @@ class ConversationCorpus:
     train: Conversations
     validation: Conversations
     skipped: int
+    near_duplicates: int
 
 
 def prepare_conversations(
@@ -131,7 +133,7 @@ def prepare_conversations(
     return ConversationCorpus(
         name=spec.source, hash=content, tokenizer=tokenizer, template=template, is_plain=is_plain,
         train=_load(folder, "train", tokenizer), validation=_load(folder, "validation", tokenizer),
-        skipped=meta["skipped"],
+        skipped=meta["skipped"], near_duplicates=meta.get("near_duplicates", 0),  # of an older version: not counted
     )  # fmt: skip
 
 
@@ -201,7 +203,7 @@ def _write(folder: Path, split: _ConversationSplit, tokenizer: Tokenizer, chat: 
     for part in ("train", "validation"):
         ends, first_answers = array("q", [0]), array("q")
         with (folder / f"{part}_ids.bin").open("wb") as ids_file, (folder / f"{part}_answers.bin").open("wb") as marks:
-            for conversation in split.items(part):
+            for conversation in split.items_to_write(part):
                 try:
                     ids, answers = chat.encode_conversation(conversation.messages)
                 except UserError as error:
@@ -216,7 +218,8 @@ def _write(folder: Path, split: _ConversationSplit, tokenizer: Tokenizer, chat: 
         np.save(folder / f"{part}_starts.npy", np.array(ends, dtype=np.int64), allow_pickle=False)
         np.save(folder / f"{part}_first_answers.npy", np.array(first_answers, dtype=np.int64), allow_pickle=False)
     tokenizer_meta = {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "hash": tokenizer.hash}
-    write_meta(folder, {"tokenizer": tokenizer_meta, "skipped": split.skipped})
+    counts = {"skipped": split.skipped, "near_duplicates": split.near_duplicates}
+    write_meta(folder, {"tokenizer": tokenizer_meta, **counts})
 
 
 def _load(folder: Path, part: Side, tokenizer: Tokenizer) -> Conversations:

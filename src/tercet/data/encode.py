@@ -17,7 +17,7 @@ from tercet.config import UserError
 from tercet.data.cache import chunk_items, id_dtype
 from tercet.data.id_files import IdFile
 from tercet.data.sources import DocumentSource, TextPiece
-from tercet.data.splitting import hash_bytes
+from tercet.data.splitting import hash_bytes, hash_near
 from tercet.data.unknown_text import check_known, encode_located, is_unknown
 from tercet.messages import shorten
 from tercet.tokens import Tokenizer
@@ -42,12 +42,14 @@ class EncodedPiece(NamedTuple):
         n_bytes: of its text in UTF-8.
         last: whether the document ends with it.
         text_hash: of its text, or of the ids of a file that has no text.
+        text: What `ids` was made from; None of a file that has no text.
     """
 
     ids: np.ndarray[Any, Any]
     n_bytes: int
     last: bool
     text_hash: int
+    text: str | None
 
 
 class EncodedSource(NamedTuple):
@@ -57,11 +59,13 @@ class EncodedSource(NamedTuple):
         starts: (D,) int64: where each document starts.
         sizes: (D,) int64: the UTF-8 bytes of its text.
         text_hashes: (D,) uint64: equal for documents of equal text.
+        near_hashes: (D,) uint64: Equal for near duplicates. Documents of several pieces are compared piece by piece.
     """
 
     starts: np.ndarray
     sizes: np.ndarray
     text_hashes: np.ndarray
+    near_hashes: np.ndarray
 
 
 def encode_source(source: DocumentSource | IdFile, tokenizer: Tokenizer, path: Path, bar: Progress) -> EncodedSource:
@@ -74,17 +78,19 @@ def encode_source(source: DocumentSource | IdFile, tokenizer: Tokenizer, path: P
     task = bar.add_task(
         f"{'tokenising' if is_text else 'reading'} {source.name}", total=source.size() if is_text else None
     )
-    text_hashes, pieces, unknown, total = array("Q"), list[int](), 0, 0
+    text_hashes, near_hashes, pieces = array("Q"), array("Q"), list[tuple[int, int]]()
+    unknown = total = 0
     with path.open("wb") as file:
         written = DocumentWriter(file, tokenizer)
         for piece in encode_pieces(source, tokenizer):
             written.write(piece.ids, piece.n_bytes)
-            pieces.append(piece.text_hash)
+            pieces.append((piece.text_hash, piece.text_hash if piece.text is None else hash_near(piece.text)))
             unknown, total = unknown + is_unknown(tokenizer, piece.ids), total + 1
             bar.advance(task, piece.n_bytes if is_text else piece.ids.nbytes)
             if piece.last:
                 written.end()
-                text_hashes.append(hash_bytes(array("Q", pieces).tobytes()))
+                for hashes, of_pieces in zip((text_hashes, near_hashes), zip(*pieces, strict=True), strict=True):
+                    hashes.append(hash_bytes(array("Q", of_pieces).tobytes()))
                 pieces.clear()
     if is_text:
         check_known(source.name, tokenizer, unknown, total)
@@ -92,6 +98,7 @@ def encode_source(source: DocumentSource | IdFile, tokenizer: Tokenizer, path: P
         starts=np.array(written.ends[:-1], dtype=np.int64),
         sizes=np.array(written.sizes, dtype=np.int64),
         text_hashes=np.array(text_hashes, dtype=np.uint64),
+        near_hashes=np.array(near_hashes, dtype=np.uint64),
     )
 
 
@@ -119,7 +126,7 @@ def encode_pieces(
         )  # fmt: skip
         for piece, ids in zip(chunk, encoded, strict=True):
             text = piece.text.encode()
-            yield EncodedPiece(ids, len(text), piece.last, hash_bytes(text))
+            yield EncodedPiece(ids, len(text), piece.last, hash_bytes(text), piece.text)
 
 
 class _Part(NamedTuple):
@@ -258,4 +265,4 @@ def _cut_blocks(source: IdFile, tokenizer: Tokenizer) -> Iterator[EncodedPiece]:
 
 
 def _encoded(ids: np.ndarray[Any, Any], tokenizer: Tokenizer, *, last: bool) -> EncodedPiece:
-    return EncodedPiece(ids, tokenizer.count_bytes(ids), last, hash_bytes(ids.tobytes()))
+    return EncodedPiece(ids, tokenizer.count_bytes(ids), last, hash_bytes(ids.tobytes()), None)

@@ -90,6 +90,7 @@ class LabelledCorpus:
             labels that are numbers their own name.
         scale: of labels that are numbers, in the training part.
         skipped: examples without text.
+        near_duplicates: Validation texts that are near duplicates of training texts.
         lost: over tokens, the words of which the tokenizer leaves nothing; their labels are left out.
     """
 
@@ -101,6 +102,7 @@ class LabelledCorpus:
     train: Labelled
     validation: Labelled
     skipped: int
+    near_duplicates: int
     lost: int
 
 
@@ -302,7 +304,7 @@ def _write(folder: Path, split: _LabelSplit, tokenizer: Tokenizer, bar: Progress
     for part in ("train", "validation"):
         ends, label_ends, written = array("q", [0]), array("q", [0]), 0
         with (folder / f"{part}_ids.bin").open("wb") as ids_file, (folder / f"{part}_labels.bin").open("wb") as labels:
-            for examples in chunk_items(split.items(part), lambda example: len(example.text)):
+            for examples in chunk_items(split.items_to_write(part), lambda example: len(example.text)):
                 if split.spec.over == "texts":
                     places = (f"{split.spec.source}, {part} text {number:,}" for number in count(len(ends)))
                     encoded = encode_located(tokenizer, [example.text for example in examples], places)
@@ -336,6 +338,7 @@ def _write(folder: Path, split: _LabelSplit, tokenizer: Tokenizer, bar: Progress
             "mean": split.scale.mean,
             "std": split.scale.std,
             "skipped": split.skipped,
+            "near_duplicates": split.near_duplicates,
             "lost": lost,
         },
     )
@@ -383,5 +386,6 @@ def _load(folder: Path, *, spec: LabelsSpec, content: str, tokenizer: Tokenizer)
         train=load_part("train"),
         validation=load_part("validation"),
         skipped=meta["skipped"],
+        near_duplicates=meta.get("near_duplicates", 0),  # of an older version: not counted
         lost=meta["lost"],
     )

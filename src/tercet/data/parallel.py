@@ -76,6 +76,7 @@ class ParallelCorpus:
         source_tokenizer, tokenizer: one and the same where both sides share a vocabulary.
         validation_texts: what the pairs of `validation` were made from, source and target, in their order.
         skipped: pairs with an empty side.
+        near_duplicates: Validation pairs whose source is a near duplicate of one in training.
     """
 
     name: str
@@ -86,6 +87,7 @@ class ParallelCorpus:
     validation: Pairs
     validation_texts: tuple[Pair, ...]
     skipped: int
+    near_duplicates: int
 
 
 def prepare_pairs(
@@ -192,7 +194,7 @@ def _write(folder: Path, split: _PairSplit, source: Tokenizer, target: Tokenizer
     texts = list[Pair]()
 
     def read_side(side: Side) -> Iterator[Pair]:
-        for pair in split.items(side):
+        for pair in split.items_to_write(side):
             bar.advance(task, len(pair[0].encode()) + len(pair[1].encode()))
             if side == "validation":
                 texts.append(pair)
@@ -202,7 +204,8 @@ def _write(folder: Path, split: _PairSplit, source: Tokenizer, target: Tokenizer
         _encode(folder, side, read_side(side), source, target)
     (folder / "validation.json").write_text(json.dumps(texts, ensure_ascii=False), encoding="utf-8")
     tokenizer_meta = {"kind": target.kind, "vocab_size": target.vocab_size, "hash": target.hash}
-    write_meta(folder, {"tokenizer": tokenizer_meta, "source_tokenizer": source.hash, "skipped": split.skipped})
+    counts = {"skipped": split.skipped, "near_duplicates": split.near_duplicates}
+    write_meta(folder, {"tokenizer": tokenizer_meta, "source_tokenizer": source.hash, **counts})
 
 
 def _encode(folder: Path, side: Side, pairs: Iterator[Pair], *tokenizers: Tokenizer) -> None:
@@ -251,4 +254,5 @@ def _load(
         validation=load_part("validation"),
         validation_texts=tuple((source, target) for source, target in texts),
         skipped=meta["skipped"],
+        near_duplicates=meta.get("near_duplicates", 0),  # of an older version: not counted
     )

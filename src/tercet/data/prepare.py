@@ -33,7 +33,7 @@ from tercet.data.id_files import IdFile
 from tercet.data.prepared import is_prepared, prepared_corpus
 from tercet.data.sources import DocumentFiles, DocumentSource
 from tercet.data.specs import Documents, HeldOut, Tail, TextSpec
-from tercet.data.splitting import split_documents, split_tail
+from tercet.data.splitting import count_near, split_documents, split_tail
 from tercet.messages import print_note
 from tercet.tokens import PlainIds, Tokenizer, TokenizerSpec
 
@@ -137,23 +137,25 @@ def _write(
     tokenizer: Tokenizer,
     bar: Progress,
 ) -> None:
-    starts, sizes, text_hashes = encode_source(source, tokenizer, folder / "train.bin", bar)
-    dtype = id_dtype(tokenizer)
+    written = encode_source(source, tokenizer, folder / "train.bin", bar)
+    starts, sizes, near = written.starts, written.sizes, written.near_hashes
+    dtype, near_duplicates = id_dtype(tokenizer), 0
     text_bytes = int(sizes.sum())
     match spec.validation:
         case HeldOut():
             assert held_out is not None
-            held_starts, held_sizes, _ = encode_source(held_out, tokenizer, folder / "validation.bin", bar)
-            held_bytes = int(held_sizes.sum())
+            other = encode_source(held_out, tokenizer, folder / "validation.bin", bar)
+            held_starts, held_bytes = other.starts, int(other.sizes.sum())
+            near_duplicates = count_near(other.near_hashes, near)
         case Tail(fraction=fraction):
             starts, held_starts = split_tail(folder, starts, dtype, fraction)
             held_bytes = _count_bytes(folder / "validation.bin", tokenizer, held_starts)
             text_bytes -= held_bytes
         case Documents(fraction=fraction):
             (starts, held_starts), moved = split_documents(
-                folder, starts, text_hashes, dtype, fraction, name=spec.source
+                folder, starts, written.text_hashes, dtype, fraction, name=spec.source
             )
-            held_bytes = int(sizes[moved].sum())
+            held_bytes, near_duplicates = int(sizes[moved].sum()), count_near(near[moved], near[~moved])
             text_bytes -= held_bytes
     np.save(folder / "train_documents.npy", starts, allow_pickle=False)
     np.save(folder / "validation_documents.npy", held_starts, allow_pickle=False)
@@ -163,6 +165,7 @@ def _write(
         "dtype": dtype.name,
         "train_bytes": text_bytes,
         "validation_bytes": held_bytes,
+        "near_duplicates": near_duplicates,
     }
     write_meta(folder, meta)
 
@@ -189,4 +192,5 @@ def _load(folder: Path, *, name: str, content: str, tokenizer: Tokenizer) -> Cor
         validation_documents=np.load(folder / "validation_documents.npy", allow_pickle=False),
         train_bytes=meta["train_bytes"],
         validation_bytes=meta["validation_bytes"],
+        near_duplicates=meta.get("near_duplicates", 0),  # of an older version: not counted
     )

@@ -1,7 +1,11 @@
 """Training and validation parted: ids that are all in `train.bin`, without holding them in memory, and sentences by
-their hash."""
+their hash.
+
+Near duplicates are texts that are equal except for case, punctuation and white space.
+"""
 
 import hashlib
+import re
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +16,7 @@ import numpy as np
 from tercet.config import UserError
 
 AT_ONCE = 1 << 22  # ids copied together
+NOT_COMPARED = re.compile(r"[\W_]+")  # in near duplicates: all but letters and digits
 
 
 def split_tail(
@@ -104,6 +109,16 @@ def hash_text(text: str) -> int:
 def hash_bytes(data: bytes) -> int:
     """The same of bytes."""
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest())
+
+
+def hash_near(text: str) -> int:
+    """Return a number as `hash_text` does, the same for near duplicates."""
+    return hash_text(NOT_COMPARED.sub("", text.casefold()) or text)
+
+
+def count_near(validation: "np.ndarray | array[int]", train: "np.ndarray | array[int]") -> int:
+    """Return how many items of the validation part are near duplicates of training items, by `hash_near` of each."""
+    return int(np.isin(np.asarray(validation, dtype=np.uint64), np.asarray(train, dtype=np.uint64)).sum())
 
 
 def draw_validation(text_hashes: "array[int]", count: int, error: str) -> frozenset[int]:

@@ -12,7 +12,7 @@ from typing import Generic, Literal, TypeVar
 from tercet.config import UserError, to_plain
 from tercet.data.cache import FORMAT, Snapshot, TextSource, digest
 from tercet.data.specs import Drawn
-from tercet.data.splitting import draw_validation, hash_text
+from tercet.data.splitting import count_near, draw_validation, hash_near, hash_text
 from tercet.tokens import Tokenizer
 
 Side = Literal["train", "validation"]
@@ -44,6 +44,7 @@ class TextSplit(ABC, Generic[SourceType, Item]):
         self.snapshots = [Snapshot(source) for source in (train, held_out) if source]
         self.training_hash = digest(FORMAT, self.snapshots[0].hash, settings, to_plain(self._drawn))
         self.content_hash = digest(self.training_hash, self.snapshots[1].hash if held_out else None)
+        self._near_hashes: dict[Side, array[int]] = {}
 
     @abstractmethod
     def _read_all(self, source: SourceType) -> Iterator[Item]: ...
@@ -86,6 +87,18 @@ class TextSplit(ABC, Generic[SourceType, Item]):
         for item in self._read(self._train):
             if (hash_text(self._key(item)) in drawn) == (side == "validation"):
                 yield item
+
+    def items_to_write(self, side: Side) -> Iterator[Item]:
+        """Yield the items of a part as `items` does, and note what `near_duplicates` compares."""
+        hashes = self._near_hashes[side] = array("Q")  # eight bytes an item
+        for item in self.items(side):
+            hashes.append(hash_near(self._key(item)))
+            yield item
+
+    @property
+    def near_duplicates(self) -> int:
+        """Validation items that are near duplicates of training items, after both parts were written."""
+        return count_near(self._near_hashes["validation"], self._near_hashes["train"])
 
     @cached_property
     def _survey(self) -> tuple[int, frozenset[int]]:

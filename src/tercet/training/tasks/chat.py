@@ -22,6 +22,7 @@ from tercet.models import DecoderOnly
 from tercet.objectives import CausalBatch, Loss, causal_loss, collate_windows
 from tercet.training.plan import RowSums, plan_of
 from tercet.training.recipe import ChatRecipe
+from tercet.training.tasks.task import describe_validation
 
 SHOWN = 60  # tokens of each sample's answer
 
@@ -53,13 +54,23 @@ class ChatTask:
 
     def describe(self) -> str:
         corpus = self.corpus
-        cut = int((corpus.train.lengths[self.rows] - 1 > self.length).sum())
+        cut, held_out_cut = (
+            int((part.lengths[rows] - 1 > self.length).sum())
+            for part, rows in ((corpus.train, self.rows), (corpus.validation, self.held_out))
+        )
         beyond = len(corpus.train) - len(self.rows)
         facts = [
             f"{len(self.rows):,} training conversations",
             *([f"{corpus.skipped:,} without an answer left out"] if corpus.skipped else []),
             *([f"{beyond:,} whose answers begin beyond max_len left out"] if beyond else []),
             *([f"{cut:,} longer than max_len cut"] if cut else []),
+            *describe_validation(
+                len(corpus.validation),
+                "conversations",
+                near_duplicates=corpus.near_duplicates,
+                left_out=len(corpus.validation) - len(self.held_out),
+                cut=held_out_cut,
+            ),
             *(["the plain chat template, for the model has none"] if corpus.is_plain else []),
         ]
         return ", ".join(facts)

@@ -32,6 +32,7 @@ from tercet.objectives import (
 )
 from tercet.training.plan import RowSums, plan_of
 from tercet.training.recipe import LabelsRecipe
+from tercet.training.tasks.task import describe_validation
 
 SHOWN = 40  # tokens of each sample
 
@@ -58,7 +59,7 @@ class LabelsTask:
 
     def describe(self) -> str:
         corpus, scale = self.corpus, self.corpus.scale
-        cut = int((corpus.train.lengths + 2 > self.length).sum())
+        cut, held_out_cut = (int((part.lengths + 2 > self.length).sum()) for part in (corpus.train, corpus.validation))
         facts = [
             f"{len(corpus.train):,} training texts",
             f"numbers of {scale.mean:.4g} ± {scale.std:.4g}"
@@ -67,6 +68,9 @@ class LabelsTask:
             *([f"{corpus.skipped:,} without text left out"] if corpus.skipped else []),
             *([f"{corpus.lost:,} words that the tokenizer does not know"] if corpus.lost else []),
             *([f"{cut:,} longer than max_len cut"] if cut else []),
+            *describe_validation(
+                len(corpus.validation), "texts", near_duplicates=corpus.near_duplicates, cut=held_out_cut
+            ),
         ]
         return ", ".join(facts)
 

@@ -15,6 +15,7 @@ from tercet.models import DecoderOnly
 from tercet.objectives import CausalBatch, Loss, causal_loss, collate_causal, collate_windows
 from tercet.training.plan import plan_of
 from tercet.training.recipe import LanguageRecipe
+from tercet.training.tasks.task import describe_validation
 from tercet.training.tasks.text_rows import fetch_ahead, group_windows, layout_of, row_tokens, spread, training_rows
 
 
@@ -45,7 +46,10 @@ class LanguageTask:
                 raise UserError(f"task.sample_prompt {spec.sample_prompt!r}: {error}; {remedy}") from None
 
     def describe(self) -> str:
-        return f"{self.corpus.train_tokens:,} training tokens"
+        corpus = self.corpus
+        documents = len(corpus.validation_documents)
+        held_out = describe_validation(documents, "documents", near_duplicates=corpus.near_duplicates)
+        return ", ".join([f"{corpus.train_tokens:,} training tokens", *held_out])
 
     def batches(self, step: int, rank: int, world: int) -> list[CausalBatch]:
         fetch_ahead(self.rows, self.plan, step)

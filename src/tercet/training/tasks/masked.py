@@ -32,6 +32,7 @@ from tercet.objectives import (
 )
 from tercet.training.plan import plan_of
 from tercet.training.recipe import MaskedRecipe
+from tercet.training.tasks.task import describe_validation
 from tercet.training.tasks.text_rows import fetch_ahead, group_windows, layout_of, row_tokens, spread, training_rows
 
 BLOCK = 64  # rows of a step that are masked together
@@ -62,7 +63,11 @@ class MaskedTask:
         self.unigram = self._unigram_entropy()
 
     def describe(self) -> str:
-        return f"{self.corpus.train_tokens:,} training tokens, unigram entropy {self.unigram:.3f} nats"
+        corpus = self.corpus
+        documents = len(corpus.validation_documents)
+        held_out = describe_validation(documents, "documents", near_duplicates=corpus.near_duplicates)
+        facts = [f"{corpus.train_tokens:,} training tokens", *held_out]
+        return ", ".join([*facts, f"unigram entropy {self.unigram:.3f} nats"])
 
     def batches(self, step: int, rank: int, world: int) -> list[MaskedBatch]:
         fetch_ahead(self.rows, self.plan, step)

@@ -82,6 +82,24 @@ class Task(Protocol):
         ...
 
 
+def describe_validation(count: int, items: str, *, near_duplicates: int, left_out: int = 0, cut: int = 0) -> list[str]:
+    """Return what `Task.describe` reports of the validation part: nothing if all of it is used, and separate from
+    training.
+
+    Args:
+        count: Items of the validation part.
+        items: Their name, such as "pairs".
+        left_out: Conversations whose answers begin beyond the context.
+        cut: Items of which only the beginning is validated on.
+    """
+    facts = [
+        *([f"{left_out:,} whose answers begin beyond max_len left out"] if left_out else []),
+        *([f"{cut:,} longer than max_len cut"] if cut else []),
+        *([f"{near_duplicates:,} near duplicates of training {items}"] if near_duplicates else []),
+    ]
+    return [f"{count:,} validation {items} ({', '.join(facts)})"] if facts else []
+
+
 def task_of(recipe: Recipe, *, pretrained: Trained | None = None, progress: bool) -> Task:
     """Read and tokenise the data, and look for whatever the user can have got wrong.
 

@@ -24,6 +24,7 @@ from tercet.models import EncoderDecoder
 from tercet.objectives import Loss, PairBatch, collate_pairs, seq2seq_loss
 from tercet.training.plan import RowSums, plan_of
 from tercet.training.recipe import TranslationRecipe
+from tercet.training.tasks.task import describe_validation
 
 VALIDATION_TOKENS = 8_192  # in a batch
 
@@ -55,10 +56,8 @@ class TranslationTask:
         self.plan = plan_of(recipe.training, len(self.buckets), batch=recipe.task.buckets_per_step(world), micro=1)
         self.data_name, self.data_hash = corpus.name, corpus.hash
         self.tokenizer_hash = tokenizer_hash(corpus.tokenizer, corpus.source_tokenizer)
-        lengths = np.maximum(corpus.validation.source_lengths, corpus.validation.target_lengths)
-        self.held_out = np.argsort(lengths, kind="stable")[: int((lengths <= max_len).sum())]
-        if not len(self.held_out):
-            raise UserError(f"no validation pair fits into model.max_len={max_len}; set it larger")
+        self.max_len = max_len
+        self.held_out_lengths = np.maximum(corpus.validation.source_lengths, corpus.validation.target_lengths)
         self.language = target_language(recipe.data)
         references = [reference for _, reference in self._scored_pairs()]
         if references:
@@ -72,7 +71,14 @@ class TranslationTask:
             *([f"{self.corpus.skipped:,} with an empty side left out"] if self.corpus.skipped else []),
             *([f"{self.buckets.skipped:,} longer than max_len left out"] if self.buckets.skipped else []),
         ]
-        facts = [f"{len(self.corpus.train):,} training pairs", *left_out, f"{self.buckets.padding:.1%} padding"]
+        held_out = describe_validation(
+            len(self.corpus.validation),
+            "pairs",
+            near_duplicates=self.corpus.near_duplicates,
+            cut=int((self.held_out_lengths > self.max_len).sum()),
+        )
+        training = f"{len(self.corpus.train):,} training pairs"
+        facts = [training, *left_out, f"{self.buckets.padding:.1%} padding", *held_out]
         return ", ".join(facts)
 
     def batches(self, step: int, rank: int, world: int) -> list[PairBatch]:
@@ -86,9 +92,9 @@ class TranslationTask:
         return self.tokens.before(self.plan, step)
 
     def validation_groups(self) -> list[np.ndarray]:
-        pairs, held_out = self.corpus.validation, self.held_out  # without those longer than the model takes
-        longest = int(pairs.source_lengths[held_out].max() + pairs.target_lengths[held_out].max())
-        return cut_rows(held_out, ceil(longest * len(held_out) / VALIDATION_TOKENS))
+        pairs, by_length = self.corpus.validation, np.argsort(self.held_out_lengths, kind="stable")
+        longest = sum(min(int(side.max()), self.max_len) for side in (pairs.source_lengths, pairs.target_lengths))
+        return cut_rows(by_length, ceil(longest * len(by_length) / VALIDATION_TOKENS))
 
     def validation_batch(self, group: np.ndarray) -> PairBatch:
         return self._batch(self.corpus.validation, group)
@@ -128,7 +134,8 @@ class TranslationTask:
         assert source.pad_id is not None
         assert target.pad_id is not None
         assert target.bos_id is not None
-        return collate_pairs(gather(pairs, numbers, source_pad=source.pad_id, bos=target.bos_id, pad=target.pad_id))
+        special = {"source_pad": source.pad_id, "bos": target.bos_id, "pad": target.pad_id}
+        return collate_pairs(gather(pairs, numbers, max_len=self.max_len, **special))
 
     def _translate(self, model: EncoderDecoder, texts: list[str]) -> list[str]:
         source, target = self.corpus.source_tokenizer, self.corpus.tokenizer

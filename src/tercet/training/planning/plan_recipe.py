@@ -48,7 +48,7 @@ def plan_recipe(
         raise UserError("--mfu is a share of a GPU's peak: say which with --gpus, such as --gpus 8xH100")
     if measured is not None and (not Path(measured).is_dir() or find_run(measured) is None):
         raise UserError(f"--measured {measured}: no such folder; give that of a run, such as runs/mine")
-    recipe = recipe_with(name, changes, out=choose_folder(name, None), quiet=True, **(files or {}))
+    recipe = recipe_with(name, changes, out=choose_folder(name, None), quiet=True, notes=None, **(files or {}))
 
     from tercet.training.planning.run_plan import plan_run
 

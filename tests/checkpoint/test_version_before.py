@@ -33,7 +33,8 @@ def test_models_open_and_answer_alike(old: Path, capsys: pytest.CaptureFixture[s
         assert main(command.split()) == answer["code"] == 0
         out = capsys.readouterr().out
         if command.endswith("--json"):
-            assert values(out) == nearly(values(answer["out"])), command
+            then = values(answer["out"])
+            assert of_then(values(out), then) == nearly(then), command
         else:
             assert out == answer["out"], command
 
@@ -44,6 +45,15 @@ def values(out: str) -> Any:
         return [json.loads(out)]
     except json.JSONDecodeError:
         return [json.loads(line) for line in out.splitlines()]
+
+
+def of_then(value: Any, then: Any) -> Any:
+    """Without the figures that were added since."""
+    if isinstance(value, dict) and isinstance(then, dict):
+        return {key: of_then(item, then[key]) for key, item in value.items() if key in then}
+    if isinstance(value, list) and isinstance(then, list):
+        return [of_then(item, then[number]) for number, item in enumerate(value)]
+    return value
 
 
 def nearly(value: Any) -> Any:

@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from tercet.evaluate.scores import FEW_UNKNOWN, describe_unknown
 from tercet.evaluate.tasks.evaluation import HeldOutScores, Kind
 from tercet.notebook import Summary, rich_html
 
@@ -172,6 +173,9 @@ def _measure_of(kind: Kind, scores: Sequence[HeldOutScores]) -> tuple[str | None
     """By what models of a kind are ranked, and what there is to say about it."""
     same_cut, across = RANKED_BY[kind]
     heading = MEASURES[same_cut].heading
+    unknown = max(result.unknown_share for result in scores)
+    if unknown > FEW_UNKNOWN and len({result.tokenizer for result in scores}) > 1:
+        return None, [f"the {kind}s have other tokenizers, and of one {describe_unknown(unknown)}: none is ranked"]
     if len({result.text for result in scores}) > 1:
         return None, [f"the {kind}s were held out different validation data, so none is ranked above another"]
     one_cut = same_cut == across or len({(result.tokenizer, result.tokens) for result in scores}) == 1
@@ -257,6 +261,9 @@ def _notes(results: Sequence[RunResult], rows: Sequence[LeaderboardRow], kinds: 
         if trained and max(trained) > 1.01 * min(trained):
             few, many = (f"{round(tokens):,}" for tokens in (min(trained), max(trained)))
             notes.append(f"the {kind}s did not train on equally many tokens: from {few} to {many}")
+    for row in rows:
+        if unknown := max((run.scores.unknown_share for run in row.runs if run.scores), default=0):
+            notes.append(f"{row.name}: {describe_unknown(unknown)}")
     precisions = sorted({run.precision for run in results if run.precision})
     if len(precisions) > 1:
         notes.append(f"they were not trained in one precision: {' and '.join(precisions)}")

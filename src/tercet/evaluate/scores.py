@@ -4,7 +4,8 @@
     bits per byte  = -(sum of ln p(text target)) / (ln 2 · bytes)
 
 Nats depend on how the tokenizer cuts; bits per byte do not, and compare with a compressor's. Special tokens stand for
-no byte, so they count in the first and not in the second.
+no byte, so they count in the first and not in the second. What an unknown token stands for is in neither: with more
+than a few of them, bits per byte compare with nothing.
 """
 
 import math
@@ -19,6 +20,8 @@ from rich.text import Text
 from tercet.evaluate.masked import MaskedScores
 from tercet.notebook import Summary, rich_html
 
+FEW_UNKNOWN = 0.001  # of the tokens: up to here a figure is wrong by less than a percent or so
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LanguageScores(Summary):
@@ -27,6 +30,7 @@ class LanguageScores(Summary):
     bytes: UTF-8 bytes of text that the targets stand for.
     context: the most tokens that a prediction could look at.
     stride: how far apart the windows are.
+    unknown_share: Share of the text's tokens that are the unknown token.
     """
 
     loss_nats_per_token: float
@@ -36,6 +40,7 @@ class LanguageScores(Summary):
     bytes: int
     context: int
     stride: int
+    unknown_share: float = 0.0
 
     @classmethod
     def from_sums(
@@ -81,7 +86,15 @@ def as_table(model: LanguageScores, baselines: Mapping[str, LanguageScores | flo
     table.caption = (
         f"{model.tokens:,} tokens, {model.bytes:,} bytes; context {model.context:,}, windows {model.stride:,} apart"
     )
+    if model.unknown_share:
+        table.caption += f"; {describe_unknown(model.unknown_share)}"
     return table
+
+
+def describe_unknown(share: float) -> str:
+    """Return how many tokens are unknown, and what that means for bits per byte."""
+    said = f"{share:.2%} of the tokens are unknown"
+    return said if share <= FEW_UNKNOWN else f"{said}, so bits per byte compare with nothing"
 
 
 def masked_dict(scores: MaskedScores, pseudo_perplexity: float | None = None) -> dict[str, Any]:

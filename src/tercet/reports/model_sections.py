@@ -6,6 +6,7 @@ from typing import Any
 from tercet.checkpoint.training_data import TrainingData, open_training_data
 from tercet.config import UserError
 from tercet.data import ConversationCorpus, Corpus, LabelledCorpus, ParallelCorpus
+from tercet.evaluate.scores import describe_unknown
 from tercet.inspect import model_table
 from tercet.inspect.model_table_view import format_count
 from tercet.messages import one_line, show
@@ -129,6 +130,8 @@ def _describe_parts(data: TrainingData) -> tuple[str, str]:
         case Corpus():
             train = f"{data.train_tokens:,} tokens" + (f", {data.train_bytes:,} bytes" if data.train_bytes else "")
             validation = f"{len(data.validation):,} tokens, {data.validation_bytes:,} bytes"
+            if unknown := data.unknown_share:
+                validation += f"; {describe_unknown(unknown)}"
     return train, validation
 
 

@@ -44,6 +44,7 @@ class HeldOutScores:
     text: sha256 of the text, pairs or labels that were scored.
     tokenizer: sha256 of the tokenizer; a translator's is the target's.
     tokens: predictions that the scores are means of.
+    unknown_share: Of the text's tokens, the share that is the unknown token.
     validation: the documents that a model of text was scored on.
     """
 
@@ -53,6 +54,7 @@ class HeldOutScores:
     text: str
     tokenizer: str
     tokens: int
+    unknown_share: float = 0.0
     validation: tuple[str, ...] = field(default=(), repr=False)
 
 
@@ -145,6 +147,7 @@ class TextEvaluation(Evaluation[Corpus]):
             text=digest(*documents),
             tokenizer=self.trained.tokenizer.hash,
             tokens=tokens,
+            unknown_share=corpus.unknown_share,
             validation=documents,
         )
 

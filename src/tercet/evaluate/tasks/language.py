@@ -1,6 +1,6 @@
 """A language model: on the validation part of its text, beside what counting and compressing reach."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from tercet.data import Corpus
 from tercet.data.batching import BATCH_TOKENS
 from tercet.evaluate.baselines import bigram, compression_bits, unigram
 from tercet.evaluate.language import score
-from tercet.evaluate.scores import LanguageScores
+from tercet.evaluate.scores import FEW_UNKNOWN, LanguageScores
 from tercet.evaluate.tasks.evaluation import HeldOutScores, TextEvaluation, decode_documents
 
 
@@ -24,7 +24,7 @@ class LanguageEvaluation(TextEvaluation):
         self, corpus: Corpus, *, stride: int | None = None, batch_tokens: int = BATCH_TOKENS, progress: bool = False
     ) -> LanguageScores:
         """The scores on the validation part of `corpus`; documents stand alone where they did in training."""
-        return score(
+        scores = score(
             self.trained.model,
             corpus.validation,
             n_bytes=self._target_bytes(corpus),
@@ -35,12 +35,14 @@ class LanguageEvaluation(TextEvaluation):
             batch_tokens=batch_tokens,
             progress=progress,
         )
+        return replace(scores, unknown_share=corpus.unknown_share)
 
     def baselines(self, corpus: Corpus) -> dict[str, LanguageScores | float]:
         """What counting and compressing reach on the same text: the counts are the training part's.
 
         Unigram and bigram have the model's targets, and see as far over a document's border as it does: not at all
-        where documents stand alone. Compressors take the documents whole, one after another.
+        where documents stand alone. Compressors take the documents whole, one after another, and are left out if too
+        many tokens are unknown to compare with them.
         """
         apart = self.document_mask
         starts = corpus.validation_documents if apart else None
@@ -51,11 +53,13 @@ class LanguageEvaluation(TextEvaluation):
             "document_starts": starts,
         }
         train_starts = np.asarray(corpus.train_documents) if apart else None
-        return {
+        counts = {
             "unigram": unigram(corpus.train, corpus.validation, **counted),
             "bigram": bigram(corpus.train, corpus.validation, **counted, train_document_starts=train_starts),
-            **compression_bits(decode_documents(corpus)),
         }
+        unknown = corpus.unknown_share
+        compressed = compression_bits(decode_documents(corpus)) if unknown <= FEW_UNKNOWN else {}
+        return {**{name: replace(scores, unknown_share=unknown) for name, scores in counts.items()}, **compressed}
 
     def score_held_out(self, data: Corpus) -> HeldOutScores:
         scores = self.score(data)

@@ -224,6 +224,41 @@ def test_text_of_numbers_is_ids_too(tmp_path: Path, cache: Path) -> None:
     assert corpus.train[:4].tolist() == [5, 6, 7, corpus.tokenizer.eos_id]
 
 
+@pytest.mark.parametrize("vocab_size", [5, 300, 50_257, 128_256, 1 << 20])
+@pytest.mark.parametrize("written", ["uint16", "uint32", "int64"])
+@pytest.mark.parametrize("dtype", ["uint16", "uint32"])
+def test_ids_of_another_width_are_rejected(vocab_size: int, written: str, dtype: Any, tmp_path: Path) -> None:
+    ids = np.random.default_rng(vocab_size).zipf(1.2, 1000) % vocab_size
+    if written == "uint16" and (vocab_size > 1 << 16 or dtype == "uint32"):
+        return  # pairs of ids make numbers that no vocabulary has
+    path = write(tmp_path / "a.bin", [ids.tolist()], written)
+    if written == dtype:
+        assert read(IdFile(path=path, dtype=dtype)) == [ids.tolist()]
+        return
+    wide, narrow = {"uint16": (32, 16), "uint32": (64, 32)}[dtype]
+    with pytest.raises(UserError, match=f"looks like ids of {wide} bits, and is read as {narrow}: every second .*; "):
+        read(IdFile(path=path, dtype=dtype))
+
+
+@given(ids=st.lists(st.integers(0, (1 << 16) - 1), min_size=64, max_size=80), high=st.integers(16, 99))
+def test_ids_of_16_bits_are_read_unless_every_second_one_is_small(
+    ids: list[int], high: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    ids[1] = high
+    path = write(tmp_path_factory.mktemp("ids") / "a.bin", [ids])
+    assert read(IdFile(path=path)) == [ids]
+
+
+@pytest.mark.parametrize(("magic", "dtype"), [(20240520, "uint16"), (20240801, "uint32")])
+def test_a_header_is_no_ids(magic: int, dtype: str, tmp_path: Path) -> None:
+    header = np.zeros(256, np.int32)
+    header[:3] = magic, 1, 100
+    (tmp_path / "a.bin").write_bytes(header.tobytes() + np.arange(100).astype(dtype).tobytes())
+    for read_as in ("uint16", "uint32"):
+        with pytest.raises(UserError, match=rf"header of llm.c; cut it off with `tail -c \+1025`, .* to {dtype} "):
+            read(IdFile(path=tmp_path / "a.bin", dtype=read_as))
+
+
 def test_a_header_of_an_old_python_is_read_without_a_word(tmp_path: Path) -> None:
     header = b"{'descr': '<u2', 'fortran_order': False, 'shape': (3L,), }\n"
     ids = np.array([1, 2, 3], np.uint16).tobytes()

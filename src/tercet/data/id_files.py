@@ -1,10 +1,12 @@
 """Files of ids that were made elsewhere, in blocks: `.bin` as nanoGPT writes it, `.npy`, lists of numbers in JSONL.
 
 A `.bin` file is the ids in the machine's byte order and nothing else, so its `dtype` has to be told; a `.npy` file says
-its own. Nothing of either is unpickled.
+its own. Nothing of either is unpickled. Ids that are wider than `dtype` are recognized by their upper halves, which are
+small, and a header by its first number.
 """
 
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -28,6 +30,10 @@ from tercet.reading.npy import read_array_header
 
 IdDtype = Literal["uint16", "uint32"]
 ARRAYS = (".bin", ".npy")
+HEADERS = {20240520: "uint16", 20240801: "uint32"}  # llm.c's, by their first number, and the ids that follow
+HEADER_BYTES = 1024
+FEWEST_PAIRS = 32  # of ids, among which upper halves are looked for
+LARGEST_HALF = MOST_IDS - 1 >> 16  # the upper 16 of 32 bits
 LOOKED_AT = 100  # lines of a JSONL file, of which the first that is not empty tells what they are
 
 
@@ -79,7 +85,10 @@ class IdFile:
         match uncompressed_suffix(self.path):
             case ".bin":
                 with open_file(self.path) as file:
-                    yield from self._read_array(file, np.dtype(self.dtype))
+                    for number, block in enumerate(self._read_array(file, np.dtype(self.dtype))):
+                        if number == 0:
+                            self._check_width(block.ids)
+                        yield block
             case ".npy":
                 with open_file(self.path) as file:
                     yield from self._read_array(file, *self._read_header(file))
@@ -110,6 +119,28 @@ class IdFile:
                 "copy it again"
             )
         yield IdBlock(np.empty(0, np.uint32), last=True)
+
+    def _check_width(self, ids: np.ndarray[Any, Any]) -> None:
+        """Raises UserError if a `.bin` file begins with a header, or with ids of another width than `dtype`."""
+        words = ids.astype(self.dtype)
+        magic = int.from_bytes(words.tobytes()[:4], sys.byteorder)
+        if magic in HEADERS:
+            raise UserError(
+                f"{self.path} begins with a header of llm.c; cut it off with `tail -c +{HEADER_BYTES + 1}`, and set "
+                f"data.dtype to {HEADERS[magic]} (--dtype {HEADERS[magic]})"
+            )
+        low, high = words[: len(words) // 2 * 2].reshape(-1, 2).T[:: 1 if sys.byteorder == "little" else -1]
+        if len(low) < FEWEST_PAIRS:
+            return
+        largest = int(high.max())
+        upper = LARGEST_HALF if self.dtype == "uint16" else 0
+        if largest <= upper and low.max() > (upper if largest else 0):
+            bits, twice = 8 * words.itemsize, 16 * words.itemsize
+            remedy = "set data.dtype to uint32 (--dtype uint32)" if twice == 32 else "write it again as uint32"
+            raise UserError(
+                f"{self.path} looks like ids of {twice} bits, and is read as {bits}: every second id is at most "
+                f"{largest}; {remedy}, or give it as .npy, which says its own"
+            )
 
     def _read_header(self, file: IO[bytes]) -> tuple[np.dtype[Any], int]:
         """The dtype of a `.npy` file's array, and its length."""

@@ -24,7 +24,9 @@ from tercet.objectives.likelihood import negative_log_likelihood
 
 pytestmark = [
     pytest.mark.skipif(library() is None, reason="no C++ compiler here"),
-    pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning"),  # which PyTorch's forward mode is written in
+    # PyTorch's own forward mode is written in TorchScript, which is deprecated: a FutureWarning since 2.14.
+    pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit.*:FutureWarning"),
 ]
 needs_bfloat16 = pytest.mark.skipif(not multiplies_bfloat16(), reason="this CPU does not multiply bfloat16")
 

@@ -258,7 +258,7 @@ def test_validation_is_a_mean_over_targets_not_over_batches(tmp_path: Path) -> N
 
 
 def test_validation_batches_are_cut_by_what_is_in_them(tmp_path: Path) -> None:
-    """A pair that is left out, for it is too long, makes them no smaller."""
+    """A pair that is cut, since it is too long, makes them no smaller."""
     long = "Wort " * 900
     task: Any = task_for("pairs", tmp_path)
     before = [len(group) for group in task.validation_groups()]

@@ -284,7 +284,7 @@ def test_sequences_that_are_one_unknown_word_each_are_rejected(tmp_path: Path) -
     path = tmp_path / "dna.csv"
     rows = [(f"{'ACGT' * (20 + n)}{'ACGT'[n % 4]}", ("promoter", "other")[n % 2]) for n in range(40)]
     path.write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in rows))
-    with pytest.raises(UserError, match=r"35 of 40 texts are one unknown token each.*\(wordpiece\)"):
+    with pytest.raises(UserError, match=r"31 of 36 texts are one unknown token each.*\(wordpiece\)"):
         prepare_labelled(LabelsSpec(source=str(path), tokenizer=WordPiece(vocab_size=100)))
     corpus = prepare_labelled(LabelsSpec(source=str(path), tokenizer=KMers(k=3)))
     assert len(corpus.train) + len(corpus.validation) == 40

@@ -39,7 +39,7 @@ from tercet.data.labels import Example, LabelSource, Over, no_text_error, read_e
 from tercet.data.specs import HeldOutLabels, LabelsSpec
 from tercet.data.targets import IGNORED, TargetScale, label_dtype, label_indicators, map_labels
 from tercet.data.text_split import TextSplit, check_special_tokens
-from tercet.data.unknown_text import check_known, encode_located, is_unknown
+from tercet.data.unknown_text import check_known, encode_located
 from tercet.data.word_pieces import encode_words
 from tercet.spec import ProblemType
 from tercet.tokens import BPE, Characters, Fields, KMers, PlainIds, Tokenizer, Unigram, Words
@@ -300,7 +300,7 @@ class _LabelSplit(TextSplit[LabelSource, Example]):
 def _write(folder: Path, split: _LabelSplit, tokenizer: Tokenizer, bar: Progress) -> None:
     task = bar.add_task("tokenising labelled texts", total=split.size)
     numbers = {label: number for number, label in enumerate(split.labels)}
-    lost = unknown = total = 0
+    lost = 0
     for part in ("train", "validation"):
         ends, label_ends, written = array("q", [0]), array("q", [0]), 0
         with (folder / f"{part}_ids.bin").open("wb") as ids_file, (folder / f"{part}_labels.bin").open("wb") as labels:
@@ -320,15 +320,12 @@ def _write(folder: Path, split: _LabelSplit, tokenizer: Tokenizer, bar: Progress
                 labels.write(labels_of_chunk.tobytes())
                 for ids, example in zip(encoded, examples, strict=True):
                     written += len(ids)
-                    unknown += is_unknown(tokenizer, ids)
                     ends.append(written)
                     label_ends.append(label_ends[-1] + len(example.labels))
                 bar.advance(task, sum(len(example.text.encode()) for example in examples))
-        total += len(ends) - 1
         np.save(folder / f"{part}_starts.npy", np.array(ends, dtype=np.int64), allow_pickle=False)
         if split.spec.problem_type == "multi_label_classification":
             np.save(folder / f"{part}_label_starts.npy", np.array(label_ends, dtype=np.int64), allow_pickle=False)
-    check_known(split.spec.source, tokenizer, unknown, total)
     tokenizer_meta = {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "hash": tokenizer.hash}
     write_meta(
         folder,
@@ -377,14 +374,18 @@ def _load(folder: Path, *, spec: LabelsSpec, content: str, tokenizer: Tokenizer)
             label_starts=label_starts,
         )
 
+    train, validation = load_part("train"), load_part("validation")
+    alone = train.starts[:-1][train.lengths == 1]  # where a text of one token is
+    unknown = 0 if tokenizer.unk_id is None else int(np.count_nonzero(train.ids[alone] == tokenizer.unk_id))
+    check_known(spec.source, tokenizer, unknown, len(train))
     return LabelledCorpus(
         name=spec.source,
         hash=content,
         tokenizer=tokenizer,
         labels=names,
         scale=TargetScale(mean=meta.get("mean", 0.0), std=meta.get("std", 1.0)),  # of an older version: none
-        train=load_part("train"),
-        validation=load_part("validation"),
+        train=train,
+        validation=validation,
         skipped=meta["skipped"],
         near_duplicates=meta.get("near_duplicates", 0),  # of an older version: not counted
         lost=meta["lost"],

@@ -38,13 +38,10 @@ def encode_located(
         raise
 
 
-def is_unknown(tokenizer: Tokenizer, ids: np.ndarray[Any, Any]) -> bool:
-    """Return whether a text is one unknown token, as a DNA sequence is for WordPiece: one word that is too long."""
-    return len(ids) == 1 and ids[0] == tokenizer.unk_id
-
-
 def check_known(name: str, tokenizer: Tokenizer, unknown: int, total: int) -> None:
     """Reject data that is mostly texts of one unknown token: all of them would be the same text.
+
+    A DNA sequence is such a text for WordPiece: one word that is too long.
 
     Args:
         unknown: Number of such texts.

@@ -43,7 +43,7 @@ def _describe(filled: Filled) -> FilledText:
 
 def _count_characters(tokenizer: Tokenizer, texts: Sequence[str], body: FillRequest) -> int:
     """Approximate length of the answer. Raises APIError if that is more than one request may ask for."""
-    each = len(body.only) if body.only is not None else body.top or TOP
+    each = len(body.only) if body.only is not None else min(body.top or TOP, tokenizer.vocab_size)
     masks = [count_masks(tokenizer, text) for text in texts]
     characters = sum(each * count * (len(text) + FIELD_CHARACTERS) for count, text in zip(masks, texts, strict=True))
     if characters > MAX_FILLED_CHARACTERS:

@@ -38,7 +38,7 @@ SUIT_ANY = {  # data of the same kind
          "data.response_field"),
         "how files are read; a file without such a key or column is rejected",
     ),
-    **dict.fromkeys(("data.over", "data.problem_type"), "what the model answers; other labels are rejected"),
+    **dict.fromkeys(("data.over", "data.problem_type"), "the kind of labels; others are rejected"),
     **dict.fromkeys(("data.chat_template", "data.rows", "data.source_bos"), "how the model reads its data"),
     **dict.fromkeys(
         (f"data.{which}.{key}" for which in ("tokenizer", "source_tokenizer")
@@ -46,7 +46,7 @@ SUIT_ANY = {  # data of the same kind
         "a way to cut any text",
     ),
     "data.shard_group": "memory",
-    **dict.fromkeys(("task.kind", "task.masking"), "what is learnt"),
+    **dict.fromkeys(("task.kind", "task.masking"), "the objective"),
     "task.best_by": "what makes a model better",
     **dict.fromkeys(
         ("task.batch_size", "task.micro_batch_size", "task.batch_tokens", "task.micro_batch_tokens"),
@@ -117,8 +117,10 @@ def _data_of(settings: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _has_columns(data: Mapping[str, Any]) -> bool:
-    """Whether the languages are needed to read pairs: as the keys of JSONL or the direction of a named dataset. Two
-    files are in any languages, and the columns of a table are source and target by default."""
+    """Return whether the languages are needed to read pairs: as the keys of JSONL or the direction of a named dataset.
+
+    Two files are in any languages, and the columns of a table are source and target by default.
+    """
     from tercet.data.tables import TABLE_SUFFIXES, uncompressed_suffix
 
     return data.get("target") is None and uncompressed_suffix(Path(str(data["source"]))) not in TABLE_SUFFIXES

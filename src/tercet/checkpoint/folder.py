@@ -41,6 +41,7 @@ from tercet.checkpoint.card import Card, current_versions
 from tercet.checkpoint.chat_template import read_chat_template, write_chat_template
 from tercet.checkpoint.find_model import ADAPTER, find_model
 from tercet.checkpoint.foreign.config_keys import name_in_errors
+from tercet.checkpoint.foreign.config_settings import check_folder, rename_keys
 from tercet.checkpoint.foreign.export_files import end_setting
 from tercet.checkpoint.foreign.gguf_folder import load_gguf, read_gguf_spec
 from tercet.checkpoint.foreign.peft_folder import import_adapter
@@ -284,7 +285,8 @@ def _read_spec(folder: Path, manifest: Manifest | None) -> AnySpec:
         return _spec(config, folder / "config.json")
     tokenizer, _ = tokenizers_of(folder, config)
     with name_in_errors(folder):
-        return READERS[str(config["model_type"])].spec(config, read_state_dict(folder), n_ids=tokenizer.vocab_size)
+        reader = READERS[str(config["model_type"])]
+        return reader.spec(rename_keys(config), read_state_dict(folder), n_ids=tokenizer.vocab_size)
 
 
 def _check(folder: Path, manifest: Manifest | None, names: Iterable[str] | None = None) -> None:
@@ -300,10 +302,11 @@ def _is_foreign(config: Plain) -> bool:
 
 def _load_foreign(folder: Path, config: Plain) -> Trained:
     tokenizer, source_tokenizer = tokenizers_of(folder, config)
+    check_folder(folder, config, silent_ids={*tokenizer.special_ids, tokenizer.pad_id, tokenizer.unk_id} - {None})
     template = read_chat_template(folder)
     state = read_state_dict(folder)
     with name_in_errors(folder):
-        model = READERS[str(config["model_type"])].model(config, state, n_ids=tokenizer.vocab_size)
+        model = READERS[str(config["model_type"])].model(rename_keys(config), state, n_ids=tokenizer.vocab_size)
     own = None if source_tokenizer is tokenizer else source_tokenizer
     _check_sizes(folder, model.spec, _tokenizers(tokenizer, own))
     return Trained.wrap(

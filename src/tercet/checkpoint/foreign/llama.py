@@ -296,7 +296,7 @@ def _window(config: Mapping[str, Any], family: Family) -> int | None:
 
 def _base(config: Mapping[str, Any], family: Family) -> float:
     """The rotation's base, which stands in one of three places; 10000 where it stands in none."""
-    rope: dict[str, Any] = {"rope_theta": config.get("rope_theta")}
+    rope: dict[str, Any] = {key: config.get(key) for key in ("rope_theta", "partial_rotary_factor")}
     for key in ("rope_scaling", "rope_parameters"):
         settings = config.get(key)
         if settings is not None and not isinstance(settings, dict):

@@ -37,7 +37,7 @@ from tercet.checkpoint.foreign.features import (
 )
 from tercet.checkpoint.foreign.state_dict import Source, build_model, export_state, merge_tied, strip_names, their_name
 from tercet.checkpoint.weights import own_tensors
-from tercet.config import Plain
+from tercet.config import Plain, UserError
 from tercet.models import Dropout, EncoderDecoder, EncoderDecoderSpec, StackSpec
 from tercet.nn import RelativeBias
 from tercet.nn.specs import Activation
@@ -222,7 +222,13 @@ def _config(spec: EncoderDecoderSpec, model_type: str, position: RelativeBias, *
 
 def _spec(config: Mapping[str, Any], family: T5Family, *, tied: bool) -> EncoderDecoderSpec:
     rate = read_value(config, "dropout_rate", float, 0.1)
-    activation, gated = _read_network(read_value(config, "feed_forward_proj", str, family.feed_forward))
+    network = read_value(config, "feed_forward_proj", str, family.feed_forward)
+    activation, gated = _read_network(network)
+    written = {key: config[key] for key in ("dense_act_fn", "is_gated_act") if config.get(key) is not None}
+    if written.get("is_gated_act", gated) is not gated or (
+        "dense_act_fn" in written and read_activation(written, "dense_act_fn") != activation
+    ):
+        raise UserError(f"feed_forward_proj is {network!r} and {written} says otherwise; put back what was trained")
     n_layers = read_value(config, "num_layers", int)
     encoder = StackSpec(
         d_model=read_value(config, "d_model", int),

@@ -1,0 +1,234 @@
+"""Every key that `transformers` reads of a config.json or a generation_config.json, and what becomes of it here.
+
+USED         read by Tercet
+IRRELEVANT   changes no answer, with the reason
+REJECTED     changes the answer: the values that Tercet computes; any other value is rejected by name
+
+A key in none of these lists is reported unless it is off (null, false, 0 or empty).
+"""
+
+import logging
+from collections.abc import Container, Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from tercet.checkpoint.foreign.config_keys import is_any_of
+from tercet.config import Plain, UserError
+from tercet.messages import show
+from tercet.reading.bounded_json import read_json_file
+
+FILES = {  # of a folder, by name
+    **dict.fromkeys(
+        ("config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json",
+         "pytorch_model.bin", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+         "chat_template.jinja", "vocab.json", "merges.txt", "source.spm", "target.spm", "target_vocab.json"),
+        "used",
+    ),
+    **dict.fromkeys(
+        ("vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "pytorch_model.bin.index.json"),
+        "rejected without tokenizer.json or model.safetensors, in which they are contained",
+    ),
+    **dict.fromkeys(
+        ("preprocessor_config.json", "video_preprocessor_config.json", "audio_tokenizer_config.json",
+         "processor_config.json", "chat_template.json"),
+        "irrelevant: of pictures and sound",
+    ),
+    "additional_chat_templates": "irrelevant: templates that are asked for by name",
+    "modelcard.json": "irrelevant: for people",
+}  # fmt: skip
+OFF = (None, False, 0, 0.0, "", {}, [])
+LLAMA = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+    "head_dim", "hidden_act", "max_position_embeddings", "rms_norm_eps", "rope_theta", "rope_scaling",
+    "rope_parameters", "partial_rotary_factor", "attention_dropout",
+)  # fmt: skip
+WINDOWED = ("sliding_window", "use_sliding_window", "max_window_layers", "layer_types")
+BERT = (
+    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",
+    "hidden_dropout_prob", "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size",
+    "layer_norm_eps", "position_embedding_type", "classifier_dropout", "is_decoder", "add_cross_attention",
+    "id2label", "num_labels", "problem_type",
+)  # fmt: skip
+T5 = (
+    "vocab_size", "n_positions", "d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers", "num_heads",
+    "relative_attention_num_buckets", "relative_attention_max_distance", "dropout_rate", "layer_norm_epsilon",
+    "feed_forward_proj", "dense_act_fn", "is_gated_act", "scale_decoder_outputs",
+)  # fmt: skip
+USED = {
+    "llama": (*LLAMA, "attention_bias", "mlp_bias"),
+    "mistral": (*LLAMA, "sliding_window"),
+    "qwen2": (*LLAMA, *WINDOWED),
+    "qwen3": (*LLAMA, *WINDOWED, "attention_bias"),
+    "gemma": (*LLAMA, "attention_bias", "use_bidirectional_attention"),
+    "gpt2": (
+        "vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_inner", "activation_function",
+        "layer_norm_epsilon", "embd_pdrop", "attn_pdrop", "resid_pdrop", "scale_attn_weights",
+        "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention",
+    ),
+    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert"), BERT),
+    "distilbert": (
+        "vocab_size", "dim", "n_layers", "n_heads", "hidden_dim", "activation", "dropout", "attention_dropout",
+        "max_position_embeddings", "seq_classif_dropout", "id2label", "num_labels", "problem_type",
+    ),
+    "marian": (
+        "vocab_size", "decoder_vocab_size", "max_position_embeddings", "d_model", "activation_function", "dropout",
+        "attention_dropout", "activation_dropout", "scale_embedding", "share_encoder_decoder_embeddings",
+        "normalize_before", "normalize_embedding", "add_final_layer_norm", "static_position_embeddings", "is_decoder",
+        *(f"{side}_{size}" for side in ("encoder", "decoder") for size in ("layers", "attention_heads", "ffn_dim")),
+    ),
+    **dict.fromkeys(("t5", "mt5", "umt5"), T5),
+}  # fmt: skip
+USED_BY_ALL = (
+    "model_type", "tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id",
+)  # fmt: skip
+ALIASES = {  # other names of keys, which win over these as in `transformers`
+    "gpt2": {
+        "hidden_size": "n_embd", "max_position_embeddings": "n_positions", "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    },
+    "distilbert": {"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
+    "marian": {
+        "hidden_size": "d_model", "num_attention_heads": "encoder_attention_heads",
+        "num_hidden_layers": "encoder_layers",
+    },
+    **{
+        kind: {"hidden_size": "d_model", "num_attention_heads": "num_heads", "num_hidden_layers": "num_layers",
+               "head_dim": "d_kv"}
+        for kind in ("t5", "mt5", "umt5")
+    },
+}  # fmt: skip
+IRRELEVANT = {
+    **dict.fromkeys(
+        ("architectures", "transformers_version", "_name_or_path", "name_or_path", "_commit_hash", "tokenizer_class",
+         "transformers.js_config", "is_llama_config", "unsloth_version", "unsloth_fixed", "finetuning_task"),
+        "who wrote it, and for what",
+    ),
+    **dict.fromkeys(("dtype", "torch_dtype"), "the tensors have their own"),
+    **dict.fromkeys(
+        ("use_cache", "output_hidden_states", "output_attentions", "return_dict", "chunk_size_feed_forward",
+         "gradient_checkpointing", "attn_implementation", "_attn_implementation", "experts_implementation",
+         "_attn_implementation_internal", "_experts_implementation_internal", "pretraining_tp", "torchscript",
+         "output_past", "use_bfloat16", "tie_last_hidden_states", "keys_to_ignore_at_inference"),
+        "where and how it is computed",
+    ),
+    **dict.fromkeys(
+        ("initializer_range", "initializer_factor", "init_std", "encoder_layerdrop", "decoder_layerdrop", "qa_dropout",
+         "classif_dropout", "sinusoidal_pos_embds", "tie_weights_"),
+        "training only, or how weights begin",
+    ),
+    **dict.fromkeys(
+        ("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout",
+         "summary_last_dropout", "hidden_dropout", "classifier_dropout", "id2label", "num_labels", "problem_type"),
+        "a head that is not read",
+    ),
+    **dict.fromkeys(
+        ("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
+         "pooler_size_per_head", "pooler_type", "extra_pos_embeddings", "add_bias_logits", "n_ctx", "rope_interleaved",
+         "_num_labels"),
+        "of older files; read by no class of these types",
+    ),
+    "label2id": "the inverse of id2label",
+    **dict.fromkeys(("rope_theta", "rope_scaling"), "of types without a rotation"),
+    "sep_token_id": "the tokenizer has it",
+    **dict.fromkeys(("is_encoder_decoder", "is_decoder"), "follows from the model_type"),
+    "prefix": "a text before a prompt in old pipelines",
+    "task_specific_params": "settings of old pipelines",
+}  # fmt: skip
+REJECTED = {
+    "per_layer_config": OFF,  # other settings in some layers
+    "pruned_heads": OFF,
+    "quantization_config": OFF,
+    "hidden_activation": (*OFF, "gelu_pytorch_tanh"),  # an older name of a Gemma's hidden_act
+    "force_bos_token_to_be_generated": OFF,
+}
+# What `generate` of transformers takes from generation_config.json, or in older folders from config.json.
+GENERATION_USED = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
+GENERATION_IRRELEVANT = {
+    **dict.fromkeys(
+        ("do_sample", "temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff",
+         "repetition_penalty", "num_beams", "length_penalty", "early_stopping", "max_length", "max_new_tokens",
+         "max_time", "num_return_sequences", "num_beam_groups", "diversity_penalty", "penalty_alpha", "dola_layers"),
+        "Tercet's own settings of sampling and search hold, with their own defaults",
+    ),
+    **dict.fromkeys(
+        ("use_cache", "cache_implementation", "cache_config", "max_cache_len", "use_mtp", "compile_config",
+         "disable_compile", "continuous_batching_config", "low_memory", "prefill_chunk_size", "output_attentions",
+         "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate", "is_assistant",
+         "num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold",
+         "prompt_lookup_num_tokens", "max_matching_ngram_size", "assistant_early_exit", "assistant_lookbehind",
+         "target_lookbehind", "assistant_ensemble_weight", "speculation_type"),
+        "where and how it is computed",
+    ),
+    **dict.fromkeys(("renormalize_logits", "remove_invalid_values"), "probabilities are normalized, and numbers"),
+    "forced_eos_token_id": "a text that is as long as allowed ends there",
+    **dict.fromkeys(("transformers_version", "_commit_hash", "_from_model_config"), "who wrote it"),
+}  # fmt: skip
+GENERATION_REJECTED = {
+    "forced_bos_token_id": OFF,  # the first token of every translation
+    "guidance_scale": (*OFF, 1, 1.0),
+    "token_healing": OFF,
+}
+GENERATION_REPORTED = (  # constraints on a text that Tercet does not have
+    "min_length", "min_new_tokens", "stop_strings", "encoder_repetition_penalty", "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "begin_suppress_tokens", "sequence_bias",
+    "watermarking_config", "constraints", "force_words_ids",
+)  # fmt: skip
+SUPPRESSED = ("bad_words_ids", "suppress_tokens")  # reported unless they are ids that no translation has
+NEUTRAL = {"encoder_repetition_penalty": (1, 1.0)}
+
+log = logging.getLogger(__name__)
+
+
+def rename_keys(config: Mapping[str, Any]) -> Plain:
+    """Return a config of one of the supported types with the usual names of its keys."""
+    aliases = ALIASES.get(str(config["model_type"]), {})
+    return {**config, **{aliases[key]: value for key, value in config.items() if key in aliases and value is not None}}
+
+
+def check_folder(folder: Path, config: Mapping[str, Any], *, silent_ids: Container[int] = ()) -> None:
+    """Check every key of a folder's config.json and generation_config.json; keys that are not followed are reported.
+
+    Args:
+        config: What its config.json holds.
+        silent_ids: Ids that no translation has.
+
+    Raises:
+        UserError: With the first key whose value Tercet does not compute.
+    """
+    kind = str(config["model_type"])
+    known = {*USED[kind], *USED_BY_ALL, *IRRELEVANT, *ALIASES.get(kind, {})}
+    of_generation = {key: config[key] for key in generation_keys() - known if key in config}
+    _check({**config, **dict.fromkeys(of_generation)}, folder / "config.json", known, REJECTED)
+    path = folder / "generation_config.json"
+    for settings, source in ((of_generation, folder / "config.json"), (_read(path), path)):
+        silenced = {key for key in SUPPRESSED if all(number in silent_ids for number in _flatten(settings.get(key)))}
+        neutral = {key for key, values in NEUTRAL.items() if is_any_of(settings.get(key), values)}
+        expected = {*GENERATION_USED, *GENERATION_IRRELEVANT, *silenced, *neutral}
+        _check(settings, source, expected, GENERATION_REJECTED)
+
+
+def generation_keys() -> set[str]:
+    """Return every key of a generation_config.json."""
+    return {*GENERATION_USED, *GENERATION_IRRELEVANT, *GENERATION_REJECTED, *GENERATION_REPORTED, *SUPPRESSED}
+
+
+def _check(
+    settings: Mapping[str, Any], path: Path, known: Container[str], rejected: Mapping[str, tuple[Any, ...]]
+) -> None:
+    for key, allowed in rejected.items():
+        if not is_any_of(value := settings.get(key), allowed):
+            raise UserError(f"{path}: {key} is {show(value)}, which Tercet does not have")
+    on = [key for key, value in settings.items() if key not in rejected and not is_any_of(value, OFF)]
+    if unknown := [key for key in on if key not in known]:
+        log.warning("%s: Tercet does not follow %s", path, ", ".join(map(show, unknown)))
+
+
+def _read(path: Path) -> Plain:
+    return read_json_file(path) if path.is_file() else {}
+
+
+def _flatten(ids: Any) -> Iterator[Any]:
+    """The ids of a list, or of lists in it; of several that are forbidden only together, the list itself."""
+    for item in cast("list[Any]", ids) if isinstance(ids, list) else []:
+        inner = cast("list[Any]", item) if isinstance(item, list) else [item]
+        yield inner[0] if len(inner) == 1 else -1

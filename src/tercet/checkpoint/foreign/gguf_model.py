@@ -17,6 +17,7 @@ from torch import Tensor
 
 from tercet.checkpoint.foreign.features import check_features
 from tercet.checkpoint.foreign.gguf_file import GgufFile
+from tercet.checkpoint.foreign.gguf_settings import check_settings
 from tercet.checkpoint.foreign.gpt2 import from_gpt2, gpt2_spec, to_gpt2
 from tercet.checkpoint.foreign.llama import from_llama, llama_spec, to_llama
 from tercet.checkpoint.foreign.state_dict import their_name
@@ -186,6 +187,7 @@ def _describe(file: GgufFile) -> _Described:
     kind = file.settings.get("general.architecture")
     if not isinstance(kind, str) or kind not in NAMES:  # a file may hold anything
         raise UserError(f"it has a model of the architecture {kind!r}; Tercet reads {', '.join(map(repr, NAMES))}")
+    check_settings(file.settings, kind)
     return _Described(file, kind)
 
 

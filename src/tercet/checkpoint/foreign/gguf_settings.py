@@ -1,0 +1,85 @@
+"""The settings of a GGUF file: each key is used, irrelevant or rejected.
+
+A key of the architecture that is not listed, and is not off (false, 0 or empty), is rejected, since it belongs to
+another model. Other keys that are not listed are reported.
+"""
+
+import logging
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from tercet.checkpoint.foreign.config_keys import is_any_of
+from tercet.config import UserError
+from tercet.messages import show
+
+SIZES = ("context_length", "embedding_length", "block_count", "feed_forward_length", "attention.head_count")
+USED = {
+    "llama": (
+        *SIZES, "attention.head_count_kv", "attention.key_length", "attention.value_length",
+        "attention.layer_norm_rms_epsilon", "rope.dimension_count", "rope.freq_base", "rope.scaling.type",
+        "rope.scale_linear", "expert_count",
+    ),
+    "gpt2": (*SIZES, "attention.layer_norm_epsilon"),
+}  # fmt: skip
+IRRELEVANT = {
+    "vocab_size": "the tokens have it",
+    "tensor_data_layout": "who wrote it",
+    "expert_used_count": "read only with expert_count, which is rejected",
+    **dict.fromkeys(
+        ("rope.scaling.factor", "rope.scaling.original_context_length", "rope.scaling.finetuned",
+         "rope.scaling.attn_factor"),
+        "read only with rope.scaling.type, which is rejected",
+    ),
+}  # fmt: skip
+NEUTRAL: dict[str, tuple[Any, ...]] = {"attention.causal": (True,)}
+ELSEWHERE = (  # of the file, and of its tokenizer
+    "general.architecture", "general.alignment", "general.quantization_version", "general.file_type", "general.type",
+    *(f"tokenizer.ggml.{key}" for key in (
+        "model", "pre", "tokens", "token_type", "scores", "merges", "bos_token_id", "eos_token_id", "eot_token_id",
+        "eom_token_id", "unknown_token_id", "padding_token_id", "add_bos_token", "add_space_prefix",
+    )),
+    "tokenizer.chat_template",
+)  # fmt: skip
+NOTED = {  # by a pattern
+    r"general\.(?:base_model|dataset|source|sampling|license)\b.*": "origin, and settings of sampling",
+    r"general\.(?:name|author|version|organization|finetune|basename|description|quantized_by|size_label|license|url|doi|"
+    r"uuid|repo_url|tags|languages)": "names and authors",
+    r"(?:quantize|imatrix)\..*": "how it was quantized",
+    r"split\..*": "files in several parts are read as they are",
+    r"tokenizer\.(?:chat_templates|chat_template\..*|huggingface\.json|rwkv\.world)":
+        "other forms of tokenizer and template",
+    r"tokenizer\.ggml\.(?:seperator|mask|cls|fim_\w+|prefix|suffix|middle)_token_id": "named tokens; no text has them",
+    r"tokenizer\.ggml\.(?:token_type_count|add_sep_token|remove_extra_whitespaces|precompiled_charsmap)":
+        "of the kinds bert and t5",
+}  # fmt: skip
+REPORTED = ("tokenizer.ggml.add_eos_token",)  # llama.cpp ends a prompt with it
+
+log = logging.getLogger(__name__)
+
+
+def check_settings(settings: Mapping[str, Any], kind: str) -> None:
+    """Check every key of a model of the architecture `kind`; keys that are not followed are reported.
+
+    Raises:
+        UserError: With the first key that belongs to another model.
+    """
+    if settings.get("general.type", "model") != "model":
+        raise UserError(f"its general.type is {show(settings['general.type'])}; Tercet reads models only")
+    unknown = list[str]()
+    for key, value in settings.items():
+        if is_any_of(value, (False, 0, 0.0, "", [])):
+            continue
+        if key.startswith(f"{kind}."):
+            name = key.removeprefix(f"{kind}.")
+            if name not in USED[kind] and name not in IRRELEVANT and not is_any_of(value, NEUTRAL.get(name, ())):
+                raise UserError(f"its {key} is {show(value)}, which no {kind} that Tercet reads has")
+        elif not is_listed(key):
+            unknown.append(key)
+    if unknown:
+        log.warning("the file has keys that Tercet does not follow: %s", ", ".join(map(show, unknown)))
+
+
+def is_listed(key: str) -> bool:
+    """Return whether a key that does not belong to an architecture is in a list."""
+    return key in ELSEWHERE or any(re.fullmatch(pattern, key) for pattern in NOTED)

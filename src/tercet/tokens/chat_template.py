@@ -26,6 +26,8 @@ from tercet.tokens.tokenizer import Tokenizer
 MISSING = "a model with a chat template needs jinja2: pip install 'tercet[serve]'"
 WORKER = Path(__file__).with_name("template_worker.py")
 MARK = "\ud800"  # half a surrogate pair, which no valid text has
+# What the tokenizers library takes for white space; Python's own has four separators more.
+WHITE_SPACE = "".join(chr(code) for code in range(0x3001) if chr(code).isspace() and not 0x1C <= code <= 0x1F)
 PLAIN = (
     "{% for message in messages %}{{ message['role'] }}:\n{{ message['content'] }}"
     "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{{ '\\n\\n' }}{% endfor %}"
@@ -62,6 +64,11 @@ class ChatTemplate:
         self._special = {tokenizer.tokens([token])[0]: token for token in sorted(tokenizer.special_ids)}
         self._special.pop("", None)
         self._starts_only = tokenizer.adds_prefix and prefixes_start_only(json.loads(tokenizer.to_json()))
+        tokens = tokenizer.special_tokens
+        if whole := [name for name, number in self._special.items() if number in tokens and tokens[number].single_word]:
+            raise UserError(
+                f"the special token {whole[0]!r} is found only as a word (single_word), which Tercet does not do"
+            )
 
     def encode(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """The ids that a model goes on from to answer the last message.
@@ -124,15 +131,24 @@ class ChatTemplate:
 
     def _encode(self, text: str, *, continued: bool = False) -> list[int]:
         """The ids of `text`; if it is `continued`, it follows another part of the conversation."""
-        ids = list[int]()
-        for piece in self._pieces(text):
+        ids, pieces = list[int](), self._pieces(text)
+        for before, piece, after in zip(["", *pieces], pieces, [*pieces[1:], ""], strict=False):
             token = self._special.get(piece)
-            if token is None:
+            if token is not None:
+                ids.append(token)
+            elif piece := self._strip(before, piece, after):
                 after_start = self._starts_only and (continued or bool(ids))
                 ids += self._tokenizer.encode_batch([piece.replace(MARK, "")], continued=[after_start])[0].tolist()
-            else:
-                ids.append(token)
         return ids
+
+    def _strip(self, before: str, text: str, after: str) -> str:
+        """The text without the white space that a special token before or after it takes (rstrip, lstrip)."""
+        found = self._tokenizer.special_tokens
+        if (token := found.get(self._special.get(before, -1))) is not None and token.rstrip:
+            text = text.lstrip(WHITE_SPACE)
+        if (token := found.get(self._special.get(after, -1))) is not None and token.lstrip:
+            text = text.rstrip(WHITE_SPACE)
+        return text
 
     def _pieces(self, text: str) -> list[str]:
         if not self._special:

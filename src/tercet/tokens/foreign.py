@@ -20,6 +20,7 @@ from tercet.tokens.gpt2 import from_files
 from tercet.tokens.sentencepiece import build_unigram, read_pieces
 from tercet.tokens.structure import library_errors
 from tercet.tokens.tokenizer import Tokenizer
+from tercet.tokens.tokenizer_settings import obey_settings
 
 ROLES = ("bos", "eos", "pad")
 SPLIT_OTHERWISE = ("qwen", "llama", "mistral", "gemma")  # than GPT-2, whose two files they may have
@@ -39,7 +40,8 @@ def tokenizers_of(folder: Path, config: Mapping[str, Any]) -> tuple[Tokenizer, T
     if all((folder / name).is_file() for name in FORMS[2]):
         tokenizer, source = _load_sentencepiece(folder)
     elif (folder / "tokenizer.json").is_file() or not all((folder / name).is_file() for name in FORMS[1]):
-        tokenizer = Tokenizer.load(folder / "tokenizer.json")
+        loaded = Tokenizer.load(folder / "tokenizer.json")
+        tokenizer = obey_settings(loaded, folder, str(config.get("model_type", "")))
         source_path = folder / "source_tokenizer.json"
         source = Tokenizer.load(source_path) if source_path.is_file() else tokenizer
     else:

@@ -69,7 +69,7 @@ class Tokenizer:
         opening: ids that stand before a text to go on from, such as a Llama's bos, or before a translator's source.
         id_limit: ids of data that was tokenised elsewhere are below this: `vocab_size`, but for the kind "ids", above
             whose numbers there are only special tokens.
-        special_ids: ids that stand for no text. `unk_id` is not one: it stands for a word.
+        special_ids: ids that stand for no text, unlike `unk_id`; `special_tokens` has what each takes beside it.
         prefix_space: whether a text is read as if a space stood before it; decoding takes one away at the start.
         other_end_ids: The ids that end a generated text besides `eos_id`.
         changed_roles: The ids that `with_ids` has set, by attribute.
@@ -89,8 +89,8 @@ class Tokenizer:
         names = [(library.id_to_token(token) or "").removeprefix(HIDDEN) for token in range(self.vocab_size)]
         added = library.get_added_tokens_decoder()
         special = {token.content.removeprefix(HIDDEN): number for number, token in added.items() if token.special}
-        roles = (PADS, STARTS, ENDS, MASKS)
-        self.pad_id, self.bos_id, self.eos_id, self.mask_id = (first_id(special, known) for known in roles)
+        ids = [first_id(special, known) for known in (PADS, STARTS, ENDS, MASKS)]
+        self.pad_id, self.bos_id, self.eos_id, self.mask_id = ids
         self.mask_token = None if self.mask_id is None else names[self.mask_id]
         by_name = {name: token for token, name in enumerate(names)}
         self.unk_id = first_id(by_name, UNKNOWNS)
@@ -113,7 +113,7 @@ class Tokenizer:
         self.id_limit = count_plain_ids(by_name) if self.kind == "ids" else self.vocab_size
         self.uses_library = self.kind not in ("characters", "ids")
         self._continues: str = structure["model"].get("continuing_subword_prefix") or ""
-        self._mask_strips = self.mask_id is not None and added[self.mask_id].lstrip  # RoBERTa's takes all white space
+        self.special_tokens = {number: added[number] for number in special.values()}
         self._word_starts = self._find_word_starts()
 
     @classmethod
@@ -285,8 +285,8 @@ class Tokenizer:
                 "the text has a mask, but the tokenizer has no mask token; "
                 "train one with mask: true, or use the kind wordpiece"
             )
-        if self.prefix_space:
-            parts[0] = f" {parts[0]}"
+        parts = [parts[0], *(part.lstrip() if self.special_tokens[self.mask_id].rstrip else part for part in parts[1:])]
+        parts[0] = f" {parts[0]}" if self.prefix_space else parts[0]
         cut: list[str | None] = []  # None is a mask
         for part in parts[:-1]:
             cut += [*self._split_before_mask(part), None]
@@ -393,7 +393,7 @@ class Tokenizer:
 
     def _split_before_mask(self, part: str) -> list[str]:
         """The text before a mask, cut as it would be if a word stood there."""
-        if self._mask_strips:
+        if self.mask_id is not None and self.special_tokens[self.mask_id].lstrip:  # RoBERTa's takes all white space
             return [part.rstrip()]
         if self.kind not in SPACE_BEFORE or part[-1:] not in WHITE:
             return [part]

@@ -1,0 +1,151 @@
+"""Every key that `transformers` reads of tokenizer_config.json, special_tokens_map.json and added_tokens.json.
+
+If they disagree with the tokenizer.json of their folder, `transformers` obeys them. Tercet applies the flags of BERT's
+and GPT-2's own classes in the same way, and rejects by name all that makes another tokenizer. A key in no list is
+reported unless it is off (null, false, 0 or empty).
+"""
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from tercet.config import UserError
+from tercet.limits import MOST_VOCABULARY_BYTES
+from tercet.messages import show
+from tercet.reading.bounded_json import read_json_file
+from tercet.tokens.tokenizer import Tokenizer
+
+CONFIG, SPECIAL_MAP, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
+# By class, and by model_type if there is no class.
+WORDPIECE = (
+    "BertTokenizer",
+    "BertTokenizerFast",
+    "DistilBertTokenizer",
+    "DistilBertTokenizerFast",
+    "bert",
+    "distilbert",
+)
+BYTES = ("GPT2Tokenizer", "GPT2TokenizerFast", "RobertaTokenizer", "RobertaTokenizerFast", "gpt2", "roberta")
+WORDPIECE_FLAGS = {"do_lower_case": "lowercase", "strip_accents": "strip_accents",
+                   "tokenize_chinese_chars": "handle_chinese_chars"}  # fmt: skip
+DEFAULTS = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
+STRIPS = ("lstrip", "rstrip", "single_word")
+USED = (
+    *DEFAULTS, "add_prefix_space", "tokenizer_class", "chat_template", "bos_token", "eos_token", "pad_token",
+    "unk_token", "mask_token", "cls_token", "sep_token", "added_tokens_decoder", "additional_special_tokens",
+    "extra_special_tokens", "separate_vocabs", "model_max_length", "max_len",
+)  # fmt: skip
+IRRELEVANT = {
+    **dict.fromkeys(
+        ("add_bos_token", "add_eos_token"), "ignored with a tokenizer.json, whose post-processor adds them"
+    ),
+    **dict.fromkeys(
+        ("padding_side", "truncation_side", "model_input_names", "pad_token_type_id", "pad_to_multiple_of",
+         "max_length", "stride", "truncation_strategy", "truncation", "padding", "verbose", "return_tensors"),
+        "how a batch is filled up or cut",
+    ),
+    **dict.fromkeys(
+        ("clean_up_tokenization_spaces", "errors", "spaces_between_special_tokens",
+         "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"),
+        "how text is shown",
+    ),
+    "split_special_tokens": "a text that spells a special token is always text here",
+    **dict.fromkeys(
+        ("name_or_path", "processor_class", "tokenizer_file", "special_tokens_map_file", "init_inputs", "backend",
+         "is_local", "local_files_only", "files_loaded", "from_slow", "use_fast", "slow_tokenizer_class", "device_map",
+         "vocab_file", "target_vocab_file", "merges_file", "source_spm", "target_spm", "vocab", "merges",
+         "transformers_version"),
+        "names of files, and programs",
+    ),
+    **dict.fromkeys(("source_lang", "target_lang", "language"), "names of languages"),
+    **dict.fromkeys(
+        ("do_basic_tokenize", "never_split", "legacy", "sp_model_kwargs", "trim_offsets", "extra_ids",
+         "use_default_system_prompt", "add_dummy_prefix_space", "unk_id", "byte_fallback"),
+        "how a tokenizer.json is made of older files",
+    ),
+    **dict.fromkeys(
+        ("response_template", "response_schema", "chat_control_tokens"), "how the answers of a chat are taken apart"
+    ),
+}  # fmt: skip
+SAVE = "save it with AutoTokenizer.from_pretrained(...).save_pretrained(...)"
+OFF: tuple[Any, ...] = (None, False, 0, "", [], {})
+
+log = logging.getLogger(__name__)
+
+
+def obey_settings(tokenizer: Tokenizer, folder: Path, model_type: str) -> Tokenizer:
+    """Return the tokenizer of a tokenizer.json as `transformers` changes it by the other files.
+
+    Raises:
+        UserError: With the key or token by which these files make another tokenizer than Tercet's.
+    """
+    if not any((folder / name).is_file() for name in (CONFIG, SPECIAL_MAP, ADDED)):
+        return tokenizer
+    path = folder / CONFIG
+    settings = _read(path)
+    known = {*USED, *IRRELEVANT}
+    if unknown := [key for key, value in settings.items() if key not in known and not _is_off(key, value)]:
+        log.warning("%s: Tercet does not follow %s", path, ", ".join(map(show, unknown)))
+    structure = json.loads(tokenizer.to_json())
+    _check_added(structure, folder, settings)
+    kind = str(settings.get("tokenizer_class") or model_type) if settings else ""
+    normalizer, splitter = structure["normalizer"] or {}, structure["pre_tokenizer"] or {}
+    previous = json.dumps([normalizer, splitter])
+    if kind in WORDPIECE and normalizer.get("type") == "BertNormalizer":
+        flags = {ours: settings.get(key, DEFAULTS[key]) for key, ours in WORDPIECE_FLAGS.items()}
+        normalizer.update(flags, clean_text=True)
+    elif kind in BYTES and splitter.get("type") == "ByteLevel":
+        splitter["add_prefix_space"] = settings.get("add_prefix_space") is True
+    elif isinstance(asked := settings.get("add_prefix_space"), bool) and asked != tokenizer.adds_prefix:
+        puts = "puts a space before a text" if tokenizer.adds_prefix else "puts no space before a text"
+        raise UserError(f"{path}: add_prefix_space is {str(asked).lower()}, and tokenizer.json {puts}; {SAVE}")
+    is_same = previous == json.dumps([normalizer, splitter])
+    return tokenizer if is_same else Tokenizer.from_json(json.dumps(structure))
+
+
+def _is_off(key: str, value: Any) -> bool:
+    """Return whether a key has no effect. A key such as image_token names a token, which the model never writes."""
+    return any(type(value) is type(off) and value == off for off in OFF) or key.endswith("_token")
+
+
+def _check_added(structure: Mapping[str, Any], folder: Path, settings: Mapping[str, Any]) -> None:
+    """Raises UserError if the other files have a token that tokenizer.json does not have in the same way."""
+    own = {token["content"]: token for token in structure["added_tokens"]}
+    vocabulary = structure["model"].get("vocab", {})
+    names = set(vocabulary) if isinstance(vocabulary, dict) else {piece[0] for piece in vocabulary}
+    for path, number, token in _listed(folder, settings):
+        name, known = str(token.get("content")), own.get(str(token.get("content")))
+        if known is None and (number is not None or name not in names):
+            raise UserError(f"{path} has the token {show(name)}, which tokenizer.json does not have; {SAVE}")
+        differs = [] if known is None else [key for key in STRIPS if token.get(key, known[key]) != known[key]]
+        if known is not None and number is not None and number != known["id"]:
+            differs = ["id"]
+        if differs:
+            raise UserError(f"{path} has the token {show(name)} with another {differs[0]} than tokenizer.json; {SAVE}")
+
+
+def _listed(folder: Path, settings: Mapping[str, Any]) -> Iterator[tuple[Path, int | None, Mapping[str, Any]]]:
+    """Yield each token that a file lists, with its id and its flags if the file has them."""
+    decoder: Any = settings.get("added_tokens_decoder")
+    for number, token in cast("dict[str, Any]", decoder).items() if isinstance(decoder, dict) else ():
+        if isinstance(token, dict) and number.isdecimal():
+            yield folder / CONFIG, int(number), cast("dict[str, Any]", token)
+    for name, number in _read(folder / ADDED).items():
+        if type(number) is int:
+            yield folder / ADDED, number, {"content": name}
+    for file, values in ((CONFIG, settings), (SPECIAL_MAP, _read(folder / SPECIAL_MAP))):
+        for key in ("additional_special_tokens", "extra_special_tokens"):
+            listed: Any = values.get(key)
+            tokens = list(cast("dict[str, Any]", listed).values()) if isinstance(listed, dict) else listed
+            for token in cast("list[Any]", tokens) if isinstance(tokens, list) else []:
+                yield (
+                    folder / file,
+                    None,
+                    cast("dict[str, Any]", token) if isinstance(token, dict) else {"content": token},
+                )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return read_json_file(path, MOST_VOCABULARY_BYTES) if path.is_file() else {}

@@ -1,0 +1,185 @@
+"""What the files beside a tokenizer.json say is obeyed as `transformers` obeys it, or rejected by name."""
+
+import inspect
+import json
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+from tercet.config import UserError
+from tercet.tokens import tokenizer_settings
+from tercet.tokens.chat_template import ChatTemplate
+from tercet.tokens.foreign import tokenizers_of
+from tercet.tokens.tokenizer_settings import IRRELEVANT, USED
+
+TEXT = "The Café 中文 sat on a MAT"
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+INTERNAL = {"tokenizer_object", "gguf_file", "post_processor", "tokenizer_truncation", "tokenizer_padding", "args",
+            "kwargs", "self", "model_specific_special_tokens", "fix_mistral_regex", "tokenizer"}  # fmt: skip
+
+
+def wordpiece(**flags: Any) -> Tokenizer:
+    letters = sorted(set(TEXT + TEXT.lower() + "e") - {" "})
+    names = [*SPECIAL, *letters, *(f"##{letter}" for letter in letters)]
+    built = Tokenizer(models.WordPiece({name: n for n, name in enumerate(names)}, unk_token="[UNK]"))
+    built.normalizer = normalizers.BertNormalizer(**flags)
+    built.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    built.decoder = decoders.WordPiece()
+    built.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in SPECIAL])
+    pair = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    built.post_processor = pair
+    return built
+
+
+def bytes_level(*, adds_space: bool) -> Tokenizer:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    built = Tokenizer(models.BPE({name: n for n, name in enumerate(["<|endoftext|>", *alphabet])}, []))
+    built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=adds_space)
+    built.decoder = decoders.ByteLevel()
+    built.add_special_tokens([AddedToken("<|endoftext|>", special=True, normalized=False)])
+    return built
+
+
+def folder_of(folder: Path, tokenizer: Tokenizer, model_type: str, **files: Any) -> Path:
+    tokenizer.save(str(folder / "tokenizer.json"))
+    for name, content in {"config": {"model_type": model_type}, **files}.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    return folder
+
+
+def ours(folder: Path, model_type: str) -> Any:
+    return tokenizers_of(folder, {"model_type": model_type})[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stored", [{"lowercase": True}, {"lowercase": False, "strip_accents": False}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"do_lower_case": False},
+        {"do_lower_case": True},
+        {"tokenizer_class": "BertTokenizerFast"},
+        {"tokenizer_class": "BertTokenizer", "do_lower_case": False, "strip_accents": True},
+        {"do_lower_case": True, "strip_accents": False, "tokenize_chinese_chars": False},
+        {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": False},
+    ],
+)
+def test_flags_of_bert_are_obeyed(settings: dict[str, Any], stored: dict[str, Any], tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    folder = folder_of(tmp_path, wordpiece(**stored), "bert", tokenizer_config=settings)
+    theirs = AutoTokenizer.from_pretrained(folder)
+    assert ours(folder, "bert").encode(TEXT) == theirs.encode(TEXT, add_special_tokens=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adds_space", [True, False])
+@pytest.mark.parametrize("asked", [True, False, None])
+def test_the_space_of_gpt2_is_obeyed(adds_space: bool, asked: bool | None, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    settings = {"tokenizer_class": "GPT2Tokenizer", **({} if asked is None else {"add_prefix_space": asked})}
+    folder = folder_of(tmp_path, bytes_level(adds_space=adds_space), "gpt2", tokenizer_config=settings)
+    theirs = AutoTokenizer.from_pretrained(folder)
+    assert ours(folder, "gpt2").encode("a b") == theirs.encode("a b", add_special_tokens=False)
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"tokenizer_config": {"added_tokens_decoder": {"999": {"content": "<new>"}}}}, "has the token '<new>'"),
+        ({"tokenizer_config": {"added_tokens_decoder": {"7": {"content": "<|endoftext|>"}}}}, "with another id than"),
+        (
+            {"tokenizer_config": {"added_tokens_decoder": {"0": {"content": "<|endoftext|>", "rstrip": True}}}},
+            "has the token '<|endoftext|>' with another rstrip than tokenizer.json; save it with AutoTokenizer",
+        ),
+        ({"tokenizer_config": {"extra_special_tokens": {"image": "<image>"}}}, "has the token '<image>'"),
+        ({"special_tokens_map": {"additional_special_tokens": ["<user>"]}}, "map.json has the token '<user>'"),
+        ({"added_tokens": {"<user>": 300}}, "added_tokens.json has the token '<user>', which"),
+        (
+            {"tokenizer_config": {"tokenizer_class": "LlamaTokenizer", "add_prefix_space": True}},
+            "add_prefix_space is true, and tokenizer.json puts no space before a text",
+        ),
+    ],
+)  # fmt: skip
+def test_what_makes_another_tokenizer_is_rejected(files: dict[str, Any], words: str, tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, bytes_level(adds_space=False), "llama", **files)
+    with pytest.raises(UserError, match=re.escape(words)):
+        ours(folder, "llama")
+
+
+def test_what_is_there_already_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    settings = {
+        "added_tokens_decoder": {"0": {"content": "<|endoftext|>", "lstrip": False, "special": True}},
+        "additional_special_tokens": ["<|endoftext|>", "a"], "add_prefix_space": False, "padding_side": "left",
+    }  # fmt: skip
+    folder = folder_of(tmp_path, bytes_level(adds_space=False), "llama", tokenizer_config=settings,
+                       added_tokens={"<|endoftext|>": 0})  # fmt: skip
+    with caplog.at_level(logging.WARNING, logger=tokenizer_settings.__name__):
+        assert ours(folder, "llama").encode("ab") == bytes_level(adds_space=False).encode("ab").ids
+        assert not caplog.records
+        (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "reverse": True, "other": None}))
+        ours(folder, "llama")
+    assert "tokenizer_config.json: Tercet does not follow 'reverse'" in caplog.text
+
+
+@pytest.mark.slow
+def test_every_key_that_transformers_reads_is_decided() -> None:
+    import transformers
+    from transformers.tokenization_utils_base import PreTrainedTokenizerBase
+    from transformers.tokenization_utils_tokenizers import TokenizersBackend
+
+    names = (
+        "Bert",
+        "GPT2",
+        "Roberta",
+        "XLMRoberta",
+        "Camembert",
+        "Llama",
+        "Qwen2",
+        "Gemma",
+        "T5",
+        "DistilBert",
+        "Marian",
+    )
+    read = {key for name in names for key in inspect.signature(getattr(transformers, f"{name}Tokenizer")).parameters}
+    for base in (PreTrainedTokenizerBase, TokenizersBackend):
+        read |= set(re.findall(r'kwargs\.(?:pop|get|setdefault)\("(\w+)"', inspect.getsource(base.__init__)))
+    read = {key for key in read if not key.startswith("_")} - INTERNAL
+    assert len(read) > 40
+    assert read - {*USED, *IRRELEVANT} == set()
+
+
+STRIPS = [(False, False), (True, False), (False, True), (True, True)]
+MESSAGES = [{"role": "user", "content": " who \t<|end|>"}, {"role": "assistant", "content": "me "}]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("left", "right"), STRIPS)
+def test_special_tokens_take_the_white_space_beside_them_as_in_transformers(
+    left: bool, right: bool, tmp_path: Path
+) -> None:
+    from transformers import AutoTokenizer
+
+    built = bytes_level(adds_space=False)
+    built.add_special_tokens([AddedToken("<|end|>", special=True, normalized=False, lstrip=left, rstrip=right)])
+    folder = folder_of(tmp_path, built, "llama", tokenizer_config={"tokenizer_class": "PreTrainedTokenizerFast"})
+    template = "{% for m in messages %}{{ m['role'] }} \n {{ m['content'] }} \u2003<|end|> \t\n\x1c \n{% endfor %}"
+    messages = [{**message, "content": message["content"].replace("<|end|>", "")} for message in MESSAGES]
+    theirs = AutoTokenizer.from_pretrained(folder)
+    wanted = theirs.encode(theirs.apply_chat_template(messages, chat_template=template, tokenize=False))
+    chat = ChatTemplate(template, ours(folder, "llama"))
+    assert chat.encode(messages) == wanted
+    assert chat.encode(MESSAGES).count(257) == 2  # what a person writes stays text
+
+
+def test_a_special_token_that_is_found_as_a_word_only_is_rejected(tmp_path: Path) -> None:
+    built = bytes_level(adds_space=False)
+    built.add_special_tokens([AddedToken("<|end|>", special=True, single_word=True)])
+    tokenizer = ours(folder_of(tmp_path, built, "llama"), "llama")
+    with pytest.raises(UserError, match="single_word"):
+        ChatTemplate("{{ messages[0]['content'] }}", tokenizer)

@@ -125,8 +125,9 @@ def test_a_line_is_what_json_and_python_say(run: Path) -> None:
 
 
 def test_a_text_of_several_lines_is_translated_line_by_line(run: Path) -> None:
-    out, _ = translated([str(run), "eins zwei drei\nvier fünf sechs\n"], "")
-    assert out.splitlines() == tercet.load(run).translate(["eins zwei drei", "vier fünf sechs"])
+    lines, model = ["eins zwei drei", "", "vier fünf sechs"], tercet.load(run)
+    out, _ = translated([str(run), "\n".join(lines) + "\n"], "")
+    assert out.splitlines() == model.translate(lines)
 
 
 def test_it_has_learnt_something(run: Path) -> None:

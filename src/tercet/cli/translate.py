@@ -34,7 +34,7 @@ def register(verbs: Verbs, summary: str) -> None:
         "translate",
         words_among_flags=True,
         help=summary,
-        description="Translate a text, or stdin or a file line by line; as many lines come out. Several runs are an "
+        description="Translate a text, stdin or a file line by line; as many lines come out. Several runs are an "
         "ensemble.",
         epilog="Examples: tercet translate runs/numbers twenty-seven; tercet translate runs/mine < in.de > out.en",
     )
@@ -146,7 +146,9 @@ def _with_prefixes(args: argparse.Namespace, files: ExitStack) -> Iterator[tuple
     """Each line of the input, and how its translation begins. What cannot be opened is told at once."""
     lines = (text.text for text in read_texts(args, files))
     if args.text not in (None, "-"):
-        lines = (line for text in lines for line in text.strip().split("\n"))
+        from tercet.generation import source_lines
+
+        lines = iter(source_lines(args.text))
     if args.prefix is not None:
         return _side_by_side(lines, open_lines(args.prefix, "--prefix", files), args.prefix)
     return zip(lines, repeat(args.prefix_text or ""))

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from tercet.generation.text import generate as generate
     from tercet.generation.text import stream_text as stream_text
     from tercet.generation.translate import Translation as Translation
+    from tercet.generation.translate import source_lines as source_lines
     from tercet.generation.translate import translate as translate
     from tercet.generation.translate import translate_stream as translate_stream
 else:

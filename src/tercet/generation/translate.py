@@ -99,6 +99,11 @@ def translate_stream(
     return _translate_in_pools(lines, pool, translator.translate)
 
 
+def source_lines(text: str) -> list[str]:
+    """The lines of a text. Each is translated alone, since a translator reads a sentence and would lose the others."""
+    return text.strip().split("\n")
+
+
 def encode_sources(tokenizer: Tokenizer, texts: Sequence[str], *, max_len: int) -> tuple[list[list[int]], list[bool]]:
     """The texts, without outer white space, as a translator's encoder reads them, and whether each was cut to fit.
 

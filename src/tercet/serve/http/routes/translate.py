@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from fastapi import APIRouter, Request
 
-from tercet.generation import Beam, Sampling, Translation
+from tercet.generation import Beam, Sampling, Translation, source_lines
 from tercet.serve.engine.batch_tasks import TranslationItem
 from tercet.serve.http.bounded_request import Route
 from tercet.serve.http.context import RequestContext
@@ -23,7 +23,7 @@ async def translate(request: Request, body: TranslateRequest) -> TranslateRespon
     """The translations of each text, best first. A text of several lines is translated line by line."""
     context = RequestContext(request, body, "/translate")
     search = _search(body)
-    texts = [str(text).strip().split("\n") for text in as_list(body.text)]
+    texts = list(map(source_lines, as_list(body.text)))
     lines = [line for text in texts for line in text]
     if len(lines) > MAX_TEXTS_READ:
         raise APIError(400, f"text has {len(lines):,} lines; send at most {MAX_TEXTS_READ:,} at once", param="text")

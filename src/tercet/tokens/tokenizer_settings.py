@@ -6,14 +6,13 @@ reported unless it is off (null, false, 0 or empty).
 """
 
 import json
-import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from tercet.config import UserError
 from tercet.limits import MOST_VOCABULARY_BYTES
-from tercet.messages import show
+from tercet.messages import print_note, show
 from tercet.reading.bounded_json import read_json_file
 from tercet.tokens.tokenizer import Tokenizer
 
@@ -72,8 +71,6 @@ IRRELEVANT = {
 SAVE = "save it with AutoTokenizer.from_pretrained(...).save_pretrained(...)"
 OFF: tuple[Any, ...] = (None, False, 0, "", [], {})
 
-log = logging.getLogger(__name__)
-
 
 def obey_settings(tokenizer: Tokenizer, folder: Path, model_type: str) -> Tokenizer:
     """Return the tokenizer of a tokenizer.json as `transformers` changes it by the other files.
@@ -87,7 +84,7 @@ def obey_settings(tokenizer: Tokenizer, folder: Path, model_type: str) -> Tokeni
     settings = _read(path)
     known = {*USED, *IRRELEVANT}
     if unknown := [key for key, value in settings.items() if key not in known and not _is_off(key, value)]:
-        log.warning("%s: Tercet does not follow %s", path, ", ".join(map(show, unknown)))
+        print_note(f"tercet: {path}: these keys are not followed: {', '.join(map(show, unknown))}")
     structure = json.loads(tokenizer.to_json())
     _check_added(structure, folder, settings)
     kind = str(settings.get("tokenizer_class") or model_type) if settings else ""

@@ -7,14 +7,13 @@ REJECTED     changes the answer: the values that Tercet computes; any other valu
 A key in none of these lists is reported unless it is off (null, false, 0 or empty).
 """
 
-import logging
 from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from tercet.checkpoint.foreign.config_keys import is_any_of
 from tercet.config import Plain, UserError
-from tercet.messages import show
+from tercet.messages import print_note, show
 from tercet.reading.bounded_json import read_json_file
 
 FILES = {  # of a folder, by name
@@ -176,8 +175,6 @@ GENERATION_REPORTED = (  # constraints on a text that Tercet does not have
 SUPPRESSED = ("bad_words_ids", "suppress_tokens")  # reported unless they are ids that no translation has
 NEUTRAL = {"encoder_repetition_penalty": (1, 1.0)}
 
-log = logging.getLogger(__name__)
-
 
 def rename_keys(config: Mapping[str, Any]) -> Plain:
     """Return a config of one of the supported types with the usual names of its keys."""
@@ -220,7 +217,7 @@ def _check(
             raise UserError(f"{path}: {key} is {show(value)}, which Tercet does not have")
     on = [key for key, value in settings.items() if key not in rejected and not is_any_of(value, OFF)]
     if unknown := [key for key in on if key not in known]:
-        log.warning("%s: Tercet does not follow %s", path, ", ".join(map(show, unknown)))
+        print_note(f"tercet: {path}: these keys are not followed: {', '.join(map(show, unknown))}")
 
 
 def _read(path: Path) -> Plain:

@@ -4,14 +4,13 @@ A key of the architecture that is not listed, and is not off (false, 0 or empty)
 another model. Other keys that are not listed are reported.
 """
 
-import logging
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from tercet.checkpoint.foreign.config_keys import is_any_of
 from tercet.config import UserError
-from tercet.messages import show
+from tercet.messages import print_note, show
 
 SIZES = ("context_length", "embedding_length", "block_count", "feed_forward_length", "attention.head_count")
 USED = {
@@ -55,8 +54,6 @@ NOTED = {  # by a pattern
 }  # fmt: skip
 REPORTED = ("tokenizer.ggml.add_eos_token",)  # llama.cpp ends a prompt with it
 
-log = logging.getLogger(__name__)
-
 
 def check_settings(settings: Mapping[str, Any], kind: str) -> None:
     """Check every key of a model of the architecture `kind`; keys that are not followed are reported.
@@ -77,7 +74,7 @@ def check_settings(settings: Mapping[str, Any], kind: str) -> None:
         elif not is_listed(key):
             unknown.append(key)
     if unknown:
-        log.warning("the file has keys that Tercet does not follow: %s", ", ".join(map(show, unknown)))
+        print_note(f"tercet: the GGUF file has keys that are not followed: {', '.join(map(show, unknown))}")
 
 
 def is_listed(key: str) -> bool:

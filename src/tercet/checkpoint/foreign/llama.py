@@ -10,7 +10,6 @@
 with it, for up to there each token sees all before it. Scaled rotations (Llama 3.1) are another model, and refused.
 """
 
-import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -40,6 +39,7 @@ from tercet.checkpoint.foreign.features import (
 from tercet.checkpoint.foreign.state_dict import Source, build_model, export_state, strip_names, their_name
 from tercet.checkpoint.weights import own_tensors
 from tercet.config import Plain, UserError
+from tercet.messages import print_note
 from tercet.models import Biases, DecoderOnly, DecoderOnlySpec, Dropout, StackSpec
 from tercet.nn import Rotary
 from tercet.nn.attention import QK_EPS
@@ -66,8 +66,6 @@ REQUIRED_SETTINGS = {"use_bidirectional_attention": False}
 LEAST_EPS = 1e-12  # of norms on queries and keys, whose epsilon becomes a scale
 WINDOW, FIRST_WINDOWED = 4096, 28  # what their library takes where the config does not say it
 Switch = bool | str  # what is always so, or the key of the config that says it
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,10 +137,10 @@ def from_llama(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids:
     tied = ("lm_head.weight", "embed_tokens.weight")
     model = build_model(DecoderOnly, spec, tensors, source, kind=family.kind, tied=tied)
     if (context := read_value(config, "max_position_embeddings", int)) != spec.max_len:
-        log.warning(
-            "max_len is %d, the sliding_window of this %s, instead of %d: beyond it a token would not see all before "
-            "it, for which Tercet has no attention", spec.max_len, family.kind, context,
-        )  # fmt: skip
+        print_note(
+            f"tercet: max_len is {spec.max_len}, the sliding_window of this {family.kind}, instead of {context}: "
+            "beyond it a token would not see all before it, for which Tercet has no attention"
+        )
     return model
 
 

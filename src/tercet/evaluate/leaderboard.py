@@ -175,7 +175,7 @@ def _measure_of(kind: Kind, scores: Sequence[HeldOutScores]) -> tuple[str | None
     heading = MEASURES[same_cut].heading
     unknown = max(result.unknown_share for result in scores)
     if unknown > FEW_UNKNOWN and len({result.tokenizer for result in scores}) > 1:
-        return None, [f"the {kind}s have other tokenizers, and of one {describe_unknown(unknown)}: none is ranked"]
+        return None, [f"the {kind}s have different tokenizers, and {describe_unknown(unknown)}: none is ranked"]
     if len({result.text for result in scores}) > 1:
         return None, [f"the {kind}s were held out different validation data, so none is ranked above another"]
     one_cut = same_cut == across or len({(result.tokenizer, result.tokens) for result in scores}) == 1

@@ -20,6 +20,8 @@ SOURCES = sorted((ROOT / "src").rglob("*.py"))
 
 def test_imports_go_one_way(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(ROOT)
+    # It would disable the loggers of all tests that run in this process afterwards.
+    monkeypatch.setattr(importlinter, "_configure_logging", lambda verbose: None)
     code = importlinter.lint_imports(config_filename="pyproject.toml", no_cache=True)
     assert code == 0, capsys.readouterr().out
 

@@ -178,7 +178,8 @@ def _describe_column(
     assert isinstance(heads, int)
     assert isinstance(width, int)
     flat = _describe_linear(f"{name.capitalize()} projection", linear, (batch, tokens, heads * width))
-    steps = [flat, Box(kind="pool", title=f"Split into {heads} heads of {width}", name=name[0], shape=shape)]
+    split = f"Split into {heads} {'head' if heads == 1 else 'heads'} of {width}"
+    steps = [flat, Box(kind="pool", title=split, name=name[0], shape=shape)]
     if norm is not None and not isinstance(norm, nn.Identity):
         steps.append(Box(kind="norm", title="RMS norm", name=f"{name}_norm", details=("of each head",), shape=shape))
     if position is not None:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from tercet.data.batching import BATCH_TOKENS
-from tercet.generation import Beam, Completion, Draft, Lookup, Sampling, Translation
+from tercet.generation import Beam, Completion, Draft, Lookup, Sampling, Translation, translate_lines
 from tercet.generation.specs import BeamOptions, SamplingOptions
 from tercet.models import Edit
 from tercet.nn.linear import WeightDtype, quantize
@@ -64,8 +64,7 @@ class Run(RunView):
     def generate(self, prompts: list[str], **options: Unpack[CompletionOptions]) -> list[str]: ...
 
     def generate(self, prompts: str | list[str] = "", **options: Unpack[CompletionOptions]) -> str | list[str]:
-        """What a language model writes after a prompt, or after each in a list; the keywords are those of
-        `completions`."""
+        """What a language model writes after a prompt, or after each in a list; keywords as of `completions`."""
         texts = [samples[0].text for samples in self.completions(prompts, **options)]
         return texts[0] if isinstance(prompts, str) else texts
 
@@ -155,8 +154,9 @@ class Run(RunView):
     def translate(self, texts: list[str], **options: Unpack[TranslationOptions]) -> list[str]: ...
 
     def translate(self, texts: str | list[str], **options: Unpack[TranslationOptions]) -> str | list[str]:
-        """The best translation of a text, or of each in a list; the keywords are those of `translations`."""
-        best = [answers[0].text for answers in self.translations(texts, **options)]
+        """The best translation of a text, or of each in a list, line by line; keywords as of `translations`."""
+        every = [texts] if isinstance(texts, str) else texts
+        best = translate_lines(every, lambda lines: self.translations(lines, **options))
         return best[0] if isinstance(texts, str) else best
 
     def translations(

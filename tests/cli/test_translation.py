@@ -128,6 +128,11 @@ def test_a_text_of_several_lines_is_translated_line_by_line(run: Path) -> None:
     lines, model = ["eins zwei drei", "", "vier fünf sechs"], tercet.load(run)
     out, _ = translated([str(run), "\n".join(lines) + "\n"], "")
     assert out.splitlines() == model.translate(lines)
+    assert model.translate("\n".join(lines)) == "\n".join(model.translate(lines))
+    assert model.translate(["eins\nzwei", "drei"]) == [
+        "\n".join(model.translate(["eins", "zwei"])),
+        model.translate("drei"),
+    ]
 
 
 def test_it_has_learnt_something(run: Path) -> None:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from tercet.generation.translate import Translation as Translation
     from tercet.generation.translate import source_lines as source_lines
     from tercet.generation.translate import translate as translate
+    from tercet.generation.translate import translate_lines as translate_lines
     from tercet.generation.translate import translate_stream as translate_stream
 else:
     export_lazily(__name__)

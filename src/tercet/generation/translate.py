@@ -104,6 +104,15 @@ def source_lines(text: str) -> list[str]:
     return text.strip().split("\n")
 
 
+def translate_lines(
+    texts: Sequence[str], translate_all: Callable[[list[str]], Sequence[Sequence[Translation]]]
+) -> list[str]:
+    """The best translation of each text, whose lines are translated one by one, all together by `translate_all`."""
+    lines = list(map(source_lines, texts))
+    best = (hypotheses[0].text for hypotheses in translate_all([line for text in lines for line in text]))
+    return ["\n".join(islice(best, len(text))) for text in lines]
+
+
 def encode_sources(tokenizer: Tokenizer, texts: Sequence[str], *, max_len: int) -> tuple[list[list[int]], list[bool]]:
     """The texts, without outer white space, as a translator's encoder reads them, and whether each was cut to fit.
 

@@ -10,11 +10,11 @@ from tercet.data import PackedRows, PaddedRows, prepare
 from tercet.models import DecoderOnly
 from tercet.objectives import causal_loss, collate_causal
 from tercet.training import load_recipe
-from tercet.training.module import step_seed
-from tercet.training.optimizers import base_rates, set_rates
-from tercet.training.plan import plan_of
-from tercet.training.recipe import LanguageRecipe
-from tercet.training.schedules import rate_factor
+from tercet.training.loop.module import step_seed
+from tercet.training.optim.optimizers import base_rates, build_optimizer, set_rates
+from tercet.training.optim.schedules import rate_factor
+from tercet.training.recipe.recipe import LanguageRecipe
+from tercet.training.tasks.plan import plan_of
 from tercet.training.tasks.text_rows import training_rows
 
 
@@ -29,7 +29,7 @@ def train_by_hand(recipe: LanguageRecipe) -> DecoderOnly:
     plan = plan_of(spec, len(rows), batch=recipe.task.batch_size, micro=size)
 
     model = DecoderOnly(recipe.model, seed=spec.seed)
-    optimizer = spec.optimizer.build(model)
+    optimizer = build_optimizer(spec.optimizer, model)
     base = base_rates(optimizer)
 
     for step in range(plan.steps):

@@ -16,8 +16,8 @@ from tercet.cli.main import VERBS, main, make_parser, read_arguments
 from tercet.models import PRESETS
 from tercet.settings_yaml import merge_assignments
 from tercet.training import recipe_names
-from tercet.training.recipe_files import recipes_from_scratch
-from tercet.training.recipe_keys import recipe_keys
+from tercet.training.recipe.files import recipes_from_scratch
+from tercet.training.recipe.keys import recipe_keys
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -16,7 +16,7 @@ from own_cache import fill_cache
 from tercet.config import UserError
 from tercet.models import PRESETS
 from tercet.training import Recipe, load_recipe, recipe_names
-from tercet.training.recipe_files import recipes_from_scratch
+from tercet.training.recipe.files import recipes_from_scratch
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -69,7 +69,7 @@ def test_every_choice_is_named() -> None:
 
 def test_defaults_in_the_settings_are_the_real_ones() -> None:
     text = (ROOT / "docs" / "settings.md").read_text()
-    from tercet.training.optimizers import AdamW, Muon
+    from tercet.training.optim.specs import AdamW, Muon
 
     muon = Muon()
     assert f"lr: {muon.lr}, momentum: {muon.momentum}, weight_decay: 0, adam_lr: {muon.adam_lr}, beta1" in text

@@ -19,7 +19,7 @@ SAFE_WITH = {
     "torch.load": ("weights_only", True),
 }
 NEVER = {"numpy.savez", "numpy.savez_compressed"}
-ONLY_IN = {"torch.save": {"src/tercet/training/checkpoint_io.py"}}  # it writes what a weights-only load reads
+ONLY_IN = {"torch.save": {"src/tercet/training/loop/checkpoint_io.py"}}  # it writes what a weights-only load reads
 
 
 def unsafe_calls(source: str, name: str) -> list[str]:

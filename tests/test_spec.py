@@ -19,9 +19,9 @@ from tercet.serve.engine import Limits
 from tercet.spec import check_range, describe, find_bounds, ranges_of
 from tercet.tokens.specs import Words
 from tercet.training import TrainingSpec
-from tercet.training.optimizers import Adam, AdamW, Muon
-from tercet.training.recipe import RECIPES
-from tercet.training.schedules import WSD, Cosine, LinearDecay
+from tercet.training.optim.schedules import WSD, Cosine, LinearDecay
+from tercet.training.optim.specs import Adam, AdamW, Muon
+from tercet.training.recipe.recipe import RECIPES
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 RANGES = re.compile(r"^\| of \| key \| range \|\n(?:\|.*\n)*", re.MULTILINE)

@@ -5,6 +5,7 @@ All that these benchmarks know of how `auto` decides stands here.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, cast
 
 from benchmarks.speed.contender import Settings
@@ -12,11 +13,12 @@ from benchmarks.speed.training import Loss, Training
 from torch import Tensor, nn
 
 from tercet.models import AnyModel, stacks_of
-from tercet.training.adamw import clip_gradients
-from tercet.training.auto_arithmetic import choose_matmul, choose_precision
-from tercet.training.compiling import compile_in_place, is_one_graph, one_graph
-from tercet.training.optimizers import AdamW
-from tercet.training.specs import TrainingSpec
+from tercet.training.compute.auto_arithmetic import choose_matmul, choose_precision
+from tercet.training.compute.compiling import compile_in_place, is_one_graph, one_graph
+from tercet.training.optim.adamw import clip_gradients
+from tercet.training.optim.optimizers import build_optimizer
+from tercet.training.optim.specs import AdamW
+from tercet.training.recipe.specs import TrainingSpec
 
 
 def chosen(accelerator: Literal["cpu", "auto"] = "cpu") -> list[Settings]:
@@ -89,7 +91,7 @@ def ours_training(
             tokens=tokens,
             answer=answer,
             compile=compile_as_tercet,
-            optimizer=AdamW(lr=1e-4).build,
+            optimizer=partial(build_optimizer, AdamW(lr=1e-4)),
             clip=clip_gradients,
             flops=flops,
         )

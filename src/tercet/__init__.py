@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from tercet.reports import report as report
     from tercet.run import Run as Run
     from tercet.serve.engine import Engine as Engine
-    from tercet.training.compare_runs import compare as compare
+    from tercet.training.sweep.compare_runs import compare as compare
 else:
     export_lazily(__name__)
 

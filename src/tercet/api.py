@@ -59,9 +59,9 @@ def train(
     """
     from tercet.dashboard import page_beside
     from tercet.training import train as run_recipe
-    from tercet.training.changed_recipe import choose_folder, find_run, recipe_with
-    from tercet.training.launch import as_launched
-    from tercet.training.machine import rank
+    from tercet.training.distributed.devices import rank
+    from tercet.training.distributed.launch import as_launched
+    from tercet.training.request import choose_folder, find_run, recipe_with
 
     changes, recipe = _nest_changes(set), str(recipe)
     paths = _as_text(

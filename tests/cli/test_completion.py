@@ -24,7 +24,7 @@ from tercet.cli import candidates
 from tercet.cli.candidates import WORDS, find_candidates, recipe_keys_at_hand, split_line
 from tercet.cli.main import VERBS, main, make_parser
 from tercet.training import recipe_names
-from tercet.training.recipe_keys import recipe_keys
+from tercet.training.recipe.keys import recipe_keys
 
 SHELLS = ("bash", "zsh", "fish")
 UNITS = ("words", "tokens", "spans")
@@ -155,7 +155,7 @@ def test_it_is_quick_and_needs_no_torch(place: Path) -> None:
 import sys
 from tercet.cli.main import main
 code = main(["completion", "bash", "--line", sys.argv[1]])
-heavy = {"torch", "numpy", "tokenizers", "pydantic", "tercet.training.recipe"} & set(sys.modules)
+heavy = {"torch", "numpy", "tokenizers", "pydantic", "tercet.training.recipe.recipe"} & set(sys.modules)
 assert not heavy, heavy
 sys.exit(code)
 """

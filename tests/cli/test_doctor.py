@@ -16,8 +16,8 @@ from tercet.diagnosis import machine
 from tercet.kernel import build_id
 from tercet.kernel.build import choose_kernels
 from tercet.memory import large_pages
-from tercet.training.auto_arithmetic import choose_precision
-from tercet.training.specs import TrainingSpec
+from tercet.training.compute.auto_arithmetic import choose_precision
+from tercet.training.recipe.specs import TrainingSpec
 
 
 def test_it_says_what_this_process_has() -> None:

@@ -15,7 +15,7 @@ from tercet.cli.main import main
 from tercet.config import UserError
 from tercet.diagnosis.cluster import VARIABLES, find_addresses, find_rank_place
 from tercet.diagnosis.ranks import RankFacts, RankReport, describe_report, find_disagreements
-from tercet.training.cluster import cluster_environment
+from tercet.training.distributed.cluster import cluster_environment
 
 TORCHRUN = {
     "WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": "1", "MASTER_ADDR": "node0", "MASTER_PORT": "29500",

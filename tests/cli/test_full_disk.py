@@ -9,7 +9,7 @@ import pytest
 
 from full_disk import full_disk
 from tercet.cli.main import main
-from tercet.training.checkpoint_io import CheckpointFolderIO
+from tercet.training.loop.checkpoint_io import CheckpointFolderIO
 
 SETTINGS = ("training.save_every=1", "task.sample_tokens=0", "model.stack.n_layers=1", "model.stack.d_model=32")
 FLAGS = ["--quiet", *(word for setting in SETTINGS for word in ("--set", setting))]

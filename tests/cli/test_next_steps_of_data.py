@@ -11,7 +11,7 @@ import pytest
 from next_commands import DECODER, QUICK, ROWS, next_lines, run_line, train
 
 from tercet.cli.main import main
-from tercet.training import recipe_files
+from tercet.training.recipe import files as recipe_files
 
 CLI = Path(__file__).parents[2] / "src/tercet/cli"
 HOLE = re.compile(r"\b(RECIPE|RUN|FILE|FOLDER|DATA|PATH|MODEL|TEXT|NAME|DIR)\b|<\w+>|\.\.\.|\bmy_|runs/mine")

@@ -13,7 +13,7 @@ from tercet.checkpoint.metrics import read_metrics
 from tercet.evaluate import AnswerScores, evaluation_of
 from tercet.models import DecoderOnly
 from tercet.training import parse_recipe, train
-from tercet.training.compare_runs import score_held_out
+from tercet.training.sweep.compare_runs import score_held_out
 
 QUESTIONS = ["any tea", "no coffee", "how are you", "what is two", "who is there", "why not", "is it late", "go on"]
 ROOM = 40  # tokens that the model takes

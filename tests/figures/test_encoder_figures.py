@@ -17,7 +17,7 @@ from tercet.checkpoint.metrics import read_metrics
 from tercet.cli.main import main
 from tercet.tokens import Tokenizer
 from tercet.training import read_recipe
-from tercet.training.tasks.task import task_of
+from tercet.training.tasks.open_task import task_of
 
 SmallRun = Callable[[str], Path]
 

@@ -18,10 +18,12 @@ from tercet.checkpoint import load_model
 from tercet.checkpoint.metrics import read_metrics, training_time
 from tercet.models import DecoderOnly, EncoderDecoder, EncoderOnly, build
 from tercet.objectives import CausalBatch, LabelledBatch, Loss, MaskedBatch, PairBatch
-from tercet.training import step_actions
-from tercet.training.metrics_logger import MetricsLogger
-from tercet.training.step_actions import MetricsAction, Validation
-from tercet.training.tasks.task import Task, task_of
+from tercet.training.loop import step_actions
+from tercet.training.loop.metrics_logger import MetricsLogger
+from tercet.training.loop.step_actions import MetricsAction, Validation
+from tercet.training.optim.optimizers import build_optimizer
+from tercet.training.tasks.open_task import task_of
+from tercet.training.tasks.task import Task
 
 SmallRun = Callable[[str], Path]
 NAMES = list(SMALL_RUNS)
@@ -107,7 +109,7 @@ def test_losses_and_norms_are_those_of_a_plain_loop(name: str, small_run: SmallR
     for part in model.modules():
         if isinstance(part, torch.nn.Dropout):
             assert part.p == 0.0
-    optimizer = spec.optimizer.build(model)
+    optimizer = build_optimizer(spec.optimizer, model)
     losses, plain, norms = list[float](), list[float](), list[float]()
     rates = column(run, "lr")
     for step in range(9):

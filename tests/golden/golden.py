@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tercet.cli.main import main
-from tercet.training.recipe_files import recipes_from_scratch
+from tercet.training.recipe.files import recipes_from_scratch
 
 LENGTH = ("training.max_steps=3", "training.max_epochs=null", "training.max_hours=null", "training.patience=null")
 # Made small where a step takes more than a few seconds of a laptop; every part stays.

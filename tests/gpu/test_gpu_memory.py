@@ -13,7 +13,7 @@ from tercet.checkpoint.metrics import read_metrics
 from tercet.checkpoint.run_record import read_record
 from tercet.settings_yaml import write_yaml
 from tercet.training import Recipe, train
-from tercet.training.out_of_memory import free_unused_memory
+from tercet.training.distributed.devices import free_unused_memory
 
 WITHIN = 0.1
 LIMIT = 5 << 30  # bytes that the process of the halving test may take

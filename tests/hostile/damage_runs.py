@@ -180,7 +180,7 @@ def call(
 
 def at_step(step: int, act: Callable[[], None]) -> None:
     """For a child that trains: `act` is called in this step."""
-    from tercet.training.interruption import Interruption
+    from tercet.training.loop.interruption import Interruption
 
     plain = Interruption.after_step
 

@@ -28,9 +28,9 @@ from tercet.checkpoint import read_spec
 from tercet.models import build
 from tercet.storage import MANIFEST, Manifest, write_sealed_json
 from tercet.training import read_recipe
-from tercet.training.checkpoints import STATE, Checkpoints
-from tercet.training.run_folder import check_checkpoint, find_start
-from tercet.training.sharded_state import flatten_checkpoint
+from tercet.training.run_folder.checkpoints import STATE, Checkpoints
+from tercet.training.run_folder.folder import check_checkpoint, find_start
+from tercet.training.run_folder.sharded_state import flatten_checkpoint
 
 sys.path.append(str(Path(__file__).parent))
 

@@ -20,10 +20,10 @@ from tercet.config import UserError, parse, to_plain
 from tercet.messages import LONGEST, one_line
 from tercet.models import DecoderOnlySpec, EncoderOnlySpec
 from tercet.settings_yaml import parse_assignment, parse_yaml, read_yaml, write_yaml
-from tercet.training.changed_recipe import recipe_with
-from tercet.training.grid import VariedKey
-from tercet.training.recipe import Recipe, load_recipe, parse_recipe
-from tercet.training.recipe_files import recipe_text, recipes_from_scratch
+from tercet.training.recipe.files import recipe_text, recipes_from_scratch
+from tercet.training.recipe.recipe import Recipe, load_recipe, parse_recipe
+from tercet.training.request import recipe_with
+from tercet.training.sweep.grid import VariedKey
 
 SCALE = int(os.environ.get("TERCET_HOSTILE", "1"))
 FULL = settings(

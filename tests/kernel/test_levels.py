@@ -24,7 +24,7 @@ from tercet.kernel.levels import (
     levels_of,
     missing_instructions,
 )
-from tercet.training.arithmetic import describe_arithmetic
+from tercet.training.run_folder.arithmetic import describe_arithmetic
 
 Compiler = Callable[[str], Path]
 needs_kernels = pytest.mark.skipif(library() is None, reason="no C++ compiler here")

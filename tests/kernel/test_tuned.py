@@ -7,7 +7,7 @@ import pytest
 from tercet.kernel import tuned
 from tercet.kernel.threads import thread_independent
 from tercet.kernel.tuned import NEVER, TABLES, TUNED, WorkRange, describe_table
-from tercet.training.arithmetic import describe_arithmetic, find_changes
+from tercet.training.run_folder.arithmetic import describe_arithmetic, find_changes
 
 
 def test_a_table_is_told_in_words() -> None:

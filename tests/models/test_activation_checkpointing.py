@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tercet.models import AnyModel, Dropout, stacks_of
 from tercet.nn import RelativeBias
-from tercet.training.compiling import compile_in_place
+from tercet.training.compute.compiling import compile_in_place
 
 TOKENS = torch.randint(0, V, (2, 11), generator=torch.Generator().manual_seed(0))
 Build = Callable[..., AnyModel]

@@ -22,7 +22,7 @@ from torch.nn.attention import flex_attention
 from tercet.models import DecoderOnly, DecoderOnlySpec, EncoderOnly, EncoderOnlySpec
 from tercet.nn import Learned, Rotary, document_mask
 from tercet.objectives import CausalBatch, MaskedBatch, causal_loss, masked_loss
-from tercet.training.compiling import compile_in_place, compile_loss
+from tercet.training.compute.compiling import compile_in_place, compile_loss
 
 ROWS, LENGTH = 2, 300
 largest = 0

@@ -28,7 +28,7 @@ from tercet.objectives import (
     seq2seq_loss,
 )
 from tercet.objectives.likelihood import Form, use_form
-from tercet.training import compiling
+from tercet.training.compute import compiling
 
 
 def ids(*shape: int, ignored: bool = False) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import tercet
-from tercet.training.notebook_display import in_notebook
+from tercet.training.loop.notebook_display import in_notebook
 
 
 class Shown:

@@ -36,7 +36,7 @@ from tercet.nn.specs import ALiBi, RelativeBias, Rotary
 from tercet.plots.diagrams import ModelDiagram, describe_attention, describe_model, plot_attention_shapes, plot_model
 from tercet.plots.diagrams.boxes import Box
 from tercet.plots.picture_file import save
-from tercet.training.recipe_files import recipes_from_scratch
+from tercet.training.recipe.files import recipes_from_scratch
 
 pytestmark = pytest.mark.slow
 

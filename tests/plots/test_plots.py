@@ -31,7 +31,7 @@ from tercet.plots import (
 from tercet.plots.neighbours import choose_telling_tokens, components, embeddings, find_token, nearest_tokens
 from tercet.spec import spec
 from tercet.tokens import BPE, Characters, Tokenizer, WordPiece
-from tercet.training.plan import Plan
+from tercet.training.tasks.plan import Plan
 
 pytestmark = pytest.mark.slow  # matplotlib takes its time
 

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from tercet.models import build
 from tercet.objectives import Loss, zero_loss
-from tercet.training.module import step_seed
-from tercet.training.optimizers import base_rates, set_rates
-from tercet.training.schedules import rate_factor
+from tercet.training.loop.module import step_seed
+from tercet.training.optim.optimizers import base_rates, build_optimizer, set_rates
+from tercet.training.optim.schedules import rate_factor
 from tercet.training.tasks.task import Task
 
 State = dict[str, Tensor]
@@ -28,7 +28,7 @@ def steps_by_hand(task: Task) -> Iterator[Step]:
     """Each step of a run on one device."""
     spec = task.recipe.training
     model = build(task.recipe.model, seed=spec.seed)
-    optimizer = spec.optimizer.build(model)
+    optimizer = build_optimizer(spec.optimizer, model)
     base, average = base_rates(optimizer), dict[str, Tensor]()
     for step in range(task.plan.steps):
         factor = rate_factor(spec.schedule, step=step, warmup=spec.warmup_steps, total=task.plan.steps)

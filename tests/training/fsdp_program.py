@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from tercet.training import load_recipe, train
-from tercet.training.module import TrainingModule
+from tercet.training.loop.module import TrainingModule
 
 if __name__ == "__main__":
     folder, sent, steps = Path(sys.argv[1]), 0, list[int]()

@@ -8,8 +8,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from tercet.training.exact_norm import exact_norm
-from tercet.training.reduction import Tree, all_reduce_in_order, sum_in_order
+from tercet.training.distributed.reduction import Tree, all_reduce_in_order, sum_in_order
+from tercet.training.optim.exact_norm import exact_norm
 
 SHAPES = [(7, 3), (5,), (1, 2), (64, 33)]
 

@@ -23,8 +23,8 @@ from tercet.models import (
     stacks_of,
 )
 from tercet.nn.specs import ALiBi, RelativeBias, Rotary
-from tercet.training.adamw import is_sharded, local_parts
-from tercet.training.tensor_parallel import parallelize
+from tercet.training.distributed.tensor_parallel import parallelize
+from tercet.training.optim.adamw import is_sharded, local_parts
 
 STACK = StackSpec(d_model=32, n_layers=2, n_heads=4)
 LLAMA = replace(STACK, position=Rotary(), norm="rms", norm_bias=False, gated=True, bias=False)

@@ -8,8 +8,9 @@ from torch import nn
 
 from tercet.kernel import adam, supports_gradients
 from tercet.kernel.build import library
-from tercet.training.adamw import FusedAdamW, clip_gradients
-from tercet.training.optimizers import Adam, AdamW
+from tercet.training.optim.adamw import FusedAdamW, clip_gradients
+from tercet.training.optim.optimizers import build_optimizer
+from tercet.training.optim.specs import Adam, AdamW
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
 
@@ -33,7 +34,7 @@ def learn(model: nn.Module, seed: int, *, size: float = 1.0) -> None:
 @pytest.mark.parametrize("size", [0.001, 10.0])  # below the limit, and above
 def test_clipped_steps_are_those_of_pytorch(spec: AdamW | Adam, size: float) -> None:
     ours, theirs = two_of(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3)))
-    mine = spec.build(ours)
+    mine = build_optimizer(spec, ours)
     decay = spec.weight_decay if isinstance(spec, AdamW) else 0.0
     groups = [
         {"params": [p for p in theirs.parameters() if p.ndim == 2], "weight_decay": decay},
@@ -90,7 +91,7 @@ def test_each_goes_on_from_where_the_other_stopped(kernel_first: bool, monkeypat
 
 def test_a_closure_is_called_before_gradients_are_looked_at() -> None:
     model = nn.Linear(8, 3)
-    optimizer = AdamW(lr=0.1).build(model)
+    optimizer = build_optimizer(AdamW(lr=0.1), model)
     before = [p.detach().clone() for p in model.parameters()]
 
     def closure() -> float:
@@ -106,7 +107,7 @@ def test_a_closure_is_called_before_gradients_are_looked_at() -> None:
 
 def test_a_parameter_without_a_gradient_stays() -> None:
     model = nn.Linear(8, 3)
-    optimizer = AdamW(lr=0.1).build(model)
+    optimizer = build_optimizer(AdamW(lr=0.1), model)
     learn(model, 0)
     bias, model.bias.grad = model.bias.detach().clone(), None
     assert model.weight.grad is not None

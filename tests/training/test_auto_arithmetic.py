@@ -9,16 +9,17 @@ import torch
 from tiny_runs import tiny_recipe
 
 from tercet.checkpoint.run_record import read_record
-from tercet.training import auto_arithmetic, measurement_cache, train
-from tercet.training.auto_arithmetic import (
+from tercet.training import train
+from tercet.training.compute import auto_arithmetic, measurement_cache
+from tercet.training.compute.auto_arithmetic import (
     choose_matmul,
     choose_precision,
     matmul_precision,
     measure_products,
     product_times,
 )
-from tercet.training.measurement_cache import MeasurementCache
-from tercet.training.specs import TrainingSpec
+from tercet.training.compute.measurement_cache import MeasurementCache
+from tercet.training.recipe.specs import TrainingSpec
 from tercet.training.tasks import language
 
 SPEC = TrainingSpec(max_steps=1, accelerator="cpu")

@@ -8,17 +8,18 @@ import pytest
 from tiny_runs import CHECKPOINT, TINY, assert_same_run, child, dies_at_rename, exit_code, figures, tiny_masked_recipe
 
 from tercet.config import UserError
-from tercet.training import machine, train
-from tercet.training.machine import Speed
-from tercet.training.plan import Plan
-from tercet.training.specs import TrainingSpec
+from tercet.training import train
+from tercet.training.compute import speed as speed_module
+from tercet.training.compute.speed import Speed
+from tercet.training.recipe.specs import TrainingSpec
+from tercet.training.tasks.plan import Plan
 
 pytestmark = pytest.mark.slow  # a budget is measured
 
 
 @pytest.fixture(autouse=True)
 def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "MEASURED", 0.05)
+    monkeypatch.setattr(speed_module, "MEASURED", 0.05)
 
 
 def test_it_takes_about_its_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,7 +38,7 @@ def test_it_takes_about_its_time(tmp_path: Path, capsys: pytest.CaptureFixture[s
     "family", [name if name == "pairs" else pytest.param(name, marks=pytest.mark.exhaustive) for name in TINY]
 )
 def test_a_resumed_run_keeps_its_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str) -> None:
-    monkeypatch.setattr(machine, "speed", lambda *_, **__: Speed(a_unit=0.02, a_step=0.1, a_validation=0.3))
+    monkeypatch.setattr(speed_module, "speed", lambda *_, **__: Speed(a_unit=0.02, a_step=0.1, a_validation=0.3))
     recipe = TINY[family](tmp_path, max_steps=None, max_hours=3 / 3600)
     reference = train(recipe, tmp_path / "whole", quiet=True)
     steps = json.loads((reference / "run.json").read_text())["steps"]
@@ -49,7 +50,7 @@ def test_a_resumed_run_keeps_its_steps(tmp_path: Path, monkeypatch: pytest.Monke
         train(recipe, out, quiet=True)
 
     assert exit_code(child(work)) == -signal.SIGKILL
-    monkeypatch.setattr(machine, "speed", lambda *_, **__: pytest.fail("measured again"))
+    monkeypatch.setattr(speed_module, "speed", lambda *_, **__: pytest.fail("measured again"))
     train(recipe, out, quiet=True)
     assert_same_run(reference, out)
 

@@ -18,7 +18,7 @@ from tercet.objectives import IGNORED, CausalBatch
 from tercet.tokens.chat_template import ChatTemplate
 from tercet.training import parse_recipe, train
 from tercet.training.tasks.chat import ChatTask
-from tercet.training.tasks.task import task_of
+from tercet.training.tasks.open_task import task_of
 
 Finished = Callable[[str], Path]
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from tercet.training.checkpoints import Checkpoints
+from tercet.training.run_folder.checkpoints import Checkpoints
 
 
 def test_the_newest_of_several_is_resumed_and_the_one_before_it_if_that_is_damaged(

@@ -9,13 +9,15 @@ from tiny_runs import tiny_masked_recipe, tiny_pairs_recipe, tiny_recipe
 
 from tercet.config import UserError
 from tercet.models import AnyModel, build
-from tercet.training import compiling, machine
-from tercet.training.compiling import is_one_graph
-from tercet.training.module import TrainingModule
-from tercet.training.out_of_memory import MicroBatchHalving
-from tercet.training.recipe import Recipe
-from tercet.training.reduction import MeanReduction
-from tercet.training.tasks.task import Task, task_of
+from tercet.training.compute import choose_compile as choosing
+from tercet.training.compute import compiling
+from tercet.training.compute.compiling import is_one_graph
+from tercet.training.distributed.reduction import MeanReduction
+from tercet.training.loop.module import TrainingModule
+from tercet.training.loop.out_of_memory import MicroBatchHalving
+from tercet.training.recipe.recipe import Recipe
+from tercet.training.tasks.open_task import task_of
+from tercet.training.tasks.task import Task
 
 
 class TimedSteps:
@@ -42,15 +44,15 @@ class TimedSteps:
 
 @pytest.fixture(autouse=True)
 def _on_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "is_one_graph", lambda spec, device: is_one_graph(spec, "cuda"))
-    monkeypatch.setattr(machine, "compiled_loss", lambda task, model, device, how: how)
-    monkeypatch.setattr(machine, "_TrialSteps", TimedSteps)
+    monkeypatch.setattr(choosing, "is_one_graph", lambda spec, device: is_one_graph(spec, "cuda"))
+    monkeypatch.setattr(choosing, "compiled_loss", lambda task, model, device, how: how)
+    monkeypatch.setattr(choosing, "_TrialSteps", TimedSteps)
     monkeypatch.setattr(TimedSteps, "times", {"never": 0.024, "always": 0.014, "cuda_graphs": 0.010}, raising=False)
 
 
 def choice(recipe: Recipe) -> tuple[str, str]:
     task = task_of(recipe, progress=False)
-    return machine.choose_compile(task, build(task.recipe.model), "fp32")
+    return choosing.choose_compile(task, build(task.recipe.model), "fp32")
 
 
 def test_a_run_compiles_if_its_seconds_are_more_than_the_compilers(tmp_path: Path) -> None:
@@ -69,7 +71,7 @@ def test_a_compiler_that_takes_longer_than_it_saves_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter([0.0, 17.1, 0.0, 16.9])
-    monkeypatch.setattr(machine, "_clock", lambda: next(clock))
+    monkeypatch.setattr(choosing, "clock", lambda: next(clock))
     assert choice(tiny_recipe(tmp_path, compile="auto", max_steps=1700))[0] == "never"  # which saves 17.0 s
     assert choice(tiny_recipe(tmp_path, compile="auto", max_steps=1700))[0] == "always"
 

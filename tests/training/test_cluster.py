@@ -3,7 +3,7 @@
 import pytest
 from pytorch_lightning.plugins.environments import LightningEnvironment
 
-from tercet.training.cluster import SlurmStep, cluster_environment
+from tercet.training.distributed.cluster import SlurmStep, cluster_environment
 
 SALLOC = {  # of `salloc --nodes=2 --ntasks=4`: its shell is a task of a step of its own, and has what the job has
     "SLURM_JOB_ID": "20004", "SLURM_JOB_NAME": "interactive", "SLURM_NTASKS": "4", "SLURM_NNODES": "2",

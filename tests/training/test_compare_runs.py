@@ -19,12 +19,12 @@ from tercet.evaluate import evaluation_of
 from tercet.evaluate.held_out import text_pieces
 from tercet.settings_yaml import write_yaml
 from tercet.training import Interrupted, train
-from tercet.training import compare_runs as comparing
 from tercet.training import run as run_module
-from tercet.training import sweep as sweeping
-from tercet.training.compare_runs import ComparedRuns, compare_runs
-from tercet.training.grid import VariedKey
-from tercet.training.sweep import check_sweep, default_comparison_folder, plan_sweep
+from tercet.training.sweep import compare_runs as comparing
+from tercet.training.sweep import sweep as sweeping
+from tercet.training.sweep.compare_runs import ComparedRuns, compare_runs
+from tercet.training.sweep.grid import VariedKey
+from tercet.training.sweep.sweep import check_sweep, default_comparison_folder, plan_sweep
 
 TWO = [VariedKey.of("model.stack.placement", ["pre", "sandwich"])]
 
@@ -150,7 +150,7 @@ def test_a_signal_stops_it_after_saving(
 def test_what_auto_comes_to_is_settled_once(
     recipes: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tercet.training import auto_arithmetic
+    from tercet.training.compute import auto_arithmetic
 
     answers = iter(["bf16", "fp32", "fp32"])
     monkeypatch.setattr(auto_arithmetic, "choose_precision", lambda spec: next(answers))

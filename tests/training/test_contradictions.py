@@ -9,7 +9,7 @@ from tiny_runs import NO_SAMPLES, TINY, tiny_pairs_recipe, tiny_recipe
 
 from tercet.config import UserError
 from tercet.training import parse_recipe, train
-from tercet.training.tasks.task import task_of
+from tercet.training.tasks.open_task import task_of
 
 
 def refused(recipe: Any, folder: Path, words: str) -> None:

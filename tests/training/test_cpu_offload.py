@@ -12,7 +12,7 @@ from tercet.checkpoint import load_model
 from tercet.config import UserError
 from tercet.training.planning.ranks import estimate_rank
 from tercet.training.planning.step_memory import measure_step
-from tercet.training.tasks.task import task_of
+from tercet.training.tasks.open_task import task_of
 
 
 @pytest.mark.slow

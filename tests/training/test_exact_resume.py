@@ -31,7 +31,7 @@ from tercet.checkpoint import load_model
 from tercet.checkpoint.metrics import read_metrics
 from tercet.storage import write_folder
 from tercet.training import Recipe, train
-from tercet.training.step_actions import CheckpointWriter
+from tercet.training.loop.step_actions import CheckpointWriter
 
 CASES: dict[str, dict[str, Any]] = {
     "text": {},

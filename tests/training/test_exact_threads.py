@@ -15,8 +15,8 @@ from tiny_runs import MUON, TINY, figures, tiny_numbers_recipe, tiny_recipe, tin
 from tercet.kernel import is_thread_independent, kernel_threads, thread_independent
 from tercet.settings_yaml import write_yaml
 from tercet.training import train
-from tercet.training.specs import TrainingSpec
-from tercet.training.threads import process_threads
+from tercet.training.compute.threads import process_threads
+from tercet.training.recipe.specs import TrainingSpec
 
 RECIPES = {**TINY, "numbers": tiny_numbers_recipe, "sets": tiny_sets_recipe}
 NORMS: dict[str, dict[str, Any]] = {"layer": {}, "layer_std": {}, "rms": {"norm_bias": False}}

@@ -19,9 +19,9 @@ from tercet.training.planning.micro_batch import auto_micro_batch, device_share
 from tercet.training.planning.run_plan import plan_run
 from tercet.training.planning.step_memory import StepMemory, measure_step
 from tercet.training.planning.this_machine import free_memory, free_of_linux, machine_memory
-from tercet.training.tasks.task import task_of
+from tercet.training.tasks.open_task import task_of
 
-FREE = "tercet.training.find_micro_batch.free_memory"
+FREE = "tercet.training.planning.find_micro_batch.free_memory"
 KEYS = {family: "micro_batch_tokens" if family == "pairs" else "micro_batch_size" for family in TINY}
 
 

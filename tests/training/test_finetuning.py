@@ -15,8 +15,8 @@ from tercet.config import UserError, merge, to_plain
 from tercet.models import EncoderOnly
 from tercet.nn.specs import Learned
 from tercet.training import recipe_names, train
-from tercet.training.changed_recipe import recipe_with
-from tercet.training.recipe_files import recipes_from_scratch
+from tercet.training.recipe.files import recipes_from_scratch
+from tercet.training.request import recipe_with
 
 Finished = Callable[[str], Path]
 FAMILY = {"lm": "text", "chat": "chat", "mlm": "masked", "classify": "masked", "translate": "pairs"}

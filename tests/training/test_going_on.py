@@ -32,7 +32,7 @@ from tercet.checkpoint.run_record import read_record
 from tercet.cli.train import summary
 from tercet.config import UserError
 from tercet.training import Recipe, read_recipe, train
-from tercet.training.schedules import rate_factor
+from tercet.training.optim.schedules import rate_factor
 
 Finished = Callable[[str], Path]
 CONSTANT: dict[str, Any] = {"schedule": "constant"}

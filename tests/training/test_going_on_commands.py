@@ -16,7 +16,7 @@ from tercet.cli.main import main
 from tercet.config import UserError
 from tercet.storage import lock_folder, read_sealed_json, write_sealed_json
 from tercet.training import read_recipe, train
-from tercet.training.changed_recipe import choose_folder, find_run
+from tercet.training.request import choose_folder, find_run
 
 Finished = Callable[[str], Path]
 

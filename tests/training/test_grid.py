@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tercet.config import UserError
-from tercet.training.grid import (
+from tercet.training.sweep.grid import (
     LONGEST,
     VariedKey,
     check_seeds,

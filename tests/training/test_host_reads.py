@@ -10,13 +10,13 @@ from tiny_runs import TINY, tiny_numbers_recipe
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tercet.models import build
-from tercet.training import adamw
-from tercet.training.module import MovingAverage, TrainingModule
-from tercet.training.optimizers import base_rates
-from tercet.training.out_of_memory import MicroBatchHalving
-from tercet.training.recipe import Recipe
-from tercet.training.reduction import MeanReduction
-from tercet.training.tasks.task import task_of
+from tercet.training.distributed.reduction import MeanReduction
+from tercet.training.loop.module import MovingAverage, TrainingModule
+from tercet.training.loop.out_of_memory import MicroBatchHalving
+from tercet.training.optim import adamw
+from tercet.training.optim.optimizers import base_rates, build_optimizer
+from tercet.training.recipe.recipe import Recipe
+from tercet.training.tasks.open_task import task_of
 
 # What makes the host wait for a GPU: a number that is read, a size that depends on numbers, and a number that is copied
 # to the device from memory that is not pinned.
@@ -48,7 +48,7 @@ def reads(recipe: Recipe, monkeypatch: pytest.MonkeyPatch, *, steps: int) -> lis
     monkeypatch.setattr(adamw, "supports_gradients", lambda *_, **__: False)
     task = task_of(recipe, progress=False)
     module = TrainingModule(build(task.recipe.model), task, MicroBatchHalving(task, exact=False, save=lambda *_: None))
-    optimizer = recipe.training.optimizer.build(module.model)
+    optimizer = build_optimizer(recipe.training.optimizer, module.model)
     module.base_rates, module.reduction = base_rates(optimizer), MeanReduction(module, 1)
     place = SimpleNamespace(step=0)
     monkeypatch.setattr(TrainingModule, "device", SimpleNamespace(type="cuda"))

@@ -16,8 +16,8 @@ from tiny_runs import tiny_recipe
 
 from tercet.cli.main import entry
 from tercet.training import train
-from tercet.training.interruption import Interruption
-from tercet.training.step_actions import StepActions
+from tercet.training.loop.interruption import Interruption
+from tercet.training.loop.step_actions import StepActions
 
 
 def trainer_of(others: int, *, should_stop: bool = False) -> Any:

@@ -33,7 +33,7 @@ from tercet.evaluate.tasks.labels import score_classifier
 from tercet.models import build
 from tercet.training import Recipe, parse_recipe, read_recipe, train
 from tercet.training.tasks.labels import LabelsTask
-from tercet.training.tasks.task import task_of
+from tercet.training.tasks.open_task import task_of
 
 RECIPES: dict[str, Callable[..., Recipe]] = {"numbers": tiny_numbers_recipe, "sets": tiny_sets_recipe}
 Finished = Callable[[str], Path]

@@ -18,7 +18,7 @@ from tercet.models import EncoderOnly, build
 from tercet.objectives import LabelledBatch
 from tercet.training import parse_recipe, read_recipe, train
 from tercet.training.tasks.labels import LabelsTask
-from tercet.training.tasks.task import task_of
+from tercet.training.tasks.open_task import task_of
 
 Finished = Callable[[str], Path]
 

@@ -7,7 +7,7 @@ import pytest
 from tiny_runs import tiny_recipe
 
 from tercet.config import UserError
-from tercet.training.launch import Launch, as_launched, launched
+from tercet.training.distributed.launch import Launch, as_launched, launched
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}
 SRUN = {"SLURM_NTASKS": "6", "SLURM_STEP_NUM_TASKS": "6", "SLURM_STEP_TASKS_PER_NODE": "2(x3)"}

@@ -14,7 +14,7 @@ import psutil
 import pytest
 import torch.distributed as dist
 
-from tercet.training.liveness import FAILED, GRACE, LEFT, Heartbeat
+from tercet.training.distributed.liveness import FAILED, GRACE, LEFT, Heartbeat
 
 BEAT = 0.02
 PATIENCE = 10

@@ -13,9 +13,9 @@ from tiny_runs import tiny_recipe
 
 from tercet.config import UserError
 from tercet.training import train
-from tercet.training.loggers import check_loggers, make_loggers
-from tercet.training.specs import LoggingSpec
-from tercet.training.tracker import Tracker
+from tercet.training.loop.loggers import check_loggers, make_loggers
+from tercet.training.loop.tracker import Tracker
+from tercet.training.recipe.specs import LoggingSpec
 
 
 @pytest.mark.parametrize(("name", "value", "without"), [("wandb", "offline", "none"), ("tensorboard", True, "false")])

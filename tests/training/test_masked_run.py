@@ -17,7 +17,7 @@ from tercet.models import EncoderOnly, build
 from tercet.objectives import IGNORED, MaskedBatch
 from tercet.training import parse_recipe, read_recipe, train
 from tercet.training.tasks.masked import BLOCK, MaskedTask
-from tercet.training.tasks.task import task_of
+from tercet.training.tasks.open_task import task_of
 
 Finished = Callable[[str], Path]
 

@@ -13,11 +13,12 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from tercet.checkpoint import load_model
 from tercet.models import build
-from tercet.training import module as module_file
 from tercet.training import train
-from tercet.training.module import TrainingModule
-from tercet.training.out_of_memory import MicroBatchHalving
-from tercet.training.tasks.task import task_of
+from tercet.training.loop import module as module_file
+from tercet.training.loop.module import TrainingModule
+from tercet.training.loop.out_of_memory import MicroBatchHalving
+from tercet.training.optim.optimizers import build_optimizer
+from tercet.training.tasks.open_task import task_of
 
 pytestmark = pytest.mark.slow  # each trains a whole run
 
@@ -105,5 +106,5 @@ def test_tied_weights_stay_tied_in_the_average(tmp_path: Path) -> None:
     sizes = [sum(p.numel() for p in model.parameters()) for model in (module.model, module.eval_model)]
     assert sizes[0] == sizes[1]
     assert not any(p.requires_grad for p in module.eval_model.parameters())
-    held = [p for group in module.spec.optimizer.build(module.model).param_groups for p in group["params"]]
+    held = [p for group in build_optimizer(module.spec.optimizer, module.model).param_groups for p in group["params"]]
     assert len(held) == len(list(module.model.parameters()))

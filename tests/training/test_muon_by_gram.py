@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from tercet.training import muon
-from tercet.training.muon import COEFFICIENTS, orthogonalise
+from tercet.training.optim import muon
+from tercet.training.optim.muon import COEFFICIENTS, orthogonalise
 
 CLOSE = 1e-2  # in the spectral norm, beside singular values that end between 0.7 and 1.2; 2e-3 is the worst seen
 

@@ -17,9 +17,10 @@ from tercet.data import Windows, prepare
 from tercet.evaluate.language import score
 from tercet.models import build
 from tercet.objectives import CausalBatch, Loss, causal_loss, collate_windows
-from tercet.training import machine, read_recipe, train
+from tercet.training import read_recipe, train
+from tercet.training.compute import choose_compile as choosing
 from tercet.training.tasks import language
-from tercet.training.tasks.task import task_of
+from tercet.training.tasks.open_task import task_of
 
 EVAL = {"validate_every": 1, "save_every": 5, "log_every": 5, "sample_tokens": 30, "validation_tokens": 20}
 
@@ -194,8 +195,8 @@ def test_a_compiler_that_fails_is_left_out(tmp_path: Path, monkeypatch: pytest.M
     def broken(*_: object) -> None:
         raise RuntimeError("no C++ compiler\nand a long story")
 
-    monkeypatch.setattr(machine, "compiled_loss", broken)
-    monkeypatch.setattr(machine, "WORTH_COMPILING", 0.0)
+    monkeypatch.setattr(choosing, "compiled_loss", broken)
+    monkeypatch.setattr(choosing, "WORTH_COMPILING", 0.0)
     recipe = tiny_recipe(tmp_path, compile="auto")
     out = train(recipe, tmp_path / "run", quiet=False)
     assert '"compile": "never"' in (out / "run.json").read_text()
@@ -210,10 +211,10 @@ def test_why_it_is_not_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
     def choice(**training: Any) -> tuple[str, str]:
         task = task_of(tiny_recipe(tmp_path, **training), progress=False)
-        return machine.choose_compile(task, build(task.recipe.model), "fp32")
+        return choosing.choose_compile(task, build(task.recipe.model), "fp32")
 
-    monkeypatch.setattr(machine, "compiled_loss", broken)
-    monkeypatch.setattr(machine, "_seconds", seconds)
+    monkeypatch.setattr(choosing, "compiled_loss", broken)
+    monkeypatch.setattr(choosing, "median_seconds", seconds)
     assert choice(compile="auto", max_steps=10) == ("never", "about 40 s of training, too short to pay for it")
     assert choice(compile="auto", max_steps=1000) == ("never", "the compiler failed: RuntimeError: no C++ compiler")
     assert choice(compile="always") == ("always", "as asked")
@@ -234,5 +235,5 @@ def test_compiling_is_tried_in_the_precision_of_the_run(
         return loss(self, trial, *given, **how)
 
     monkeypatch.setattr(type(task), "loss", noted)
-    machine.choose_compile(task, model, precision)
+    choosing.choose_compile(task, model, precision)
     assert seen == {expected}

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tercet.models import DecoderOnly, model_spec
-from tercet.training import muon
-from tercet.training.muon import COEFFICIENTS, MuonAdamW, orthogonalise
-from tercet.training.optimizers import Adam, AdamW, Muon, OptimizerSpec, base_rates, hidden_matrices, set_rates
+from tercet.training.optim import muon
+from tercet.training.optim.muon import COEFFICIENTS, MuonAdamW, orthogonalise
+from tercet.training.optim.optimizers import base_rates, build_optimizer, hidden_matrices, set_rates
+from tercet.training.optim.specs import Adam, AdamW, Muon, OptimizerSpec
 
 
 def small_model(**changes: Any) -> DecoderOnly:
@@ -25,7 +26,7 @@ def small_model(**changes: Any) -> DecoderOnly:
 @pytest.mark.parametrize("tied", [True, False])
 def test_every_parameter_is_in_one_group(optimizer: OptimizerSpec, tied: bool) -> None:
     model = small_model(tie_embeddings=tied)
-    held = [id(p) for group in optimizer.build(model).param_groups for p in group["params"]]
+    held = [id(p) for group in build_optimizer(optimizer, model).param_groups for p in group["params"]]
     assert sorted(held) == sorted(id(p) for p in model.parameters())
     assert len(held) == len(set(held))
 
@@ -41,13 +42,13 @@ def test_frozen_parameters_are_in_no_group(optimizer: OptimizerSpec) -> None:
     ]
     for p in frozen:
         p.requires_grad_(False)
-    held = {id(p) for group in optimizer.build(model).param_groups for p in group["params"]}
+    held = {id(p) for group in build_optimizer(optimizer, model).param_groups for p in group["params"]}
     assert held == {id(p) for p in model.parameters()} - set(map(id, frozen))
 
 
 def test_vectors_do_not_decay() -> None:
     model = small_model()
-    groups = AdamW(weight_decay=0.3).build(model).param_groups
+    groups = build_optimizer(AdamW(weight_decay=0.3), model).param_groups
     decays = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
     for name, p in model.named_parameters():
         assert decays[id(p)] == (0.3 if p.ndim == 2 else 0.0), name
@@ -62,7 +63,7 @@ def test_muon_takes_the_matrices_inside_blocks_only(preset: str) -> None:
     left = [names[id(p)] for p in rest]
     assert all(p.ndim == 1 or "embedding" in name or "position" in name for name, p in zip(left, rest, strict=True))
     assert "embedding.weight" in left
-    groups = Muon(weight_decay=0.2, lr=0.1, adam_lr=0.3).build(model).param_groups
+    groups = build_optimizer(Muon(weight_decay=0.2, lr=0.1, adam_lr=0.3), model).param_groups
     assert [(g["muon"], g["lr"], g["weight_decay"]) for g in groups] == [(True, 0.1, 0.2), (False, 0.3, 0.0)]
 
 
@@ -184,7 +185,7 @@ def test_its_other_half_is_torchs_adamw() -> None:
 
 def test_a_parameter_without_gradient_stays() -> None:
     model = small_model()
-    optimizer = Muon().build(model)
+    optimizer = build_optimizer(Muon(), model)
     before = [p.detach().clone() for p in model.parameters()]
     optimizer.step()
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
@@ -197,12 +198,12 @@ def test_its_state_goes_round() -> None:
             p.grad = torch.randn(p.shape, generator=generator)
 
     one, other = small_model(), small_model()
-    first = Muon().build(one)
+    first = build_optimizer(Muon(), one)
     for seed in range(3):
         gradients(one, seed)
         first.step()
     other.load_state_dict(one.state_dict())
-    second = Muon().build(other)
+    second = build_optimizer(Muon(), other)
     second.load_state_dict(copy.deepcopy(first.state_dict()))  # loading shares its tensors
     for seed in range(3, 6):
         for model, optimizer in ((one, first), (other, second)):
@@ -213,7 +214,7 @@ def test_its_state_goes_round() -> None:
 
 
 def test_a_factor_is_on_each_groups_own_rate() -> None:
-    optimizer = Muon(lr=0.2, adam_lr=0.4).build(small_model())
+    optimizer = build_optimizer(Muon(lr=0.2, adam_lr=0.4), small_model())
     base = base_rates(optimizer)
     for factor in (0.5, 0.25):
         set_rates(optimizer, base, factor)

@@ -10,10 +10,10 @@ from tercet.config import find_differences
 from tercet.data import HeldOut, HeldOutPairs, Tail, prepare
 from tercet.settings_yaml import write_yaml
 from tercet.training import load_recipe
-from tercet.training.changed_recipe import recipe_with
-from tercet.training.other_data import KEPT, REPLACED, REQUIRED, SUIT_ANY, describe_other_data
-from tercet.training.recipe_files import change_settings, read_settings, recipe_names
-from tercet.training.recipe_keys import recipe_keys
+from tercet.training.recipe.files import change_settings, read_settings, recipe_names
+from tercet.training.recipe.keys import recipe_keys
+from tercet.training.recipe.other_data import KEPT, REPLACED, REQUIRED, SUIT_ANY, describe_other_data
+from tercet.training.request import recipe_with
 
 FACTS = "Cats sleep all day. Dogs bark at night. Hens lay eggs.\n"
 DECIDED = {*REPLACED, *KEPT, *SUIT_ANY}

@@ -18,7 +18,7 @@ from tercet.checkpoint.run_record import read_record
 from tercet.config import UserError
 from tercet.storage import write_sealed_json
 from tercet.training import train
-from tercet.training.out_of_memory import OutOfMemory, is_out_of_memory
+from tercet.training.loop.out_of_memory import OutOfMemory, is_out_of_memory
 
 
 @pytest.mark.slow
@@ -114,7 +114,7 @@ def test_elsewhere_it_ends_the_run_with_what_helps(tmp_path: Path, monkeypatch: 
     def no_memory(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr("tercet.training.adamw.FusedAdamW.step", no_memory)
+    monkeypatch.setattr("tercet.training.optim.adamw.FusedAdamW.step", no_memory)
     with pytest.raises(OutOfMemory, match=r"^out of memory outside of a step's passes: set training.activation_check"):
         train(TINY["text"](tmp_path), tmp_path / "run", quiet=True)
 
@@ -171,7 +171,8 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from tiny_runs import tiny_recipe
 import tercet.training
-from tercet.training import fit, train
+from tercet.training import train
+from tercet.training.loop import fit
 begin = fit.fit
 def limited(*args, **kwargs):
     used = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmData"))

@@ -17,7 +17,8 @@ from tercet.cli.main import main
 from tercet.config import UserError
 from tercet.settings_yaml import write_yaml
 from tercet.storage import lock_folder
-from tercet.training import arithmetic, read_recipe, train
+from tercet.training import read_recipe, train
+from tercet.training.run_folder import arithmetic
 
 Finished = Callable[[str], Path]
 

@@ -17,9 +17,9 @@ from tercet.data import PAIR_DATASETS
 from tercet.models import DecoderOnly, build
 from tercet.settings_yaml import parse_yaml, write_yaml
 from tercet.training import LoggingSpec, Recipe, load_recipe, parse_recipe, recipe_names, recipe_text, train
-from tercet.training.metrics_logger import COLUMNS
-from tercet.training.recipe import LabelsRecipe
-from tercet.training.recipe_files import recipes_from_scratch
+from tercet.training.loop.metrics_logger import COLUMNS
+from tercet.training.recipe.files import recipes_from_scratch
+from tercet.training.recipe.recipe import LabelsRecipe
 
 FEW: dict[str, Any] = {
     "max_steps": 1,

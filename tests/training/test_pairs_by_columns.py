@@ -11,7 +11,7 @@ from tercet.cli.main import main
 from tercet.data import ParallelCorpus
 from tercet.settings_yaml import write_yaml
 from tercet.training import train
-from tercet.training.tasks.task import task_of
+from tercet.training.tasks.open_task import task_of
 
 COLUMNS = ("german", "english")
 

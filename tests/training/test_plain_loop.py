@@ -11,7 +11,7 @@ from tiny_runs import ADAMW, MUON, PAIRS_MUON, resume_state, tiny_pairs_recipe, 
 
 from tercet.checkpoint import load_model
 from tercet.training import train
-from tercet.training.tasks.task import task_of
+from tercet.training.tasks.open_task import task_of
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_by_hand.py"
 

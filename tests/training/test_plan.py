@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from tercet.data import Order
 from tercet.training import TrainingSpec
-from tercet.training.plan import Plan, RowSums, floor_sum, plan_of
-from tercet.training.tasks.specs import LanguageTaskSpec, TranslationTaskSpec
+from tercet.training.recipe.task_specs import LanguageTaskSpec, TranslationTaskSpec
+from tercet.training.tasks.plan import Plan, RowSums, floor_sum, plan_of
 
 plans = st.builds(
     Plan,

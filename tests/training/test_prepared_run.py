@@ -110,7 +110,7 @@ def test_a_model_goes_on_with_its_own_tokenizer_alone(folders: Path, tmp_path: P
     other = folders / "other-tokens"
     spec = TextSpec(source=str(folders / "plus.jsonl"), tokenizer=BPE(vocab_size=300))
     prepare_tokens(spec, other, shard_tokens=512, workers=1)
-    from tercet.training.changed_recipe import recipe_with
+    from tercet.training.request import recipe_with
 
     path = tmp_path / "recipe.yaml"
     from tercet.settings_yaml import write_yaml

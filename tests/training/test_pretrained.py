@@ -26,7 +26,7 @@ from tercet.config import UserError, merge, to_plain
 from tercet.models import AnyModel
 from tercet.settings_yaml import read_yaml, write_yaml
 from tercet.training import Recipe, parse_recipe, train
-from tercet.training.recipe import with_pretrained_copy
+from tercet.training.recipe.recipe import with_pretrained_copy
 
 Finished = Callable[[str], Path]
 

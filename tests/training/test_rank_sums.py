@@ -13,8 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from tercet.models import build, model_spec
-from tercet.training.exact_norm import exact_norm
-from tercet.training.reduction import (
+from tercet.training.distributed.reduction import (
     MeanReduction,
     ShardedExactReduction,
     Tree,
@@ -22,6 +21,7 @@ from tercet.training.reduction import (
     reduce_scatter_in_order,
     sum_in_order,
 )
+from tercet.training.optim.exact_norm import exact_norm
 
 SHAPES = [(7, 3), (5,), (1, 2), (6, 4)]
 Work = Callable[[int], Any]

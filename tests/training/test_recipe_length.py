@@ -8,8 +8,8 @@ import pytest
 from tercet.config import UserError
 from tercet.settings_yaml import write_yaml
 from tercet.training import load_recipe
-from tercet.training.grid import VariedKey, grid_points
-from tercet.training.recipe_files import LENGTHS, change_settings
+from tercet.training.recipe.files import LENGTHS, change_settings
+from tercet.training.sweep.grid import VariedKey, grid_points
 
 VALUES = {"max_steps": 5, "max_epochs": 3, "max_hours": 0.5}
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tercet.cli.main import main
 from tercet.config import UserError, to_plain
-from tercet.training.changed_recipe import choose_folder, find_run, recipe_with
-from tercet.training.recipe_files import recipe_names
-from tercet.training.recipe_of_data import is_data
+from tercet.training.recipe.files import recipe_names
+from tercet.training.recipe.for_data import is_data
+from tercet.training.request import choose_folder, find_run, recipe_with
 
 DNA = "".join(np.random.default_rng(1).choice(list("ACGT"), 3000))
 LABELS = "text,label\n" + "".join(f"it is {n},{'odd' if n % 2 else 'even'}\n" for n in range(99))

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from machines import run_ranks
 from torch import Tensor
 
-from tercet.training.exact_norm import exact_norm
-from tercet.training.reduction import Tree
+from tercet.training.distributed.reduction import Tree
+from tercet.training.optim.exact_norm import exact_norm
 
 RANKS = Path(__file__).with_name("rank_program.py")
 

@@ -13,8 +13,8 @@ from tercet.config import UserError
 from tercet.settings_yaml import write_yaml
 from tercet.training.planning.ranks import communicated_bytes, estimate_rank
 from tercet.training.planning.step_memory import measure_step
-from tercet.training.recipe import Recipe
-from tercet.training.tasks.task import task_of
+from tercet.training.recipe.recipe import Recipe
+from tercet.training.tasks.open_task import task_of
 
 RANKS = Path(__file__).with_name("fsdp_program.py")
 THREE_LAYERS = {"model": {"stack": {"n_layers": 3, "dropout": UNDROPPED}}}

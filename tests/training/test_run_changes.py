@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from tiny_runs import tiny_recipe
 
 from tercet.checkpoint.run_record import Change, RunRecord
-from tercet.training.plan import Plan
-from tercet.training.run_changes import (
+from tercet.training.optim.schedules import WSD, Constant, Cosine, InverseSquareRoot, LinearDecay, Noam, rate_factor
+from tercet.training.recipe.specs import TrainingSpec
+from tercet.training.run_folder.changes import (
     apply_changes,
     describe_length,
     is_as_planned,
@@ -20,8 +21,7 @@ from tercet.training.run_changes import (
     list_changes,
     plan_with_changes,
 )
-from tercet.training.schedules import WSD, Constant, Cosine, InverseSquareRoot, LinearDecay, Noam, rate_factor
-from tercet.training.specs import TrainingSpec
+from tercet.training.tasks.plan import Plan
 
 RECORD = RunRecord(data="", tokenizer="", precision="fp32", matmul="highest", compile="never")
 SCHEDULES = [

@@ -17,8 +17,8 @@ from tercet.config import UserError
 from tercet.plots import plot_loss, save
 from tercet.settings_yaml import write_yaml
 from tercet.training import read_recipe, train
-from tercet.training.metrics_logger import MetricsLogger
-from tercet.training.run_folder import Start, recipes_of, restore_metrics
+from tercet.training.loop.metrics_logger import MetricsLogger
+from tercet.training.run_folder.folder import Start, recipes_of, restore_metrics
 
 SHORT: dict[str, Any] = {"max_steps": 2, "sample_tokens": 0}
 

@@ -20,14 +20,14 @@ from tercet.config import UserError, to_plain
 from tercet.models import build
 from tercet.settings_yaml import write_yaml
 from tercet.training import Recipe, train
-from tercet.training.machine import Speed
+from tercet.training.compute.speed import Speed
+from tercet.training.optim.trainable import set_trainable
 from tercet.training.planning import plan_run
 from tercet.training.planning.flops import training_flops
 from tercet.training.planning.gpus import GIB, GPU, Cluster
 from tercet.training.planning.micro_batch import largest_that_fits, micro_batch
 from tercet.training.planning.step_memory import measure_step
-from tercet.training.tasks.task import task_of
-from tercet.training.trainable import set_trainable
+from tercet.training.tasks.open_task import task_of
 
 FAST = GPU("fast", 16 * GIB, 100e12)
 
@@ -81,7 +81,7 @@ def counted_flops(recipe: Recipe) -> tuple[float, int]:
     """What PyTorch counts of a step's first micro-batch, forward and backward, and its tokens or pairs of them."""
     task = task_of(recipe, progress=False)
     model = build(task.recipe.model).train()
-    set_trainable(model, task.recipe, ())
+    set_trainable(model, freeze=recipe.freeze, adapter=recipe.adapter)
     batch: Any = task.batches(0, 0, 1)[0]
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         task.loss(model, batch).total.backward()
@@ -153,7 +153,7 @@ def test_a_run_lends_its_speed(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_this_machine_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "tercet.training.machine.speed", lambda *_, **__: Speed(a_unit=2.0, a_step=0.5, a_validation=3.0)
+        "tercet.training.compute.speed.speed", lambda *_, **__: Speed(a_unit=2.0, a_step=0.5, a_validation=3.0)
     )
     plan = planned(tiny_recipe(tmp_path), here=True)
     assert plan.time.seconds == 12 * 2.5 + (12 // 3 + 1) * 3.0

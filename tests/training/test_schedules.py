@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tercet.training.schedules import WSD, Constant, Cosine, InverseSquareRoot, LinearDecay, Noam, Schedule, rate_factor
+from tercet.training.optim.schedules import (
+    WSD,
+    Constant,
+    Cosine,
+    InverseSquareRoot,
+    LinearDecay,
+    Noam,
+    Schedule,
+    rate_factor,
+)
 
 ALL = [Constant(), LinearDecay(final=0.1), Cosine(final=0.1), WSD(cooldown=0.6), WSD(cooldown=1.0, final=0.2)]
 shares = st.floats(0.0, 1.0)

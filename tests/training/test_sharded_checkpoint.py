@@ -17,7 +17,7 @@ from tiny_runs import CHECKPOINT, dies_at_rename, weights
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 
 from tercet.checkpoint import load_model
-from tercet.training.sharded_state import flatten_checkpoint, load_full_checkpoint, unflatten_checkpoint
+from tercet.training.run_folder.sharded_state import flatten_checkpoint, load_full_checkpoint, unflatten_checkpoint
 
 NAMES = st.from_regex(r"[a-z]{1,4}(\.[a-z0-9_]{1,4}){0,3}", fullmatch=True)
 SHAPES = st.lists(st.integers(1, 3), max_size=3)

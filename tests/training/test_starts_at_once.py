@@ -12,7 +12,7 @@ from tercet.kernel.build import kernels, library
 CODE = """
 import sys
 from tercet.kernel import build_id
-from tercet.training import auto_arithmetic
+from tercet.training.compute import auto_arithmetic
 
 measure = auto_arithmetic.measure_products
 auto_arithmetic.measure_products = lambda: print("measured", file=sys.stderr) or measure()

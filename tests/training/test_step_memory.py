@@ -13,11 +13,13 @@ from torch.profiler import ProfilerActivity, profile
 
 from tercet.models import AnyModel, build, stacks_of
 from tercet.training import Recipe
+from tercet.training.optim.optimizers import build_optimizer
 from tercet.training.planning import measure_step
 from tercet.training.planning.micro_batch import micro_batch
 from tercet.training.planning.ranks import estimate_rank
-from tercet.training.recipe import TranslationRecipe
-from tercet.training.tasks.task import Task, task_of
+from tercet.training.recipe.recipe import TranslationRecipe
+from tercet.training.tasks.open_task import task_of
+from tercet.training.tasks.task import Task
 
 WITHIN = 0.1  # what docs/planning.md says of activations on a CPU
 FAMILIES = ("text", "masked", "pairs")
@@ -49,7 +51,7 @@ class RealStep:
         self.model: AnyModel = build(self.recipe.model).train()
         for stack in stacks_of(self.model):
             stack.activation_checkpointing = checkpointing
-        self.optimizer = self.recipe.training.optimizer.build(self.model)
+        self.optimizer = build_optimizer(self.recipe.training.optimizer, self.model)
         self.batch = self.task.batches(0, 0, 1)[0]
         if isinstance(recipe, TranslationRecipe):  # as long as its sentences are, not as long as they may be
             self.recipe = replace(self.recipe, model=replace(self.recipe.model, max_len=self.batch.source.shape[1]))
@@ -108,7 +110,7 @@ def test_weights_gradients_and_optimizer_are_exact(family: str, optimizer: dict[
     recipe = TINY[family](tmp_path, {"training": {"optimizer": optimizer}})
     task = task_of(recipe, progress=False)
     model = build(task.recipe.model)
-    real = recipe.training.optimizer.build(model)
+    real = build_optimizer(recipe.training.optimizer, model)
     task.loss(model, task.batches(0, 0, 1)[0]).total.backward()
     for parameter in model.parameters():  # a row that no batch had is a row of zeros
         parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad

@@ -12,9 +12,10 @@ import torch
 from tiny_runs import tiny_recipe, weights
 from torch import Tensor
 
-from tercet.training import datamodule, steps_ahead, train
-from tercet.training.module import TrainingModule
-from tercet.training.steps_ahead import CopyOnSideStream, StepsAhead, copy_to
+from tercet.training import train
+from tercet.training.loop import datamodule, steps_ahead
+from tercet.training.loop.module import TrainingModule
+from tercet.training.loop.steps_ahead import CopyOnSideStream, StepsAhead, copy_to
 
 
 class Unchanged:

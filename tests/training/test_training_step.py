@@ -11,22 +11,22 @@ from torch import Tensor
 
 from tercet.models import build
 from tercet.nn.specs import LoRA
-from tercet.training import module as module_file
-from tercet.training.datamodule import StepDataModule
-from tercet.training.module import TrainingModule, seed_generators, step_seed
-from tercet.training.optimizers import base_rates
-from tercet.training.out_of_memory import MicroBatchHalving
-from tercet.training.recipe import Recipe
-from tercet.training.reduction import MeanReduction
-from tercet.training.tasks.task import task_of
-from tercet.training.trainable import set_trainable
+from tercet.training.distributed.reduction import MeanReduction
+from tercet.training.loop import module as module_file
+from tercet.training.loop.datamodule import StepDataModule
+from tercet.training.loop.module import TrainingModule, seed_generators, step_seed
+from tercet.training.loop.out_of_memory import MicroBatchHalving
+from tercet.training.optim.optimizers import base_rates, build_optimizer
+from tercet.training.optim.trainable import set_trainable
+from tercet.training.recipe.recipe import Recipe
+from tercet.training.tasks.open_task import task_of
 
 
 def module_of(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> tuple[TrainingModule, torch.optim.Optimizer]:
     task = task_of(recipe, progress=False)
     halving = MicroBatchHalving(task, exact=False, save=lambda step, size: None)
     module = TrainingModule(build(task.recipe.model), task, halving)
-    optimizer = recipe.training.optimizer.build(module.model)
+    optimizer = build_optimizer(recipe.training.optimizer, module.model)
     module.base_rates, module.reduction = base_rates(optimizer), MeanReduction(module, 1)
     monkeypatch.setattr(module, "optimizers", lambda: optimizer)
     monkeypatch.setattr(module, "manual_backward", lambda loss: loss.backward())
@@ -108,8 +108,7 @@ def test_a_resumed_run_takes_the_batches_that_are_left(tmp_path: Path) -> None:
 
 def test_a_head_learns_beside_an_adapter_and_so_do_weights_that_the_pretrained_model_had_not(tmp_path: Path) -> None:
     model = build(task_of(tiny_labels_recipe(tmp_path), progress=False).recipe.model)
-    recipe: Any = SimpleNamespace(adapter=LoRA(rank=2), freeze=(), training=SimpleNamespace(seed=1))
-    set_trainable(model, recipe, new=["embedding.weight"])
+    set_trainable(model, new=["embedding.weight"], adapter=LoRA(rank=2), seed=1)
     learning = {name for name, p in model.named_parameters() if p.requires_grad}
     assert {"classifier.weight", "classifier.bias", "embedding.weight"} < learning
     rest = learning - {"embedding.weight"}

@@ -22,7 +22,7 @@ from tercet.generation import Beam, translate
 from tercet.models import EncoderDecoder
 from tercet.objectives import IGNORED, PairBatch
 from tercet.training import read_recipe, train
-from tercet.training.tasks.task import task_of
+from tercet.training.tasks.open_task import task_of
 from tercet.training.tasks.translation import TranslationTask
 
 Finished = Callable[[str], Path]

@@ -9,8 +9,8 @@ import torch
 from tiny_runs import TINY
 
 from tercet.checkpoint import Card
-from tercet.training.step_actions import Validation
-from tercet.training.tasks.task import task_of
+from tercet.training.loop.step_actions import Validation
+from tercet.training.tasks.open_task import task_of
 
 
 def validated(

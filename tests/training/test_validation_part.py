@@ -10,7 +10,7 @@ from tiny_runs import tiny_chat_recipe, tiny_labels_recipe, tiny_pairs_recipe, t
 
 from tercet.evaluate.pairs import score_pairs
 from tercet.models import EncoderDecoder, build
-from tercet.training.tasks.task import task_of
+from tercet.training.tasks.open_task import task_of
 from tercet.training.tasks.translation import TranslationTask
 
 LONG = "the red cat is here again and sleeps and eats and sings well and is here again"

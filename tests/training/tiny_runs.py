@@ -18,7 +18,7 @@ from tercet.checkpoint.metrics import read_metrics
 from tercet.config import merge
 from tercet.storage import atomic
 from tercet.training import Interrupted, Recipe, parse_recipe, train
-from tercet.training.recipe import RECIPES
+from tercet.training.recipe.recipe import RECIPES
 
 # What a run of text or pairs leaves in its folder, beside its lock.
 RUN_FILES = {"recipe.yaml", "run.json", "metrics.csv", "loss.png", "samples", "best", "last", "checkpoints"}

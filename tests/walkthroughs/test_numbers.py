@@ -27,10 +27,10 @@ from tercet.objectives.loss import IGNORED
 from tercet.objectives.masking import mask_rows
 from tercet.settings_yaml import parse_yaml
 from tercet.tokens import GPT2, Characters, Tokenizer, Words
-from tercet.training.model_sizes import size_recipe
-from tercet.training.recipe import load_recipe
-from tercet.training.recipe_files import recipe_names
-from tercet.training.schedules import rate_factor
+from tercet.training.optim.schedules import rate_factor
+from tercet.training.recipe.files import recipe_names
+from tercet.training.recipe.recipe import load_recipe
+from tercet.training.tasks.model_sizes import size_recipe
 
 PAGE = Path(__file__).parents[2] / "docs" / "walkthroughs.md"
 

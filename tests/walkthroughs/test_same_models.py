@@ -27,7 +27,7 @@ from tercet.inspect.model_table import model_table
 from tercet.models import AnyModel, AnySpec, Biases, BranchDropout, Dropout, EncoderDecoder, EncoderDecoderSpec, build
 from tercet.nn import Learned, Sinusoidal
 from tercet.nn.specs import Normal
-from tercet.training.recipe import load_recipe
+from tercet.training.recipe.recipe import load_recipe
 
 ODD_SIZES = [{"d_model": 24, "n_layers": 2, "n_heads": 3, "d_ff": 52}, {"d_model": 40, "n_layers": 3, "n_heads": 5}]
 B, S, T = 3, 7, 11

@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from tercet.config import UserError
 from tercet.models import DecoderOnly, EncoderDecoder, EncoderOnly
 from tercet.objectives import CausalBatch, causal_loss, masked_loss
-from tercet.training.adamw import clip_gradients
-from tercet.training.optimizers import AdamW
+from tercet.training.optim.adamw import clip_gradients
+from tercet.training.optim.optimizers import build_optimizer
+from tercet.training.optim.specs import AdamW
 
 SHAPES = {
     "gpt-124m": gpt.Shape(layers=12, heads=12, width=768, length=1024, rows=12, vocabulary=50304),
@@ -82,7 +83,8 @@ def ours(
     return [
         Training(
             name, "ours", settings, build=build, loss=loss, batches=batches, tokens=tokens, answer=answer,
-            compile=compile_as_tercet, optimizer=AdamW(lr=1e-4).build, clip=clip_gradients, flops=flops,
+            compile=compile_as_tercet, optimizer=partial(build_optimizer, AdamW(lr=1e-4)),
+            clip=clip_gradients, flops=flops,
         )
         for name, settings in ways.items()
         if asked.scale != "tiny" or not settings.compiled

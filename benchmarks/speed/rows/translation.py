@@ -41,7 +41,7 @@ def data(
     Raises:
         UserError: where Multi30k is not there.
     """
-    from tercet.training.recipe import TranslationRecipe, parse_recipe
+    from tercet.training.recipe.recipe import TranslationRecipe, parse_recipe
     from tercet.training.tasks.translation import TranslationTask
 
     source: dict[str, Any] = {"source": "multi30k", "source_language": "de", "target_language": "en"}

@@ -105,7 +105,7 @@ def _values(parser: Parser, action: argparse.Action, current: str) -> Completion
     if parser.prog == "tercet completion":
         known += [(shell, "") for shell in metavar.split("|")]
     if "RECIPE" in metavar or parser.prog == "tercet recipes":
-        from tercet.training.recipe_files import recipe_names
+        from tercet.training.recipe.files import recipe_names
 
         known += recipe_names().items()
     if "PRESET" in metavar:
@@ -184,8 +184,8 @@ def recipe_keys_at_hand() -> dict[str, tuple[str, ...]]:
     import sys
 
     from tercet.storage import write_atomically
-    from tercet.training.recipe import RECIPES
-    from tercet.training.recipe_keys import recipe_keys, spec_files
+    from tercet.training.recipe.keys import recipe_keys, spec_files
+    from tercet.training.recipe.recipe import RECIPES
 
     keys = recipe_keys()
     modules = {"tercet.models.presets", *(name for spec in RECIPES.values() for name in spec_files(spec))}

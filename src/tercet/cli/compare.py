@@ -51,8 +51,8 @@ def run(args: argparse.Namespace) -> int:
     if args.data is not None and changes != merge(changes, nest("data.source", args.data)):
         raise UserError("data.source is both in --set and in --data; leave one out")
 
-    from tercet.training.grid import VariedKey, read_seeds
-    from tercet.training.sweep import default_comparison_folder, plan_sweep
+    from tercet.training.sweep.grid import VariedKey, read_seeds
+    from tercet.training.sweep.sweep import default_comparison_folder, plan_sweep
 
     varied = [VariedKey.read(text) for text in args.vary]
     seeds = None if args.seeds is None else read_seeds(args.seeds)
@@ -60,8 +60,8 @@ def run(args: argparse.Namespace) -> int:
     sweep = plan_sweep(args.names, varied=varied, seeds=seeds, changes=changes, out=out)
     device = pick(args.device)  # which imports torch
 
-    from tercet.training.compare_runs import PICTURE, compare_sweep
     from tercet.training.run import Interrupted
+    from tercet.training.sweep.compare_runs import PICTURE, compare_sweep
 
     try:
         compared = compare_sweep(sweep, device=device, quiet=args.quiet)

@@ -95,7 +95,7 @@ def _meet(launch: "RankPlace", args: argparse.Namespace, answer: dict[str, Any])
 
 
 def _read_recipe(args: argparse.Namespace) -> Any:
-    from tercet.training.changed_recipe import choose_folder, recipe_with
+    from tercet.training.request import choose_folder, recipe_with
 
     changes: dict[str, Any] = {}
     if args.set:

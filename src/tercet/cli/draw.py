@@ -171,7 +171,7 @@ def _parse_positions(texts: Sequence[str], base: float | None) -> "list[Position
 
 def _draw_schedules(args: argparse.Namespace) -> Drawing:
     from tercet.plots import plot_schedules
-    from tercet.training.schedules import InverseSquareRoot, Noam, Schedule, rate_factor
+    from tercet.training.optim.schedules import InverseSquareRoot, Noam, Schedule, rate_factor
 
     curves: dict[str, tuple[Schedule, int]] = {}
     for width, warmup in [_parse_pair(text) for text in args.pair] or ([] if args.schedule else PAPER):

@@ -172,13 +172,13 @@ def find(name: str, *, settle: bool = True) -> "tuple[AnySpec, dict[str, int] | 
     if name in PRESETS:
         return PRESETS[name], None
 
-    from tercet.training.recipe import load_recipe
-    from tercet.training.recipe_files import recipe_names
+    from tercet.training.recipe.files import recipe_names
+    from tercet.training.recipe.recipe import load_recipe
 
     if not name.endswith((".yaml", ".yml")) and name not in recipe_names():
         raise UserError(f"no folder, preset or recipe is called {name!r}{suggest(name, {*PRESETS, *recipe_names()})}")
 
-    from tercet.training.model_sizes import size_recipe
+    from tercet.training.tasks.model_sizes import size_recipe
 
     sized = size_recipe(load_recipe(name), settle=settle)
     return sized.recipe.model, sized.at_most

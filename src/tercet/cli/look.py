@@ -90,7 +90,7 @@ def _settings(args: argparse.Namespace, source: str, target: str | None) -> "tup
         return _with_reading(recognise(source, target, over=args.over, **fields), args), args.max_len
 
     from tercet.config import UserError
-    from tercet.training.changed_recipe import choose_folder, recipe_with
+    from tercet.training.request import choose_folder, recipe_with
 
     name = args.recipe
     given = {name: value for name, value in fields.items() if value is not None and getattr(args, name) is not None}

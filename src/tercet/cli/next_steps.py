@@ -67,8 +67,8 @@ def _train_flags(folder: Path, recipe: str, tokenizer: str | None) -> list[str]:
     """
     from tercet.config import UserError
     from tercet.data.prepared import open_folder
-    from tercet.training.changed_recipe import recipe_with
-    from tercet.training.recipe_files import read_settings
+    from tercet.training.recipe.files import read_settings
+    from tercet.training.request import recipe_with
 
     out = _free_folder(Path("runs", folder.resolve().name))
     pretrained = tokenizer if read_settings(recipe).get("pretrained") is not None else None

@@ -93,7 +93,7 @@ def _settings(args: argparse.Namespace, source: str) -> "TextSpec":
 
     settings: dict[str, Any] = to_plain(TextSpec(source=source))
     if args.recipe is not None:
-        from tercet.training.recipe_files import read_settings
+        from tercet.training.recipe.files import read_settings
 
         recipe = read_settings(args.recipe, {"data": {"source": source}})
         task = recipe.get("task")

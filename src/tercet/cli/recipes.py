@@ -16,7 +16,7 @@ def register(verbs: Verbs, summary: str) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tercet.training.recipe_files import recipe_names, recipe_text
+    from tercet.training.recipe.files import recipe_names, recipe_text
 
     if args.name is not None:
         print(recipe_text(args.name), end="")

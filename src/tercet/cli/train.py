@@ -80,7 +80,7 @@ def register(verbs: Verbs, summary: str) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tercet.training.changed_recipe import choose_folder, find_run, recipe_with
+    from tercet.training.request import choose_folder, find_run, recipe_with
 
     changes = recipe_changes(args)
     machines = {name: value for name in ("devices", "nodes") if (value := getattr(args, name)) is not None}
@@ -111,8 +111,8 @@ def run(args: argparse.Namespace) -> int:
         if is_first_process():
             print_note(f"tercet: stopped by {signal.Signals(error.signal).name}: {error}")
         return 128 + error.signal
-    from tercet.training.launch import as_launched
-    from tercet.training.machine import rank  # which needs torch, and so comes after all that is refused without
+    from tercet.training.distributed.devices import rank
+    from tercet.training.distributed.launch import as_launched
 
     if not rank(as_launched(recipe).training):
         if not args.quiet:

@@ -124,7 +124,7 @@ def _find_master(environment: Mapping[str, str], by: str) -> str | None:
     if "MASTER_PORT" in environment:
         port = _number(environment, "MASTER_PORT", 1, 65_535)
     if by == "SLURM":
-        from tercet.training.cluster import slurm_step_address, slurm_step_port
+        from tercet.training.distributed.cluster import slurm_step_address, slurm_step_port
 
         for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"):
             _number(environment, name, 0, SLURM_IDS)

@@ -76,9 +76,9 @@ def doctor() -> Diagnosis:
     import torch
 
     from tercet.kernel import describe_kernels
-    from tercet.training.auto_arithmetic import choose_precision
+    from tercet.training.compute.auto_arithmetic import choose_precision
     from tercet.training.planning.this_machine import machine_memory
-    from tercet.training.specs import TrainingSpec
+    from tercet.training.recipe.specs import TrainingSpec
 
     kernels, cache = describe_kernels(), cache_dir().absolute()
     return Diagnosis(

@@ -8,7 +8,7 @@ from tercet.training.planning.micro_batch import auto_micro_batch, micro_batches
 from tercet.training.planning.ranks import estimate_rank, rank_part, strategy_of
 from tercet.training.planning.run_plan import count_step
 from tercet.training.planning.this_machine import device_memory, usable_memory
-from tercet.training.recipe import Recipe
+from tercet.training.recipe.recipe import Recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +51,9 @@ def diagnose_recipe(name: str, recipe: Recipe, *, progress: bool = False) -> Rec
     """
     import torch
 
-    from tercet.training.auto_arithmetic import choose_precision
-    from tercet.training.machine import accelerator
-    from tercet.training.model_sizes import size_recipe
+    from tercet.training.compute.auto_arithmetic import choose_precision
+    from tercet.training.distributed.devices import accelerator
+    from tercet.training.tasks.model_sizes import size_recipe
 
     device, precision = accelerator(recipe.training), choose_precision(recipe.training)
     recipe = size_recipe(recipe, progress=progress).recipe

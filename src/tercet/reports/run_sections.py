@@ -16,10 +16,10 @@ from tercet.plots.svg_chart import BLUE, RED, ChartLine, chart_lines, svg_chart
 from tercet.reports.markup import Markup, Section, element, facts_list, folded, join, missing
 from tercet.reports.measures import MEASURES
 from tercet.reports.subject import ReportSubject, strip_folder
-from tercet.training.checkpoints import Checkpoints
 from tercet.training.planning.flops import training_flops
 from tercet.training.planning.run_plan_view import format_duration
-from tercet.training.run_changes import read_recipe
+from tercet.training.run_folder.changes import read_recipe
+from tercet.training.run_folder.checkpoints import Checkpoints
 
 CHART = (440, 180)  # CSS pixels: one fits a phone, two stand side by side
 MOST_SAMPLES, SAMPLE_CHARACTERS = 9, 6000  # shown, and of each

@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING
 from tercet.lazy_exports import export_lazily
 
 if TYPE_CHECKING:
-    from tercet.training.recipe import Recipe as Recipe
-    from tercet.training.recipe import load_recipe as load_recipe
-    from tercet.training.recipe import parse_recipe as parse_recipe
-    from tercet.training.recipe_files import recipe_names as recipe_names
-    from tercet.training.recipe_files import recipe_text as recipe_text
+    from tercet.training.recipe.files import recipe_names as recipe_names
+    from tercet.training.recipe.files import recipe_text as recipe_text
+    from tercet.training.recipe.recipe import Recipe as Recipe
+    from tercet.training.recipe.recipe import load_recipe as load_recipe
+    from tercet.training.recipe.recipe import parse_recipe as parse_recipe
+    from tercet.training.recipe.specs import LoggingSpec as LoggingSpec
+    from tercet.training.recipe.specs import TrainingSpec as TrainingSpec
     from tercet.training.run import Interrupted as Interrupted
     from tercet.training.run import RunDiverged as RunDiverged
     from tercet.training.run import train as train
-    from tercet.training.run_changes import read_recipe as read_recipe
-    from tercet.training.specs import LoggingSpec as LoggingSpec
-    from tercet.training.specs import TrainingSpec as TrainingSpec
+    from tercet.training.run_folder.changes import read_recipe as read_recipe
 else:
     export_lazily(__name__)

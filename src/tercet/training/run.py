@@ -18,12 +18,12 @@ from tercet.memory import keep_memory
 from tercet.models import stack_specs
 from tercet.settings_yaml import write_yaml
 from tercet.storage import lock_folder, refusal, write_atomically
-from tercet.training.checkpoints import METRICS, Checkpoints
-from tercet.training.launch import as_launched
-from tercet.training.loggers import check_loggers
-from tercet.training.pretrained import load_pretrained_weights, pretrained_folder, save_copy
-from tercet.training.recipe import Recipe
-from tercet.training.run_changes import (
+from tercet.training.distributed.launch import as_launched
+from tercet.training.loop.loggers import check_loggers
+from tercet.training.optim.trainable import set_trainable, trainable_parameters
+from tercet.training.recipe.pretrained import load_pretrained_weights, pretrained_folder, save_copy
+from tercet.training.recipe.recipe import Recipe
+from tercet.training.run_folder.changes import (
     can_go_on,
     check_devices,
     check_length,
@@ -31,7 +31,8 @@ from tercet.training.run_changes import (
     list_changes,
     plan_with_changes,
 )
-from tercet.training.run_folder import (
+from tercet.training.run_folder.checkpoints import METRICS, Checkpoints
+from tercet.training.run_folder.folder import (
     Start,
     check_checkpoint,
     check_finished,
@@ -50,7 +51,6 @@ from tercet.training.run_reports import (
     report_changes,
     report_start,
 )
-from tercet.training.trainable import set_trainable, trainable_parameters
 
 if TYPE_CHECKING:
     import torch
@@ -86,7 +86,7 @@ def train(
     arithmetic: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
 ) -> Path:
-    """Train as the recipe says.
+    """Train as the recipe says; return the run's folder.
 
     Args:
         out: the run's folder; made where it is missing, resumed where it holds a run of the same recipe.
@@ -102,9 +102,6 @@ def train(
         arithmetic: the `precision` and `matmul` that a run which begins takes, where they were settled for several
             runs together; measured by default.
         notes: Lines about the recipe, which are reported when the run begins.
-
-    Returns:
-        the run's folder.
 
     Raises:
         UserError: where data or settings don't fit, the folder holds a run with other settings or another process owns
@@ -171,7 +168,7 @@ def train(
 
 
 def _threads(recipe: Recipe) -> AbstractContextManager[None]:
-    from tercet.training.threads import process_threads  # with torch, of which nothing above has need
+    from tercet.training.compute.threads import process_threads  # with torch, of which nothing above has need
 
     return process_threads(recipe.training)
 
@@ -181,8 +178,8 @@ def _build(recipe: Recipe, out: Path, quiet: bool) -> "tuple[Task, AnyModel, Tra
     from tercet.checkpoint import load_model
     from tercet.kernel import warm_up
     from tercet.models import build, stacks_of
-    from tercet.training.machine import check_exact
-    from tercet.training.tasks.task import task_of
+    from tercet.training.distributed.devices import check_exact
+    from tercet.training.tasks.open_task import task_of
 
     old = None if recipe.pretrained is None else load_model(pretrained_folder(recipe.pretrained, out))
     task = task_of(recipe, pretrained=old, progress=not quiet)
@@ -199,7 +196,7 @@ def _build(recipe: Recipe, out: Path, quiet: bool) -> "tuple[Task, AnyModel, Tra
         if not (out / RECORD).exists():
             of = str(recipe.pretrained)
             log(f"{taken.describe(of)}; {describe_sizes(task.recipe.model, old.model.spec)}", quiet)
-    set_trainable(model, recipe, new)
+    set_trainable(model, new, freeze=recipe.freeze, adapter=recipe.adapter, seed=recipe.training.seed)
     warm_up()  # before anything is timed, and after every mistake has been told
     check_exact(recipe.training)
     return task, model, old
@@ -221,12 +218,12 @@ def _train(
     from tercet.checkpoint.metrics import read_metrics
     from tercet.kernel import kernel_threads
     from tercet.plots import NothingToDraw, plot_loss, save
-    from tercet.training.arithmetic import describe_arithmetic
-    from tercet.training.auto_arithmetic import matmul_precision
-    from tercet.training.fit import fit
-    from tercet.training.machine import accelerator
-    from tercet.training.module import NonFiniteLoss
-    from tercet.training.out_of_memory import OutOfMemory, is_out_of_memory, remedies
+    from tercet.training.compute.auto_arithmetic import matmul_precision
+    from tercet.training.distributed.devices import accelerator
+    from tercet.training.loop.fit import fit
+    from tercet.training.loop.module import NonFiniteLoss
+    from tercet.training.loop.out_of_memory import OutOfMemory, is_out_of_memory, remedies
+    from tercet.training.run_folder.arithmetic import describe_arithmetic
 
     recipe, spec, primary = task.recipe, task.recipe.training, _is_primary(task.recipe)
     arithmetic = describe_arithmetic(
@@ -301,9 +298,11 @@ def _settle(
     out: Path, task: "Task", model: "AnyModel", old: "Trained | None", quiet: bool, arithmetic: Mapping[str, Any] | None
 ) -> RunRecord:
     """What `auto` came to and which data it was: settled once, when a run begins, and kept through every resumption."""
-    from tercet.training.auto_arithmetic import choose_arithmetic, matmul_precision
-    from tercet.training.find_micro_batch import describe_micro_batch, find_micro_batch
-    from tercet.training.machine import choose_compile, speed, wait_for_file
+    from tercet.training.compute.auto_arithmetic import choose_arithmetic, matmul_precision
+    from tercet.training.compute.choose_compile import choose_compile
+    from tercet.training.compute.speed import speed
+    from tercet.training.distributed.devices import wait_for_file
+    from tercet.training.planning.find_micro_batch import describe_micro_batch, find_micro_batch
 
     spec = task.recipe.training
     if not _is_primary(task.recipe):
@@ -363,7 +362,7 @@ def _is_primary(recipe: Recipe) -> bool:
     """Whether this is the only or the first of the run's processes, which writes for all."""
     if recipe.training.world_size == 1:
         return True
-    from tercet.training.machine import rank
+    from tercet.training.distributed.devices import rank
 
     return not rank(recipe.training)
 

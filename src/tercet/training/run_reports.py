@@ -8,9 +8,9 @@ from tercet.checkpoint.run_record import Change
 from tercet.config import UserError
 from tercet.messages import print_note, show
 from tercet.models import AnySpec, stack_specs
-from tercet.training.checkpoints import Checkpoints
-from tercet.training.run_changes import describe_length, is_as_planned
-from tercet.training.run_folder import Start
+from tercet.training.run_folder.changes import describe_length, is_as_planned
+from tercet.training.run_folder.checkpoints import Checkpoints
+from tercet.training.run_folder.folder import Start
 
 if TYPE_CHECKING:
     from tercet.training.tasks.task import Task
@@ -55,7 +55,7 @@ def report_arithmetic(out: Path, start: Start, now: Mapping[str, str], *, exact:
     """Raises:
     UserError: where an exact end is asked for, and steps so far were worked out otherwise than those to come.
     """
-    from tercet.training.arithmetic import find_changes
+    from tercet.training.run_folder.arithmetic import find_changes
 
     changes = find_changes(() if start.checkpoint is None else start.checkpoint.arithmetic, now)
     if changes and exact:

@@ -17,7 +17,14 @@ from tercet.objectives import (
     masked_loss,
     seq2seq_loss,
 )
-from tercet.training.recipe import ChatRecipe, LabelsRecipe, LanguageRecipe, MaskedRecipe, Recipe, TranslationRecipe
+from tercet.training.recipe.recipe import (
+    ChatRecipe,
+    LabelsRecipe,
+    LanguageRecipe,
+    MaskedRecipe,
+    Recipe,
+    TranslationRecipe,
+)
 
 _ids = partial(torch.zeros, dtype=torch.long)
 _mask = partial(torch.ones, dtype=torch.bool)

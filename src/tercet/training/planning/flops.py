@@ -15,7 +15,7 @@ from typing import Literal
 from tercet.config import UserError
 from tercet.inspect import ModelTable, model_table
 from tercet.training.planning.step_memory import StepMemory, measure_step
-from tercet.training.recipe import MaskedRecipe, Recipe
+from tercet.training.recipe.recipe import MaskedRecipe, Recipe
 
 HEAD = ("transform", "unembedding")  # the layers that masked places alone meet
 

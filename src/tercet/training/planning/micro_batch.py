@@ -7,11 +7,11 @@ from collections.abc import Callable
 from math import ceil
 from typing import Literal
 
-from tercet.training.plan import Plan, plan_of
 from tercet.training.planning.ranks import estimate_rank
 from tercet.training.planning.step_memory import StepMemory
-from tercet.training.recipe import Recipe, TranslationRecipe
-from tercet.training.tasks.specs import RowBatchSpec
+from tercet.training.recipe.recipe import Recipe, TranslationRecipe
+from tercet.training.recipe.task_specs import RowBatchSpec
+from tercet.training.tasks.plan import Plan, plan_of
 
 SINGULAR = {"rows": "row", "tokens a side": "token a side"}
 TRIES = 8  # steps that are counted in looking for the largest

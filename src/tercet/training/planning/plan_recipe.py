@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from tercet.config import Plain, UserError
 from tercet.spec import Interval, ShareAboveZero, check_range
-from tercet.training.changed_recipe import choose_folder, find_run, recipe_with
 from tercet.training.planning.gpus import parse_cluster
+from tercet.training.request import choose_folder, find_run, recipe_with
 
 if TYPE_CHECKING:
     from tercet.training.planning.run_plan import RunPlan

@@ -5,7 +5,7 @@ from typing import Literal
 
 from tercet.models import EncoderDecoderSpec, StackSpec
 from tercet.training.planning.step_memory import StepMemory
-from tercet.training.recipe import Recipe, TranslationRecipe
+from tercet.training.recipe.recipe import Recipe, TranslationRecipe
 
 FLOAT32 = 4  # bytes of a number that is learnt, and of its gradient
 Strategy = Literal["single", "ddp", "fsdp", "tp"]

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Literal
 
 from tercet.config import UserError
 from tercet.notebook import Summary, rich_html
-from tercet.training.model_sizes import SizedRecipe, read_task, size_recipe
-from tercet.training.plan import Plan
 from tercet.training.planning.flops import training_flops
 from tercet.training.planning.gpus import Cluster
 from tercet.training.planning.micro_batch import (
@@ -32,10 +30,12 @@ from tercet.training.planning.ranks import (
 from tercet.training.planning.step_memory import Device, StepMemory, measure_step
 from tercet.training.planning.this_machine import device_memory, usable_memory
 from tercet.training.planning.throughput import Throughput, assume, measure_here, measure_run
-from tercet.training.recipe import Recipe
+from tercet.training.recipe.recipe import Recipe
+from tercet.training.tasks.model_sizes import SizedRecipe, read_task, size_recipe
+from tercet.training.tasks.plan import Plan
 
 if TYPE_CHECKING:
-    from tercet.training.machine import Speed
+    from tercet.training.compute.speed import Speed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,8 +243,8 @@ def _device_of(recipe: Recipe, cluster: Cluster | None, here: bool) -> tuple[Dev
         auto = "fp32" if device == "cpu" else "bf16"
         return device, auto if training.precision == "auto" else training.precision
 
-    from tercet.training.auto_arithmetic import choose_precision
-    from tercet.training.machine import accelerator
+    from tercet.training.compute.auto_arithmetic import choose_precision
+    from tercet.training.distributed.devices import accelerator
 
     return "cpu" if accelerator(training) == "cpu" else "cuda", choose_precision(training)
 

@@ -19,12 +19,13 @@ from tercet.config import UserError
 from tercet.models import AnyModel, blocks_of, build, stacks_of
 from tercet.nn import document_mask
 from tercet.objectives import LabelledBatch, likelihood
-from tercet.training.compiling import is_one_graph
+from tercet.training.compute.compiling import is_one_graph
+from tercet.training.optim.optimizers import build_optimizer
+from tercet.training.optim.trainable import set_trainable, trainable_parameters
 from tercet.training.planning.fake_batch import fake_batch, fake_loss
 from tercet.training.planning.fused_operations import Device, use_fused_operations
 from tercet.training.planning.live_bytes import LiveBytes
-from tercet.training.recipe import Recipe
-from tercet.training.trainable import set_trainable, trainable_parameters
+from tercet.training.recipe.recipe import Recipe
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -77,11 +78,11 @@ def measure_step(
             model = build(recipe.model).train()
         except ValueError as error:
             raise UserError(f"model: {error}") from None
-        set_trainable(model, recipe, new)
+        set_trainable(model, new, freeze=recipe.freeze, adapter=recipe.adapter, seed=recipe.training.seed)
         for stack in stacks_of(model):
             stack.activation_checkpointing = checkpointing
         use_fused_operations(model, device)
-        optimizer = recipe.training.optimizer.build(model)
+        optimizer = build_optimizer(recipe.training.optimizer, model)
         learnt = trainable_parameters(model)
         for parameter in learnt:
             parameter.grad = torch.zeros_like(parameter)

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from tercet.checkpoint.metrics import read_metrics, training_time
 from tercet.config import UserError
-from tercet.training.changed_recipe import find_run
-from tercet.training.checkpoints import METRICS, Checkpoints
 from tercet.training.planning.gpus import GIB, GPU, find_by_device_name
-from tercet.training.recipe import Recipe, TranslationRecipe
+from tercet.training.recipe.recipe import Recipe, TranslationRecipe
+from tercet.training.request import find_run
+from tercet.training.run_folder.checkpoints import METRICS, Checkpoints
 
 if TYPE_CHECKING:
-    from tercet.training.machine import Speed
-    from tercet.training.model_sizes import SizedRecipe
+    from tercet.training.compute.speed import Speed
+    from tercet.training.tasks.model_sizes import SizedRecipe
 
 CPU = "cpu"
 
@@ -68,7 +68,7 @@ def measure_run(run: Path, gpu: GPU | None) -> Throughput:
 
     from tercet.checkpoint import read_spec
     from tercet.training.planning.flops import training_flops
-    from tercet.training.run_changes import read_recipe
+    from tercet.training.run_folder.changes import read_recipe
 
     if not (run / METRICS).exists():
         raise UserError(f"--measured {run}: no {METRICS} yet; train it for some steps first")
@@ -99,12 +99,14 @@ def measure_here(sized: "SizedRecipe", gpu: GPU | None) -> "tuple[Throughput, Sp
 
     from tercet.kernel import warm_up
     from tercet.models import build, stacks_of
-    from tercet.training.auto_arithmetic import choose_arithmetic, matmul_precision
-    from tercet.training.machine import accelerator, choose_compile, speed
-    from tercet.training.model_sizes import read_task
+    from tercet.training.compute.auto_arithmetic import choose_arithmetic, matmul_precision
+    from tercet.training.compute.choose_compile import choose_compile
+    from tercet.training.compute.speed import speed
+    from tercet.training.distributed.devices import accelerator
+    from tercet.training.optim.trainable import set_trainable
     from tercet.training.planning.flops import training_flops
     from tercet.training.planning.micro_batch import tokens_of_row
-    from tercet.training.trainable import set_trainable
+    from tercet.training.tasks.model_sizes import read_task
 
     recipe = sized.recipe if gpu is None else share_of_one(sized.recipe)
     kind = accelerator(recipe.training)
@@ -115,7 +117,7 @@ def measure_here(sized: "SizedRecipe", gpu: GPU | None) -> "tuple[Throughput, Sp
     model = build(task.recipe.model, seed=recipe.training.seed)
     for stack in stacks_of(model):
         stack.activation_checkpointing = recipe.training.activation_checkpointing
-    set_trainable(model, task.recipe, ())
+    set_trainable(model, freeze=recipe.freeze, adapter=recipe.adapter, seed=recipe.training.seed)
     warm_up()
     chosen = choose_arithmetic(recipe.training)
     with matmul_precision(chosen["matmul"]):

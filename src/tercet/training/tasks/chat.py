@@ -20,8 +20,8 @@ from tercet.generation.stream import stream
 from tercet.generation.text import end_ids
 from tercet.models import DecoderOnly
 from tercet.objectives import CausalBatch, Loss, causal_loss, collate_windows
-from tercet.training.plan import RowSums, plan_of
-from tercet.training.recipe import ChatRecipe
+from tercet.training.recipe.recipe import ChatRecipe
+from tercet.training.tasks.plan import RowSums, plan_of
 from tercet.training.tasks.task import describe_validation
 
 SHOWN = 60  # tokens of each sample's answer

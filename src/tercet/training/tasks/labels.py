@@ -30,8 +30,8 @@ from tercet.objectives import (
     label_logits,
     move_batch,
 )
-from tercet.training.plan import RowSums, plan_of
-from tercet.training.recipe import LabelsRecipe
+from tercet.training.recipe.recipe import LabelsRecipe
+from tercet.training.tasks.plan import RowSums, plan_of
 from tercet.training.tasks.task import describe_validation
 
 SHOWN = 40  # tokens of each sample

@@ -13,8 +13,8 @@ from tercet.data.batching import cut_share
 from tercet.generation import Sampling, encode_prompt, generate
 from tercet.models import DecoderOnly
 from tercet.objectives import CausalBatch, Loss, causal_loss, collate_causal, collate_windows
-from tercet.training.plan import plan_of
-from tercet.training.recipe import LanguageRecipe
+from tercet.training.recipe.recipe import LanguageRecipe
+from tercet.training.tasks.plan import plan_of
 from tercet.training.tasks.task import describe_validation
 from tercet.training.tasks.text_rows import fetch_ahead, group_windows, layout_of, row_tokens, spread, training_rows
 

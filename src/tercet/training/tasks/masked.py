@@ -30,8 +30,8 @@ from tercet.objectives import (
     masked_states,
     move_batch,
 )
-from tercet.training.plan import plan_of
-from tercet.training.recipe import MaskedRecipe
+from tercet.training.recipe.recipe import MaskedRecipe
+from tercet.training.tasks.plan import plan_of
 from tercet.training.tasks.task import describe_validation
 from tercet.training.tasks.text_rows import fetch_ahead, group_windows, layout_of, row_tokens, spread, training_rows
 

@@ -7,17 +7,10 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor
 
-from tercet.checkpoint import Card, Trained
+from tercet.checkpoint import Card
 from tercet.objectives import Loss
-from tercet.training.plan import Plan
-from tercet.training.recipe import (
-    ChatRecipe,
-    LabelsRecipe,
-    LanguageRecipe,
-    MaskedRecipe,
-    Recipe,
-    TranslationRecipe,
-)
+from tercet.training.recipe.recipe import Recipe
+from tercet.training.tasks.plan import Plan
 
 
 class Task(Protocol):
@@ -98,37 +91,3 @@ def describe_validation(count: int, items: str, *, near_duplicates: int, left_ou
         *([f"{near_duplicates:,} near duplicates of training {items}"] if near_duplicates else []),
     ]
     return [f"{count:,} validation {items} ({', '.join(facts)})"] if facts else []
-
-
-def task_of(recipe: Recipe, *, pretrained: Trained | None = None, progress: bool) -> Task:
-    """Read and tokenise the data, and look for whatever the user can have got wrong.
-
-    Args:
-        pretrained: whose tokenizer the data is read with, where training goes on from another model.
-
-    Raises:
-        UserError: where data and settings do not fit.
-    """
-    match recipe:
-        case LanguageRecipe():
-            from tercet.training.tasks.language import LanguageTask
-
-            return LanguageTask(recipe, pretrained=pretrained, progress=progress)
-        case MaskedRecipe():
-            from tercet.training.tasks.masked import MaskedTask
-
-            return MaskedTask(recipe, pretrained=pretrained, progress=progress)
-        case TranslationRecipe():
-            from tercet.training.tasks.translation import TranslationTask
-
-            return TranslationTask(recipe, pretrained=pretrained, progress=progress)
-        case LabelsRecipe():
-            from tercet.training.tasks.labels import LabelsTask
-
-            return LabelsTask(recipe, pretrained=pretrained, progress=progress)
-        case ChatRecipe():
-            from tercet.training.tasks.chat import ChatTask
-
-            return ChatTask(recipe, pretrained=pretrained, progress=progress)
-        case _:
-            raise TypeError(f"no task for a {type(recipe).__name__}")

@@ -8,7 +8,7 @@ from tercet.data import Corpus, Packed, PackedRows, Padded, PaddedRows, TextSpec
 from tercet.data.batching import BATCH_TOKENS, cut_rows
 from tercet.data.order import Layout
 from tercet.data.sharded_rows import MixedRows, ShardedRows
-from tercet.training.plan import Plan, RowSums
+from tercet.training.tasks.plan import Plan, RowSums
 
 TrainingRows = PackedRows | PaddedRows | ShardedRows | MixedRows
 

@@ -22,8 +22,8 @@ from tercet.evaluate.protocols import bleu_tokenizer
 from tercet.generation import Beam, translate
 from tercet.models import EncoderDecoder
 from tercet.objectives import Loss, PairBatch, collate_pairs, seq2seq_loss
-from tercet.training.plan import RowSums, plan_of
-from tercet.training.recipe import TranslationRecipe
+from tercet.training.recipe.recipe import TranslationRecipe
+from tercet.training.tasks.plan import RowSums, plan_of
 from tercet.training.tasks.task import describe_validation
 
 VALIDATION_TOKENS = 8_192  # in a batch

@@ -1,0 +1,135 @@
+"""Whether compiling pays: by passes of a step that are timed on a copy of the model."""
+
+import copy
+import itertools
+import statistics
+import time
+from typing import Any
+
+import torch
+from lightning_fabric.utilities import move_data_to_device
+
+from tercet.config import UserError
+from tercet.models import AnyModel, stacks_of
+from tercet.training.compute.compiling import Compiled, LossFunction, compiled_loss, is_one_graph
+from tercet.training.compute.timing import autocast, clock, median_seconds
+from tercet.training.distributed.devices import accelerator, free_unused_memory
+from tercet.training.optim.adamw import clip_gradients
+from tercet.training.optim.optimizers import build_optimizer
+from tercet.training.optim.trainable import trainable_parameters
+from tercet.training.tasks.task import Task
+
+WORTH_COMPILING = 300.0  # seconds of run below which compiling, at 10 to 60 s, can't pay
+SAVED = 0.3  # share of a step that one graph on a GPU saves, about: 0.27 and 0.41 on an H100
+CLEARLY = 0.9  # of a time: less than this is not the noise of so short a look
+MOSTLY = 0.8  # share of a pass above which launches dominate it
+VARIED = 8  # batches that are timed if their shapes differ
+
+
+def choose_compile(task: Task, model: AnyModel, precision: str) -> tuple[Compiled, str]:
+    """Return how to compile, and why, in a few words. The model itself is left as it is.
+
+    Raises:
+        UserError: If CUDA graphs are requested for a step that is not one graph of equal shapes.
+    """
+    spec, steps = task.recipe.training, task.plan.steps
+    device = torch.device(accelerator(spec))
+    one_graph = is_one_graph(spec, device.type)
+    if spec.compile == "cuda_graphs" and (spec.exact or not (one_graph and task.static)):
+        raise UserError(
+            "training.compile=cuda_graphs needs one CUDA device, steps of equal shapes, and neither training.exact nor "
+            "training.activation_checkpointing; set it to always"
+        )
+    if spec.compile != "auto":
+        return spec.compile, "as asked"
+    if spec.exact:
+        return "never", "exact, and whether compiling pays depends on the machine"
+    if not (task.static or one_graph):
+        return "never", "the shapes change from step to step"
+    trial = _TrialSteps(task, model, device, precision)
+    # On one GPU a whole step is measured: there the optimizer's share of it is not small.
+    rest = trial.seconds_of_update() if one_graph else 0.0
+    eager = trial.seconds(task.loss) + rest
+    lasts = eager * steps if spec.max_hours is None else 3600 * spec.max_hours
+    if lasts < (_compiling_seconds(model) / SAVED if one_graph else WORTH_COMPILING):
+        return "never", f"about {lasts:.0f} s of training, too short to pay for it"
+    verdict: Compiled = "never"
+    try:
+        started = clock()
+        loss = compiled_loss(task, trial.model, device.type, "always")
+        if one_graph:
+            trial.run_all(loss)
+        took = clock() - started
+        compiled = trial.seconds(loss) + rest
+        pays = not one_graph or (1 - compiled / eager) * lasts > took
+        if compiled < CLEARLY * eager and pays:
+            verdict = "always"
+        why = f"{1e3 * compiled:.0f} ms a step compiled, {1e3 * eager:.0f} ms not"
+        if verdict == "always" and one_graph and task.static and trial.launch_share(loss) > MOSTLY:
+            replayed = trial.seconds(compiled_loss(task, trial.model, device.type, "cuda_graphs")) + rest
+            verdict = "cuda_graphs" if replayed < CLEARLY * compiled else verdict
+            why = f"{1e3 * replayed:.0f} ms a step with CUDA graphs, {why}"
+    except Exception as error:  # whatever the compiler lacks here, training goes on without it
+        return "never", f"the compiler failed: {type(error).__name__}: {str(error).strip().splitlines()[0][:100]}"
+    finally:
+        torch.compiler.reset()
+        del trial
+        if device.type == "cuda":
+            free_unused_memory()
+    return verdict, why
+
+
+class _TrialSteps:
+    """Passes of a training step on a copy of the model, to be timed."""
+
+    def __init__(self, task: Task, model: AnyModel, device: torch.device, precision: str) -> None:
+        self.spec, self.device, self.precision = task.recipe.training, device, precision
+        self.model = copy.deepcopy(model).to(device)
+        of_steps = [task.batches(step, 0, self.spec.data_parallel_size) for step in range(1 if task.static else VARIED)]
+        self.per_step = len(of_steps[0])
+        batches = of_steps[0][:1] if task.static else [batch for step in of_steps for batch in step][:VARIED]
+        self.batches = [move_data_to_device(batch, device) for batch in batches]
+
+    def seconds(self, loss: LossFunction) -> float:
+        """Seconds of a step's forward and backward passes."""
+        batches = itertools.cycle(self.batches)
+        return self.per_step * median_seconds(lambda: self._pass(loss, next(batches)), warmup=3, repeats=8)
+
+    def run_all(self, loss: LossFunction) -> None:
+        """Run a pass on each batch, so that all graphs are compiled."""
+        for batch in self.batches:
+            self._pass(loss, batch)
+
+    def launch_share(self, loss: LossFunction) -> float:
+        """Share of a pass in which the host still launches kernels: near 1 if the device waits for it."""
+        shares: list[float] = []
+        for _ in range(5):
+            start = clock()
+            self._pass(loss, self.batches[0])
+            launched = time.perf_counter() - start
+            shares.append(launched / (clock() - start))
+        return statistics.median(shares)
+
+    def seconds_of_update(self) -> float:
+        """Seconds of clipping and of the optimizer's step."""
+        trial = copy.deepcopy(self.model)
+        optimizer, parameters = build_optimizer(self.spec.optimizer, trial), trainable_parameters(trial)
+        for parameter in parameters:
+            parameter.grad = torch.zeros_like(parameter)
+
+        def update() -> None:
+            clip_gradients(parameters, optimizer, 1.0)
+            optimizer.step()
+
+        return median_seconds(update, warmup=3, repeats=8)
+
+    def _pass(self, loss: LossFunction, batch: Any) -> None:
+        with autocast(self.device, self.precision):
+            mean = loss(self.model, batch).mean
+        mean.backward()
+        self.model.zero_grad()
+
+
+def _compiling_seconds(model: AnyModel) -> float:
+    """Estimate how long a GPU's graph of the whole model takes to compile; an assumption, not yet measured."""
+    return 10.0 + 3.0 * sum(len(stack.blocks) for stack in stacks_of(model))

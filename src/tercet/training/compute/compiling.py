@@ -1,0 +1,118 @@
+"""Compilation of a training step: each block in place, or on one GPU all from the embedding to the loss.
+
+One graph fuses norms, residuals, embedding and loss with their neighbors, and has the fewest launches. Each
+block is compiled separately if its weights are gathered as it is called, if its activations are computed twice, or if
+gradients are exchanged while earlier blocks are still in their backward pass. On a CPU the loss is a
+kernel, which is faster than a graph's.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from tercet.models import AnyModel, stacks_of
+from tercet.objectives import Loss
+from tercet.training.recipe.specs import TrainingSpec
+from tercet.training.tasks.task import Task
+
+SMALL, FEW = 1 << 20, 8  # weights of a block, and blocks, up to which a stack is compiled as one
+Compiled = Literal["never", "always", "cuda_graphs"]
+Tensors = TypeVar("Tensors")  # one tensor, or a tuple of them
+
+
+class LossFunction(Protocol):
+    """The loss of a batch, such as `Task.loss`."""
+
+    def __call__(self, model: Any, batch: Any, *, smoothing: float = 0.0) -> Loss: ...
+
+
+def compiled_loss(task: Task, model: AnyModel, device: str, how: Compiled) -> LossFunction:
+    """Return the task's loss, compiled: as one graph, or with a model whose blocks are compiled in place.
+
+    Args:
+        task: Task whose loss it is.
+        model: Model that will be trained; its names stay as they are.
+        device: Type of the device, such as `cuda`.
+        how: Whether to compile, and whether CUDA graphs replay the compiled kernels.
+    """
+    if how == "never":
+        return task.loss
+    if is_one_graph(task.recipe.training, device):
+        return compile_loss(task.loss, dynamic=not task.static, cuda_graphs=how == "cuda_graphs")
+    compile_in_place(model, sharded=task.recipe.training.is_sharded)
+    return task.loss
+
+
+def is_one_graph(spec: TrainingSpec, device: str) -> bool:
+    """Return whether a compiled step is one graph from the embedding to the loss."""
+    return device == "cuda" and spec.world_size == 1 and not spec.is_sharded and not spec.activation_checkpointing
+
+
+def compile_loss(loss: LossFunction, *, dynamic: bool = False, cuda_graphs: bool = False) -> LossFunction:
+    """Compile a loss as one graph from the embedding on; arguments as of `one_graph`."""
+
+    def parts(model: Any, batch: Any, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
+        whole = loss(model, batch, smoothing=smoothing)
+        return whole.total, whole.plain, whole.count
+
+    graph = one_graph(parts, dynamic=dynamic, cuda_graphs=cuda_graphs)
+    return lambda model, batch, *, smoothing=0.0: Loss(*graph(model, batch, smoothing))
+
+
+def one_graph(
+    function: Callable[..., Tensors], *, dynamic: bool = False, cuda_graphs: bool = False
+) -> Callable[..., Tensors]:
+    """Compile a function of a model and a batch.
+
+    Args:
+        function: Function of the model, the batch and any numbers.
+        dynamic: If True, one graph serves batches of all shapes.
+        cuda_graphs: If True, replay the kernels of a batch's shape as one launch. The gradients of a backward pass are
+            then overwritten by the next one unless they are copied.
+    """
+    # Not `dynamic=True`: it makes variables of the model's own numbers, too, such as a dropout rate.
+    mode = "reduce-overhead" if cuda_graphs else None
+    compiled = torch.compile(function, dynamic=None if dynamic else False, mode=mode)
+
+    def run(model: Any, batch: Any, *numbers: float) -> Tensors:
+        if dynamic:
+            _mark_sizes(batch)
+        if cuda_graphs:
+            torch.compiler.cudagraph_mark_step_begin()
+        return compiled(model, batch, *numbers)
+
+    return run
+
+
+def _mark_sizes(batch: Any) -> None:
+    """The sizes of a batch, which is a named tuple, differ from step to step."""
+    for tensor in batch:
+        if tensor is not None:
+            for dim in range(tensor.ndim):
+                cast(Any, torch)._dynamo.maybe_mark_dynamic(tensor, dim)
+
+
+def copy_gradients(model: torch.nn.Module) -> None:
+    """Copy all gradients into new memory, so that later backward passes add to them."""
+    learnt = [p for p in model.parameters() if p.grad is not None]
+    copies = cast(Any, torch)._foreach_mul([p.grad for p in learnt], 1.0)
+    for parameter, copied in zip(learnt, copies, strict=True):
+        parameter.grad = copied
+
+
+def compile_in_place(model: AnyModel, *, sharded: bool = False) -> None:
+    """Compile each block; names stay as they are.
+
+    Blocks are alike, so the first one's graph serves all. A few small ones are compiled as one stack, because their
+    calls would take a tenth of a step (docs/measurements/kernels.md), unless activations are computed twice.
+
+    Args:
+        sharded: If True, each block's weights are gathered as it is called.
+    """
+    for stack in stacks_of(model):
+        small = all(sum(p.numel() for p in block.parameters()) <= SMALL for block in stack.blocks)
+        each = sharded or stack.activation_checkpointing or not small or len(stack.blocks) > FEW
+        for part in stack.blocks if each else [stack]:
+            part.compile()

@@ -1,0 +1,33 @@
+"""The threads of a run's processes: decided once, before anything is measured, recorded or computed."""
+
+import os
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+
+import torch
+
+from tercet.kernel import thread_independent
+from tercet.training.distributed.devices import accelerator
+from tercet.training.recipe.specs import TrainingSpec
+
+VARIABLE = "OMP_NUM_THREADS"
+
+
+@contextmanager
+def process_threads(spec: TrainingSpec) -> Generator[None]:
+    """Divide the cores of a node among its processes; with `exact`, make results on a CPU independent of their number.
+
+    Lightning would divide them when it starts the other processes, after `run.json` is written. If the variable is set,
+    Lightning does nothing, and the processes that it starts inherit the variable.
+    """
+    threads, is_divided = torch.get_num_threads(), spec.world_size > 1 and VARIABLE not in os.environ
+    with ExitStack() as stack:
+        if is_divided:
+            share = max(1, threads // spec.devices)
+            os.environ[VARIABLE] = str(share)
+            stack.callback(os.environ.pop, VARIABLE, None)
+            torch.set_num_threads(share)
+            stack.callback(torch.set_num_threads, threads)
+        if spec.exact and accelerator(spec) == "cpu":
+            stack.enter_context(thread_independent())
+        yield

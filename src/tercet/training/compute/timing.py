@@ -1,0 +1,39 @@
+"""How long work takes, on a device that may still be at it when the host goes on."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+Result = TypeVar("Result")
+
+
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
+    return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
+
+
+def timed(work: Callable[[], Result]) -> tuple[Result, float]:
+    start = clock()
+    result = work()
+    return result, clock() - start
+
+
+def clock() -> float:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def median_seconds(work: Callable[[], object], *, warmup: int, repeats: int) -> float:
+    """The median time of `work`."""
+    times: list[float] = []
+    for i in range(warmup + repeats):
+        start = time.perf_counter()
+        work()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        if i >= warmup:
+            times.append(time.perf_counter() - start)
+    return sorted(times)[len(times) // 2]

@@ -1,0 +1,1 @@
+"""Several processes of one run: who they are, what they exchange, and whether they live."""

@@ -1,0 +1,58 @@
+"""How Lightning's checkpoint becomes a folder that appears whole (`checkpoints.py` reads it)."""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric.plugins import TorchCheckpointIO
+from pytorch_lightning.__version__ import version
+
+from tercet.storage import report_write_errors, write_atomically, write_folder
+from tercet.training.run_folder.checkpoints import METRICS, STATE, Checkpoints
+from tercet.training.run_folder.saved_state import ARITHMETIC, RECIPE_HASH, State, own_tensors, read_state
+from tercet.training.run_folder.sharded_state import has_shards, load_full_checkpoint
+
+
+class CheckpointFolderIO(TorchCheckpointIO):
+    """Lightning's checkpoint as a folder that appears whole: a process killed in a save leaves the ones before.
+
+    Args:
+        checkpoints: of the run.
+        arithmetic: what the steps so far were worked out with, which is kept with the state.
+        saved: called with its step when a checkpoint is there.
+    """
+
+    def __init__(
+        self, checkpoints: Checkpoints, arithmetic: Sequence[Mapping[str, str]], saved: Callable[[int], None]
+    ) -> None:
+        self.checkpoints, self.arithmetic, self.saved = checkpoints, [dict(one) for one in arithmetic], saved
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        with self.write(checkpoint, path):
+            pass
+
+    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+        folder, state = Path(path).parent, read_state(Path(path))
+        state = load_full_checkpoint(folder, state) if has_shards(folder) else own_tensors(state)
+        return with_version(state)
+
+    @contextmanager
+    def write(self, checkpoint: dict[str, Any], path: Any) -> Generator[Path]:
+        """A folder with the checkpoint, to which more may be written until it gets its name."""
+        checkpoint = {**checkpoint, ARITHMETIC: self.arithmetic, RECIPE_HASH: self.checkpoints.recipe_hash()}
+        metrics = self.checkpoints.out / METRICS
+        folder = Path(path).parent
+        with report_write_errors(folder), write_folder(folder) as new:
+            write_atomically(new / STATE, lambda file: torch.save(checkpoint, file))
+            if metrics.exists():
+                write_atomically(new / METRICS, metrics.read_bytes())
+            yield new
+        self.checkpoints.damaged.pop(folder, None)  # it is whole again
+        self.saved(checkpoint["global_step"])
+
+
+def with_version(state: State) -> dict[str, Any]:
+    """Return a state as Lightning reads it: as of this version, which has nothing to migrate."""
+    return {**state, "epoch": 0, "pytorch-lightning_version": version}

@@ -1,0 +1,97 @@
+"""Where figures go besides `metrics.csv`, and what that needs, which is checked before anything is read or trained."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tercet.config import UserError, to_plain
+from tercet.messages import shorten
+from tercet.training.recipe.recipe import Recipe
+from tercet.training.recipe.specs import LoggingSpec
+
+if TYPE_CHECKING:
+    from pytorch_lightning.loggers import Logger
+
+LEAVE_OUT = {"tensorboard": "--set logging.tensorboard=false", "wandb": "--set logging.wandb=none"}
+TITLES = {"tensorboard": "TensorBoard", "wandb": "W&B"}
+
+
+def check_loggers(spec: LoggingSpec) -> None:
+    """Check that the packages and the account of the loggers are there.
+
+    Raises:
+        UserError: If a package is not installed, or W&B is to be written to online and has no key or rejects it.
+    """
+    for name, is_wanted in (("tensorboard", spec.tensorboard), ("wandb", spec.wandb != "none")):
+        if is_wanted and find_spec(name) is None:
+            raise _missing_error(name, name)
+    if spec.wandb == "online":
+        wandb = _wandb()
+        with _report_failure("wandb"):
+            has_key = wandb.login(prompt=False)
+        if not has_key:
+            raise UserError(
+                "logging.wandb: online needs a key: run `wandb login`, set WANDB_API_KEY, or --set "
+                "logging.wandb=offline and send the run later by `wandb sync`"
+            )
+
+
+def make_loggers(recipe: Recipe, out: Path) -> "list[Logger]":
+    """Return the loggers of a run, ready to write. If one fails later, its figures are lost and training continues.
+
+    Raises:
+        UserError: If one cannot begin.
+    """
+    loggers = dict[str, Any]()
+    if recipe.logging.tensorboard:
+        _import_extra("tensorboard")
+        from pytorch_lightning.loggers import TensorBoardLogger
+
+        loggers["tensorboard"] = TensorBoardLogger(out, name=None, version="tensorboard")
+    if recipe.logging.wandb != "none":
+        wandb = _wandb()
+        from pytorch_lightning.loggers import WandbLogger
+
+        from tercet.checkpoint.card import without_folders  # with torch
+
+        offline = recipe.logging.wandb == "offline"
+        settings = wandb.Settings(x_disable_stats=True, silent=True)
+        loggers["wandb"] = WandbLogger(
+            name=out.name, id=out.name, save_dir=out, project=recipe.logging.wandb_project, offline=offline,
+            config=without_folders(to_plain(recipe)), resume="allow", settings=settings,
+        )  # fmt: skip
+    for name, logger in loggers.items():
+        with _report_failure(name):
+            _ = logger.experiment  # on rank 0; without it a refusal would come with the first figures
+    if not loggers:
+        return []
+    from tercet.training.loop.tracker import Tracker  # with torch
+
+    return [Tracker(logger, TITLES[name]) for name, logger in loggers.items()]
+
+
+@contextmanager
+def _report_failure(name: str) -> Generator[None]:
+    """Report whatever a logger, its service or the network answers as one line."""
+    try:
+        yield
+    except Exception as error:
+        raise UserError(f"{TITLES[name]}: {shorten(error)}; try again, or {LEAVE_OUT[name]}") from None
+
+
+def _wandb() -> Any:
+    return _import_extra("wandb")
+
+
+def _import_extra(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        raise _missing_error(name, error.name or name) from None
+
+
+def _missing_error(name: str, package: str) -> UserError:
+    return UserError(f"logging.{name} needs the package {package}; pip install 'tercet[{name}]', or {LEAVE_OUT[name]}")

@@ -1,0 +1,106 @@
+"""What a person watching sees, on stderr: on a terminal the losses so far, drawn anew at each validation, above a bar
+with loss, tokens/s and time left; elsewhere a plain line every few seconds."""
+
+import sys
+import time
+from pathlib import Path
+
+import pytorch_lightning as pl
+import rich.progress as bars
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from tercet.checkpoint.metrics import read_metrics
+from tercet.config import UserError
+from tercet.messages import print_note
+from tercet.plots.text_curve import HEIGHT, terminal_curve
+from tercet.training.loop.module import TrainingModule
+from tercet.training.loop.step_actions import Validation
+
+
+class Progress:
+    """How far a run is, how fast, and how good at its last validation, in words."""
+
+    def __init__(self, validation: Validation, total: int) -> None:
+        self.validation, self.total = validation, total
+        self.last_validation = ""
+        self.started = time.perf_counter()
+        self.first: tuple[int, int] | None = None  # step and tokens
+
+    def note_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
+        """To be called after each step, shown or not."""
+        if self.first is None:  # the first step is slower than all others, and says nothing about them
+            self.first, self.started = (trainer.global_step, module.tokens_seen), time.perf_counter()
+        if self.validation.figures:
+            figures = (f"{name.removeprefix('val/')} {value:.3f}" for name, value in self.validation.figures.items())
+            self.last_validation = f"  validation {', '.join(figures)}"
+
+    def figures(self, module: TrainingModule) -> str:
+        """Loss, validation and tokens/s, where there was a step to measure that by."""
+        assert self.first is not None
+        tokens = module.tokens_seen - self.first[1]
+        rate = f"  {tokens / self._spent():,.0f} tokens/s" if tokens else ""
+        return f"loss {module.current_loss:.3f}{self.last_validation}{rate}"
+
+    def describe(self, trainer: pl.Trainer, module: TrainingModule) -> str:
+        """The same, with the step and the time that is left."""
+        assert self.first is not None
+        step = trainer.global_step
+        timed = step - self.first[0]
+        left = f"  {self._spent() * (self.total - step) / timed:.0f} s left" if timed else ""
+        return f"step {step}/{self.total}  {self.figures(module)}{left}"
+
+    def _spent(self) -> float:
+        return max(time.perf_counter() - self.started, 1e-9)
+
+
+class ProgressBar:
+    """Args:
+    metrics: the run's metrics.csv.
+    line_every: seconds between two lines, where there is no terminal.
+    """
+
+    def __init__(self, progress: Progress, metrics: Path, *, line_every: float = 10.0) -> None:
+        console = Console(stderr=True)
+        self.stream, self.terminal = sys.stderr, console.is_terminal  # the one that `live` puts itself before
+        self.has_room = console.height >= 2 * HEIGHT  # the curve leaves as much to what was there before
+        self.progress, self.metrics = progress, metrics
+        self.every = 0.25 if self.terminal else line_every
+        self.bar = bars.Progress(
+            bars.TextColumn("step"), bars.MofNCompleteColumn(), bars.BarColumn(),
+            bars.TextColumn("{task.fields[figures]}"), bars.TimeRemainingColumn(),
+            console=console,
+        )  # fmt: skip
+        self.live = Live(self.bar, console=console)
+        self.task = self.bar.add_task("", total=progress.total, figures="")
+        self.shown = time.perf_counter()
+
+    def __enter__(self) -> "ProgressBar":
+        if self.terminal:
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.terminal:
+            self.live.update(self.bar)  # the curve is drawn once more by whoever says how the run ended
+            self.live.stop()
+
+    def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
+        self.progress.note_step(trainer, module)
+        if self.terminal and self.has_room and self.progress.validation.figures:
+            self.live.update(Group(Text.from_ansi(self._curve()), self.bar), refresh=True)
+        now, step = time.perf_counter(), trainer.global_step
+        if now - self.shown < self.every and step != self.progress.total:
+            return
+        self.shown = now
+        if self.terminal:
+            self.bar.update(self.task, completed=step, figures=self.progress.figures(module))
+        else:
+            print_note(self.progress.describe(trainer, module))
+
+    def _curve(self) -> str:
+        try:
+            return terminal_curve(read_metrics(self.metrics), self.stream)
+        except UserError:  # the bar goes on without a file that someone else has changed
+            return ""

@@ -1,0 +1,251 @@
+"""What happens between one step and the next, in a fixed order: validate, log, show, sample, save.
+
+Lightning calls one callback; it calls the actions one after another. Because saving comes last, a checkpoint holds all
+that its step brought about, and a resumed run neither repeats nor skips any of it.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback
+from torch import Tensor
+
+from tercet.checkpoint import Card
+from tercet.messages import print_note
+from tercet.storage import report_write_errors, write_atomically
+from tercet.training.loop.module import TrainingModule
+from tercet.training.tasks.plan import Plan
+from tercet.training.tasks.task import Task
+
+Export = Callable[[str, TrainingModule, int, dict[str, float]], None]  # folder, module, step, metrics
+
+
+class StepAction(Protocol):
+    def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None: ...
+
+
+class StepActions(Callback):
+    def __init__(self, *actions: StepAction) -> None:
+        self.actions = actions
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        for action in self.actions:
+            if isinstance(action, Validation):
+                action.renew_patience(trainer.global_step)
+                # Killed after its last save: there is nothing left to train.
+                trainer.should_stop = trainer.should_stop or action.out_of_patience
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        for action in self.actions:
+            action.after_step(trainer, cast(TrainingModule, pl_module))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {type(action).__name__: action.state for action in self.actions if isinstance(action, StatefulAction)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for action in self.actions:
+            if isinstance(action, StatefulAction):
+                action.state = state_dict[type(action).__name__]
+
+
+class StatefulAction:
+    """An action with a memory that belongs in the checkpoint: plain numbers only."""
+
+    state: dict[str, Any]
+
+
+class Validation(StatefulAction):
+    """The loss on the validation set and the task's own scores, every `every` steps.
+
+    It stops the run after `patience` times without a better one; where a run that was stopped so is made longer, it
+    counts anew.
+
+    `figures` holds the figures where this step was one to validate at, else nothing; `improved` says whether they are
+    the best so far.
+    """
+
+    def __init__(self, task: Task) -> None:
+        spec = task.recipe.training
+        self.task, self.every, self.patience = task, spec.validate_every, spec.patience
+        self.best_by = task.recipe.task.best_by
+        self.state = {"best": float("inf"), "best_step": 0, "without_better": 0}
+        self.figures: dict[str, float] = {}
+        self.improved = False
+
+    def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
+        self.figures, self.improved = {}, False
+        if trainer.global_step % self.every and trainer.global_step != module.total_steps:
+            return
+        self.figures = {**self._validate(trainer, module), **self._scores(trainer, module)}
+        value = self._cost(self.figures)
+        self.improved = value < self.state["best"]
+        if self.improved:
+            self.state = {"best": value, "best_step": trainer.global_step, "without_better": 0}
+        else:
+            self.state = {**self.state, "without_better": self.state["without_better"] + 1}
+        self.renew_patience(trainer.global_step)
+        if self.out_of_patience:
+            trainer.should_stop = True
+
+    def renew_patience(self, step: int) -> None:
+        """Forget what was in vain before the run was made longer."""
+        if self.out_of_patience and any(first == step for first, _ in self.task.plan.lengths):
+            self.state = {**self.state, "without_better": 0}
+
+    def take_best(self, card: Card) -> None:
+        """Hold later models to this one, where what was known of the best is lost."""
+        if f"val/{self.best_by}" in card.metrics:
+            self.state = {"best": self._cost(card.metrics), "best_step": card.step, "without_better": 0}
+
+    def _cost(self, figures: Mapping[str, float]) -> float:
+        """Of a loss less is better, of all else more."""
+        value = figures[f"val/{self.best_by}"]
+        return value if self.best_by == "loss" else -value
+
+    @property
+    def out_of_patience(self) -> bool:
+        return self.patience is not None and self.state["without_better"] >= self.patience
+
+    @torch.no_grad()
+    def _validate(self, trainer: pl.Trainer, module: TrainingModule) -> dict[str, float]:
+        """The loss, without label smoothing, so that its exponential is the perplexity, and what is counted beside."""
+        module.eval()
+        rank, world = module.spec.data_parallel_rank(trainer.global_rank), module.spec.data_parallel_size
+        groups = self.task.validation_groups()
+        parts: dict[str, list[Tensor]] = {}  # of each batch; asking a GPU for them one by one would make it wait
+        # These batches have other shapes than training ones: not worth a compilation of their own.
+        with trainer.precision_plugin.forward_context(), torch.compiler.set_stance("force_eager"):
+            for first in range(0, len(groups), world):
+                # Where weights are sharded, all ranks call the model equally often.
+                batch = self.task.validation_batch(groups[min(first + rank, len(groups) - 1)])
+                on_device = module.transfer_batch_to_device(batch, module.device, 0)
+                loss, beside = self.task.validate_batch(module.eval_model, on_device)
+                for name, value in {"count": loss.count, "loss": loss.plain, **beside}.items():
+                    parts.setdefault(name, []).append(value)
+        module.train()
+        totals = dict(
+            zip(parts, self._over_all_batches(trainer, module, list(parts.values()), len(groups)), strict=True)
+        )
+        targets = max(1.0, totals.pop("count"))
+        return {f"val/{name}": value / targets for name, value in totals.items()}
+
+    def _over_all_batches(
+        self, trainer: pl.Trainer, module: TrainingModule, parts: list[list[Tensor]], n_batches: int
+    ) -> list[float]:
+        """The sums of this rank's figures and all others': in the order of the batches, whoever worked them out, and in
+        float64, for float32 knows no odd number above 2^24. A GPU may have none, so they are summed on the CPU."""
+        own = torch.stack([torch.stack(values).cpu().double() for values in parts])  # (figures, batches of a rank)
+        every = torch.zeros(len(parts), n_batches, dtype=torch.float64)
+        rank, world = module.spec.data_parallel_rank(trainer.global_rank), module.spec.data_parallel_size
+        mine = every[:, rank::world]
+        mine.copy_(own[:, : mine.shape[1]])
+        if world > 1:  # what others have is 0 here
+            every = cast(Tensor, trainer.strategy.reduce(every.to(module.device), reduce_op="sum")).cpu()
+        return every.sum(1).tolist()
+
+    def _scores(self, trainer: pl.Trainer, module: TrainingModule) -> dict[str, float]:
+        if module.spec.is_sharded:  # no device has the whole model to write with
+            return {}
+        with torch.compiler.set_stance("force_eager"):
+            scores = self.task.scores(module.eval_model) if trainer.is_global_zero else {}
+        return trainer.strategy.broadcast(scores)
+
+
+class MetricsAction:
+    """A line of figures to every logger, every `every` steps and at each validation."""
+
+    def __init__(self, validation: Validation, plan: Plan, every: int, *, spent: float = 0.0) -> None:
+        self.validation, self.every, self.plan = validation, every, plan
+        self.since = time.perf_counter()
+        self.started = self.since - spent
+        self.since_tokens: int | None = None
+
+    def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
+        step, now = trainer.global_step, time.perf_counter()
+        figures = {"epoch": self.plan.epoch(step - 1), "seconds": now - self.started}
+        figures |= self.validation.figures
+        if step % self.every == 0 or step in (1, module.total_steps):
+            figures["train/loss"] = float(module.last.mean)
+            figures["lr"] = trainer.optimizers[0].param_groups[0]["lr"]
+            figures["tokens"] = module.tokens_seen
+            if module.spec.label_smoothing:
+                figures["train/nll"] = float(module.last.plain_mean)
+            if module.last_norm is not None:
+                figures["grad_norm"] = float(module.last_norm)
+            if self.since_tokens is not None:
+                figures["tokens_per_second"] = (module.tokens_seen - self.since_tokens) / (now - self.since)
+            self.since, self.since_tokens = now, module.tokens_seen
+        if len(figures) > 2:
+            for logger in trainer.loggers:
+                logger.log_metrics(figures, step)
+
+
+class PlateauWarning:
+    """A line on stderr where, after the warm-up and a tenth of the run, a model that fills masks
+    does no better than counting words.
+
+    All of them rest there for a while, before they learn to look around; some never get further.
+    """
+
+    near = 0.02
+
+    def __init__(self, validation: Validation) -> None:
+        self.validation, self.warned = validation, False
+
+    def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
+        now, step = self.validation.figures, trainer.global_step
+        entropy = now.get("val/unigram_entropy")
+        if entropy is None or self.warned or not trainer.is_global_zero:
+            return
+        if step > module.spec.warmup_steps and step > module.total_steps / 10:
+            self.warned = not now["val/loss"] < (1 - self.near) * entropy
+        if self.warned:
+            print_note(
+                f"step {step}: the validation loss {now['val/loss']:.3f} is that of counting words "
+                f"({entropy:.3f} nats): train longer, with a smaller training.optimizer.lr or more warmup_steps, and "
+                "look whether lines of the text repeat"
+            )
+
+
+class SampleWriter:
+    """Text by the model as it is at each validation, in `samples/step-000250.txt`."""
+
+    def __init__(self, validation: Validation, folder: Path, write: Callable[[TrainingModule], str]) -> None:
+        self.validation, self.folder, self.write = validation, folder, write
+        self.last = ""
+
+    def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
+        if self.validation.figures and trainer.is_global_zero:
+            with report_write_errors(self.folder):
+                self.folder.mkdir(exist_ok=True)
+            with torch.compiler.set_stance("force_eager"):
+                self.last = self.write(module)
+            write_atomically(self.folder / f"step-{trainer.global_step:06d}.txt", self.last.encode())
+
+
+class CheckpointWriter:
+    """`best/` whenever validation improves; a checkpoint and `last/` every `every` steps and at the end. Of sharded
+    weights `last/` comes at the end alone: to gather them on one device would hold training up at each save.
+
+    Args:
+        state_path: where the state after so many steps goes.
+    """
+
+    def __init__(self, validation: Validation, every: int, export: Export, state_path: Callable[[int], Path]) -> None:
+        self.validation, self.every, self.export, self.state_path = validation, every, export, state_path
+
+    def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
+        step = trainer.global_step
+        if self.validation.improved:
+            self.export("best", module, step, self.validation.figures)
+        ends = step == module.total_steps or trainer.should_stop
+        if ends or step % self.every == 0:
+            if ends or not module.spec.is_sharded:
+                self.export("last", module, step, self.validation.figures)
+            trainer.save_checkpoint(self.state_path(step))

@@ -1,0 +1,1 @@
+"""Optimizers and schedules, as settings and as built, and which weights learn."""

@@ -1,0 +1,157 @@
+"""AdamW whose step, on a CPU, is one call for all parameters, and clips gradients as it reads them.
+
+Loshchilov and Hutter, "Decoupled weight decay regularization" (2019). Elsewhere, and for a few numbers, PyTorch's own
+fused kernel; what it keeps, and its checkpoints, are the same.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.adamw import adamw
+
+from tercet.kernel import adam_, gradient_norm, supports_gradients
+from tercet.training.optim.exact_norm import exact_norm
+from tercet.training.optim.local_parts import is_sharded, local_parts
+
+Settings = tuple[float, float, float, float, float]  # learning rate, both betas, eps and weight decay
+UNKNOWN = ("amsgrad", "maximize", "capturable", "differentiable")  # options that the kernel does not know
+
+
+class FusedAdamW(torch.optim.AdamW):
+    """PyTorch's, by the kernel wherever that takes the gradients, and where no group asks for what it does not know:
+    `amsgrad`, `maximize`, `capturable`, `differentiable`, or gradients that a GradScaler has scaled."""
+
+    scale = 1.0  # what the next step multiplies gradients by
+    exact = False  # whether the step of a piece must be that of the whole to the last bit, which PyTorch's is not
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        loss = evaluate_closure(closure)
+        scale, self.scale = self.scale, 1.0
+        parameters = self.updated_parameters()
+        if not self.uses_kernel(parameters):
+            if scale != 1.0:
+                for p in parameters:
+                    cast(Tensor, p.grad).mul_(scale)
+            if any(map(is_sharded, parameters)):  # beside whole ones, which PyTorch does not take in one call
+                for group in self.param_groups:
+                    step_local_parts(self, [p for p in group["params"] if p.grad is not None], group)
+            else:
+                super().step()
+            return loss
+        kernel_step(self, parameters, [row for group in self.param_groups for row in settings(group)], scale=scale)
+        return loss
+
+    def uses_kernel(self, parameters: list[Tensor]) -> bool:
+        """Whether a step of these is one for the kernel."""
+        is_plain = not any(group[option] for group in self.param_groups for option in UNKNOWN)
+        # A scaler leaves these to the step of whoever multiplies by them as PyTorch's fused kernel does.
+        is_scaled = getattr(self, "grad_scale", None) is not None or getattr(self, "found_inf", None) is not None
+        return is_plain and not is_scaled and supports_local_parts(parameters, exact=self.exact)
+
+    def updated_parameters(self) -> list[Tensor]:
+        """The parameters that the next step updates: those that have gradients."""
+        return [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+
+
+def supports_local_parts(parameters: Iterable[Tensor], *, exact: bool) -> bool:
+    """Whether a step of what this rank has of these is one for the kernel: of few numbers where it must be exact."""
+    parts = [(p, p.grad) for p in parameters if p.grad is not None]
+    gradients = local_parts(g for _, g in parts)
+    return supports_gradients(local_parts(p for p, _ in parts), gradients, at_least=0 if exact else None)
+
+
+def evaluate_closure(closure: Callable[[], Any] | None) -> Any:
+    """What a step's closure gives, where there is one; gradients are on in it."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
+
+
+def moments(optimizer: Optimizer, parameters: list[Tensor]) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """Of each parameter both of Adam's moments and its steps so far, as PyTorch's keeps them; zeros at first."""
+    states = [optimizer.state[p] for p in parameters]
+    for p, state in zip(parameters, states, strict=True):
+        if "step" not in state:
+            state["step"] = torch.zeros((), dtype=torch.float32, device=p.device)
+            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(p), torch.zeros_like(p)
+    return [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states], [s["step"] for s in states]
+
+
+def kernel_step(optimizer: Optimizer, parameters: list[Tensor], rows: list[Settings], *, scale: float = 1.0) -> None:
+    """A step of what this rank has of the parameters, with their `settings`, by the kernel."""
+    gradients = local_parts(cast(Tensor, p.grad) for p in parameters)
+    states = map(local_parts, moments(optimizer, parameters))
+    adam_(local_parts(parameters), gradients, *states, settings=rows, scale=scale)
+
+
+def step_local_parts(optimizer: Optimizer, parameters: list[Tensor], group: dict[str, Any]) -> None:
+    """A step of what this rank has of a group's parameters, by PyTorch."""
+    means, squares, steps = map(local_parts, moments(optimizer, parameters))
+    adamw(
+        local_parts(parameters),
+        local_parts(cast(Tensor, p.grad) for p in parameters),
+        means,
+        squares,
+        [],
+        steps,
+        fused=True,
+        amsgrad=False,
+        beta1=group["betas"][0],
+        beta2=group["betas"][1],
+        lr=group["lr"],
+        weight_decay=group["weight_decay"],
+        eps=group["eps"],
+        maximize=False,
+    )
+
+
+def settings(group: dict[str, Any]) -> list[Settings]:
+    """Of each parameter of the group that has a gradient, what the kernel is told."""
+    row = (float(group["lr"]), *group["betas"], group["eps"], group["weight_decay"])
+    return [row] * sum(p.grad is not None for p in group["params"])
+
+
+def clip_gradients(parameters: Iterable[Tensor], optimizer: Optimizer, limit: float) -> Tensor:
+    """Scale all gradients, those of this optimizer, to a norm of at most `limit`, in place or in its next step.
+
+    Of an exact optimizer, the same for pieces of gradients as for whole ones, to the last bit.
+
+    Pascanu et al., "On the difficulty of training recurrent neural networks" (2013), algorithm 1.
+
+    Returns:
+        (): their norm before.
+    """
+    parameters = list(parameters)
+    kernel = optimizer if isinstance(optimizer, FusedAdamW) else None
+    if kernel is not None and not kernel.uses_kernel(kernel.updated_parameters()):
+        kernel = None
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    if getattr(optimizer, "exact", False):
+        norm = exact_norm(gradients)
+    elif kernel is not None and not any(map(is_sharded, gradients)):
+        norm = gradient_norm(gradients)
+    else:
+        return _clip_by_pytorch(parameters, limit)
+    scale = min(1.0, limit / (float(norm) + 1e-6))
+    if kernel is not None:
+        kernel.scale = scale
+    elif scale < 1.0:
+        for gradient in local_parts(gradients):
+            gradient.mul_(scale)
+    return norm
+
+
+def _clip_by_pytorch(parameters: list[Tensor], limit: float) -> Tensor:
+    """Of whole gradients and of those that ranks have pieces of, which PyTorch does not take together."""
+    kinds = [[p for p in parameters if is_sharded(p) is sharded] for sharded in (False, True)]
+    norms = [torch.nn.utils.get_total_norm([p.grad for p in kind if p.grad is not None]) for kind in kinds if kind]
+    norms = [cast(Any, norm).full_tensor() if is_sharded(norm) else norm for norm in norms]
+    norm = norms[0] if len(norms) == 1 else torch.stack(norms).norm()
+    for kind in kinds:
+        torch.nn.utils.clip_grads_with_norm_(kind, limit, norm)
+    return norm

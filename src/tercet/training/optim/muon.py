@@ -1,0 +1,170 @@
+"""Muon: momentum whose every update is made orthogonal, for the matrices inside the blocks; AdamW for all the rest.
+
+    M <- m M + (1 - m) G                                         m: momentum, G: gradient
+    U  = orthogonalise(m M + (1 - m) G)                          Nesterov's look ahead
+    W <- W - lr (sqrt(max(1, rows / columns)) U + decay W)
+
+Jordan et al. (2024), "Muon: an optimizer for hidden layers"; the quintic Newton-Schulz iteration is theirs.
+Where we differ from `torch.optim.Muon`: matrices of one shape go through the iteration as one batch, in float32 where
+the machine has no fast bfloat16 (there torch's, which always casts, takes seconds a step), and long ones by their Gram
+matrix alone; and one optimizer holds both algorithms, so that checkpoints, schedules and sharding meet a single object
+with ordinary parameter groups.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from functools import reduce
+from itertools import islice
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.optim import Optimizer
+
+from tercet.training.optim.adamw import (
+    evaluate_closure,
+    is_sharded,
+    kernel_step,
+    settings,
+    step_local_parts,
+    supports_local_parts,
+)
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # maximise the slope at zero: small singular values grow fastest
+TOGETHER: tuple[str, ...] = (
+    "cuda",
+)  # devices on which a call for all matrices of a shape costs less than one for each
+AT_ONCE = 5  # iterations on one Gram matrix: what rounding adds to its zeros grows twelvefold in each
+
+_foreach: Any = torch  # its functions of several tensors have no types
+
+
+class MuonAdamW(Optimizer):
+    """Args:
+    groups: parameter groups; one with `muon=True` holds matrices and takes `lr`, `momentum`, `weight_decay`; the
+        others take `lr`, `betas`, `eps`, `weight_decay`.
+    """
+
+    exact = False  # as AdamW's
+
+    def __init__(self, groups: Iterable[dict[str, Any]]) -> None:
+        defaults = {
+            "lr": 1e-3, "weight_decay": 0.0, "muon": False,
+            "momentum": 0.9, "iterations": 5,
+            "betas": (0.9, 0.95), "eps": 1e-8,
+        }  # fmt: skip
+        super().__init__(list(groups), defaults)
+        for group in self.param_groups:
+            if group["muon"] and any(p.ndim != 2 for p in group["params"]):
+                raise ValueError("Muon is for matrices; give other parameters a group with muon=False")
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        loss = evaluate_closure(closure)
+        for group in self.param_groups:
+            parameters = [p for p in group["params"] if p.grad is not None]
+            (self._muon if group["muon"] else self._adamw)(parameters, group)
+        return loss
+
+    def _muon(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        by_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
+        for p in parameters:
+            by_shape[p.shape].append(p)
+        for shape, same in by_shape.items():
+            lots = [same] if same[0].device.type in TOGETHER else [[p] for p in same]
+            updates = [update for lot in lots for update in self._advance(lot, group["momentum"])]
+            rate = group["lr"] * max(1.0, shape[0] / shape[1]) ** 0.5
+            steps = iter(_orthogonalise_all(updates, group["iterations"], same[0].dtype, rate))
+            for lot in lots:
+                _foreach._foreach_mul_(lot, 1 - group["lr"] * group["weight_decay"])
+                _foreach._foreach_sub_(lot, list(islice(steps, len(lot))))
+
+    def _advance(self, parameters: list[Tensor], momentum: float) -> list[Tensor]:
+        """Move the parameters' momenta, and return those one step ahead (Nesterov)."""
+        gradients = [cast(Tensor, p.grad) for p in parameters]
+        for p, gradient in zip(parameters, gradients, strict=True):
+            if "momentum" not in self.state[p]:
+                self.state[p]["momentum"] = torch.zeros_like(gradient)
+        momenta = [self.state[p]["momentum"] for p in parameters]
+        # One rounding at a time: of a piece of a matrix it comes to the same as of the whole.
+        new = _foreach._foreach_mul(gradients, 1 - momentum)
+        _foreach._foreach_mul_(momenta, momentum)
+        _foreach._foreach_add_(momenta, new)
+        ahead = _foreach._foreach_mul(momenta, momentum)
+        _foreach._foreach_add_(ahead, new)
+        return list(ahead)
+
+    def _adamw(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        if not parameters:
+            return
+        if supports_local_parts(parameters, exact=self.exact):
+            kernel_step(self, parameters, settings(group))
+        else:
+            step_local_parts(self, parameters, group)
+
+
+def orthogonalise(matrices: Float[Tensor, "N R C"], iterations: int = 5) -> Float[Tensor, "N R C"]:
+    """Push all singular values of each matrix towards one (to within about 0.3), keeping its singular vectors.
+
+    X <- a X + (b X Xᵀ + c (X Xᵀ)²) X      from X / |X|, with the shorter side as rows
+    """
+    x = matrices.bfloat16() if matrices.is_cuda else matrices.float()
+    tall = x.shape[-2] > x.shape[-1]
+    x = x.mT if tall else x
+    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    rows, columns = x.shape[-2:]
+    # Beyond this shape the Gram matrix's iteration has fewer products, however many iterations there are. In bfloat16
+    # it would lose the small singular values, which enter it squared: not even where a step runs within autocast.
+    short = 2 * columns > 3 * rows and x.dtype == torch.float32
+    with torch.autocast(x.device.type, enabled=False):
+        x = (_by_gram if short else _by_itself)(x, iterations)
+    return x.mT if tall else x
+
+
+def _by_itself(x: Float[Tensor, "N R C"], iterations: int) -> Float[Tensor, "N R C"]:
+    a, b, c = COEFFICIENTS
+    for _ in range(iterations):
+        gram = x @ x.mT  # (N, R, R)
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x
+
+
+def _by_gram(x: Float[Tensor, "N R C"], iterations: int) -> Float[Tensor, "N R C"]:
+    """The same on X Xᵀ alone: with G = X Xᵀ and S = aI + bG + cG², an iteration takes X to S X, and so G to S G S. The
+    S of several iterations are multiplied with each other, and their product with X."""
+    a, b, c = COEFFICIENTS
+    for done in range(0, iterations, AT_ONCE):
+        gram, steps = x @ x.mT, list[Tensor]()  # (N, R, R)
+        for left in reversed(range(min(AT_ONCE, iterations - done))):
+            step = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+            if left:  # S G S with aI kept apart: added to numbers so small it would round them
+                half = torch.baddbmm(gram, step, gram, beta=a)
+                gram = torch.baddbmm(half, half, step, beta=a)
+            step.diagonal(dim1=-2, dim2=-1).add_(a)
+            steps.append(step)
+        x = reduce(torch.bmm, steps) @ x  # in any order: polynomials of one matrix commute
+    return x
+
+
+def _orthogonalise_all(updates: list[Tensor], iterations: int, dtype: torch.dtype, rate: float) -> list[Tensor]:
+    """The updates of matrices of one shape, orthogonal, and times `rate`."""
+
+    def work(matrices: list[Tensor]) -> list[Tensor]:
+        scaled = orthogonalise(torch.stack(matrices), iterations).to(dtype).mul_(rate)
+        # PyTorch works on several tensors by one call only if all are laid out alike.
+        return list(scaled.contiguous() if scaled.device.type in TOGETHER else scaled)
+
+    if not is_sharded(updates[0]):
+        return work(updates)
+
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    # A sharded matrix is gathered, worked on whole, and cut again: a shard alone has other singular vectors. All ranks
+    # do the same work, so that none has to send what it comes to.
+    sharded = [cast(DTensor, u) for u in updates]
+    whole = work([u.full_tensor() for u in sharded])
+    return [
+        distribute_tensor(new, old.device_mesh, old.placements, src_data_rank=None)
+        for new, old in zip(whole, sharded, strict=True)
+    ]

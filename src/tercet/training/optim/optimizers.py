@@ -1,0 +1,82 @@
+"""Optimizers as built from their settings, and which parameter gets what.
+
+Weight decay is for matrices: norms, biases and other vectors never decay. Every parameter is in exactly one group, a
+tied one once.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from tercet.training.optim.adamw import FusedAdamW
+from tercet.training.optim.muon import MuonAdamW
+from tercet.training.optim.specs import Adam, AdamW, Muon, OptimizerSpec
+from tercet.training.optim.trainable import trainable_parameters
+
+
+def build_optimizer(spec: OptimizerSpec, model: nn.Module) -> Optimizer:
+    """Build the optimizer of the parameters of `model` that learn."""
+    match spec:
+        case Adam():
+            groups = [{"params": trainable_parameters(model), "weight_decay": 0.0}]
+            return _adamw(spec, model, groups)
+        case AdamW():
+            matrices = [p for p in trainable_parameters(model) if p.ndim >= 2]
+            vectors = [p for p in trainable_parameters(model) if p.ndim < 2]
+            groups = [
+                {"params": matrices, "weight_decay": spec.weight_decay},
+                {"params": vectors, "weight_decay": 0.0},
+            ]
+            return _adamw(spec, model, groups)
+        case Muon():
+            return _muon(spec, model)
+
+
+def _adamw(spec: Adam | AdamW, model: nn.Module, groups: list[dict[str, Any]]) -> Optimizer:
+    return FusedAdamW(
+        [group for group in groups if group["params"]],
+        lr=spec.lr,
+        betas=(spec.beta1, spec.beta2),
+        eps=spec.eps,
+        fused=_fused(model),
+    )
+
+
+def _muon(spec: Muon, model: nn.Module) -> Optimizer:
+    hidden, rest = hidden_matrices(model)
+    groups = [
+        {
+            "params": hidden,
+            "muon": True,
+            "lr": spec.lr,
+            "momentum": spec.momentum,
+            "weight_decay": spec.weight_decay,
+        },
+        {"params": rest, "lr": spec.adam_lr, "betas": (spec.beta1, spec.beta2), "eps": spec.eps},
+    ]
+    return MuonAdamW([group for group in groups if group["params"]])
+
+
+def hidden_matrices(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """The weights of the linear layers inside blocks, and all other parameters, of those that learn."""
+    blocks = [module for name, module in model.named_modules() if name.endswith("blocks")]
+    inside = {p: None for block in blocks for p in trainable_parameters(block) if p.ndim == 2}  # a set that keeps order
+    return list(inside), [p for p in trainable_parameters(model) if p not in inside]
+
+
+def base_rates(optimizer: Optimizer) -> list[float]:
+    """Each group's own learning rate, before any schedule."""
+    return [float(group["lr"]) for group in optimizer.param_groups]
+
+
+def set_rates(optimizer: Optimizer, base: Iterable[float], factor: float) -> None:
+    groups: list[dict[str, Any]] = optimizer.param_groups
+    for group, rate in zip(groups, base, strict=True):
+        group["lr"] = rate * factor
+
+
+def _fused(model: nn.Module) -> bool:
+    """One kernel for all parameters, where PyTorch has it."""
+    return all(p.is_floating_point() and p.device.type in ("cpu", "cuda", "mps") for p in trainable_parameters(model))

@@ -1,0 +1,48 @@
+"""Optimizers as settings; `optimizers.py` builds them."""
+
+from typing import Literal
+
+from tercet.spec import Epsilon, LearningRate, ShareBelowOne, WeightDecay, spec
+
+
+@spec
+class Adam:
+    """Kingma and Ba (2015). No weight decay."""
+
+    kind: Literal["adam"] = "adam"
+    lr: LearningRate = 1e-3
+    beta1: ShareBelowOne = 0.9
+    beta2: ShareBelowOne = 0.999
+    eps: Epsilon = 1e-8
+
+
+@spec
+class AdamW:
+    """Loshchilov and Hutter (2019): the decay is not part of the gradient."""
+
+    kind: Literal["adamw"] = "adamw"
+    lr: LearningRate = 1e-3
+    beta1: ShareBelowOne = 0.9
+    beta2: ShareBelowOne = 0.95
+    eps: Epsilon = 1e-8
+    weight_decay: WeightDecay = 0.1
+
+
+@spec
+class Muon:
+    """Muon for the matrices inside the blocks; AdamW for embeddings, the head, norms and biases.
+
+    `lr` and `weight_decay` are Muon's, `adam_lr` is for the rest, which does not decay.
+    """
+
+    kind: Literal["muon"] = "muon"
+    lr: LearningRate = 0.015
+    momentum: ShareBelowOne = 0.9
+    weight_decay: WeightDecay = 0.0
+    adam_lr: LearningRate = 0.006
+    beta1: ShareBelowOne = 0.9
+    beta2: ShareBelowOne = 0.95
+    eps: Epsilon = 1e-8
+
+
+OptimizerSpec = Adam | AdamW | Muon

@@ -1,0 +1,247 @@
+"""What of a run may become another once it has begun: its length, how often it looks, saves and logs, its patience.
+
+`recipe.yaml` stays what the run was begun with. A change is a line in `run.json`, a single file that is replaced whole:
+whenever a process is killed, the run is the one before the change or the one after it. It holds from the step on at
+which it was made, so that a step is a function of (seed, step, changes): a run that has to go back to an older
+checkpoint takes the steps before a change as they were.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tercet.checkpoint.run_record import RECIPE, RECORD, Change, RunRecord, read_record
+from tercet.config import UserError, to_plain
+from tercet.messages import show
+from tercet.settings_yaml import read_yaml
+from tercet.spec import Steps, check_range
+from tercet.training.optim.schedules import rate_factor
+from tercet.training.recipe.files import LENGTHS
+from tercet.training.recipe.recipe import Recipe, parse_recipe
+from tercet.training.recipe.specs import LoggingSpec, TrainingSpec
+from tercet.training.recipe.task_specs import TranslationTaskSpec
+
+if TYPE_CHECKING:
+    from tercet.training.tasks.plan import Plan
+
+# Of `training`, beside its length.
+KEYS = ("validate_every", "save_every", "log_every", "keep", "patience", "activation_checkpointing")
+# Of `training`: each start says them anew.
+MACHINES = ("devices", "nodes", "strategy", "rank_timeout", "reshard_after_forward", "cpu_offload")
+MAY_CHANGE = tuple(f"training.{key}" for key in (*LENGTHS[:2], *KEYS, *MACHINES))
+
+
+def read_recipe(run: Path | str) -> Recipe:
+    """The recipe of a run, with what was changed since it was begun.
+
+    Raises:
+        UserError: where the folder holds none, or it is damaged.
+    """
+    record = read_record(Path(run))
+    return apply_changes(read_begun(Path(run), record), record, Path(run))
+
+
+def read_begun(run: Path, record: RunRecord | None) -> Recipe:
+    """The recipe that a run was begun with. Raises as `read_recipe` does."""
+    path = run / RECIPE
+    if record is not None:
+        record.check_file(run, RECIPE)
+    return parse_recipe(read_yaml(path), name=str(path), run=run)
+
+
+def apply_changes(begun: Recipe, record: RunRecord | None, run: Path) -> Recipe:
+    """The recipe that a run was begun with, as it has become.
+
+    Raises:
+        UserError: where the record names changes that there are not.
+    """
+    changes, known = () if record is None else record.changes, _values(begun)
+    settings = to_plain(begun)
+    for change in changes:
+        if change.key not in known:
+            raise UserError(f"{run / RECORD}: changes: there is no {show(change.key)} that may change; put it back")
+        part, _, key = change.key.partition(".")
+        settings[part][key] = change.new
+    return parse_recipe(settings, name=f"{run / RECORD}: changes", run=run) if changes else begun
+
+
+def keep_changes(given: Recipe, begun: Recipe, now: Recipe) -> Recipe:
+    """The recipe of a command, for a run that was begun with `begun` and has become `now`. Whoever repeats the command
+    that began it goes on with it as it is; what is neither as it was begun nor as it is now is to be changed."""
+    told, at_first, values = _values(given), _values(begun), _values(now)
+    lengths = [f"training.{key}" for key in LENGTHS]  # one choice: they stay or go together
+    if any(told[key] != at_first[key] for key in lengths):
+        values |= {key: told[key] for key in lengths}
+    machines = [f"training.{key}" for key in MACHINES]
+    values |= {key: told[key] for key in told if key in machines}
+    values |= {key: told[key] for key in told if key not in lengths and told[key] != at_first[key]}
+    return _with_values(given, values)
+
+
+def with_length(
+    now: Recipe, recipe: Recipe, record: RunRecord | None, out: Path, *, more: int | None, until: int | None
+) -> Recipe:
+    """The recipe by which the run in `out` goes on, with another length: `more` steps beyond where it was to end, or
+    `until` so many in all. A run that is still on its way to an end which the same `more` has put there keeps it: the
+    command was repeated.
+
+    Raises:
+        UserError: where there is no run, or its length is not known in steps.
+    """
+    flag, given = ("--more", more) if until is None else ("--until", until)
+    try:
+        check_range(flag, given, Steps)
+    except ValueError as error:
+        raise UserError(error) from None
+    if not isinstance(given, int):
+        raise UserError(f"{flag}={show(given)} must be a whole number")
+    if record is None:
+        raise UserError(f"{out} holds no run that has begun, so {flag} has nothing to make longer; set its max_steps")
+    if _length(recipe) != _length(now):
+        raise UserError(f"{flag} and another length in the recipe or in --set: leave one of them out")
+    total = planned_steps(record, now)
+    if until is None:
+        if total is None:
+            raise UserError(f"{out} is of an earlier version, which did not note how many steps it has: give --until N")
+        assert more is not None
+        lengths = [record.steps, *(change.steps for change in record.changes if change.steps is not None)]
+        before = lengths[-2] if len(lengths) > 1 else None
+        repeated = not record.finished and before is not None and total == before + more
+        until = total if repeated else total + more
+    if until == total:
+        return recipe
+    try:
+        return _with_values(
+            recipe, {"training.max_steps": until, "training.max_epochs": None, "training.max_hours": None}
+        )
+    except ValueError as error:
+        raise UserError(error) from None
+
+
+def check_length(out: Path, old: Recipe, new: Recipe, record: RunRecord | None, steps: int | None) -> None:
+    """Raises:
+    UserError: where a run is to have a length, of `steps` where they are known, that it cannot be given any more.
+    """
+    if record is None or _length(old) == _length(new):
+        return
+    if new.training.max_hours is not None:
+        raise UserError(f"{out} has begun: its hours have become steps; make it longer by --more or --until STEPS")
+    if steps is not None and steps <= record.saved:
+        raise UserError(
+            f"{out} has taken {record.saved:,} steps, so that {steps:,} in all leave none; give a larger --until"
+        )
+
+
+def check_devices(out: Path, old: Recipe, new: Recipe) -> None:
+    """Raises:
+    UserError: where a run is to have another number of devices, and the order of its data follows from that.
+    """
+    if old.training.data_parallel_size == new.training.data_parallel_size:
+        return
+    if new.training.batch_ramp is not None:
+        why = "its batch grows by a micro-batch on each device (training.batch_ramp)"
+    elif isinstance(new.task, TranslationTaskSpec) and not isinstance(new.task.micro_batch_tokens, int):
+        why = "its buckets are a device's share of a batch, for task.micro_batch_tokens is not set"
+    else:
+        return
+    raise UserError(f"{out} was begun on {old.training.world_size} devices and stays there: {why}")
+
+
+def list_changes(old: Recipe, new: Recipe, *, step: int, steps: int) -> tuple[Change, ...]:
+    """What is to be another in a run behind which are `step` steps; `steps` is its length from then on."""
+    before, after = _values(old), _values(new)
+    return tuple(
+        Change(
+            step=step, key=key, old=before[key], new=after[key],
+            steps=steps if key.removeprefix("training.") in LENGTHS and after[key] is not None else None,
+        )
+        for key in before if before[key] != after[key]
+    )  # fmt: skip
+
+
+def planned_steps(record: RunRecord, recipe: Recipe) -> int | None:
+    """A run's length; None where an earlier version has begun it by epochs, and only its data would tell."""
+    return recipe.training.max_steps if record.total_steps is None else record.total_steps
+
+
+def describe_end(record: RunRecord, spec: TrainingSpec) -> str:
+    """Where a run that is finished has ended, and why where that was early."""
+    total = spec.max_steps if record.total_steps is None else record.total_steps
+    if total is None or record.saved >= total:
+        return f"it has ended at step {record.saved:,}"
+    return f"it stopped at step {record.saved:,} of {total:,}, {spec.patience} validations without a better one"
+
+
+def can_go_on(record: RunRecord, old: Recipe, new: Recipe) -> bool:
+    """Whether a run that has ended goes on: it is made longer, or has stopped early and is given more patience."""
+    patience, more = old.training.patience, new.training.patience
+    stopped_early = record.saved < (planned_steps(record, old) or record.saved + 1)
+    patient = patience is not None and (more is None or more > patience)
+    return _length(old) != _length(new) or (stopped_early and patient)
+
+
+def plan_with_changes(plan: "Plan", begun: TrainingSpec, record: RunRecord) -> "Plan":
+    """A plan as what its run has become, step by step."""
+    if record.steps is not None:
+        plan = replace(plan, steps=record.steps)
+    elif begun.max_steps is not None:
+        plan = replace(plan, steps=begun.max_steps)
+    elif begun.max_epochs is not None:
+        plan = plan.lasting(begun.max_epochs)
+    for change in record.changes:
+        if change.steps is not None:
+            plan = plan.lengthened(change.steps, at=change.step)
+    return plan
+
+
+def is_as_planned(spec: TrainingSpec, plan: "Plan", at: int) -> bool:
+    """Whether a run that was made longer at step `at` ends as one that was to be so long from its beginning."""
+    lasts = {first - 1 for first, _ in plan.lengths if 0 < first < at} | ({at - 1} if at else set[int]())
+    # A rate that falls has not begun to, where that of the last step under each length is the same under this one.
+    same_rates = all(_factor(spec, step, plan.planned_at(step)) == _factor(spec, step, plan.steps) for step in lasts)
+    return same_rates and plan.growing == replace(plan, lengths=()).growing
+
+
+def describe_length(spec: TrainingSpec, plan: "Plan", at: int) -> str:
+    """What a run's new length does to the learning rate from step `at` on, counted from 0, and to a growing batch."""
+    kind, lr = spec.schedule.kind, spec.optimizer.lr
+    after = f"{lr * _factor(spec, at, plan.steps):.4g} at step {at + 1:,}"
+    if is_as_planned(spec, plan, at):
+        return f"learning rate ({kind}): {after}, as if the run had been planned for {plan.steps:,} steps"
+    before = f"{lr * _factor(spec, at - 1, plan.planned_at(at - 1)):.4g} at step {at:,}"
+    growing = f"; the batch grows over {plan.growing:,} steps, as it was begun" if spec.batch_ramp else ""
+    return (
+        f"learning rate ({kind}): {before}, {after}, from where on it is that of {plan.steps:,} steps{growing}: a run "
+        "planned so would have ended otherwise"
+    )
+
+
+def _factor(spec: TrainingSpec, step: int, total: int) -> float:
+    return rate_factor(spec.schedule, step=step, warmup=spec.warmup_steps, total=total)
+
+
+def _length(recipe: Recipe) -> Sequence[Any]:
+    return [getattr(recipe.training, key) for key in LENGTHS]
+
+
+def _values(recipe: Recipe) -> dict[str, Any]:
+    """What may change, by the path of its key."""
+
+    def pairs() -> Iterator[tuple[str, Any]]:
+        for key in (*LENGTHS, *KEYS, *MACHINES):
+            yield f"training.{key}", getattr(recipe.training, key)
+        for field in fields(LoggingSpec):
+            yield f"logging.{field.name}", getattr(recipe.logging, field.name)
+
+    return dict(pairs())
+
+
+def _with_values(recipe: Recipe, values: dict[str, Any]) -> Recipe:
+    """Raises ValueError where they do not fit."""
+
+    def part(name: str) -> dict[str, Any]:
+        return {key.removeprefix(name): value for key, value in values.items() if key.startswith(name)}
+
+    training = replace(recipe.training, **part("training."))
+    return replace(recipe, training=training, logging=replace(recipe.logging, **part("logging.")))

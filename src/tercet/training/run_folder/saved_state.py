@@ -1,0 +1,300 @@
+"""The state that a run resumes from: checked, as someone else may have written the file, and reduced to what is needed.
+
+Of Lightning's checkpoint a run keeps the weights, the optimizer's state, what validation remembers, the scaler of fp16
+and the step. Counters of loops follow from the step, and rates from the recipe, so that neither is taken from the file.
+`read_state` checks the form, `check_state` compares it with the model and the optimizer.
+"""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+from tercet.config import UserError
+from tercet.messages import shorten
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from tercet.training.recipe.recipe import Recipe
+
+State = dict[str, Any]
+ARITHMETIC, RECIPE_HASH = "arithmetic", "recipe_hash"  # in addition to what Lightning keeps
+ACTIONS, SCALER = "StepActions", "MixedPrecision"  # keys of Lightning: the callback, and the precision plugin of fp16
+MOST_STEPS = 10**18
+MOST_ARITHMETIC = 10_000  # machines and settings of one run
+MOST_CHARACTERS = 200  # of the name of a device
+# Options of an optimizer that PyTorch fills in if an older version did not save them.
+OPTIONAL = {"amsgrad", "maximize", "foreach", "capturable", "differentiable", "fused", "decoupled_weight_decay"}
+
+
+def read_state(path: Path) -> State:
+    """Return the state in a `state.ckpt`, its tensors mapped.
+
+    Raises:
+        UserError: If the file is broken, or is not such a state.
+    """
+    from tercet.checkpoint.safe_pickle import load_safely
+
+    try:
+        return parse_state(load_safely(path, "a run's state"))
+    except ValueError as error:
+        raise UserError(f"{path} is not the state of a run: {error}; copy it again") from None
+
+
+def parse_state(data: Any) -> State:
+    """Return the parts of Lightning's checkpoint from which a run resumes.
+
+    Raises:
+        ValueError: If one is missing or of another kind.
+    """
+    from torch import Tensor
+
+    data = _mapping(data, "the file")
+    step = _count(_get(data, "global_step"), "global_step")
+    weights = _mapping(_get(data, "state_dict"), "state_dict")
+    if not all(isinstance(tensor, Tensor) for tensor in weights.values()):
+        _reject("state_dict", "not only tensors")
+    optimizers = _get(data, "optimizer_states")
+    if not isinstance(optimizers, list) or len(cast("list[Any]", optimizers)) != 1:
+        _reject("optimizer_states", "not a list of one")
+    [optimizer] = cast("list[Any]", optimizers)
+    optimizer = _mapping(optimizer, "optimizer_states")
+    tensors = _mapping(_get(optimizer, "state"), "the optimizer's state", keys=int | str)
+    for parameter, values in tensors.items():
+        place = f"the optimizer's state of {shorten(repr(parameter), 80)}"
+        if not all(isinstance(tensor, Tensor) for tensor in _mapping(values, place).values()):
+            _reject(place, "not only tensors")
+    groups = _get(optimizer, "param_groups")
+    if not isinstance(groups, list):
+        _reject("param_groups", "not a list")
+    validation = _get(_mapping(_get(data, "callbacks"), "callbacks"), ACTIONS)
+    validation = _mapping(_get(_mapping(validation, ACTIONS), "Validation"), "Validation")
+    best = _get(validation, "best")
+    if not isinstance(best, float | int) or isinstance(best, bool) or math.isnan(best):
+        _reject("Validation.best", "not a number")
+    arithmetic, recipe_hash = _get(data, ARITHMETIC), _get(data, RECIPE_HASH)
+    if not isinstance(arithmetic, list) or not 0 < len(cast("list[Any]", arithmetic)) <= MOST_ARITHMETIC:
+        _reject(ARITHMETIC, "not a list")
+    if not isinstance(recipe_hash, str):
+        _reject(RECIPE_HASH, "not a text")
+    state: State = {
+        "global_step": step,
+        "state_dict": dict(weights),
+        "optimizer_states": [
+            {
+                "state": {parameter: dict(values) for parameter, values in tensors.items()},
+                "param_groups": [dict(_mapping(group, "param_groups")) for group in cast("list[Any]", groups)],
+            }
+        ],
+        "lr_schedulers": [],
+        "callbacks": {
+            ACTIONS: {
+                "Validation": {
+                    "best": float(best),
+                    "best_step": _count(_get(validation, "best_step"), "Validation.best_step", most=step),
+                    "without_better": _count(_get(validation, "without_better"), "Validation.without_better"),
+                }
+            }
+        },
+        ARITHMETIC: [_parse_arithmetic(one) for one in cast("list[Any]", arithmetic)],
+        RECIPE_HASH: recipe_hash,
+    }
+    if SCALER in data:
+        state[SCALER] = _parse_scaler(_mapping(data[SCALER], SCALER))
+    return state
+
+
+def check_state(folder: Path, state: State, model: "nn.Module", recipe: "Recipe", *, fp16: bool = False) -> None:
+    """Compare a state, or the shards in its folder, with the run's model and optimizer.
+
+    Args:
+        folder: The checkpoint.
+        state: What `read_state` returned for it.
+        model: The model that is trained, whole.
+        recipe: The run's.
+        fp16: If True, an optimizer that has not made a step yet is accepted: a scaler may have skipped all.
+
+    Raises:
+        UserError: If names, shapes or types of tensors differ, or a number is not finite.
+    """
+    from tercet.training.optim.optimizers import build_optimizer
+    from tercet.training.run_folder.sharded_state import flatten_checkpoint, has_shards, read_shard_shapes
+
+    sharded = has_shards(folder)
+    optimizer = build_optimizer(recipe.training.optimizer, model)
+    expected = {**_weights(model, recipe), **_optimizer_tensors(model, optimizer, by_name=sharded)}
+    try:
+        tensors, _ = flatten_checkpoint(state)
+        if sharded and tensors:
+            raise ValueError("it has tensors in state.ckpt and in shards")
+        found = read_shard_shapes(folder) if sharded else {name: (x.shape, x.dtype) for name, x in tensors.items()}
+        if fp16 and not any(name.startswith("optimizer.") for name in found):
+            expected = _weights(model, recipe)
+        _compare(found, expected)
+        _check_groups(state["optimizer_states"][0]["param_groups"], model, optimizer)
+        if not sharded:
+            _check_tied(state["state_dict"], model)
+        for name, tensor in tensors.items():
+            _check_numbers(name, tensor, step=state["global_step"])
+    except ValueError as error:
+        raise UserError(f"{folder} does not fit the run: {error}") from None
+
+
+def own_tensors(state: State) -> State:
+    """Return a state with copies of the optimizer's tensors, which share no storage and are not mapped."""
+    [optimizer] = state["optimizer_states"]
+    copies = {
+        parameter: {name: tensor.detach().clone().contiguous() for name, tensor in values.items()}
+        for parameter, values in optimizer["state"].items()
+    }
+    return {**state, "optimizer_states": [{**optimizer, "state": copies}]}
+
+
+def _weights(model: "nn.Module", recipe: "Recipe") -> "dict[str, tuple[torch.Size, torch.dtype]]":
+    """Return shape and type of each weight that the run's own module saves."""
+    import torch
+
+    frozen = {name for name, p in model.named_parameters(remove_duplicate=False) if not p.requires_grad}
+    saved = {name: x for name, x in model.state_dict().items() if recipe.adapter is None or name not in frozen}
+    prefixes = ["model.", *(["average.module."] if recipe.training.ema else [])]
+    shapes = {f"weights.{prefix}{name}": (x.shape, x.dtype) for prefix in prefixes for name, x in saved.items()}
+    if recipe.training.ema:
+        shapes["weights.average.n_averaged"] = torch.Size(), torch.int64
+    return shapes
+
+
+def _optimizer_tensors(
+    model: "nn.Module", optimizer: "torch.optim.Optimizer", *, by_name: bool
+) -> "dict[str, tuple[torch.Size, torch.dtype]]":
+    """Return shape and type of each tensor that the optimizer keeps after a step."""
+    import torch
+
+    keys = _parameter_keys(model, by_name=by_name)
+    shapes: dict[str, tuple[torch.Size, torch.dtype]] = {}
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            prefix = f"optimizer.{keys[id(p)]}"
+            if group.get("muon"):
+                shapes[f"{prefix}.momentum"] = p.shape, p.dtype
+            else:
+                shapes[f"{prefix}.step"] = torch.Size(), torch.float32
+                shapes |= {f"{prefix}.{name}": (p.shape, p.dtype) for name in ("exp_avg", "exp_avg_sq")}
+    return shapes
+
+
+def _parameter_keys(model: "nn.Module", *, by_name: bool) -> dict[int, int | str]:
+    """Return by identity how a checkpoint names a parameter: by its number in the model, or in pieces by its name."""
+    return {id(p): f"model.{name}" if by_name else n for n, (name, p) in enumerate(model.named_parameters())}
+
+
+def _compare(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    for what, names in {"lacks": expected.keys() - found.keys(), "also has": found.keys() - expected.keys()}.items():
+        if names:
+            more = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
+            raise ValueError(f"it {what} {shorten(ascii(min(names)), 80)}{more}")
+    for name, (shape, dtype) in expected.items():
+        if (tuple(found[name][0]), found[name][1]) != (tuple(shape), dtype):
+            other, kind = found[name]
+            raise ValueError(f"{name} is {kind} of shape {tuple(other)} instead of {dtype} of shape {tuple(shape)}")
+
+
+def _check_groups(groups: list[dict[str, Any]], model: "nn.Module", optimizer: "torch.optim.Optimizer") -> None:
+    """Compare the hyperparameters with the recipe's, except for the rate, which each step sets."""
+    if len(groups) != len(optimizer.param_groups):
+        raise ValueError(
+            f"its optimizer has {len(groups)} groups of parameters instead of {len(optimizer.param_groups)}"
+        )
+    both = [_parameter_keys(model, by_name=by_name) for by_name in (False, True)]
+    for number, (saved, group) in enumerate(zip(groups, optimizer.param_groups, strict=True)):
+        if not any(_equal(saved.get("params"), [keys[id(p)] for p in group["params"]]) for keys in both):
+            raise ValueError(f"group {number} of its optimizer has other parameters")
+        for name, value in group.items():
+            if name in ("params", "lr") or (name in OPTIONAL and name not in saved):
+                continue
+            if not _equal(saved.get(name), value):
+                raise ValueError(f"{name} of its optimizer is not {value!r}")
+        if not isinstance(saved.get("lr"), float):
+            raise ValueError("lr of its optimizer is not a number")
+
+
+def _check_tied(weights: Mapping[str, "torch.Tensor"], model: "nn.Module") -> None:
+    """Compare the names of a tied weight, of which the last one would count."""
+    import torch
+
+    from tercet.checkpoint.weights import tied_names
+
+    for second, first in tied_names(model).items():
+        for prefix in ("model.", "average.module."):
+            one, other = (weights.get(prefix + name) for name in (first, second))
+            if one is not None and other is not None and not torch.equal(one, other):
+                raise ValueError(f"{prefix}{second} is not {prefix}{first}, with which it is tied")
+
+
+def _equal(saved: Any, own: Any) -> bool:
+    """Compare plain values; a list may stand for a tuple, and a tensor for nothing."""
+    if isinstance(own, list | tuple):
+        pairs = [saved, own] if isinstance(saved, list | tuple) else [(), (None,)]
+        return len(pairs[0]) == len(pairs[1]) and all(map(_equal, *cast("list[Any]", pairs)))
+    return isinstance(saved, bool | int | float | str | None) and saved == own
+
+
+def _check_numbers(name: str, tensor: "torch.Tensor", *, step: int) -> None:
+    import torch
+
+    if tensor.layout != torch.strided or tensor.device.type != "cpu":
+        raise ValueError(f"{name} has no numbers")
+    if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        raise ValueError(f"{name} has numbers that are not finite")
+    lowest = float(tensor.min()) if name.endswith((".step", ".exp_avg_sq", ".n_averaged")) else 0.0
+    highest = float(tensor.max()) if name.endswith((".step", ".n_averaged")) else 0.0
+    if lowest < 0 or highest > step:
+        raise ValueError(f"{name} has {lowest:g} to {highest:g}, which no {step:,} steps give")
+
+
+def _parse_arithmetic(data: Any) -> dict[str, str]:
+    named = _mapping(data, ARITHMETIC)
+    for value in (*named, *named.values()):
+        if not isinstance(value, str) or len(value) > MOST_CHARACTERS or not value.isprintable():
+            _reject(ARITHMETIC, "not short texts by name")
+    if "device" not in named:
+        _reject(ARITHMETIC, "without a device")
+    return dict(named)
+
+
+def _parse_scaler(data: Mapping[str, Any]) -> dict[str, float | int]:
+    scaler: dict[str, float | int] = {}
+    for name in ("scale", "growth_factor", "backoff_factor"):
+        value = _get(data, name)
+        if not isinstance(value, float) or not 0 < value < math.inf:
+            _reject(f"{SCALER}.{name}", "not a positive number")
+        scaler[name] = value
+    return scaler | {
+        name: _count(_get(data, name), f"{SCALER}.{name}") for name in ("growth_interval", "_growth_tracker")
+    }
+
+
+def _get(data: Mapping[Any, Any], key: str) -> Any:
+    if key not in data:
+        raise ValueError(f"it has no {key}")
+    return data[key]
+
+
+def _mapping(data: Any, place: str, keys: Any = str) -> Mapping[Any, Any]:
+    if not isinstance(data, dict):
+        _reject(place, "not a mapping")
+    mapping = cast("dict[Any, Any]", data)
+    if not all(isinstance(key, keys) and not isinstance(key, bool) for key in mapping):
+        _reject(place, "not a mapping from names")
+    return mapping
+
+
+def _count(value: Any, place: str, *, most: int = MOST_STEPS) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        _reject(place, f"not a count of at most {most:,}")
+    return value
+
+
+def _reject(place: str, reason: str) -> NoReturn:
+    raise ValueError(f"{place} is {reason}")

@@ -1,0 +1,1 @@
+"""Variants of a recipe: trained on the same data, and compared."""

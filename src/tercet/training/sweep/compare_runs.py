@@ -1,0 +1,226 @@
+"""`compare`: train what is not trained yet, score all of it alike, and put it into one table and one picture.
+
+comparison.json   the table with every figure of every run        comparison.csv   a line a variant
+comparison.png    validation loss against steps and time       settings.json    what was asked for
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tercet.checkpoint.metrics import read_metrics, training_time
+from tercet.checkpoint.run_record import read_record
+from tercet.config import Plain, UserError, merge, nest
+from tercet.evaluate.held_out import score_held_out
+from tercet.evaluate.leaderboard import Leaderboard, LeaderboardRow, RunResult, leaderboard
+from tercet.evaluate.leaderboard_table import leaderboard_csv, leaderboard_dict, leaderboard_table
+from tercet.evaluate.tasks.evaluation import HeldOutScores
+from tercet.notebook import rich_html
+from tercet.storage import write_atomically
+from tercet.training.sweep.grid import VariedKey, check_seeds
+from tercet.training.sweep.sweep import (
+    Sweep,
+    SweepRun,
+    check_sweep,
+    default_comparison_folder,
+    plan_sweep,
+    train_sweep,
+)
+
+if TYPE_CHECKING:
+    import torch
+    from matplotlib.figure import Figure
+    from rich.console import Group
+
+PICTURE = "comparison.png"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ComparedRuns:
+    """Variants side by side.
+
+    Attributes:
+        leaderboard: the rows, by what they are ranked, and what should be known of them.
+        folder: where runs, table and picture are.
+    """
+
+    leaderboard: Leaderboard
+    folder: Path
+
+    def __repr__(self) -> str:
+        return f"ComparedRuns({self.leaderboard!r} in {self.folder})"
+
+    def _repr_html_(self) -> str:
+        return rich_html(self.table())
+
+    @property
+    def rows(self) -> tuple[LeaderboardRow, ...]:
+        """The best first."""
+        return self.leaderboard.rows
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.leaderboard.notes
+
+    def table(self) -> "Group":
+        """For people: print it with `rich.print`."""
+        return leaderboard_table(self.leaderboard)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `comparison.json` holds."""
+        return {**leaderboard_dict(self.leaderboard), "picture": str(self.folder / PICTURE)}
+
+    def plot(self) -> "Figure":
+        """Validation loss against steps and time, a line a variant.
+
+        Raises:
+            NothingToDraw: where no run noted a loss.
+        """
+        from tercet.plots.variants import VariantCurves, plot_variants
+
+        curves = [
+            VariantCurves(
+                name=row.name,
+                settings=row.settings,
+                panel=_panel(row) or _panel(self.rows[0]),  # where all diverged, with the best
+                runs=tuple(read_metrics(path) for run in row.runs if (path := _metrics(Path(run.folder))).exists()),
+            )
+            for row in self.rows
+        ]
+        return plot_variants(curves, title=self.folder.resolve().name)
+
+    def save(self) -> None:
+        """Write table and picture into the folder.
+
+        Raises:
+            UserError: where it cannot be made or written to.
+        """
+        from tercet.plots import NothingToDraw, save
+
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot make the folder {self.folder}: {error.strerror}; give another --out") from None
+        comparison = self.to_dict()
+        try:
+            save(self.plot(), self.folder / PICTURE)
+        except NothingToDraw:  # models that were trained elsewhere
+            comparison["picture"] = None
+        text = json.dumps(comparison, indent=2, ensure_ascii=False) + "\n"
+        write_atomically(self.folder / "comparison.json", text.encode())
+        write_atomically(self.folder / "comparison.csv", leaderboard_csv(self.leaderboard).encode())
+
+
+def compare_runs(
+    names: Sequence[str],
+    *,
+    varied: Sequence[VariedKey] = (),
+    seeds: Sequence[int] | None = None,
+    changes: Mapping[str, Any] | None = None,
+    out: Path,
+    device: "str | torch.device" = "cpu",
+    quiet: bool = False,
+) -> ComparedRuns:
+    """Train and compare; the same call again goes on where the last one stopped.
+
+    Args:
+        names: recipes, and folders of finished runs, which are taken as they are.
+        varied: of the recipes: all combinations of the values.
+        seeds: each variant is trained with each; by default one, the first recipe's.
+        changes: to all recipes, as nested mappings.
+        device: to score on.
+
+    Raises:
+        UserError: where something does not fit, all of which is looked at before anything is trained.
+        Interrupted: after a signal, when everything is saved.
+    """
+    return compare_sweep(
+        plan_sweep(names, varied=varied, seeds=seeds, changes=changes, out=out), device=device, quiet=quiet
+    )
+
+
+def compare_sweep(sweep: Sweep, *, device: "str | torch.device" = "cpu", quiet: bool = False) -> ComparedRuns:
+    """`compare_runs`, of what is planned already."""
+    check_sweep(sweep, quiet=quiet)
+    done = list(train_sweep(sweep, quiet=quiet))
+    whole = [run.folder for run, diverged in done if diverged is None]
+    scores = dict(zip(whole, score_held_out(whole, device=device), strict=True))
+    results = [_result(run, scores.get(run.folder)) for run, _ in done]
+    compared = ComparedRuns(leaderboard=leaderboard(results), folder=sweep.out)
+    compared.save()
+    return compared
+
+
+def compare(
+    names: str | Path | Sequence[str | Path],
+    *,
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    seeds: int | Sequence[int] | None = None,
+    data: str | Path | None = None,
+    set: Mapping[str, Any] | None = None,  # the name of the command line's flag
+    out: str | Path | None = None,
+    device: "str | torch.device" = "cpu",
+    quiet: bool = False,
+) -> ComparedRuns:
+    """Train variants on the same data with the same seeds, and compare them, as `tercet compare` does.
+
+    Args:
+        names: packaged recipes, paths of YAML files, and folders of finished runs, which are taken as they are.
+        vary: of the recipes, such as {"model.stack.placement": ["pre", "post"]}; all combinations are trained.
+        seeds: a list, or how many, from 1 on; by default the first recipe's one.
+        data: a file, folder or named dataset in place of the recipes'.
+        set: changes to all recipes, such as {"training.max_steps": 500}.
+        out: where runs, table and picture go, `compared/` and the names by default; runs that are there already are
+            resumed, or taken as they are where they have ended.
+        device: to score on.
+
+    Raises:
+        UserError: where something does not fit, all of which is looked at before anything is trained.
+    """
+    several = [str(name) for name in ([names] if isinstance(names, str | Path) else names)]
+    changes: Plain = {} if data is None else nest("data.source", str(data))
+    for path, value in (set or {}).items():
+        changes = merge(changes, nest(path, value))
+    return compare_runs(
+        several,
+        varied=[VariedKey.of(key, values) for key, values in (vary or {}).items()],
+        seeds=None if seeds is None else check_seeds(seeds),
+        changes=changes,
+        out=default_comparison_folder(several) if out is None else Path(out),
+        device=device,
+        quiet=quiet,
+    )
+
+
+def _result(run: SweepRun, scores: HeldOutScores | None) -> RunResult:
+    metrics, record = _metrics(run.folder), read_record(_run_folder(run.folder))
+    time = training_time(read_metrics(metrics)) if metrics.exists() else None
+    return RunResult(
+        name=run.variant,
+        settings=run.settings,
+        seed=run.seed,
+        folder=str(run.folder),
+        scores=scores,
+        seconds=time and time.seconds,
+        tokens_per_second=time and time.tokens_per_second,
+        steps=time and time.steps,
+        tokens=time and time.tokens,
+        precision=None if record is None else record.precision,
+    )
+
+
+def _run_folder(folder: Path) -> Path:
+    """Of a run's best or last model, the run."""
+    return folder.parent if folder.name in ("best", "last") else folder
+
+
+def _metrics(folder: Path) -> Path:
+    return _run_folder(folder) / "metrics.csv"
+
+
+def _panel(row: LeaderboardRow) -> str:
+    """What a row's losses are of: only those with the same words share an axis."""
+    scores = next((run.scores for run in row.runs if run.scores), None)
+    return "" if scores is None else f"{scores.kind}|{scores.text}|{scores.tokenizer}"

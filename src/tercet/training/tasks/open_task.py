@@ -1,0 +1,46 @@
+"""From a recipe to its task: the one place that knows which class each kind of recipe has."""
+
+from tercet.checkpoint import Trained
+from tercet.training.recipe.recipe import (
+    ChatRecipe,
+    LabelsRecipe,
+    LanguageRecipe,
+    MaskedRecipe,
+    Recipe,
+    TranslationRecipe,
+)
+from tercet.training.tasks.task import Task
+
+
+def task_of(recipe: Recipe, *, pretrained: Trained | None = None, progress: bool) -> Task:
+    """Read and tokenise the data, and look for whatever the user can have got wrong.
+
+    Args:
+        pretrained: whose tokenizer the data is read with, where training goes on from another model.
+
+    Raises:
+        UserError: where data and settings do not fit.
+    """
+    match recipe:
+        case LanguageRecipe():
+            from tercet.training.tasks.language import LanguageTask
+
+            return LanguageTask(recipe, pretrained=pretrained, progress=progress)
+        case MaskedRecipe():
+            from tercet.training.tasks.masked import MaskedTask
+
+            return MaskedTask(recipe, pretrained=pretrained, progress=progress)
+        case TranslationRecipe():
+            from tercet.training.tasks.translation import TranslationTask
+
+            return TranslationTask(recipe, pretrained=pretrained, progress=progress)
+        case LabelsRecipe():
+            from tercet.training.tasks.labels import LabelsTask
+
+            return LabelsTask(recipe, pretrained=pretrained, progress=progress)
+        case ChatRecipe():
+            from tercet.training.tasks.chat import ChatTask
+
+            return ChatTask(recipe, pretrained=pretrained, progress=progress)
+        case _:
+            raise TypeError(f"no task for a {type(recipe).__name__}")

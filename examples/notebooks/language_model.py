@@ -9,12 +9,12 @@ import tercet
 run = tercet.train(
     "demo",
     out="runs/notebook-language",
-    set={"training.max_steps": 60, "training.validate_every": 20, "training.save_every": 60},
+    changes={"training.max_steps": 60, "training.validate_every": 20, "training.save_every": 60},
 )
 run
 
 # %% [markdown]
-# What it writes. So short a training gives little more than the look of words; `more=500` makes the same run longer.
+# What it writes. So short a training gives little more than the look of words; `tercet.More(500)` makes it longer.
 
 # %%
 run.completions("The ", temperature=0.8, max_new_tokens=40)[0][0]

@@ -12,7 +12,7 @@ from tercet.plots import plot_attention
 run = tercet.train(
     "demo",
     out="runs/notebook-inside",
-    set={"training.max_steps": 40, "training.validate_every": 20, "training.save_every": 40},
+    changes={"training.max_steps": 40, "training.validate_every": 20, "training.save_every": 40},
 )
 run.model.spec
 

@@ -29,7 +29,7 @@ run = tercet.train(
     "bert-shakespeare",
     data="meals.txt",
     out="runs/notebook-masked",
-    set={
+    changes={
         "data.documents": "line",
         "data.tokenizer": {"kind": "words", "bos": True, "pad": True, "mask": True},
         "model.stack": {"d_model": 32, "n_layers": 2, "n_heads": 2, "d_ff": 64},

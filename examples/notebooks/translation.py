@@ -35,7 +35,7 @@ run = tercet.train(
     "numbers",
     source="pairs.tsv",
     out="runs/notebook-translation",
-    set={
+    changes={
         "data.tokenizer": {"kind": "words", "bos": True, "pad": True, "prefix_space": True},
         "data.validation": {"kind": "drawn", "count": 20},
         "model.encoder": side,

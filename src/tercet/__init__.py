@@ -1,6 +1,6 @@
 """Transformers from scratch on your own text: train a model, load one, and use it.
 
-    run = tercet.train("demo", data="my_texts/", out="runs/mine", set={"training.max_steps": 500})
+    run = tercet.train("demo", data="my_texts/", out="runs/mine", changes={"training.max_steps": 500})
     print(run.generate("Once upon a time", temperature=0.8))
 
     run = tercet.train("numbers", out="runs/numbers")
@@ -41,6 +41,11 @@ if TYPE_CHECKING:
     from tercet.reports import report as report
     from tercet.run import Run as Run
     from tercet.serve.engine import Engine as Engine
+    from tercet.training.run_folder.choices import FromWeights as FromWeights
+    from tercet.training.run_folder.choices import More as More
+    from tercet.training.run_folder.choices import Restart as Restart
+    from tercet.training.run_folder.choices import Resume as Resume
+    from tercet.training.run_folder.choices import Until as Until
     from tercet.training.sweep.compare_runs import compare as compare
 else:
     export_lazily(__name__)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tercet.checkpoint import load_model
 from tercet.config import Plain, UserError, merge, nest
@@ -12,6 +12,7 @@ from tercet.run import Run as Run
 
 if TYPE_CHECKING:
     from tercet.training.planning import RunPlan
+    from tercet.training.run_folder.choices import Start
 
 
 def train(
@@ -24,12 +25,8 @@ def train(
     validation_target: str | Path | None = None,
     pretrained: str | Path | None = None,
     out: str | Path | None = None,
-    set: Mapping[str, Any] | None = None,  # the name of the command line's flag
-    more: int | None = None,
-    until: int | None = None,
-    restart: bool = False,
-    from_weights: bool = False,
-    exact: bool = False,
+    changes: Mapping[str, Any] | None = None,
+    start: "Start | None" = None,
     page: bool = False,
     report: bool = False,
     quiet: bool = False,
@@ -45,12 +42,10 @@ def train(
         validation_source, validation_target: pairs to validate on, in files of their own.
         pretrained: the folder of a model to go on from: its sizes, tokenizer and weights.
         out: the run's folder, runs/<recipe> by default; a run that is there already is resumed.
-        set: changes such as {"training.max_steps": 500}.
-        more: steps for which a run that is there goes on beyond its end.
-        until: steps that it is to have in all.
-        restart: delete the run that is there, and begin anew.
-        from_weights: go on from the last model's weights, where every checkpoint of the run is lost.
-        exact: go on only where the end is an unbroken run's to the last bit.
+        changes: Keys of the recipe with other values, such as {"training.max_steps": 500}.
+        start: `tercet.Resume(length, exact)` by default, which begins a run or goes on where it stopped, with
+            `tercet.More(steps)` or `tercet.Until(steps)` as another length; `tercet.Restart()`, which deletes the run
+            that is there; or `tercet.FromWeights(length)`, if every checkpoint of the run is lost.
         page: show it on a page meanwhile, whose address is printed on stderr; see `watch`.
         report: write its report, report.html in its folder, when it ends.
 
@@ -58,27 +53,20 @@ def train(
         UserError: where recipe, data or settings do not fit, or another process trains there.
     """
     from tercet.dashboard import page_beside
-    from tercet.training import train as run_recipe
-    from tercet.training.distributed.devices import rank
-    from tercet.training.distributed.launch import as_launched
-    from tercet.training.request import choose_folder, find_run, recipe_with
+    from tercet.training.request import RunRequest, resolve
+    from tercet.training.run.open import is_first
+    from tercet.training.run.train import train_resolved
 
-    changes, recipe = _nest_changes(set), str(recipe)
     paths = _as_text(
         data=data, source=source, target=target, validation_source=validation_source,
         validation_target=validation_target, pretrained=pretrained,
     )  # fmt: skip
-    folder = choose_folder(recipe, None if out is None else Path(out))
-    own = find_run(recipe) is not None
-    notes = list[str]()
-    made = recipe_with(recipe, changes, out=folder, quiet=quiet, notes=notes, **paths)
-    with page_beside(folder) if page else nullcontext():
-        trained = run_recipe(
-            made, folder, own=own, more=more, until=until, quiet=quiet, restart=restart, from_weights=from_weights,
-            exact=exact, notes=notes,
-        )  # fmt: skip
+    folder = None if out is None else Path(out)
+    resolved = resolve(RunRequest(recipe=str(recipe), changes=_nest(changes), out=folder, quiet=quiet, **paths))
+    with page_beside(resolved.folder) if page else nullcontext():
+        trained = train_resolved(resolved, start, quiet=quiet)
     run = load(trained)
-    if report and not rank(as_launched(made).training):
+    if report and is_first(resolved.recipe):
         run.report()
     return run
 
@@ -97,12 +85,12 @@ def plan(
     validation_source: str | Path | None = None,
     validation_target: str | Path | None = None,
     pretrained: str | Path | None = None,
-    set: Mapping[str, Any] | None = None,
+    changes: Mapping[str, Any] | None = None,
 ) -> "RunPlan":
     """What a run will need, before anything is trained, as `tercet plan` says it.
 
     Args:
-        recipe, data, source, target, validation_source, validation_target, pretrained, set: as in `train`.
+        recipe, data, source, target, validation_source, validation_target, pretrained, changes: as in `train`.
         gpus: what it is to run on, such as "8xH100", "2x8xH100" for two nodes, or "4x48GiB@150TFLOPS".
         mfu: assume that so large a share of a GPU's peak is reached.
         measured: take the speed of the run in this folder.
@@ -113,36 +101,32 @@ def plan(
         UserError: where there is no such recipe or GPU, or they do not fit together.
     """
     from tercet.training.planning.plan_recipe import plan_recipe
+    from tercet.training.request import RunRequest
 
     paths = _as_text(
         data=data, source=source, target=target, validation_source=validation_source,
         validation_target=validation_target, pretrained=pretrained,
     )  # fmt: skip
     return plan_recipe(
-        str(recipe), _nest_changes(set), gpus=gpus, mfu=mfu, measured=None if measured is None else str(measured),
-        here=here, price=price, files=paths,
+        RunRequest(recipe=str(recipe), changes=_nest(changes), **paths), gpus=gpus, mfu=mfu,
+        measured=None if measured is None else str(measured), here=here, price=price,
     )  # fmt: skip
 
 
-def _as_text(**files: str | Path | None) -> dict[str, str]:
+def _as_text(**files: str | Path | None) -> dict[str, Any]:
     return {name: str(path) for name, path in files.items() if path is not None}
 
 
-def _nest_changes(given: Mapping[str, Any] | None) -> Plain:
-    """`{"training.max_steps": 500}` as a recipe has it."""
-    changes: Plain = {}
-    for path, value in _check_changes(given).items():
-        changes = merge(changes, nest(path, value))
-    return changes
-
-
-def _check_changes(changes: object) -> Mapping[str, Any]:
-    """Whoever writes Python may give anything."""
+def _nest(changes: object) -> Plain:
+    """Return `{"training.max_steps": 500}` as a recipe has it. Callers from Python may give anything."""
     if changes is None:
         return {}
     if not isinstance(changes, Mapping) or not all(isinstance(key, str) for key in changes):
-        raise UserError(f'set={show(changes)} must be a mapping such as {{"training.max_steps": 500}}')
-    return changes
+        raise UserError(f'changes={show(changes)} must be a mapping such as {{"training.max_steps": 500}}')
+    nested: Plain = {}
+    for path, value in cast("Mapping[str, Any]", changes).items():
+        nested = merge(nested, nest(path, value))
+    return nested
 
 
 def load(path: str | Path) -> Run:

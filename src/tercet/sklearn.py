@@ -23,6 +23,7 @@ from tercet.data.batching import BATCH_TOKENS
 from tercet.messages import show
 from tercet.nn.specs import Pooling
 from tercet.run import Run
+from tercet.training.run_folder.choices import Restart
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -119,8 +120,8 @@ class TercetClassifier(ClassifierMixin, _TextEstimator):
             if self.random_state is not None:
                 changes["training.seed"] = self.random_state
             self.run_ = train(
-                self.recipe, data=files["train"], pretrained=self.pretrained, set=changes, quiet=self.quiet,
-                out=Path(folder, "run") if self.out is None else self.out, restart=self.out is not None,
+                self.recipe, data=files["train"], pretrained=self.pretrained, changes=changes, quiet=self.quiet,
+                out=Path(folder, "run") if self.out is None else self.out, start=Restart(),
             )  # fmt: skip
             self.history_ = self.run_.history
         return self

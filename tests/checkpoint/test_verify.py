@@ -19,7 +19,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text = folder / "text.txt"
     text.write_text("3 times 4 is 12.\n" * 40)
     settings = {"training.max_steps": 4, "training.save_every": 2, "training.validate_every": 2}
-    return tercet.train("demo", data=text, set=settings, out=folder / "run", quiet=True).folder.parent
+    return tercet.train("demo", data=text, changes=settings, out=folder / "run", quiet=True).folder.parent
 
 
 @pytest.mark.slow

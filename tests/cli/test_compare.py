@@ -112,7 +112,7 @@ def test_python_says_the_same(whole: Path, text: Path) -> None:
             "model.stack.placement": ["pre", "post"],
             "model.stack.position": ["learned", {"kind": "rotary", "base": 50}],
         },
-        seeds=[1, 2], data=text, set=plain | {"data.tokenizer": {"kind": "characters"}}, out=whole, quiet=True,
+        seeds=[1, 2], data=text, changes=plain | {"data.tokenizer": {"kind": "characters"}}, out=whole, quiet=True,
     )  # fmt: skip
     assert compared.to_dict() == read(whole)
     assert [row.name for row in compared.rows] == [row["name"] for row in read(whole)["rows"]]

@@ -274,7 +274,7 @@ def test_training_from_python_is_the_same_run(run: Path) -> None:
     changes = dict(change.split("=", 1) for change in TINY)
     changes["data.tokenizer"] = "characters"
     settings = {path: int(value) if value.isdigit() else value for path, value in changes.items()}
-    again = tercet.train("demo", data=run.parent / "text.txt", out=run.parent / "again", set=settings, quiet=True)
+    again = tercet.train("demo", data=run.parent / "text.txt", out=run.parent / "again", changes=settings, quiet=True)
     one, other = (folder / "last" / "model.safetensors" for folder in (run, run.parent / "again"))
     assert one.read_bytes() == other.read_bytes()
     assert again.card.step > 0

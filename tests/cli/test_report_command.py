@@ -19,7 +19,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "training.compile": "never", "task.batch_size": 8, "task.sample_tokens": 6, "task.sample_prompt": None,
         "data.tokenizer": {"kind": "characters"},
     }  # fmt: skip
-    tercet.train("demo", data=folder / "text.txt", out=folder / "mine", set=settings, quiet=True)
+    tercet.train("demo", data=folder / "text.txt", out=folder / "mine", changes=settings, quiet=True)
     return folder / "mine"
 
 

@@ -470,7 +470,7 @@ def test_training_from_python_takes_pairs(run: Path) -> None:
     settings["training.max_steps"] = 3
     files = {side: run.parent / f"train.{language}" for side, language in (("source", "de"), ("target", "en"))}
     held_out = {f"validation_{side}": path for side, path in files.items()}
-    trained = tercet.train("numbers", **files, **held_out, out=run.parent / "api", set=settings, quiet=True)
+    trained = tercet.train("numbers", **files, **held_out, out=run.parent / "api", changes=settings, quiet=True)
     assert trained.card.recipe["data"]["validation"]["kind"] == "held_out"
     assert trained.card.step == 3
 

@@ -249,7 +249,7 @@ def test_a_run_of_a_moment_ago(browser: Any, tmp_path: Path) -> None:
         "data.source": str(text), "model.max_len": 16, "model.stack.d_model": 24, "model.stack.n_layers": 2,
         "model.stack.n_heads": 3, "training.max_steps": 20, "training.accelerator": "cpu",
     }  # fmt: skip
-    run = tercet.train("demo", out=tmp_path / "run", set=settings)
+    run = tercet.train("demo", out=tmp_path / "run", changes=settings)
     del run
     page = tmp_path / "page.html"
     assert main(["explore", str(tmp_path / "run"), "--export", str(page)]) == 0

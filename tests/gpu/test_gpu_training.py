@@ -14,6 +14,7 @@ from tiny_runs import CHECKPOINT, NO_SAMPLES, TINY, UNDROPPED, assert_same_run, 
 from tercet.checkpoint import load_model
 from tercet.settings_yaml import write_yaml
 from tercet.training import Recipe, train
+from tercet.training.run_folder.choices import Resume, Until
 
 FAMILIES = ("text", "pairs", "masked")
 PROGRAM = Path(__file__).parents[1] / "training" / "train_one.py"
@@ -64,8 +65,8 @@ def test_run_moves_to_the_cpu_and_back(family: str, tmp_path: Path, device: torc
     expected = figures(train(recipe("cpu", 12), tmp_path / "cpu", quiet=True))
     out = tmp_path / "moved"
     train(recipe(accelerator, 4), out, quiet=True)
-    train(recipe("cpu", 4), out, until=8, quiet=True)
-    train(recipe(accelerator, 4), out, until=12, quiet=True)
+    train(recipe("cpu", 4), out, Resume(Until(8)), quiet=True)
+    train(recipe(accelerator, 4), out, Resume(Until(12)), quiet=True)
     for name in ("train/loss", "val/loss"):
         found = dict(figures(out)[name])
         assert {step: found[step] for step, _ in expected[name]} == pytest.approx(dict(expected[name]), rel=2e-3)

@@ -22,7 +22,7 @@ from tercet.models import DecoderOnlySpec, EncoderOnlySpec
 from tercet.settings_yaml import parse_assignment, parse_yaml, read_yaml, write_yaml
 from tercet.training.recipe.files import recipe_text, recipes_from_scratch
 from tercet.training.recipe.recipe import Recipe, load_recipe, parse_recipe
-from tercet.training.request import recipe_with
+from tercet.training.request import RunRequest, resolve
 from tercet.training.sweep.grid import VariedKey
 
 SCALE = int(os.environ.get("TERCET_HOSTILE", "1"))
@@ -445,7 +445,7 @@ def test_any_set_is_a_change_or_refused(key: str, value: str) -> None:
     refusal(work)
     refusal(lambda: VariedKey.read(f"{key}={value}"))
     if key:
-        refusal(lambda: recipe_with("demo", {key: value}, out=Path("none")))
+        refusal(lambda: resolve(RunRequest(recipe="demo", changes={key: value}, out=Path("none"))))
 
 
 @pytest.mark.slow

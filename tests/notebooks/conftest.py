@@ -28,4 +28,6 @@ def tiny_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_run(tmp_path_factory: pytest.TempPathFactory, tiny_text: Path) -> tercet.Run:
-    return tercet.train("demo", data=tiny_text, out=tmp_path_factory.mktemp("runs") / "<script>", set=TINY, quiet=True)
+    return tercet.train(
+        "demo", data=tiny_text, out=tmp_path_factory.mktemp("runs") / "<script>", changes=TINY, quiet=True
+    )

@@ -42,7 +42,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
 def test_a_notebook_shows_how_far_it_is_the_losses_and_the_last_sample(
     shown: Shown, tiny_text: Path, tiny_settings: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tercet.train("demo", data=tiny_text, out=tmp_path / "run", set=tiny_settings)
+    tercet.train("demo", data=tiny_text, out=tmp_path / "run", changes=tiny_settings)
     first, last = shown.pages[0], shown.pages[-1]
     assert "step 0/6" in first
     assert "<svg" not in first
@@ -59,7 +59,7 @@ def test_a_notebook_shows_how_far_it_is_the_losses_and_the_last_sample(
 def test_a_quiet_run_shows_nothing(
     shown: Shown, tiny_text: Path, tiny_settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    tercet.train("demo", data=tiny_text, out=tmp_path / "run", set=tiny_settings, quiet=True)
+    tercet.train("demo", data=tiny_text, out=tmp_path / "run", changes=tiny_settings, quiet=True)
     assert shown.pages == []
 
 
@@ -74,7 +74,7 @@ def test_a_run_outside_of_a_kernel_is_watched_in_lines(
     monkeypatch.setitem(sys.modules, "IPython", package)
     assert not in_notebook()
     monkeypatch.delitem(sys.modules, "IPython")
-    tercet.train("demo", data=tiny_text, out=tmp_path / "run", set=tiny_settings)
+    tercet.train("demo", data=tiny_text, out=tmp_path / "run", changes=tiny_settings)
     assert "step 6/6  loss " in capsys.readouterr().err
     assert "IPython" not in sys.modules
 
@@ -83,7 +83,9 @@ def test_a_run_outside_of_a_kernel_is_watched_in_lines(
 def test_a_real_kernel_shows_a_run(tiny_text: Path, tiny_settings: dict[str, Any], tmp_path: Path) -> None:
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
-    training = f"tercet.train('demo', data={str(tiny_text)!r}, out={str(tmp_path / 'run')!r}, set={tiny_settings!r})"
+    training = (
+        f"tercet.train('demo', data={str(tiny_text)!r}, out={str(tmp_path / 'run')!r}, changes={tiny_settings!r})"
+    )
     cells = [nbformat.v4.new_code_cell(f"import tercet\nrun = {training}\nrun")]
     notebook = nbformat.v4.new_notebook(cells=cells)
     nbclient.NotebookClient(notebook, timeout=200, kernel_name="python3").execute()

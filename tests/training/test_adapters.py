@@ -27,6 +27,7 @@ from tercet.checkpoint import convert, load_model, verify
 from tercet.checkpoint.adapter import read_adapter
 from tercet.config import UserError, merge, to_plain
 from tercet.training import Recipe, parse_recipe, train
+from tercet.training.run_folder.choices import FromWeights
 
 Finished = Callable[[str], Path]
 LORA: dict[str, Any] = {"kind": "lora", "rank": 3, "alpha": 5, "targets": ["all"], "dropout": 0.1}
@@ -126,7 +127,7 @@ def test_where_every_checkpoint_is_lost_it_goes_on_from_the_weights(
     assert exit_code(child(work)) == -signal.SIGKILL
     before = read_adapter(out / "last")
     shutil.rmtree(out / "checkpoints")
-    train(recipe, out, quiet=True, from_weights=True)
+    train(recipe, out, FromWeights(), quiet=True)
     assert "only the weights" in capsys.readouterr().err
     after = read_adapter(out / "last")
     assert before.layers.keys() == after.layers.keys()

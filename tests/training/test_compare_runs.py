@@ -19,7 +19,7 @@ from tercet.evaluate import evaluation_of
 from tercet.evaluate.held_out import text_pieces
 from tercet.settings_yaml import write_yaml
 from tercet.training import Interrupted, train
-from tercet.training import run as run_module
+from tercet.training.run.fit import RunDiverged
 from tercet.training.sweep import compare_runs as comparing
 from tercet.training.sweep import sweep as sweeping
 from tercet.training.sweep.compare_runs import ComparedRuns, compare_runs
@@ -169,7 +169,7 @@ def test_a_variant_that_diverges_is_told_and_the_others_go_on(
 
     def diverge(recipe: Any, *args: Any, **settings: Any) -> Path:
         if recipe.model.stack.placement == "pre":
-            raise run_module.RunDiverged("the loss is not a number at step 3")
+            raise RunDiverged("the loss is not a number at step 3")
         return real(recipe, *args, **settings)
 
     monkeypatch.setattr(sweeping, "train", diverge)

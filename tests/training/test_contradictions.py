@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_runs import NO_SAMPLES, TINY, tiny_pairs_recipe, tiny_recipe
+from tiny_runs import NO_SAMPLES, TINY, tiny_pairs_recipe
 
 from tercet.config import UserError
 from tercet.training import parse_recipe, train
@@ -58,23 +58,6 @@ def test_by_the_recipe(tmp_path: Path, training: dict[str, Any], words: str) -> 
 def test_a_task_and_a_model_of_another(tmp_path: Path, family: str, kind: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
         TINY[family](tmp_path, {"task": {"kind": kind}})
-
-
-@pytest.mark.parametrize(
-    ("old", "words"),
-    [
-        ({"training": {"batch_size": 8}}, r"tiny language: training\.batch_size is task\.batch_size now: see docs"),
-        ({"data": {"kind": "text"}}, r"data\.kind is task\.kind now"),
-        ({"training": {"best_by": "bleu", "masking": {}}}, r"training\.masking is .*; training\.best_by is task\.best"),
-        ({"training": {"sample_tokens": 0}}, r"task\.sample_tokens \(of translations sample_sentences, of labels"),
-    ],
-)
-def test_keys_of_the_version_before_are_refused_with_their_names_of_today(
-    tmp_path: Path, old: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(UserError, match=words) as refusal:
-        tiny_recipe(tmp_path, old)
-    assert "\n" not in str(refusal.value)
 
 
 def test_a_recipe_needs_a_task() -> None:

@@ -19,6 +19,7 @@ from tercet.training.planning.micro_batch import auto_micro_batch, device_share
 from tercet.training.planning.run_plan import plan_run
 from tercet.training.planning.step_memory import StepMemory, measure_step
 from tercet.training.planning.this_machine import free_memory, free_of_linux, machine_memory
+from tercet.training.run_folder.choices import More, Resume
 from tercet.training.tasks.open_task import task_of
 
 FREE = "tercet.training.planning.find_micro_batch.free_memory"
@@ -47,7 +48,7 @@ def test_it_is_settled_once(
     out = train(recipe, tmp_path / "run")
     assert f"2 micro-batches of {half} " in capsys.readouterr().err
     monkeypatch.setattr(FREE, lambda *_: 1)
-    train(recipe, out, more=1, quiet=True)
+    train(recipe, out, Resume(More(1)), quiet=True)
     record = read_record(out)
     assert record is not None
     assert (record.saved, record.micro_batches) == (4, ((0, half),))

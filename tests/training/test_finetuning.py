@@ -16,7 +16,7 @@ from tercet.models import EncoderOnly
 from tercet.nn.specs import Learned
 from tercet.training import recipe_names, train
 from tercet.training.recipe.files import recipes_from_scratch
-from tercet.training.request import recipe_with
+from tercet.training.request import RunRequest, resolve
 
 Finished = Callable[[str], Path]
 FAMILY = {"lm": "text", "chat": "chat", "mlm": "masked", "classify": "masked", "translate": "pairs"}
@@ -33,7 +33,7 @@ def finetune(kind: str, pretrained: Path, out: Path, changes: dict[str, Any] | N
     del data["tokenizer"]
     data.pop("source_tokenizer", None)
     few = {**FEW, "data": data, "task": TASKS.get(kind, ROWS), **(changes or {})}
-    recipe = recipe_with(f"finetune-{kind}", few, out=out, pretrained=str(pretrained))
+    recipe = resolve(RunRequest(recipe=f"finetune-{kind}", changes=few, out=out, pretrained=str(pretrained))).recipe
     return train(recipe, out, quiet=True)
 
 
@@ -77,7 +77,7 @@ BERT: dict[str, Any] = {"model": {"preset": "bert-tiny"}, "training": {"max_step
 def test_another_recipes_sizes_do_not_get_in_the_way(
     finished: Finished, tmp_path: Path, name: str, family: str
 ) -> None:
-    recipe = recipe_with(name, {}, out=tmp_path / "run", pretrained=str(finished(family)))
+    recipe = resolve(RunRequest(recipe=name, out=tmp_path / "run", pretrained=str(finished(family)))).recipe
     old = load_model(finished(family)).model.spec
     sizes = {key: value for key, value in to_plain(recipe.model).items() if key not in ("stack", "encoder", "decoder")}
     assert sizes.items() <= to_plain(old).items()
@@ -89,7 +89,9 @@ def test_dropout_and_the_length_of_rows_are_the_recipes(finished: Finished, tmp_
         "model: {preset: gpt2, max_len: 5, stack: {d_model: 999, dropout: {residual: 0.4}}}\n"
     )
     old = load_model(finished("text")).model.spec
-    recipe = recipe_with(str(tmp_path / "own.yaml"), {}, out=tmp_path / "run", pretrained=str(finished("text")))
+    recipe = resolve(
+        RunRequest(recipe=str(tmp_path / "own.yaml"), out=tmp_path / "run", pretrained=str(finished("text")))
+    ).recipe
     assert recipe.model.max_len == 5
     assert recipe.model.stack.position == Learned(size=8)  # the table stays as long as it is
     assert recipe.model.stack.dropout.residual == 0.4
@@ -123,15 +125,16 @@ def test_what_is_asked_for_and_contradicts_is_refused(
             "task": {"sample_tokens": 0},
         },
     )
+    request = RunRequest(recipe="demo", changes=merge(data, changes), out=out, pretrained=str(finished("text")))
     with pytest.raises(UserError, match=words):
-        train(recipe_with("demo", merge(data, changes), out=out, pretrained=str(finished("text"))), out, quiet=True)
+        train(resolve(request).recipe, out, quiet=True)
     assert not (tmp_path / "run").exists()
 
 
 def test_without_a_model_it_says_what_to_give(tmp_path: Path) -> None:
     words = "recipe finetune-lm goes on from a model that exists: give --pretrained FOLDER"
     with pytest.raises(UserError, match=words):
-        recipe_with("finetune-lm", {}, out=tmp_path / "run")
+        resolve(RunRequest(recipe="finetune-lm", out=tmp_path / "run"))
     with pytest.raises(UserError, match=words):
         tercet.train("finetune-lm", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()

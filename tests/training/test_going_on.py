@@ -33,6 +33,9 @@ from tercet.cli.train import summary
 from tercet.config import UserError
 from tercet.training import Recipe, read_recipe, train
 from tercet.training.optim.schedules import rate_factor
+from tercet.training.request import ResolvedRecipe
+from tercet.training.run.train import train_resolved
+from tercet.training.run_folder.choices import More, Resume, Until
 
 Finished = Callable[[str], Path]
 CONSTANT: dict[str, Any] = {"schedule": "constant"}
@@ -62,7 +65,7 @@ def test_a_run_that_is_made_longer_is_one_that_was_planned_so(
 ) -> None:
     out = train(tiny_recipe(tmp_path, **CONSTANT), tmp_path / "run", quiet=True)
     begun = (out / "recipe.yaml").read_bytes()
-    train(tiny_recipe(tmp_path, **CONSTANT), out, more=4, exact=True)
+    train(tiny_recipe(tmp_path, **CONSTANT), out, Resume(More(4), exact=True))
     assert_same_run(train(tiny_recipe(tmp_path, max_steps=16, **CONSTANT), tmp_path / "planned", quiet=True), out)
     said = capsys.readouterr().err
     assert "changed: training.max_steps 12 -> 16\ngoes on at step 13 of 16\n" in said
@@ -80,7 +83,7 @@ def test_a_run_that_is_made_longer_is_one_that_was_planned_so(
 @pytest.mark.slow
 def test_so_is_one_whose_rate_does_not_know_the_end(finished: Finished, tmp_path: Path) -> None:
     out = shutil.copytree(finished("pairs"), tmp_path / "run")
-    train(read_recipe(out), out, until=15, exact=True, quiet=True)
+    train(read_recipe(out), out, Resume(Until(15), exact=True), quiet=True)
     recipe = TINY["pairs"](finished("pairs").parent, max_steps=15)
     assert_same_run(train(recipe, tmp_path / "planned", quiet=True), out)
 
@@ -89,7 +92,7 @@ def test_so_is_one_whose_rate_does_not_know_the_end(finished: Finished, tmp_path
 def test_so_is_one_that_had_not_begun_to_cool_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wsd: dict[str, Any] = {"schedule": {"kind": "wsd", "cooldown": 0.25}}
     out = stopped(tiny_recipe(tmp_path, **wsd), tmp_path / "run")
-    train(tiny_recipe(tmp_path, **wsd), out, until=16, exact=True)
+    train(tiny_recipe(tmp_path, **wsd), out, Resume(Until(16), exact=True))
     assert "goes on at step 9 of 16\n" in capsys.readouterr().err
     assert_same_run(train(tiny_recipe(tmp_path, max_steps=16, **wsd), tmp_path / "planned", quiet=True), out)
 
@@ -102,11 +105,11 @@ def test_a_rate_that_has_fallen_rises_and_says_so(
     recipe = read_recipe(out)
     before = files_of(out)
     with pytest.raises(UserError, match=r"cannot get another length exactly: learning rate \(cosine\): .*; leave"):
-        train(recipe, out, more=4, exact=True)
+        train(recipe, out, Resume(More(4), exact=True))
     assert capsys.readouterr().err == ""
     assert files_of(out) == before
 
-    train(recipe, out, more=4)
+    train(recipe, out, Resume(More(4)))
     words = (
         r"learning rate \(cosine\): 0\.001 at step 12, 0\.00(\d+) at step 13, from where on it is that of 16 steps: "
     )
@@ -126,11 +129,11 @@ def test_steps_before_a_change_stay_as_they_were(finished: Finished, tmp_path: P
     expected = shutil.copytree(finished("text"), tmp_path / "expected")
     recipe = read_recipe(expected)
     out = shutil.copytree(expected, tmp_path / "run")
-    train(recipe, expected, more=4, quiet=True)
+    train(recipe, expected, Resume(More(4)), quiet=True)
 
     def work() -> None:
         dies_at_rename(1, after=False, name=CHECKPOINT)()
-        train(recipe, out, more=4, quiet=True)
+        train(recipe, out, Resume(More(4)), quiet=True)
 
     assert exit_code(child(work)) == -signal.SIGKILL
     shutil.rmtree(newest_checkpoint(out))
@@ -148,14 +151,14 @@ def test_killed_while_the_change_is_written(finished: Finished, tmp_path: Path, 
 
     def work() -> None:
         dies_at_rename(number, after=after, name="run.json")()
-        train(recipe, out, more=1, quiet=True)
+        train(recipe, out, Resume(More(1)), quiet=True)
 
     assert exit_code(child(work)) == -signal.SIGKILL
     record = read_record(out)
     assert record is not None
     assert (record.finished, len(record.changes)) == ((True, 0) if (number, after) == (1, False) else (False, 1))
     load_model(out)
-    train(recipe, out, more=1, quiet=True)
+    train(recipe, out, Resume(More(1)), quiet=True)
     assert resume_state(out)["global_step"] == 13
     assert changes(out) == [(12, "training.max_steps", 12, 13)]
 
@@ -165,7 +168,7 @@ def test_epochs_become_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     epochs: dict[str, Any] = {**CONSTANT, "max_steps": None, "sample_tokens": 0}
     out = train(tiny_recipe(tmp_path, max_epochs=1, **epochs), tmp_path / "run", quiet=True)
     first = resume_state(out)["global_step"]
-    train(read_recipe(out), out, own=True, more=1, quiet=True)
+    train_resolved(own(read_recipe(out), out), Resume(More(1)), quiet=True)
     assert resume_state(out)["global_step"] == first + 1
     assert changes(out) == [(first, "training.max_steps", None, first + 1), (first, "training.max_epochs", 1, None)]
     train(tiny_recipe(tmp_path, max_epochs=2, **epochs), out)
@@ -173,12 +176,17 @@ def test_epochs_become_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     planned = train(tiny_recipe(tmp_path, max_epochs=2, **epochs), tmp_path / "planned", quiet=True)
     assert weights(planned) == weights(out)
     with pytest.raises(UserError, match=rf"has taken {2 * first - 1} steps, so that {first} in all leave none"):
-        train(read_with(out, max_epochs=1, max_steps=None), out, own=True, quiet=True)
+        train_resolved(own(read_with(out, max_epochs=1, max_steps=None), out), quiet=True)
 
 
 def read_with(out: Path, **training: Any) -> Recipe:
     recipe = read_recipe(out)
     return replace(recipe, training=replace(recipe.training, **training))
+
+
+def own(recipe: Recipe, out: Path) -> ResolvedRecipe:
+    """The recipe of the run in a folder as it is now."""
+    return ResolvedRecipe(recipe=recipe, folder=out, is_own=True)
 
 
 @pytest.mark.slow
@@ -189,11 +197,11 @@ def test_a_run_out_of_patience_goes_on(tmp_path: Path, capsys: pytest.CaptureFix
     assert f"{why}; --more STEPS or a larger training.patience goes on\n" in capsys.readouterr().err
     train(recipe, out)
     assert f"is already finished: {why}; --more STEPS goes on" in capsys.readouterr().err
-    train(read_with(out, patience=3), out, own=True)
+    train_resolved(own(read_with(out, patience=3), out))
     said = capsys.readouterr().err
     assert "changed: training.patience 2 -> 3\ngoes on at step 7 of 30\n" in said
     assert "it stopped at step 8 of 30, 3 validations without a better one" in said
-    train(recipe, out, more=2, quiet=True)  # it counts anew
+    train(recipe, out, Resume(More(2)), quiet=True)  # it counts anew
     assert resume_state(out)["global_step"] == 14
     assert resume_state(out)["callbacks"]["StepActions"]["Validation"]["best_step"] == 2
     assert load_model(out).card.step == 2
@@ -212,7 +220,7 @@ def test_what_may_change_of_a_stopped_run(tmp_path: Path) -> None:
     assert [step for step, _ in figures(out)["val/loss"]] == [3, 6, 10, 12]
     train(tiny_recipe(tmp_path, **CONSTANT), out, quiet=True)  # the command that began it takes none of that back
     assert len(changes(out)) == len(changed)
-    train(read_with(out, keep=2), out, own=True, quiet=True)
+    train_resolved(own(read_with(out, keep=2), out), quiet=True)
     assert changes(out)[-1] == (12, "training.keep", 4, 2)
     assert json.loads((out / "run.json").read_text())["changes"][-1] == {
         "step": 12, "key": "training.keep", "old": 4, "new": 2,
@@ -252,7 +260,7 @@ def test_all_else_stays(finished: Finished, tmp_path: Path) -> None:
         with pytest.raises(UserError, match=rf"other settings \((task|training)\.{key}.*{only}"):
             train(TINY["text"](finished("text").parent, keep=7, **change), out, quiet=True)
     with pytest.raises(UserError, match="its hours have become steps"):
-        train(read_with(out, max_steps=None, max_hours=1.0), out, own=True, quiet=True)
+        train_resolved(own(read_with(out, max_steps=None, max_hours=1.0), out), quiet=True)
     assert files_of(out) == before
 
 
@@ -269,10 +277,10 @@ def test_killed_at_any_time_on_its_way_to_the_new_end(
     begun = train(recipe, tmp_path / "begun", quiet=True)
     expected, out = (shutil.copytree(begun, tmp_path / name) for name in ("expected", "run"))
     started = time.perf_counter()
-    train(recipe, expected, more=28, quiet=True)
+    train(recipe, expected, Resume(More(28)), quiet=True)
     takes, chance, kills = time.perf_counter() - started, random.Random(case), 0
     while kills < n_kills:
-        pid = child(lambda: train(recipe, out, more=28, quiet=True))
+        pid = child(lambda: train(recipe, out, Resume(More(28)), quiet=True))
         time.sleep(chance.uniform(0.0, 0.5) * takes)
         os.kill(pid, signal.SIGKILL)
         kills += exit_code(pid) != 0
@@ -283,5 +291,5 @@ def test_killed_at_any_time_on_its_way_to_the_new_end(
             shutil.copytree(begun, out)
         assert changes(out) in ([], [(12, "training.max_steps", 12, 40)])
         assert load_model(out / "last").card.step <= 40
-    train(recipe, out, more=28, quiet=True)
+    train(recipe, out, Resume(More(28)), quiet=True)
     assert_same_run(expected, out)

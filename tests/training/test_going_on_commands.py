@@ -16,7 +16,7 @@ from tercet.cli.main import main
 from tercet.config import UserError
 from tercet.storage import lock_folder, read_sealed_json, write_sealed_json
 from tercet.training import read_recipe, train
-from tercet.training.request import choose_folder, find_run
+from tercet.training.request import RunRequest, find_run, resolve
 
 Finished = Callable[[str], Path]
 
@@ -67,8 +67,8 @@ def test_more_until_and_set(run: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert main(["train", str(run), "--until", "14", "--out", str(run)]) == 0
     assert main(["train", str(run), "--until", "14"]) == 0
     assert "is already finished: it has ended at step 14; --more STEPS goes on" in capsys.readouterr().err
-    assert tercet.train(run, more=1, quiet=True).folder == run / "best"
-    tercet.train(run, until=16, set={"training.patience": 9}, quiet=True)
+    assert tercet.train(run, start=tercet.Resume(tercet.More(1)), quiet=True).folder == run / "best"
+    tercet.train(run, start=tercet.Resume(tercet.Until(16)), changes={"training.patience": 9}, quiet=True)
     record = read_record(run)
     assert record is not None
     assert (record.steps, record.total_steps, record.saved, record.finished) == (12, 16, 16, True)
@@ -181,4 +181,4 @@ def test_a_recipe_goes_before_a_folder_of_its_name(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     assert find_run("demo") is None
     assert find_run("./demo") == Path("demo")
-    assert choose_folder("demo", None) == Path("runs/demo")
+    assert resolve(RunRequest(recipe="demo")).folder == Path("runs/demo")

@@ -13,7 +13,7 @@ from tercet.training import load_recipe
 from tercet.training.recipe.files import change_settings, read_settings, recipe_names
 from tercet.training.recipe.keys import recipe_keys
 from tercet.training.recipe.other_data import KEPT, REPLACED, REQUIRED, SUIT_ANY, describe_other_data
-from tercet.training.request import recipe_with
+from tercet.training.request import RunRequest, resolve
 
 FACTS = "Cats sleep all day. Dogs bark at night. Hens lay eggs.\n"
 DECIDED = {*REPLACED, *KEPT, *SUIT_ANY}
@@ -64,12 +64,12 @@ def test_nothing_that_belongs_to_a_recipes_data_is_left(name: str) -> None:
 
 
 def test_animals_are_validated_on_the_facts_that_they_learn() -> None:
-    notes = list[str]()
-    recipe: Any = recipe_with("animals", {}, out=Path("out"), data="facts.txt", notes=notes)
+    resolved = resolve(RunRequest(recipe="animals", data="facts.txt"))
+    recipe: Any = resolved.recipe
     assert recipe.data.validation == HeldOut(source="facts.txt")
     corpus = prepare(recipe.data)
     assert corpus.tokenizer.decode(corpus.validation.tolist()) == FACTS
-    [said] = notes
+    [said] = resolved.notes
     assert said.startswith("facts.txt takes the place of animals: data.validation.source: 'animals' -> 'facts.txt'; ")
     assert "task.sample_prompt: 'elephants' -> None" in said
     own: Any = load_recipe("animals")
@@ -92,14 +92,16 @@ def test_a_held_out_set_of_other_data_is_not_validated_on() -> None:
 
 
 def test_sentences_in_other_languages_have_none() -> None:
-    of_files: Any = recipe_with("wmt14-en-de-base", {}, out=Path("out"), source="a.txt", target="b.txt")
+    of_files: Any = resolve(RunRequest(recipe="wmt14-en-de-base", source="a.txt", target="b.txt")).recipe
     assert (of_files.data.source_language, of_files.data.target_language, of_files.data.validation) == (None,) * 3
     keys = {"data": {"source_language": "fr"}}
-    of_table: Any = recipe_with("wmt14-en-de-base", keys, out=Path("out"), source="A.TSV", validation_source="v.tsv")
+    of_table: Any = resolve(
+        RunRequest(recipe="wmt14-en-de-base", changes=keys, source="A.TSV", validation_source="v.tsv")
+    ).recipe
     assert (of_table.data.source_language, of_table.data.target_language) == ("fr", None)
     assert of_table.data.target is None
     assert of_table.data.validation == HeldOutPairs(source="v.tsv")
-    of_objects: Any = recipe_with("wmt14-en-de-base", {}, out=Path("out"), source="a.jsonl")
+    of_objects: Any = resolve(RunRequest(recipe="wmt14-en-de-base", source="a.jsonl")).recipe
     assert (of_objects.data.source_language, of_objects.data.target_language) == ("en", "de")
 
 

@@ -19,6 +19,7 @@ from tercet.config import UserError
 from tercet.storage import write_sealed_json
 from tercet.training import train
 from tercet.training.loop.out_of_memory import OutOfMemory, is_out_of_memory
+from tercet.training.run_folder.choices import Resume
 
 
 @pytest.mark.slow
@@ -95,7 +96,7 @@ def test_where_the_end_is_to_be_exact_nothing_is_halved(tmp_path: Path, monkeypa
     with pytest.raises(OutOfMemory, match=message):
         train(TINY["text"](tmp_path, exact=True), tmp_path / "run", quiet=True)
     with pytest.raises(OutOfMemory, match=message):
-        train(TINY["text"](tmp_path), tmp_path / "other", quiet=True, exact=True)
+        train(TINY["text"](tmp_path), tmp_path / "other", Resume(exact=True), quiet=True)
     monkeypatch.undo()
     out = train(TINY["text"](tmp_path, exact=True, activation_checkpointing=True), tmp_path / "run", quiet=True)
     assert weights(out) == weights(train(TINY["text"](tmp_path, exact=True), tmp_path / "whole", quiet=True))

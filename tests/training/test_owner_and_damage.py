@@ -19,6 +19,7 @@ from tercet.settings_yaml import write_yaml
 from tercet.storage import lock_folder
 from tercet.training import read_recipe, train
 from tercet.training.run_folder import arithmetic
+from tercet.training.run_folder.choices import FromWeights, Resume
 
 Finished = Callable[[str], Path]
 
@@ -93,7 +94,7 @@ def test_without_any_checkpoint_there_are_choices(
 
     stopped = stopped_at(4, finished("text"), tmp_path / "third")
     with pytest.raises(UserError, match=r"has a whole checkpoint of step 4; leave --from-weights out"):
-        train(recipe, stopped, quiet=True, from_weights=True)
+        train(recipe, stopped, FromWeights(), quiet=True)
 
 
 @pytest.mark.slow
@@ -113,7 +114,7 @@ def test_from_weights_takes_the_best_where_the_last_is_damaged(finished: Finishe
     out = stopped_at(8, finished("text"), tmp_path / "run")
     shutil.rmtree(out / "checkpoints")
     flip(out / "last" / "model.safetensors")
-    train(read_recipe(out), out, quiet=True, from_weights=True)
+    train(read_recipe(out), out, FromWeights(), quiet=True)
     assert load_model(out / "last").card.step == 12
     shutil.rmtree(out)
     out = stopped_at(8, finished("text"), tmp_path / "run")
@@ -122,7 +123,7 @@ def test_from_weights_takes_the_best_where_the_last_is_damaged(finished: Finishe
     flip(out / "best" / "tokenizer.json")
     words = r"last/model\.safetensors is damaged.*; .*best/tokenizer\.json is damaged.*--restart"
     with pytest.raises(UserError, match=words):
-        train(read_recipe(out), out, quiet=True, from_weights=True)
+        train(read_recipe(out), out, FromWeights(), quiet=True)
 
 
 @pytest.mark.slow
@@ -171,7 +172,7 @@ def test_a_damaged_record_leaves_the_choices(finished: Finished, tmp_path: Path)
     with pytest.raises(UserError, match=r"run\.json is damaged.*; or: --from-weights .*, --restart"):
         train(recipe, out, quiet=True)
     shutil.rmtree(out / "checkpoints")
-    train(recipe, out, quiet=True, from_weights=True)
+    train(recipe, out, FromWeights(), quiet=True)
     assert load_model(out / "last").card.step == 12
 
 
@@ -186,14 +187,14 @@ def test_other_arithmetic_is_said(
     with pytest.raises(
         UserError, match=r"cannot go on exactly: kernels .*, now other; undo that, or leave --exact out"
     ):
-        train(recipe, out, quiet=True, exact=True)
+        train(recipe, out, Resume(exact=True), quiet=True)
     capsys.readouterr()
     train(recipe, out, quiet=True)
     assert "now other: the run ends as it would have but for rounding" in capsys.readouterr().err
     monkeypatch.undo()
     state = torch.load(newest_checkpoint(out) / "state.ckpt", weights_only=True)
     assert [one["kernels"] for one in state["arithmetic"]][1:] == ["other"]
-    train(recipe, copy, quiet=True, exact=True)
+    train(recipe, copy, Resume(exact=True), quiet=True)
     assert capsys.readouterr().err == ""
     assert_same_run(finished("text"), copy)
 

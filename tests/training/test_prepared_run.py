@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,19 +111,17 @@ def test_a_model_goes_on_with_its_own_tokenizer_alone(folders: Path, tmp_path: P
     other = folders / "other-tokens"
     spec = TextSpec(source=str(folders / "plus.jsonl"), tokenizer=BPE(vocab_size=300))
     prepare_tokens(spec, other, shard_tokens=512, workers=1)
-    from tercet.training.request import recipe_with
+    from tercet.training.request import RunRequest, resolve
 
     path = tmp_path / "recipe.yaml"
     from tercet.settings_yaml import write_yaml
 
     path.write_text(write_yaml(recipe))
-    further = recipe_with(str(path), {}, out=tmp_path / "on", data=str(other), pretrained=str(tmp_path / "run"))
+    request = RunRequest(recipe=str(path), out=tmp_path / "on", data=str(other), pretrained=str(tmp_path / "run"))
     with pytest.raises(UserError, match="are another tokenizer's than the model's; prepare the text with"):
-        train(further, tmp_path / "on", quiet=True)
-    same = recipe_with(
-        str(path), {}, out=tmp_path / "on", data=str(folders / "plus-tokens"), pretrained=str(tmp_path / "run")
-    )
-    train(same, tmp_path / "on", quiet=True)
+        train(resolve(request).recipe, tmp_path / "on", quiet=True)
+    same = replace(request, data=str(folders / "plus-tokens"))
+    train(resolve(same).recipe, tmp_path / "on", quiet=True)
 
 
 def test_a_mixture_of_other_things_is_refused(folders: Path, tmp_path: Path) -> None:

@@ -60,10 +60,10 @@ def test_python_goes_on_as_the_command_does(finished: Finished, tmp_path: Path) 
     recipe["model"] = {}
     (tmp_path / "on.yaml").write_text(write_yaml(recipe))
     settings = {"training.max_steps": 1}
-    run = tercet.train(str(tmp_path / "on.yaml"), pretrained=old, out=tmp_path / "run", set=settings, quiet=True)
+    run = tercet.train(str(tmp_path / "on.yaml"), pretrained=old, out=tmp_path / "run", changes=settings, quiet=True)
     assert run.model.spec == load_model(old).model.spec
     shutil.rmtree(old)
-    tercet.train(str(tmp_path / "on.yaml"), pretrained=old, out=tmp_path / "run", set=settings, quiet=True)
+    tercet.train(str(tmp_path / "on.yaml"), pretrained=old, out=tmp_path / "run", changes=settings, quiet=True)
 
 
 @pytest.mark.slow
@@ -185,5 +185,5 @@ def test_a_folder_of_others_is_loaded_once(finished: Finished, tmp_path: Path, m
     recipe = to_plain(tiny_recipe(tmp_path))
     (tmp_path / "on.yaml").write_text(write_yaml(recipe | {"model": {}}))
     settings = {"training.max_steps": 1}
-    tercet.train(str(tmp_path / "on.yaml"), pretrained=theirs, out=tmp_path / "run", set=settings, quiet=True)
+    tercet.train(str(tmp_path / "on.yaml"), pretrained=theirs, out=tmp_path / "run", changes=settings, quiet=True)
     assert built == ["gpt2"]

@@ -13,7 +13,7 @@ from tercet.cli.main import main
 from tercet.config import UserError, to_plain
 from tercet.training.recipe.files import recipe_names
 from tercet.training.recipe.for_data import is_data
-from tercet.training.request import choose_folder, find_run, recipe_with
+from tercet.training.request import RunRequest, choose_folder, find_run, resolve
 
 DNA = "".join(np.random.default_rng(1).choice(list("ACGT"), 3000))
 LABELS = "text,label\n" + "".join(f"it is {n},{'odd' if n % 2 else 'even'}\n" for n in range(99))
@@ -45,7 +45,7 @@ def _there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def recipe_of(name: str, **given: Any) -> dict[str, Any]:
-    return to_plain(recipe_with(name, given.pop("changes", {}), out=Path("out"), **given))
+    return to_plain(resolve(RunRequest(recipe=name, **given)).recipe)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_what_is_no_data(name: str) -> None:
     assert not is_data(name)
     if name in ("run", "bert", "empty"):
         with pytest.raises(UserError, match=f"{name} holds no run"):
-            choose_folder(name, None)
+            resolve(RunRequest(recipe=name))
 
 
 @pytest.mark.slow
@@ -125,10 +125,10 @@ def test_packaged_recipes_are_never_data() -> None:
 
 
 def test_the_run_is_named_by_the_file() -> None:
-    assert choose_folder("texts", None) == Path("runs/texts")
-    assert choose_folder("some/prose.txt", None) == Path("runs/prose")
+    assert choose_folder(RunRequest(recipe="texts")) == Path("runs/texts")
+    assert choose_folder(RunRequest(recipe="some/prose.txt")) == Path("runs/prose")
     Path("pairs.tsv.gz").write_bytes(b"")
-    assert choose_folder("pairs.tsv.gz", None) == Path("runs/pairs")
+    assert choose_folder(RunRequest(recipe="pairs.tsv.gz")) == Path("runs/pairs")
 
 
 def test_one_line_names_the_recipe(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,7 @@ from tercet.training.run_folder.changes import (
 )
 from tercet.training.tasks.plan import Plan
 
-RECORD = RunRecord(data="", tokenizer="", precision="fp32", matmul="highest", compile="never")
+RECORD = RunRecord(data="", tokenizer="", precision="fp32", matmul="highest", compile="never", steps=25)
 SCHEDULES = [
     Constant(), Cosine(), LinearDecay(), WSD(cooldown=0.3), WSD(cooldown=1.0), Noam(), InverseSquareRoot(),
     Cosine(final=1.0),
@@ -118,12 +118,7 @@ def test_a_repeated_command_takes_no_change_back(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(("length", "steps"), [({"max_steps": 12}, 12), ({"max_steps": None, "max_epochs": 3}, 15)])
-def test_a_run_of_an_earlier_version_says_its_length_by_its_recipe(
-    tmp_path: Path, length: dict[str, Any], steps: int
-) -> None:
-    spec = tiny_recipe(tmp_path, **length).training
-    assert plan_with_changes(Plan(n_rows=10, unit=2, steps=77), spec, RECORD).steps == steps
+def test_a_plan_becomes_what_its_run_has_become() -> None:
     told = replace(RECORD, steps=30, changes=(Change(step=8, key="training.max_steps", old=30, new=40, steps=40),))
-    plan = plan_with_changes(Plan(n_rows=10, unit=2, steps=77), spec, told)
+    plan = plan_with_changes(Plan(n_rows=10, unit=2, steps=77), told)
     assert (plan.planned_at(7), plan.planned_at(8), plan.steps) == (30, 40, 40)

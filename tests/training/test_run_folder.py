@@ -18,7 +18,7 @@ from tercet.plots import plot_loss, save
 from tercet.settings_yaml import write_yaml
 from tercet.training import read_recipe, train
 from tercet.training.loop.metrics_logger import MetricsLogger
-from tercet.training.run_folder.folder import Start, recipes_of, restore_metrics
+from tercet.training.run_folder.folder import StartPoint, recipes_of, restore_metrics
 
 SHORT: dict[str, Any] = {"max_steps": 2, "sample_tokens": 0}
 
@@ -193,7 +193,7 @@ def test_bleu_is_drawn_beside_the_losses(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def metrics_until(out: Path, step: int) -> list[tuple[int, float]]:
-    restore_metrics(out, Start(step))
+    restore_metrics(out, StartPoint(step))
     return read_metrics(out / "metrics.csv")["train/loss"] if (out / "metrics.csv").exists() else []
 
 

@@ -201,7 +201,7 @@ def test_an_adapter_learns_little_and_keeps_little(tmp_path: Path) -> None:
     own = tmp_path / "own.yaml"
     own.write_text(write_yaml(tiny_recipe(tmp_path)))
     whole = tercet.plan(own, pretrained=run)
-    lora = tercet.plan(own, pretrained=run, set={"adapter": {"kind": "lora", "rank": 2}})
+    lora = tercet.plan(own, pretrained=run, changes={"adapter": {"kind": "lora", "rank": 2}})
     assert lora.trainable == 2 * 2 * 2 * 16  # two layers of one block, two matrices each
     assert lora.parameters == whole.parameters + lora.trainable
     assert lora.memory[0].gradients == 4 * lora.trainable

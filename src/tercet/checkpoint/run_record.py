@@ -62,7 +62,7 @@ class RunRecord:
     micro_batches: where that is not as the recipe has it, how much a device holds at once, each with the step, counted
         from 0, from which on: what `auto` came to, and the halves of it that memory asked for. Rows; of a translator
         tokens a side.
-    steps: the run's length when it began; None in a run of an earlier version, where its recipe says it.
+    steps: the run's length when it began.
     changes: of the recipe, in the order in which they were made; `recipe.yaml` stays as the run began.
     saved: steps of training behind the last save; 0 before the first.
     finished: whether the run is at its end.
@@ -76,15 +76,15 @@ class RunRecord:
     compile: Literal["never", "always", "cuda_graphs"]
     threads: int | None = None
     micro_batches: tuple[tuple[int, int], ...] = ()
-    steps: int | None = None
+    steps: int
     changes: tuple[Change, ...] = ()
     saved: int = 0
     finished: bool = False
     files: Manifest = field(default_factory=lambda: Manifest({}))
 
     @property
-    def total_steps(self) -> int | None:
-        """The run's length as it is now; None where its recipe says it."""
+    def total_steps(self) -> int:
+        """The run's length as it is now."""
         return next((change.steps for change in reversed(self.changes) if change.steps is not None), self.steps)
 
     @property
@@ -97,7 +97,7 @@ class RunRecord:
         plain = {
             "finished": self.finished, "saved": self.saved, "data": self.data, "tokenizer": self.tokenizer,
             "precision": self.precision, "matmul": self.matmul, "compile": self.compile,
-            **{name: x for name in ("threads", "steps") if (x := getattr(self, name)) is not None},
+            **({"threads": self.threads} if self.threads is not None else {}), "steps": self.steps,
             **({"micro_batches": [list(one) for one in self.micro_batches]} if self.micro_batches else {}),
             **({"changes": [change.to_plain() for change in self.changes]} if self.changes else {}),
             "files": self.files.to_plain(),

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     sweep = plan_sweep(args.names, varied=varied, seeds=seeds, changes=changes, out=out)
     device = pick(args.device)  # which imports torch
 
-    from tercet.training.run import Interrupted
+    from tercet.training.run.finish import Interrupted
     from tercet.training.sweep.compare_runs import PICTURE, compare_sweep
 
     try:

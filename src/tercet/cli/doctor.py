@@ -95,14 +95,14 @@ def _meet(launch: "RankPlace", args: argparse.Namespace, answer: dict[str, Any])
 
 
 def _read_recipe(args: argparse.Namespace) -> Any:
-    from tercet.training.request import choose_folder, recipe_with
+    from tercet.training.request import RunRequest, resolve
 
     changes: dict[str, Any] = {}
     if args.set:
         from tercet.settings_yaml import merge_assignments
 
         changes = merge_assignments({}, args.set)
-    return recipe_with(args.recipe, changes, out=choose_folder(args.recipe, None), data=args.data)
+    return resolve(RunRequest(recipe=args.recipe, changes=changes, data=args.data)).recipe
 
 
 def _print(lines: dict[str, str], args: argparse.Namespace) -> None:

@@ -90,15 +90,13 @@ def _settings(args: argparse.Namespace, source: str, target: str | None) -> "tup
         return _with_reading(recognise(source, target, over=args.over, **fields), args), args.max_len
 
     from tercet.config import UserError
-    from tercet.training.request import choose_folder, recipe_with
+    from tercet.training.request import RunRequest, resolve
 
     name = args.recipe
     given = {name: value for name, value in fields.items() if value is not None and getattr(args, name) is not None}
     translates = type(recognise(source, target, **fields)).__name__ == "PairsSpec"
-    data = {"source": source, "target": target} if translates else {"data": source}
-    recipe = recipe_with(
-        name, {"data": given} if given else {}, out=choose_folder(name, None), quiet=True, notes=None, **data
-    )
+    data: dict[str, Any] = {"source": source, "target": target} if translates else {"data": source}
+    recipe = resolve(RunRequest(recipe=name, changes={"data": given} if given else {}, **data)).recipe
     if recipe.pretrained is not None:
         raise UserError(f"the recipe {name} takes the tokenizer of {recipe.pretrained}: give --tokenizer with it")
     return _with_reading(recipe.data, args), args.max_len or recipe.model.max_len

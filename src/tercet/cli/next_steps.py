@@ -68,11 +68,11 @@ def _train_flags(folder: Path, recipe: str, tokenizer: str | None) -> list[str]:
     from tercet.config import UserError
     from tercet.data.prepared import open_folder
     from tercet.training.recipe.files import read_settings
-    from tercet.training.request import recipe_with
+    from tercet.training.request import RunRequest, resolve
 
     out = _free_folder(Path("runs", folder.resolve().name))
     pretrained = tokenizer if read_settings(recipe).get("pretrained") is not None else None
-    parsed = recipe_with(recipe, {}, out=out, data=str(folder), pretrained=pretrained)
+    parsed = resolve(RunRequest(recipe=recipe, out=out, data=str(folder), pretrained=pretrained)).recipe
     flags = [] if pretrained is None else ["--pretrained", as_word(pretrained)]
     tokens = open_folder(str(folder))
     known = tokens.tokenizer()

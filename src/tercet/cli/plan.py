@@ -43,10 +43,11 @@ def register(verbs: Verbs, summary: str) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from tercet.training.planning.plan_recipe import plan_recipe
+    from tercet.training.request import RunRequest
 
     plan = plan_recipe(
-        args.recipe, recipe_changes(args), gpus=args.gpus, mfu=args.mfu, measured=args.measured, here=args.here,
-        price=args.price, progress=True, files={name: getattr(args, name) for name in GIVEN},
+        RunRequest(recipe=args.recipe, changes=recipe_changes(args), **{name: getattr(args, name) for name in GIVEN}),
+        gpus=args.gpus, mfu=args.mfu, measured=args.measured, here=args.here, price=args.price, progress=True,
     )  # fmt: skip
 
     from tercet.training.planning import plan_to_dict, render_plan

@@ -27,7 +27,7 @@ GIVEN = (
     "validation_source",
     "validation_target",
     "pretrained",
-)  # as `recipe_with` has them
+)  # as `RunRequest` has them
 POOL = 1024  # texts read before any is worked on: sorted by length, they fill the batches
 FIELD = "text"
 

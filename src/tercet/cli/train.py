@@ -5,15 +5,19 @@ import signal
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tercet.cli.next_steps import next_steps, quote_path
 from tercet.cli.parser import Verbs, out_path, parse_number
 from tercet.cli.texts import GIVEN, add_reading, recipe_changes
-from tercet.config import merge
+from tercet.config import UserError, merge
 from tercet.messages import is_first_process, print_note
 from tercet.spec import Machines, Steps
 
+if TYPE_CHECKING:
+    from tercet.training.run_folder.choices import Start
+
+STARTS = ("more", "until", "restart", "from_weights", "exact")
 UNIT = {"masked": "masked token", "labels": "label", "chat": "answer token"}
 
 
@@ -80,45 +84,57 @@ def register(verbs: Verbs, summary: str) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tercet.training.request import choose_folder, find_run, recipe_with
+    from tercet.training.request import RunRequest, resolve
 
     changes = recipe_changes(args)
     machines = {name: value for name in ("devices", "nodes") if (value := getattr(args, name)) is not None}
     if machines:
         changes = merge(changes, {"training": machines})
-    out, notes = choose_folder(args.recipe, args.out), list[str]()
-    recipe = recipe_with(
-        args.recipe, changes, out=out, quiet=args.quiet, notes=notes, **{name: getattr(args, name) for name in GIVEN}
-    )
+    start, files = _start(args), {name: getattr(args, name) for name in GIVEN}
+    resolved = resolve(RunRequest(recipe=args.recipe, changes=changes, out=args.out, quiet=args.quiet, **files))
     if args.print_config:
         from tercet.settings_yaml import write_yaml
 
-        print(write_yaml(recipe), end="")
-        for note in [] if args.quiet else notes:
+        print(write_yaml(resolved.recipe), end="")
+        for note in [] if args.quiet else resolved.notes:
             print_note(note)
         return 0
 
     from tercet.dashboard import page_beside
-    from tercet.training import Interrupted, train
+    from tercet.training.run.finish import Interrupted
+    from tercet.training.run.open import is_first
+    from tercet.training.run.train import train_resolved
 
     try:
-        with page_beside(out) if args.page else nullcontext():
-            folder = train(
-                recipe, out, own=find_run(args.recipe) is not None, more=args.more, until=args.until, quiet=args.quiet,
-                restart=args.restart, from_weights=args.from_weights, exact=args.exact, notes=notes,
-            )  # fmt: skip
+        with page_beside(resolved.folder) if args.page else nullcontext():
+            folder = train_resolved(resolved, start, quiet=args.quiet)
     except Interrupted as error:
         if is_first_process():
             print_note(f"tercet: stopped by {signal.Signals(error.signal).name}: {error}")
         return 128 + error.signal
-    from tercet.training.distributed.devices import rank
-    from tercet.training.distributed.launch import as_launched
-
-    if not rank(as_launched(recipe).training):
+    if is_first(resolved.recipe):
         if not args.quiet:
             show_losses(folder)
         print(summary(folder, report=_report(folder) if args.report else None))
     return 0
+
+
+def _start(args: argparse.Namespace) -> "Start":
+    """Raises:
+    UserError: If flags exclude each other.
+    """
+    from tercet.training.run_folder.choices import AsRecipe, FromWeights, More, Restart, Resume, Until
+
+    given = [f"--{name.replace('_', '-')}" for name in STARTS if getattr(args, name) not in (None, False)]
+    for one, *others in (("--from-weights", "--restart", "--exact"), ("--restart", "--more", "--until"),
+                         ("--more", "--until")):  # fmt: skip
+        if one in given and (other := next((other for other in others if other in given), None)):
+            raise UserError(f"{one} and {other} exclude each other; leave one out")
+    length = AsRecipe() if args.more is None else More(args.more)
+    length = length if args.until is None else Until(args.until)
+    if args.restart:
+        return Restart()
+    return FromWeights(length) if args.from_weights else Resume(length, exact=args.exact)
 
 
 def _report(folder: Path) -> Path:

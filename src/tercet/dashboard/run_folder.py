@@ -85,7 +85,7 @@ class RunFolder:
 
     def total_steps(self, record: RunRecord | None) -> int | None:
         """The run's length as it is now; None where nothing says it."""
-        if record is not None and record.total_steps is not None:
+        if record is not None:
             return record.total_steps
         training = self.recipe().get("training")
         steps = training.get("max_steps") if isinstance(training, Mapping) else None

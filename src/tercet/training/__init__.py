@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from tercet.training.recipe.recipe import parse_recipe as parse_recipe
     from tercet.training.recipe.specs import LoggingSpec as LoggingSpec
     from tercet.training.recipe.specs import TrainingSpec as TrainingSpec
-    from tercet.training.run import Interrupted as Interrupted
-    from tercet.training.run import RunDiverged as RunDiverged
-    from tercet.training.run import train as train
+    from tercet.training.run.finish import Interrupted as Interrupted
+    from tercet.training.run.fit import RunDiverged as RunDiverged
+    from tercet.training.run.train import train as train
     from tercet.training.run_folder.changes import read_recipe as read_recipe
 else:
     export_lazily(__name__)

@@ -1,7 +1,7 @@
-"""A recipe, that of a run, or the one that suits data, with what the command line or a caller from Python lays over it:
-other data, another beginning, keys."""
+"""What somebody asks to train, and the recipe that it comes to: of its name, of a run, or one that suits data."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,87 +18,87 @@ if TYPE_CHECKING:
     from tercet.training.recipe.recipe import Recipe
 
 
-def recipe_with(
-    name: str,
-    changes: Plain,
-    *,
-    out: Path,
-    data: str | None = None,
-    source: str | None = None,
-    target: str | None = None,
-    validation_source: str | None = None,
-    validation_target: str | None = None,
-    pretrained: str | None = None,
-    quiet: bool = True,
-    notes: list[str] | None = None,
-) -> "Recipe":
-    """The recipe with `changes`, other data and another beginning; arguments as in `tercet.train`. Of a run's folder it
-    is the recipe by which the run goes on, of data a packaged one that suits it.
-
-    A recipe that names no model to go on from describes one of its own, which the pretrained one takes the place of.
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """A recipe and what is to be different in it.
 
     Args:
-        quiet: nothing on stderr of the recipe that suits data.
-        notes: Gets a line about the settings that belong to the recipe's own data, if other data takes its place.
+        recipe: A packaged recipe's name, a YAML file's path, the folder of a run that is to go on, or a file or folder
+            of data, for which a packaged recipe is chosen.
+        changes: Keys of the recipe with other values, nested.
+        data: A file, folder or named dataset in place of the recipe's, if it trains a language model.
+        source, target: The same if it trains a translator.
+        validation_source, validation_target: Pairs to validate on.
+        pretrained: The folder of a model to go on from, in place of a new model that the recipe describes.
+        out: The run's folder.
+        quiet: If True, nothing on stderr of the recipe that suits data.
+    """
+
+    recipe: str
+    changes: Plain = field(default_factory=dict)
+    data: str | None = None
+    source: str | None = None
+    target: str | None = None
+    validation_source: str | None = None
+    validation_target: str | None = None
+    pretrained: str | None = None
+    out: Path | None = None
+    quiet: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedRecipe:
+    """A recipe that is parsed, and where it is trained.
+
+    Attributes:
+        recipe: The recipe.
+        folder: The run's folder.
+        is_own: The recipe is the one of the run in `folder` as it is now, with changes, and not the one that the run
+            was begun with.
+        notes: Lines about the recipe, such as the settings that other data replaces.
+    """
+
+    recipe: "Recipe"
+    folder: Path
+    is_own: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def resolve(request: RunRequest) -> ResolvedRecipe:
+    """Return the recipe of a request, with all changes.
 
     Raises:
-        UserError: where there is no such recipe, something in it does not fit, or its family learns from other data.
+        UserError: If there is no such recipe, something in it does not fit, or its family learns from other data.
     """
-    of_data = is_data(name)
-    if of_data and (data or source) is not None:
-        raise UserError(f"{name} is data, and {data or source} is as well; give one, or a recipe in the first place")
-    if target is not None and source is None and not of_data:
-        raise UserError(f"the target {target} needs its source: give --source F as well")
-    if validation_target is not None and validation_source is None:
-        raise UserError(f"the target {validation_target} needs its source: give --validation-source F as well")
+    run = find_run(request.recipe)
+    folder = choose_folder(request, run)
+    of_data = is_data(request.recipe)
     if of_data:
-        given = changes.get("data")
-        suited = suit(name, target, given if isinstance(given, Mapping) else {}, pretrained=pretrained is not None)
-        data, source = (None, name) if suited.kind == "pairs" else (name, None)
-        if not quiet and is_first_process():
-            print_note(f"{name} is {suited.kind}: trained on as `tercet recipes {suited.recipe}` says")
-        name, changes = suited.recipe, merge(suited.changes, changes)
-    files: Plain = {"source": data} if source is None else {"source": source, "target": target}
-    if validation_source is not None:
-        files["validation"] = {"kind": "held_out", "source": validation_source, "target": validation_target}
-    if files := {key: value for key, value in files.items() if value is not None}:
-        changes = merge(changes, {"data": files})
-    run = find_run(name)
-    recipe = read_settings(name) if run is None else _recipe_of(run)
-    settings = change_settings(recipe, changes)
+        request = _suit(request)
+    elif request.target is not None and request.source is None:
+        raise UserError(f"the target {request.target} needs its source: give --source F as well")
+    if request.validation_target is not None and request.validation_source is None:
+        raise UserError(f"the target {request.validation_target} needs its source: give --validation-source F as well")
+    name, changes = request.recipe, _with_files(request)
+    base = read_settings(name) if run is None else _recipe_of(run)
+    settings = _with_pretrained(request, base, changes, folder)
 
-    from tercet.training.recipe.pretrained import model_keys_beside  # once there is something to parse
-    from tercet.training.recipe.recipe import parse_recipe, task_kind, with_pretrained_copy
+    from tercet.training.recipe.recipe import parse_recipe, task_kind  # once there is something to parse
 
-    if pretrained is not None:
-        settings = merge(settings, {"pretrained": pretrained})
-    settings = with_pretrained_copy(settings, out, name=f"recipe {name}")
     translates = task_kind(settings, name=f"recipe {name}") == "translation"
-    if (folder := settings.get("pretrained")) is not None:
-        if (tokenizer := _tokenizer_in(changes)) is not None:
-            raise UserError(f"the tokenizer is that of {folder}: leave data.{tokenizer} out, or pretrained")
-        if recipe.get("pretrained") in (None, REQUIRED):
-            own, given = ({} if (part := of.get("model")) is None else part for of in (recipe, changes))
-            if isinstance(own, Mapping) and isinstance(given, Mapping):  # else refused as it is parsed
-                settings["model"] = merge(model_keys_beside(Path(folder), own), given)
-    if translates and data is not None:
+    if translates and request.data is not None:
         raise UserError(
             f"the recipe {name} trains a translator, which learns from pairs: give --source F --target F "
             "in place of --data (a .tsv, .csv or .jsonl file or a named dataset of pairs needs no --target)"
         )
-    if not translates and (source or validation_source) is not None:
+    if not translates and (request.source or request.validation_source) is not None:
         raise UserError(f"the recipe {name} trains a language model, which learns from text: give --data PATH")
-    if notes is not None and not of_data and run is None:
-        tokenizes = settings.get("pretrained") is None and not may_be_prepared(str(data))
-        notes += filter(None, [describe_other_data(recipe, changes, tokenizer=tokenizes)])
-    return parse_recipe(settings, name=f"recipe {name}", run=run)
-
-
-def _tokenizer_in(changes: Plain) -> str | None:
-    """The key by which the changes choose a tokenizer."""
-    data = changes.get("data")
-    keys = data if isinstance(data, Mapping) else {}
-    return next((key for key in ("tokenizer", "source_tokenizer") if keys.get(key) is not None), None)
+    notes: list[str | None] = []
+    if not of_data and run is None:
+        tokenizes = settings.get("pretrained") is None and not may_be_prepared(str(request.data))
+        notes.append(describe_other_data(base, changes, tokenizer=tokenizes))
+    recipe = parse_recipe(settings, name=f"recipe {name}", run=run)
+    return ResolvedRecipe(recipe=recipe, folder=folder, is_own=run is not None, notes=tuple(filter(None, notes)))
 
 
 def find_run(name: str) -> Path | None:
@@ -121,18 +121,69 @@ def find_run(name: str) -> Path | None:
     return folder
 
 
-def choose_folder(recipe: str, out: Path | None) -> Path:
-    """Where a run goes: `out`, else the folder that a recipe has by default, or the run that `recipe` is itself.
-
-    Raises:
-        UserError: where a run is to go on elsewhere.
-    """
-    run = find_run(recipe)
+def choose_folder(request: RunRequest, run: Path | None = None) -> Path:
+    """Where a run goes: `out`, else the folder that a recipe has by default, or the run that is asked for."""
     if run is None:
-        return Path("runs", Path(recipe.removesuffix(".gz")).stem) if out is None else out
-    if out is not None and out.resolve() != run.resolve():
+        return request.out or Path("runs", Path(request.recipe.removesuffix(".gz")).stem)
+    if request.out is not None and request.out.resolve() != run.resolve():
         raise UserError(f"{run} is a run, which goes on in its own folder; leave --out out, or give {run / RECIPE}")
     return run
+
+
+def _suit(request: RunRequest) -> RunRequest:
+    """The request for a packaged recipe that suits the data which stands in the place of a recipe."""
+    name = request.recipe
+    if (other := request.data or request.source) is not None:
+        raise UserError(f"{name} is data, and {other} is as well; give one, or a recipe in the first place")
+    given = request.changes.get("data")
+    suited = suit(
+        name, request.target, given if isinstance(given, Mapping) else {}, pretrained=request.pretrained is not None
+    )
+    if not request.quiet and is_first_process():
+        print_note(f"{name} is {suited.kind}: trained on as `tercet recipes {suited.recipe}` says")
+    place = "source" if suited.kind == "pairs" else "data"
+    return replace(request, recipe=suited.recipe, changes=merge(suited.changes, request.changes), **{place: name})
+
+
+def _with_files(request: RunRequest) -> Plain:
+    """The changes, with the files of the request as keys of `data`."""
+    source = request.data if request.source is None else request.source
+    files: Plain = {"source": source, "target": None if request.source is None else request.target}
+    if request.validation_source is not None:
+        files["validation"] = {
+            "kind": "held_out", "source": request.validation_source, "target": request.validation_target,
+        }  # fmt: skip
+    if given := {key: value for key, value in files.items() if value is not None}:
+        return merge(request.changes, {"data": given})
+    return request.changes
+
+
+def _with_pretrained(request: RunRequest, base: Plain, changes: Plain, folder: Path) -> Plain:
+    """The changed settings, and in them the model to go on from. A recipe that names none describes a model of its own,
+    whose place the pretrained one takes."""
+    from tercet.training.recipe.pretrained import model_keys_beside
+    from tercet.training.recipe.recipe import with_pretrained_copy
+
+    settings = change_settings(base, changes)
+    if request.pretrained is not None:
+        settings = merge(settings, {"pretrained": request.pretrained})
+    settings = with_pretrained_copy(settings, folder, name=f"recipe {request.recipe}")
+    if (pretrained := settings.get("pretrained")) is None:
+        return settings
+    if (tokenizer := _tokenizer_in(changes)) is not None:
+        raise UserError(f"the tokenizer is that of {pretrained}: leave data.{tokenizer} out, or pretrained")
+    if base.get("pretrained") in (None, REQUIRED):
+        own, given = ({} if (part := of.get("model")) is None else part for of in (base, changes))
+        if isinstance(own, Mapping) and isinstance(given, Mapping):  # else refused as it is parsed
+            settings["model"] = merge(model_keys_beside(Path(pretrained), own), given)
+    return settings
+
+
+def _tokenizer_in(changes: Plain) -> str | None:
+    """The key by which the changes choose a tokenizer."""
+    data = changes.get("data")
+    keys = data if isinstance(data, Mapping) else {}
+    return next((key for key in ("tokenizer", "source_tokenizer") if keys.get(key) is not None), None)
 
 
 def _recipe_of(run: Path) -> Plain:

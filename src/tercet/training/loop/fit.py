@@ -4,6 +4,7 @@ import logging
 import warnings
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -38,93 +39,144 @@ from tercet.training.loop.step_actions import (
 from tercet.training.recipe.recipe import Recipe
 from tercet.training.run_folder.arithmetic import MICRO_BATCH
 from tercet.training.run_folder.checkpoints import METRICS, Checkpoints
-from tercet.training.run_folder.folder import Start
+from tercet.training.run_folder.folder import StartPoint
 from tercet.training.tasks.task import Task
 
 Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
 PRECISIONS: dict[str, Precision] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
+Bar = NotebookDisplay | ProgressBar
 
-def fit(
-    task: Task,
-    model: AnyModel,
-    out: Path,
-    *,
-    precision: str,
-    compiled: Compiled,
-    start: Start,
-    checkpoints: Checkpoints,
-    arithmetic: Mapping[str, str],
-    export: Export,
-    save_record: Callable[[int], None],
-    save_micro_batch: Callable[[int, int], None],
-    exact: bool = False,
-    quiet: bool = False,
-) -> int | None:
-    """Train from where it begins until the end, a signal, or patience runs out.
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingLoop:
+    """What Lightning's Trainer gets to train, and where.
 
     Args:
-        arithmetic: in what the steps from here on are worked out.
-        save_record: called after each save, with its step.
-        save_micro_batch: called where a step is out of memory, with its number from 0 on and the smaller micro-batch.
-        exact: the run is to end as an unbroken one to the last bit.
-
-    Returns:
-        the number of the signal that stopped it, or None.
-
-    Raises:
-        RankLost: where another rank is gone, and this one was about to exchange something with it.
+        task: Data and objective.
+        model: The model as it begins.
+        out: The run's folder.
+        precision: fp32, bf16 or fp16.
+        compiled: How the step is compiled.
+        start: Where the run starts.
+        checkpoints: The run's checkpoints.
+        arithmetic: What the steps from here on are computed with.
+        export: Writes a model into the folder.
+        save_record: Called after each save, with its step.
+        save_micro_batch: Called if a step is out of memory, with its number from 0 on and the smaller micro-batch.
+        exact: The run is to end as an unbroken one to the last bit.
+        quiet: No progress on stderr.
     """
-    recipe, steps = task.recipe, task.plan.steps
-    spec = recipe.training
-    loss = compiled_loss(task, model, accelerator(spec), compiled)
-    if start.weights is not None:
-        if start.weights.adapter is None:
-            model.load_state_dict(start.weights.model.state_dict())
+
+    task: Task
+    model: AnyModel
+    out: Path
+    precision: str
+    compiled: Compiled
+    start: StartPoint
+    checkpoints: Checkpoints
+    arithmetic: Mapping[str, str]
+    export: Export
+    save_record: Callable[[int], None]
+    save_micro_batch: Callable[[int, int], None]
+    exact: bool = False
+    quiet: bool = False
+
+    def run(self) -> int | None:
+        """Train until the end, a signal, or patience runs out.
+
+        Returns:
+            The number of the signal that stopped it, or None.
+
+        Raises:
+            RankLost: If another rank is gone, and this one was about to exchange something with it.
+        """
+        loss = compiled_loss(self.task, self.model, accelerator(self.task.recipe.training), self.compiled)
+        self._take_weights()
+        io = CheckpointFolderIO(self.checkpoints, self._arithmetic_so_far(), self.save_record)
+        reuses = self.compiled == "cuda_graphs"
+        module = TrainingModule(self.model, self.task, self._halving(io), loss, reuses_gradients=reuses)
+        metrics, interruption = MetricsLogger(self.out / METRICS), Interruption()
+        liveness = Liveness(self.task.recipe.training, self.out)
+        validation = Validation(self.task)
+        samples = SampleWriter(validation, self.out / "samples", lambda module: self.task.sample(module.eval_model))
+        bar = None if self.quiet else self._bar(validation, metrics, samples)
+        actions = self._actions(validation, metrics, bar, samples, interruption)
+        with ExitStack() as stack:
+            stack.enter_context(_without_adverts())
+            trainer = self._trainer(io, metrics, [interruption, liveness, StepActions(*actions)])
+            stack.enter_context(interruption)
+            stack.enter_context(liveness)
+            if bar is not None:
+                stack.enter_context(bar)
+            if self.start.step:  # Lightning counts steps by its optimizer's
+                trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress.total.completed = self.start.step
+            state = None if self.start.checkpoint is None else self.start.checkpoint.state
+            data = stack.enter_context(closing(StepDataModule(self.task)))
+            trainer.fit(module, datamodule=data, ckpt_path=state, weights_only=True)
+        return interruption.signal
+
+    def _take_weights(self) -> None:
+        """Of a run that goes on from the weights of a model alone."""
+        if self.start.weights is None:
+            return
+        if self.start.weights.adapter is None:
+            self.model.load_state_dict(self.start.weights.model.state_dict())
         else:
-            fill_adapter(model, start.weights.adapter)
-    io = CheckpointFolderIO(checkpoints, _arithmetic_so_far(start, arithmetic), save_record)
+            fill_adapter(self.model, self.start.weights.adapter)
 
-    def note_micro_batch(step: int, micro: int) -> None:
-        io.arithmetic.append({**arithmetic, MICRO_BATCH: str(micro)})
-        save_micro_batch(step, micro)
+    def _arithmetic_so_far(self) -> list[Mapping[str, str]]:
+        before = () if self.start.checkpoint is None else self.start.checkpoint.arithmetic
+        return [*(one for one in before if one != self.arithmetic), self.arithmetic]
 
-    halving = MicroBatchHalving(task, exact=exact or spec.exact, save=note_micro_batch)
-    module = TrainingModule(model, task, halving, loss, reuses_gradients=compiled == "cuda_graphs")
-    metrics = MetricsLogger(out / METRICS)
-    validation = Validation(task)
-    if start.weights is not None:
-        validation.take_best(load_model(out).card)
-    interruption, liveness = Interruption(), Liveness(spec, out)
-    samples = SampleWriter(validation, out / "samples", lambda module: task.sample(module.eval_model))
-    progress = Progress(validation, steps)
-    bar = (
-        NotebookDisplay(progress, metrics.path, lambda: samples.last)
-        if in_notebook()
-        else ProgressBar(progress, metrics.path)
-    )
-    actions: list[Any] = [
-        validation,
-        MetricsAction(validation, task.plan, spec.log_every, spent=metrics.seconds_spent()),
-        *([] if quiet else [bar, PlateauWarning(validation)]),
-        *([samples] if recipe.task.has_samples and not spec.is_sharded else []),
-        interruption,
-        CheckpointWriter(validation, spec.save_every, export, checkpoints.state_path),
-    ]  # fmt: skip
-    with ExitStack() as stack:
-        stack.enter_context(_without_adverts())
-        trainer = pl.Trainer(
+    def _halving(self, io: CheckpointFolderIO) -> MicroBatchHalving:
+        def save(step: int, micro: int) -> None:
+            io.arithmetic.append({**self.arithmetic, MICRO_BATCH: str(micro)})
+            self.save_micro_batch(step, micro)
+
+        return MicroBatchHalving(self.task, exact=self.exact or self.task.recipe.training.exact, save=save)
+
+    def _bar(self, validation: Validation, metrics: MetricsLogger, samples: SampleWriter) -> Bar:
+        progress = Progress(validation, self.task.plan.steps)
+        if in_notebook():
+            return NotebookDisplay(progress, metrics.path, lambda: samples.last)
+        return ProgressBar(progress, metrics.path)
+
+    def _actions(
+        self,
+        validation: Validation,
+        metrics: MetricsLogger,
+        bar: Bar | None,
+        samples: SampleWriter,
+        interruption: Interruption,
+    ) -> list[Any]:
+        """What follows a step, in order."""
+        task, spec = self.task, self.task.recipe.training
+        if self.start.weights is not None:
+            validation.take_best(load_model(self.out).card)
+        return [
+            validation,
+            MetricsAction(validation, task.plan, spec.log_every, spent=metrics.seconds_spent()),
+            *([] if bar is None else [bar, PlateauWarning(validation)]),
+            *([samples] if task.recipe.task.has_samples and not spec.is_sharded else []),
+            interruption,
+            CheckpointWriter(validation, spec.save_every, self.export, self.checkpoints.state_path),
+        ]
+
+    def _trainer(self, io: CheckpointFolderIO, metrics: MetricsLogger, callbacks: list[pl.Callback]) -> pl.Trainer:
+        recipe, spec, environment = self.task.recipe, self.task.recipe.training, cluster_environment()
+        return pl.Trainer(
             accelerator=accelerator(spec),
             devices=spec.devices,
             num_nodes=spec.nodes,
             strategy=_strategy(recipe, io),
-            precision=PRECISIONS[precision],
+            precision=PRECISIONS[self.precision],
             deterministic=(spec.exact and accelerator(spec) == "cuda") or None,
-            max_steps=steps,
-            logger=[metrics, *make_loggers(recipe, out)],
-            callbacks=[interruption, liveness, StepActions(*actions)],
-            plugins=cast(Any, [io, *([] if (environment := cluster_environment()) is None else [environment])]),
-            default_root_dir=out,
+            max_steps=self.task.plan.steps,
+            logger=[metrics, *make_loggers(recipe, self.out)],
+            callbacks=callbacks,
+            plugins=cast(Any, [io, *([] if environment is None else [environment])]),
+            default_root_dir=self.out,
             enable_checkpointing=False,
             enable_progress_bar=False,
             enable_model_summary=False,
@@ -132,21 +184,6 @@ def fit(
             limit_val_batches=0,
             log_every_n_steps=spec.log_every,
         )
-        stack.enter_context(interruption)
-        stack.enter_context(liveness)
-        if not quiet:
-            stack.enter_context(bar)
-        if start.step:  # Lightning counts steps by its optimizer's
-            trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress.total.completed = start.step
-        state = None if start.checkpoint is None else start.checkpoint.state
-        data = stack.enter_context(closing(StepDataModule(task)))
-        trainer.fit(module, datamodule=data, ckpt_path=state, weights_only=True)
-    return interruption.signal
-
-
-def _arithmetic_so_far(start: Start, now: Mapping[str, str]) -> list[Mapping[str, str]]:
-    before = () if start.checkpoint is None else start.checkpoint.arithmetic
-    return [*(one for one in before if one != now), now]
 
 
 def _strategy(recipe: Recipe, io: CheckpointFolderIO) -> str | Strategy:

@@ -7,7 +7,7 @@ that its step brought about, and a resumed run neither repeats nor skips any of 
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
 import pytorch_lightning as pl
 import torch
@@ -21,7 +21,8 @@ from tercet.training.loop.module import TrainingModule
 from tercet.training.tasks.plan import Plan
 from tercet.training.tasks.task import Task
 
-Export = Callable[[str, TrainingModule, int, dict[str, float]], None]  # folder, module, step, metrics
+# Called with the folder, the module, the step and the metrics.
+Export = Callable[[Literal["best", "last"], TrainingModule, int, dict[str, float]], None]
 
 
 class StepAction(Protocol):

@@ -1,13 +1,12 @@
 """A plan as somebody asks for it, by names and words: looked at before torch is imported."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from tercet.config import Plain, UserError
+from tercet.config import UserError
 from tercet.spec import Interval, ShareAboveZero, check_range
 from tercet.training.planning.gpus import parse_cluster
-from tercet.training.request import choose_folder, find_run, recipe_with
+from tercet.training.request import RunRequest, find_run, resolve
 
 if TYPE_CHECKING:
     from tercet.training.planning.run_plan import RunPlan
@@ -16,21 +15,16 @@ Price = Annotated[float, Interval(ge=0, le=10**6)]  # of a GPU for an hour
 
 
 def plan_recipe(
-    name: str,
-    changes: Plain,
+    request: RunRequest,
     *,
     gpus: str | None = None,
     mfu: float | None = None,
     measured: str | None = None,
     here: bool = False,
     price: float | None = None,
-    files: Mapping[str, str | None] | None = None,
     progress: bool = False,
 ) -> "RunPlan":
-    """What the recipe with `changes` needs; arguments as in `tercet.plan`.
-
-    Args:
-        files: data, source, target, validation_source, validation_target and pretrained, as in `recipe_with`.
+    """What the recipe of a request needs; arguments as in `tercet.plan`.
 
     Raises:
         UserError: where there is no such recipe or GPU, a number is out of its range, or they do not fit together.
@@ -48,13 +42,13 @@ def plan_recipe(
         raise UserError("--mfu is a share of a GPU's peak: say which with --gpus, such as --gpus 8xH100")
     if measured is not None and (not Path(measured).is_dir() or find_run(measured) is None):
         raise UserError(f"--measured {measured}: no such folder; give that of a run, such as runs/mine")
-    recipe = recipe_with(name, changes, out=choose_folder(name, None), quiet=True, notes=None, **(files or {}))
+    recipe = resolve(request).recipe
 
     from tercet.training.planning.run_plan import plan_run
 
     return plan_run(
-        name, recipe, cluster=cluster, mfu=mfu, measured=None if measured is None else Path(measured), here=here,
-        price=price, progress=progress,
+        request.recipe, recipe, cluster=cluster, mfu=mfu, measured=None if measured is None else Path(measured),
+        here=here, price=price, progress=progress,
     )  # fmt: skip
 
 

@@ -175,14 +175,6 @@ FAMILIES = {
     "language": "decoder-only", "masked": "encoder-only", "translation": "encoder-decoder", "labels": "encoder-only",
     "chat": "decoder-only",
 }  # fmt: skip
-MOVED = {
-    "data.kind": "task.kind",
-    **{f"training.{key}": f"task.{key}" for key in (
-        "batch_size", "micro_batch_size", "batch_tokens", "micro_batch_tokens", "masking", "validation_tokens",
-        "validation_sentences", "best_by", "sample_prompt",
-    )},
-    "training.sample_tokens": "task.sample_tokens (of translations sample_sentences, of labels sample_texts)",
-}  # fmt: skip
 
 
 def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
@@ -198,15 +190,8 @@ def task_kind(settings: Mapping[str, Any], *, name: str) -> str:
     """The task of a recipe that is not parsed yet.
 
     Raises:
-        UserError: where it names none, or none that there is; for keys of an older version, with those of this.
+        UserError: where it names none, or none that there is.
     """
-    moved = [
-        f"{path} is {now} now"
-        for path, now in MOVED.items()
-        if isinstance(part := settings.get(path.partition(".")[0]), Mapping) and path.partition(".")[2] in part
-    ]
-    if moved:
-        raise UserError(f"{name}: {'; '.join(moved)}: see docs/settings.md")
     task = settings.get("task")
     kind = task.get("kind") if isinstance(task, Mapping) else task
     if kind is None:

@@ -21,6 +21,7 @@ from tercet.training.recipe.files import LENGTHS
 from tercet.training.recipe.recipe import Recipe, parse_recipe
 from tercet.training.recipe.specs import LoggingSpec, TrainingSpec
 from tercet.training.recipe.task_specs import TranslationTaskSpec
+from tercet.training.run_folder.choices import More, Until
 
 if TYPE_CHECKING:
     from tercet.training.tasks.plan import Plan
@@ -79,17 +80,15 @@ def keep_changes(given: Recipe, begun: Recipe, now: Recipe) -> Recipe:
     return _with_values(given, values)
 
 
-def with_length(
-    now: Recipe, recipe: Recipe, record: RunRecord | None, out: Path, *, more: int | None, until: int | None
-) -> Recipe:
-    """The recipe by which the run in `out` goes on, with another length: `more` steps beyond where it was to end, or
-    `until` so many in all. A run that is still on its way to an end which the same `more` has put there keeps it: the
-    command was repeated.
+def with_length(now: Recipe, recipe: Recipe, record: RunRecord | None, out: Path, length: More | Until) -> Recipe:
+    """The recipe by which the run in `out` goes on, with another length. A run that is still on its way to an
+    end that the same `More` has put there keeps it: the command was repeated.
 
     Raises:
         UserError: where there is no run, or its length is not known in steps.
     """
-    flag, given = ("--more", more) if until is None else ("--until", until)
+    flag = "--more" if isinstance(length, More) else "--until"
+    given: Any = length.steps  # from Python anything
     try:
         check_range(flag, given, Steps)
     except ValueError as error:
@@ -100,15 +99,13 @@ def with_length(
         raise UserError(f"{out} holds no run that has begun, so {flag} has nothing to make longer; set its max_steps")
     if _length(recipe) != _length(now):
         raise UserError(f"{flag} and another length in the recipe or in --set: leave one of them out")
-    total = planned_steps(record, now)
-    if until is None:
-        if total is None:
-            raise UserError(f"{out} is of an earlier version, which did not note how many steps it has: give --until N")
-        assert more is not None
+    total = record.total_steps
+    until = given
+    if isinstance(length, More):
         lengths = [record.steps, *(change.steps for change in record.changes if change.steps is not None)]
         before = lengths[-2] if len(lengths) > 1 else None
-        repeated = not record.finished and before is not None and total == before + more
-        until = total if repeated else total + more
+        repeated = not record.finished and before is not None and total == before + given
+        until = total if repeated else total + given
     if until == total:
         return recipe
     try:
@@ -160,15 +157,10 @@ def list_changes(old: Recipe, new: Recipe, *, step: int, steps: int) -> tuple[Ch
     )  # fmt: skip
 
 
-def planned_steps(record: RunRecord, recipe: Recipe) -> int | None:
-    """A run's length; None where an earlier version has begun it by epochs, and only its data would tell."""
-    return recipe.training.max_steps if record.total_steps is None else record.total_steps
-
-
 def describe_end(record: RunRecord, spec: TrainingSpec) -> str:
     """Where a run that is finished has ended, and why where that was early."""
-    total = spec.max_steps if record.total_steps is None else record.total_steps
-    if total is None or record.saved >= total:
+    total = record.total_steps
+    if record.saved >= total:
         return f"it has ended at step {record.saved:,}"
     return f"it stopped at step {record.saved:,} of {total:,}, {spec.patience} validations without a better one"
 
@@ -176,19 +168,14 @@ def describe_end(record: RunRecord, spec: TrainingSpec) -> str:
 def can_go_on(record: RunRecord, old: Recipe, new: Recipe) -> bool:
     """Whether a run that has ended goes on: it is made longer, or has stopped early and is given more patience."""
     patience, more = old.training.patience, new.training.patience
-    stopped_early = record.saved < (planned_steps(record, old) or record.saved + 1)
+    stopped_early = record.saved < record.total_steps
     patient = patience is not None and (more is None or more > patience)
     return _length(old) != _length(new) or (stopped_early and patient)
 
 
-def plan_with_changes(plan: "Plan", begun: TrainingSpec, record: RunRecord) -> "Plan":
+def plan_with_changes(plan: "Plan", record: RunRecord) -> "Plan":
     """A plan as what its run has become, step by step."""
-    if record.steps is not None:
-        plan = replace(plan, steps=record.steps)
-    elif begun.max_steps is not None:
-        plan = replace(plan, steps=begun.max_steps)
-    elif begun.max_epochs is not None:
-        plan = plan.lasting(begun.max_epochs)
+    plan = replace(plan, steps=record.steps)
     for change in record.changes:
         if change.steps is not None:
             plan = plan.lengthened(change.steps, at=change.step)

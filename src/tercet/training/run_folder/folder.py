@@ -28,19 +28,19 @@ from tercet.training.run_folder.changes import (
     with_length,
 )
 from tercet.training.run_folder.checkpoints import FOLDER, METRICS, Checkpoint, Checkpoints
+from tercet.training.run_folder.choices import AsRecipe, FromWeights, Resume
 
 if TYPE_CHECKING:
     from tercet.checkpoint import Trained
     from tercet.models import AnyModel
 MODELS = ("last", "best")  # the newest first
-OF_BEFORE = "resume.ckpt"  # where an earlier version kept its state, without hashes
 # The recipe last: after a kill in between, what is left is still known as a run.
-PARTS = (RECORD, METRICS, "loss.png", "samples", *MODELS, FOLDER, PRETRAINED_COPY, "tensorboard", OF_BEFORE, RECIPE)
+PARTS = (RECORD, METRICS, "loss.png", "samples", *MODELS, FOLDER, PRETRAINED_COPY, "tensorboard", RECIPE)
 CHOICES = "--from-weights goes on from the weights of its last model, --restart deletes it and begins anew"
 
 
 @dataclass(frozen=True)
-class Start:
+class StartPoint:
     """Where training begins: at a checkpoint; or with the weights of a model that was saved, and an optimizer that
     remembers nothing; or at step 0."""
 
@@ -98,14 +98,14 @@ def recipes_of(out: Path, recipe: Recipe, record: RunRecord | None, *, own: bool
 
 
 def find_recipes(
-    out: Path, recipe: Recipe, *, own: bool, more: int | None, until: int | None, from_weights: bool
+    out: Path, recipe: Recipe, start: Resume | FromWeights, *, own: bool
 ) -> tuple[RunRecord | None, Recipe, Recipe]:
     """What the run in `out` noted of itself, its recipe as it is now, and the one by which it is to go on; without a
     run, nothing and `recipe` twice."""
-    record = find_record(out, from_weights=from_weights)
+    record = find_record(out, from_weights=isinstance(start, FromWeights))
     now, recipe = recipes_of(out, recipe, record, own=own)
-    if more is not None or until is not None:
-        recipe = with_length(now, recipe, record, out, more=more, until=until)
+    if not isinstance(start.length, AsRecipe):
+        recipe = with_length(now, recipe, record, out, start.length)
     check_length(out, now, recipe, record, recipe.training.max_steps)
     return record, now, recipe
 
@@ -162,7 +162,7 @@ def find_record(out: Path, *, from_weights: bool) -> RunRecord | None:
     return record
 
 
-def find_start(out: Path, checkpoints: Checkpoints, *, from_weights: bool, longer: bool = False) -> Start:
+def find_start(out: Path, checkpoints: Checkpoints, *, from_weights: bool, longer: bool = False) -> StartPoint:
     """The newest whole checkpoint, or what was chosen in its place; nothing of a run at its end that stays there.
 
     Args:
@@ -173,21 +173,19 @@ def find_start(out: Path, checkpoints: Checkpoints, *, from_weights: bool, longe
     """
     record = find_record(out, from_weights=from_weights)
     if record is not None and record.finished and not longer:
-        return Start()
+        return StartPoint()
     checkpoint = checkpoints.newest()
     if from_weights:
         if checkpoint is not None:
             raise UserError(f"{out} has a whole checkpoint of step {checkpoint.step}; leave --from-weights out")
         weights = _newest_model(out)
-        return Start(weights.card.step, weights=weights)
+        return StartPoint(weights.card.step, weights=weights)
     if checkpoint is not None:
-        return Start(checkpoint.step, checkpoint)
-    if (out / OF_BEFORE).exists():
-        raise UserError(f"{out / OF_BEFORE} is of an earlier version, which kept no hashes; {CHOICES}")
+        return StartPoint(checkpoint.step, checkpoint)
     if record is not None and record.saved:
         lost = "; ".join(checkpoints.damaged.values()) or f"no checkpoint is left in {out / FOLDER}"
         raise UserError(f"{out} has trained {record.saved:,} steps and has nothing to go on from: {lost}; {CHOICES}")
-    return Start()
+    return StartPoint()
 
 
 def check_checkpoint(checkpoint: Checkpoint, model: "AnyModel", recipe: Recipe, *, fp16: bool) -> None:
@@ -221,7 +219,7 @@ def _newest_model(out: Path) -> "Trained":
     raise UserError(f"--from-weights needs a whole model: {why}; --restart deletes the run and begins anew")
 
 
-def restore_metrics(out: Path, start: Start) -> None:
+def restore_metrics(out: Path, start: StartPoint) -> None:
     """The figures of the steps that are behind the run, and no others, in `metrics.csv`."""
     path = out / METRICS
     now = path.read_bytes() if path.is_file() else b""

@@ -56,7 +56,28 @@ def parse_state(data: Any) -> State:
     weights = _mapping(_get(data, "state_dict"), "state_dict")
     if not all(isinstance(tensor, Tensor) for tensor in weights.values()):
         _reject("state_dict", "not only tensors")
-    optimizers = _get(data, "optimizer_states")
+    arithmetic, recipe_hash = _get(data, ARITHMETIC), _get(data, RECIPE_HASH)
+    if not isinstance(arithmetic, list) or not 0 < len(cast("list[Any]", arithmetic)) <= MOST_ARITHMETIC:
+        _reject(ARITHMETIC, "not a list")
+    if not isinstance(recipe_hash, str):
+        _reject(RECIPE_HASH, "not a text")
+    state: State = {
+        "global_step": step,
+        "state_dict": dict(weights),
+        "optimizer_states": [_parse_optimizer(_get(data, "optimizer_states"))],
+        "lr_schedulers": [],
+        "callbacks": {ACTIONS: {"Validation": _parse_validation(_get(data, "callbacks"), step)}},
+        ARITHMETIC: [_parse_arithmetic(one) for one in cast("list[Any]", arithmetic)],
+        RECIPE_HASH: recipe_hash,
+    }
+    if SCALER in data:
+        state[SCALER] = _parse_scaler(_mapping(data[SCALER], SCALER))
+    return state
+
+
+def _parse_optimizer(optimizers: Any) -> State:
+    from torch import Tensor
+
     if not isinstance(optimizers, list) or len(cast("list[Any]", optimizers)) != 1:
         _reject("optimizer_states", "not a list of one")
     [optimizer] = cast("list[Any]", optimizers)
@@ -69,41 +90,23 @@ def parse_state(data: Any) -> State:
     groups = _get(optimizer, "param_groups")
     if not isinstance(groups, list):
         _reject("param_groups", "not a list")
-    validation = _get(_mapping(_get(data, "callbacks"), "callbacks"), ACTIONS)
+    return {
+        "state": {parameter: dict(values) for parameter, values in tensors.items()},
+        "param_groups": [dict(_mapping(group, "param_groups")) for group in cast("list[Any]", groups)],
+    }
+
+
+def _parse_validation(callbacks: Any, step: int) -> State:
+    validation = _get(_mapping(callbacks, "callbacks"), ACTIONS)
     validation = _mapping(_get(_mapping(validation, ACTIONS), "Validation"), "Validation")
     best = _get(validation, "best")
     if not isinstance(best, float | int) or isinstance(best, bool) or math.isnan(best):
         _reject("Validation.best", "not a number")
-    arithmetic, recipe_hash = _get(data, ARITHMETIC), _get(data, RECIPE_HASH)
-    if not isinstance(arithmetic, list) or not 0 < len(cast("list[Any]", arithmetic)) <= MOST_ARITHMETIC:
-        _reject(ARITHMETIC, "not a list")
-    if not isinstance(recipe_hash, str):
-        _reject(RECIPE_HASH, "not a text")
-    state: State = {
-        "global_step": step,
-        "state_dict": dict(weights),
-        "optimizer_states": [
-            {
-                "state": {parameter: dict(values) for parameter, values in tensors.items()},
-                "param_groups": [dict(_mapping(group, "param_groups")) for group in cast("list[Any]", groups)],
-            }
-        ],
-        "lr_schedulers": [],
-        "callbacks": {
-            ACTIONS: {
-                "Validation": {
-                    "best": float(best),
-                    "best_step": _count(_get(validation, "best_step"), "Validation.best_step", most=step),
-                    "without_better": _count(_get(validation, "without_better"), "Validation.without_better"),
-                }
-            }
-        },
-        ARITHMETIC: [_parse_arithmetic(one) for one in cast("list[Any]", arithmetic)],
-        RECIPE_HASH: recipe_hash,
+    return {
+        "best": float(best),
+        "best_step": _count(_get(validation, "best_step"), "Validation.best_step", most=step),
+        "without_better": _count(_get(validation, "without_better"), "Validation.without_better"),
     }
-    if SCALER in data:
-        state[SCALER] = _parse_scaler(_mapping(data[SCALER], SCALER))
-    return state
 
 
 def check_state(folder: Path, state: State, model: "nn.Module", recipe: "Recipe", *, fp16: bool = False) -> None:

@@ -159,7 +159,7 @@ def compare(
     vary: Mapping[str, Sequence[Any]] | None = None,
     seeds: int | Sequence[int] | None = None,
     data: str | Path | None = None,
-    set: Mapping[str, Any] | None = None,  # the name of the command line's flag
+    changes: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     device: "str | torch.device" = "cpu",
     quiet: bool = False,
@@ -171,7 +171,7 @@ def compare(
         vary: of the recipes, such as {"model.stack.placement": ["pre", "post"]}; all combinations are trained.
         seeds: a list, or how many, from 1 on; by default the first recipe's one.
         data: a file, folder or named dataset in place of the recipes'.
-        set: changes to all recipes, such as {"training.max_steps": 500}.
+        changes: Keys of all recipes with other values, such as {"training.max_steps": 500}.
         out: where runs, table and picture go, `compared/` and the names by default; runs that are there already are
             resumed, or taken as they are where they have ended.
         device: to score on.
@@ -180,14 +180,14 @@ def compare(
         UserError: where something does not fit, all of which is looked at before anything is trained.
     """
     several = [str(name) for name in ([names] if isinstance(names, str | Path) else names)]
-    changes: Plain = {} if data is None else nest("data.source", str(data))
-    for path, value in (set or {}).items():
-        changes = merge(changes, nest(path, value))
+    nested: Plain = {} if data is None else nest("data.source", str(data))
+    for path, value in (changes or {}).items():
+        nested = merge(nested, nest(path, value))
     return compare_runs(
         several,
         varied=[VariedKey.of(key, values) for key, values in (vary or {}).items()],
         seeds=None if seeds is None else check_seeds(seeds),
-        changes=changes,
+        changes=nested,
         out=default_comparison_folder(several) if out is None else Path(out),
         device=device,
         quiet=quiet,

@@ -20,7 +20,8 @@ from tercet.storage import read_sealed_json, write_sealed_json
 from tercet.training.recipe.files import read_settings, recipe_names
 from tercet.training.recipe.other_data import describe_other_data
 from tercet.training.recipe.recipe import Recipe, load_recipe
-from tercet.training.run import RunDiverged, train
+from tercet.training.run.fit import RunDiverged
+from tercet.training.run.train import train
 from tercet.training.run_folder.folder import recipes_of
 from tercet.training.sweep.grid import VariedKey, folder_names, grid_points
 

@@ -10,13 +10,13 @@ from tercet.messages import print_note, show
 from tercet.models import AnySpec, stack_specs
 from tercet.training.run_folder.changes import describe_length, is_as_planned
 from tercet.training.run_folder.checkpoints import Checkpoints
-from tercet.training.run_folder.folder import Start
+from tercet.training.run_folder.folder import StartPoint
 
 if TYPE_CHECKING:
     from tercet.training.tasks.task import Task
 
 
-def report_start(out: Path, start: Start, checkpoints: Checkpoints, steps: int, quiet: bool) -> None:
+def report_start(out: Path, start: StartPoint, checkpoints: Checkpoints, steps: int, quiet: bool) -> None:
     """Where the run goes on, and, quiet or not, what of it was damaged."""
     for damage in checkpoints.damaged.values():
         before = f"goes on from the checkpoint of step {start.step}" if start.checkpoint else "begins anew"
@@ -51,7 +51,7 @@ def explain_length(out: Path, task: "Task", changes: Sequence[Change], *, exact:
     return words
 
 
-def report_arithmetic(out: Path, start: Start, now: Mapping[str, str], *, exact: bool) -> None:
+def report_arithmetic(out: Path, start: StartPoint, now: Mapping[str, str], *, exact: bool) -> None:
     """Raises:
     UserError: where an exact end is asked for, and steps so far were worked out otherwise than those to come.
     """

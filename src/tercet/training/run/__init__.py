@@ -1,0 +1,1 @@
+"""From a recipe to a run folder, stage by stage: opened, locked, started, trained, finished."""

@@ -1,0 +1,57 @@
+"""A run is opened: the processes that there are, and all mistakes that need no tensor to be found."""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from tercet.checkpoint.run_record import RECIPE, RECORD
+from tercet.data.find_sources import check_sources
+from tercet.memory import keep_memory
+from tercet.training.distributed.launch import as_launched
+from tercet.training.loop.loggers import check_loggers
+from tercet.training.recipe.recipe import Recipe
+from tercet.training.recipe.specs import TrainingSpec
+from tercet.training.request import ResolvedRecipe
+from tercet.training.run.states import OpenedRun
+from tercet.training.run_folder.choices import Start
+
+
+def open_run(
+    resolved: ResolvedRecipe, start: Start, *, quiet: bool, arithmetic: Mapping[str, Any] | None, resources: ExitStack
+) -> OpenedRun:
+    """Open a run; nothing is written.
+
+    Raises:
+        UserError: If data or loggers are not there, or a launcher has started processes that the recipe does not fit.
+    """
+    recipe, folder = as_launched(resolved.recipe), resolved.folder
+    check_sources(recipe.data)
+    check_loggers(recipe.logging)
+    keep_memory()
+    primary = is_primary(recipe.training)
+    return OpenedRun(
+        folder=folder,
+        recipe=recipe,
+        is_own=resolved.is_own,
+        start=start,
+        begun=(folder / RECIPE).exists() or (folder / RECORD).exists(),
+        primary=primary,
+        quiet=quiet or not primary,
+        arithmetic=arithmetic,
+        notes=resolved.notes,
+        resources=resources,
+    )
+
+
+def is_first(recipe: Recipe) -> bool:
+    """Return whether this is the only or the first process that a launcher has started for a recipe."""
+    return is_primary(as_launched(recipe).training)
+
+
+def is_primary(spec: TrainingSpec) -> bool:
+    """Return whether this is the only or the first of the run's processes."""
+    if spec.world_size == 1:
+        return True
+    from tercet.training.distributed.devices import rank  # with torch
+
+    return not rank(spec)

@@ -1,0 +1,77 @@
+"""What `auto` came to and which data it was: settled once, when a run begins, and kept through every resumption."""
+
+from typing import TYPE_CHECKING
+
+from tercet.checkpoint.run_record import RECIPE, RECORD, Matmul, RunRecord, read_record
+from tercet.config import UserError
+from tercet.models import stack_specs
+from tercet.settings_yaml import write_yaml
+from tercet.storage import write_atomically
+from tercet.training.optim.trainable import trainable_parameters
+from tercet.training.recipe.pretrained import save_copy
+from tercet.training.run.reports import log
+from tercet.training.run.states import BuiltModel, OpenedRun
+
+if TYPE_CHECKING:
+    from tercet.training.compute.compiling import Compiled
+
+
+def settle(built: BuiltModel, opened: OpenedRun) -> RunRecord:
+    """Return what the run noted of itself; settle it and write it down if the run begins.
+
+    Raises:
+        UserError: If the data is no longer that of the run.
+    """
+    from tercet.training.compute.auto_arithmetic import choose_arithmetic
+    from tercet.training.distributed.devices import wait_for_file
+    from tercet.training.planning.find_micro_batch import describe_micro_batch, find_micro_batch
+
+    task, out = built.task, opened.folder
+    if not opened.primary:
+        wait_for_file(out / RECORD)
+    record = read_record(out)
+    if record is not None:
+        if (record.data, record.tokenizer) != (task.data_hash, task.tokenizer_hash):
+            raise UserError(f"the data has changed since {out} was begun; give another --out, or --restart")
+        return record
+    chosen = opened.arithmetic or choose_arithmetic(task.recipe.training)
+    precision, matmul = chosen["precision"], chosen["matmul"]
+    micro_batches: tuple[tuple[int, int], ...] = ()
+    if task.recipe.task.finds_micro_batch:
+        task.micro = find_micro_batch(task.recipe, precision)
+        micro_batches = ((0, task.micro),)
+        log(describe_micro_batch(task.recipe, task.micro), opened.quiet)
+    compiled = _choose_compile(built, precision, matmul, opened.quiet)
+    write_atomically(out / RECIPE, write_yaml(task.recipe).encode())
+    if built.pretrained is not None:
+        save_copy(built.pretrained, out)
+    record = RunRecord(
+        data=task.data_hash, tokenizer=task.tokenizer_hash, precision=precision, matmul=matmul, compile=compiled,
+        micro_batches=micro_batches, steps=task.plan.steps,
+    ).saved_at(out, 0)  # fmt: skip
+    record.write(out)
+    return record
+
+
+def _choose_compile(built: BuiltModel, precision: str, matmul: Matmul, quiet: bool) -> "Compiled":
+    """Measure what the recipe leaves open, compilation and the steps of its hours, and report the run."""
+    from tercet.training.compute.auto_arithmetic import matmul_precision
+    from tercet.training.compute.choose_compile import choose_compile
+    from tercet.training.compute.speed import speed
+
+    task, model, spec = built.task, built.model, built.task.recipe.training
+    with matmul_precision(matmul):
+        compiled, why = choose_compile(task, model, precision)
+        if spec.max_hours is not None:
+            measured = speed(task, model, precision=precision, compiled=compiled)
+            task.plan = measured.plan(task.plan, spec)
+            log(measured.describe(task.plan, spec), quiet)
+    parameters, learn = (sum(p.numel() for p in some) for some in (model.parameters(), trainable_parameters(model)))
+    learning = "" if learn == parameters else f" of which {learn:,} learn"
+    described = f"{precision} by oneDNN" if (precision, matmul) == ("fp32", "medium") else precision
+    log(f"{parameters:,} parameters{learning}, {task.describe()}, {task.plan.steps:,} steps; {described}, "
+        f"{'not compiled' if compiled == 'never' else 'compiled'} ({why})", quiet)  # fmt: skip
+    if any(stack.placement == "post" for stack in stack_specs(task.recipe.model)) and not spec.warmup_steps:
+        log("post-norm without warm-up seldom learns (Xiong et al. 2020); set training.warmup_steps, such as 400, "
+            "or placement to pre", quiet)  # fmt: skip
+    return compiled

@@ -54,7 +54,7 @@ def test_pairs_longer_than_the_context_count_in_the_validation_loss_as_in_evalua
 def test_pairs_that_are_cut_are_counted(tmp_path: Path) -> None:
     task = pairs_task(tmp_path)
     assert task.describe().endswith(
-        "padding, 4 validation pairs (3 longer than max_len cut, 1 near duplicates of training pairs)"
+        "padding, 4 validation pairs (3 longer than max_len cut, 1 near duplicate of training pairs)"
     )
 
 
@@ -62,7 +62,7 @@ def test_texts_that_are_cut_are_counted(tmp_path: Path) -> None:
     rows = [{"text": "the Red cat, sleeps", "label": "cat"}, {"text": LONG, "label": "cat"}]
     task = task_of(tiny_labels_recipe(tmp_path, held_out_file(tmp_path, rows)), progress=False)
     assert task.describe().endswith(
-        "2 validation texts (1 longer than max_len cut, 1 near duplicates of training texts)"
+        "2 validation texts (1 longer than max_len cut, 1 near duplicate of training texts)"
     )
 
 
@@ -79,5 +79,5 @@ def test_conversations_that_are_cut_or_left_out_are_counted(tmp_path: Path) -> N
 def test_documents_that_are_also_learnt_are_counted(tmp_path: Path) -> None:
     changes = {"data": {"validation": {"kind": "held_out", "source": str(tmp_path / "text.txt")}}}
     task = task_of(tiny_recipe(tmp_path, changes), progress=False)
-    assert task.describe().endswith("1 validation documents (1 near duplicates of training documents)")
+    assert task.describe().endswith("1 validation document (1 near duplicate of training documents)")
     assert "validation" not in task_of(tiny_recipe(tmp_path), progress=False).describe()

@@ -85,9 +85,11 @@ def describe_validation(count: int, items: str, *, near_duplicates: int, left_ou
         left_out: Conversations whose answers begin beyond the context.
         cut: Items of which only the beginning is validated on.
     """
+    duplicates = "duplicate" if near_duplicates == 1 else "duplicates"
     facts = [
         *([f"{left_out:,} whose answers begin beyond max_len left out"] if left_out else []),
         *([f"{cut:,} longer than max_len cut"] if cut else []),
-        *([f"{near_duplicates:,} near duplicates of training {items}"] if near_duplicates else []),
+        *([f"{near_duplicates:,} near {duplicates} of training {items}"] if near_duplicates else []),
     ]
-    return [f"{count:,} validation {items} ({', '.join(facts)})"] if facts else []
+    named = items.removesuffix("s") if count == 1 else items
+    return [f"{count:,} validation {named} ({', '.join(facts)})"] if facts else []

@@ -41,14 +41,16 @@ def test_nn_imports_torch_only_and_one_file_of_it_the_kernels() -> None:
                 assert name.split(".")[0] in own or name.startswith(packages), f"{path.name} imports {name}"
 
 
-def test_no_circle_of_imports_in_the_parts_the_kernels_and_the_models() -> None:
+def test_no_circle_of_imports_in_the_parts_the_kernels_the_models_and_the_data() -> None:
     """Not even one of imports for the type checker alone."""
     arrows: dict[str, set[str]] = {}
-    for path in (path for room in ("nn", "kernel", "models") for path in (ROOT / "src/tercet" / room).glob("*.py")):
+    packages = [ROOT / "src/tercet" / package for package in ("nn", "kernel", "models", "data")]
+    for path in (path for package in packages for path in package.rglob("*.py")):
         if path.name != "__init__.py":  # which gathers what the others define
             nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
-            names = {f"{node.module}.{alias.name}" for node in nodes for alias in node.names}
-            arrows[f"tercet.{path.parent.name}.{path.stem}"] = names | {node.module or "" for node in nodes}
+            targets = {f"{node.module}.{alias.name}" for node in nodes for alias in node.names}
+            name = ".".join(path.relative_to(ROOT / "src").with_suffix("").parts)
+            arrows[name] = targets | {node.module or "" for node in nodes}
     graphlib.TopologicalSorter({name: targets & set(arrows) for name, targets in arrows.items()}).prepare()
 
 

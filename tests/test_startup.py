@@ -132,6 +132,6 @@ def test_a_room_gives_what_the_type_checker_reads(path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_function_goes_before_the_file_of_its_name_whichever_is_imported_first(tmp_path: Path) -> None:
-    program = "import tercet.data.prepare\nfrom tercet.data import prepare\nassert callable(prepare)"
+    program = "import tercet.dashboard.watch\nfrom tercet.dashboard import watch\nassert callable(watch)"
     done = run_python(program, tmp_path)
     assert done.returncode == 0, done.stderr

@@ -23,9 +23,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tercet.data.datasets import SHAKESPEARE_SHA256, SHAKESPEARE_URL
-from tercet.data.downloads import fetch_file
-from tercet.data.pair_datasets import MULTI30K_SHA256, MULTI30K_URL
+from tercet.data.datasets.downloads import fetch_file
+from tercet.data.datasets.pair_datasets import MULTI30K_SHA256, MULTI30K_URL
+from tercet.data.datasets.text_datasets import SHAKESPEARE_SHA256, SHAKESPEARE_URL
 
 ROOT = Path(__file__).parents[2]
 LOCKS = ("requirements.lock", "requirements-dev.lock")

@@ -25,7 +25,7 @@ import numpy as np
 import psutil
 
 from tercet.checkpoint.metrics import read_metrics
-from tercet.data.prepared import open_folder
+from tercet.data.corpora.prepared import open_folder
 from tercet.training import load_recipe, train
 from tercet.training.tasks.language import LanguageTask
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tercet.checkpoint import Card, load_model, save_model
-from tercet.data.prepared import open_folder
+from tercet.data.corpora.prepared import open_folder
 from tercet.models import build
 from tercet.models.presets import model_spec
 from tercet.storage import manifest

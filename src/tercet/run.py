@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Unpack, overload
 import numpy as np
 import torch
 
-from tercet.data.batching import BATCH_TOKENS
+from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.generation import Beam, Completion, Draft, Lookup, Sampling, Translation, translate_lines
 from tercet.generation.specs import BeamOptions, SamplingOptions
 from tercet.models import Edit

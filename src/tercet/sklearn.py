@@ -19,7 +19,7 @@ import numpy as np
 
 from tercet.api import load, train
 from tercet.config import UserError
-from tercet.data.batching import BATCH_TOKENS
+from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.messages import show
 from tercet.nn.specs import Pooling
 from tercet.run import Run

@@ -10,7 +10,7 @@ from gguf_models import BYTES, llama, saved
 
 from tercet.checkpoint import LanguageModel, load_model
 from tercet.data import HeldOut, TextSpec, Windows, prepare
-from tercet.data.prepare_tokens import prepare_tokens
+from tercet.data.shards.prepare_tokens import prepare_tokens
 from tercet.data.specs import Documents
 from tercet.evaluate.tasks import evaluation_of
 from tercet.evaluate.tasks.language import LanguageEvaluation

@@ -21,7 +21,7 @@ from tercet.data import (
     prepare_labelled,
     prepare_pairs,
 )
-from tercet.data.remote_tokens import RemoteTokenFolder
+from tercet.data.shards.remote_tokens import RemoteTokenFolder
 from tercet.evaluate import evaluation_of
 from tercet.models import (
     AnySpec,

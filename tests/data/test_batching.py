@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tercet.data.batching import batch_by_length, cut_batches, cut_rows, deal_micro_batches, map_by_length
+from tercet.data.rows.batching import batch_by_length, cut_batches, cut_rows, deal_micro_batches, map_by_length
 
 LENGTHS = st.lists(st.integers(0, 50), max_size=40)
 TOKENS = st.integers(1, 200)

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tercet.config import UserError
-from tercet.data import DATASETS, datasets
+from tercet.data import DATASETS
+from tercet.data.datasets import text_datasets
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +29,7 @@ def test_every_dataset_says_what_it_is() -> None:
 
 
 def test_animals_are_plain_short_facts() -> None:
-    texts = [piece.text for piece in datasets.find_documents("animals").pieces()]
+    texts = [piece.text for piece in text_datasets.find_documents("animals").pieces()]
     assert len(texts) == 1  # in one text, as the windows slide over all of them
     facts = texts[0].split(". ")
     assert len(facts) == 13
@@ -37,11 +38,11 @@ def test_animals_are_plain_short_facts() -> None:
 
 
 def test_python_docs_are_prose_in_topics() -> None:
-    source = datasets.find_documents("python-docs")
+    source = text_datasets.find_documents("python-docs")
     texts = [piece.text for piece in source.pieces()]
     assert len(texts) > 50
     assert source.size() == sum(len(text.encode()) for text in texts) > 300_000
-    assert source.hash() == datasets.find_documents("python-docs").hash()
+    assert source.hash() == text_datasets.find_documents("python-docs").hash()
     paragraphs = [" ".join(paragraph.split()) for text in texts for paragraph in re.split(r"\n\s*\n", text)]
     assert len(set(paragraphs)) == len(paragraphs) > 1000
     assert all(paragraphs)
@@ -50,8 +51,8 @@ def test_python_docs_are_prose_in_topics() -> None:
 def test_a_path_wins_where_it_is_written_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("animals").write_text("my own")
-    assert [piece.text for piece in datasets.find_documents("./animals").pieces()] == ["my own"]
-    assert [piece.text for piece in datasets.find_documents("animals").pieces()] != ["my own"]
+    assert [piece.text for piece in text_datasets.find_documents("./animals").pieces()] == ["my own"]
+    assert [piece.text for piece in text_datasets.find_documents("animals").pieces()] != ["my own"]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_a_path_wins_where_it_is_written_as_one(tmp_path: Path, monkeypatch: pyt
 )
 def test_what_is_not_there_is_named(source: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
-        datasets.find_documents(source)
+        text_datasets.find_documents(source)
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, data: bytes | OSError) -> None:
@@ -81,21 +82,21 @@ def answer(monkeypatch: pytest.MonkeyPatch, data: bytes | OSError) -> None:
 
 def test_shakespeare_is_downloaded_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     play = b"First Citizen:\nBefore we proceed any further, hear me speak.\n"
-    monkeypatch.setattr(datasets, "SHAKESPEARE_SHA256", hashlib.sha256(play).hexdigest())
+    monkeypatch.setattr(text_datasets, "SHAKESPEARE_SHA256", hashlib.sha256(play).hexdigest())
     answer(monkeypatch, play)
-    assert "".join(piece.text for piece in datasets.find_documents("shakespeare").pieces()) == play.decode()
+    assert "".join(piece.text for piece in text_datasets.find_documents("shakespeare").pieces()) == play.decode()
     answer(monkeypatch, OSError("no second download"))
-    assert datasets.find_documents("shakespeare").name == "shakespeare"
+    assert text_datasets.find_documents("shakespeare").name == "shakespeare"
     assert [path.name for path in (tmp_path / "cache" / "shakespeare").iterdir()] == ["input.txt"]
     (tmp_path / "cache" / "shakespeare" / "input.txt").write_bytes(b"changed")
     with pytest.raises(UserError, match=r"is not TinyShakespeare .*remove it to download it again"):
-        datasets.find_documents("shakespeare")
+        text_datasets.find_documents("shakespeare")
 
 
 def test_a_wrong_download_is_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     answer(monkeypatch, b"<html>")
     with pytest.raises(UserError, match=r"wrong sha256.*set TERCET_DATA"):
-        datasets.find_documents("shakespeare")
+        text_datasets.find_documents("shakespeare")
     assert list((tmp_path / "cache" / "shakespeare").iterdir()) == []
 
 
@@ -118,11 +119,11 @@ def test_what_a_broken_server_sends_is_refused(
                 client.recv(4096)
                 client.sendall(head)
 
-        monkeypatch.setattr(datasets, "SHAKESPEARE_URL", f"http://127.0.0.1:{server.getsockname()[1]}/")
+        monkeypatch.setattr(text_datasets, "SHAKESPEARE_URL", f"http://127.0.0.1:{server.getsockname()[1]}/")
         thread = threading.Thread(target=serve)
         thread.start()
         with pytest.raises(UserError, match=message):
-            datasets.find_documents("shakespeare")
+            text_datasets.find_documents("shakespeare")
         thread.join()
     assert list((tmp_path / "cache" / "shakespeare").iterdir()) == []
 
@@ -134,7 +135,7 @@ def test_a_download_is_never_in_memory_whole(monkeypatch: pytest.MonkeyPatch) ->
         before = tracemalloc.get_traced_memory()[0]
         tracemalloc.reset_peak()
         with pytest.raises(UserError, match="wrong sha256"):
-            datasets.find_documents("shakespeare")
+            text_datasets.find_documents("shakespeare")
         assert tracemalloc.get_traced_memory()[1] - before < 8 << 20
     finally:
         tracemalloc.stop()
@@ -143,7 +144,7 @@ def test_a_download_is_never_in_memory_whole(monkeypatch: pytest.MonkeyPatch) ->
 def test_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     answer(monkeypatch, OSError("unreachable"))
     with pytest.raises(UserError, match=r"cannot download shakespeare \(unreachable\).*set TERCET_DATA"):
-        datasets.find_documents("shakespeare")
+        text_datasets.find_documents("shakespeare")
 
 
 @pytest.mark.parametrize("switch", ["TERCET_OFFLINE", "HF_HUB_OFFLINE"])
@@ -151,7 +152,7 @@ def test_offline_refuses_to_download(monkeypatch: pytest.MonkeyPatch, switch: st
     monkeypatch.setenv(switch, "1")
     answer(monkeypatch, OSError("should not be asked"))
     with pytest.raises(UserError, match="downloads are switched off"):
-        datasets.find_documents("shakespeare")
+        text_datasets.find_documents("shakespeare")
 
 
 @pytest.mark.parametrize("place", ["shakespeare/input.txt", "input.txt"])
@@ -160,5 +161,5 @@ def test_shakespeare_from_a_folder_of_data(monkeypatch: pytest.MonkeyPatch, tmp_
     path.parent.mkdir(parents=True)
     path.write_bytes(b"play")
     monkeypatch.setenv("TERCET_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr(datasets, "SHAKESPEARE_SHA256", hashlib.sha256(b"play").hexdigest())
-    assert [piece.text for piece in datasets.find_documents("shakespeare").pieces()] == ["play"]
+    monkeypatch.setattr(text_datasets, "SHAKESPEARE_SHA256", hashlib.sha256(b"play").hexdigest())
+    assert [piece.text for piece in text_datasets.find_documents("shakespeare").pieces()] == ["play"]

@@ -12,8 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tercet.config import UserError
-from tercet.data import Documents, TextSpec, prepare, prepare_tokens, shard_writer, sources
-from tercet.data.splitting import split_documents
+from tercet.data import Documents, TextSpec, prepare, prepare_tokens
+from tercet.data.corpora.id_split import split_documents
+from tercet.data.shards import shard_writer
+from tercet.data.sources import documents
 from tercet.tokens import Characters
 
 
@@ -78,7 +80,7 @@ def test_unequal_documents_are_drawn_by_their_number_alone(tmp_path: Path) -> No
 
 
 def test_long_documents_that_differ_at_their_end_are_not_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "PIECE", 20)  # many pieces of each
+    monkeypatch.setattr(documents, "PIECE", 20)  # many pieces of each
     texts = ["a word and another\n" * 9 + end for end in ("x", "y", "x", "z")]
     train, held_out = sides(TextSpec(source=jsonl(tmp_path, texts), tokenizer=Characters(), validation=Documents()))
     assert sorted(train + held_out) == sorted(texts)
@@ -100,7 +102,7 @@ def test_many_documents_take_a_moment(tmp_path: Path) -> None:
 def test_no_document_of_a_folder_of_shards_is_on_both_sides(
     shard_tokens: int, piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "PIECE", piece)
+    monkeypatch.setattr(documents, "PIECE", piece)
     draw = random.Random(3)
     distinct = ["".join(draw.choices("ab \n", k=draw.randint(5, 120))) + str(number) for number in range(30)]
     texts = [*distinct, *distinct[::2], *distinct[::3]]
@@ -122,7 +124,7 @@ def test_no_document_of_a_folder_of_shards_is_on_both_sides(
 def test_the_side_of_a_document_that_was_cut_by_a_kill_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "PIECE", 20)
+    monkeypatch.setattr(documents, "PIECE", 20)
     draw = random.Random(4)
     texts = ["\n".join("".join(draw.choices("abc", k=15)) for _ in range(20)) for _ in range(8)]
     spec = TextSpec(source=jsonl(tmp_path, texts), tokenizer=Characters(), validation=Documents(fraction=0.4))

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tercet.config import UserError
-from tercet.data import TextSpec, fasta, prepare
-from tercet.data.datasets import find_documents
-from tercet.data.fasta import SequencePiece, read_fasta, read_fastq
+from tercet.data import TextSpec, prepare
+from tercet.data.datasets.text_datasets import find_documents
+from tercet.data.sources import fasta
+from tercet.data.sources.fasta import SequencePiece, read_fasta, read_fastq
 from tercet.tokens import Characters, KMers, WordPiece
 
 Read = Callable[[Iterable[str], str], Iterator[SequencePiece]]

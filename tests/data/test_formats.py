@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from tercet.cli.main import main
 from tercet.config import UserError
-from tercet.data import ConversationFile, LabelFile, PairFiles, files, prepare
-from tercet.data.datasets import find_text
-from tercet.data.formats import UNREADABLE, describe_left_out
-from tercet.data.id_files import IdFile
-from tercet.data.sources import SUFFIXES, DocumentFiles
+from tercet.data import ConversationFile, LabelFile, PairFiles, prepare
+from tercet.data.datasets.text_datasets import find_text
+from tercet.data.sources import files
+from tercet.data.sources.documents import SUFFIXES, DocumentFiles
+from tercet.data.sources.formats import UNREADABLE, describe_left_out
+from tercet.data.sources.id_files import IdFile
 from tercet.data.specs import TextSpec
 
 VALUES = st.dictionaries(

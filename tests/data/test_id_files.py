@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from tercet.config import UserError
 from tercet.data import Documents, HeldOut, TextSpec, prepare
-from tercet.data import files as files_module
-from tercet.data import id_files as id_files_module
-from tercet.data.id_files import IdFile, holds_ids
+from tercet.data.sources import files as files_module
+from tercet.data.sources import id_files as id_files_module
+from tercet.data.sources.id_files import IdFile, holds_ids
 from tercet.tokens import BPE, Characters, PlainIds, Tokenizer, TokenizerFile
 
 

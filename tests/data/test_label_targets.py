@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from tercet.cli.main import main
 from tercet.config import UserError
-from tercet.data import HeldOutLabels, LabelsSpec, docstring_code, examples_of, labelled_rows, look, prepare_labelled
+from tercet.data import HeldOutLabels, LabelsSpec, examples_of, labelled_rows, look, prepare_labelled
 from tercet.data import cache as cache_module
-from tercet.data.recognise import looks_like, recognise
-from tercet.data.targets import label_indicators
+from tercet.data.corpora.targets import label_indicators
+from tercet.data.datasets import docstring_code
+from tercet.data.datasets.recognise import looks_like, recognise
 from tercet.tokens import BPE
 
 NUMBERS = [(f"text {n}", n % 7 - 1.25) for n in range(53)]

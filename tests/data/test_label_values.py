@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tercet.config import UserError, parse
 from tercet.data import LabelFile, LabelsSpec
-from tercet.data.label_values import parse_number, read_number, split_labels
+from tercet.data.examples.label_values import parse_number, read_number, split_labels
 
 MULTI: dict[str, Any] = {"problem_type": "multi_label_classification"}
 LABEL = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=6)

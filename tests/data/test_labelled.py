@@ -20,11 +20,11 @@ from tercet.data import (
     LabelsSpec,
     encode_words,
     examples_of,
-    labelled,
     labelled_rows,
     prepare_labelled,
 )
 from tercet.data import cache as cache_module
+from tercet.data.corpora import label_corpus
 from tercet.tokens import BPE, GPT2, Characters, KMers, Tokenizer, Unigram, WordPiece, Words
 
 SMALL = BPE(vocab_size=300)
@@ -155,7 +155,7 @@ def test_a_label_stands_on_the_first_piece_of_its_word(tmp_path: Path, tokenizer
             assert ids.tolist() == own.encode(" ".join(one.texts))
             firsts = np.flatnonzero(labels >= 0)
             assert [corpus.labels[label] for label in labels[firsts]] == list(one.labels)
-            assert (labels[labels < 0] == labelled.IGNORED).all()
+            assert (labels[labels < 0] == label_corpus.IGNORED).all()
             pieces = own.tokens(ids)
             for word, first, end in zip(one.texts, firsts, [*firsts[1:], len(ids)], strict=True):
                 piece = pieces[first].strip()
@@ -187,7 +187,7 @@ def test_rows_are_the_texts_between_bos_and_eos(over: Any, data: st.DataObject) 
     max_len = data.draw(st.integers(3, 11))
     ids = np.arange(10, 10 + sum(lengths), dtype=np.uint16)
     starts = np.cumsum([0, *lengths])
-    labels = np.arange(len(lengths)) % 3 if over == "texts" else np.where(ids % 2, ids % 3, labelled.IGNORED)
+    labels = np.arange(len(lengths)) % 3 if over == "texts" else np.where(ids % 2, ids % 3, label_corpus.IGNORED)
     part = Labelled(ids=ids, starts=starts, labels=labels.astype(np.int64), names=("x", "y", "z"), over=over)
     numbers = np.array(data.draw(st.lists(st.integers(0, len(lengths) - 1), min_size=1, max_size=5)))
     rows = labelled_rows(part, numbers, max_len=max_len, bos=1, eos=2, pad=0)

@@ -13,9 +13,10 @@ import pytest
 
 from tercet.cli.main import main
 from tercet.config import UserError
-from tercet.data import DATASETS, LABEL_DATASETS, LabelsSpec, debian, docstrings, examples_of
-from tercet.data.datasets import find_documents
-from tercet.data.sources import DocumentTexts
+from tercet.data import DATASETS, LABEL_DATASETS, LabelsSpec, examples_of
+from tercet.data.datasets import debian, docstrings
+from tercet.data.datasets.text_datasets import find_documents
+from tercet.data.sources.documents import DocumentTexts
 
 
 @pytest.fixture(autouse=True)

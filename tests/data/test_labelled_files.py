@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tercet.config import UserError
 from tercet.data import Example, LabelFile, LabelsSpec, examples_of, read_examples
-from tercet.data.labels import LabelledTexts
+from tercet.data.examples.labels import LabelledTexts
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30)
 LABEL = st.text(st.characters(categories=["L", "N", "P"]), min_size=1, max_size=9)

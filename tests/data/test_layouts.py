@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tercet.data.layouts import Mixture, ShardGroups
-from tercet.data.order import Layout, Order, Shuffled
+from tercet.data.rows.layouts import Mixture, ShardGroups
+from tercet.data.rows.order import Layout, Order, Shuffled
 
 SIZES = st.lists(st.integers(1, 12), min_size=1, max_size=7).map(tuple)
 

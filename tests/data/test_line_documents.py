@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tercet.data import TextSpec, prepare
-from tercet.data.datasets import find_documents
-from tercet.data.line_documents import documents_of_lines, has_document_per_line
+from tercet.data.datasets.text_datasets import find_documents
+from tercet.data.sources.line_documents import documents_of_lines, has_document_per_line
 from tercet.tokens import Characters
 
 REVIEWS = [
@@ -62,7 +62,7 @@ def test_the_setting_is_that_of_text_files(name: str, tmp_path: Path) -> None:
 
 
 def test_named_datasets_are_divided_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tercet.data.datasets.FACTS", ("one.\n\ntwo.", "three."))
+    monkeypatch.setattr("tercet.data.datasets.text_datasets.FACTS", ("one.\n\ntwo.", "three."))
     assert ["".join(p.text for p in find_documents("animals").pieces())] == ["one.\n\ntwo. three."]
     assert [piece.text for piece in find_documents("animals", documents="line").pieces()] == ["one.", "two. three."]
 

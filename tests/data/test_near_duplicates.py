@@ -25,7 +25,7 @@ from tercet.data import (
     prepare_pairs,
 )
 from tercet.data.specs import HeldOutLabels
-from tercet.data.splitting import count_near, hash_near
+from tercet.data.text_hashes import count_near, hash_near
 from tercet.tokens import Characters, Words
 
 TRAIN = ["The cat sleeps.", "A dog barks", "Hens lay eggs", "12 + 3 = 15", "!?"]

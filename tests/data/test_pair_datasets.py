@@ -13,8 +13,9 @@ import pytest
 from num2words import num2words
 
 from tercet.config import UserError
-from tercet.data import PAIR_DATASETS, PairsSpec, numbers, pair_datasets, pairs_of, read_pairs
-from tercet.data.pair_datasets import MULTI30K_SHA256, find_pairs
+from tercet.data import PAIR_DATASETS, PairsSpec, pairs_of, read_pairs
+from tercet.data.datasets import numbers, pair_datasets
+from tercet.data.datasets.pair_datasets import MULTI30K_SHA256, find_pairs
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tercet.config import UserError
 from tercet.data import PairFiles, read_pairs
-from tercet.data import files as files_module
+from tercet.data.sources import files as files_module
 
 SENTENCES = st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=20)
 ODD = [

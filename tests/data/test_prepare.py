@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from tercet.config import UserError, parse, to_plain
-from tercet.data import Documents, HeldOut, Tail, TextSpec, prepare, sources
+from tercet.data import Documents, HeldOut, Tail, TextSpec, prepare
 from tercet.data import cache as cache_module
 from tercet.data import prepare as prepare_function
+from tercet.data.sources import documents
 from tercet.tokens import BPE, Characters, Tokenizer, WordPiece, Words, trainers
 
 TEXT = "One line, naïve as it is.\nAnd another 🙂 line;\n\nthen\r\nthe end. " * 9
@@ -40,7 +41,7 @@ def text_file(tmp_path: Path, text: str = TEXT) -> str:
 
 @pytest.mark.parametrize("tokenizer", [Characters(eos=False), Words(), BPE(vocab_size=290)], ids=lambda spec: spec.kind)
 def test_both_parts_together_are_the_text(tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "PIECE", 50)  # many pieces
+    monkeypatch.setattr(documents, "PIECE", 50)  # many pieces
     corpus = prepare(TextSpec(source=text_file(tmp_path), tokenizer=tokenizer))
     ids = np.concatenate([corpus.train, corpus.validation])
     end = [] if corpus.tokenizer.eos_id is None else [corpus.tokenizer.eos_id]
@@ -104,7 +105,7 @@ def test_a_second_source_is_held_out(tmp_path: Path, jsonl: Path) -> None:
 def test_the_second_time_nothing_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     spec = TextSpec(source=text_file(tmp_path), tokenizer=BPE(vocab_size=280))
     first = prepare(spec)
-    monkeypatch.setattr(sources.DocumentFiles, "pieces", None)
+    monkeypatch.setattr(documents.DocumentFiles, "pieces", None)
     again = prepare(spec)
     assert (again.hash, again.tokenizer.hash) == (first.hash, first.tokenizer.hash)
     np.testing.assert_array_equal(again.train, first.train)
@@ -232,7 +233,7 @@ def test_shakespeare_is_divided_as_everywhere(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_documents_of_a_tokenizer_with_a_mask_begin_with_bos(jsonl: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "PIECE", 5)  # many pieces, one bos
+    monkeypatch.setattr(documents, "PIECE", 5)  # many pieces, one bos
     for tokenizer in (WordPiece(vocab_size=60), BPE(vocab_size=290, bos=True, mask=True)):
         corpus = prepare(TextSpec(source=str(jsonl), tokenizer=tokenizer, validation=Documents(fraction=0.2)))
         bos, eos = corpus.tokenizer.bos_id, corpus.tokenizer.eos_id

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from tercet.checkpoint import verify
 from tercet.config import UserError
 from tercet.data import Documents, HeldOut, TextSpec, prepare, prepare_tokens
-from tercet.data.prepared import open_folder
-from tercet.data.token_folder import Contents
+from tercet.data.corpora.prepared import open_folder
+from tercet.data.shards.token_folder import Contents
 from tercet.tokens import BPE, Characters, PlainIds, Tokenizer, WordPiece
 
 TEXT = "the red cat sleeps and a small blue mouse eats all of it again while nobody sees"
@@ -287,7 +287,7 @@ def test_nothing_for_a_part_is_refused(tmp_path: Path) -> None:
 def test_a_full_disk_is_one_line(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import errno
 
-    from tercet.data import shard_writer
+    from tercet.data.shards import shard_writer
 
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -16,11 +16,12 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from tercet.config import UserError
-from tercet.data import Documents, PackedRows, TextSpec, prepare, prepare_tokens, remote_tokens
-from tercet.data.prepared import check_prepared, open_folder
-from tercet.data.remote_tokens import RemoteTokenFolder
-from tercet.data.sharded_rows import MixedRows, ShardedRows
-from tercet.data.token_folder import TokenFolder
+from tercet.data import Documents, PackedRows, TextSpec, prepare, prepare_tokens
+from tercet.data.corpora.prepared import check_prepared, open_folder
+from tercet.data.rows.sharded_rows import MixedRows, ShardedRows
+from tercet.data.shards import remote_tokens
+from tercet.data.shards.remote_tokens import RemoteTokenFolder
+from tercet.data.shards.token_folder import TokenFolder
 from tercet.tokens import Characters
 
 LENGTH, URL = 8, "memory://bucket/tokens"

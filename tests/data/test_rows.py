@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tercet.config import UserError
 from tercet.data import PackedRows, PaddedRows, Windows
-from tercet.data.rows import Blocks
+from tercet.data.rows.token_rows import Blocks
 
 DOCUMENTS = st.lists(st.integers(1, 17), min_size=1, max_size=6)
 

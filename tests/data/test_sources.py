@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from tercet.config import UserError
-from tercet.data import files as files_module
-from tercet.data import sources
-from tercet.data.sources import DocumentFiles, cut_pieces
+from tercet.data.sources import documents as documents_module
+from tercet.data.sources import files as files_module
+from tercet.data.sources.documents import DocumentFiles, cut_pieces
 from tercet.tokens import BPE, Tokenizer, Words
 
 
@@ -81,12 +81,12 @@ TOKENIZERS = [Tokenizer.train(BPE(vocab_size=320), [SPLIT_TEXT] * 9), Tokenizer.
 @given(text=st.text(st.sampled_from("ab'sl 1.\n\n\n\r\t\x1c\u0301\u3000é"), min_size=1, max_size=60))
 def test_no_tokenizer_notices_the_cuts(tokenizer: Tokenizer, text: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources, "PIECE", 4)
-        patch.setattr(sources, "LONGEST", 10**6)
+        patch.setattr(documents_module, "PIECE", 4)
+        patch.setattr(documents_module, "LONGEST", 10**6)
         pieces = list(cut_pieces([text[:7], text[7:]]))
-        patch.setattr(sources, "LONGEST", 4)  # and where a text has no lone newline, before the last of a run
-        patch.setattr(sources, "_ALONE", sources.re.compile("(?!)"))
-        place = sources._LAST_OF_RUN.search(text, 4)
+        patch.setattr(documents_module, "LONGEST", 4)  # and where a text has no lone newline, before the last of a run
+        patch.setattr(documents_module, "_ALONE", documents_module.re.compile("(?!)"))
+        place = documents_module._LAST_OF_RUN.search(text, 4)
     assert "".join(piece.text for piece in pieces) == text
     assert [piece.last for piece in pieces] == [False] * (len(pieces) - 1) + [True]
     assert [token for piece in pieces for token in tokenizer.encode(piece.text)] == tokenizer.encode(text)
@@ -98,14 +98,14 @@ def test_no_tokenizer_notices_the_cuts(tokenizer: Tokenizer, text: str) -> None:
 def test_pieces_are_of_one_size(tmp_path: Path) -> None:
     path = written(tmp_path / "a.txt", b"a line of thirty characters...\n" * 120_000)
     sizes = [len(piece.text) for piece in DocumentFiles(root=path).pieces()]
-    assert len(sizes) == -(-31 * 120_000 // (sources.PIECE + 30))
-    assert all(sources.PIECE <= size < sources.PIECE + 31 for size in sizes[:-1])
+    assert len(sizes) == -(-31 * 120_000 // (documents_module.PIECE + 30))
+    assert all(documents_module.PIECE <= size < documents_module.PIECE + 31 for size in sizes[:-1])
 
 
 @pytest.mark.slow
 def test_five_megabytes_without_a_newline(tmp_path: Path) -> None:
     pieces = list(DocumentFiles(root=written(tmp_path / "a.txt", "é".encode() * 5_000_000)).pieces())
-    assert [len(piece.text) for piece in pieces] == [sources.LONGEST, 5_000_000 - sources.LONGEST]
+    assert [len(piece.text) for piece in pieces] == [documents_module.LONGEST, 5_000_000 - documents_module.LONGEST]
 
 
 @pytest.mark.slow

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from tercet.config import UserError
 from tercet.data import ConversationsSpec, Documents, LabelsSpec, PairsSpec, TextSpec, look, measure_tokens
-from tercet.data import files as files_module
-from tercet.data import sources as sources_module
-from tercet.data.recognise import recognise
-from tercet.data.scripts import find_script
-from tercet.data.summary import Lengths
+from tercet.data.datasets.recognise import recognise
+from tercet.data.sources import documents as documents_module
+from tercet.data.sources import files as files_module
+from tercet.data.summary.data_summary import Lengths
+from tercet.data.summary.scripts import find_script
 from tercet.tokens import Characters, Tokenizer
 
 
@@ -43,7 +43,7 @@ def test_what_is_told_of_texts(texts: list[str], tmp_path_factory: pytest.TempPa
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     full = [text for text in texts if text.strip()]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources_module, "PIECE", 3)  # texts come in several pieces
+        patch.setattr(documents_module, "PIECE", 3)  # texts come in several pieces
         if not full:
             with pytest.raises(UserError, match="is empty"):
                 look(path)
@@ -78,7 +78,7 @@ def test_a_sequence_is_one_word_wherever_it_is_cut(tmp_path: Path) -> None:
 def test_bytes_that_are_no_utf8_are_told_with_their_places(
     block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tercet.data.invalid_bytes.BLOCK", block)
+    monkeypatch.setattr("tercet.data.summary.invalid_bytes.BLOCK", block)
     monkeypatch.setattr(files_module, "BLOCK", block)
     path = tmp_path / "a.txt.gz"
     path.write_bytes(gzip.compress("naïve\nbad ".encode() + b"\xe9\xe8 x\n\nx\xff" + "é\n".encode() + b"\xe2\x82"))

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tercet.config import UserError
 from tercet.data import PairFiles
-from tercet.data.labels import LabelFile
-from tercet.data.sources import DocumentFiles
+from tercet.data.examples.labels import LabelFile
+from tercet.data.sources.documents import DocumentFiles
 
 CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\r\0", exclude_categories=["Cs"]), max_size=12)
 

@@ -10,13 +10,14 @@ import pytest
 from two_folders import prepare_two_folders
 
 from tercet.config import UserError
-from tercet.data import PackedRows, TextSpec, prepare, token_folder
-from tercet.data.open_shards import OpenShards
-from tercet.data.prepared import open_folder
-from tercet.data.rows import PaddedRows
-from tercet.data.sharded_rows import ShardedRows
+from tercet.data import PackedRows, TextSpec, prepare
+from tercet.data.corpora.prepared import open_folder
+from tercet.data.rows.sharded_rows import ShardedRows
+from tercet.data.rows.token_rows import PaddedRows
+from tercet.data.shards import token_folder
+from tercet.data.shards.open_shards import OpenShards
+from tercet.data.shards.token_folder import TokenFolder
 from tercet.data.specs import MixtureSource
-from tercet.data.token_folder import TokenFolder
 from tercet.storage import FileHash
 
 LENGTH = 8

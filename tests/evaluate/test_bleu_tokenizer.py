@@ -9,7 +9,7 @@ import sacrebleu
 import tercet.evaluate.protocols as protocols
 from tercet.config import UserError
 from tercet.data import PairsSpec
-from tercet.data.pair_datasets import target_language
+from tercet.data.datasets.pair_datasets import target_language
 from tercet.evaluate import bleu, compare, paired_bootstrap, score_translations, translation_dict
 from tercet.evaluate.protocols import bleu_tokenizer
 

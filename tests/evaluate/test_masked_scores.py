@@ -10,7 +10,7 @@ import torch
 
 from tercet.config import UserError
 from tercet.data import Corpus
-from tercet.data.rows import Blocks
+from tercet.data.rows.token_rows import Blocks
 from tercet.evaluate import MaskedScores, masked, pseudo_perplexity, score_masked
 from tercet.evaluate.masked import masked_windows
 from tercet.models import EncoderOnly, model_spec

@@ -29,7 +29,7 @@ from tercet.cli.lines import read_lines, take_pool
 from tercet.cli.main import main
 from tercet.config import UserError
 from tercet.data import TextSpec, prepare
-from tercet.data.sources import DocumentFiles, cut_pieces
+from tercet.data.sources.documents import DocumentFiles, cut_pieces
 from tercet.reading.text_files import open_regular_file
 from tercet.tokens import BPE, Tokenizer, TrainableTokenizerSpec, Unigram, WordPiece, Words, trainers
 

@@ -25,8 +25,9 @@ from refusal import refused
 from report import count_inputs
 
 from tercet.config import UserError
-from tercet.data import PackedRows, TextSpec, prepare, remote_tokens
-from tercet.data.sharded_rows import ShardedRows
+from tercet.data import PackedRows, TextSpec, prepare
+from tercet.data.rows.sharded_rows import ShardedRows
+from tercet.data.shards import remote_tokens
 from tercet.data.specs import MixtureSource
 from tercet.storage import FileHash
 from tercet.storage.sealed_json import read_sealed_json, write_sealed_json

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tercet.data import Labelled, labelled, labelled_rows
+from tercet.data import Labelled, labelled_rows
+from tercet.data.corpora import label_corpus
 from tercet.models import Classifier, EncoderOnly, EncoderOnlySpec, StackSpec
 from tercet.objectives import IGNORED, LabelledBatch, classify_loss, collate_labels
 
@@ -46,7 +47,7 @@ def batch(numbers: list[int], over: Any = "texts") -> LabelledBatch:
 
 
 def test_both_rooms_ignore_the_same_number() -> None:
-    assert labelled.IGNORED == IGNORED
+    assert label_corpus.IGNORED == IGNORED
 
 
 def test_rows_of_one_length_need_no_padding() -> None:

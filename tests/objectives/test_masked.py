@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tercet.config import UserError
 from tercet.data import PackedRows, PaddedRows
-from tercet.data.rows import TokenRows
+from tercet.data.rows.token_rows import TokenRows
 from tercet.models import EncoderOnly, model_spec
 from tercet.objectives import (
     IGNORED,

@@ -8,7 +8,7 @@ from pyarrow import parquet
 
 from tercet.config import UserError
 from tercet.data import PairFiles
-from tercet.data.sources import DocumentFiles
+from tercet.data.sources.documents import DocumentFiles
 
 ROWS = [("source", "target"), ("A cat.", "Eine Katze."), ("A dog.", "Ein Hund.")]
 

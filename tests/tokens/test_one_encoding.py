@@ -6,9 +6,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from one_encoding_kinds import LINES, MAKERS, foreign
 
-from tercet.data import encode, sources
-from tercet.data.encode import encode_pieces
-from tercet.data.sources import DocumentTexts
+from tercet.data.encode import document_ids
+from tercet.data.encode.document_ids import encode_pieces
+from tercet.data.sources import documents
+from tercet.data.sources.documents import DocumentTexts
 from tercet.tokens import Tokenizer
 
 KINDS = pytest.mark.parametrize("kind", MAKERS)
@@ -26,14 +27,14 @@ def joined_ids(tokenizer: Tokenizer, text: str, *, skip: int = 0) -> list[int]:
 def test_pieces_joined_are_the_whole(kind: str, text: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """llama.cpp PR 2810, tokenizers#1258: a space before every part that is encoded separately."""
     tokenizer, library = foreign(kind)
-    monkeypatch.setattr(sources, "PIECE", size)
+    monkeypatch.setattr(documents, "PIECE", size)
     assert joined_ids(tokenizer, text) == library.encode(text, add_special_tokens=False).ids
 
 
 @KINDS
 def test_a_long_text_is_cut_and_has_the_ids_of_the_whole(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer, library = foreign(kind)
-    monkeypatch.setattr(sources, "PIECE", 50)
+    monkeypatch.setattr(documents, "PIECE", 50)
     text = LINES * 6
     pieces = list(encode_pieces(DocumentTexts(name="x", texts=(text,)), tokenizer))
     assert len(pieces) > 5
@@ -48,8 +49,8 @@ def test_a_long_text_is_cut_and_has_the_ids_of_the_whole(kind: str, monkeypatch:
 
 def test_a_place_where_nothing_is_joined_is_not_looked_for_far_away(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer, _ = foreign("Llama 2")
-    monkeypatch.setattr(encode, "CUT_TRIES", 0)
-    monkeypatch.setattr(sources, "PIECE", 50)
+    monkeypatch.setattr(document_ids, "CUT_TRIES", 0)
+    monkeypatch.setattr(documents, "PIECE", 50)
     assert tokenizer.decode(joined_ids(tokenizer, LINES * 3)) == LINES * 3
 
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import tercet
-from tercet.data import Windows, datasets, prepare
+from tercet.data import Windows, prepare
+from tercet.data.datasets import text_datasets
 from tercet.inspect import ablations, head_scores
 from tercet.models.inference import inference_mode
 from tercet.objectives import causal_loss, collate_windows
@@ -16,10 +17,10 @@ from tercet.training import load_recipe
 
 
 def test_the_texts_are_words_said_again_and_again() -> None:
-    source = datasets.find_documents("induction")
+    source = text_datasets.find_documents("induction")
     texts = [piece.text for piece in source.pieces()]
     assert len(texts) == len(set(texts)) == 20_000
-    assert source.hash() == datasets.find_documents("induction").hash()
+    assert source.hash() == text_datasets.find_documents("induction").hash()
     sizes = Counter[int]()
     for text in texts:
         assert len(text) == 64

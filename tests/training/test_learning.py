@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tercet.checkpoint import load_model
-from tercet.data.datasets import FACTS
+from tercet.data.datasets.text_datasets import FACTS
 from tercet.generation import Beam, Sampling, generate, translate
 from tercet.models import EncoderDecoder
 from tercet.training import load_recipe, parse_recipe, train

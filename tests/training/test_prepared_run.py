@@ -23,7 +23,8 @@ from tiny_runs import (
 )
 
 from tercet.config import UserError, merge
-from tercet.data import Documents, TextSpec, layouts, order, prepare_tokens
+from tercet.data import Documents, TextSpec, prepare_tokens
+from tercet.data.rows import layouts, order
 from tercet.tokens import BPE, Characters, Tokenizer
 from tercet.training import Recipe, train
 
@@ -147,9 +148,9 @@ MEASURE = """
 import os, sys
 import numpy as np
 from tercet.data import PackedRows
-from tercet.data.order import Order
-from tercet.data.prepared import open_folder
-from tercet.data.sharded_rows import ShardedRows
+from tercet.data.rows.order import Order
+from tercet.data.corpora.prepared import open_folder
+from tercet.data.rows.sharded_rows import ShardedRows
 folder = open_folder(sys.argv[1], group=int(sys.argv[2]) or None)
 make = lambda ids, starts: PackedRows(ids, starts, length=1024)
 rows = ShardedRows(folder, make, length=1024, has_documents=False, packed=True)
@@ -169,7 +170,7 @@ def big_folder(folder: Path, shards: int) -> Path:
     """A prepared folder of random ids, 4 million a shard."""
     from dataclasses import replace
 
-    from tercet.data.prepared import open_folder
+    from tercet.data.corpora.prepared import open_folder
     from tercet.storage import FileHash, Manifest, write_sealed_json
 
     ids = np.random.default_rng(1).integers(0, 50, 4 << 20, dtype=np.uint16)

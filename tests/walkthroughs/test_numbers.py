@@ -14,7 +14,7 @@ from tests.walkthroughs.test_same_models import ODD_SIZES, small
 
 from tercet.config import UserError, to_plain
 from tercet.data import PaddedRows, TextSpec, prepare
-from tercet.data.datasets import FACTS
+from tercet.data.datasets.text_datasets import FACTS
 from tercet.generation import Sampling
 from tercet.inspect.model_table import model_table
 from tercet.models import PRESETS, DecoderOnly, build, model_spec
@@ -189,7 +189,7 @@ def test_seven_words_are_nine_tokens() -> None:
 
 
 def test_what_the_decoder_reads_is_shifted() -> None:
-    from tercet.data.buckets import PairRows
+    from tercet.data.rows.buckets import PairRows
     from tercet.objectives.seq2seq import collate_pairs
 
     target, real = np.array([[1, 7, 8, 9, 2, 0]]), np.array([[True] * 5 + [False]])

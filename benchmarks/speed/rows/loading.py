@@ -11,7 +11,7 @@ from benchmarks.speed.contender import Contender, Function
 from benchmarks.speed.row import Asked, Lineup, Row
 from torch.utils.data import DataLoader, Dataset
 
-from tercet.data.rows import PackedRows
+from tercet.data.rows.token_rows import PackedRows
 from tercet.objectives import collate_causal
 
 ROWS, LENGTH = 12, 64

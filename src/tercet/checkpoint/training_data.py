@@ -29,9 +29,9 @@ from tercet.data import (
     prepare_pairs,
 )
 from tercet.data.cache import ChangedData
-from tercet.data.downloads import offline
-from tercet.data.files import find_path
-from tercet.data.find_prepared import is_url
+from tercet.data.datasets.downloads import offline
+from tercet.data.shards.find_prepared import is_url
+from tercet.data.sources.files import find_path
 
 TrainingData = Corpus | ParallelCorpus | LabelledCorpus | ConversationCorpus
 DataSpec = TextSpec | PairsSpec | LabelsSpec | ConversationsSpec

@@ -14,7 +14,7 @@ from tercet.spec import Context, ProblemType, ShardTokens, Workers
 
 if TYPE_CHECKING:
     from tercet.data import LabelsSpec, PairsSpec, TextSpec
-    from tercet.data.id_files import IdFile
+    from tercet.data.sources.id_files import IdFile
 
 SHOWN = 3  # first lines
 FIRST_IDS = 20
@@ -126,7 +126,7 @@ def _count(args: argparse.Namespace, source: str, target: str | None) -> int:
     labelled = named or args.label_field or args.over or args.problem_type
     pairs = target is not None or source in PAIR_DATASETS or source.endswith((".tsv", ".tsv.gz"))
     if labelled:
-        from tercet.data.recognise import kind_of_labels
+        from tercet.data.datasets.recognise import kind_of_labels
 
         label_field, over = args.label_field or "label", args.over or "texts"
         spec = LabelsSpec(
@@ -145,11 +145,11 @@ def _count(args: argparse.Namespace, source: str, target: str | None) -> int:
 
 
 def _text(spec: "TextSpec") -> int:
-    from tercet.data.datasets import DATASETS, find_text
-    from tercet.data.find_prepared import may_be_prepared
+    from tercet.data.datasets.text_datasets import DATASETS, find_text
+    from tercet.data.shards.find_prepared import may_be_prepared
 
     if spec.source not in DATASETS and may_be_prepared(spec.source):
-        from tercet.data.prepared import is_prepared
+        from tercet.data.corpora.prepared import is_prepared
 
         if is_prepared(spec):
             return describe_folder(spec.source)
@@ -157,7 +157,7 @@ def _text(spec: "TextSpec") -> int:
     source = find_text(spec)
     source.size()  # what is not there is refused before anything is imported for it
 
-    from tercet.data.id_files import IdFile
+    from tercet.data.sources.id_files import IdFile
 
     if isinstance(source, IdFile):
         return _ids(source)
@@ -187,7 +187,7 @@ def _ids(file: "IdFile") -> int:
 
 def _pairs(spec: "PairsSpec") -> int:
     from tercet.data import PAIR_DATASETS
-    from tercet.data.pair_datasets import find_pairs, languages
+    from tercet.data.datasets.pair_datasets import find_pairs, languages
 
     named = spec.target is None and spec.source in PAIR_DATASETS
     begins = list[str]()
@@ -216,7 +216,7 @@ def _pairs(spec: "PairsSpec") -> int:
 
 def _labels(spec: "LabelsSpec", held_out: str | None) -> int:
     from tercet.data import LABEL_DATASETS, read_examples
-    from tercet.data.label_datasets import find_labels
+    from tercet.data.datasets.label_datasets import find_labels
 
     sources = {"train": find_labels(spec)}
     if held_out:

@@ -10,7 +10,7 @@ from tercet.messages import print_note
 
 if TYPE_CHECKING:
     from tercet.data import ConversationsSpec, DataSummary, LabelsSpec, PairsSpec, TextSpec, TokenFit
-    from tercet.data.summary import Lengths
+    from tercet.data.summary.data_summary import Lengths
     from tercet.tokens import Tokenizer
 
     Spec = TextSpec | PairsSpec | LabelsSpec | ConversationsSpec
@@ -77,7 +77,7 @@ def look_at(args: argparse.Namespace, source: str, target: str | None) -> int:
 
 def _settings(args: argparse.Namespace, source: str, target: str | None) -> "tuple[Spec, int | None]":
     """How the source is read, and the context."""
-    from tercet.data.recognise import recognise
+    from tercet.data.datasets.recognise import recognise
 
     fields: dict[str, Any] = {
         "text_field": args.text_field,
@@ -145,7 +145,7 @@ def _facts(summary: "DataSummary", fitted: "TokenFit | None") -> "list[tuple[str
     ]
     facts = [("format", summary.format), (summary.unit, "; ".join([f"{summary.count:,}", *more]))]
     if summary.left_out:
-        from tercet.data.formats import describe_left_out
+        from tercet.data.sources.formats import describe_left_out
 
         facts.append(("left out", f"{sum(summary.left_out.values()):,} files: {describe_left_out(summary.left_out)}"))
     if summary.turns is not None:

@@ -66,7 +66,7 @@ def _train_flags(folder: Path, recipe: str, tokenizer: str | None) -> list[str]:
         UserError: where the recipe learns nothing from these tokens.
     """
     from tercet.config import UserError
-    from tercet.data.prepared import open_folder
+    from tercet.data.corpora.prepared import open_folder
     from tercet.training.recipe.files import read_settings
     from tercet.training.request import RunRequest, resolve
 

@@ -37,7 +37,7 @@ def prepare_from(args: argparse.Namespace, sources: Sequence[str]) -> int:
     spec = _settings(args, sources[0])
     tokenizer = None if args.tokenizer is None else find_tokenizer(args.tokenizer, for_chat=False)[0]
 
-    from tercet.data.prepare_tokens import SHARD_TOKENS, prepare_tokens
+    from tercet.data.shards.prepare_tokens import SHARD_TOKENS, prepare_tokens
 
     prepared = prepare_tokens(
         spec,
@@ -118,7 +118,7 @@ def _settings(args: argparse.Namespace, source: str) -> "TextSpec":
 
 def describe_folder(source: str) -> int:
     """What `tercet data FOLDER` says of a prepared folder."""
-    from tercet.data.prepared import open_folder
+    from tercet.data.corpora.prepared import open_folder
 
     opened = open_folder(source)
     opened.check()

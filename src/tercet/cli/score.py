@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _pairs(args: argparse.Namespace) -> int:
     from tercet.config import UserError
-    from tercet.data.pair_datasets import pair_files
+    from tercet.data.datasets.pair_datasets import pair_files
 
     spec = _pairs_spec(args)
     pair_files(spec, spec.source, spec.target).check()  # before a model is opened

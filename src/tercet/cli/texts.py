@@ -106,10 +106,10 @@ def read_texts(args: argparse.Namespace, files: ExitStack) -> Iterator[Text]:
         lines = read_lines(sys.stdin.buffer, name)
     else:
         lines = open_lines(Path(name), "--input", files)
-        from tercet.data.fasta import SUFFIXES
-        from tercet.data.files import read_objects
-        from tercet.data.formats import uncompressed_suffix  # after what cannot be opened is refused
-        from tercet.data.tables import TABLE_SUFFIXES
+        from tercet.data.sources.fasta import SUFFIXES
+        from tercet.data.sources.files import read_objects
+        from tercet.data.sources.formats import uncompressed_suffix  # after what cannot be opened is refused
+        from tercet.data.sources.tables import TABLE_SUFFIXES
 
         suffix = uncompressed_suffix(Path(name))
         if suffix in TABLE_SUFFIXES:
@@ -120,13 +120,13 @@ def read_texts(args: argparse.Namespace, files: ExitStack) -> Iterator[Text]:
             return _objects(read_objects(Path(name), "utf-8", "strict", [field or FIELD]), field or FIELD)
     if field is None:
         return (Text(line) for line in lines)
-    from tercet.data.files import objects_of_lines
+    from tercet.data.sources.files import objects_of_lines
 
     return _objects(objects_of_lines(lines, name, [field]), field)
 
 
 def _rows(lines: Iterator[str], field: str, name: str) -> Iterator[Text]:
-    from tercet.data.tables import read_table
+    from tercet.data.sources.tables import read_table
 
     rows = read_table(lines, name, {field: "--text-field"})
     first = next(rows, None)  # now, before a model is opened: the header may lack the column
@@ -139,7 +139,7 @@ def _rows(lines: Iterator[str], field: str, name: str) -> Iterator[Text]:
 def _records(lines: Iterator[str], suffix: str, name: str) -> Iterator[Text]:
     """The sequences of a FASTA or FASTQ file, each with its name as `id`."""
     from tercet.config import UserError
-    from tercet.data.fasta import sequence_reader
+    from tercet.data.sources.fasta import sequence_reader
     from tercet.limits import LINE_CHARACTERS
 
     read = sequence_reader(suffix)
@@ -156,7 +156,7 @@ def _records(lines: Iterator[str], suffix: str, name: str) -> Iterator[Text]:
 
 
 def _objects(rows: Iterable[tuple[str, dict[str, object]]], field: str) -> Iterator[Text]:
-    from tercet.data.files import check_unicode, get_text
+    from tercet.data.sources.files import check_unicode, get_text
 
     for location, row in rows:
         id = row.get("id")

@@ -5,44 +5,45 @@ from typing import TYPE_CHECKING
 from tercet.lazy_exports import export_lazily
 
 if TYPE_CHECKING:
-    from tercet.data.buckets import Buckets as Buckets
-    from tercet.data.buckets import PairRows as PairRows
-    from tercet.data.buckets import gather as gather
-    from tercet.data.conversation_corpus import ConversationCorpus as ConversationCorpus
-    from tercet.data.conversation_corpus import Conversations as Conversations
-    from tercet.data.conversation_corpus import conversation_rows as conversation_rows
-    from tercet.data.conversation_corpus import prepare_conversations as prepare_conversations
-    from tercet.data.conversations import Conversation as Conversation
-    from tercet.data.conversations import ConversationFile as ConversationFile
-    from tercet.data.corpus import Corpus as Corpus
-    from tercet.data.datasets import DATASETS as DATASETS
-    from tercet.data.datasets import Dataset as Dataset
-    from tercet.data.label_datasets import LABEL_DATASETS as LABEL_DATASETS
-    from tercet.data.label_datasets import LabelDataset as LabelDataset
-    from tercet.data.labelled import Labelled as Labelled
-    from tercet.data.labelled import LabelledCorpus as LabelledCorpus
-    from tercet.data.labelled import LabelRows as LabelRows
-    from tercet.data.labelled import examples_of as examples_of
-    from tercet.data.labelled import labelled_rows as labelled_rows
-    from tercet.data.labelled import prepare_labelled as prepare_labelled
-    from tercet.data.labels import Example as Example
-    from tercet.data.labels import LabelFile as LabelFile
-    from tercet.data.labels import read_examples as read_examples
-    from tercet.data.order import Order as Order
-    from tercet.data.pair_datasets import PAIR_DATASETS as PAIR_DATASETS
-    from tercet.data.pair_datasets import PairDataset as PairDataset
-    from tercet.data.pairs import PairFiles as PairFiles
-    from tercet.data.pairs import read_pairs as read_pairs
-    from tercet.data.parallel import Pairs as Pairs
-    from tercet.data.parallel import ParallelCorpus as ParallelCorpus
-    from tercet.data.parallel import pairs_of as pairs_of
-    from tercet.data.parallel import prepare_pairs as prepare_pairs
-    from tercet.data.prepare import prepare as prepare
-    from tercet.data.prepare_tokens import prepare_tokens as prepare_tokens
-    from tercet.data.rows import PackedRows as PackedRows
-    from tercet.data.rows import PaddedRows as PaddedRows
-    from tercet.data.rows import TokenRows as TokenRows
-    from tercet.data.rows import Windows as Windows
+    from tercet.data.corpora.conversation_corpus import ConversationCorpus as ConversationCorpus
+    from tercet.data.corpora.conversation_corpus import Conversations as Conversations
+    from tercet.data.corpora.conversation_corpus import prepare_conversations as prepare_conversations
+    from tercet.data.corpora.corpus import Corpus as Corpus
+    from tercet.data.corpora.label_corpus import Labelled as Labelled
+    from tercet.data.corpora.label_corpus import LabelledCorpus as LabelledCorpus
+    from tercet.data.corpora.label_corpus import examples_of as examples_of
+    from tercet.data.corpora.label_corpus import prepare_labelled as prepare_labelled
+    from tercet.data.corpora.pair_corpus import Pairs as Pairs
+    from tercet.data.corpora.pair_corpus import ParallelCorpus as ParallelCorpus
+    from tercet.data.corpora.pair_corpus import pairs_of as pairs_of
+    from tercet.data.corpora.pair_corpus import prepare_pairs as prepare_pairs
+    from tercet.data.corpora.text_corpus import prepare as prepare
+    from tercet.data.datasets.label_datasets import LABEL_DATASETS as LABEL_DATASETS
+    from tercet.data.datasets.label_datasets import LabelDataset as LabelDataset
+    from tercet.data.datasets.pair_datasets import PAIR_DATASETS as PAIR_DATASETS
+    from tercet.data.datasets.pair_datasets import PairDataset as PairDataset
+    from tercet.data.datasets.text_datasets import DATASETS as DATASETS
+    from tercet.data.datasets.text_datasets import Dataset as Dataset
+    from tercet.data.encode.word_pieces import encode_words as encode_words
+    from tercet.data.examples.conversations import Conversation as Conversation
+    from tercet.data.examples.conversations import ConversationFile as ConversationFile
+    from tercet.data.examples.labels import Example as Example
+    from tercet.data.examples.labels import LabelFile as LabelFile
+    from tercet.data.examples.labels import read_examples as read_examples
+    from tercet.data.examples.pairs import PairFiles as PairFiles
+    from tercet.data.examples.pairs import read_pairs as read_pairs
+    from tercet.data.rows.buckets import Buckets as Buckets
+    from tercet.data.rows.buckets import PairRows as PairRows
+    from tercet.data.rows.buckets import gather as gather
+    from tercet.data.rows.conversation_rows import conversation_rows as conversation_rows
+    from tercet.data.rows.label_rows import LabelRows as LabelRows
+    from tercet.data.rows.label_rows import labelled_rows as labelled_rows
+    from tercet.data.rows.order import Order as Order
+    from tercet.data.rows.token_rows import PackedRows as PackedRows
+    from tercet.data.rows.token_rows import PaddedRows as PaddedRows
+    from tercet.data.rows.token_rows import TokenRows as TokenRows
+    from tercet.data.rows.token_rows import Windows as Windows
+    from tercet.data.shards.prepare_tokens import prepare_tokens as prepare_tokens
     from tercet.data.specs import ConversationsSpec as ConversationsSpec
     from tercet.data.specs import Documents as Documents
     from tercet.data.specs import Drawn as Drawn
@@ -57,10 +58,9 @@ if TYPE_CHECKING:
     from tercet.data.specs import Sliding as Sliding
     from tercet.data.specs import Tail as Tail
     from tercet.data.specs import TextSpec as TextSpec
-    from tercet.data.summary import DataSummary as DataSummary
-    from tercet.data.summary import look as look
-    from tercet.data.token_fit import TokenFit as TokenFit
-    from tercet.data.token_fit import measure_tokens as measure_tokens
-    from tercet.data.word_pieces import encode_words as encode_words
+    from tercet.data.summary.data_summary import DataSummary as DataSummary
+    from tercet.data.summary.data_summary import look as look
+    from tercet.data.summary.token_fit import TokenFit as TokenFit
+    from tercet.data.summary.token_fit import measure_tokens as measure_tokens
 else:
     export_lazily(__name__)

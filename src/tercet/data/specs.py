@@ -5,8 +5,8 @@ from collections import Counter
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
-from tercet.data.fasta import SequenceCase
-from tercet.data.line_documents import DocumentUnit
+from tercet.data.sources.fasta import SequenceCase
+from tercet.data.sources.line_documents import DocumentUnit
 from tercet.spec import Context, Interval, Name, ProblemType, ShardGroup, ShareBetween, check_problem_type, spec
 from tercet.tokens.specs import BPE, GPT2, TokenizerSpec, WordPiece
 

@@ -13,8 +13,8 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from tercet.config import UserError
-from tercet.data.batching import BATCH_TOKENS, map_by_length
-from tercet.data.unknown_text import encode_located
+from tercet.data.encode.unknown_text import encode_located
+from tercet.data.rows.batching import BATCH_TOKENS, map_by_length
 from tercet.models import EncoderOnly
 from tercet.models.inference import inference_mode
 from tercet.objectives import pad_rows

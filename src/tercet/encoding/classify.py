@@ -7,7 +7,7 @@ from torch import Tensor
 
 from tercet.config import UserError
 from tercet.data import encode_words
-from tercet.data.batching import BATCH_TOKENS
+from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.encoding.batches import HiddenBatch, encode_texts, frame_rows, map_hidden, pick_places
 from tercet.messages import shorten
 from tercet.models import Classifier, EncoderOnly

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch.nn.functional as F
 
-from tercet.data.batching import BATCH_TOKENS
+from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.encoding.batches import HiddenBatch, encode_texts, map_hidden
 from tercet.models import EncoderOnly
 from tercet.nn.pooling import pool

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tercet.data.batching import BATCH_TOKENS
+from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.encoding.batches import HiddenBatch, map_hidden, pick_places
 from tercet.encoding.masked_text import MaskedText, require_mask_id
 from tercet.messages import shorten

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tercet.data.batching import BATCH_TOKENS
+from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.encoding.batches import Encoded, HiddenBatch, encode_texts, map_hidden, pick_places
 from tercet.encoding.masked_text import require_mask_id
 from tercet.models import EncoderOnly

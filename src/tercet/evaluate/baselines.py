@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from tercet.data.sharded_array import TokenArray
+from tercet.data.shards.sharded_array import TokenArray
 from tercet.evaluate.scores import LanguageScores
 
 BLOCK = 1 << 22  # targets looked at together: what bounds the memory, beside the distinct pairs themselves

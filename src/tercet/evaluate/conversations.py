@@ -15,7 +15,7 @@ from rich.table import Table
 
 from tercet.config import UserError
 from tercet.data import Conversations, conversation_rows
-from tercet.data.batching import BATCH_TOKENS, batch_by_length
+from tercet.data.rows.batching import BATCH_TOKENS, batch_by_length
 from tercet.evaluate.language import read_logprobs
 from tercet.generation.sampling import DIVERGED
 from tercet.models import DecoderOnly

@@ -22,7 +22,7 @@ import torch
 from tercet.checkpoint import Trained, load_model, read_spec
 from tercet.config import UserError
 from tercet.data import Corpus
-from tercet.data.encode import beginning_ids
+from tercet.data.encode.document_ids import beginning_ids
 from tercet.encoding.pseudo import pseudo_scores
 from tercet.evaluate.tasks import evaluation_of
 from tercet.evaluate.tasks.evaluation import HeldOutScores

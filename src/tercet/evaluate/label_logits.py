@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tercet.config import UserError
 from tercet.data import Labelled, LabelRows, labelled_rows
-from tercet.data.batching import batch_by_length
+from tercet.data.rows.batching import batch_by_length
 from tercet.generation.sampling import DIVERGED
 from tercet.models import Classifier, EncoderOnly
 from tercet.models.inference import inference_mode

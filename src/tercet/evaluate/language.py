@@ -13,7 +13,7 @@ from rich.progress import track
 from torch import Tensor
 
 from tercet.data import Windows
-from tercet.data.batching import BATCH_TOKENS
+from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.evaluate.scores import LanguageScores
 from tercet.models import DecoderOnly
 from tercet.models.inference import inference_mode

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from tercet.config import UserError
 from tercet.data import Corpus
-from tercet.data.batching import BATCH_TOKENS
-from tercet.data.rows import Blocks
+from tercet.data.rows.batching import BATCH_TOKENS
+from tercet.data.rows.token_rows import Blocks
 from tercet.encoding.pseudo import pseudo_logprobs
 from tercet.generation.sampling import DIVERGED
 from tercet.models import EncoderOnly

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from tercet.config import UserError
 from tercet.data import Labelled
-from tercet.data.batching import BATCH_TOKENS
+from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.evaluate.label_logits import check_head, find_places, read_logits
 from tercet.evaluate.per_label import per_label_scores, per_label_table
 from tercet.models import EncoderOnly

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tercet.config import UserError
-from tercet.data.batching import map_by_length
+from tercet.data.rows.batching import map_by_length
 from tercet.generation.protocol import device_of
 from tercet.generation.sampling import DIVERGED
 from tercet.generation.translate import encode_sources

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from tercet.config import UserError
 from tercet.data import Labelled
-from tercet.data.batching import BATCH_TOKENS
+from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.evaluate.label_logits import check_head, read_logits
 from tercet.models import EncoderOnly
 from tercet.notebook import Summary, rich_html

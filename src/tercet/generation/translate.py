@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Literal
 
 from tercet.config import UserError
-from tercet.data.batching import BATCH_TOKENS, map_by_length
+from tercet.data.rows.batching import BATCH_TOKENS, map_by_length
 from tercet.generation.beam import Hypothesis, beam_search
 from tercet.generation.protocol import CacheType, SourceDecoder
 from tercet.generation.specs import Beam, Sampling

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tercet.checkpoint.run_record import RECIPE, RECORD, check_run_links
 from tercet.config import Plain, UserError, merge, to_plain
-from tercet.data.find_prepared import may_be_prepared
+from tercet.data.shards.find_prepared import may_be_prepared
 from tercet.messages import is_first_process, print_note
 from tercet.storage import DamagedFile
 from tercet.training.recipe.files import change_settings, read_settings, recipe_names

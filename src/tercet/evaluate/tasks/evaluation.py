@@ -13,8 +13,8 @@ from tercet.checkpoint import Trained
 from tercet.checkpoint.training_data import open_training_data
 from tercet.config import UserError, parse, to_plain
 from tercet.data import Corpus, HeldOut, TextSpec, prepare
-from tercet.data.id_files import IdDtype
-from tercet.data.line_documents import DocumentUnit
+from tercet.data.sources.id_files import IdDtype
+from tercet.data.sources.line_documents import DocumentUnit
 from tercet.evaluate.conversations import AnswerScores
 from tercet.evaluate.labels import LabelScores
 from tercet.evaluate.masked import MaskedScores

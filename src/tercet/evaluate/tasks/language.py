@@ -9,7 +9,7 @@ import numpy as np
 from tercet.checkpoint import LanguageModel
 from tercet.config import Plain
 from tercet.data import Corpus
-from tercet.data.batching import BATCH_TOKENS
+from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.evaluate.baselines import bigram, compression_bits, unigram
 from tercet.evaluate.language import score
 from tercet.evaluate.scores import FEW_UNKNOWN, LanguageScores

@@ -11,7 +11,7 @@ from tercet.checkpoint import Translator
 from tercet.checkpoint.training_data import find_training_data, open_training_data, with_languages
 from tercet.config import UserError, parse
 from tercet.data import PAIR_DATASETS, PairsSpec, ParallelCorpus, pairs_of
-from tercet.data.pair_datasets import pair_files, target_language
+from tercet.data.datasets.pair_datasets import pair_files, target_language
 from tercet.evaluate.pairs import score_pairs
 from tercet.evaluate.protocols import Protocol, bleu_tokenizer, prepare_texts
 from tercet.evaluate.tasks.evaluation import Evaluation, HeldOutScores, Part, digest

@@ -42,7 +42,7 @@ def is_data(name: str) -> bool:
     """Whether a recipe's name is the path of data instead: a file that is no YAML, or a folder of files to read."""
     if name in recipe_names() or name.endswith((".yaml", ".yml")):
         return False
-    from tercet.data.sources import DocumentFiles
+    from tercet.data.sources.documents import DocumentFiles
 
     with suppress(UserError, OSError, ValueError):
         path = Path(name)
@@ -63,7 +63,7 @@ def suit(source: str, target: str | None, given: Mapping[str, Any], *, pretraine
     Raises:
         UserError: where the data cannot be read.
     """
-    from tercet.data.recognise import recognise
+    from tercet.data.datasets.recognise import recognise
     from tercet.data.specs import ConversationsSpec, LabelsSpec, PairsSpec
 
     spec = recognise(source, target, **{key: given[key] for key in READ_BY if given.get(key) is not None})
@@ -73,7 +73,7 @@ def suit(source: str, target: str | None, given: Mapping[str, Any], *, pretraine
             changes: Plain = {"data": {"tokenizer": {"vocab_size": 4000}}, "task": {"validation_sentences": 200}}
             found = Suited("pairs", "numbers", changes)
         case LabelsSpec():
-            from tercet.data.label_datasets import find_labels
+            from tercet.data.datasets.label_datasets import find_labels
 
             texts = (example.text for example in find_labels(spec).examples())
             changes = {"data": {"problem_type": spec.problem_type, "over": spec.over, **_tokenizer_for(texts)}}
@@ -81,8 +81,8 @@ def suit(source: str, target: str | None, given: Mapping[str, Any], *, pretraine
         case ConversationsSpec():
             found = Suited("conversations", "finetune-chat", {})
         case _:
-            from tercet.data.files import find_path
-            from tercet.data.sources import DocumentFiles
+            from tercet.data.sources.documents import DocumentFiles
+            from tercet.data.sources.files import find_path
 
             path = find_path(spec.source)
             files = DocumentFiles(root=path, encoding=spec.encoding, text_field=spec.text_field)

@@ -121,7 +121,7 @@ def _has_columns(data: Mapping[str, Any]) -> bool:
 
     Two files are in any languages, and the columns of a table are source and target by default.
     """
-    from tercet.data.tables import TABLE_SUFFIXES, uncompressed_suffix
+    from tercet.data.sources.tables import TABLE_SUFFIXES, uncompressed_suffix
 
     return data.get("target") is None and uncompressed_suffix(Path(str(data["source"]))) not in TABLE_SUFFIXES
 

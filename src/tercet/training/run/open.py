@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from tercet.checkpoint.run_record import RECIPE, RECORD
-from tercet.data.find_sources import check_sources
+from tercet.data.corpora.find_sources import check_sources
 from tercet.memory import keep_memory
 from tercet.training.distributed.launch import as_launched
 from tercet.training.loop.loggers import check_loggers

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tercet.checkpoint.run_record import RECIPE, RECORD, read_record
 from tercet.config import Plain, UserError, find_differences, suggest, to_plain
-from tercet.data.find_sources import check_sources
+from tercet.data.corpora.find_sources import check_sources
 from tercet.messages import print_note
 from tercet.storage import read_sealed_json, write_sealed_json
 from tercet.training.recipe.files import read_settings, recipe_names

@@ -14,7 +14,7 @@ from torch import Tensor
 from tercet.checkpoint import Card, Trained, save_model
 from tercet.config import UserError
 from tercet.data import Conversations, conversation_rows, prepare_conversations
-from tercet.data.batching import BATCH_TOKENS, cut_rows, deal_micro_batches
+from tercet.data.rows.batching import BATCH_TOKENS, cut_rows, deal_micro_batches
 from tercet.generation import Sampling
 from tercet.generation.stream import stream
 from tercet.generation.text import end_ids

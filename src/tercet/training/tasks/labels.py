@@ -14,7 +14,7 @@ from torch import Tensor
 from tercet.checkpoint import Card, Trained, save_model
 from tercet.config import UserError
 from tercet.data import Labelled, labelled_rows, prepare_labelled
-from tercet.data.batching import BATCH_TOKENS, cut_rows, deal_micro_batches
+from tercet.data.rows.batching import BATCH_TOKENS, cut_rows, deal_micro_batches
 from tercet.evaluate.labels import LabelScores
 from tercet.evaluate.multi_label import MultiLabelScores
 from tercet.evaluate.tasks.labels import score_classifier

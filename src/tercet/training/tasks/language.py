@@ -9,7 +9,7 @@ from torch import Tensor
 from tercet.checkpoint import Card, Trained, save_model
 from tercet.config import UserError
 from tercet.data import Windows, prepare
-from tercet.data.batching import cut_share
+from tercet.data.rows.batching import cut_share
 from tercet.generation import Sampling, encode_prompt, generate
 from tercet.models import DecoderOnly
 from tercet.objectives import CausalBatch, Loss, causal_loss, collate_causal, collate_windows

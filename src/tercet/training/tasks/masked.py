@@ -15,7 +15,7 @@ from torch import Tensor
 from tercet.checkpoint import Card, Trained, save_model
 from tercet.config import UserError
 from tercet.data import prepare
-from tercet.data.rows import Blocks
+from tercet.data.rows.token_rows import Blocks
 from tercet.evaluate.masked import FIXED, masked_windows, token_counts
 from tercet.models import EncoderOnly
 from tercet.models.inference import inference_mode

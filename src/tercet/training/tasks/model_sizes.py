@@ -62,7 +62,7 @@ def size_recipe(recipe: Recipe, *, settle: bool = True, progress: bool = False) 
 def read_task(recipe: Recipe, *, progress: bool) -> "Task":
     """The recipe's task, whose data is read and cut into tokens, as a run begins."""
     from tercet.checkpoint import load_model
-    from tercet.data.find_sources import check_sources
+    from tercet.data.corpora.find_sources import check_sources
     from tercet.training.tasks.open_task import task_of
 
     check_sources(recipe.data)

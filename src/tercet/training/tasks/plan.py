@@ -17,7 +17,7 @@ from math import ceil
 import numpy as np
 
 from tercet.data import Order
-from tercet.data.order import Layout
+from tercet.data.rows.order import Layout
 from tercet.training.recipe.specs import TrainingSpec
 
 LONGEST = 1 << 48  # steps: more than any run has

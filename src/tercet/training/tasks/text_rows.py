@@ -5,9 +5,9 @@ from math import ceil
 import numpy as np
 
 from tercet.data import Corpus, Packed, PackedRows, Padded, PaddedRows, TextSpec
-from tercet.data.batching import BATCH_TOKENS, cut_rows
-from tercet.data.order import Layout
-from tercet.data.sharded_rows import MixedRows, ShardedRows
+from tercet.data.rows.batching import BATCH_TOKENS, cut_rows
+from tercet.data.rows.order import Layout
+from tercet.data.rows.sharded_rows import MixedRows, ShardedRows
 from tercet.training.tasks.plan import Plan, RowSums
 
 TrainingRows = PackedRows | PaddedRows | ShardedRows | MixedRows

@@ -15,8 +15,8 @@ from torch import Tensor
 from tercet.checkpoint import Card, Trained, save_model, tokenizer_hash
 from tercet.config import UserError
 from tercet.data import Buckets, Pairs, gather, prepare_pairs
-from tercet.data.batching import cut_rows, cut_share
-from tercet.data.pair_datasets import target_language
+from tercet.data.datasets.pair_datasets import target_language
+from tercet.data.rows.batching import cut_rows, cut_share
 from tercet.evaluate import bleu
 from tercet.evaluate.protocols import bleu_tokenizer
 from tercet.generation import Beam, translate

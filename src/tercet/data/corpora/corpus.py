@@ -1,0 +1,59 @@
+"""Tokenised running text, as tasks and evaluations take it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tercet.data.shards.sharded_array import TokenArray
+from tercet.data.shards.token_folder import TokenFolder
+from tercet.tokens import Tokenizer
+
+COUNTED_AT_ONCE = 1 << 22  # ids
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus:
+    """Tokenised text in two parts.
+
+    Attributes:
+        train, validation: (N,) memory-mapped ids, uint16 where the vocabulary has at most 65,536, else uint32.
+        train_documents, validation_documents: int64 position at which each document starts.
+        train_bytes, validation_bytes: UTF-8 bytes of text on each side.
+        hash: sha256 of the text the ids were made from; of prepared folders, of their manifests.
+        near_duplicates: Validation documents that are near duplicates of training documents; not counted in prepared
+            folders.
+        folders: the prepared folders that it is in, of which `train` is the first one's; none of other text.
+        weights: the share of each folder.
+    """
+
+    name: str
+    hash: str
+    tokenizer: Tokenizer
+    train: TokenArray
+    validation: np.ndarray
+    train_documents: TokenArray
+    validation_documents: np.ndarray
+    train_bytes: int
+    validation_bytes: int
+    near_duplicates: int = 0
+    folders: tuple[TokenFolder, ...] = ()
+    weights: tuple[float, ...] = (1.0,)
+
+    @property
+    def train_tokens(self) -> int:
+        """Of all folders."""
+        if not self.folders:
+            return len(self.train)
+        return sum(part.tokens for folder in self.folders for part in folder.contents.shards)
+
+    @property
+    def unknown_share(self) -> float:
+        """The share of the validation part's tokens, special ones aside, that are the unknown token."""
+        unknown = self.tokenizer.unk_id
+        if unknown is None:
+            return 0.0
+        counts = np.zeros(self.tokenizer.vocab_size, np.int64)
+        for start in range(0, len(self.validation), COUNTED_AT_ONCE):
+            counts += np.bincount(self.validation[start : start + COUNTED_AT_ONCE], minlength=len(counts))
+        counts[sorted(self.tokenizer.special_ids)] = 0
+        return float(counts[unknown] / max(1, counts.sum()))

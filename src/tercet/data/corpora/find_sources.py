@@ -1,0 +1,39 @@
+"""Whether what is to be trained on is there, before anything is waited for."""
+
+from tercet.data.specs import ConversationsSpec, LabelsSpec, PairsSpec, TextSpec
+
+
+def check_sources(spec: TextSpec | PairsSpec | LabelsSpec | ConversationsSpec) -> None:
+    """Find the files that `spec` names, and read nothing of them. A named dataset may have to be fetched first.
+
+    Raises:
+        UserError: where one is not there, with the nearest name.
+    """
+    match spec:
+        case TextSpec():
+            from tercet.data.datasets.text_datasets import DATASETS, find_text
+
+            if spec.source not in DATASETS:
+                from tercet.data.shards.find_prepared import may_be_prepared
+
+                if spec.mixture or may_be_prepared(spec.source):
+                    from tercet.data.corpora.prepared import check_prepared, is_prepared
+
+                    if is_prepared(spec):
+                        check_prepared(spec)
+                        return
+                find_text(spec).size()
+        case PairsSpec():
+            from tercet.data.datasets.pair_datasets import PAIR_DATASETS, find_pairs
+
+            if spec.target is not None or spec.source not in PAIR_DATASETS:
+                find_pairs(spec).size()
+        case LabelsSpec():
+            from tercet.data.datasets.label_datasets import LABEL_DATASETS, find_labels
+
+            if spec.source not in LABEL_DATASETS:
+                find_labels(spec).size()
+        case ConversationsSpec():
+            from tercet.data.examples.conversations import find_conversations
+
+            find_conversations(spec).size()

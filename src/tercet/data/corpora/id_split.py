@@ -1,0 +1,110 @@
+"""Training and validation parted, of ids that are all in `train.bin`, without holding them in memory."""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tercet.config import UserError
+
+AT_ONCE = 1 << 22  # ids copied together
+
+
+def split_tail(
+    folder: Path, starts: np.ndarray, dtype: np.dtype[Any], fraction: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Move the last `fraction` of the tokens; where documents start on either side.
+
+    A document that is cut in two starts on both sides.
+
+    Raises:
+        UserError: where there are too few tokens for both sides.
+    """
+    path = folder / "train.bin"
+    total = path.stat().st_size // dtype.itemsize
+    n_train = int(total * (1 - fraction))
+    if not 0 < n_train < total:
+        raise UserError(f"the data has {total} tokens, too few to keep {fraction:g} of them; give more text")
+    ids = np.memmap(path, dtype, mode="r")
+    _copy(ids, [(n_train, total)], folder / "validation.bin")
+    del ids  # Windows does not shorten a file that is mapped
+    with path.open("r+b") as file:
+        file.truncate(n_train * dtype.itemsize)
+    tail = starts[starts > n_train] - n_train
+    return starts[starts < n_train], np.append(0, tail).astype(np.int64)
+
+
+def split_documents(
+    folder: Path,
+    starts: np.ndarray,
+    text_hashes: np.ndarray,
+    dtype: np.dtype[Any],
+    fraction: float,
+    *,
+    name: str,
+) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
+    """Move `fraction` of the documents, at least one, and never one of two that are equal.
+
+    Documents are drawn by a hash of their number; equal ones go together, by the number of the first.
+
+    Args:
+        starts: (D,) where each document starts.
+        text_hashes: (D,) uint64, equal for equal documents.
+
+    Returns:
+        where documents start on either side, and which documents (D,) were moved.
+
+    Raises:
+        UserError: if there is only one document, or all documents are equal.
+    """
+    moved = _draw_documents(text_hashes, fraction)
+    if moved is None:
+        many = f"{len(starts):,} documents that are all equal" if len(starts) > 1 else "a single document"
+        raise UserError(f"{name} is {many}, which cannot be divided; set data.validation to {{kind: tail}}")
+    everything = folder / "all.bin"
+    (folder / "train.bin").rename(everything)
+    ids = np.memmap(everything, dtype, mode="r")
+    ends = np.append(starts[1:], len(ids))
+    for side, chosen in (("train", ~moved), ("validation", moved)):
+        _copy(ids, zip(starts[chosen].tolist(), ends[chosen].tolist(), strict=True), folder / f"{side}.bin")
+    del ids
+    everything.unlink()
+    lengths = ends - starts
+    return (_starts(lengths[~moved]), _starts(lengths[moved])), moved
+
+
+def _draw_documents(text_hashes: np.ndarray, fraction: float) -> np.ndarray | None:
+    """Which documents (D,) are moved; None if all are equal."""
+    _, firsts, groups, sizes = np.unique(text_hashes, return_index=True, return_inverse=True, return_counts=True)
+    if len(sizes) < 2:
+        return None
+    ranks = [hashlib.sha256(str(number).encode()).digest() for number in firsts.tolist()]
+    order = sorted(range(len(firsts)), key=ranks.__getitem__)
+    left = max(1, round(len(text_hashes) * fraction))
+    chosen = np.zeros(len(sizes), dtype=bool)
+    for group in order[:-1]:  # one is left for training
+        if sizes[group] <= left:
+            chosen[group], left = True, left - sizes[group]
+        if not left:
+            break
+    if not chosen.any():  # a handful of texts, each many times
+        chosen[sizes.argmin()] = True
+    return chosen[groups]
+
+
+def _copy(ids: np.ndarray, ranges: Any, path: Path) -> None:
+    with path.open("wb") as file:
+        for start, end in ranges:
+            for block in _blocks(ids, start, end):
+                file.write(block.tobytes())
+
+
+def _blocks(ids: np.ndarray, start: int, end: int) -> Iterator[np.ndarray]:
+    for first in range(start, end, AT_ONCE):
+        yield ids[first : min(first + AT_ONCE, end)]
+
+
+def _starts(lengths: np.ndarray) -> np.ndarray:
+    return np.append(0, np.cumsum(lengths)[:-1]).astype(np.int64)

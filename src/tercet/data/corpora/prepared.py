@@ -1,0 +1,125 @@
+"""The corpus in prepared folders: mapped where they are on this machine, fetched shard by shard where they are not."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tercet.cache_dir import cache_dir
+from tercet.config import UserError
+from tercet.data.cache import check_hash, create_atomically, digest, is_complete, memory_map, report_disk_errors
+from tercet.data.corpora.corpus import Corpus
+from tercet.data.shards.find_prepared import is_url
+from tercet.data.shards.remote_tokens import RemoteTokenFolder
+from tercet.data.shards.token_folder import VALIDATION, TokenFolder, check_tokenizer, find_token_folder, read_contents
+from tercet.data.specs import TextSpec
+from tercet.storage import MANIFEST
+from tercet.tokens import Tokenizer
+
+AT_ONCE = 1 << 22  # ids copied together
+
+
+def is_prepared(spec: TextSpec) -> bool:
+    """Whether the source is a prepared folder, or several of them.
+
+    Raises:
+        UserError: where a mixture is asked for of anything else.
+    """
+    if is_url(spec.source) or find_token_folder(spec.source) is not None:
+        return True
+    if spec.mixture:
+        raise UserError(f"data.mixture is of prepared folders, and {spec.source} is none: `tercet data prepare` it")
+    return False
+
+
+def check_prepared(spec: TextSpec) -> None:
+    """Whether every file of the folders is there; of those elsewhere that they can be reached.
+
+    Raises:
+        UserError: where it is not so.
+    """
+    for folder in open_folders(spec):
+        folder.check()
+
+
+def prepared_corpus(spec: TextSpec, *, tokenizer: Tokenizer | None = None, expected_hash: str | None = None) -> Corpus:
+    """The corpus of the folders, whose tokenizer and validation part are theirs.
+
+    Args:
+        tokenizer: of a model that training goes on from, which must be the same.
+        expected_hash: Hash that the folders must have.
+
+    Raises:
+        ChangedData: If the folders do not have the expected hash.
+        UserError: where a file is missing or damaged, or tokenizers differ.
+    """
+    folders = open_folders(spec)
+    first, weights = folders[0], [1.0]
+    content = first.contents.hash
+    if len(folders) > 1:
+        weights = [1 - sum(each.weight for each in spec.mixture), *(each.weight for each in spec.mixture)]
+        content = digest([folder.contents.hash for folder in folders], weights)
+    check_hash(spec.source, content, expected_hash)
+    own = first.tokenizer()
+    for folder in folders:
+        folder.check()
+        check_tokenizer(folder, folder.tokenizer(), tokenizer or own)
+    return Corpus(
+        name=spec.source,
+        hash=content,
+        tokenizer=tokenizer or own,
+        train=first.all_ids(),
+        validation=_validation_ids(folders),
+        train_documents=first.all_documents(),
+        validation_documents=_validation_documents(folders),
+        train_bytes=sum(part.bytes for folder in folders for part in folder.contents.shards),
+        validation_bytes=sum(folder.contents.validation.bytes for folder in folders),
+        folders=tuple(folders),
+        weights=tuple(weights),
+    )
+
+
+def open_folders(spec: TextSpec) -> list[TokenFolder]:
+    """The source's folder, and those that are mixed with it.
+
+    Raises:
+        UserError: where one is no prepared folder, or cannot be reached.
+    """
+    return [open_folder(source, group=spec.shard_group) for source in (spec.source, *(m.source for m in spec.mixture))]
+
+
+def open_folder(source: str, *, group: int | None = None) -> TokenFolder:
+    if is_url(source):
+        return RemoteTokenFolder(source, group=group)
+    folder = find_token_folder(source)
+    contents = None if folder is None else read_contents(folder / MANIFEST)
+    if folder is None or contents is None:
+        raise UserError(f"{source} is no prepared folder: `tercet data prepare` makes one of text")
+    return TokenFolder(source, folder, contents, group=group)
+
+
+def _validation_ids(folders: Sequence[TokenFolder]) -> np.ndarray:
+    """The validation parts of all folders, mapped; those of several are put into one file first.
+
+    The key is made of the manifests, so the file is made of ids that were compared with them.
+    """
+    parts = [folder.ids(folder.contents.validation) for folder in folders]
+    if len(parts) == 1:
+        return parts[0]
+    dtype = np.result_type(*parts)
+    key = digest("verified validation", [folder.contents.hash for folder in folders])
+    place, file = cache_dir() / "corpora" / key[:32], f"{VALIDATION}.bin"
+    with report_disk_errors():
+        if not is_complete(place):
+            with create_atomically(place) as new, (new / file).open("wb") as joined:
+                for ids in parts:
+                    for start in range(0, len(ids), AT_ONCE):
+                        joined.write(ids[start : start + AT_ONCE].astype(dtype).data)
+    return memory_map(place / file, dtype)
+
+
+def _validation_documents(folders: Sequence[TokenFolder]) -> np.ndarray:
+    parts, before = list[np.ndarray](), 0
+    for folder in folders:
+        parts.append(folder.documents(folder.contents.validation) + before)
+        before += folder.contents.validation.tokens
+    return np.concatenate(parts)

@@ -1,0 +1,98 @@
+"""Docstrings of Python's standard library and the code that they document: two sets of texts without a download.
+
+python-docstring-lines   a number: the log2 of the lines of the class or function, its docstring not among them
+python-docstring-code    any number of labels: what the function takes, and what it does
+
+A docstring says neither of them outright; a text that stands above two kinds of code is left out.
+"""
+
+import ast
+import math
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from tercet.cache_dir import cache_dir
+from tercet.data.datasets.docstrings import PARTS, load_rows, parse_library, split_examples, unambiguous
+from tercet.data.examples.labels import Example, LabelledTexts
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+LABEL_NODES: dict[str, type[ast.AST] | tuple[type[ast.AST], ...]] = {
+    "branches": ast.If,
+    "loops": (ast.For, ast.AsyncFor, ast.While),
+    "raises": ast.Raise,
+    "yields": (ast.Yield, ast.YieldFrom),
+}
+
+
+def read_docstring_lines(part: str) -> LabelledTexts:
+    """The docstrings of classes and functions for "train" or "validation", and how long their code is."""
+    return LabelledTexts(name="python-docstring-lines", items=_split_lines(str(cache_dir()))[part])
+
+
+def read_docstring_code(part: str) -> LabelledTexts:
+    """The docstrings of functions for "train" or "validation", and what their code does."""
+    return LabelledTexts(name="python-docstring-code", items=_split_code(str(cache_dir()))[part])
+
+
+@cache
+def _split_lines(cache_folder: str) -> dict[str, tuple[Example, ...]]:
+    rows = load_rows(Path(cache_folder), "lines.json", [PARTS, "lines"], read_lines_of_code)
+    return split_examples([Example((text,), (number,)) for text, number in rows])
+
+
+@cache
+def _split_code(cache_folder: str) -> dict[str, tuple[Example, ...]]:
+    rows = load_rows(Path(cache_folder), "code.json", [PARTS, "code"], read_code_labels)
+    return split_examples([Example((text,), tuple(labels)) for text, labels in rows])
+
+
+def read_lines_of_code(library: Path) -> list[tuple[str, str]]:
+    """Each docstring of a class or function below the folder `library`, and the log2 of its lines of code, sorted."""
+    return unambiguous(
+        (text, repr(round(math.log2(_count_lines(node)), 4)))
+        for _, node, text in parse_library(library)
+        if not isinstance(node, ast.Module)
+    )
+
+
+def read_code_labels(library: Path) -> list[tuple[str, tuple[str, ...]]]:
+    """Each docstring of a function below the folder `library`, and what its code does, sorted."""
+    return unambiguous(
+        (text, describe_function(node)) for _, node, text in parse_library(library) if isinstance(node, Function)
+    )
+
+
+def describe_function(node: Function) -> tuple[str, ...]:
+    """Of the labels "arguments" (besides self and cls), "method" (it takes self or cls), "returns" (something) and
+    those of `LABEL_NODES` the ones that fit, sorted."""
+    given = node.args
+    every = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+    names = {argument.arg for argument in every if argument is not None}
+    labels = {"method"} if names & {"self", "cls"} else set[str]()
+    if names - {"self", "cls"}:
+        labels.add("arguments")
+    for part in _own_code(node):
+        labels |= {label for label, kind in LABEL_NODES.items() if isinstance(part, kind)}
+        if isinstance(part, ast.Return) and not (
+            part.value is None or (isinstance(part.value, ast.Constant) and part.value.value is None)
+        ):
+            labels.add("returns")
+    return tuple(sorted(labels))
+
+
+def _own_code(node: Function) -> Iterator[ast.AST]:
+    """All nodes of a function's body, and none of a function's or class's within it."""
+    pending: list[ast.AST] = [*node.body]
+    while pending:
+        part = pending.pop()
+        yield part
+        if not isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            pending += ast.iter_child_nodes(part)
+
+
+def _count_lines(node: ast.ClassDef | Function) -> int:
+    docstring = node.body[0]
+    assert node.end_lineno is not None
+    assert docstring.end_lineno is not None
+    return node.end_lineno - node.lineno - (docstring.end_lineno - docstring.lineno) or 1

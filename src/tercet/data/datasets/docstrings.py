@@ -1,0 +1,148 @@
+"""Docstrings of Python's standard library and the part of it that they stand in: labelled texts without a download.
+
+They are read from the source files of the running Python, of which nothing is imported. What names the part within a
+text is left as it is. IDLE is an application, and tests are not documentation, so neither is read.
+"""
+
+import ast
+import json
+import sys
+import sysconfig
+import tokenize
+import warnings
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tercet.cache_dir import cache_dir
+from tercet.config import UserError
+from tercet.data.cache import create_atomically, digest, is_complete, report_disk_errors, write_meta
+from tercet.data.examples.labels import Example, LabelledTexts
+from tercet.data.text_hashes import draw_validation, hash_text
+
+LEAST_WORDS = 3  # below, as in "Return repr(self)." cut short, there is nothing to tell parts apart by
+VALIDATION = 1000  # texts at most, and a tenth
+SKIPPED = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
+FORMAT = 1
+Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+Label = TypeVar("Label", str, tuple[str, ...])
+
+PARTS = {
+    "asyncio": "asyncio asyncore asynchat",
+    "concurrency": "multiprocessing concurrent threading _threading_local subprocess queue selectors sched",
+    "dates": "datetime _pydatetime calendar _strptime zoneinfo",
+    "files": "tarfile zipfile gzip bz2 lzma _compression shutil pathlib os ntpath posixpath genericpath tempfile _pyio "
+    "glob fnmatch fileinput filecmp stat linecache shelve dbm sqlite3",
+    "internet": "http urllib wsgiref xmlrpc ftplib socketserver socket ssl cgi telnetlib webbrowser ipaddress netrc",
+    "language": "inspect typing enum ast dis symtable pydoc types dataclasses functools abc _py_abc collections "
+    "_collections_abc operator contextlib weakref _weakrefset copy copyreg pickle pickletools tokenize token keyword "
+    "opcode pyclbr code codeop annotationlib",
+    "logging": "logging",
+    "mail": "email mailbox smtplib smtpd imaplib poplib nntplib mimetypes mailcap quopri base64",
+    "mathematics": "_pydecimal decimal fractions numbers statistics random heapq bisect",
+    "packages": "importlib pkgutil zipimport imp runpy modulefinder distutils venv ensurepip sysconfig site zipapp",
+    "screen": "tkinter turtle turtledemo curses",
+    "testing": "unittest doctest pdb bdb trace traceback tracemalloc timeit profile cProfile pstats cgitb",
+    "text": "encodings codecs difflib textwrap re string locale gettext json csv configparser argparse optparse cmd "
+    "shlex pprint stringprep tomllib",
+    "xml": "xml html _markupbase plistlib",
+}
+
+
+def read_docstrings(part: str) -> LabelledTexts:
+    """The docstrings for "train" or "validation".
+
+    Raises:
+        UserError: where Python came without the source files of its library.
+    """
+    return LabelledTexts(name="python-docstrings", items=_split(str(cache_dir()))[part])
+
+
+@cache
+def _split(cache_folder: str) -> dict[str, tuple[Example, ...]]:
+    rows = load_rows(Path(cache_folder), "docstrings.json", PARTS, read_library)
+    return split_examples([Example((text,), (label,)) for text, label in rows])
+
+
+def split_examples(examples: list[Example]) -> dict[str, tuple[Example, ...]]:
+    """The examples of each part: validation is drawn by a hash of the text."""
+    hashes = array("Q", (hash_text(example.text) for example in examples))
+    drawn = draw_validation(hashes, VALIDATION, "the library has one docstring alone")
+    held_out = [hash_text(example.text) in drawn for example in examples]
+    return {
+        part: tuple(
+            example
+            for example, is_held_out in zip(examples, held_out, strict=True)
+            if is_held_out == (part == "validation")
+        )
+        for part in ("train", "validation")
+    }
+
+
+def load_rows(cache: Path, name: str, made_by: object, read: Callable[[Path], list[tuple[str, Any]]]) -> list[Any]:
+    """What `read` finds in the library, a text and what belongs to it, kept on disk as the file `name`: reading takes
+    some seconds.
+
+    Args:
+        made_by: all that it depends on besides the library.
+    """
+    library = sysconfig.get_path("stdlib")
+    folder = cache / "docstrings" / digest(FORMAT, sys.version, library, made_by)[:32]
+    path = folder / name
+    if not is_complete(folder):
+        rows = read(Path(library))
+        with report_disk_errors(), create_atomically(folder) as new:
+            (new / path.name).write_text(json.dumps(rows, ensure_ascii=False), encoding="utf-8")
+            write_meta(new, {"python": sys.version, "library": library})
+    try:
+        return [(text, belongs) for text, belongs in json.loads(path.read_text(encoding="utf-8"))]
+    except (OSError, ValueError, TypeError, RecursionError):
+        raise UserError(f"{path} is not what Tercet wrote there; remove {folder} to make it anew") from None
+
+
+def read_library(library: Path) -> list[tuple[str, str]]:
+    """Each docstring below the folder `library` once, and its part, sorted; one that two parts have is left out."""
+    return unambiguous((text, part) for part, _, text in parse_library(library))
+
+
+def unambiguous(found: Iterable[tuple[str, Label]]) -> list[tuple[str, Label]]:
+    """Each text once, sorted, with what belongs to it; one to which two things belong is left out."""
+    labels = dict[str, set[Label]]()
+    for text, label in found:
+        labels.setdefault(text, set()).add(label)
+    return sorted((text, next(iter(each))) for text, each in labels.items() if len(each) == 1)
+
+
+def parse_library(library: Path) -> Iterator[tuple[str, Documented, str]]:
+    """Of all that is documented below the folder `library` the part, the syntax tree and the docstring.
+
+    Raises:
+        UserError: where there is nothing.
+    """
+    empty = True
+    for part, modules in PARTS.items():
+        for module in modules.split():
+            for path in sorted([library / f"{module}.py", *(library / module).rglob("*.py")]):
+                for node, text in _parse_file(path, library):
+                    empty = False
+                    yield part, node, text
+    if empty:
+        raise UserError(
+            f"there is no source file of Python's library in {library}; use a Python that brings them, "
+            "such as Debian's or python.org's"
+        )
+
+
+def _parse_file(path: Path, library: Path) -> Iterator[tuple[Documented, str]]:
+    if not path.is_file() or SKIPPED & set(path.relative_to(library).parts):
+        return
+    with tokenize.open(path) as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what the library's own escapes are is not ours to say
+        tree = ast.parse(file.read())
+    for node in ast.walk(tree):
+        if isinstance(node, Documented):
+            text = (ast.get_docstring(node) or "").strip()
+            if len(text.split()) >= LEAST_WORDS:
+                yield node, text

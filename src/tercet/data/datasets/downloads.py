@@ -1,0 +1,100 @@
+"""Files of named datasets: looked for in TERCET_DATA and in the cache, else downloaded once, and checked always."""
+
+import hashlib
+import os
+import tempfile
+import urllib.request
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from http.client import HTTPException
+from pathlib import Path
+
+from tercet import limits
+from tercet.cache_dir import cache_dir
+from tercet.config import UserError
+from tercet.data.sources.files import report_file_errors
+from tercet.reading.text_files import open_regular_file
+
+DOWNLOAD_SECONDS = 30
+CHUNK = 1 << 20
+
+
+def fetch_file(url: str, *, sha256: str, dataset: str, title: str, name: str) -> Path:
+    """The file at `url`, as the file `name` in the folder `dataset` of TERCET_DATA or the cache.
+
+    Args:
+        sha256: of its bytes.
+        title: what messages call it.
+
+    Raises:
+        UserError: where the file is another one, or is neither on this machine nor within reach.
+    """
+    data_dir = os.environ.get("TERCET_DATA")
+    cached = cache_dir() / dataset / name
+    candidates = [*([Path(data_dir, dataset, name), Path(data_dir, name)] if data_dir else []), cached]
+    path = next((candidate for candidate in candidates if candidate.is_file()), None)
+    if path is None:
+        remedy = f"put {url} at {dataset}/{name} in a folder and set TERCET_DATA to that folder"
+        _download(url, cached, sha256=sha256, dataset=dataset, title=title, remedy=remedy)
+        return cached
+    with report_file_errors(path):
+        actual = _hash_file(path)
+    if actual != sha256:
+        raise UserError(
+            f"{path} is not {title} (sha256 {actual[:12]}..., not {sha256[:12]}...); "
+            "remove it to download it again, or give the file's path as the source to use it as it is"
+        )
+    return path
+
+
+@contextmanager
+def offline() -> Generator[None]:
+    """Named datasets are not downloaded within: a page opens without the network."""
+    before = os.environ.get("TERCET_OFFLINE")
+    os.environ["TERCET_OFFLINE"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TERCET_OFFLINE"]
+        else:
+            os.environ["TERCET_OFFLINE"] = before
+
+
+def _download(url: str, path: Path, *, sha256: str, dataset: str, title: str, remedy: str) -> None:
+    """The file appears at once, whole and checked, or not at all; no more than a part of it is ever in memory."""
+    if any(os.environ.get(name, "0") not in ("", "0") for name in ("TERCET_OFFLINE", "HF_HUB_OFFLINE")):
+        raise UserError(f"{dataset} is not on this machine and downloads are switched off; {remedy}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".") as folder:
+            new = Path(folder, path.name)
+            with new.open("wb") as file:
+                file.writelines(_fetch(url, dataset, remedy))
+            if _hash_file(new) != sha256:
+                raise UserError(f"what {url} gave is not {title} (wrong sha256); {remedy}")
+            os.replace(new, path)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UserError(f"cannot write to {path.parent}: {reason}; set TERCET_CACHE to another folder") from None
+
+
+def _fetch(url: str, dataset: str, remedy: str) -> Iterator[bytes]:
+    try:
+        with urllib.request.urlopen(url, timeout=DOWNLOAD_SECONDS) as answer:
+            n_bytes = 0
+            while chunk := answer.read(CHUNK):
+                n_bytes += len(chunk)
+                if n_bytes > limits.DOWNLOAD_BYTES:
+                    raise UserError(f"{url} gives more than {limits.DOWNLOAD_BYTES:,} bytes; {remedy}")
+                yield chunk
+    except (OSError, HTTPException) as error:
+        raise UserError(f"cannot download {dataset} ({error}); {remedy}") from None
+
+
+def _hash_file(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open_regular_file(path) as file:
+        while block := file.read(CHUNK):
+            digest.update(block)
+    return digest.hexdigest()

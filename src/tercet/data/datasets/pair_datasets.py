@@ -1,0 +1,133 @@
+"""Named datasets of sentence pairs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tercet.config import UserError, suggest
+from tercet.data.examples.pairs import PairFiles, PairSource
+from tercet.data.sources.files import find_path
+from tercet.data.specs import PairsSpec
+
+Part = Literal["train", "validation", "test"]
+
+MULTI30K_URL = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/"
+MULTI30K_PARTS = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
+MULTI30K_SHA256 = {
+    "train.de.gz": "726e39b2fa9eb9ffb6dc763fb35a179f80fae06ffc5d28b6ace5faa883de28a6",
+    "train.en.gz": "d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f",
+    "val.de.gz": "f0cba2f995189cf5770f29a8a9a537a3ad3f51657ad873405082ff6863a5e75a",
+    "val.en.gz": "14f7d25ddd868909a9213e361768460edcacdd6ab9d1e77b92560dc10c10dc28",
+    "test_2016_flickr.de.gz": "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8",
+    "test_2016_flickr.en.gz": "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairDataset:
+    """A dataset of pairs that can be asked for by name.
+
+    Attributes:
+        languages: in the direction that is taken where none is chosen.
+        open: the pairs of a part, from one language to another.
+    """
+
+    description: str
+    origin: str
+    languages: tuple[str, str]
+    open: Callable[[Part, str, str], PairSource]
+
+
+def find_pairs(spec: PairsSpec, part: Part = "train") -> PairSource:
+    """The named dataset that `spec.source` is, else the files at its paths (`./numbers` is always a path).
+
+    Raises:
+        UserError: where it is neither, or the dataset does not have the languages, or files are asked for another part
+            than "train".
+    """
+    if spec.target is None and spec.source in PAIR_DATASETS:
+        return PAIR_DATASETS[spec.source].open(part, *languages(spec))
+    if part != "train":
+        raise UserError(
+            f"{spec.source} has no {part} part of its own; the datasets that do: {', '.join(PAIR_DATASETS)}"
+        )
+    path = find_path(spec.source)
+    if spec.target is None and path.name == spec.source and not path.suffix and not path.exists():
+        raise UserError(f"no dataset of pairs or file is called {spec.source!r}{suggest(spec.source, PAIR_DATASETS)}")
+    return pair_files(spec, spec.source, spec.target)
+
+
+def pair_files(spec: PairsSpec, source: str, target: str | None) -> PairFiles:
+    """Files of pairs, read with the settings of `spec`."""
+    return PairFiles(
+        source=find_path(source),
+        target=None if target is None else find_path(target),
+        encoding=spec.encoding,
+        source_field=spec.source_language or "source",
+        target_field=spec.target_language or "target",
+    )
+
+
+def languages(spec: PairsSpec) -> tuple[str, str]:
+    """From which language to which a named dataset is read; one that is not set follows from the other.
+
+    Raises:
+        UserError: where the dataset does not have them.
+    """
+    known = PAIR_DATASETS[spec.source].languages
+    source, target = spec.source_language, spec.target_language
+    for setting, chosen in (("source_language", source), ("target_language", target)):
+        if chosen is not None and chosen not in known:
+            raise UserError(f"{spec.source} has no {chosen!r}; set data.{setting} to one of {', '.join(known)}")
+    first = source or next(language for language in known if language != target)
+    return first, next(language for language in known if language != first)
+
+
+def _multi30k(part: Part, source: str, target: str) -> PairSource:
+    paths = [_multi30k_file(f"{MULTI30K_PARTS[part]}.{language}.gz") for language in (source, target)]
+    return PairFiles(source=paths[0], target=paths[1])
+
+
+def _multi30k_file(name: str) -> Path:
+    from tercet.data.datasets.downloads import fetch_file
+
+    return fetch_file(
+        MULTI30K_URL + name,
+        sha256=MULTI30K_SHA256[name],
+        dataset="multi30k",
+        title=f"Multi30k's {name}",
+        name=name,
+    )
+
+
+def _numbers(part: Part, source: str, target: str) -> PairSource:
+    from tercet.data.datasets.numbers import number_pairs
+
+    return number_pairs(part, source, target)
+
+
+PAIR_DATASETS = {
+    "multi30k": PairDataset(
+        description="31,014 captions of pictures in German and English: small, and translated well within an hour",
+        origin="task 1 of Multi30k, with test_2016_flickr; downloaded once from github.com/multi30k/dataset",
+        languages=("de", "en"),
+        open=_multi30k,
+    ),
+    "numbers": PairDataset(
+        description="numbers below a million in English and German words: learnt in minutes, checked exactly",
+        origin="written by num2words 0.5.14 when asked for",
+        languages=("en", "de"),
+        open=_numbers,
+    ),
+}
+
+
+def target_language(spec: PairsSpec) -> str | None:
+    """Return the language of the translations, or None if the spec does not name it.
+
+    Raises:
+        UserError: as `languages`.
+    """
+    is_named = spec.target is None and spec.source in PAIR_DATASETS
+    return languages(spec)[1] if is_named else spec.target_language

@@ -1,0 +1,157 @@
+"""What a file is, seen from its name and its first lines, as the settings to read it: text, pairs, labelled texts or
+conversations.
+
+Labels are lists or numbers where the first of a JSONL file can be nothing else. In a table all is text: 3 may be a
+number or the name of a class, so what they look like is only said (`looks_like`).
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from tercet.config import UserError
+from tercet.data.datasets.label_datasets import LABEL_DATASETS
+from tercet.data.datasets.pair_datasets import PAIR_DATASETS
+from tercet.data.datasets.text_datasets import DATASETS
+from tercet.data.examples.conversations import COLUMNS, LISTS
+from tercet.data.examples.label_values import NUMBER
+from tercet.data.sources.documents import DocumentFiles
+from tercet.data.sources.files import find_path, read_lines, read_objects
+from tercet.data.sources.formats import uncompressed_suffix
+from tercet.data.sources.tables import TABLE_SUFFIXES, column_names
+from tercet.data.specs import ConversationsSpec, LabelsSpec, PairsSpec, TextSpec
+from tercet.spec import ProblemType
+
+LOOKED_AT = 100  # lines, of which the first that is not empty tells
+LEAST_NUMBERS = 20  # different ones; fewer may be the names of classes
+
+
+def recognise(
+    source: str,
+    target: str | None = None,
+    *,
+    encoding: str = "utf-8",
+    text_field: str | None = None,
+    label_field: str | None = None,
+    over: Literal["texts", "tokens"] | None = None,
+    problem_type: ProblemType | None = None,
+    messages_field: str | None = None,
+    prompt_field: str | None = None,
+    response_field: str | None = None,
+) -> TextSpec | PairsSpec | LabelsSpec | ConversationsSpec:
+    """The settings that read `source`, a named dataset or a path.
+
+    A table or JSONL with the fields "source" and "target" is pairs, one with a text and a "label" labelled texts, and
+    with a text alone it is text; without these, one with messages or a prompt and its response is conversations. A
+    `.tsv` file of two columns that names neither is pairs.
+
+    Args:
+        target: the file of translations, line by line.
+        text_field, label_field: where there is none, "text" and "label" (or "tokens" and "labels").
+        over: what is labelled; where it is said, the source is labelled texts.
+        problem_type: of which kind the labels are; where it is said, the source is labelled texts.
+        messages_field, prompt_field, response_field: where one is said, the source is conversations.
+
+    Raises:
+        UserError: where there is no such source, or it has none of these fields.
+    """
+    if target is not None or source in PAIR_DATASETS:
+        return PairsSpec(source=source, target=target, encoding=encoding)
+    fields = {"messages_field": messages_field, "prompt_field": prompt_field, "response_field": response_field}
+    named: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
+    conversations = ConversationsSpec(source=source, encoding=encoding, **named)
+    if named:
+        return conversations
+    text = TextSpec(source=source, encoding=encoding, text_field=text_field or "text")
+    if source in DATASETS:
+        return text
+    labelled = LabelsSpec(
+        source=source,
+        encoding=encoding,
+        text_field=text.text_field,
+        label_field=label_field or "label",
+        over=over or "texts",
+        problem_type=problem_type or "single_label_classification",
+    )
+    if source in LABEL_DATASETS:
+        kind = problem_type or kind_of_labels(source, encoding, labelled.label_field)
+        return replace(labelled, problem_type=kind)
+    path = find_path(source)
+    if not path.is_file():
+        DocumentFiles(root=path).files()
+        return text
+    found = _read_fields(path, encoding)
+    said = (label_field, over, problem_type) != (None, None, None)
+    if said or {text.text_field, "label"} <= found:
+        kind = problem_type or kind_of_labels(source, encoding, labelled.label_field, over=labelled.over)
+        return replace(labelled, problem_type=kind)
+    if {"tokens", "labels"} <= found and text_field is None:
+        return LabelsSpec(source=source, encoding=encoding, over="tokens")
+    if text_field is None:
+        if {"source", "target"} <= found:
+            return PairsSpec(source=source, encoding=encoding)
+        has_messages = uncompressed_suffix(path) == ".jsonl" and not found.isdisjoint(LISTS)
+        if (has_messages or {*COLUMNS} <= found) and text.text_field not in found:
+            return conversations
+        if _is_table(path) and _has_two_columns(path, encoding):
+            return PairsSpec(source=source, encoding=encoding)
+    return text
+
+
+def looks_like(labels: Iterable[str], separator: str) -> Literal["", "numbers", "lists"]:
+    """What the different labels of texts, each of which has one, may be instead: `LEAST_NUMBERS` numbers, or more than
+    half of them several labels with the separator between."""
+    distinct = list(labels)
+    if len(distinct) >= LEAST_NUMBERS and all(NUMBER.fullmatch(label) for label in distinct):
+        return "numbers"
+    return "lists" if 2 * sum(separator in label for label in distinct) > len(distinct) else ""
+
+
+def kind_of_labels(
+    source: str, encoding: str, label_field: str, *, over: Literal["texts", "tokens"] = "texts"
+) -> ProblemType:
+    """Of a named set its own; of a JSONL file what the first object's label is, where it can't be the name of a class;
+    else one label a text."""
+    if source in LABEL_DATASETS:
+        return LABEL_DATASETS[source].problem_type
+    path = find_path(source)
+    if over == "texts" and uncompressed_suffix(path) == ".jsonl" and path.is_file():
+        label = _first_object(path, encoding).get(label_field)
+        if isinstance(label, list):
+            return "multi_label_classification"
+        if isinstance(label, float):
+            return "regression"
+    return "single_label_classification"
+
+
+def _is_table(path: Path) -> bool:
+    return uncompressed_suffix(path) == ".tsv"
+
+
+def _has_two_columns(path: Path, encoding: str) -> bool:
+    """Whether a `.tsv` file begins with two columns that have no names of ours."""
+    first = next(_first_lines(path, encoding), "").split("\t")
+    return len(first) == 2 and "text" not in (column.strip() for column in first)
+
+
+def _read_fields(path: Path, encoding: str) -> frozenset[str]:
+    """The keys of the first object, or the columns that a header names; none of a file that has neither."""
+    suffix = uncompressed_suffix(path)
+    if suffix == ".jsonl":
+        return frozenset(_first_object(path, encoding))
+    first = next(_first_lines(path, encoding), "") if suffix in TABLE_SUFFIXES else ""
+    return frozenset(column_names(first, suffix) if first else ())
+
+
+def _first_object(path: Path, encoding: str) -> dict[str, object]:
+    """That of a JSONL file or a JSON array; empty where it is none, which whoever reads it says."""
+    try:
+        return next((values for _, values in read_objects(path, encoding, "replace", [])), {})
+    except UserError:
+        return {}
+
+
+def _first_lines(path: Path, encoding: str) -> Iterator[str]:
+    return (line for line in islice(read_lines(path, encoding, "replace"), LOOKED_AT) if line.strip())

@@ -1,0 +1,193 @@
+"""Named datasets: text to start with, without looking for any. What makes or fetches one is imported when it is opened:
+whoever only names a file waits for none of it."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tercet.config import UserError, suggest
+from tercet.data.sources.documents import DocumentFiles, DocumentSource, DocumentTexts
+from tercet.data.sources.fasta import SequenceCase
+from tercet.data.sources.files import find_path
+from tercet.data.sources.formats import uncompressed_suffix
+from tercet.data.sources.line_documents import DocumentUnit
+from tercet.data.specs import TextSpec
+
+if TYPE_CHECKING:
+    from tercet.data.sources.id_files import IdFile
+
+SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+
+MAY_HOLD_IDS = (".bin", ".npy", ".jsonl")
+FACTS = (
+    "cats sleep most of the day.",
+    "an octopus has 3 hearts.",
+    "elephants hear with their feet.",
+    "bees dance to show the way.",
+    "whales sing across the sea.",
+    "penguins fly under water.",
+    "bats see by listening.",
+    "snails can sleep for months.",
+    "wolves raise pups together.",
+    "giraffes have 7 neck bones.",
+    "owls cannot turn their eyes.",
+    "salmon swim home to spawn.",
+    "camels keep fat in a hump.",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """A dataset that can be asked for by name."""
+
+    description: str
+    origin: str
+    open: Callable[[], DocumentTexts | DocumentFiles]
+
+
+def find_text(spec: TextSpec, source: str | None = None) -> "DocumentSource | IdFile":
+    """What `spec.source`, or another source that is read as it is, holds: documents, or ids that were made elsewhere.
+
+    Raises:
+        UserError: as `find_documents`.
+    """
+    source = spec.source if source is None else source
+    if source not in DATASETS:
+        path = find_path(source)
+        if uncompressed_suffix(path) in MAY_HOLD_IDS and path.is_file():
+            from tercet.data.sources.id_files import IdFile, holds_ids
+
+            ids = IdFile(path=path, dtype=spec.dtype, encoding=spec.encoding, text_field=spec.text_field)
+            if holds_ids(ids):
+                return ids
+    return find_documents(
+        source,
+        encoding=spec.encoding,
+        text_field=spec.text_field,
+        documents=spec.documents,
+        sequence_case=spec.sequence_case,
+    )
+
+
+def find_documents(
+    source: str,
+    *,
+    encoding: str = "utf-8",
+    text_field: str = "text",
+    documents: DocumentUnit = "file",
+    sequence_case: SequenceCase = "keep",
+) -> DocumentSource:
+    """The named dataset `source`, else the file or folder at that path (`./shakespeare` is always a path).
+
+    The keywords are those of `TextSpec`.
+
+    Raises:
+        UserError: where it is neither, with the nearest name of either.
+    """
+    if source in DATASETS:
+        return replace(DATASETS[source].open(), documents=documents)
+    path = find_path(source)
+    files = DocumentFiles(
+        root=path, encoding=encoding, text_field=text_field, documents=documents, sequence_case=sequence_case
+    )
+    if not path.exists():
+        guess = suggest(source, DATASETS)
+        if path.parent == Path() and guess.startswith("; did you mean"):
+            raise UserError(f"no dataset, file or folder is called {source!r}{guess}")
+        if path.parent == Path() and not path.suffix:
+            raise UserError(f"no dataset, file or folder is called {source!r}; datasets: {', '.join(sorted(DATASETS))}")
+        files.files()  # names the nearest path
+    return files
+
+
+def _animals() -> DocumentTexts:
+    return DocumentTexts(name="animals", texts=(" ".join(FACTS),))
+
+
+def _debian_descriptions() -> DocumentTexts:
+    from tercet.data.datasets.debian import read_descriptions
+
+    return read_descriptions()
+
+
+def _induction() -> DocumentTexts:
+    from tercet.data.datasets.induction import repeated_words
+
+    return DocumentTexts(name="induction", texts=repeated_words())
+
+
+def _python_docs() -> DocumentTexts:
+    from pydoc_data.topics import topics
+
+    return DocumentTexts(
+        name="python-docs", texts=tuple(_drop_repeated_paragraphs(text for _, text in sorted(topics.items())))
+    )
+
+
+def _drop_repeated_paragraphs(texts: Iterable[str]) -> Iterator[str]:
+    """The texts, each paragraph where it comes first: else what is asked for may have been learnt from."""
+    seen_paragraphs = set[str]()
+    for text in texts:
+        new_paragraphs = list[str]()
+        for paragraph in re.split(r"\n\s*\n", text):
+            words = " ".join(paragraph.split())
+            if words and words not in seen_paragraphs:
+                new_paragraphs.append(paragraph)
+                seen_paragraphs.add(words)
+        if new_paragraphs:
+            yield "\n\n".join(new_paragraphs).rstrip() + "\n"
+
+
+def _shakespeare() -> DocumentFiles:
+    from tercet.data.datasets.downloads import fetch_file
+
+    path = fetch_file(
+        SHAKESPEARE_URL,
+        sha256=SHAKESPEARE_SHA256,
+        dataset="shakespeare",
+        title="TinyShakespeare",
+        name="input.txt",
+    )
+    return _NamedFiles(root=path, title="shakespeare")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _NamedFiles(DocumentFiles):
+    title: str
+
+    @property
+    def name(self) -> str:
+        return self.title
+
+
+DATASETS = {
+    "animals": Dataset(
+        description="thirteen facts about animals in one text: small enough to learn by heart in a minute",
+        origin="written for Tercet, under its licence",
+        open=_animals,
+    ),
+    "debian-descriptions": Dataset(
+        description="descriptions of Debian packages, 24 MB: text to pretrain on for debian-sections, of which it "
+        "leaves out what is for validation",
+        origin="the indices of the machine's own apt, fetched once; each description under its package's licence",
+        open=_debian_descriptions,
+    ),
+    "induction": Dataset(
+        description="20,000 words of random letters, each said again and again: only looking back tells what comes",
+        origin="drawn by Tercet, always the same",
+        open=_induction,
+    ),
+    "python-docs": Dataset(
+        description="the language reference that comes with Python: 0.4 MB in some 80 topics, each passage once",
+        origin="pydoc_data.topics of the running Python, so it differs between versions; PSF licence",
+        open=_python_docs,
+    ),
+    "shakespeare": Dataset(
+        description="TinyShakespeare, 1.1 MB of plays: the usual first text for a character model",
+        origin="public domain; collected by Andrej Karpathy, downloaded once from github.com/karpathy/char-rnn",
+        open=_shakespeare,
+    ),
+}

@@ -1,0 +1,1 @@
+"""Typed examples from files: sentence pairs, labeled texts and conversations."""

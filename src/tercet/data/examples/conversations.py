@@ -1,0 +1,188 @@
+"""Conversations as a stream: what was asked and answered, message by message.
+
+Files are JSONL, an object with a list of messages on each line or with a prompt and its response, or tables of these.
+What a message is, its role and its text, is as in OpenAI's API, or as ShareGPT's files have it. An answer of
+weight 0 is read by the model and not learnt.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, cast
+
+from tercet.config import UserError, suggest
+from tercet.data.sources.documents import DocumentFiles
+from tercet.data.sources.files import Errors, check_field, find_path, get_text, read_lines, read_objects
+from tercet.data.sources.formats import uncompressed_suffix
+from tercet.data.sources.tables import TABLE_SUFFIXES, read_table
+from tercet.data.specs import ConversationsSpec
+from tercet.messages import show
+
+ROLES = ("system", "user", "assistant")
+SHAREGPT = {"human": "user", "gpt": "assistant"}  # by the names of its `from`
+LISTS = ("messages", "conversations")  # the key of the messages, and that which is taken for it
+COLUMNS = ("prompt", "response")
+# What OpenAI's files may have beside role and content, and would change what is learnt.
+UNREAD_OF_OBJECT = ("tools", "functions", "parallel_tool_calls")
+UNREAD_OF_MESSAGE = ("name", "tool_calls", "tool_call_id", "function_call", "audio", "refusal")
+SUFFIXES = (".jsonl", *TABLE_SUFFIXES)
+
+
+class Conversation(NamedTuple):
+    """Messages and where they stand in their file: each has its `role` and `content`, and `weight` "0" if it is an
+    answer that is not learnt."""
+
+    messages: tuple[Mapping[str, str], ...]
+    location: str
+
+    @property
+    def has_answer(self) -> bool:
+        return any(
+            message["role"] == "assistant" and message["content"].strip() and "weight" not in message
+            for message in self.messages
+        )
+
+    @property
+    def prompt(self) -> str:
+        """What the first answer is to."""
+        roles = [message["role"] for message in self.messages]
+        first = roles.index("assistant") if "assistant" in roles else len(roles)
+        return "\0".join(message["content"] for message in self.messages[:first])
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(len(message["content"].encode()) for message in self.messages)
+
+    def texts(self) -> Iterator[str]:
+        """What a vocabulary is learnt on: the answers, and what stands before each of them, with the names of roles."""
+        before = ""
+        for message in self.messages:
+            before += f"{message['role']}:\n"
+            if message["role"] == "assistant":
+                yield from (before, message["content"])
+                before = "\n\n"
+            else:
+                before += f"{message['content']}\n\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConversationFile:
+    """The conversations in the JSONL, CSV or TSV file `path`; fields as in `ConversationsSpec`."""
+
+    path: Path
+    messages_field: str = LISTS[0]
+    prompt_field: str = COLUMNS[0]
+    response_field: str = COLUMNS[1]
+    encoding: str = "utf-8"
+    errors: Errors = "strict"
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
+
+    def conversations(self) -> Iterator[Conversation]:
+        """Every conversation; it may be without an answer.
+
+        Raises:
+            UserError: where the file cannot be read, or a line has no messages.
+        """
+        self._check()
+        if uncompressed_suffix(self.path) == ".jsonl":
+            for location, values in read_objects(self.path, self.encoding, self.errors, [self.messages_field]):
+                yield Conversation(self._read_object(values, location), location)
+        else:
+            needed = {self.prompt_field: "data.prompt_field", self.response_field: "data.response_field"}
+            for location, row in read_table(read_lines(self.path, self.encoding, self.errors), str(self.path), needed):
+                yield Conversation(_exchange(row[self.prompt_field], row[self.response_field]), location)
+
+    def hash(self) -> str:
+        self._check()
+        return DocumentFiles(root=self.path).hash()
+
+    def size(self) -> int | None:
+        self._check()
+        return None  # a role is no text
+
+    def _read_object(self, values: dict[str, object], location: str) -> tuple[dict[str, str], ...]:
+        """Its messages; or its prompt and response, where it has no messages or these have names of their own."""
+        named, own = (self.prompt_field, self.response_field), (self.prompt_field, self.response_field) != COLUMNS
+        if own and values.keys() >= {*named}:
+            return self._read_exchange(values, location)
+        keys = LISTS if self.messages_field == LISTS[0] else (self.messages_field,)
+        if (key := next((key for key in keys if key in values), None)) is not None:
+            _check_unread(values, UNREAD_OF_OBJECT, location)
+            return _read_messages(values[key], location)
+        if not own and values.keys().isdisjoint(named):
+            settings = "data.messages_field, or data.prompt_field and data.response_field"
+            check_field(values, self.messages_field, location, settings)  # refuses, with the nearest name
+        return self._read_exchange(values, location)
+
+    def _read_exchange(self, values: dict[str, object], location: str) -> tuple[dict[str, str], ...]:
+        prompt = get_text(values, self.prompt_field, location, "data.prompt_field")
+        return _exchange(prompt, get_text(values, self.response_field, location, "data.response_field"))
+
+    def _check(self) -> None:
+        example = '{"messages": [{"role": "user", "content": ...}, {"role": "assistant", "content": ...}]}'
+        if not self.path.is_file():
+            DocumentFiles(root=self.path).files()  # names the nearest path, or what the folder lacks
+            raise UserError(f"{self.path} is a folder; give one file of conversations ({', '.join(SUFFIXES)})")
+        if uncompressed_suffix(self.path) not in SUFFIXES:
+            raise UserError(
+                f"{self.path} is none of {', '.join(SUFFIXES)}, which conversations come in; "
+                f"write {example} on each line of a .jsonl file"
+            )
+
+
+def find_conversations(spec: ConversationsSpec, source: str | None = None) -> ConversationFile:
+    """The file that `spec` names, or another of its kind."""
+    path = find_path(spec.source if source is None else source)
+    return ConversationFile(path=path, encoding=spec.encoding, **spec.fields)
+
+
+def no_answer_error(source: ConversationFile) -> UserError:
+    return UserError(f"{source.name} has no conversation with an answer (the role assistant); give a file with some")
+
+
+def _exchange(prompt: str, response: str) -> tuple[dict[str, str], ...]:
+    return {"role": "user", "content": prompt}, {"role": "assistant", "content": response}
+
+
+def _read_messages(value: object, location: str) -> tuple[dict[str, str], ...]:
+    if not isinstance(value, list) or not value:
+        raise UserError(f"{location}: its messages are {show(value)[:80]}; give a list of one or more messages")
+    return tuple(
+        _read_message(message, f"{location}: message {number}")
+        for number, message in enumerate(cast("list[object]", value), 1)
+    )
+
+
+def _read_message(value: object, location: str) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise UserError(f'{location} is no object; write {{"role": "user", "content": ...}}')
+    message = cast("dict[str, object]", value)
+    if "role" not in message and "from" in message:
+        role, content, known = message["from"], message.get("value"), (*SHAREGPT, *ROLES)
+        role = SHAREGPT.get(role, role) if isinstance(role, str) else role
+    else:
+        role, content, known = message.get("role"), message.get("content"), ROLES
+    if not isinstance(role, str) or role not in ROLES:
+        guess = suggest(role, known) if isinstance(role, str) else f"; known: {', '.join(known)}"
+        raise UserError(f"{location} has the role {show(role)[:80]}{guess}")
+    if not isinstance(content, str):
+        raise UserError(f"{location} has {show(content)[:80]} as its content; give a text")
+    _check_unread(message, UNREAD_OF_MESSAGE, location)
+    weight = message.get("weight", 1)
+    if weight not in (0, 1, None):
+        raise UserError(f"{location} has the weight {show(weight)[:80]}; it is 0 (not learnt) or 1")
+    try:
+        content.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{location}: the text has half a surrogate pair (\\ud800...); remove it") from None
+    return {"role": role, "content": content, **({"weight": "0"} if weight == 0 else {})}
+
+
+def _check_unread(values: Mapping[str, object], keys: tuple[str, ...], location: str) -> None:
+    if unread := [key for key in keys if values.get(key)]:
+        raise UserError(
+            f"{location} has {unread[0]!r}, which is not learnt; take it out, or write it into the content of a message"
+        )

@@ -1,0 +1,225 @@
+"""Labelled texts as a stream: a text and what it is, or a list of words and what each of them is.
+
+Files are JSONL, or tables (CSV, TSV). Labels are text: 3 and true in JSON are "3" and "true"; so is one that is a
+number, which `Example.number` reads.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol, cast
+
+from tercet.config import UserError
+from tercet.data.examples.label_values import (
+    parse_number,
+    read_indicators,
+    read_label,
+    read_label_list,
+    read_number,
+    split_labels,
+)
+from tercet.data.sources.documents import DocumentFiles
+from tercet.data.sources.files import Errors, check_field, get_text, read_lines, read_objects
+from tercet.data.sources.formats import uncompressed_suffix
+from tercet.data.sources.tables import TABLE_SUFFIXES, read_table
+from tercet.spec import ProblemType
+
+Over = Literal["texts", "tokens"]
+SUFFIXES = (".jsonl", *TABLE_SUFFIXES)
+
+
+class Example(NamedTuple):
+    """Over texts one text and its label, labels or number; over tokens each word and its own label."""
+
+    texts: tuple[str, ...]
+    labels: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.texts)
+
+    @property
+    def number(self) -> float:
+        """The label, where it is a number."""
+        return float(self.labels[0])
+
+    @property
+    def empty(self) -> bool:
+        return not any(text.strip() for text in self.texts)
+
+
+class LabelSource(Protocol):
+    """Somewhere labelled texts come from."""
+
+    @property
+    def name(self) -> str: ...
+
+    def examples(self) -> Iterator[Example]:
+        """Every example; the text may be empty."""
+        ...
+
+    def hash(self) -> str:
+        """sha256 of everything that `examples` depends on."""
+        ...
+
+    def size(self) -> int | None:
+        """Bytes of text, where that can be told without reading."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledTexts:
+    """Examples in memory."""
+
+    name: str
+    items: tuple[Example, ...]
+
+    def examples(self) -> Iterator[Example]:
+        yield from self.items
+
+    def hash(self) -> str:
+        return hashlib.sha256(json.dumps(self.items).encode()).hexdigest()
+
+    def size(self) -> int:
+        return sum(len(example.text.encode()) for example in self.items)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelFile:
+    """The labelled texts in the JSONL, CSV or TSV file `path`; the other settings as in `LabelsSpec`."""
+
+    path: Path
+    text_field: str = "text"
+    label_field: str = "label"
+    over: Over = "texts"
+    encoding: str = "utf-8"
+    problem_type: ProblemType = "single_label_classification"
+    label_separator: str = ","
+    label_fields: tuple[str, ...] = ()
+    errors: Errors = "strict"
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
+
+    def examples(self) -> Iterator[Example]:
+        """Every example; the text may be empty.
+
+        Raises:
+            UserError: where the file cannot be read, or a row has no text or no label.
+        """
+        self._check()
+        if uncompressed_suffix(self.path) == ".jsonl":
+            fields = [self.text_field, *self._label_settings]
+            for location, values in read_objects(self.path, self.encoding, self.errors, fields):
+                yield self._read_words(values, location) if self.over == "tokens" else self._read_text(values, location)
+        else:
+            needed = {self.text_field: "data.text_field", **self._label_settings}
+            lines = read_lines(self.path, self.encoding, self.errors)
+            for location, row in read_table(lines, str(self.path), needed):
+                yield Example((row[self.text_field].strip(),), self._parse_labels(row, location))
+
+    def hash(self) -> str:
+        self._check()
+        return DocumentFiles(root=self.path).hash()
+
+    def size(self) -> int | None:
+        self._check()
+        return None  # a label is no text
+
+    def _check(self) -> None:
+        if not self.path.is_file():
+            DocumentFiles(root=self.path).files()  # names the nearest path, or what the folder lacks
+            raise UserError(f"{self.path} is a folder; give one file of labelled texts ({', '.join(SUFFIXES)})")
+        if uncompressed_suffix(self.path) not in SUFFIXES:
+            raise UserError(
+                f"{self.path} is none of {', '.join(SUFFIXES)}, which labelled texts come in; "
+                "write one JSON object with a text and a label on each line of a .jsonl file"
+            )
+        if self.over == "tokens" and uncompressed_suffix(self.path) != ".jsonl":
+            raise UserError(
+                f"{self.path}: words and their labels are two lists, which only JSONL holds; "
+                'write {"tokens": [...], "labels": [...]} on each line of a .jsonl file'
+            )
+
+    def _read_text(self, values: dict[str, object], location: str) -> Example:
+        text = get_text(values, self.text_field, location, "data.text_field")
+        for field, setting in self._label_settings.items():
+            check_field(values, field, location, setting)
+        return Example((text.strip(),), self._read_labels(values, location))
+
+    @property
+    def _label_settings(self) -> dict[str, str]:
+        """The fields that there must be beside the text's, and by which setting each was chosen."""
+        fields = dict.fromkeys(self.label_fields, "data.label_fields")
+        return fields or {self.label_field: "data.label_field"}
+
+    def _read_labels(self, values: dict[str, object], location: str) -> tuple[str, ...]:
+        field = self.label_field
+        match self.problem_type:
+            case "single_label_classification":
+                return (read_label(values[field], location, field),)
+            case "regression":
+                return (read_number(values[field], location, field),)
+            case "multi_label_classification" if self.label_fields:
+                return read_indicators(values, self.label_fields, location)
+            case "multi_label_classification":
+                return read_label_list(values[field], location, field)
+
+    def _parse_labels(self, row: dict[str, str], location: str) -> tuple[str, ...]:
+        """The same of a table's row."""
+        field = self.label_field
+        match self.problem_type:
+            case "single_label_classification":
+                return (read_label(row[field], location, field),)
+            case "regression":
+                return (parse_number(row[field], location, field),)
+            case "multi_label_classification" if self.label_fields:
+                return read_indicators(row, self.label_fields, location)
+            case "multi_label_classification":
+                return split_labels(row[field], self.label_separator, location, field)
+
+    def _read_words(self, values: dict[str, object], location: str) -> Example:
+        keys = list[str]()
+        for key, default, setting in (
+            (self.text_field, ("text", "tokens"), "data.text_field"),
+            (self.label_field, ("label", "labels"), "data.label_field"),
+        ):
+            key = default[1] if key == default[0] and key not in values else key
+            check_field(values, key, location, setting)
+            keys.append(key)
+        words, labels = (values[key] for key in keys)
+        if not isinstance(words, list) or not isinstance(labels, list):
+            raise UserError(f"{location}: over tokens {keys[0]!r} and {keys[1]!r} must be two lists")
+        if len(words) != len(labels):
+            raise UserError(
+                f"{location} has {len(words)} in {keys[0]!r} and {len(labels)} in {keys[1]!r}; give each word its label"
+            )
+        numbered = [(f"{location}: word {number}", word) for number, word in enumerate(cast(list[object], words), 1)]
+        texts = [
+            get_text({keys[0]: word}, keys[0], word_location, "data.text_field").strip()
+            for word_location, word in numbered
+        ]
+        word_labels = [read_label(label, location, keys[1]) for label in cast(list[object], labels)]
+        return Example(tuple(texts), tuple(word_labels))
+
+
+def read_examples(source: LabelSource) -> Iterator[Example]:
+    """The examples of `source` that have text.
+
+    Raises:
+        UserError: where there is none, or the file cannot be read.
+    """
+    empty = True
+    for example in source.examples():
+        if not example.empty:
+            empty = False
+            yield example
+    if empty:
+        raise no_text_error(source)
+
+
+def no_text_error(source: LabelSource) -> UserError:
+    return UserError(f"{source.name} has no labelled text; give a file with some")

@@ -1,0 +1,191 @@
+"""Sentences and their translations, as a stream: two files line by line, or one TSV, CSV or JSONL file.
+
+Lines end at "\\n" alone, as `wc -l` counts them: a line separator (U+2028) or a carriage return within a sentence is
+text. White space around a sentence is not.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Protocol
+
+from tercet.config import UserError
+from tercet.data.sources.documents import DocumentFiles
+from tercet.data.sources.files import Errors, get_text, read_lines, read_objects
+from tercet.data.sources.formats import uncompressed_suffix
+from tercet.data.sources.tables import column_names, read_table
+
+Pair = tuple[str, str]
+SUFFIXES = (".tsv", ".csv", ".jsonl")
+
+
+class PairSource(Protocol):
+    """Somewhere pairs come from."""
+
+    @property
+    def name(self) -> str: ...
+
+    def pairs(self) -> Iterator[Pair]:
+        """Every pair without the white space around it; a side may be empty."""
+        ...
+
+    def hash(self) -> str:
+        """sha256 of everything that `pairs` depends on."""
+        ...
+
+    def size(self) -> int | None:
+        """Bytes of text, where that can be told without reading."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairTexts:
+    """Pairs in memory."""
+
+    name: str
+    texts: tuple[Pair, ...]
+
+    def pairs(self) -> Iterator[Pair]:
+        yield from self.texts
+
+    def hash(self) -> str:
+        return hashlib.sha256(json.dumps(self.texts).encode()).hexdigest()
+
+    def size(self) -> int:
+        return sum(len(source.encode()) + len(target.encode()) for source, target in self.texts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairFiles:
+    """The lines of `source` beside those of `target`; or, without one, the pairs in the file `source`, of `SUFFIXES`.
+
+    `source_field` and `target_field` are the keys of a JSONL file, and the columns of a CSV file. The first line of a
+    TSV file is a header where it names both; else it has two columns and is the first pair.
+    """
+
+    source: Path
+    target: Path | None = None
+    encoding: str = "utf-8"
+    source_field: str = "source"
+    target_field: str = "target"
+    errors: Errors = "strict"
+
+    @property
+    def name(self) -> str:
+        return str(self.source)
+
+    def pairs(self) -> Iterator[Pair]:
+        """Every pair without the white space around it; a side may be empty.
+
+        Raises:
+            UserError: where a file cannot be read, or the two sides do not match.
+        """
+        self.check()
+        for source, target in self._pairs():
+            yield source.strip(), target.strip()
+
+    def files(self) -> list[Path]:
+        """The one, or the two."""
+        return [self.source, *([self.target] if self.target else [])]
+
+    def hash(self) -> str:
+        self.check()
+        digests = [DocumentFiles(root=path).hash() for path in self.files()]
+        return hashlib.sha256(json.dumps(digests).encode()).hexdigest()
+
+    def size(self) -> int | None:
+        self.check()
+        sizes = [DocumentFiles(root=path).size() for path in self.files()]
+        return None if None in sizes else sum(size for size in sizes if size)
+
+    def check(self) -> None:
+        """Raises UserError where a file is not there, or the files hold no pairs by their endings."""
+        for path in self.files():
+            if not path.is_file():
+                DocumentFiles(root=path).files()  # names the nearest path, or what the folder lacks
+                raise UserError(f"{path} is a folder; give a file of sentences, one a line")
+        if not self.target and uncompressed_suffix(self.source) not in SUFFIXES:
+            raise UserError(
+                f"{self.source} is one file, and none of {', '.join(SUFFIXES)}; "
+                "set data.target to the file of its translations, line by line"
+            )
+
+    def _pairs(self) -> Iterator[Pair]:
+        if self.target:
+            return _read_side_by_side(self.source, self.target, self.encoding, self.errors)
+        match uncompressed_suffix(self.source):
+            case ".jsonl":
+                return self._objects()
+            case ".tsv" if not self._has_header():
+                return _read_columns(self.source, self.encoding, self.errors)
+            case _:
+                return self._rows()
+
+    def _has_header(self) -> bool:
+        first = next(read_lines(self.source, self.encoding, self.errors), "")
+        return {self.source_field, self.target_field} <= {*column_names(first, ".tsv")}
+
+    def _rows(self) -> Iterator[Pair]:
+        needed = {self.source_field: "data.source_language", self.target_field: "data.target_language"}
+        for _, row in read_table(read_lines(self.source, self.encoding, self.errors), str(self.source), needed):
+            yield row[self.source_field], row[self.target_field]
+
+    def _objects(self) -> Iterator[Pair]:
+        keys = (self.source_field, "data.source_language"), (self.target_field, "data.target_language")
+        for location, values in read_objects(self.source, self.encoding, self.errors, [key for key, _ in keys]):
+            source, target = (get_text(values, key, location, setting) for key, setting in keys)
+            yield source, target
+
+
+def read_pairs(source: PairSource) -> Iterator[Pair]:
+    """The pairs of `source` with text on both sides.
+
+    Raises:
+        UserError: where there is none, a file cannot be read, or the two sides do not match.
+    """
+    empty = True
+    for pair in source.pairs():
+        if pair[0] and pair[1]:
+            empty = False
+            yield pair
+    if empty:
+        raise no_text_error(source)
+
+
+def no_text_error(source: PairSource) -> UserError:
+    return UserError(f"{source.name} has no pair with text on both sides; give a file with some")
+
+
+def _read_side_by_side(source: Path, target: Path, encoding: str, errors: Errors) -> Iterator[Pair]:
+    n_pairs = more_sources = more_targets = 0
+    sides = (read_lines(path, encoding, errors) for path in (source, target))
+    for source_line, target_line in zip_longest(*sides):
+        if target_line is None:
+            more_sources += 1
+        elif source_line is None:
+            more_targets += 1
+        else:
+            n_pairs += 1
+            yield source_line, target_line
+    if more_sources or more_targets:
+        raise UserError(
+            f"{source} has {n_pairs + more_sources:,} lines and {target} {n_pairs + more_targets:,}; "
+            "each line of one must be the translation of the same line of the other"
+        )
+
+
+def _read_columns(path: Path, encoding: str, errors: Errors) -> Iterator[Pair]:
+    for number, line in enumerate(read_lines(path, encoding, errors), 1):
+        columns = line.split("\t")
+        if not line.strip():
+            yield "", ""
+        elif len(columns) != 2:
+            raise UserError(
+                f"{path} line {number} has {len(columns)} column{'s' * (len(columns) != 1)} between tabs; "
+                "write a sentence, a tab and its translation on each line"
+            )
+        else:
+            yield columns[0], columns[1]

@@ -1,0 +1,1 @@
+"""From ids to batches: rows and buckets, and the order in which they come."""

@@ -1,0 +1,140 @@
+"""Orders of rows for data without end: shards in groups, and several sources in fixed shares.
+
+Both are functions of (seed, position), as a plain permutation is, so that nothing of them is saved.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from tercet.data.rows.order import Layout
+
+GROUPS_KEPT = 8  # permutations: of a group that ends and one that begins, for each of a few sources
+
+
+@dataclass(frozen=True)
+class ShardGroups:
+    """A permutation of the shards, cut into groups of `group`, and one of the rows within each group.
+
+    So a pass over the data reads one group after another, and no more than two need be at hand.
+
+    Attributes:
+        sizes: the rows of each shard, which are numbered shard by shard.
+    """
+
+    sizes: tuple[int, ...]
+    group: int
+
+    @property
+    def n_rows(self) -> int:
+        return sum(self.sizes)
+
+    def rows(self, positions: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        epochs, index = np.divmod(positions, self.n_rows)
+        numbers = np.empty_like(index)
+        for epoch in np.unique(epochs).tolist():
+            ends = self._group_ends(seed, epoch)
+            of_index = np.searchsorted(ends, index, side="right")
+            for group in np.unique(of_index[epochs == epoch]).tolist():
+                here = (epochs == epoch) & (of_index == group)
+                first = ends[group - 1] if group else 0
+                numbers[here] = _group_rows(self, seed, epoch, group)[index[here] - first]
+        return numbers, epochs
+
+    def groups(self, seed: int, epoch: int) -> list[np.ndarray]:
+        """The shards of each group of an epoch."""
+        shards = np.random.default_rng([seed, epoch, 2]).permutation(len(self.sizes))
+        return [shards[first : first + self.group] for first in range(0, len(shards), self.group)]
+
+    def current(self, position: int, seed: int) -> np.ndarray:
+        """The shards of the group of a position."""
+        epoch, group = self._group_at(position, seed)
+        return self.groups(seed, epoch)[group]
+
+    def following(self, position: int, seed: int) -> np.ndarray:
+        """The shards of the group after the one of a position."""
+        epoch, group = self._group_at(position, seed)
+        groups = self.groups(seed, epoch)
+        return groups[group + 1] if group + 1 < len(groups) else self.groups(seed, epoch + 1)[0]
+
+    def _group_at(self, position: int, seed: int) -> tuple[int, int]:
+        """The epoch of a position, and the number of its group."""
+        epoch, index = divmod(position, self.n_rows)
+        return epoch, int(np.searchsorted(self._group_ends(seed, epoch), index, side="right"))
+
+    def _group_ends(self, seed: int, epoch: int) -> np.ndarray:
+        return _group_ends(self, seed, epoch)
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Rows of several layouts in fixed shares, those of each in its own order and epochs.
+
+    Of the first n positions the first layout has floor(n w), w its share; of the others the second has the same part of
+    what they leave to it and to those behind it, and so on: no layout is ever more than a few rows off its share.
+
+    Attributes:
+        weights: of each layout; what they sum up to is 1.
+    """
+
+    layouts: tuple[Layout, ...]
+    weights: tuple[float, ...]
+
+    @property
+    def n_rows(self) -> int:
+        return sum(layout.n_rows for layout in self.layouts)
+
+    def rows(self, positions: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        numbers, epochs = np.empty_like(positions), np.empty_like(positions)
+        first = 0
+        for part, (layout, (at, own)) in enumerate(zip(self.layouts, self._share(positions), strict=True)):
+            if len(own):
+                of_part, of_epoch = layout.rows(own, part_seed(seed, part))
+                numbers[at], epochs[at] = of_part + first, of_epoch
+            first += layout.n_rows
+        return numbers, epochs
+
+    def own_position(self, part: int, position: int) -> int:
+        """How many of the rows before a position are the layout's."""
+        left = position
+        for before in range(part):
+            left -= int(np.floor(left * self._part_of_rest(before)))
+        return left if part == len(self.layouts) - 1 else int(np.floor(left * self._part_of_rest(part)))
+
+    def _share(self, positions: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Of each layout which of `positions` (B,) it has, and where each stands in its own line."""
+        at, left = np.arange(len(positions)), positions
+        shares = list[tuple[np.ndarray, np.ndarray]]()
+        for part in range(len(self.layouts) - 1):
+            share = self._part_of_rest(part)
+            before = np.floor(left * share).astype(np.int64)
+            taken = np.floor((left + 1) * share).astype(np.int64) > before
+            shares.append((at[taken], before[taken]))
+            at, left = at[~taken], (left - before)[~taken]
+        return [*shares, (at, left)]
+
+    def _part_of_rest(self, part: int) -> float:
+        return self.weights[part] / sum(self.weights[part:])
+
+
+def part_seed(seed: int, part: int) -> int:
+    """A seed for each of several layouts: equally long ones would be in the same order."""
+    return int(np.random.SeedSequence([seed, part, 3]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+@lru_cache(maxsize=GROUPS_KEPT)
+def _group_ends(layout: ShardGroups, seed: int, epoch: int) -> np.ndarray:
+    """Of each group where it ends in the epoch."""
+    sizes = np.array(layout.sizes, dtype=np.int64)
+    return np.cumsum([sizes[shards].sum() for shards in layout.groups(seed, epoch)])
+
+
+@lru_cache(maxsize=GROUPS_KEPT)
+def _group_rows(layout: ShardGroups, seed: int, epoch: int, group: int) -> np.ndarray:
+    """The rows of a group in their order."""
+    sizes = np.array(layout.sizes, dtype=np.int64)
+    firsts = [0, *np.cumsum(sizes).tolist()]
+    shards = layout.groups(seed, epoch)[group]
+    rows = np.concatenate([np.arange(firsts[shard], firsts[shard + 1]) for shard in shards])
+    return np.random.default_rng([seed, epoch, 4, group]).permutation(rows)

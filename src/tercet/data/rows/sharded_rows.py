@@ -1,0 +1,169 @@
+"""Rows of a prepared folder: those of each shard, numbered shard by shard; and of several folders, one after another.
+
+No row reaches from one shard into the next, so that a shard alone is enough for its rows.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from tercet.config import UserError
+from tercet.data.rows.layouts import Mixture, ShardGroups, part_seed
+from tercet.data.rows.order import Layout, Shuffled
+from tercet.data.rows.token_rows import PackedRows, PaddedRows, TokenRows
+from tercet.data.shards.token_folder import Part, TokenFolder, release_pages
+
+
+class Rows(Protocol):
+    """Rows of tokens, by their numbers."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, numbers: np.ndarray, shift: int | np.ndarray = 0) -> TokenRows: ...
+
+
+class ShardedRows:
+    """The rows of one folder.
+
+    Attributes:
+        packed: whether each row is full of tokens.
+        layout: the order in which they come; None for a permutation of all.
+    """
+
+    def __init__(
+        self,
+        folder: TokenFolder,
+        make: Callable[[np.ndarray, np.ndarray], PackedRows | PaddedRows],
+        *,
+        length: int,
+        has_documents: bool,
+        packed: bool,
+    ) -> None:
+        """Args:
+        make: the rows of one shard's ids and of where its documents start.
+        has_documents: whether it looks at where documents start.
+        packed: whether each row is full, so that their number follows from a shard's tokens.
+
+        Raises:
+            UserError: where no shard is long enough for a row.
+        """
+        self.packed = packed
+        self._folder, self._make, self._has_documents = folder, make, has_documents
+        self._open = OrderedDict[int, tuple[PackedRows | PaddedRows, np.ndarray]]()
+        self._parts, sizes = list[Part](), list[int]()
+        for part in folder.contents.shards:
+            if part.tokens > length:
+                n_rows = PackedRows.count(part.tokens, length) if packed else self._count(part)
+                if n_rows:
+                    self._parts.append(part)
+                    sizes.append(n_rows)
+        if not sizes:
+            longest = max((part.tokens for part in folder.contents.shards), default=0)
+            raise UserError(
+                f"the longest shard of {folder.name} has {longest} tokens, too few for a context of {length}; "
+                "prepare more text or larger shards, or set model.max_len smaller"
+            )
+        self._firsts = np.append(0, np.cumsum(sizes))
+        self._numbers = [folder.contents.shards.index(part) for part in self._parts]
+        self.layout = None if folder.group is None else ShardGroups(tuple(sizes), folder.group)
+
+    def __len__(self) -> int:
+        return int(self._firsts[-1])
+
+    def batch(self, numbers: np.ndarray, shift: int | np.ndarray = 0) -> TokenRows:
+        shifts = np.broadcast_to(shift, numbers.shape)
+        of_shard = np.searchsorted(self._firsts, numbers, side="right") - 1
+        batches = list[tuple[np.ndarray, TokenRows]]()
+        for shard in np.unique(of_shard).tolist():
+            at = np.flatnonzero(of_shard == shard)
+            batches.append((at, self._rows(shard).batch(numbers[at] - self._firsts[shard], shifts[at])))
+            release_pages(self._open[shard][1])  # around each row the system may have mapped 2 MB
+        return merge_rows(batches, len(numbers))
+
+    def count_real(self, width: int) -> np.ndarray:
+        """As that of `PaddedRows`, of all shards."""
+        rows = (self._rows_without_ids(part, self._folder.documents(part)) for part in self._parts)
+        return np.concatenate([each.count_real(width) for each in rows if isinstance(each, PaddedRows)])
+
+    def fetch_ahead(self, position: int, seed: int) -> None:
+        """Open the shards that the rows from a position of the line of epochs on are read from, in a thread."""
+        if self.layout is None:
+            self._folder.open_ahead(self._numbers)
+            return
+        shards = [*self.layout.current(position, seed).tolist(), *self.layout.following(position, seed).tolist()]
+        for shard in set(self._open) - set(shards):
+            del self._open[shard]  # its map keeps a removed file on the disk
+        self._folder.open_ahead([self._numbers[shard] for shard in shards])
+
+    def _rows(self, shard: int) -> PackedRows | PaddedRows:
+        if shard not in self._open:
+            part = self._parts[shard]
+            ids = self._folder.ids(part)
+            documents = self._folder.documents(part) if self._has_documents else np.empty(0, np.int64)
+            self._open[shard] = self._make(ids, documents), ids
+        self._open.move_to_end(shard)
+        while len(self._open) > self._folder.max_open:
+            self._open.popitem(last=False)
+        return self._open[shard][0]
+
+    def _count(self, part: Part) -> int:
+        """The rows of a shard whose documents stand alone; none where no document has two tokens."""
+        documents = self._folder.documents(part)
+        if not (np.diff(documents, append=part.tokens) > 1).any():
+            return 0
+        return len(self._rows_without_ids(part, documents))
+
+    def _rows_without_ids(self, part: Part, documents: np.ndarray) -> PackedRows | PaddedRows:
+        """The rows of a shard that need not be open: of their ids only the number counts."""
+        return self._make(np.broadcast_to(np.zeros((), self._folder.contents.dtype), part.tokens), documents)
+
+
+class MixedRows:
+    """The rows of several folders, numbered one folder after another; of each a share of what is read.
+
+    Attributes:
+        layout: which of them comes where.
+    """
+
+    def __init__(self, rows: Sequence[ShardedRows], weights: Sequence[float]) -> None:
+        self._rows, self._firsts = rows, np.cumsum([0, *map(len, rows)])
+        layouts: list[Layout] = [each.layout or Shuffled(len(each)) for each in rows]
+        self.layout = Mixture(tuple(layouts), tuple(weights))
+
+    def __len__(self) -> int:
+        return int(self._firsts[-1])
+
+    def batch(self, numbers: np.ndarray, shift: int | np.ndarray = 0) -> TokenRows:
+        shifts = np.broadcast_to(shift, numbers.shape)
+        batches = list[tuple[np.ndarray, TokenRows]]()
+        for part, rows in enumerate(self._rows):
+            at = np.flatnonzero((numbers >= self._firsts[part]) & (numbers < self._firsts[part + 1]))
+            if len(at):
+                batches.append((at, rows.batch(numbers[at] - self._firsts[part], shifts[at])))
+        return merge_rows(batches, len(numbers))
+
+    def fetch_ahead(self, position: int, seed: int) -> None:
+        for part, rows in enumerate(self._rows):
+            rows.fetch_ahead(self.layout.own_position(part, position), part_seed(seed, part))
+
+
+def merge_rows(batches: Sequence[tuple[np.ndarray, TokenRows]], n_rows: int) -> TokenRows:
+    """Batches, each with the places of its rows, as one."""
+
+    def merge(parts: Sequence[tuple[np.ndarray, np.ndarray | None]]) -> np.ndarray | None:
+        merged: np.ndarray | None = None
+        for at, rows in parts:
+            if rows is not None:
+                merged = np.empty((n_rows, *rows.shape[1:]), rows.dtype) if merged is None else merged
+                merged[at] = rows
+        return merged
+
+    tokens = merge([(at, batch.tokens) for at, batch in batches])
+    assert tokens is not None
+    return TokenRows(
+        tokens=tokens,
+        mask=merge([(at, batch.mask) for at, batch in batches]),
+        documents=merge([(at, batch.documents) for at, batch in batches]),
+    )

@@ -1,0 +1,219 @@
+"""The shards of all units put together as one folder of tokens, under their last names.
+
+Each step can be done again after a kill: a shard has its last name already, or is still where it was written, and what
+is cut or joined is copied from files that stay there. The manifest comes last.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from tercet.config import UserError
+from tercet.data.shards.shard_inputs import Side, Unit
+from tercet.data.shards.shard_writer import (
+    ShardRecord,
+    ShardSettings,
+    array_bytes,
+    counts_path,
+    ids_path,
+    read_records,
+    record_path,
+    starts_path,
+)
+from tercet.data.shards.token_folder import COUNTS, TOKENIZER, VALIDATION, Contents, Part, roles_of
+from tercet.data.specs import Documents, HeldOut, Tail
+from tercet.storage import (
+    MANIFEST,
+    DamagedFile,
+    FileHash,
+    Manifest,
+    report_write_errors,
+    write_atomically,
+    write_sealed_json,
+)
+
+AT_ONCE = 1 << 22  # ids copied together
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Piece:
+    """The ids `start` to `end` of one side of a shard."""
+
+    record: ShardRecord
+    side: Side
+    start: int
+    end: int
+
+    @property
+    def is_whole(self) -> bool:
+        return self.start == 0 and self.end == self.record.parts[self.side].tokens
+
+    @property
+    def tokens(self) -> int:
+        return self.end - self.start
+
+
+def merge_shards(
+    out: Path,
+    units: Sequence[Unit],
+    settings: ShardSettings,
+    validation: Tail | Documents | HeldOut,
+    *,
+    made_from: str,
+) -> Contents:
+    """Put the folder together.
+
+    Raises:
+        UserError: where a part has no tokens, a file is missing, or the disk is full.
+    """
+    records = [record for unit in units for record in read_records(settings.folder, unit.number)]
+    train, held_out = _divide(records, validation)
+    tokens = sum(piece.tokens for piece in train)
+    for side, pieces, remedy in (
+        ("training", train, "give more text"),
+        ("validation", held_out, "set data.validation.fraction higher, or data.validation to {kind: tail}"),
+    ):
+        if not sum(piece.tokens for piece in pieces):
+            raise UserError(f"no token of {tokens:,} is for {side}; {remedy}")
+    merge = _Merge(out, settings)
+    files, shards = dict[str, FileHash](), list[Part]()
+    held_out_part = merge.copy(VALIDATION, held_out, files)
+    counts = np.sum([merge.read_counts(record) for record in records], axis=0)
+    if isinstance(validation, Tail):
+        counts = counts - merge.count_ids(held_out_part)
+    for number, piece in enumerate(train):
+        name = f"train-{number:05d}"
+        shards.append(merge.move(name, piece, files) if piece.is_whole else merge.copy(name, [piece], files))
+    for name, data in ((TOKENIZER, settings.tokenizer.to_json().encode()), (COUNTS, array_bytes(counts))):
+        write_atomically(out / name, data)
+        files[name] = FileHash.of(out / name)
+    contents = Contents(
+        dtype=settings.dtype,
+        tokenizer_hash=settings.tokenizer.hash,
+        roles=roles_of(settings.tokenizer),
+        shards=tuple(shards),
+        validation=held_out_part,
+        files=Manifest(dict(sorted(files.items()))),
+        made_from=made_from,
+    )
+    write_sealed_json(out / MANIFEST, contents.to_plain())
+    return contents
+
+
+def _divide(
+    records: Sequence[ShardRecord], validation: Tail | Documents | HeldOut
+) -> tuple[list[_Piece], list[_Piece]]:
+    """The pieces of the training part, and those of the validation part."""
+    pieces = {
+        side: [
+            _Piece(record=record, side=side, start=0, end=tokens)
+            for record in records
+            if (tokens := record.parts[side].tokens)
+        ]
+        for side in ("train", "validation")
+    }
+    if not isinstance(validation, Tail):
+        return pieces["train"], pieces["validation"]
+    left = int(sum(piece.tokens for piece in pieces["train"]) * (1 - validation.fraction))
+    train, tail = list[_Piece](), list[_Piece]()
+    for piece in pieces["train"]:
+        cut = min(left, piece.end)
+        left -= cut
+        parts = ((train, 0, cut), (tail, cut, piece.end))
+        for side, start, end in parts:
+            if end > start:
+                side.append(_Piece(record=piece.record, side="train", start=start, end=end))
+    return train, tail
+
+
+class _Merge:
+    def __init__(self, out: Path, settings: ShardSettings) -> None:
+        self._out, self._settings, self._work = out, settings, settings.folder
+
+    def move(self, name: str, piece: _Piece, files: dict[str, FileHash]) -> Part:
+        """Give a whole shard its last name, and the hash that its writer found, which readers compare it with."""
+        record = piece.record.parts[piece.side]
+        part = Part(
+            name=name, tokens=record.tokens, documents=record.documents, starts=record.starts, bytes=record.bytes
+        )
+        for file, old, expected in (
+            (part.ids_file, ids_path(self._work, piece.record.name, piece.side), record.ids_hash),
+            (part.documents_file, starts_path(self._work, piece.record.name, piece.side), record.starts_hash),
+        ):
+            new = self._out / file
+            with report_write_errors(new):
+                if old.exists():
+                    os.replace(old, new)
+                if not new.exists() or new.stat().st_size != expected.size:
+                    raise DamagedFile(f"{old} is missing or was changed; remove {self._out} and prepare it anew")
+            files[file] = expected
+        return part
+
+    def copy(self, name: str, pieces: Sequence[_Piece], files: dict[str, FileHash]) -> Part:
+        """One file of several pieces, or of a part of a shard."""
+        part_starts, position, documents, n_bytes = list[np.ndarray](), 0, 0, 0
+        for piece in pieces:
+            written = piece.record.parts[piece.side]
+            self._check(piece.record, ids_path(self._work, piece.record.name, piece.side), written.ids_hash)
+            path = starts_path(self._work, piece.record.name, piece.side)
+            self._check(piece.record, path, written.starts_hash)
+            starts = np.load(path, allow_pickle=False)
+            inside = starts[(starts > piece.start) & (starts < piece.end)] - piece.start
+            part_starts.append(np.append(0, inside) + position)  # a document that is cut starts on both sides
+            position += piece.tokens
+            record = piece.record.parts[piece.side]
+            begins = piece.start in starts if piece.start else record.documents == record.starts
+            documents += len(inside) + begins
+            n_bytes += self._count_bytes(piece)
+        starts = np.concatenate(part_starts).astype(np.int64)
+        part = Part(name=name, tokens=position, documents=documents, starts=len(starts), bytes=n_bytes)
+        write_atomically(self._out / part.documents_file, array_bytes(starts))
+        write_atomically(self._out / part.ids_file, lambda file: self._write(file, pieces))
+        for file in (part.ids_file, part.documents_file):
+            files[file] = FileHash.of(self._out / file)
+        return part
+
+    def read_counts(self, record: ShardRecord) -> np.ndarray:
+        """(V,) of the training side of a shard."""
+        path = counts_path(self._work, record.name)
+        self._check(record, path, record.counts_hash)
+        return np.load(path, allow_pickle=False)
+
+    def _check(self, record: ShardRecord, path: Path, expected: FileHash) -> None:
+        """Compare a file with what was written, before bytes of it get a hash of their own."""
+        try:
+            is_whole = FileHash.of(path) == expected
+        except OSError:
+            is_whole = False
+        if not is_whole:
+            record_path(self._work, record.name).unlink(missing_ok=True)
+            raise DamagedFile(f"{path} is damaged; give the same command again, which writes it again")
+
+    def count_ids(self, part: Part) -> np.ndarray:
+        """(V,) of a part that is written."""
+        ids = np.memmap(self._out / part.ids_file, self._settings.dtype, mode="r")
+        vocab_size = self._settings.tokenizer.vocab_size
+        blocks = (ids[start : start + AT_ONCE] for start in range(0, len(ids), AT_ONCE))
+        return np.sum([np.bincount(block, minlength=vocab_size) for block in blocks], axis=0)
+
+    def _count_bytes(self, piece: _Piece) -> int:
+        """Of the text that a piece stands for; what begins a shard has what its end does not stand for."""
+        record = piece.record.parts[piece.side]
+        if piece.start == 0:
+            rest = _Piece(record=piece.record, side=piece.side, start=piece.end, end=record.tokens)
+            return record.bytes - (0 if piece.is_whole else self._count_bytes(rest))
+        return sum(self._settings.tokenizer.count_bytes(block) for block in self._blocks(piece))
+
+    def _write(self, file: BinaryIO, pieces: Sequence[_Piece]) -> None:
+        for piece in pieces:
+            for block in self._blocks(piece):
+                file.write(block.tobytes())
+
+    def _blocks(self, piece: _Piece) -> Iterator[np.ndarray]:
+        ids = np.memmap(ids_path(self._work, piece.record.name, piece.side), self._settings.dtype, mode="r")
+        for start in range(piece.start, piece.end, AT_ONCE):
+            yield ids[start : min(start + AT_ONCE, piece.end)]

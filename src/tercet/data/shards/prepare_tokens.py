@@ -1,0 +1,266 @@
+"""Text of any size to a folder of tokens (`token_folder`), by several processes and on several machines.
+
+The inputs are cut into units, the units are written shard by shard into the hidden folder `.parts`, and when every unit
+is there, whoever sees it puts the folder together. What is written depends on the inputs and the settings alone, so the
+same command goes on after a kill, and the bytes are the same however many took part.
+"""
+
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import wait
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import Any
+
+from tercet.config import UserError
+from tercet.data.cache import progress_bar
+from tercet.data.shards.merge_shards import merge_shards
+from tercet.data.shards.shard_inputs import Input, Unit, cut_units, digest_inputs, find_inputs, sample_texts
+from tercet.data.shards.shard_writer import ShardSettings, read_records, write_unit
+from tercet.data.shards.token_folder import TOKENIZER, Contents, read_contents, roles_of
+from tercet.data.specs import Documents, TextSpec
+from tercet.storage import (
+    MANIFEST,
+    FolderInUse,
+    lock_folder,
+    read_sealed_json,
+    report_write_errors,
+    write_atomically,
+    write_sealed_json,
+)
+from tercet.tokens import Tokenizer
+
+PARTS, PLAN = ".parts", "plan.json"
+SHARD_TOKENS = 1 << 26  # 134 MB of 16 bits each
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """Attributes:
+    contents: of the folder; None where other parts are still missing.
+    missing: the parts of which units are not there yet, counted from 1.
+    """
+
+    contents: Contents | None
+    missing: tuple[int, ...] = ()
+
+
+def prepare_tokens(
+    spec: TextSpec,
+    out: Path | str,
+    *,
+    sources: Sequence[str] = (),
+    tokenizer: Tokenizer | None = None,
+    shard_tokens: int = SHARD_TOKENS,
+    workers: int | None = None,
+    part: tuple[int, int] = (1, 1),
+    progress: bool = False,
+) -> Prepared:
+    """Tokenise text into shards.
+
+    Args:
+        spec: how the text is read, divided and cut into tokens.
+        sources: in place of `spec.source`: named datasets, files, folders and patterns such as `texts/*.jsonl.gz`.
+        tokenizer: in place of one that is learnt on a sample as `spec.tokenizer` says.
+        shard_tokens: of each shard, about.
+        workers: processes; by default one for each core.
+        part: (2, 8) is the second of eight machines that share `out`, each of which does an eighth of the inputs.
+        progress: show a bar on stderr, where that is a terminal.
+
+    Raises:
+        UserError: where text cannot be read or tokenised, the folder holds something else, or the disk is full.
+    """
+    out = Path(out)
+    number, parts = part
+    if not 1 <= number <= parts:
+        raise ValueError(f"part {number} of {parts} must be from 1 to {parts}")
+    inputs = find_inputs(spec, sources or [spec.source])
+    work = out / PARTS
+    _make_folder(out)
+    learnt_by = None if tokenizer else spec.tokenizer
+    tokenizer = tokenizer or _share_tokenizer(spec, inputs, out)
+    if tokenizer.prefix_space:
+        raise UserError("prefix_space is for sentence pairs, not for running text; leave it out of data.tokenizer")
+    made_from = digest_inputs(spec, inputs, tokenizer, shard_tokens, learnt_by)
+    if (contents := _find_finished(out, made_from)) is not None:
+        return Prepared(contents=contents)
+    units = cut_units(inputs, shard_tokens)
+    _agree_on_plan(work, made_from, parts)
+    if not (work / TOKENIZER).exists():
+        write_atomically(work / TOKENIZER, tokenizer.to_json().encode())
+    share = spec.validation.fraction if isinstance(spec.validation, Documents) else None
+    settings = ShardSettings(folder=work, tokenizer=tokenizer, shard_tokens=shard_tokens, validation_share=share)
+    own = [unit for unit in units if unit.number % parts == number - 1]
+    lock = work / f"part-{number}-of-{parts}"
+    with report_write_errors(lock):
+        lock.mkdir(exist_ok=True)
+    with lock_folder(lock):
+        _write_units(own, settings, workers, progress=progress)
+    missing = sorted({unit.number % parts + 1 for unit in units if not _is_written(work, unit)})
+    if missing:
+        return Prepared(contents=None, missing=tuple(missing))
+    try:
+        with lock_folder(work):
+            if (contents := _find_finished(out, made_from)) is None:
+                contents = merge_shards(out, units, settings, spec.validation, made_from=made_from)
+    except FolderInUse:
+        return Prepared(contents=None)
+    shutil.rmtree(work, ignore_errors=True)
+    return Prepared(contents=contents)
+
+
+def _make_folder(out: Path) -> None:
+    if out.is_dir() and not (out / PARTS).exists() and not (out / MANIFEST).exists() and any(out.iterdir()):
+        raise UserError(f"{out} holds something else; give another --out")
+    if (out / MANIFEST).exists() and read_contents(out / MANIFEST) is None:
+        raise UserError(f"{out} holds something else; give another --out")
+    with report_write_errors(out):
+        (out / PARTS).mkdir(parents=True, exist_ok=True)
+
+
+def _find_finished(out: Path, made_from: str) -> Contents | None:
+    """What the folder holds already.
+
+    Raises:
+        UserError: where that is of other inputs or settings.
+    """
+    if not (out / MANIFEST).exists():
+        return None
+    contents = read_contents(out / MANIFEST)
+    if contents is None or contents.made_from != made_from:
+        raise UserError(f"{out} holds tokens of other inputs or settings; give another --out, or remove it")
+    shutil.rmtree(out / PARTS, ignore_errors=True)
+    return contents
+
+
+def _share_tokenizer(spec: TextSpec, inputs: Sequence[Input], out: Path) -> Tokenizer:
+    """The tokenizer that is learnt by who comes first, and read by who comes later.
+
+    Raises:
+        UserError: where another part is just learning it.
+    """
+    if (out / TOKENIZER).exists():
+        return Tokenizer.load(out / TOKENIZER)
+    path = out / PARTS / TOKENIZER
+    if not path.exists():
+        try:
+            with lock_folder(out / PARTS):
+                if not path.exists():
+                    learnt = Tokenizer.train(spec.tokenizer, sample_texts(spec, inputs))
+                    write_atomically(path, learnt.to_json().encode())
+        except FolderInUse as error:
+            owner = str(error).partition(";")[0]
+            raise UserError(f"the tokenizer is being learnt: {owner}; give the same command again later") from None
+    return Tokenizer.load(path)
+
+
+def _agree_on_plan(work: Path, made_from: str, parts: int) -> None:
+    """All that work at a folder do the same.
+
+    Raises:
+        UserError: where it was begun otherwise.
+    """
+    path = work / PLAN
+    plan: dict[str, Any] = {"made_from": made_from, "parts": parts}
+    if not path.exists():
+        write_sealed_json(path, plan)
+    begun = read_sealed_json(path)
+    if begun.get("made_from") != made_from:
+        raise UserError(
+            f"{work.parent} was begun with other inputs or settings; give those again, another --out, or remove it"
+        )
+    if begun.get("parts") != parts:
+        raise UserError(
+            f"{work.parent} was begun in {begun.get('parts')} parts, and this is one of {parts}; "
+            f"give --part N/{begun.get('parts')}, or remove it"
+        )
+
+
+def _is_written(work: Path, unit: Unit) -> bool:
+    records = read_records(work, unit.number)
+    return bool(records) and records[-1].end.ended
+
+
+def _write_units(units: Sequence[Unit], settings: ShardSettings, workers: int | None, *, progress: bool) -> None:
+    """Write units, in this process where there is one alone or one worker."""
+    left = [unit for unit in units if not _is_written(settings.folder, unit)]
+    n_workers = min(workers or _cores(), len(left))
+    with progress_bar(shown=progress) as bar:
+        task = bar.add_task("tokenising", total=sum(unit.size for unit in units))
+        bar.advance(task, sum(unit.size for unit in units) - sum(unit.size for unit in left))
+        if n_workers <= 1:
+            for unit in left:
+                write_unit(unit, settings)
+                bar.advance(task, unit.size)
+            return
+        _write_by_workers(left, settings, n_workers, lambda unit: bar.advance(task, unit.size))
+
+
+def _write_by_workers(
+    units: Sequence[Unit], settings: ShardSettings, n_workers: int, done: Callable[[Unit], None]
+) -> None:
+    context = multiprocessing.get_context("spawn")
+    stop = context.Event()
+    plain = (stop, settings.folder, settings.shard_tokens, settings.validation_share, roles_of(settings.tokenizer))
+    with ProcessPoolExecutor(n_workers, context, _begin_worker, plain) as pool:
+        futures = {pool.submit(_work, unit): unit for unit in units}
+        try:
+            for future in as_completed(futures):
+                future.result()
+                done(futures[future])
+        except BrokenProcessPool:
+            raise UserError(
+                "a worker was killed, perhaps for want of memory; the same command goes on, with fewer --workers"
+            ) from None
+        except BaseException:
+            stop.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+
+
+_worker: Callable[[Unit], None] | None = None  # of a worker's process
+
+
+def _begin_worker(
+    stop: Event, folder: Path, shard_tokens: int, validation_share: float | None, roles: dict[str, int | None]
+) -> None:
+    """In a process of its own: one thread, Ctrl-C is the parent's, and it ends with its parent."""
+    global _worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    for end in (partial(wait, [parent.sentinel]), stop.wait):
+        threading.Thread(target=_end_after, args=(end,), daemon=True).start()
+    settings = ShardSettings(
+        folder=folder,
+        tokenizer=Tokenizer.load(folder / TOKENIZER).with_ids(**roles),
+        shard_tokens=shard_tokens,
+        validation_share=validation_share,
+    )
+
+    _worker = partial(write_unit, settings=settings)
+
+
+def _end_after(end: Callable[[], object]) -> None:
+    """At once: what is half written has no name yet."""
+    end()
+    os._exit(1)
+
+
+def _work(unit: Unit) -> None:
+    assert _worker is not None
+    _worker(unit)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

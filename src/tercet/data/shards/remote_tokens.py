@@ -1,0 +1,234 @@
+"""A prepared folder behind a URL such as s3://bucket/tokens: its shards come into the cache as they are needed.
+
+What comes is compared with the manifest's hash before it has its name, and no more shards are kept than those of the
+group that is read and the one after it, which comes meanwhile, in a thread.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from os import environ
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+from tercet.cache_dir import cache_dir
+from tercet.config import UserError
+from tercet.data.cache import digest
+from tercet.data.shards.token_folder import REMEDY, TokenFolder, read_contents
+from tercet.limits import MOST_SETTINGS_BYTES
+from tercet.messages import print_note
+from tercet.storage import MANIFEST, DamagedFile, lock_file, report_write_errors, write_atomically
+
+GROUP = 8  # shards that are shuffled together, unless `data.shard_group` says otherwise
+ATTEMPTS = 5
+FIRST_WAIT = 0.5  # seconds; twice as long each time
+BLOCK = 1 << 20
+ON_THIS_MACHINE = ("file", "local", "memory")
+
+Result = TypeVar("Result")
+
+
+class _FetchError(Exception):
+    """Why a file did not come, which is no error of what it is written to; `is_final` where trying again is vain."""
+
+    def __init__(self, reason: object, *, is_final: bool = False) -> None:
+        super().__init__(reason)
+        self.is_final = is_final
+
+
+class RemoteTokenFolder(TokenFolder):
+    """A prepared folder elsewhere, with some of its files in the cache.
+
+    Other threads and processes may read the same URL, and remove files from the cache at any time. So a file is opened
+    as it is written, and what is handed out is its content. A lock for each file serves economy alone: of several
+    readers, one fetches it.
+    """
+
+    def __init__(self, url: str, *, group: int | None) -> None:
+        """Raises:
+        UserError: If there is no such folder, or it cannot be reached.
+        """
+        self._files, self._root, self._is_local = _open_file_system(url)
+        self._url = url.rstrip("/")
+        cache = cache_dir() / "tokens" / digest(self._url)[:32]
+        with report_write_errors(cache):
+            cache.mkdir(parents=True, exist_ok=True)
+        data = self._retry(MANIFEST, self._read_manifest)
+        _remove_folder(cache / MANIFEST)
+        write_atomically(cache / MANIFEST, data)
+        try:
+            contents = read_contents(cache / MANIFEST)
+        except DamagedFile:
+            raise DamagedFile(f"{self._url}/{MANIFEST} is damaged; {REMEDY}") from None
+        if contents is None:
+            raise UserError(f"{self._url} holds no tokens that `tercet data prepare` has made; give another source")
+        group = group or GROUP
+        super().__init__(url, cache / contents.hash[:32], contents, group=group, max_open=2 * group)
+        with report_write_errors(self._folder):
+            self._folder.mkdir(exist_ok=True)
+        self._found = self._remove_others(cache)
+
+    def check(self) -> None:
+        """Check that every file is there and has its size, if the file system can list them.
+
+        Raises:
+            UserError: If a file is missing or has another size; the first one is named.
+        """
+        try:
+            listed = self._files.ls(self._root, detail=True)
+            sizes = {str(entry["name"]).rpartition("/")[2]: entry["size"] for entry in listed}
+        except Exception:  # not every server lists its files; a missing one is reported when it is fetched
+            return
+        for name, expected in self.contents.files.files.items():
+            if name not in sizes:
+                raise UserError(f"{self._url}/{name} is missing; {REMEDY}")
+            if sizes[name] not in (None, expected.size):
+                raise UserError(f"{self._url}/{name} has {sizes[name]:,} bytes, not {expected.size:,}; {REMEDY}")
+
+    def open_ahead(self, shards: Sequence[int]) -> None:
+        super().open_ahead(shards)
+        needed = {self.contents.shards[number].name for number in shards}
+        for name in self._found:  # by an earlier process
+            if name not in needed:
+                self._close_shard(name)
+        self._found = []
+
+    def _location(self, file: str) -> str:
+        return f"{self._url}/{file}"
+
+    def _read(self, file: str, take: Callable[[BinaryIO], Result]) -> Result:
+        """Call `take` with the open file, which is fetched if it is missing or damaged, and return its result.
+
+        Raises:
+            UserError: If the file cannot be fetched, or as `take`.
+        """
+        with lock_file(self._lock_of(file)):
+            taken = self._take_cached(file, take)
+            return self._retry(file, lambda: self._fetch(file, take)) if taken is None else taken
+
+    def _take_cached(self, file: str, take: Callable[[BinaryIO], Result]) -> Result | None:
+        path = self._folder / file
+        if not os.path.lexists(path):
+            return None
+        try:
+            return super()._read(file, take)
+        except DamagedFile:
+            print_note(f"tercet: {path} is damaged; it is fetched again")
+            _remove_folder(path)
+        return None
+
+    def _fetch(self, file: str, take: Callable[[BinaryIO], Result]) -> Result:
+        """Write a file to the cache; `take` meets it before it has a name that others could remove."""
+        results = list[Result]()
+
+        def write(new: BinaryIO) -> None:
+            self._copy(file, new)
+            new.flush()
+            with open(new.name, "rb") as opened:
+                try:
+                    results.append(take(opened))
+                except DamagedFile:
+                    raise _FetchError(f"it is not what {MANIFEST} says") from None
+
+        write_atomically(self._folder / file, write)
+        return results[0]
+
+    def _copy(self, file: str, new: BinaryIO) -> None:
+        size = 0
+        for block in self._fetch_blocks(file):
+            size += len(block)
+            if size > self.contents.files.files[file].size:
+                raise _FetchError(f"it is longer than {MANIFEST} says")
+            new.write(block)
+
+    def _close_shard(self, name: str) -> None:
+        """Remove a shard's files from the cache; who has one of them open keeps its content."""
+        part = self._shards[name]
+        for file in (part.ids_file, part.documents_file):
+            for path in (self._folder / file, self._lock_of(file)):
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)
+
+    def _lock_of(self, file: str) -> Path:
+        return self._folder / f".{file}.lock"
+
+    def _read_manifest(self) -> bytes:
+        data = b""
+        for block in self._fetch_blocks(MANIFEST):
+            data += block
+            if len(data) > MOST_SETTINGS_BYTES:
+                raise _FetchError(f"it has more than {MOST_SETTINGS_BYTES:,} bytes", is_final=True)
+        return data
+
+    def _fetch_blocks(self, file: str) -> Iterator[bytes]:
+        path = f"{self._root}/{file}"
+        if self._is_local and os.path.lexists(path) and not os.path.isfile(path):  # a pipe would be waited for
+            raise _FetchError("it is no regular file", is_final=True)
+        try:
+            with self._files.open(path, "rb") as source:
+                while block := source.read(BLOCK):
+                    yield block
+        except Exception as error:  # each file system has exceptions of its own
+            is_final = isinstance(error, FileNotFoundError | PermissionError)
+            raise _FetchError(str(error) or type(error).__name__, is_final=is_final) from error
+
+    def _retry(self, file: str, work: Callable[[], Result]) -> Result:
+        """What `work` gives, tried again with longer and longer waits.
+
+        Raises:
+            UserError: where it fails for good, or the disk is full.
+        """
+        wait = FIRST_WAIT
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return work()
+            except _FetchError as error:
+                if error.is_final or attempt == ATTEMPTS:
+                    raise UserError(
+                        f"cannot fetch {self._url}/{file}: {error}; see that it is there and within reach: "
+                        "the same command goes on from the last checkpoint"
+                    ) from None
+                print_note(f"tercet: {self._url}/{file}: {error}; trying again")
+                time.sleep(wait)
+                wait *= 2
+        raise AssertionError("unreachable")
+
+    def _remove_others(self, cache: Path) -> list[str]:
+        """Remove what earlier contents of the URL have left, and shards beyond `max_open`; return the other shards."""
+        for other in cache.iterdir():
+            if other.is_dir() and other != self._folder:
+                shutil.rmtree(other, ignore_errors=True)
+        found = sorted(name for name, part in self._shards.items() if (self._folder / part.ids_file).exists())
+        for name in found[self.max_open :]:
+            self._close_shard(name)
+        return found[: self.max_open]
+
+
+def _remove_folder(path: Path) -> None:
+    """Remove a folder in the place of a file: a rename replaces everything else."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _open_file_system(url: str) -> tuple[Any, str, bool]:
+    """The file system of a URL, the path in it, and whether that is a path of this machine.
+
+    Raises:
+        UserError: where it cannot be opened, or downloads are switched off.
+    """
+    scheme = url.partition("://")[0]
+    if "::" in url:
+        raise UserError(f"{url} is a chain of file systems; give the URL of a folder alone")
+    if scheme not in ON_THIS_MACHINE and environ.get("TERCET_OFFLINE", "0") not in ("", "0"):
+        raise UserError(f"{url} is not on this machine, and TERCET_OFFLINE is set; unset it, or copy the folder here")
+    import fsspec.implementations.local  # comes with PyTorch; a tenth of a second
+
+    try:
+        files, root = fsspec.core.url_to_fs(url)
+    except ImportError as error:
+        raise UserError(f"{url}: {error}; install that package beside Tercet") from None
+    except Exception as error:
+        raise UserError(f"cannot open {url}: {error or type(error).__name__}; correct it") from None
+    return files, root.rstrip("/"), isinstance(files, fsspec.implementations.local.LocalFileSystem)

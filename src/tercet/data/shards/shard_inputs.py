@@ -1,0 +1,179 @@
+"""What is prepared to shards: the inputs in their order, and the units of them that one process works off.
+
+Which inputs make a unit follows from their order and their sizes alone, so that every machine cuts alike.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from glob import glob, has_magic
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal
+
+from tercet.config import UserError, to_plain
+from tercet.data.cache import TRAINING_BYTES, digest
+from tercet.data.datasets.text_datasets import DATASETS, find_text
+from tercet.data.encode.document_ids import encoding_key
+from tercet.data.sources.documents import DocumentFiles, DocumentSource
+from tercet.data.sources.id_files import IdFile
+from tercet.data.specs import HeldOut, TextSpec
+from tercet.data.text_hashes import hash_text
+from tercet.tokens import Characters, PlainIds, Tokenizer, TokenizerSpec
+
+Side = Literal["train", "validation"]
+TOKEN_BYTES = 4  # of text, about, for a token: a unit makes about one shard
+FORMAT = 2  # counts up when the same inputs give other shards
+
+
+@dataclass(frozen=True, kw_only=True)
+class Input:
+    """A file, or texts in memory.
+
+    Attributes:
+        key: its name in the source that it comes from, the same on every machine.
+        size: in bytes, as it lies on the disk.
+        side: on which all of it is, where `validation` is a source of its own.
+    """
+
+    key: str
+    source: DocumentSource | IdFile
+    size: int
+    side: Side = "train"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unit:
+    """Inputs that follow each other, of one side."""
+
+    number: int
+    inputs: tuple[Input, ...]
+
+    @property
+    def side(self) -> Side:
+        return self.inputs[0].side
+
+    @property
+    def size(self) -> int:
+        return sum(each.size for each in self.inputs)
+
+
+def find_inputs(spec: TextSpec, sources: Sequence[str]) -> list[Input]:
+    """The inputs of `sources`, and those of `spec.validation` where it is a source.
+
+    Args:
+        sources: named datasets, files, folders, or patterns such as `texts/**/*.jsonl`.
+
+    Raises:
+        UserError: where one of them is not there.
+    """
+    inputs = [each for number, source in enumerate(sources) for each in _inputs_of(spec, source, f"{number}", "train")]
+    if isinstance(spec.validation, HeldOut):
+        inputs += _inputs_of(spec, spec.validation.source, "validation", "validation")
+    return inputs
+
+
+def cut_units(inputs: Sequence[Input], shard_tokens: int) -> list[Unit]:
+    units, group = list[Unit](), list[Input]()
+    for each, following in zip(inputs, [*inputs[1:], None], strict=True):
+        group.append(each)
+        is_full = sum(some.size for some in group) >= TOKEN_BYTES * shard_tokens
+        if is_full or following is None or following.side != each.side:
+            units.append(Unit(number=len(units), inputs=tuple(group)))
+            group = []
+    return units
+
+
+def digest_inputs(
+    spec: TextSpec, inputs: Sequence[Input], tokenizer: Tokenizer, shard_tokens: int, learnt_by: TokenizerSpec | None
+) -> str:
+    """Of all that the shards depend on, but for the bytes of the inputs, of which it has the sizes.
+
+    Args:
+        learnt_by: the settings of the tokenizer, where it is learnt from the inputs.
+    """
+    named = [[each.key, each.size, each.side] for each in inputs]
+    settings = [spec.file_settings, to_plain(spec.validation), shard_tokens, to_plain(learnt_by)]
+    later = [part for part in encoding_key(tokenizer) if part != "bos"]  # which the hash has told from the first
+    return digest("shards", FORMAT, named, settings, tokenizer.hash, *later)
+
+
+def sample_texts(spec: TextSpec, inputs: Sequence[Input]) -> Iterator[str]:
+    """Of what a vocabulary is learnt: the beginnings of inputs that are drawn, always the same ones, equally long where
+    all of them is too much; of ids the largest.
+
+    Raises:
+        UserError: where the inputs are ids, and the vocabulary is learnt from text.
+    """
+    training = [each for each in inputs if each.side == "train"]
+    ids = [each.source for each in training if isinstance(each.source, IdFile)]
+    if ids:
+        if len(ids) < len(training) or not isinstance(spec.tokenizer, PlainIds):
+            raise UserError(
+                f"{ids[0].name} holds ids: give the tokenizer that made them (--tokenizer FOLDER), or prepare "
+                "ids alone with --set data.tokenizer.kind=ids"
+            )
+        yield str(max(source.largest() for source in ids))
+        return
+    drawn = sorted(training, key=lambda each: hash_text(each.key))
+    takes_all = isinstance(spec.tokenizer, Characters) or sum(each.size for each in drawn) <= TRAINING_BYTES // 4
+    left, share = TRAINING_BYTES, TRAINING_BYTES // max(1, len(drawn))
+    for each in drawn:
+        taken = 0
+        for piece in each.source.pieces() if not isinstance(each.source, IdFile) else ():
+            yield piece.text
+            taken += len(piece.text.encode())
+            if not takes_all and taken >= max(share, 1 << 20):
+                break
+        left -= taken
+        if not takes_all and left <= 0:
+            return
+
+
+def stamps(unit: Unit) -> list[Any]:
+    """What changes where a file of the unit is written to."""
+    paths = chain.from_iterable(_paths(each.source) for each in unit.inputs)
+    return [(str(path), status.st_size, status.st_mtime_ns) for path in paths for status in [path.stat()]]
+
+
+def _paths(source: DocumentSource | IdFile) -> list[Path]:
+    if isinstance(source, IdFile):
+        return [source.path]
+    return [source.root] if isinstance(source, DocumentFiles) else []
+
+
+def _inputs_of(spec: TextSpec, source: str, prefix: str, side: Side) -> list[Input]:
+    if source in DATASETS or not has_magic(source) or Path(source).exists():
+        return _inputs_at(spec, source, prefix, side)
+    matches = sorted(match for match in glob(source, recursive=True) if not Path(match).is_dir())
+    if not matches:
+        raise UserError(f"no file is called like {source}; correct the pattern, and put it in quotes")
+    base = Path(*_before_pattern(Path(source)))
+    return [
+        replace(each, key=f"{prefix}/{Path(match).relative_to(base).as_posix()}")
+        for match in matches
+        for each in _inputs_at(spec, match, prefix, side)
+    ]
+
+
+def _before_pattern(path: Path) -> Iterator[str]:
+    for part in path.parts:
+        if has_magic(part):
+            return
+        yield part
+
+
+def _inputs_at(spec: TextSpec, source: str, prefix: str, side: Side) -> list[Input]:
+    found = find_text(spec, source)
+    if isinstance(found, IdFile):
+        return [Input(key=f"{prefix}/{found.path.name}", source=found, size=found.path.stat().st_size, side=side)]
+    if not isinstance(found, DocumentFiles):
+        return [Input(key=f"{prefix}/{found.name}", source=found, size=found.size() or 0, side=side)]
+    return [
+        Input(
+            key=f"{prefix}/{path.name if path == found.root else path.relative_to(found.root).as_posix()}",
+            source=replace(found, root=path, may_be_empty=True),
+            size=path.stat().st_size,
+            side=side,
+        )
+        for path in found.files()
+    ]

@@ -1,0 +1,261 @@
+"""From a unit of inputs to shards, one after another; a killed writer goes on behind the last one that is whole.
+
+A shard is cut where a document ends, once it has `shard_tokens`; a document that goes on for a quarter more is cut
+where a piece of it ends. Its record is written last, with hashes and how far the inputs were read: from there the next
+one begins, whoever writes it.
+"""
+
+import io
+from collections.abc import Iterator
+from dataclasses import asdict, astuple, dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import xxhash
+
+from tercet.config import UserError
+from tercet.data.cache import id_dtype
+from tercet.data.encode.document_ids import DocumentWriter, EncodedPiece, check_ids, encode_pieces
+from tercet.data.shards.shard_inputs import Side, Unit, stamps
+from tercet.storage import DamagedFile, FileHash, read_sealed_json, write_atomically, write_sealed_json
+from tercet.tokens import Tokenizer
+
+SIDES: tuple[Side, Side] = ("train", "validation")
+CHUNK_CHARACTERS = 1 << 21  # tokenised together: some 60 bytes each while that lasts
+BLOCK = 1 << 21  # bytes of ids that are hashed, counted and written together
+LONGEST = 1.25  # shards; a document that makes one longer is cut
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadPosition:
+    """How far a unit is read: `pieces` pieces of the input number `input`.
+
+    Attributes:
+        first_piece: the hash of the first piece of the document that is written in part.
+        last: the last id of that document.
+        ended: whether nothing is left.
+    """
+
+    input: int = 0
+    pieces: int = 0
+    first_piece: int | None = None
+    last: int | None = None
+    ended: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartRecord:
+    """One side of a shard, with the size and the hash of its two files; for its numbers see `token_folder.Part`."""
+
+    tokens: int
+    documents: int
+    starts: int
+    bytes: int
+    ids_hash: FileHash
+    starts_hash: FileHash
+
+
+class ShardRecord(NamedTuple):
+    """What was written of a shard, with the hash of its file of counts, and where the next begins."""
+
+    name: str
+    parts: dict[Side, PartRecord]
+    counts_hash: FileHash
+    end: ReadPosition
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardSettings:
+    """Args:
+    folder: for the shards.
+    validation_share: of the documents, drawn by the hash of the first piece of their text, so that equal ones are on
+        one side.
+    """
+
+    folder: Path
+    tokenizer: Tokenizer
+    shard_tokens: int
+    validation_share: float | None
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return id_dtype(self.tokenizer).newbyteorder("<")
+
+
+def write_unit(unit: Unit, settings: ShardSettings) -> None:
+    """Write the shards of a unit that are not there yet.
+
+    Raises:
+        UserError: where an input cannot be read, or was changed meanwhile, or the disk is full.
+    """
+    records = read_records(settings.folder, unit.number)
+    end = records[-1].end if records else ReadPosition()
+    before = stamps(unit)
+    for each in unit.inputs:
+        check_ids(each.source, settings.tokenizer)
+    pieces = _read_pieces(unit, settings.tokenizer, end)
+    number = len(records)
+    while not end.ended:
+        end = _write_shard(shard_name(unit.number, number), unit, settings, pieces, end, before)
+        number += 1
+
+
+def shard_name(unit: int, number: int) -> str:
+    return f"{unit:06d}-{number:05d}"
+
+
+def read_records(folder: Path, unit: int) -> list[ShardRecord]:
+    """The records of a unit, as far as one follows the other."""
+    records = list[ShardRecord]()
+    while True:
+        name = shard_name(unit, len(records))
+        path = record_path(folder, name)
+        if not path.exists():
+            return records
+        try:
+            data = read_sealed_json(path)
+            parts: dict[Side, PartRecord] = {side: _parse_part(data[side]) for side in SIDES}
+            records.append(ShardRecord(name, parts, FileHash(*data["counts_hash"]), ReadPosition(**data["end"])))
+        except (DamagedFile, KeyError, TypeError):
+            return records  # written anew
+
+
+def record_path(folder: Path, name: str) -> Path:
+    return folder / f"{name}.json"
+
+
+def ids_path(folder: Path, name: str, side: Side) -> Path:
+    return folder / f"{name}.{side}.bin"
+
+
+def starts_path(folder: Path, name: str, side: Side) -> Path:
+    return folder / f"{name}.{side}.documents.npy"
+
+
+def counts_path(folder: Path, name: str) -> Path:
+    return folder / f"{name}.counts.npy"
+
+
+def array_bytes(array: np.ndarray) -> bytes:
+    """A `.npy` file of it."""
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=False)
+    return file.getvalue()
+
+
+def _read_pieces(
+    unit: Unit, tokenizer: Tokenizer, start: ReadPosition
+) -> Iterator[tuple[EncodedPiece, int, ReadPosition]]:
+    """The pieces from `start` on, each with the hash of its document's first one, and how far the unit is read then."""
+    for number in range(start.input, len(unit.inputs)):
+        pieces, first_piece = (start.pieces, start.first_piece) if number == start.input else (0, None)
+        source = unit.inputs[number].source
+        for piece in encode_pieces(source, tokenizer, skip=pieces, characters=CHUNK_CHARACTERS):
+            document = piece.text_hash if first_piece is None else first_piece
+            pieces, first_piece = pieces + 1, None if piece.last else document
+            yield piece, document, ReadPosition(input=number, pieces=pieces, first_piece=first_piece)
+
+
+def _write_shard(
+    name: str,
+    unit: Unit,
+    settings: ShardSettings,
+    pieces: Iterator[tuple[EncodedPiece, int, ReadPosition]],
+    start: ReadPosition,
+    before: list[Any],
+) -> ReadPosition:
+    folder, tokenizer, dtype = settings.folder, settings.tokenizer, settings.dtype
+    end, buffer = start, io.BytesIO()
+    going_on = dict.fromkeys(SIDES, 0)  # documents that began in the shard before
+    other: Side = "validation" if unit.side == "train" else "train"
+    sinks = dict[Side, _IdSink]()
+    writers = dict[Side, DocumentWriter]()
+
+    def side_of(document: int) -> Side:
+        share = settings.validation_share
+        return other if share is not None and document < share * 2**64 else unit.side
+
+    def fill(file: BinaryIO) -> None:
+        nonlocal end
+        outputs: dict[Side, BinaryIO] = {unit.side: file, other: buffer}
+        for side, output in outputs.items():
+            sinks[side] = _IdSink(output, dtype, tokenizer.vocab_size)
+            writers[side] = DocumentWriter(sinks[side], tokenizer, dtype=dtype)
+        is_first = True
+        for piece, document, position in pieces:
+            writer = writers[side := side_of(document)]
+            if is_first:
+                writer.last, is_first = start.last, False
+                going_on[side] = int(start.last is not None)
+            writer.write(piece.ids, piece.n_bytes)
+            if piece.last:
+                writer.end()
+            end = replace(position, last=writer.last)
+            total = sum(each.written for each in writers.values())
+            full = settings.shard_tokens * (1 if piece.last else LONGEST)
+            if total >= full:
+                break
+        else:
+            end = ReadPosition(input=len(unit.inputs), ended=True)
+        for sink in sinks.values():
+            sink.flush()
+
+    write_atomically(ids_path(folder, name, unit.side), fill)
+    write_atomically(ids_path(folder, name, other), buffer.getvalue())
+    parts = dict[str, Any]()
+    for side in SIDES:
+        writer, sink = writers[side], sinks[side]
+        starts = array_bytes(np.array(writer.starts, dtype=np.int64))
+        write_atomically(starts_path(folder, name, side), starts)
+        parts[side] = {
+            "tokens": writer.written,
+            "documents": len(writer.starts) - going_on[side],
+            "starts": len(writer.starts),
+            "bytes": writer.n_bytes,
+            "ids_hash": [sink.size, sink.hash.hexdigest()],
+            "starts_hash": astuple(FileHash.of_bytes(starts)),
+        }
+    counts = array_bytes(sinks["train"].counts)
+    write_atomically(counts_path(folder, name), counts)
+    if stamps(unit) != before:
+        raise UserError(f"{unit.inputs[0].source.name} or a file after it was changed while it was read; begin anew")
+    record = {**parts, "counts_hash": astuple(FileHash.of_bytes(counts)), "end": asdict(end)}
+    write_sealed_json(record_path(folder, name), record)
+    return end
+
+
+class _IdSink:
+    """A file of ids, which are counted and hashed as they are written.
+
+    Attributes:
+        counts: (V,) of each id.
+        size: in bytes.
+    """
+
+    def __init__(self, file: BinaryIO, dtype: np.dtype[Any], vocab_size: int) -> None:
+        self._file, self._dtype, self._block = file, dtype, bytearray()
+        self.counts, self.hash, self.size = np.zeros(vocab_size, np.int64), xxhash.xxh3_128(), 0
+
+    def write(self, data: bytes, /) -> None:
+        self._block += data
+        if len(self._block) >= BLOCK:
+            self.flush()
+
+    def flush(self) -> None:
+        self._file.write(self._block)
+        self.hash.update(self._block)
+        self.size += len(self._block)
+        self.counts += np.bincount(np.frombuffer(self._block, self._dtype), minlength=len(self.counts))
+        self._block = bytearray()
+
+
+def _parse_part(data: Any) -> PartRecord:
+    return PartRecord(
+        tokens=data["tokens"],
+        documents=data["documents"],
+        starts=data["starts"],
+        bytes=data["bytes"],
+        ids_hash=FileHash(*data["ids_hash"]),
+        starts_hash=FileHash(*data["starts_hash"]),
+    )

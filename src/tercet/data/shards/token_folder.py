@@ -1,0 +1,394 @@
+"""A folder of tokens that `tercet data prepare` has made: shards of ids, where documents start in them, the tokenizer.
+
+manifest.json               what is in it, with the size and the hash of each file; its own checksum
+tokenizer.json
+train-00000.bin             ids, 16 bits each where the vocabulary has at most 65,536, else 32; little endian
+train-00000.documents.npy   int64 position in the shard at which each document starts, or goes on
+validation.bin, validation.documents.npy
+token_counts.npy            (V,) int64: how often each token stands in the training part
+"""
+
+import mmap
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from io import BytesIO
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+import numpy as np
+
+from tercet.config import UserError
+from tercet.data.cache import digest
+from tercet.data.shards.find_prepared import is_url, may_be_prepared
+from tercet.data.shards.open_shards import OpenShards
+from tercet.data.shards.sharded_array import ShardedArray
+from tercet.limits import MOST_VOCABULARY_BYTES
+from tercet.reading.files import open_whole_file
+from tercet.reading.npy import read_array_header
+from tercet.storage import MANIFEST, DamagedFile, FileHash, Manifest, read_sealed_json
+from tercet.tokens import Tokenizer
+
+KIND = "tokens"  # in the manifest, where other folders have none
+TOKENIZER, COUNTS, VALIDATION = "tokenizer.json", "token_counts.npy", "validation"
+DTYPES = ("<u2", "<u4")
+ROLES = ("bos_id", "eos_id", "pad_id")
+REMEDY = "copy the folder again, or prepare it again (`tercet data prepare`)"
+MAX_OPEN = 256  # shards; each takes a file descriptor, of which a process often has 1,024
+ARRAY_HEADER_BYTES = 10_000  # of a `.npy` file, as NumPy itself allows
+RECENT = 2_000_000_000  # ns; a change so soon after the last one may leave the time of a file as it is
+
+Result = TypeVar("Result")
+
+_verified = set[tuple[object, ...]]()  # states of files of ids that were compared with their hashes by this process
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Ids of a folder in a file of their own: a shard, or the validation part.
+
+    Attributes:
+        name: of its files, without their endings.
+        documents: that begin in it.
+        starts: how many positions are told where a document begins, or goes on from the part before.
+        bytes: of UTF-8 text that it stands for.
+    """
+
+    name: str
+    tokens: int
+    documents: int
+    starts: int
+    bytes: int
+
+    @property
+    def ids_file(self) -> str:
+        return f"{self.name}.bin"
+
+    @property
+    def documents_file(self) -> str:
+        return f"{self.name}.documents.npy"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """What the manifest says.
+
+    Attributes:
+        roles: which ids are bos, eos and pad.
+        shards: of the training part, in their order.
+        files: of the folder.
+        made_from: digest of the inputs and the settings.
+    """
+
+    dtype: np.dtype[Any]
+    tokenizer_hash: str
+    roles: dict[str, int | None]
+    shards: tuple[Part, ...]
+    validation: Part
+    files: Manifest
+    made_from: str
+
+    @property
+    def hash(self) -> str:
+        return digest(self.files.to_plain())
+
+    def to_plain(self) -> dict[str, Any]:
+        return {
+            "kind": KIND,
+            "dtype": self.dtype.str,
+            "tokenizer": self.tokenizer_hash,
+            "roles": self.roles,
+            "made_from": self.made_from,
+            "shards": [_plain_part(part) for part in self.shards],
+            "validation": _plain_part(self.validation),
+            "hash": "xxh3_128",
+            "files": self.files.to_plain(),
+        }
+
+
+def read_contents(path: Path) -> Contents | None:
+    """What a manifest says; None where it is another folder's.
+
+    Raises:
+        DamagedFile: where it cannot be read, or says what cannot be.
+    """
+    data = read_sealed_json(path)
+    if data.get("kind") != KIND:
+        return None
+    try:
+        if data["dtype"] not in DTYPES:
+            raise ValueError(data["dtype"])
+        contents = Contents(
+            dtype=np.dtype(data["dtype"]),
+            tokenizer_hash=str(data["tokenizer"]),
+            roles={role: None if data["roles"][role] is None else int(data["roles"][role]) for role in ROLES},
+            shards=tuple(_parse_part(part) for part in data["shards"]),
+            validation=_parse_part(data["validation"]),
+            files=Manifest.parse(data["files"], str(path)),
+            made_from=str(data["made_from"]),
+        )
+        _check_names(contents)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise DamagedFile(f"{path} is damaged; {REMEDY}") from None
+    return contents
+
+
+class TokenFolder:
+    """A prepared folder on this machine.
+
+    Bytes are compared with the manifest before they are used: a small file whenever it is read, a file of ids once for
+    each process, when it is opened first.
+
+    Attributes:
+        name: Path or URL of the folder, as the recipe gives it.
+        group: Number of shards that are shuffled together, or None for all of them.
+        max_open: Maximum number of shards that are open at a time.
+    """
+
+    def __init__(
+        self, name: str, folder: Path, contents: Contents, *, group: int | None, max_open: int = MAX_OPEN
+    ) -> None:
+        self.name, self.contents, self.group, self.max_open = name, contents, group, max_open
+        self._folder = folder
+        self._shards = {part.name: part for part in contents.shards}
+        self._open = OpenShards(lambda name: self._map_ids(self._shards[name]), self._close_shard, max_open=max_open)
+
+    def check(self) -> None:
+        """Check that every file is there and has its size; contents are checked when they are read.
+
+        Raises:
+            DamagedFile: If a file is missing or has another size; the first one is named.
+        """
+        for name, expected in self.contents.files.files.items():
+            path = self._folder / name
+            try:
+                size = path.stat().st_size if path.is_file() else None
+            except OSError as error:
+                raise DamagedFile(f"cannot read {path}: {error.strerror or error}; {REMEDY}") from None
+            if size is None:
+                raise DamagedFile(f"{path} is missing; {REMEDY}")
+            if size != expected.size:
+                raise DamagedFile(f"{path} has {size:,} bytes, and {MANIFEST} says {expected.size:,}; {REMEDY}")
+
+    def tokenizer(self) -> Tokenizer:
+        """Return the tokenizer of the ids.
+
+        Raises:
+            DamagedFile: If the file is damaged, or holds another tokenizer.
+        """
+        return self._tokenizer
+
+    def ids(self, part: Part) -> np.ndarray:
+        """Return the ids (N,) of a part, mapped.
+
+        Raises:
+            DamagedFile: If the file is damaged.
+            UserError: If an id is not in the vocabulary of the tokenizer.
+        """
+        return self._open.ids(part.name) if part.name in self._shards else self._map_ids(part)
+
+    def open_ahead(self, shards: Sequence[int]) -> None:
+        """Keep the shards of these numbers open, close all others, and open the missing ones in a thread."""
+        self._open.keep([self.contents.shards[number].name for number in shards])
+
+    def wait(self) -> None:
+        """Wait for the thread that opens shards ahead."""
+        self._open.wait()
+
+    def documents(self, part: Part) -> np.ndarray:
+        """Return where documents start in a part, or continue from the part before: rising positions, the first one 0.
+
+        Raises:
+            DamagedFile: If the file is damaged.
+        """
+        starts = self._read_numbers(part.documents_file, part.starts)
+        if len(starts) and (starts[0] != 0 or starts[-1] > part.tokens or (np.diff(starts) < 0).any()):
+            raise DamagedFile(f"{self._location(part.documents_file)} holds no starts of documents; {REMEDY}")
+        return starts
+
+    def token_counts(self) -> np.ndarray:
+        """Return how often each token stands in the training part (V,).
+
+        Raises:
+            DamagedFile: If the file is damaged.
+        """
+        counts = self._read_numbers(COUNTS, self.tokenizer().vocab_size)
+        if counts.min(initial=0) < 0 or counts.sum() != sum(part.tokens for part in self.contents.shards):
+            raise DamagedFile(f"{self._location(COUNTS)} does not hold the counts of the shards; {REMEDY}")
+        return counts
+
+    def all_ids(self) -> ShardedArray:
+        """All ids of the training part."""
+        shards = self.contents.shards
+        return ShardedArray([part.tokens for part in shards], lambda n: self.ids(shards[n]), self.contents.dtype)
+
+    def all_documents(self) -> ShardedArray:
+        """Where documents start in `all_ids`."""
+        shards = self.contents.shards
+        lengths, tokens = [part.starts for part in shards], [part.tokens for part in shards]
+        offsets = np.cumsum([0, *tokens[:-1]]).tolist()
+        return ShardedArray(lengths, lambda n: self.documents(shards[n]), np.dtype(np.int64), offsets=offsets)
+
+    @cached_property
+    def _tokenizer(self) -> Tokenizer:
+        try:
+            tokenizer = Tokenizer.from_json(self._read_bytes(TOKENIZER, most=MOST_VOCABULARY_BYTES).decode())
+        except ValueError as error:
+            raise DamagedFile(f"{self._location(TOKENIZER)} is not a tokenizer: {error}; {REMEDY}") from None
+        if tokenizer.hash != self.contents.tokenizer_hash:
+            raise DamagedFile(f"the tokenizer of {self.name} is not the one that its tokens are of; {REMEDY}")
+        try:
+            return tokenizer.with_ids(**self.contents.roles)
+        except ValueError as error:
+            raise DamagedFile(f"the tokenizer of {self.name}: {error}; {REMEDY}") from None
+
+    def _location(self, file: str) -> str:
+        """The path of a file as messages name it."""
+        return str(self._folder / file)
+
+    def _read(self, file: str, take: Callable[[BinaryIO], Result]) -> Result:
+        """Call `take` with the open file, and return its result.
+
+        Raises:
+            DamagedFile: If the file cannot be read, or as `take`.
+        """
+        path = self._folder / file
+        try:
+            opened = open_whole_file(path)
+        except UserError as error:
+            raise DamagedFile(str(error)) from None
+        try:
+            with opened:
+                return take(opened)
+        except OSError as error:
+            raise DamagedFile(f"cannot read {path}: {error.strerror or error}; {REMEDY}") from None
+
+    def _close_shard(self, name: str) -> None:
+        """Called when a shard is no longer kept open."""
+
+    def _map_ids(self, part: Part) -> np.ndarray:
+        def take(file: BinaryIO) -> np.ndarray:
+            self._verify_ids(part, file)
+            try:
+                return map_array(file, self.contents.dtype, part.tokens)
+            except ValueError:  # it was cut in this moment
+                raise self._damage(part.ids_file) from None
+
+        return self._read(part.ids_file, take)
+
+    def _verify_ids(self, part: Part, file: BinaryIO) -> None:
+        """Compare a file of ids with its hash, and its ids with the vocabulary, once for each state of the file."""
+        expected, limit = self.contents.files.files[part.ids_file], self.tokenizer().vocab_size
+        status, largest = os.fstat(file.fileno()), 0
+        state = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, expected, limit
+        if state in _verified:
+            return
+
+        def find_largest(block: bytes) -> None:
+            nonlocal largest
+            largest = max(largest, int(np.frombuffer(block, self.contents.dtype).max()))
+
+        if status.st_size != expected.size or FileHash.of_file(file, visit=find_largest) != expected:
+            raise self._damage(part.ids_file)
+        if largest >= limit:
+            raise UserError(
+                f"{self._location(part.ids_file)} has the id {largest}, and its tokenizer has {limit} ids; "
+                "prepare the text again (`tercet data prepare`)"
+            )
+        if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > RECENT:
+            _verified.add(state)
+
+    def _read_bytes(self, file: str, *, most: int | None = None) -> bytes:
+        expected = self.contents.files.files[file]
+        if most is not None and expected.size > most:
+            raise UserError(f"{self._location(file)} has {expected.size} bytes, and may have {most}; {REMEDY}")
+
+        def take(opened: BinaryIO) -> bytes:
+            data = opened.read() if os.fstat(opened.fileno()).st_size == expected.size else b""
+            if FileHash.of_bytes(data) != expected:
+                raise self._damage(file)
+            return data
+
+        return self._read(file, take)
+
+    def _read_numbers(self, file: str, length: int) -> np.ndarray:
+        """The numbers (length,) int64 of a `.npy` file."""
+        opened = BytesIO(data := self._read_bytes(file))
+        try:
+            dtype, shape, _ = read_array_header(opened)
+            if dtype != np.int64 or shape != (length,):
+                raise ValueError(shape)
+            return np.frombuffer(data, np.int64, length, offset=opened.tell())
+        except ValueError:
+            raise DamagedFile(f"{self._location(file)} does not hold {length:,} numbers; {REMEDY}") from None
+
+    def _damage(self, file: str) -> DamagedFile:
+        return DamagedFile(f"{self._location(file)} is damaged: its hash is not that in {MANIFEST}; {REMEDY}")
+
+
+def find_token_folder(source: str) -> Path | None:
+    """The folder on this machine that `source` means, where it is a prepared one.
+
+    Raises:
+        DamagedFile: where its manifest is damaged.
+    """
+    if is_url(source) or not may_be_prepared(source):
+        return None
+    folder = Path(source).expanduser()
+    return None if read_contents(folder / MANIFEST) is None else folder
+
+
+def map_array(file: BinaryIO, dtype: np.dtype[Any], length: int) -> np.ndarray:
+    """Map an open file of `length` numbers (N,); the array outlives the file object and the file's name."""
+    if not length:
+        return np.empty(0, dtype)
+    return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype, length)
+
+
+def release_pages(ids: np.ndarray) -> None:
+    """What was read of a mapped array counts as this process's memory until it is given back: it stays in the system's
+    cache of files, where another reading finds it."""
+    base: Any = ids.base
+    mapped = getattr(base, "obj", base)  # NumPy holds a memoryview of it
+    if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def roles_of(tokenizer: Tokenizer) -> dict[str, int | None]:
+    return {role: getattr(tokenizer, role) for role in ROLES}
+
+
+def check_tokenizer(folder: TokenFolder, own: Tokenizer, other: Tokenizer | None) -> None:
+    """Raises UserError where the model that training goes on from has another tokenizer than the tokens."""
+    if other is not None and other.hash != own.hash:
+        raise UserError(
+            f"the tokens of {folder.name} are another tokenizer's than the model's; prepare the text with "
+            "`tercet data prepare --tokenizer` and the model's folder"
+        )
+
+
+def _plain_part(part: Part) -> list[Any]:
+    return [part.name, part.tokens, part.documents, part.starts, part.bytes]
+
+
+def _parse_part(data: Any) -> Part:
+    name, *numbers = data
+    tokens, documents, starts, n_bytes = (int(number) for number in numbers)
+    if min(tokens, documents, starts, n_bytes) < 0:
+        raise ValueError("negative")
+    return Part(name=str(name), tokens=tokens, documents=documents, starts=starts, bytes=n_bytes)
+
+
+def _check_names(contents: Contents) -> None:
+    """Every file of the folder is in the folder, and every part has its two: a manifest may have come from anywhere."""
+    files = contents.files.files
+    if any(Path(name).name != name or name.startswith(".") for name in files):
+        raise ValueError("a file outside of the folder")
+    for part in (*contents.shards, contents.validation):
+        size, header = files[part.ids_file].size, files[part.documents_file].size - 8 * part.starts
+        if size != part.tokens * contents.dtype.itemsize or not 0 < header <= ARRAY_HEADER_BYTES:
+            raise ValueError(part.name)
+    if TOKENIZER not in files or COUNTS not in files:
+        raise ValueError("files are missing")

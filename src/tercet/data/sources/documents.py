@@ -1,0 +1,332 @@
+"""Documents from files, as a stream of pieces of text: a file of any size is never in memory whole.
+
+A piece ends where no tokenizer of ours would join across: just after a newline that stands alone between two characters
+that are not white space. So the pieces' ids, joined, are the ids of the whole document.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import IO, NamedTuple, Protocol
+
+from tercet import limits
+from tercet.config import UserError, suggest
+from tercet.data.sources import fasta
+from tercet.data.sources.files import (
+    BLOCK,
+    Errors,
+    get_text,
+    holds_array,
+    open_file,
+    read_lines,
+    read_objects,
+    read_text,
+    report_file_errors,
+    suggest_field,
+)
+from tercet.data.sources.formats import (
+    TEXT_SUFFIXES,
+    check_readable,
+    is_gzip,
+    is_json,
+    is_text_without_ending,
+    uncompressed_suffix,
+)
+from tercet.data.sources.line_documents import DocumentUnit, documents_of_lines, has_document_per_line
+from tercet.data.sources.tables import TABLE_SUFFIXES, read_table
+from tercet.reading.text_files import check_unpacked, open_regular_file
+
+PIECE = 1 << 16  # characters: from here on a piece ends at the first good place; longer ones encode more slowly
+LONGEST = 1 << 22  # characters: text without a good place is cut here, wherever that is
+SUFFIXES = (*TEXT_SUFFIXES, ".jsonl", *TABLE_SUFFIXES, ".parquet", *fasta.SUFFIXES)
+
+NAMED = (".txt", ".md", ".jsonl", ".csv", ".parquet", ".fasta")  # in messages: of each kind the usual one
+
+_ALONE = re.compile(r"(?<=\S)\n(?=\S)")
+_BEFORE_WORD = re.compile(r"(?=[ \t]\S)")  # where there is no line end at all
+_LAST_OF_RUN = re.compile(r"(?=\n\S)")  # good for GPT-2's split too, where a text has only "\r\n" or empty lines
+
+
+class TextPiece(NamedTuple):
+    """A part of a document, empty only where `all_pieces` says so.
+
+    Attributes:
+        last: Whether the document ends with it.
+        record: The document's name in its file, for a sequence; empty if it has none.
+    """
+
+    text: str
+    last: bool
+    record: str = ""
+
+
+class DocumentSource(Protocol):
+    """Somewhere documents come from."""
+
+    @property
+    def name(self) -> str: ...
+
+    def pieces(self) -> Iterator[TextPiece]: ...
+
+    def hash(self) -> str:
+        """sha256 of everything that `pieces` depends on."""
+        ...
+
+    def size(self) -> int | None:
+        """Bytes of text, where that can be told without reading."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentTexts:
+    """Documents in memory."""
+
+    name: str
+    texts: tuple[str, ...]
+    documents: DocumentUnit = "file"
+
+    def pieces(self) -> Iterator[TextPiece]:
+        for text in self.texts:
+            for document in (
+                [[text]] if self.documents == "file" else documents_of_lines(text.split("\n"), self.documents)
+            ):
+                yield from cut_pieces(document)
+
+    def hash(self) -> str:
+        return hashlib.sha256(json.dumps(self.texts).encode()).hexdigest()
+
+    def size(self) -> int:
+        return sum(len(text.encode()) for text in self.texts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentFiles:
+    """Documents in the file or folder `root`: a line of JSONL, a row of CSV, TSV and Parquet, a record of FASTA, FASTQ.
+
+    Of a text file `documents` says what is one, as in `TextSpec`. With `may_be_empty` there need be no text at all.
+    """
+
+    root: Path
+    encoding: str = "utf-8"
+    text_field: str = "text"
+    documents: DocumentUnit = "file"
+    sequence_case: fasta.SequenceCase = "keep"
+    errors: Errors = "strict"
+    may_be_empty: bool = False
+
+    @property
+    def name(self) -> str:
+        return str(self.root)
+
+    def files(self) -> list[Path]:
+        """The file itself, or every readable file below the folder and the folders linked in it, sorted by path; hidden
+        ones are left out.
+
+        Raises:
+            UserError: where `root` does not exist, or is a folder with nothing to read.
+        """
+        if self.root.is_file():
+            return [self.root]
+        if not self.root.is_dir():
+            if self.root.exists():
+                raise UserError(f"{self.root} is no regular file; copy what it gives into one")
+            raise UserError(f"no such file or folder: {self.root}{_suggest_path(self.root)}")
+        readable = sorted(self._readable(), key=lambda path: path.relative_to(self.root).as_posix())
+        if not readable:
+            raise UserError(f"the folder {self.root} has no file to read; put {', '.join(NAMED)} files there")
+        return readable
+
+    def has_files(self) -> bool:
+        """Whether `files` finds any; a folder is looked into as far as its first. Raises UserError for a huge one."""
+        return self.root.is_file() or any(self._readable())
+
+    def _readable(self) -> Iterator[Path]:
+        return (path for path in self._walk() if self._is_readable(path))
+
+    def _is_readable(self, path: Path) -> bool:
+        if not path.is_file():
+            return False
+        if is_json(path):
+            return holds_array(path)
+        return uncompressed_suffix(path) in SUFFIXES or is_text_without_ending(path, self.encoding)
+
+    def left_out(self) -> Counter[str]:
+        """How many files below the folder are not read, by their ending."""
+        if not self.root.is_dir():
+            return Counter()
+        unread = (path for path in self._walk() if path.is_file() and not self._is_readable(path))
+        return Counter(path.suffix.lower() for path in unread)
+
+    def _walk(self) -> Iterator[Path]:
+        entries, seen = 0, set[tuple[int, int]]()  # a link may lead back to a folder above it
+        for folder, folders, names in os.walk(self.root, followlinks=True):
+            status = os.stat(folder)
+            if (status.st_dev, status.st_ino) in seen:
+                folders.clear()
+                continue
+            seen.add((status.st_dev, status.st_ino))
+            entries += len(folders) + len(names)
+            if entries > limits.FOLDER_ENTRIES:
+                raise UserError(
+                    f"the folder {self.root} has more than {limits.FOLDER_ENTRIES:,} files and folders in it; "
+                    "give one with the texts alone"
+                )
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            yield from (Path(folder, name) for name in names if not name.startswith("."))
+
+    def pieces(self) -> Iterator[TextPiece]:
+        """Every document, piece by piece; empty ones are left out.
+
+        Raises:
+            UserError: where there is no text at all, or a file is broken or not what its name says.
+        """
+        empty = True
+        for piece in self.all_pieces():
+            if piece.text:
+                empty = False
+                yield piece
+        if empty and not self.may_be_empty:
+            raise UserError(f"{self.root} is empty; give a file with some text in it")
+
+    def all_pieces(self) -> Iterator[TextPiece]:
+        """As `pieces`, with a piece without text for each empty document; it may be that there is nothing at all."""
+        for path in self.files():
+            if read_sequences := fasta.sequence_reader(uncompressed_suffix(path)):
+                for text, last, record in read_sequences(read_lines(path, self.encoding, self.errors), str(path)):
+                    yield TextPiece(text.upper() if self.sequence_case == "upper" else text, last, record)
+                continue
+            for document in self._documents(path):
+                piece = None
+                for piece in cut_pieces(document):
+                    yield piece
+                if piece is None:
+                    yield TextPiece("", last=True)
+
+    def hash(self) -> str:
+        digest = hashlib.sha256()
+        for path in self.files():
+            name = path.name if path == self.root else path.relative_to(self.root).as_posix()
+            digest.update(f"{name}\0{path.stat().st_size}\0".encode("utf-8", "surrogateescape"))
+            with report_file_errors(path), open_regular_file(path) as file:
+                while block := file.read(BLOCK):
+                    digest.update(block)
+        return digest.hexdigest()
+
+    def size(self) -> int | None:
+        files = self.files()
+        others = (".jsonl", *TABLE_SUFFIXES, ".parquet", *fasta.SUFFIXES)
+        is_plain_text = all(uncompressed_suffix(path) not in others and not is_gzip(path) for path in files)
+        return sum(path.stat().st_size for path in files) if is_plain_text else None
+
+    def looks_like_lines(self) -> bool:
+        """Whether this is one .txt file that is read as one document, and looks like one document a line."""
+        if self.documents != "file" or not self.root.is_file() or uncompressed_suffix(self.root) != ".txt":
+            return False
+        return has_document_per_line(next(read_text(self.root, self.encoding, self.errors)))
+
+    def _documents(self, path: Path) -> Iterator[Iterable[str]]:
+        match uncompressed_suffix(path):
+            case ".jsonl":
+                objects = read_objects(path, self.encoding, self.errors, [self.text_field])
+                yield from (
+                    [get_text(values, self.text_field, location, "data.text_field")] for location, values in objects
+                )
+            case ".csv" | ".tsv":
+                rows = read_table(
+                    read_lines(path, self.encoding, self.errors),
+                    str(path),
+                    {self.text_field: "data.text_field (--text-field)"},
+                )
+                yield from ([row[self.text_field]] for _, row in rows)
+            case ".parquet":
+                yield from ([text] for text in _read_parquet(path, self.text_field))
+            case _:
+                check_readable(path, self.encoding)
+                if self.documents == "file":
+                    yield read_text(path, self.encoding, self.errors)
+                else:
+                    yield from documents_of_lines(read_lines(path, self.encoding, self.errors), self.documents)
+
+
+def cut_pieces(chunks: Iterable[str]) -> Iterator[TextPiece]:
+    """The document made of `chunks`, in pieces of about `PIECE` characters; none where it is empty."""
+    rest = ""
+    searched = 0  # of `rest`: no newline before it stands alone, so that long text is looked through once
+    for chunk in chunks:
+        for start in range(0, len(chunk), PIECE):  # in short steps, or a long chunk would be copied for every piece
+            rest += chunk[start : start + PIECE]
+            while end := _find_cut(rest, searched):
+                yield TextPiece(rest[:end], last=False)
+                rest, searched = rest[end:], max(0, searched - end)
+            searched = len(rest) - 1
+    if rest:
+        yield TextPiece(rest, last=True)
+
+
+def _find_cut(text: str, searched: int) -> int | None:
+    """Where to cut `text`, leaving something on both sides; None to wait for more of it."""
+    if newline := _ALONE.search(text, max(PIECE, searched)):
+        return newline.end()
+    if len(text) <= LONGEST:
+        return None
+    fair = _LAST_OF_RUN.search(text, PIECE) or _BEFORE_WORD.search(text, PIECE)
+    return fair.start() if fair else LONGEST
+
+
+def _read_parquet(path: Path, field: str) -> Iterator[str]:
+    try:
+        from pyarrow import ArrowException
+    except ImportError:
+        raise UserError(f"{path}: reading Parquet needs pyarrow; pip install 'tercet[parquet]'") from None
+    with open_file(path) as file, tempfile.TemporaryFile() as copy:
+        if is_gzip(path):  # its end is read first, which a packed file reaches only through all the rest
+            shutil.copyfileobj(file, copy, BLOCK)
+        try:
+            yield from _read_column(path, copy if is_gzip(path) else file, field)
+        except UnicodeDecodeError:
+            raise UserError(f"{path}: the column {field!r} is not UTF-8 text; write the file again") from None
+        except (ArrowException, OSError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+            raise UserError(f"{path} is not a whole Parquet file: {reason}; copy it again") from None
+
+
+def _read_column(path: Path, file: IO[bytes], field: str) -> Iterator[str]:
+    """The texts of a column, "" for null, one by one: a dictionary holds each of them once."""
+    from pyarrow import parquet, types
+
+    packed = path.stat().st_size
+    metadata = parquet.read_metadata(file)
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    check_unpacked(path, packed, sum(max(0, group.total_byte_size) for group in groups))
+    columns = metadata.schema.to_arrow_schema()
+    if field not in columns.names:
+        raise UserError(f"{path} has no column {field!r}{suggest_field(field, columns.names)} (set data.text_field)")
+    kind = columns.field(field).type
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    if not (types.is_string(kind) or types.is_large_string(kind)):
+        raise UserError(f"{path}: the column {field!r} is not text; set data.text_field to one that is")
+    table = parquet.ParquetFile(file, metadata=metadata, read_dictionary=[field], buffer_size=BLOCK)
+    unpacked = 0
+    for batch in table.iter_batches(batch_size=1024, columns=[field]):
+        for value in batch.column(0):
+            text = value.as_py() or ""
+            unpacked += len(text)
+            check_unpacked(path, packed, unpacked)
+            yield text
+
+
+def _suggest_path(path: Path) -> str:
+    """What to say after a path that does not exist."""
+    if not path.parent.is_dir():
+        return "; its folder does not exist either"
+    names = [other.name for other in islice(path.parent.iterdir(), 1000) if not other.name.startswith(".")]
+    known = suggest(path.name, names)
+    return known if known.startswith("; did you mean") else f"; look in {path.parent.resolve()}"

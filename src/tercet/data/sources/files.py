@@ -1,0 +1,251 @@
+"""Files that someone else may have written: text in blocks, lines, and the objects of JSONL, never a file whole.
+
+What is read is bounded by `limits`, and whatever is wrong with a file is told in one line.
+"""
+
+import codecs
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import IO, Literal, cast
+
+from tercet import limits
+from tercet.config import UserError, suggest
+from tercet.data.sources.formats import is_gzip
+from tercet.reading.text_files import check_unpacked, open_regular_file
+
+BLOCK = 1 << 20  # bytes read at a time
+_BETWEEN_ITEMS = re.compile(r"[\s,]*")
+Errors = Literal["strict", "replace"]  # what is no text in an encoding is refused, or becomes U+FFFD
+
+
+@contextmanager
+def open_file(path: Path) -> Generator[IO[bytes]]:
+    """The bytes of a file, unpacked where it is `.gz`.
+
+    Raises:
+        UserError: where it cannot be read, is broken, or is a small file that unpacks to a huge one.
+    """
+    with report_file_errors(path), open_regular_file(path) as file:
+        if not is_gzip(path):
+            yield file
+            return
+        with _Unpacked(path, file) as unpacked:
+            yield cast(IO[bytes], unpacked)
+
+
+class _Unpacked(gzip.GzipFile):
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
+        super().__init__(fileobj=file)
+        self._path, self._packed = path, path.stat().st_size
+
+    def read(self, size: int | None = -1) -> bytes:
+        data = super().read(size)
+        check_unpacked(self._path, self._packed, self.tell())
+        return data
+
+
+@contextmanager
+def report_file_errors(path: Path) -> Generator[None]:
+    try:
+        yield
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise UserError(f"{path} is a broken gzip file ({error}); copy it again, or unpack what is whole") from None
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}; check the file and its permissions") from None
+
+
+def read_text(path: Path, encoding: str, errors: Errors = "strict") -> Iterator[str]:
+    """The text of a file in blocks, newlines as they are, without a byte-order mark.
+
+    With `errors` "replace" U+FFFD stands for what is no text.
+
+    Raises:
+        UserError: where it is not text in this encoding, and as `open_file`.
+    """
+    decoder = codecs.getincrementaldecoder(encoding)(errors)
+    start = 0  # of the bytes that the decoder looks at next
+    with open_file(path) as file:
+        while True:
+            block = file.read(BLOCK)
+            n_undecoded = len(decoder.getstate()[0])
+            try:
+                text = decoder.decode(block, final=not block)
+                text.encode()  # some encodings let half a surrogate pair through
+            except UnicodeError as error:
+                position = start - n_undecoded + error.start if isinstance(error, UnicodeDecodeError) else start
+                raise UserError(
+                    f"{path} is not {encoding} text: byte {position} cannot be read; "
+                    "set data.encoding (--encoding) to the file's own, such as latin-1, cp1252 or utf-16"
+                ) from None
+            yield text.removeprefix("\ufeff") if start == 0 else text
+            start += len(block)
+            if not block:
+                return
+
+
+def read_lines(path: Path, encoding: str, errors: Errors = "strict") -> Iterator[str]:
+    """The lines of a file, which end at "\n" alone; after the last of these there is none unless it has text.
+
+    Raises:
+        UserError: where a line is longer than `limits.LINE_CHARACTERS`, and as `read_text`.
+    """
+    number, parts, length = 1, list[str](), 0  # of the line that has not ended
+    for block in read_text(path, encoding, errors):
+        first, *others = block.split("\n")
+        parts.append(first)
+        length += len(first)
+        if length > limits.LINE_CHARACTERS:
+            raise UserError(
+                f"{path} line {number} has more than {limits.LINE_CHARACTERS:,} characters; end it with a newline "
+                "where it may be cut"
+            )
+        if others:
+            yield "".join(parts)
+            yield from others[:-1]
+            number, parts, length = number + len(others), others[-1:], len(others[-1])
+    if length:
+        yield "".join(parts)
+
+
+def read_objects(
+    path: Path, encoding: str, errors: Errors, fields: Sequence[str]
+) -> Iterator[tuple[str, dict[str, object]]]:
+    """The objects of a JSONL file, or of a JSON array, and where each stands.
+
+    Args:
+        fields: those that each should have.
+
+    Raises:
+        UserError: where there is something else, and as `read_lines`.
+    """
+    if next(read_text(path, encoding, errors)).lstrip().startswith("["):  # no line of JSONL with objects does
+        return _read_array(read_text(path, encoding, errors), path, fields)
+    return objects_of_lines(read_lines(path, encoding, errors), str(path), fields)
+
+
+def holds_array(path: Path) -> bool:
+    """Whether a JSON file begins as an array does; False also if it cannot be read."""
+    try:
+        with open_file(path) as file:
+            return file.read(BLOCK).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
+    except UserError:
+        return False
+
+
+def objects_of_lines(lines: Iterable[str], name: str, fields: Sequence[str]) -> Iterator[tuple[str, dict[str, object]]]:
+    """The object on each line that is not empty, and where it stands."""
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            location = f"{name} line {number}"
+            yield location, parse_object(line, location, fields)
+
+
+def _read_array(blocks: Iterator[str], path: Path, fields: Sequence[str]) -> Iterator[tuple[str, dict[str, object]]]:
+    """The objects of a JSON array; one of them and a block are in memory."""
+    decoder, number, text = json.JSONDecoder(), 0, next(blocks)
+    place = text.index("[") + 1
+    while True:
+        between = _BETWEEN_ITEMS.match(text, place)
+        place = place if between is None else between.end()
+        if text[place : place + 1] == "]":
+            break
+        location = f"{path} item {number + 1}"
+        try:
+            row, place = decoder.raw_decode(text, place)
+        except (ValueError, RecursionError) as error:
+            # The object may go on in the next block.
+            more = next(blocks, "") if isinstance(error, json.JSONDecodeError) else ""
+            if not more or len(text) - place > limits.LINE_CHARACTERS:
+                raise _not_json_error(error, location, "the array must hold objects") from None
+            text, place = text[place:] + more, 0
+            continue
+        number += 1
+        yield location, _check_object(row, location, fields)
+    if text[place + 1 :].strip() or any(map(str.strip, blocks)):
+        raise UserError(f"{path} goes on after the end of its array; write one array, or an object on each line")
+
+
+def parse_object(line: str, location: str, fields: Sequence[str]) -> dict[str, object]:
+    """The JSON object that a line holds, which should have `fields`.
+
+    Raises:
+        UserError: where it is something else.
+    """
+    try:
+        row: object = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise _not_json_error(error, location, "each line must hold one object") from None
+    return _check_object(row, location, fields)
+
+
+def _not_json_error(error: Exception, location: str, remedy: str) -> UserError:
+    if isinstance(error, json.JSONDecodeError):
+        reason = error.msg
+    else:
+        reason = "nested too deep" if isinstance(error, RecursionError) else "a number has too many digits"
+    return UserError(f"{location} is not JSON ({reason}); {remedy}")
+
+
+def _check_object(row: object, location: str, fields: Sequence[str]) -> dict[str, object]:
+    if not isinstance(row, dict):
+        example = ", ".join(f"{json.dumps(field)}: ..." for field in fields)
+        where = "on each line" if " line " in location else "for each item"
+        raise UserError(f"{location} is not a JSON object; write {{{example}}} {where}")
+    return cast(dict[str, object], row)
+
+
+def get_text(values: dict[str, object], field: str, location: str, setting: str) -> str:
+    """The text under the key `field`, which `setting` chose.
+
+    Raises:
+        UserError: where there is none.
+    """
+    check_field(values, field, location, setting)
+    text = values[field]
+    if not isinstance(text, str):
+        raise UserError(f"{location}: the field {field!r} is not text; set {setting} to one that is")
+    check_unicode(text, location)
+    return text
+
+
+def check_unicode(text: str, location: str, what: str = "text") -> None:
+    """Check that a text can be written as UTF-8.
+
+    Raises:
+        UserError: If it has half of a surrogate pair, which JSON can spell.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{location}: the {what} has half a surrogate pair (\\ud800...); remove it") from None
+
+
+def check_field(values: dict[str, object], field: str, location: str, setting: str) -> None:
+    if field not in values:
+        raise UserError(f"{location} has no field {field!r}{suggest_field(field, values)} (set {setting})")
+
+
+def suggest_field(field: str, names: Iterable[str]) -> str:
+    """As `suggest`, of names that a file may have thousands of."""
+    return suggest(field, [name for name in islice(names, 50) if len(name) <= 50])
+
+
+def find_path(source: str) -> Path:
+    """The path that a text means, `~` for the home folder.
+
+    Raises:
+        UserError: where no file could have it.
+    """
+    try:
+        path = Path(source).expanduser()
+        path.exists()  # raises where a name is too long, or holds what no name may
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{source[:200]!r} cannot be the path of a file: {reason}; correct it") from None
+    return path

@@ -1,0 +1,197 @@
+"""Files of ids that were made elsewhere, in blocks: `.bin` as nanoGPT writes it, `.npy`, lists of numbers in JSONL.
+
+A `.bin` file is the ids in the machine's byte order and nothing else, so its `dtype` has to be told; a `.npy` file says
+its own. Nothing of either is unpickled. Ids that are wider than `dtype` are recognized by their upper halves, which are
+small, and a header by its first number.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, Literal, NamedTuple, cast
+
+import numpy as np
+
+from tercet.config import UserError
+from tercet.data.sources.documents import DocumentFiles
+from tercet.data.sources.files import BLOCK, check_field, open_file, parse_object, read_lines
+from tercet.data.sources.formats import is_gzip, uncompressed_suffix
+from tercet.limits import MOST_IDS
+from tercet.reading.npy import read_array_header
+
+IdDtype = Literal["uint16", "uint32"]
+ARRAYS = (".bin", ".npy")
+HEADERS = {20240520: "uint16", 20240801: "uint32"}  # llm.c's, by their first number, and the ids that follow
+HEADER_BYTES = 1024
+FEWEST_PAIRS = 32  # of ids, among which upper halves are looked for
+LARGEST_HALF = MOST_IDS - 1 >> 16  # the upper 16 of 32 bits
+LOOKED_AT = 100  # lines of a JSONL file, of which the first that is not empty tells what they are
+
+
+class IdBlock(NamedTuple):
+    """Ids (N,), perhaps none; `last` where the list, or the file, ends with them."""
+
+    ids: np.ndarray[Any, np.dtype[np.uint32]]
+    last: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class IdFile:
+    """The ids in one file. In JSONL each line is a list of them, or an object with a list in `text_field`."""
+
+    path: Path
+    dtype: IdDtype = "uint16"
+    encoding: str = "utf-8"
+    text_field: str = "text"
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
+
+    def blocks(self) -> Iterator[IdBlock]:
+        """All ids, in their order.
+
+        Raises:
+            UserError: where there are none, or the file is not what its name says.
+        """
+        empty = True
+        for block in self._read():
+            empty = empty and not len(block.ids)
+            yield block
+        if empty:
+            raise UserError(f"{self.path} has no ids; give a file with some")
+
+    def largest(self) -> int:
+        """The largest id: the whole file is read for it. Raises UserError as `blocks`."""
+        return max(int(block.ids.max()) for block in self.blocks() if len(block.ids))
+
+    def hash(self) -> str:
+        return DocumentFiles(root=self.path).hash()
+
+    def size(self) -> int | None:
+        is_array = uncompressed_suffix(self.path) in ARRAYS and not is_gzip(self.path)
+        return DocumentFiles(root=self.path).size() if is_array else None
+
+    def _read(self) -> Iterator[IdBlock]:
+        match uncompressed_suffix(self.path):
+            case ".bin":
+                with open_file(self.path) as file:
+                    for number, block in enumerate(self._read_array(file, np.dtype(self.dtype))):
+                        if number == 0:
+                            self._check_width(block.ids)
+                        yield block
+            case ".npy":
+                with open_file(self.path) as file:
+                    yield from self._read_array(file, *self._read_header(file))
+            case _:
+                for number, line in enumerate(read_lines(self.path, self.encoding), 1):
+                    if line.strip():
+                        yield IdBlock(self._parse(line, f"{self.path} line {number}"), last=True)
+
+    def _read_array(self, file: IO[bytes], dtype: np.dtype[Any], length: int | None = None) -> Iterator[IdBlock]:
+        """What is left of the file as one array, of `length` ids where that is known."""
+        n_bytes = 0
+        while data := _read_whole(file, BLOCK):
+            n_bytes += len(data)
+            if len(data) % dtype.itemsize:
+                raise UserError(
+                    f"{self.path} has no whole number of {dtype.name} ids; set data.dtype to what it was written with, "
+                    "or copy it again"
+                )
+            ids = np.frombuffer(data, dtype)
+            if dtype.kind == "i" and int(ids.min()) < 0:
+                raise UserError(f"{self.path} has the id {ids.min()}; ids are 0 or more")
+            if int(ids.max()) >= 1 << 32:
+                raise _too_large_error(str(self.path), int(ids.max()))
+            yield IdBlock(ids.astype(np.uint32), last=False)
+        if length is not None and n_bytes != length * dtype.itemsize:
+            raise UserError(
+                f"{self.path} has {n_bytes:,} bytes of ids, and its header says {length * dtype.itemsize:,}; "
+                "copy it again"
+            )
+        yield IdBlock(np.empty(0, np.uint32), last=True)
+
+    def _check_width(self, ids: np.ndarray[Any, Any]) -> None:
+        """Raises UserError if a `.bin` file begins with a header, or with ids of another width than `dtype`."""
+        words = ids.astype(self.dtype)
+        magic = int.from_bytes(words.tobytes()[:4], sys.byteorder)
+        if magic in HEADERS:
+            raise UserError(
+                f"{self.path} begins with a header of llm.c; cut it off with `tail -c +{HEADER_BYTES + 1}`, and set "
+                f"data.dtype to {HEADERS[magic]} (--dtype {HEADERS[magic]})"
+            )
+        low, high = words[: len(words) // 2 * 2].reshape(-1, 2).T[:: 1 if sys.byteorder == "little" else -1]
+        if len(low) < FEWEST_PAIRS:
+            return
+        largest = int(high.max())
+        upper = LARGEST_HALF if self.dtype == "uint16" else 0
+        if largest <= upper and low.max() > (upper if largest else 0):
+            bits, twice = 8 * words.itemsize, 16 * words.itemsize
+            remedy = "set data.dtype to uint32 (--dtype uint32)" if twice == 32 else "write it again as uint32"
+            raise UserError(
+                f"{self.path} looks like ids of {twice} bits, and is read as {bits}: every second id is at most "
+                f"{largest}; {remedy}, or give it as .npy, which says its own"
+            )
+
+    def _read_header(self, file: IO[bytes]) -> tuple[np.dtype[Any], int]:
+        """The dtype of a `.npy` file's array, and its length."""
+        try:
+            dtype, shape, _ = read_array_header(file)
+        except ValueError:
+            raise UserError(f"{self.path} is not a whole .npy file; write it again with numpy.save") from None
+        if len(shape) != 1 or dtype.kind not in "iu":
+            raise UserError(
+                f"{self.path} holds {dtype} of shape {shape}; ids are one row of whole numbers, such as uint16 (N,)"
+            )
+        return dtype, shape[0]
+
+    def _parse(self, line: str, location: str) -> np.ndarray[Any, np.dtype[np.uint32]]:
+        if line.lstrip().startswith("["):
+            (numbers,) = parse_object(f'{{"ids": {line}}}', location, ["ids"]).values()
+        else:
+            row = parse_object(line, location, [self.text_field])
+            check_field(row, self.text_field, location, "data.text_field")
+            numbers = row[self.text_field]
+        if not isinstance(numbers, list):
+            raise UserError(f"{location} is no list of ids; write one on each line, such as [5, 17, 2]")
+        for number in cast(list[object], numbers):
+            if type(number) is not int or number < 0:
+                raise UserError(f"{location}: {json.dumps(number)[:40]} is no id; ids are whole numbers from 0 on")
+            if number >= 1 << 32:
+                raise _too_large_error(location, number)
+        return np.array(numbers, dtype=np.uint32)
+
+
+def holds_ids(file: IdFile) -> bool:
+    """Whether it is one by its name; of JSONL, whether the first line has a list where a text would be."""
+    suffix = uncompressed_suffix(file.path)
+    return suffix in ARRAYS or (suffix == ".jsonl" and _has_lists(file))
+
+
+def _has_lists(file: IdFile) -> bool:
+    try:
+        lines = islice(read_lines(file.path, file.encoding), LOOKED_AT)
+        first = next((line for line in lines if line.strip()), "")
+        row: object = json.loads(first)
+    except (UserError, ValueError, RecursionError):
+        return False  # whoever reads it as text says what is wrong
+    if isinstance(row, dict):
+        row = cast(dict[str, object], row).get(file.text_field)
+    # A JSON array of objects on one line is no list of ids.
+    return isinstance(row, list) and not any(isinstance(item, dict) for item in cast(list[object], row))
+
+
+def _read_whole(file: IO[bytes], size: int) -> bytes:
+    """So many bytes, fewer only at the end: what unpacks a file may give less at a time."""
+    parts, left = list[bytes](), size
+    while left and (part := file.read(left)):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
+
+
+def _too_large_error(location: str, number: int) -> UserError:
+    return UserError(f"{location} has the id {number}, and no vocabulary has more than {MOST_IDS:,}; see what it is")

@@ -1,0 +1,388 @@
+"""What is in a file before anything is trained on it: how much, how long, in which scripts, and what is wrong with it.
+
+Everything is read as a stream. What is kept is eight bytes for each document, by which equal ones are found, and how
+often each length comes.
+"""
+
+import hashlib
+from array import array
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import numpy as np
+
+from tercet.config import UserError
+from tercet.data.datasets.label_datasets import find_labels
+from tercet.data.datasets.pair_datasets import find_pairs
+from tercet.data.datasets.recognise import looks_like, recognise
+from tercet.data.datasets.text_datasets import find_text
+from tercet.data.examples.conversations import ROLES, ConversationFile, find_conversations, no_answer_error
+from tercet.data.examples.labels import LabelFile
+from tercet.data.examples.pairs import PairFiles
+from tercet.data.sources.documents import DocumentFiles, DocumentSource
+from tercet.data.sources.fasta import SUFFIXES as SEQUENCES
+from tercet.data.sources.formats import is_gzip, is_json, uncompressed_suffix
+from tercet.data.sources.id_files import ARRAYS, IdFile
+from tercet.data.specs import ConversationsSpec, LabelsSpec, PairsSpec, TextSpec
+from tercet.data.summary.invalid_bytes import InvalidBytes, InvalidPlace, find_invalid_bytes
+from tercet.data.summary.scripts import ScriptCounts
+from tercet.spec import ProblemType
+
+FORMATS = {
+    ".jsonl": "JSON lines", ".csv": "CSV", ".tsv": "TSV", ".parquet": "Parquet", ".bin": "ids", ".npy": "ids in NumPy",
+    **dict.fromkeys(SEQUENCES, "FASTA"), ".fq": "FASTQ", ".fastq": "FASTQ",
+}  # fmt: skip
+FileSource = TypeVar("FileSource", PairFiles, LabelFile, ConversationFile)
+Unit = Literal["documents", "lists of ids", "pairs", "labelled texts", "conversations"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lengths:
+    """Of many texts; the median and the 95th percentile are lengths that half, and 95 % of them, do not exceed."""
+
+    total: int
+    min: int
+    median: int
+    p95: int
+    max: int
+
+    @staticmethod
+    def of(counts: Counter[int]) -> "Lengths":
+        """From how often each length comes; all zero where there is none."""
+        values = np.array(sorted(counts) or [0], dtype=np.int64)
+        numbers = np.array([counts[value] for value in values.tolist()], dtype=np.int64)
+        below = np.cumsum(numbers)
+        median, p95 = (int(values[np.searchsorted(below, share * below[-1])]) for share in (0.5, 0.95))
+        total = int((values * numbers).sum())
+        return Lengths(total=total, min=int(values[0]), median=median, p95=p95, max=int(values[-1]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numbers:
+    """Of labels that are numbers: their standard deviation is that of all, not of a sample."""
+
+    mean: float
+    std: float
+    min: float
+    median: float
+    max: float
+
+    @staticmethod
+    def of(numbers: "array[float]") -> "Numbers":
+        values = np.frombuffer(numbers)
+        mean, std, low, high = (float(x) for x in (values.mean(), values.std(), values.min(), values.max()))
+        return Numbers(mean=mean, std=std, min=low, median=float(np.median(values)), max=high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSummary:
+    """Of all texts, or of one side of all pairs: those that are not empty.
+
+    Attributes:
+        n_bytes: of the texts in UTF-8.
+        words: what stands between white space.
+        scripts: the share of all letters that is of each script, the most frequent first.
+    """
+
+    n_bytes: int
+    characters: Lengths
+    words: Lengths
+    scripts: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSummary:
+    """Attributes:
+    format: of the file, in words.
+    count: documents, pairs or labelled texts that are not empty, conversations that have an answer.
+    empty: those that are, or hold white space alone; of pairs those with an empty side; of conversations those without
+        an answer.
+    duplicates: how many are the same, character by character, as one before.
+    texts: by side: "text", or "source" and "target"; of conversations by role; of ids none.
+    labels: how often each comes, the most frequent first; of numbers none.
+    problem_type: of which kind the labels are, or "" of other data.
+    numbers: of labels that are numbers.
+    label_counts: of texts that may have several labels, how many they have.
+    labels_look_like: each text has one label, and the labels look like "numbers", or "lists" of several.
+    turns, roles: of conversations, how many messages one has, and how many are of each role.
+    ids, largest_id: of a file of ids, how many in a list, and the largest.
+    invalid, invalid_places: how many bytes are no UTF-8, and the first of them; they are read as U+FFFD.
+    looks_like_lines: it is read as one document and looks like one document a line.
+    left_out: of a folder, how many files are not read, by their ending.
+    """
+
+    source: str
+    format: str
+    unit: Unit
+    count: int
+    empty: int
+    duplicates: int
+    texts: dict[str, TextSummary]
+    labels: dict[str, int]
+    problem_type: ProblemType | Literal[""] = ""
+    numbers: Numbers | None = None
+    label_counts: Lengths | None = None
+    labels_look_like: Literal["", "numbers", "lists"] = ""
+    turns: Lengths | None = None
+    roles: dict[str, int] = field(default_factory=dict[str, int])
+    ids: Lengths | None = None
+    largest_id: int | None = None
+    invalid: int = 0
+    invalid_places: tuple[InvalidPlace, ...] = ()
+    looks_like_lines: bool = False
+    left_out: dict[str, int] = field(default_factory=dict[str, int])
+
+
+def look(data: str | Path | TextSpec | PairsSpec | LabelsSpec | ConversationsSpec) -> DataSummary:
+    """What is in a file, a folder or a named dataset, read once as a stream.
+
+    Args:
+        data: as training would read it; of a path or a name, what it is is seen from its first lines.
+
+    Raises:
+        UserError: where it is not there, or not what its name says.
+    """
+    spec = recognise(str(data)) if isinstance(data, str | Path) else data
+    match spec:
+        case PairsSpec():
+            return _look_at_pairs(spec)
+        case LabelsSpec():
+            return _look_at_labels(spec)
+        case ConversationsSpec():
+            return _look_at_conversations(spec)
+        case TextSpec():
+            source = find_text(spec)
+            return _look_at_ids(source) if isinstance(source, IdFile) else _look_at_text(spec, source)
+
+
+class _TextCounts:
+    """What is known of the texts of one side so far."""
+
+    def __init__(self) -> None:
+        self._characters, self._words = Counter[int](), Counter[int]()
+        self._scripts, self._bytes = ScriptCounts(), 0
+        self._length = self._n_words = 0  # of the text that has not ended
+        self._in_word = False
+
+    def push(self, piece: str, *, last: bool) -> None:
+        """The next piece of a text."""
+        words = len(piece.split())
+        continues = self._in_word and words and not piece[0].isspace()  # a sequence is cut within a word
+        self._length, self._n_words = self._length + len(piece), self._n_words + words - bool(continues)
+        self._in_word = not piece[-1:].isspace() if piece else self._in_word
+        self._bytes += len(piece.encode())
+        self._scripts.push(piece)
+        if last:
+            if self._n_words:
+                self._characters[self._length] += 1
+                self._words[self._n_words] += 1
+            self._length, self._n_words, self._in_word = 0, 0, False
+
+    def summary(self) -> TextSummary:
+        return TextSummary(
+            n_bytes=self._bytes,
+            characters=Lengths.of(self._characters),
+            words=Lengths.of(self._words),
+            scripts=self._scripts.shares(),
+        )
+
+
+def _look_at_text(spec: TextSpec, source: DocumentSource) -> DataSummary:
+    texts, hashes, empty = _TextCounts(), array("Q"), 0
+    invalid, pieces, hint, left_out = InvalidBytes(), source.pieces(), False, dict[str, int]()
+    if isinstance(source, DocumentFiles):
+        text_files = (path for path in source.files() if uncompressed_suffix(path) not in (".parquet", *ARRAYS))
+        invalid = find_invalid_bytes(text_files, source.encoding)
+        source = DocumentFiles(
+            root=source.root,
+            encoding=spec.encoding,
+            text_field=spec.text_field,
+            documents=spec.documents,
+            sequence_case=spec.sequence_case,
+            errors=invalid.errors,
+        )
+        pieces, hint, left_out = source.all_pieces(), source.looks_like_lines(), dict(source.left_out())
+    hashed, has_text = hashlib.blake2b(digest_size=8), False
+    for text, last, _ in pieces:
+        hashed.update(text.encode())
+        has_text = has_text or not (text.isspace() or not text)
+        texts.push(text, last=last)
+        if last:
+            empty += not has_text
+            if has_text:
+                hashes.append(int.from_bytes(hashed.digest()))
+            hashed, has_text = hashlib.blake2b(digest_size=8), False
+    if not hashes:
+        raise UserError(f"{source.name} is empty; give a file with some text in it")
+    return DataSummary(
+        source=spec.source,
+        format=_format(spec.source, f"key {spec.text_field!r}", f"column {spec.text_field!r}"),
+        unit="documents",
+        count=len(hashes),
+        empty=empty,
+        duplicates=_count_duplicates(hashes),
+        texts={"text": texts.summary()},
+        labels={},
+        invalid=invalid.count,
+        invalid_places=invalid.places,
+        looks_like_lines=hint,
+        left_out=left_out,
+    )
+
+
+def _look_at_ids(file: IdFile) -> DataSummary:
+    lengths, hashes, largest = Counter[int](), array("Q"), 0
+    hashed, length = hashlib.blake2b(digest_size=8), 0
+    for ids, last in file.blocks():
+        largest = max(largest, int(ids.max(initial=0)))
+        hashed.update(ids.tobytes())
+        length += len(ids)
+        if last:
+            lengths[length] += 1
+            if length:
+                hashes.append(int.from_bytes(hashed.digest()))
+            hashed, length = hashlib.blake2b(digest_size=8), 0
+    empty = lengths.pop(0, 0)
+    kind = f"{file.dtype} each" if uncompressed_suffix(file.path) == ".bin" else "lists of ids"
+    return DataSummary(
+        source=file.name,
+        format=_format(file.name, kind, ""),
+        unit="lists of ids",
+        count=lengths.total(),
+        empty=empty,
+        duplicates=_count_duplicates(hashes),
+        texts={},
+        labels={},
+        ids=Lengths.of(lengths),
+        largest_id=largest,
+    )
+
+
+def _look_at_pairs(spec: PairsSpec) -> DataSummary:
+    sides, hashes, empty = {"source": _TextCounts(), "target": _TextCounts()}, array("Q"), 0
+    source, invalid = find_pairs(spec), InvalidBytes()
+    if isinstance(source, PairFiles):
+        source, invalid = _read_on(source)
+    for pair in source.pairs():
+        if not all(pair):
+            empty += 1
+            continue
+        for text, counts in zip(pair, sides.values(), strict=True):
+            counts.push(text, last=True)
+        hashes.append(_hash("\0".join(pair)))
+    if not hashes:
+        raise UserError(f"{spec.source} has no pair with text on both sides; give a file with some")
+    keys = f"{spec.source_language or 'source'!r} and {spec.target_language or 'target'!r}"
+    return DataSummary(
+        source=spec.source,
+        format="two files, line by line" if spec.target else _format(spec.source, f"keys {keys}", "columns"),
+        unit="pairs",
+        count=len(hashes),
+        empty=empty,
+        duplicates=_count_duplicates(hashes),
+        texts={name: counts.summary() for name, counts in sides.items()},
+        labels={},
+        invalid=invalid.count,
+        invalid_places=invalid.places,
+    )
+
+
+def _look_at_labels(spec: LabelsSpec) -> DataSummary:
+    texts, labels, hashes, empty = _TextCounts(), Counter[str](), array("Q"), 0
+    numbers, label_counts = array("d"), Counter[int]()
+    source, invalid = find_labels(spec), InvalidBytes()
+    if isinstance(source, LabelFile):
+        source, invalid = _read_on(source)
+    for example in source.examples():
+        if example.empty:
+            empty += 1
+            continue
+        texts.push(example.text, last=True)
+        if spec.problem_type == "regression":
+            numbers.append(example.number)
+        else:
+            labels.update(example.labels)
+            label_counts[len(example.labels)] += 1
+        hashes.append(_hash("\0".join(example.texts)))
+    if not hashes:
+        raise UserError(f"{spec.source} has no labelled text; give a file with some")
+    several = spec.problem_type == "multi_label_classification"
+    single = spec.problem_type == "single_label_classification" and spec.over == "texts"
+    fields = f"{spec.text_field!r} and {', '.join(map(repr, spec.label_fields)) or repr(spec.label_field)}"
+    return DataSummary(
+        source=spec.source,
+        format=_format(spec.source, f"keys {fields}", f"columns {fields}"),
+        unit="labelled texts",
+        count=len(hashes),
+        empty=empty,
+        duplicates=_count_duplicates(hashes),
+        texts={"text": texts.summary()},
+        labels=dict(sorted(labels.items(), key=lambda item: (-item[1], item[0]))),
+        problem_type=spec.problem_type,
+        numbers=Numbers.of(numbers) if numbers else None,
+        label_counts=Lengths.of(label_counts) if several else None,
+        labels_look_like=looks_like(labels, spec.label_separator) if single else "",
+        invalid=invalid.count,
+        invalid_places=invalid.places,
+    )
+
+
+def _look_at_conversations(spec: ConversationsSpec) -> DataSummary:
+    source, invalid = _read_on(find_conversations(spec))
+    texts, messages, turns = {role: _TextCounts() for role in ROLES}, Counter[str](), Counter[int]()
+    hashes, empty = array("Q"), 0
+    for conversation in source.conversations():
+        if not conversation.has_answer:
+            empty += 1
+            continue
+        for message in conversation.messages:
+            messages[message["role"]] += 1
+            texts[message["role"]].push(message["content"], last=True)
+        turns[len(conversation.messages)] += 1
+        hashes.append(_hash("\0".join(part for message in conversation.messages for part in message.values())))
+    if not hashes:
+        raise no_answer_error(source)
+    return DataSummary(
+        source=spec.source,
+        format=_format(spec.source, "messages", f"columns {spec.prompt_field!r} and {spec.response_field!r}"),
+        unit="conversations",
+        count=len(hashes),
+        empty=empty,
+        duplicates=_count_duplicates(hashes),
+        texts={role: texts[role].summary() for role in ROLES if messages[role]},
+        labels={},
+        turns=Lengths.of(turns),
+        roles={role: messages[role] for role in ROLES if messages[role]},
+        invalid=invalid.count,
+        invalid_places=invalid.places,
+    )
+
+
+def _read_on(source: FileSource) -> tuple[FileSource, InvalidBytes]:
+    """The source as one that is read beyond bytes that are no UTF-8, and which these are."""
+    source.size()  # names the nearest path, where there is none
+    invalid = find_invalid_bytes(source.files() if isinstance(source, PairFiles) else [source.path], source.encoding)
+    return replace(source, errors=invalid.errors), invalid
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
+
+
+def _count_duplicates(hashes: "array[int]") -> int:
+    return len(hashes) - len(np.unique(np.frombuffer(hashes, dtype=np.uint64)))
+
+
+def _format(source: str, keys: str, columns: str) -> str:
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return "a folder"
+    if not path.exists():
+        return "a named dataset"
+    suffix = uncompressed_suffix(path)
+    packed = ", gzip" if is_gzip(path) else ""
+    name = "JSON" if is_json(path) else FORMATS.get(suffix, "text")
+    named = columns if suffix in (".csv", ".tsv", ".parquet") else keys if suffix in (".jsonl", ".bin") else ""
+    return f"{name}{f', {named}' if named else ''}{packed}"

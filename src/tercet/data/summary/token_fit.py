@@ -1,0 +1,94 @@
+"""How long texts are in tokens, and for how many a context is too short: of the ids that training would read."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from tercet.data.corpora.conversation_corpus import prepare_conversations
+from tercet.data.corpora.label_corpus import prepare_labelled
+from tercet.data.corpora.pair_corpus import prepare_pairs
+from tercet.data.corpora.text_corpus import prepare
+from tercet.data.specs import ConversationsSpec, LabelsSpec, PairsSpec, Tail, TextSpec
+from tercet.data.summary.data_summary import Lengths
+from tercet.tokens import Tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenFit:
+    """Attributes:
+    tokenizer: its kind.
+    tokens: of each document, pair (its longer side), text or conversation, with the special tokens around it.
+    max_len: the context; None where none is asked about.
+    longer: how many have more tokens than that,
+    beyond: and how many tokens of them are beyond it.
+    fate: what training does to these: a document goes on in another row ("split"), a pair is "left out", a text or a
+        conversation "cut".
+    unanswered: conversations of which no answer begins within the context; they are left out.
+    """
+
+    tokenizer: str
+    vocab_size: int
+    tokens: Lengths
+    max_len: int | None
+    longer: int
+    beyond: int
+    fate: Literal["split", "left out", "cut"]
+    unanswered: int = 0
+
+
+def measure_tokens(
+    spec: TextSpec | PairsSpec | LabelsSpec | ConversationsSpec,
+    *,
+    tokenizer: Tokenizer | None = None,
+    chat_template: str | None = None,
+    max_len: int | None = None,
+) -> TokenFit:
+    """The lengths of what `spec` describes, both parts of it; the ids are kept in the cache, as training does.
+
+    Args:
+        tokenizer, chat_template: in place of the spec's.
+
+    Raises:
+        UserError: where the data cannot be read, tokenised or divided.
+    """
+    room, unanswered = max_len, 0
+    match spec:
+        case TextSpec():
+            corpus = prepare(spec, tokenizer=tokenizer)
+            parts = (corpus.train_documents, corpus.train), (corpus.validation_documents, corpus.validation)
+            lengths, fate = (
+                np.concatenate([np.diff(np.asarray(starts), append=len(ids)) for starts, ids in parts]),
+                "split",
+            )
+            if isinstance(spec.validation, Tail) and corpus.train[-1] != corpus.tokenizer.eos_id:
+                cut = len(corpus.train_documents)  # the document in both parts
+                lengths[cut - 1] += lengths[cut]
+                lengths = np.delete(lengths, cut)
+        case PairsSpec():
+            corpus = prepare_pairs(spec, tokenizer=tokenizer)
+            sides = (np.maximum(part.source_lengths, part.target_lengths) for part in (corpus.train, corpus.validation))
+            lengths, fate = np.concatenate([*sides]), "left out"
+        case LabelsSpec():
+            corpus = prepare_labelled(spec, tokenizer=tokenizer)
+            lengths, fate = np.concatenate([corpus.train.lengths, corpus.validation.lengths]) + 2, "cut"  # bos and eos
+        case ConversationsSpec():
+            corpus = prepare_conversations(spec, tokenizer=tokenizer, template=chat_template)
+            parts = corpus.train, corpus.validation
+            lengths, fate = np.concatenate([part.lengths for part in parts]), "cut"
+            if max_len is not None:
+                room = max_len + 1  # the last token is predicted, and read by nobody
+                unanswered = len(lengths) - sum(len(part.learnable(max_len)) for part in parts)
+    values, numbers = np.unique(lengths, return_counts=True)
+    longer = lengths[lengths > room] if room is not None else lengths[:0]
+    return TokenFit(
+        tokenizer=corpus.tokenizer.kind,
+        vocab_size=corpus.tokenizer.vocab_size,
+        tokens=Lengths.of(Counter(dict(zip(values.tolist(), numbers.tolist(), strict=True)))),
+        max_len=max_len,
+        longer=len(longer),
+        beyond=int((longer - room).sum()) if room is not None else 0,
+        fate=fate,
+        unanswered=unanswered,
+    )

@@ -4,7 +4,6 @@ import json
 import socket
 import sys
 import time
-from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -38,8 +37,7 @@ def test_it_says_what_this_process_has() -> None:
     assert ("gloo" in facts.backends) == torch.distributed.is_gloo_available()
     assert ("nccl" in facts.backends) == torch.distributed.is_nccl_available() == (facts.nccl is not None)
     assert facts.host == socket.gethostname()
-    assert abs(datetime.fromisoformat(facts.time).timestamp() - time.time()) < 60
-    assert facts.clock_resolution == time.get_clock_info("monotonic").resolution
+    assert set(facts.interfaces) <= {name for _, name in socket.if_nameindex()} - {"lo"}
 
 
 @pytest.mark.slow
@@ -52,7 +50,7 @@ def test_people_read_lines_and_programs_json(
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
     names = ["tercet", "cpu", "threads", "memory", "kernels", "table", "cache", "disk", "precision", "gpu", "compiler",
-             "backends", "network", "launch", "clock"]  # fmt: skip
+             "backends", "network", "launch"]  # fmt: skip
     assert [line.split()[0] for line in out.splitlines()] == names
     assert "\033" not in out
     assert "compiler   none" in out

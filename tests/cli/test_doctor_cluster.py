@@ -1,6 +1,5 @@
 """`tercet doctor` among several processes: who started it, whom it reaches, who is missing; and what a recipe uses."""
 
-import ipaddress
 import json
 import socket
 import subprocess
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from tercet.cli.main import main
 from tercet.config import UserError
-from tercet.diagnosis.cluster import VARIABLES, find_addresses, find_rank_place
+from tercet.diagnosis.cluster import VARIABLES, find_rank_place
 from tercet.diagnosis.ranks import RankFacts, RankReport, describe_report, find_disagreements
 from tercet.training.distributed.cluster import cluster_environment
 
@@ -102,13 +101,6 @@ def test_any_variables_are_a_launch_or_a_line(changes: dict[str, str]) -> None:
     assert 0 <= launch.rank < launch.world_size
 
 
-def test_addresses_are_those_that_others_can_reach() -> None:
-    for _, address in find_addresses():
-        ip = ipaddress.ip_address(address)
-        assert not ip.is_loopback
-        assert not ip.is_link_local
-
-
 @pytest.mark.slow
 def test_two_processes_meet(tmp_path: Path) -> None:
     port = free_port()
@@ -122,7 +114,6 @@ def test_two_processes_meet(tmp_path: Path) -> None:
     assert [rank["rank"] for rank in ranks["ranks"]] == [0, 1]
     assert {rank["host"] for rank in ranks["ranks"]} == {socket.gethostname()}
     assert 0 < ranks["ranks"][1]["round_trip"] < 5
-    assert abs(ranks["ranks"][1]["skew"]) < 0.5  # two processes of one machine read one clock
     assert ranks["all_reduce_seconds"] > 0
     assert ranks["disagreements"] == []
     assert "waiting for 1 more of 2 ranks" in err
@@ -162,7 +153,7 @@ def test_versions_that_differ_are_named() -> None:
     )
     lines = describe_report(report)
     assert lines["all-reduce"] == "2 MB/s: 1.0 MB over 3 ranks by gloo in 500.0 ms"
-    assert lines["rank 1"] == "node1, 0 us there and back, clock +0.000 ms"
+    assert lines["rank 1"] == "node1, 0 us there and back"
     assert lines["versions"] == "torch differs: 2.0 on 0, 1, 2.1 on 2"
 
 

@@ -147,8 +147,7 @@ def _describe_gpus(facts: "ClusterFacts") -> str:
 def _describe_cluster(facts: "ClusterFacts") -> Iterator[tuple[str, str]]:
     backends = ", ".join(f"nccl {facts.nccl}" if name == "nccl" and facts.nccl else name for name in facts.backends)
     yield "backends", f"{backends or 'none'}, of torch.distributed"
-    addresses = "; ".join(f"{name} {', '.join(found)}" for name, found in facts.interfaces.items())
-    yield "network", f"{facts.host}: {addresses or 'no address but its own'}"
+    yield "network", f"{facts.host}: {', '.join(facts.interfaces) or 'no interface but the loopback'}"
     if facts.launch is None:
         yield "launch", "a process by itself: no variables of torchrun or SLURM"
     else:
@@ -162,7 +161,6 @@ def _describe_cluster(facts: "ClusterFacts") -> Iterator[tuple[str, str]]:
         )
     if facts.variables:
         yield "variables", " ".join(f"{name}={value}" for name, value in facts.variables.items())
-    yield "clock", f"{facts.time}; {facts.clock}, {facts.clock_resolution:g} s apart"
 
 
 def _describe_use(use: "RecipeUse") -> Iterator[tuple[str, str]]:

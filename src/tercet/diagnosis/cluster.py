@@ -1,22 +1,16 @@
-"""What a run on several machines needs of this one: how PyTorch's processes talk, over which addresses, who started
-them, which GPUs there are, and the clocks."""
+"""What a run on several machines needs of this one: how PyTorch's processes talk, over which interfaces, who started
+them, and which GPUs there are."""
 
-import ipaddress
 import os
 import socket
-import struct
-import sys
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from tercet.config import UserError
 from tercet.messages import show
 
-SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
 MOST = 1 << 20  # processes of a run, and ranks
 SLURM_IDS = (1 << 32) - 1  # the largest number of a job, or of a step
 VARIABLES = (
@@ -61,41 +55,33 @@ class ClusterFacts:
     """Attributes:
     backends: of torch.distributed that this PyTorch has.
     nccl: its version.
-    interfaces: network addresses other than this machine's own, by the name of the interface.
+    interfaces: Names of the network interfaces, without the loopback's.
     launch: None where this process is started by itself.
     variables: those that are set, of torchrun, SLURM, NCCL, gloo and CUDA.
     gpus: and the version of their driver.
-    clock: Python's clock that only goes on, with its resolution in seconds; and the time now.
     """
 
     host: str
     backends: list[str]
     nccl: str | None
-    interfaces: dict[str, list[str]]
+    interfaces: list[str]
     launch: RankPlace | None
     variables: dict[str, str]
     gpus: list[GPUDevice]
     gpu_driver: str | None
-    clock: str
-    clock_resolution: float
-    time: str
 
 
 def find_cluster_facts() -> ClusterFacts:
     """Raises as `find_rank_place` does."""
-    clock = time.get_clock_info("monotonic")
     return ClusterFacts(
         host=socket.gethostname(),
         backends=_backends(),
         nccl=_nccl_version(),
-        interfaces=_group(find_addresses()),
+        interfaces=_interfaces(),
         launch=find_rank_place(os.environ),
         variables={name: os.environ[name] for name in VARIABLES if name in os.environ},
         gpus=_gpus(),
         gpu_driver=_driver_version(),
-        clock=clock.implementation,
-        clock_resolution=clock.resolution,
-        time=datetime.now(UTC).isoformat(timespec="milliseconds"),
     )
 
 
@@ -133,45 +119,11 @@ def _find_master(environment: Mapping[str, str], by: str) -> str | None:
     return None if host is None or port is None else f"{host}:{port}"
 
 
-def find_addresses() -> list[tuple[str, str]]:
-    """(interface, address) of this machine, IPv4 first, without those that only it can reach."""
-    addresses = [*_ipv4(), *_ipv6()]
-    if not addresses and not sys.platform.startswith("linux"):  # elsewhere the names of interfaces are not told
-        with suppress(OSError):
-            found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
-            addresses = [("?", str(address[0]).partition("%")[0]) for *_, address in found]
-    outer: list[tuple[str, str]] = []
-    for name, address in addresses:
-        ip = ipaddress.ip_address(address)
-        if not ip.is_loopback and not ip.is_link_local and (name, address) not in outer:
-            outer.append((name, address))
-    return outer
-
-
-def _ipv4() -> Iterator[tuple[str, str]]:
-    if not sys.platform.startswith("linux"):
-        return
-    import fcntl
-
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        for _, name in socket.if_nameindex():
-            with suppress(OSError):  # it has none
-                answer = fcntl.ioctl(asked.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-                yield name, socket.inet_ntoa(answer[20:24])
-
-
-def _ipv6() -> Iterator[tuple[str, str]]:
-    with suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc/net/if_inet6").read_text(encoding="ascii").splitlines():
-            fields = line.split()
-            yield fields[5], str(ipaddress.IPv6Address(bytes.fromhex(fields[0])))
-
-
-def _group(addresses: list[tuple[str, str]]) -> dict[str, list[str]]:
-    groups: dict[str, list[str]] = {}
-    for name, address in addresses:
-        groups.setdefault(name, []).append(address)
-    return groups
+def _interfaces() -> list[str]:
+    """The names that NCCL_SOCKET_IFNAME takes, without the loopback's; empty if the system does not name them."""
+    with suppress(OSError, AttributeError):
+        return [name for _, name in socket.if_nameindex() if name not in ("lo", "lo0")]
+    return []
 
 
 def _number(environment: Mapping[str, str], name: str, least: int, most: int) -> int:

@@ -5,8 +5,6 @@ can be named. Then they meet over gloo, which every PyTorch has:
 
     round trip  8 bytes from rank 0 to another and back: the median of several
     all-reduce  a sum over all ranks of so many bytes: bytes over the seconds it takes, the median of several
-    skew        a rank's clock less rank 0's, by the shortest round trip, half of which the answer took
-                (Cristian, "Probabilistic clock synchronization", 1989)
 """
 
 import json
@@ -42,7 +40,6 @@ class RankFacts:
 
     Attributes:
         round_trip: seconds from rank 0 to it and back.
-        skew: seconds by which its clock is ahead of rank 0's.
     """
 
     rank: int
@@ -51,7 +48,6 @@ class RankFacts:
     torch: str
     python: str
     round_trip: float = 0.0
-    skew: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,9 +103,7 @@ def describe_report(report: RankReport) -> dict[str, str]:
     """A line each, by its name."""
     lines = dict[str, str]()
     for rank in report.ranks:
-        trip = "" if rank.rank == 0 else (
-            f", {rank.round_trip * 1e6:,.0f} us there and back, clock {rank.skew * 1e3:+,.3f} ms"
-        )  # fmt: skip
+        trip = "" if rank.rank == 0 else f", {rank.round_trip * 1e6:,.0f} us there and back"
         lines[f"rank {rank.rank}"] = f"{rank.host}{trip}"
     speed = report.all_reduce_bytes / report.all_reduce_seconds / 1e6
     lines["all-reduce"] = (
@@ -186,14 +180,11 @@ def _wait_for_all(store: Any, launch: RankPlace, end: float, timeout: float) -> 
 
 def _report(launch: RankPlace, store: Any) -> RankReport | None:
     seconds = statistics.median(_time_sums())
-    others = {rank: _measure_rank(launch, rank) for rank in range(1, launch.world_size)}
+    trips = [0.0, *(_time_trip(launch, rank) for rank in range(1, launch.world_size))]
     distributed.barrier()
     if launch.rank != 0:
         return None
-    ranks: list[RankFacts] = []
-    for rank in range(launch.world_size):
-        trip, skew = others.get(rank, (0.0, 0.0))
-        ranks.append(RankFacts(**(json.loads(store.get(_key(rank))) | {"round_trip": trip, "skew": skew})))
+    ranks = [RankFacts(**(json.loads(store.get(_key(rank))) | {"round_trip": trip})) for rank, trip in enumerate(trips)]
     return RankReport(
         ranks=ranks, all_reduce_bytes=SUMMED_BYTES, all_reduce_seconds=seconds, disagreements=find_disagreements(ranks)
     )
@@ -217,22 +208,17 @@ def _time_sums() -> list[float]:
     return [_timed(partial(c10d.all_reduce, numbers)) for _ in range(SUMS + 1)][1:]  # the first one connects
 
 
-def _measure_rank(launch: RankPlace, other: int) -> tuple[float, float]:
-    """Seconds there and back, and by how much the other's clock is ahead, as rank 0 sees it; elsewhere nothing."""
+def _time_trip(launch: RankPlace, other: int) -> float:
+    """Seconds from rank 0 to the other and back, as rank 0 measures them; 0 on the others."""
     message = torch.zeros(1, dtype=torch.int64)
-    trips: list[tuple[float, float]] = []
+    trips: list[float] = []
     for _ in range(TRIPS if launch.rank in (0, other) else 0):
         if launch.rank == other:
             distributed.recv(message, src=0)
-            message[0] = time.time_ns()
             distributed.send(message, dst=0)
         else:
-            sent = time.time_ns()
-            took = _timed(lambda: _send_and_receive(message, other))
-            trips.append((took, (int(message) - sent) / 1e9 - took / 2))
-    if launch.rank != 0:
-        return 0.0, 0.0
-    return statistics.median(took for took, _ in trips), min(trips)[1]
+            trips.append(_timed(lambda: _send_and_receive(message, other)))
+    return statistics.median(trips) if trips else 0.0
 
 
 def _send_and_receive(message: Tensor, other: int) -> None:

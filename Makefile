@@ -37,7 +37,7 @@ setup: .venv/.stamp
 	@touch $@
 
 demo: .venv/.base
-	$(BIN)/tercet demo
+	$(BIN)/tercet train demo --try
 
 # The second run has three threads, and does not set the variable, so that no promise holds on one thread only. Threads
 # that wait sleep soon, as in the command.

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tercet.cli.draw import DRAWINGS
 from tercet.cli.main import VERBS, main, make_parser, read_arguments
 from tercet.models import PRESETS
 from tercet.settings_yaml import merge_assignments
@@ -23,8 +24,11 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^ *```(\w*)[^\n]*\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
 SHELLS = ("", "sh", "bash", "console")
-QUICK = ("recipes", "completion")
-DEAR = {"draw": pytest.mark.slow, "plan": pytest.mark.exhaustive}
+# What is run as well, for it needs no model: commands by their first word, by a word of a drawing, or by this flag.
+MARKS = {
+    "recipes": (), "--print-completion": (), "--plan": pytest.mark.exhaustive,
+    **dict.fromkeys(DRAWINGS, pytest.mark.slow),
+}  # fmt: skip
 KEYS = recipe_keys()
 
 
@@ -58,7 +62,7 @@ ALL = [(page, words) for page in PAGES for words in commands(page)]
 
 def test_the_commands_are_found() -> None:
     assert len(ALL) > 170
-    assert {words[0] for _, words in ALL} >= set(VERBS) - {"verify", "doctor", "demo", "completion"}
+    assert {words[0] for _, words in ALL} >= set(VERBS) - {"doctor"}
     assert ["translate", "runs/numbers"] in [words for _, words in ALL]  # behind a pipe
     assert ["translate", "runs/mine"] in [words for _, words in ALL]  # between < and >
 
@@ -66,7 +70,7 @@ def test_the_commands_are_found() -> None:
 def check_command(page: Path, words: list[str]) -> None:
     """Fail unless the program takes the command: its verb and flags, its recipes, and the keys that it sets."""
     args = read_arguments(*make_parser(words), words)
-    known = {*recipe_names(), *(PRESETS if args.verb in ("draw", "inspect") else ())}
+    known = {*recipe_names(), *(PRESETS if args.verb in ("plot", "inspect") else ())}
     for name in named_recipes(args):
         if not re.search(r"[/.]", name) and name not in known:
             assert name in names_of_folders(page), f"{name} is no recipe, and no command of {page.name} makes it"
@@ -89,7 +93,7 @@ def test_every_command_is_understood() -> None:
 
 
 def named_recipes(args: Any) -> list[str]:
-    if args.verb in ("train", "plan", "doctor", "compare", "inspect", "draw"):
+    if args.verb in ("train", "doctor", "compare", "inspect", "plot"):
         given = [getattr(args, name, None) for name in ("recipe", "names", "model")]
         return [name for each in given if each for name in (each if isinstance(each, list) else [each])]
     names = [getattr(args, "recipe", None) if args.verb == "data" else None]
@@ -113,12 +117,20 @@ def flat(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any
 @pytest.mark.parametrize(
     "line",
     ["nosuch", "train demo --nosuch", "train demo --set training.max_stepz=5", "train demoo", "recipes nosuch",
-     "train demo --set model.stack.position=rotory", "compare nosuch demo --seeds 1", "plan nosuch", "inspect nosuch",
-     "draw model nosuch", "doctor nosuch", "data look x.txt --recipe nosuch", "generate runs/mine --temperature -1"],
+     "train demo --set model.stack.position=rotory", "compare nosuch demo --seeds 1", "train nosuch --plan",
+     "inspect nosuch", "plot model nosuch", "doctor nosuch", "data look x.txt --recipe nosuch",
+     "generate runs/mine --temperature -1"],
 )  # fmt: skip
 def test_a_mistake_would_be_noticed(line: str) -> None:
     with pytest.raises(Exception, match=r"unknown|no key|is none of|no recipe|at least"):
         check_command(ROOT / "README.md", shlex.split(line))
+
+
+def without_model(words: list[str]) -> str:
+    """The word by which `MARKS` has the command; its verb, if it has none."""
+    if words[0] == "plot":
+        return words[1] if len(words) > 1 else words[0]
+    return "--plan" if "--plan" in words else words[0]
 
 
 @pytest.mark.slow
@@ -130,7 +142,9 @@ def test_recipes_take_the_keys_of_every_command(
     count = 0
     for page, words in ALL:
         args = read_arguments(*make_parser(words), words)
-        if args.verb == "train" and args.recipe in recipes_from_scratch() and args.pretrained is None:
+        if args.verb != "train" or args.plan:
+            continue
+        if args.recipe in recipes_from_scratch() and args.pretrained is None:
             assert main([*words, "--print-config"]) == 0, f"{page.name}: {shlex.join(words)}"
             assert "training:" in capsys.readouterr().out
             count += 1
@@ -140,9 +154,9 @@ def test_recipes_take_the_keys_of_every_command(
 @pytest.mark.parametrize(
     "words",
     [
-        pytest.param(words, id=shlex.join(words)[:100], marks=DEAR.get(words[0], ()))
+        pytest.param(words, id=shlex.join(words)[:100], marks=MARKS.get(without_model(words), ()))
         for _, words in ALL
-        if words[0] in (*QUICK, *DEAR) or words == ["data"]
+        if without_model(words) in MARKS or words == ["data"]
     ],
 )
 def test_what_needs_no_model_runs(

@@ -137,7 +137,7 @@ def test_python_in_the_chapters_prints_what_stands_there(
 @pytest.mark.parametrize("page", sorted((DOCS / "learn").glob("[0-9]-*.md")), ids=lambda page: page.name)
 def test_each_chapter_shows_the_tools_that_answer_its_questions(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    tools = ("compare", "explore", "draw attention", "draw masks", "train")
+    tools = ("compare", "explore", "plot attention", "plot masks", "train")
     assert [tool for tool in tools if f"tercet {tool} " not in text] == []
 
 

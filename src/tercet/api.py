@@ -87,7 +87,7 @@ def plan(
     pretrained: str | Path | None = None,
     changes: Mapping[str, Any] | None = None,
 ) -> "RunPlan":
-    """What a run will need, before anything is trained, as `tercet plan` says it.
+    """What a run will need, before anything is trained, as `tercet train --plan` says it.
 
     Args:
         recipe, data, source, target, validation_source, validation_target, pretrained, changes: as in `train`.

@@ -47,10 +47,10 @@ def trained(name: str) -> Trained:
     ("name", "kind", "class_", "verbs"),
     [
         ("language", "a language model", LanguageModel, "generate evaluate"),
-        ("translation", "a translator", Translator, "translate evaluate score"),
-        ("masked", "a masked language model", Encoder, "fill score embed evaluate"),
+        ("translation", "a translator", Translator, "translate evaluate"),
+        ("masked", "a masked language model", Encoder, "fill embed evaluate"),
         ("labels", "a classifier", Encoder, "classify embed evaluate"),
-        ("both", "a classifier", Encoder, "classify fill score embed evaluate"),
+        ("both", "a classifier", Encoder, "classify fill embed evaluate"),
         ("embedding", "an encoder", Encoder, "embed"),
     ],
 )

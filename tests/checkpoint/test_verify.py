@@ -27,9 +27,9 @@ def test_every_file_of_a_run_is_known(run: Path, capsys: pytest.CaptureFixture[s
     visible = [path for path in run.rglob("*") if path.is_file() and path.name[0] != "."]
     with_hash = [path for path in visible if path.name not in ("manifest.json", "run.json")]
     assert tercet.verify(run).files == len(with_hash)
-    assert main(["verify", str(run)]) == 0
+    assert main(["doctor", "--verify", str(run)]) == 0
     assert "all as they were written" in capsys.readouterr().out
-    assert main(["verify", str(run / "best"), "--json"]) == 0
+    assert main(["doctor", "--verify", str(run / "best"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["damaged"] == []
 
 
@@ -43,11 +43,11 @@ def test_each_damaged_file_is_named(run: Path, tmp_path: Path, capsys: pytest.Ca
         data = bytearray(path.read_bytes())
         data[len(data) // 3] ^= 4
         path.write_bytes(data)
-        assert main(["verify", str(copy)]) == 1, path
+        assert main(["doctor", "--verify", str(copy)]) == 1, path
         assert f"{path} is damaged" in capsys.readouterr().out
         path.unlink()
         if path.name not in ("manifest.json", "run.json"):  # what is left is as it was written
-            assert main(["verify", str(copy)]) == 1, path
+            assert main(["doctor", "--verify", str(copy)]) == 1, path
             assert f"{path} is missing" in capsys.readouterr().out
 
 

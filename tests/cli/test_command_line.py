@@ -14,17 +14,14 @@ import pytest
 
 import tercet
 from tercet.cli import main as program
-from tercet.cli.main import VERBS, main
+from tercet.cli.main import OLD_VERBS, VERBS, main, make_parser, read_arguments
 from tercet.config import UserError
 
 FLAGS = {
     "train": [
         "--data", "--source", "--target", "--validation-source", "--validation-target", "--encoding", "--out", "--set",
-        "--more", "--until", "--print-config", "--page", "--report", "--quiet",
-    ],
-    "plan": [
-        "--gpus", "--mfu", "--measured", "--here", "--price", "--data", "--source", "--target", "--pretrained", "--set",
-        "--json",
+        "--more", "--until", "--print-config", "--page", "--report", "--try", "--quiet", "--pretrained",
+        "--plan", "--gpus", "--mfu", "--measured", "--here", "--price", "--json",
     ],
     "generate": [
         "--prompt", "--max-new-tokens", "--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty",
@@ -43,16 +40,14 @@ FLAGS = {
     "evaluate": [
         "--data", "--encoding", "--stride", "--json", "--device", "--source", "--target", "--part", "--beam",
         "--length-penalty", "--alpha", "--protocol", "--language", "--output", "--compare", "--batch-tokens",
-        "--mask-rate", "--mask-seed", "--pseudo-perplexity", "--within-word",
+        "--mask-rate", "--mask-seed", "--pseudo-perplexity", "--within-word", "--per-line", "--quantize",
     ],
     "fill": ["--top", "--only", "--json", "--device"],
-    "embed": ["--input", "--text-field", "--output", "--pooling", "--no-normalise", "--batch-tokens", "--device"],
-    "search": ["--input", "--text-field", "--vectors", "--top", "--pooling", "--json", "--batch-tokens", "--device"],
-    "classify": ["--input", "--text-field", "--scores", "--json", "--batch-tokens", "--device"],
-    "score": [
-        "--source", "--target", "--encoding", "--input", "--text-field", "--within-word", "--json", "--batch-tokens",
-        "--quantize", "--device",
+    "embed": [
+        "--input", "--text-field", "--output", "--pooling", "--no-normalise", "--query", "--vectors", "--top", "--json",
+        "--batch-tokens", "--device",
     ],
+    "classify": ["--input", "--text-field", "--scores", "--json", "--batch-tokens", "--device"],
     "compare": ["--vary", "--seeds", "--set", "--data", "--out", "--json", "--quiet", "--device"],
     "inspect": ["--prompt", "--target", "--top", "--ablate", "--heads", "--attribution", "--at", "--json"],
     "explore": ["--prompt", "--target", "--export", "--host", "--port", "--open", "--device"],
@@ -60,17 +55,17 @@ FLAGS = {
         "--host", "--port", "--no-key", "--cors-origin", "--slots", "--queue", "--max-tokens", "--timeout",
         "--max-body", "--grace", "--shutdown-delay", "--json-log", "--quiet", "--device", "--allow-host",
     ],
-    "plot": ["--prompt", "--target", "--stack", "--layer", "--token", "--out", "--json"],
-    "draw": ["positions", "schedules", "masks", "smoothing", "model", "attention"],
-    "completion": ["bash", "zsh", "fish"],
+    "plot": [
+        "--prompt", "--target", "--stack", "--layer", "--token", "--out", "--json", "positions", "schedules", "masks",
+        "smoothing", "model", "attention",
+    ],
     "convert": ["--to", "--force"],
-    "verify": ["FOLDER", "--json"],
-    "doctor": ["RECIPE", "--set", "--data", "--timeout", "--json"],
+    "doctor": ["RECIPE", "--set", "--data", "--timeout", "--verify", "--json"],
     "recipes": ["NAME"],
-    "data": ["--encoding", "--text-field", "--documents", "--dtype", "--recipe", "--tokenizer", "--max-len", "--json"],
-    "demo": ["--out"],
-    "report": ["RUN", "--out", "--evaluate", "--device"],
-    "watch": ["RUN", "--port", "--open", "--text"],
+    "data": ["--encoding", "--text-field", "--documents", "--dtype", "--label-field", "look", "prepare"],
+    "data look": ["--encoding", "--over", "--recipe", "--tokenizer", "--max-len", "--prompt-field", "--json"],
+    "data prepare": ["--out", "--workers", "--part", "--shard-tokens", "--recipe", "--tokenizer", "--set", "--json"],
+    "watch": ["RUN", "--port", "--open", "--text", "--export", "--evaluate", "--device"],
 }  # fmt: skip
 
 
@@ -97,13 +92,28 @@ def test_no_word_at_all_is_a_question_for_help(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize("verb", list(FLAGS))
 def test_each_verb_lists_its_flags(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
-        main([verb, "--help"])
+        main([*verb.split(), "--help"])
     out = capsys.readouterr().out
     assert all(flag in out for flag in FLAGS[verb])
 
 
 def test_every_verb_is_listed_here() -> None:
-    assert set(FLAGS) == set(VERBS)
+    assert {name.split()[0] for name in FLAGS} == set(VERBS)
+    assert len(VERBS) <= 18
+
+
+@pytest.mark.parametrize("verb", OLD_VERBS)
+@pytest.mark.parametrize("rest", ["", "--help", "runs/mine --nosuch --out x"])
+def test_an_old_verb_names_its_replacement(verb: str, rest: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert failed([verb, *rest.split()], capsys) == f"tercet: error: `tercet {verb}` is now `{OLD_VERBS[verb]}`\n"
+
+
+@pytest.mark.parametrize("verb", OLD_VERBS)
+def test_the_replacement_of_an_old_verb_is_understood(verb: str) -> None:
+    words = OLD_VERBS[verb].removeprefix("tercet ").replace("SHELL", "bash").split()
+    words += ["runs/mine"] if words == ["plot"] else []
+    read_arguments(*make_parser(words), words)
+    assert verb not in VERBS
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,17 +138,26 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("train demo --set training.max_steps=0", "max_steps=0 must be at least 1"),
         ("train demo --set model.stack.n_layers=0", "n_layers=0 must be at least 1"),
         ("train demo --encoding utf-88", "unknown encoding 'utf-88'"),
-        ("plan nosuch --gpus 8xH100", "unknown recipe 'nosuch'"),
-        ("plan demo --gpus 8xH10", "no GPU is called 'H10' (free form: 4x48GiB@150TFLOPS); did you mean 'H100'?"),
-        ("plan demo --gpus 8x", "--gpus '8x' is no cluster; write 8xH100, 2x8xH100 for two nodes"),
-        ("plan demo --gpus 8xH100 --mfu 40", "--mfu=40.0 must be above 0 and at most 1"),
-        ("plan demo --gpus 8xH100 --mfu 0.4 --price -2", "--price=-2.0 must be at least 0"),
-        ("plan demo --gpus 8xH100 --price 2", "--price needs to know how long it takes: give --mfu SHARE"),
-        ("plan demo --mfu 0.4", "--mfu is a share of a GPU's peak: say which with --gpus"),
-        ("plan demo --here --measured runs/mine", "--measured and --here each say how fast a device is; leave one out"),
-        ("plan demo --measured nosuch", "--measured nosuch: no such folder; give that of a run"),
-        ("plan numbers --gpus 8xH100 --data a.txt", "learns from pairs: give --source F --target F"),
+        ("train nosuch --plan --gpus 8xH100", "unknown recipe 'nosuch'"),
+        (
+            "train demo --plan --gpus 8xH10",
+            "no GPU is called 'H10' (free form: 4x48GiB@150TFLOPS); did you mean 'H100'?",
+        ),
+        ("train demo --plan --gpus 8x", "--gpus '8x' is no cluster; write 8xH100, 2x8xH100 for two nodes"),
+        ("train demo --plan --gpus 8xH100 --mfu 40", "--mfu=40.0 must be above 0 and at most 1"),
+        ("train demo --plan --gpus 8xH100 --mfu 0.4 --price -2", "--price=-2.0 must be at least 0"),
+        ("train demo --plan --gpus 8xH100 --price 2", "--price needs to know how long it takes: give --mfu SHARE"),
+        ("train demo --plan --mfu 0.4", "--mfu is a share of a GPU's peak: say which with --gpus"),
+        (
+            "train demo --plan --here --measured runs/mine",
+            "--measured and --here each say how fast a device is; leave one out",
+        ),
+        ("train demo --plan --measured nosuch", "--measured nosuch: no such folder; give that of a run"),
+        ("train numbers --plan --gpus 8xH100 --data a.txt", "learns from pairs: give --source F --target F"),
+        ("train demo --plan --more 5", "--plan trains nothing; leave --more out"),
+        ("train demo --gpus 8xH100", "--gpus requires --plan; add it"),
         ("doctor nosuch", "unknown recipe 'nosuch'"),
+        ("doctor demo --verify run", "--verify checks a folder and nothing else; leave the recipe, --set and"),
         ("doctor --set a.b=1", "--set and --data are of a recipe: name it, such as tercet doctor demo"),
         ("doctor --timeout 0", "argument --timeout: 0.0 must be above 0"),
         ("recipes dem", "unknown recipe 'dem'; did you mean 'demo'?"),
@@ -180,9 +199,9 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("translate run --attention none/a.png", "there is no folder none; make it first"),
         ("translate run --batch-tokens 0", "argument --batch-tokens: 0 must be at least 1"),
         ("translate run --pool 0", "argument --pool: 0 must be at least 1"),
-        ("score run --target b.txt", "--target b.txt needs its source: give --source as well"),
-        ("score run --source a.txt --target b.txt", "no such file or folder: a.txt"),
-        ("score run --source a.txt --encoding nothing", "unknown encoding 'nothing'"),
+        ("evaluate run --per-line --target b.txt", "--target b.txt needs its source: give --source as well"),
+        ("evaluate run --per-line --source a.txt --target b.txt", "no such file or folder: a.txt"),
+        ("evaluate run --per-line --source a.txt --encoding nothing", "unknown encoding 'nothing'"),
         ("data a.txt b.txt", "no such file or folder: a.txt"),
         ("train demo --data a.txt --data b.txt", "--data is given more than once; give it one value"),
         ("translate run --beam=5 more --beam 5", "--beam is given more than once"),

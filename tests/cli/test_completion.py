@@ -75,17 +75,18 @@ def offered(line: str) -> tuple[str, list[str]]:
         ("train demo --set training.optimizer=m", "words", ["training.optimizer=muon"]),
         ("train demo --set=model.stack.rot", "words", []),
         ("train demo --set=task.masking.unit=", "words", [f"--set=task.masking.unit={unit}" for unit in UNITS]),
-        ("plan demo --set a --set logging.wandb_", "words", ["logging.wandb_project="]),
+        ("train demo --plan --set a --set logging.wandb_", "words", ["logging.wandb_project="]),
         ("compare demo --vary model.stack.norm=", "words", [f"model.stack.norm={norm}" for norm in NORMS]),
         ("recipes grok", "words", ["grokking"]),
         ("data prepare texts --recipe grok", "paths", ["grokking"]),
         ("data l", "paths", ["look"]),
-        ("draw mod", "words", ["model"]),
-        ("draw model transformer-b", "paths", ["transformer-base", "transformer-big"]),
+        ("data look texts --max", "words", ["--max-len"]),
+        ("plot mod", "paths", ["model", "model.gguf"]),
+        ("plot model transformer-b", "paths", ["transformer-base", "transformer-big"]),
         ("convert runs/mine out --to g", "words", ["gguf"]),
         ("fill runs/mine text --device c", "words", ["cpu", "cuda"]),
-        ("completion ", "words", list(SHELLS)),
-        ("nosuch ", "words", ["--help", "--version"]),
+        ("--print-completion ", "words", list(SHELLS)),
+        ("nosuch ", "words", ["--help", "--print-completion", "--version"]),
         ("train --nosuch=", "words", []),
     ],
 )  # fmt: skip
@@ -107,7 +108,9 @@ def test_all_recipes_keys_and_flags_are_offered(place: Path) -> None:
     assert {key for key in keys if keys[key]} <= {word.removesuffix("=") for word in found}
     for verb in VERBS:
         parser = make_parser([verb])[1].choices[verb]
-        assert {"--line", "--words", *offered(f"{verb} --")[1]} >= set(parser.flags())
+        assert set(offered(f"{verb} --")[1]) == set(parser.flags())
+        for name, form in parser.forms.items():
+            assert set(offered(f"{verb} {name} --")[1]) == set(form.flags())
 
 
 def test_the_words_are_those_that_there_are() -> None:
@@ -154,7 +157,7 @@ def test_it_is_quick_and_needs_no_torch(place: Path) -> None:
     program = """
 import sys
 from tercet.cli.main import main
-code = main(["completion", "bash", "--line", sys.argv[1]])
+code = main(["--complete", "bash", sys.argv[1]])
 heavy = {"torch", "numpy", "tokenizers", "pydantic", "tercet.training.recipe.recipe"} & set(sys.modules)
 assert not heavy, heavy
 sys.exit(code)
@@ -174,9 +177,9 @@ sys.exit(code)
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_the_script_is_printed(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", shell]) == 0
+    assert main(["--print-completion", shell]) == 0
     out = capsys.readouterr().out
-    assert f"tercet completion {shell} --" in out
+    assert f"tercet --complete {shell} " in out
     found = shutil.which(shell)
     if found is not None:
         checked = subprocess.run([found, "-n", "/dev/stdin"], input=out, capture_output=True, text=True)
@@ -196,7 +199,7 @@ def find_shell(name: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 BASH = """
-eval "$(tercet completion bash)"
+eval "$(tercet --print-completion bash)"
 complete -p tercet
 offered() {
     COMP_LINE=$1 COMP_POINT=${#1} COMP_WORDS=($1) COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
@@ -231,8 +234,8 @@ def test_fish_completes(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fish = find_shell("fish", place, monkeypatch)
     asked = "\n".join(f"complete -C {shlex.quote(line)}" for line in FISH)
     done = subprocess.run(
-        [fish, "--no-config", "-c", f"tercet completion fish | source\n{asked}"], capture_output=True, text=True,
-        env={**os.environ, "HOME": str(place.parent)},
+        [fish, "--no-config", "-c", f"tercet --print-completion fish | source\n{asked}"],
+        capture_output=True, text=True, env={**os.environ, "HOME": str(place.parent)},
     )  # fmt: skip
     words = [line.split("\t")[0] for line in done.stdout.splitlines()]
     assert words == ["recipes", "training.optimizer=muon", "runs/mine", "runs/my other", "--data=texts/"], done.stderr
@@ -248,8 +251,8 @@ TYPED = {  # what is typed, and what the shell makes of it
     "tercet train demo --data=te\t": "--data=texts/",
 }
 SET_UP = {
-    "bash": (["--norc", "--noprofile", "-i"], 'PS1="% "; eval "$(tercet completion bash)"'),
-    "zsh": (["-f", "-i"], 'PS1="%% "; autoload -Uz compinit; compinit -u -D; eval "$(tercet completion zsh)"'),
+    "bash": (["--norc", "--noprofile", "-i"], 'PS1="% "; eval "$(tercet --print-completion bash)"'),
+    "zsh": (["-f", "-i"], 'PS1="%% "; autoload -Uz compinit; compinit -u -D; eval "$(tercet --print-completion zsh)"'),
 }
 
 

@@ -166,7 +166,7 @@ def test_what_a_recipe_uses_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines["needs"].endswith(": fits")
     assert main(["doctor", "demo", *flags, "--json"]) == 0
     use = json.loads(capsys.readouterr().out)["recipe"]
-    assert main(["plan", "demo", *flags, "--json"]) == 0
+    assert main(["train", "demo", "--plan", *flags, "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert use["memory_bytes"] == plan["memory"][0]["total"]
     assert (use["micro_batch"], use["micro_batches"]) == (plan["micro_batch"], plan["micro_batches"])

@@ -1,4 +1,4 @@
-"""`tercet draw`: each picture's path on stdout, the numbers drawn with --json, one line for each mistake."""
+"""`tercet plot`: each picture's path on stdout, the numbers drawn with --json, one line for each mistake."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def draw(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    code = main(["draw", *arguments])
+    code = main(["plot", *arguments])
     out, err = capsys.readouterr()
     assert code == 0, err
     assert err == ""
@@ -161,8 +161,9 @@ def test_a_run_and_a_recipe_of_one_s_own(here: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["mask"], "unknown picture 'mask'; did you mean 'masks'?"),
-        ([], "the following arguments are required: PICTURE; see `tercet draw --help`"),
+        ([], "the following arguments are required: RUN; see `tercet plot --help`"),
+        (["mask"], "no such folder: mask; did you mean `tercet plot masks`?"),
+        (["gpt2", "--batch", "2"], "unknown argument '--batch'; it is a flag of `tercet plot model` and"),
         (["positions", "--bas", "5"], "unknown argument '--bas'; did you mean '--base'?"),
         (["positions", "rotery"], "SCHEME: position: unknown kind 'rotery'; did you mean 'rotary'?"),
         (["positions", "{kind: rotary, bas: 5}"], "unknown key 'bas'; did you mean 'base'?"),
@@ -182,7 +183,7 @@ def test_a_run_and_a_recipe_of_one_s_own(here: Path, capsys: pytest.CaptureFixtu
         (["schedules", "--steps", "0"], "argument --steps: 0 must be at least 1"),
         (["schedules", "--warmup", "-1"], "argument --warmup: -1 must be at least 0"),
         (["schedules", "--lr", "nan"], "argument --lr: nan must be at least 0"),
-        (["masks"], 'masks are those of sentences; give one: tercet draw masks "The weather is great today"'),
+        (["masks"], 'masks are those of sentences; give one: tercet plot masks "The weather is great today"'),
         (["masks", " "], "a sentence without words has no mask; write at least one word"),
         (["masks", "a " * 61], "a picture has room for 8 sentences of 60 words; give fewer"),
         (["masks", "--source", "a"], "--source and --target come together"),
@@ -190,7 +191,7 @@ def test_a_run_and_a_recipe_of_one_s_own(here: Path, capsys: pytest.CaptureFixtu
         (["masks", "--source", "a", "b", "--target", "c"], "2 sources and 1 targets; a pair has one of each"),
         (["smoothing", "--target", "10"], "target=10 must be a token of the vocabulary, 0 to 9"),
         (["smoothing", "--epsilon", "1"], "argument --epsilon: 1.0 must be at least 0 and below 1"),
-        (["model"], "the following arguments are required: RUN|PRESET|RECIPE; see `tercet draw model --help`"),
+        (["model"], "the following arguments are required: RUN|PRESET|RECIPE; see `tercet plot model --help`"),
         (["model", "gpt3"], "no folder, preset or recipe is called 'gpt3'; did you mean 'gpt2'?"),
         (["model", "gpt2", "--length", "2000"], "length=2000 does not fit into the context of max_len=1024"),
         (["model", "gpt2", "--source-length", "5"], "source_length=5 is for a translator"),
@@ -201,7 +202,7 @@ def test_a_run_and_a_recipe_of_one_s_own(here: Path, capsys: pytest.CaptureFixtu
     ids=lambda value: " ".join(value)[:30] if isinstance(value, list) else "",
 )
 def test_mistakes(arguments: list[str], words: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["draw", *arguments]) == 2
+    assert main(["plot", *arguments]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("tercet: error: ")
@@ -215,5 +216,5 @@ def test_mistakes(arguments: list[str], words: str, here: Path, capsys: pytest.C
 def test_any_words_are_a_pair_a_schedule_or_a_mistake(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     """No words of the reader's end in a traceback."""
     for flags in ([text], [f"--schedule={text}"]):
-        assert main(["draw", "schedules", "--steps", "2", *flags]) in (0, 2)
+        assert main(["plot", "schedules", "--steps", "2", *flags]) in (0, 2)
         capsys.readouterr()

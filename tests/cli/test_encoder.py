@@ -200,9 +200,10 @@ def test_classify_and_score_read_tables_too(
 ) -> None:
     source = tmp_path / "in.csv"
     source.write_text("label,text\n" + "".join(f'x,"{line}"\n' for line in LINES))
-    for verb, run in (("classify", "texts"), ("score", "bert")):
-        out, _ = said([verb, runs[run], "--input", str(source)], capsys)
-        assert out == said([verb, runs[run]], capsys, "".join(f"{line}\n" for line in LINES))[0]
+    score = ["evaluate", runs["bert"], "--per-line"]
+    for command, flag in ((["classify", runs["texts"]], "--input"), (score, "--data")):
+        out, _ = said([*command, flag, str(source)], capsys)
+        assert out == said(command, capsys, "".join(f"{line}\n" for line in LINES))[0]
 
 
 def test_classify_answers_each_line(runs: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -231,12 +232,12 @@ def test_classify_labels_words_where_the_model_does(runs: dict[str, str], capsys
 def test_score_tells_the_pseudo_likelihood_of_each_line(
     runs: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, _ = said(["score", runs["bert"]], capsys, LINES_IN)
+    out, _ = said(["evaluate", runs["bert"], "--per-line"], capsys, LINES_IN)
     assert len(out) == len(LINES)
     assert out[2] == "0.000000\t0\t0.000000"
     counts = [len(own().encode(line)) for line in LINES]
     assert [int(line.split("\t")[1]) for line in out] == counts
-    within, _ = said(["score", runs["bert"], "--within-word", "--json"], capsys, LINES_IN)
+    within, _ = said(["evaluate", runs["bert"], "--per-line", "--within-word", "--json"], capsys, LINES_IN)
     assert [json.loads(line)["tokens"] for line in within] == counts
     assert [f"{json.loads(line)['logprob']:.6f}" for line in within] != [line.split("\t")[0] for line in out]
 
@@ -303,8 +304,17 @@ def test_evaluate_tells_how_often_a_classifier_is_right(
         ("embed bert --output x.npz --input none.txt", "--input none.txt: cannot read it: No such file"),
         ("generate bert", "is a masked language model, which cannot write: use `tercet fill"),
         ("translate bert", "is a masked language model, no translator: use `tercet fill"),
-        ("score gpt", "is a language model, which fills no masks: use `tercet generate"),
-        ("score translator", "is a translator, which scores pairs: give --source FILE --target FILE"),
+        ("evaluate gpt --per-line", "is a language model, which fills no masks: use `tercet generate"),
+        ("evaluate translator --per-line", "is a translator, which scores pairs: give --source FILE --target FILE"),
+        (
+            "evaluate bert --per-line --mask-rate 0.3",
+            "--mask-rate does not apply to --per-line; leave it out",
+        ),
+        ("evaluate bert --per-line --encoding utf-8", "--encoding applies to --source and --target; texts are UTF-8"),
+        ("evaluate bert --per-line --data none.txt", "--data none.txt: cannot read it: No such file"),
+        ("evaluate bert --per-line --source a --within-word", "--within-word for masked language models; leave one"),
+        ("embed bert", "nothing to do: pass --output FILE.npz to write vectors, or --query TEXT to search"),
+        ("embed bert --output x.npz --top 3", "--top requires --query TEXT; add it"),
         ("evaluate bare", "fills no masks and gives no labels: there is nothing to score"),
         ("evaluate bert", "does not say what it was trained on; give --data"),
         ("evaluate texts", "does not say what it was trained on; give --data"),

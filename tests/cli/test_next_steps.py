@@ -117,7 +117,8 @@ def test_what_a_recipe_prints_works(
 ) -> None:
     train_recipe(name)
     lines = next_lines(capsys.readouterr().out)
-    assert lines[-3:] == [f"tercet {verb} runs/{name}" for verb in ("evaluate", "inspect", "report")]
+    report = f"tercet watch runs/{name} --export runs/{name}/report.html"
+    assert lines[-3:] == [f"tercet evaluate runs/{name}", f"tercet inspect runs/{name}", report]
     assert len(lines) > 2
     for line in lines:
         run_line(line, monkeypatch)

@@ -1,4 +1,4 @@
-"""The next commands of `tercet data prepare`, of `tercet demo`, and of runs on ids, genomes and fields work."""
+"""The next commands of `tercet data prepare`, of `tercet train --try`, and of runs on ids, genomes and fields work."""
 
 import ast
 import re
@@ -75,7 +75,7 @@ def test_what_preparing_prints_works(
     words = ["data", "prepare", source, "--workers", "1", "--out", out, *shlex.split(PREPARED[kind])]
     assert main(words) == 0
     lines = next_lines(capsys.readouterr().out)
-    assert lines[-2:] == [f"tercet data 'the {kind}'", f"tercet verify 'the {kind}'"]
+    assert lines[-2:] == [f"tercet data 'the {kind}'", f"tercet doctor --verify 'the {kind}'"]
     assert len(lines) == (2 if kind == "no mask" else 3)
     assert "task.sample_prompt" not in lines[0]
     assert ("model.max_len=" in lines[0]) == (kind == "no capitals")
@@ -120,13 +120,14 @@ def test_what_the_demo_prints_works(monkeypatch: pytest.MonkeyPatch, capsys: pyt
         assert before in demo
         demo = demo.replace(before, after)
     monkeypatch.setattr(recipe_files, "recipe_text", lambda name: demo)
-    assert main(["demo", "--out", "-a demo"]) == 0
+    assert main(["train", "demo", "--out=-a demo", "--try"]) == 0
     out, err = capsys.readouterr()
     steps = [line.removeprefix("$ ") for line in err.splitlines() if line.startswith("$ ")]
     lines = next_lines(out)
-    assert len(steps) == 3
-    assert len(lines) == 2
-    for line in steps + lines:
+    assert [step.split()[1] for step in steps] == ["generate", "evaluate"]
+    assert set(steps) < set(lines)
+    assert len(lines) == 4
+    for line in lines:
         run_line(line, monkeypatch)
 
 
@@ -145,7 +146,7 @@ def statements_with(text: str, path: Path) -> list[str]:
 def test_no_source_prints_a_command_with_something_left_to_fill_in() -> None:
     """What is printed below "Next:" is made of what is there. Who prints it in another file adds a test of it here."""
     printed = {path.name: lines for path in CLI.parent.rglob("*.py") if (lines := statements_with("Next:", path))}
-    assert set(printed) == {"demo.py", "prepare.py", "train.py"}
+    assert set(printed) == {"prepare.py", "train.py"}
     made = [*chain(*printed.values()), *statements_with("tercet", CLI / "next_steps.py")]
     assert len(made) >= 8
     assert [line for line in made if HOLE.search(line)] == []

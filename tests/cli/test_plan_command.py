@@ -1,4 +1,4 @@
-"""`tercet plan` for people, at 80 columns, and for programs; and from Python."""
+"""`tercet train --plan` for people, at 80 columns, and for programs; and from Python."""
 
 import json
 from importlib import import_module
@@ -14,7 +14,7 @@ from tercet.models import PRESETS
 from tercet.training.planning import plan_to_dict
 from tercet.training.planning.run_plan_view import format_duration
 
-GPT2 = ["plan", "gpt2-124m", "--gpus", "8xH100", "--mfu", "0.4", "--price", "2.5"]
+GPT2 = ["train", "gpt2-124m", "--plan", "--gpus", "8xH100", "--mfu", "0.4", "--price", "2.5"]
 
 
 @pytest.mark.slow
@@ -57,7 +57,7 @@ def test_people_and_programs_and_python_get_the_same_plan(
 
 @pytest.mark.slow
 def test_without_gpus_memory_is_told_and_no_time(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "demo", "--set", "training.max_hours=1", "--set", "training.max_steps=null"]) == 0
+    assert main(["train", "demo", "--plan", "--set", "training.max_hours=1", "--set", "training.max_steps=null"]) == 0
     out = capsys.readouterr().out
     assert "1 device, as the recipe says; bf16" in out
     assert "unknown: max_hours, which need a speed: --mfu, --measured or --here" in out
@@ -68,10 +68,10 @@ def test_without_gpus_memory_is_told_and_no_time(capsys: pytest.CaptureFixture[s
 @pytest.mark.slow
 def test_epochs_need_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--set", "training.max_epochs=2", "--data", str(tmp_path / "none.txt")]
-    assert main(["plan", "demo", *flags]) == 2
+    assert main(["train", "demo", "--plan", *flags]) == 2
     assert "no such file or folder: " in capsys.readouterr().err
     (tmp_path / "text.txt").write_text("to be or not to be, that is the question. " * 400)
-    assert main(["plan", "demo", *flags[:-1], str(tmp_path / "text.txt"), "--json"]) == 0
+    assert main(["train", "demo", "--plan", *flags[:-1], str(tmp_path / "text.txt"), "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert (plan["length_from"], plan["vocabulary_at_most"]) == ("max_epochs", None)
     assert plan["tokens"] == plan["steps"] * plan["tokens_per_step"]

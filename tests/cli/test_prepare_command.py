@@ -65,7 +65,7 @@ def test_parts_say_which_are_missing(capsys: pytest.CaptureFixture[str]) -> None
     ("line", "message"),
     [
         ("data prepare my_texts", "where the tokens are to be kept is not said; give --out FOLDER"),
-        ("data my_texts --part 1/2", "--part is for `tercet data prepare SOURCE`; write it so"),
+        ("data my_texts --part 1/2", "unknown argument '--part'; it is a flag of `tercet data prepare`"),
         (f"{PREPARE} --out tokens --part 3/2", "'3/2' is no part such as 2/8"),
         (f"{PREPARE} --out tokens --part two", "'two' is no part such as 2/8"),
         ("data prepare nothing --out tokens", "no dataset, file or folder is called 'nothing'"),

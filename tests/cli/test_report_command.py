@@ -1,4 +1,4 @@
-"""`tercet report` from the shell: what is printed where, and what is refused."""
+"""`tercet watch --export` from the shell: what is printed where, and what is refused."""
 
 import shutil
 from pathlib import Path
@@ -25,14 +25,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_the_path_of_the_page_is_printed(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", str(run)]) == 0
-    assert capsys.readouterr().out == f"{run / 'report.html'}\n"
-    first = (run / "report.html").read_bytes()
-    assert main(["report", str(run), "-o", str(tmp_path / "page.html"), "--device", "cpu"]) == 0
+    first = tercet.report(run).read_bytes()
+    assert main(["watch", str(run), "--export", str(tmp_path / "page.html"), "--device", "cpu"]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'page.html'}\n"
     assert (tmp_path / "page.html").read_bytes() == first
     (tmp_path / "page.html").write_text("old")
-    assert main(["report", str(run), "--out", str(tmp_path / "page.html"), "--evaluate"]) == 0
+    assert main(["watch", str(run), "--export", str(tmp_path / "page.html"), "--evaluate"]) == 0
     assert "bigram" in (tmp_path / "page.html").read_text()
 
 
@@ -54,11 +52,15 @@ def test_a_training_writes_it_when_it_ends(run: Path, tmp_path: Path, capsys: py
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nosuch"], "no such folder: nosuch"),
-        (["."], "no model in .: it has no config.json, best/ or last/"),
-        (["nosuch", "-o", "."], "--out . is a folder; give the name of a file, such as page.html"),
-        (["nosuch", "-o", "no/page.html"], "--out no/page.html: there is no folder no; make it first"),
-        (["nosuch", "--device", "nosuch"], "--device nosuch is unknown"),
+        (["nosuch", "--export", "a.html"], "no such folder: nosuch"),
+        ([".", "--export", "a.html"], "no model in .: it has no config.json, best/ or last/"),
+        (["nosuch", "--export", "."], "--export . is a folder; give the name of a file, such as page.html"),
+        (["nosuch", "--export", "no/page.html"], "--export no/page.html: there is no folder no; make it first"),
+        (["nosuch", "--export", "a.html", "--device", "nosuch"], "--device nosuch is unknown"),
+        (["one", "two", "--export", "a.html"], "--export writes the report of one run; leave two out"),
+        (["nosuch", "--export", "a.html", "--text"], "--text and --export exclude each other; pass one of them"),
+        (["nosuch", "--export", "a.html", "--open"], "--open applies to a served page; leave it out"),
+        (["nosuch", "--evaluate"], "--evaluate requires --export PAGE.html; add it"),
     ],
 )
 def test_mistakes_are_one_line(
@@ -66,7 +68,7 @@ def test_mistakes_are_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    assert main(["report", *arguments]) == 2
+    assert main(["watch", *arguments]) == 2
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err.startswith(f"tercet: error: {message}")

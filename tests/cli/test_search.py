@@ -1,4 +1,4 @@
-"""`tercet search`: the same from texts, from their vectors and from Python, and mistakes in one line."""
+"""`tercet embed --query`: the same from texts, from their vectors and from Python, and mistakes in one line."""
 
 import io
 import json
@@ -76,6 +76,10 @@ def first_numbers(numbers: Any) -> list[int]:
     return [TEXTS.index(TEXTS[number]) for number in numbers]
 
 
+def asked(*queries: str) -> list[str]:
+    return [word for query in queries for word in ("--query", query)]
+
+
 TABLE = ["--input", "posts.csv", "--text-field", "body"]
 
 
@@ -83,12 +87,12 @@ TABLE = ["--input", "posts.csv", "--text-field", "body"]
 def test_the_nearest_are_the_same_wherever_they_are_looked_for(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tercet.cli.search.POOL", 2)  # several pools
+    monkeypatch.setattr("tercet.cli.nearest.POOL", 2)  # several pools
     run = tercet.load("bert")
     wanted = run.embed(QUERIES).astype(np.float64) @ run.embed(TEXTS).astype(np.float64).T
     order = np.argsort(-np.round(wanted, 6), axis=1, kind="stable")[:, :4]
     for flags in (TABLE, ["--vectors", "v.npz"], ["--vectors", "long.npz"]):
-        lines, err = said(["search", "bert", *flags, *QUERIES, "--json", "--top", "4"], capsys)
+        lines, err = said(["embed", "bert", *flags, *asked(*QUERIES), "--json", "--top", "4"], capsys)
         assert err == ""
         for query, line, numbers, scores in zip(QUERIES, lines, order, wanted, strict=True):
             found = json.loads(line)
@@ -124,7 +128,7 @@ def test_ids_of_texts_are_those_of_the_search_in_their_vectors(
         assert err.count("\n") == 1
         return
     said(["embed", "bert", "--input", "ids.jsonl", "--output", "ids.npz"], capsys)
-    lines, _ = said(["search", "bert", "mats", "--vectors", "ids.npz", "--json"], capsys)
+    lines, _ = said(["embed", "bert", *asked("mats"), "--vectors", "ids.npz", "--json"], capsys)
     rows = sorted(json.loads(lines[0])["neighbours"], key=lambda row: row["index"])
     if any(isinstance(id, bool) for id in ids):  # which is no id
         assert not any("id" in row for row in rows)
@@ -133,43 +137,59 @@ def test_ids_of_texts_are_those_of_the_search_in_their_vectors(
 
 
 def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
-    lines, _ = said(["search", "bert", "a dog ran", "--top", "2", *TABLE], capsys)
+    lines, _ = said(["embed", "bert", *asked("a dog ran"), "--top", "2", *TABLE], capsys)
     assert sorted(lines) == ["1.0000\t10\ta dog ran", "1.0000\t30\ta dog ran"]  # of equal texts either comes first
     texts = "".join(text.replace("\n", " ") + "\n" for text in TEXTS)
-    lines, _ = said(["search", "bert", "--input", "-", "--top", "1", "mats"], capsys, texts)
+    lines, _ = said(["embed", "bert", "--input", "-", "--top", "1", *asked("mats")], capsys, texts)
     assert lines == ["1.0000\t4\tmats"]
-    lines, _ = said(["search", "bert", "--vectors", "v.npz", "--top", "6"], capsys, "mats\nthe cat\n")
+    lines, _ = said(["embed", "bert", "--vectors", "v.npz", "--top", "6", *asked("-")], capsys, "mats\nthe cat\n")
     assert [lines[place] for place in (0, 7, 8)] == ["mats", "", "the cat"]
     assert len(lines) == 2 * 7 + 1
     assert [line for line in lines[1:7] if line.endswith("\tthe dog sat on a mat")]  # one line
-    assert said(["search", "bert", "--vectors", "v.npz"], capsys)[0] == []
+    assert said(["embed", "bert", "--vectors", "v.npz", *asked("-")], capsys)[0] == []
 
 
 def test_what_is_cut_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    _, err = said(["search", "bert", "--input", "-", "cat " * 50], capsys, "dog " * 50 + "\na\n")
-    assert f"1 question is longer than the model takes, and was cut to {MAX_LEN} tokens" in err
+    _, err = said(["embed", "bert", "--input", "-", *asked("cat " * 50)], capsys, "dog " * 50 + "\na\n")
+    assert f"1 query text is longer than the model takes, and was cut to {MAX_LEN} tokens" in err
     assert f"1 text is longer than the model takes, and was cut to {MAX_LEN} tokens" in err
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("search bert cat", "give the texts to look among, as --input FILE, or their vectors, as --vectors FILE.npz"),
-        ("search bert cat --input posts.csv --vectors v.npz", "give the texts to look among"),
-        ("search bert cat --vectors v.npz --text-field body", "--vectors has its texts; give one"),
-        ("search bert --input -", "a QUERY must stand on the command line"),
-        ("search bert cat --input posts.csv", "has no column 'text'"),
-        ("search bert cat --input none.csv", "--input none.csv: cannot read it: No such file"),
-        ("search bert cat --input - ", "- has no text to look among; give some"),
-        ("search bert cat --vectors none.npz", "cannot read none.npz: No such file"),
-        ("search bert cat --vectors posts.csv", "posts.csv is no .npz file"),
-        ("search bert cat --vectors v.npz --top 0", "argument --top: 0 must be at least 1"),
-        ("search bert cat --vectors v.npz --pooling first", "v.npz has vectors that another model made, or the same"),
-        ("search other cat --vectors v.npz", "v.npz has vectors that another model made, or the same"),
-        ("search wide cat --vectors v.npz", "v.npz has vectors of 24 numbers and the model's have 32; give the model"),
-        ("search gpt cat --vectors v.npz", "is a language model, no encoder: use `tercet generate"),
-        ("search bert cat --vektors v.npz", "unknown argument '--vektors'; did you mean '--vectors'?"),
-        ("search", "the following arguments are required: RUN"),
+        (
+            "embed bert --query cat",
+            "no texts to search: pass them as --input FILE, or their vectors as --vectors FILE.npz",
+        ),
+        ("embed bert --query cat --input posts.csv --vectors v.npz", "no texts to search: pass them"),
+        (
+            "embed bert --query cat --vectors v.npz --text-field body",
+            "--vectors contains its texts; leave --text-field out",
+        ),
+        ("embed bert --query - --input -", "stdin contains the texts (--input -); pass each query as --query TEXT"),
+        ("embed bert --query cat --input posts.csv", "has no column 'text'"),
+        ("embed bert --query cat --input none.csv", "--input none.csv: cannot read it: No such file"),
+        ("embed bert --query cat --input - ", "- has no text to search; choose another file"),
+        ("embed bert --query cat --vectors none.npz", "cannot read none.npz: No such file"),
+        ("embed bert --query cat --vectors posts.csv", "posts.csv is no .npz file"),
+        ("embed bert --query cat --vectors v.npz --top 0", "argument --top: 0 must be at least 1"),
+        (
+            "embed bert --query cat --vectors v.npz --pooling first",
+            "v.npz has vectors that another model made, or the same",
+        ),
+        ("embed other --query cat --vectors v.npz", "v.npz has vectors that another model made, or the same"),
+        (
+            "embed wide --query cat --vectors v.npz",
+            "v.npz has vectors of 24 numbers and the model's have 32; give the model",
+        ),
+        ("embed gpt --query cat --vectors v.npz", "is a language model, no encoder: use `tercet generate"),
+        ("embed bert --query cat --vektors v.npz", "unknown argument '--vektors'; did you mean '--vectors'?"),
+        (
+            "embed bert a --query cat --vectors v.npz",
+            "--query searches the texts of --input or --vectors; leave 'a' out",
+        ),
+        ("embed bert --query cat --vectors v.npz --no-normalise", "--no-normalise is for writing vectors, and --query"),
     ],
 )
 def test_a_mistake_is_told_in_one_line(arguments: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -289,8 +289,8 @@ def test_bytes_that_are_no_text(run: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_the_right_verb_is_named(run: Path, writer: Path, capsys: pytest.CaptureFixture[str]) -> None:
     refused(["generate", str(run)], f"is a translator, which needs a source: use `tercet translate {run}", capsys)
-    for verb in (["translate", str(writer)], ["score", str(writer), "--source", str(run.parent / "train.de"),
-                                              "--target", str(run.parent / "train.en")]):  # fmt: skip
+    files = ["--source", str(run.parent / "train.de"), "--target", str(run.parent / "train.en")]
+    for verb in (["translate", str(writer)], ["evaluate", str(writer), "--per-line", *files]):
         refused(verb, f"is a language model, no translator: use `tercet generate {writer}", capsys)
     refused(["evaluate", str(run), "--data", "x"], f"--data does not fit {run}, which is a translator", capsys)
     refused(
@@ -401,7 +401,7 @@ def test_changed_pairs_are_not_scored_as_if_they_were_the_old(run: Path, capsys:
 
 def test_scoring_is_the_formula(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, target = write(tmp_path / "a", SOURCES[:3]), write(tmp_path / "b", TARGETS[:3])
-    assert main(["score", str(run), "--source", source, "--target", target]) == 0
+    assert main(["evaluate", str(run), "--per-line", "--source", source, "--target", target]) == 0
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     loaded = tercet.load(run)
     model, tokenizer = loaded.model, loaded.tokenizer
@@ -415,12 +415,13 @@ def test_scoring_is_the_formula(run: Path, tmp_path: Path, capsys: pytest.Captur
         assert float(logprob) == pytest.approx(expected, abs=1e-4)
         assert int(tokens) == len(ids)
         assert float(nats) == pytest.approx(-expected / len(ids), abs=1e-4)
-    assert main(["score", str(run), "--source", source, "--target", target, "--json", "--batch-tokens", "9"]) == 0
+    score = ["evaluate", str(run), "--per-line", "--source", source, "--target", target]
+    assert main([*score, "--json", "--batch-tokens", "9"]) == 0
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [one["target"] for one in told] == TARGETS[:3]
     assert [one["logprob"] for one in told] == pytest.approx([float(line[0]) for line in lines], abs=1e-4)
     shorter = write(tmp_path / "c", TARGETS[:2])
-    refused(["score", str(run), "--source", source, "--target", shorter], "has 3 lines and", capsys)
+    refused(["evaluate", str(run), "--per-line", "--source", source, "--target", shorter], "has 3 lines and", capsys)
 
 
 def test_a_translation_scores_as_its_search_said(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -428,7 +429,7 @@ def test_a_translation_scores_as_its_search_said(run: Path, tmp_path: Path, caps
     told = [one for one in told if one["finish"] == "eos"]
     source = write(tmp_path / "a", [one["source"] for one in told])
     target = write(tmp_path / "b", [one["text"] for one in told])
-    assert main(["score", str(run), "--source", source, "--target", target, "--json"]) == 0
+    assert main(["evaluate", str(run), "--per-line", "--source", source, "--target", target, "--json"]) == 0
     again = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     same = [(one, two) for one, two in zip(told, again, strict=True) if one["tokens"] == two["tokens"]]
     assert len(same) > len(told) / 2  # the others are spelt with other tokens than the tokenizer would

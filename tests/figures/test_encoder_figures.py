@@ -106,7 +106,7 @@ def test_pseudo_likelihood(small_run: SmallRun, capsys: pytest.CaptureFixture[st
     texts = ["雨🙂 3", "Zoë", "e\u0301"]
     lines = tmp_path / "lines.txt"
     lines.write_text("".join(f"{text}\n" for text in texts))
-    assert main(["score", str(run), "--input", str(lines), "--json", "--device", "cpu"]) == 0
+    assert main(["evaluate", str(run), "--per-line", "--data", str(lines), "--json", "--device", "cpu"]) == 0
     for text, line in zip(texts, capsys.readouterr().out.splitlines(), strict=True):
         score, logprobs = json.loads(line), alone(trained.model.eval(), trained.tokenizer, text)
         assert score["logprob"] == pytest.approx(sum(logprobs), rel=1e-5)

@@ -49,11 +49,11 @@ SECTIONS: dict[str, set[str]] = {
     "`evaluate`: classifiers": figures_of(LabelScores),
     "`evaluate`: several labels": figures_of(MultiLabelScores),
     "`evaluate`: numbers": figures_of(RegressionScores),
-    "`score`": figures_of(PairScore) - {"truncated"} | {"nats_per_token"},
-    "`search`": {field.name for field in fields(Neighbours)},
+    "`evaluate --per-line`": figures_of(PairScore) - {"truncated"} | {"nats_per_token"},
+    "`embed --query`": {field.name for field in fields(Neighbours)},
     "The leaderboard of `compare`": figures_of(RunResult) | set(MEASURES) | {"parameters"},
     "`inspect`": figures_of(ModelTable, LayerRow, MemoryCost),
-    "`plan`": figures_of(RunPlan, RankMemory, RunTime, Throughput),
+    "`train --plan`": figures_of(RunPlan, RankMemory, RunTime, Throughput),
     "`serve`": set(Usage.model_fields),
 }
 

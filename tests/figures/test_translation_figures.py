@@ -107,7 +107,7 @@ def test_translator_figures(small_run: SmallRun, capsys: pytest.CaptureFixture[s
     (tmp_path / "in").write_text("".join(f"{source}\n" for source, _ in pairs))
     (tmp_path / "out").write_text("".join(f"{target}\n" for _, target in pairs))
     sides = ["--source", str(tmp_path / "in"), "--target", str(tmp_path / "out")]
-    assert main(["score", str(run / "last"), *sides, "--device", "cpu", "--json"]) == 0
+    assert main(["evaluate", str(run / "last"), "--per-line", *sides, "--device", "cpu", "--json"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["logprob"] for line in lines] == pytest.approx([sum(x) for x in logprobs], rel=1e-5)
     assert [line["tokens"] for line in lines] == [len(x) for x in logprobs]

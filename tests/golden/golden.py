@@ -50,11 +50,16 @@ VERBS: tuple[tuple[str, ...], ...] = (
     ("translate", "--input", "LINES", "--beam", "4", "--n-best", "2", "--scores", "--json"),
     ("fill", "a [MASK] of the day", "--top", "3", "--json"),
     ("classify", "--input", "LINES", "--scores", "--json"),
-    ("score", "--input", "LINES", "--json"),
-    ("score", "--source", "LINES", "--target", "LINES", "--json"),
+    ("evaluate", "--per-line", "--data", "LINES", "--json"),
+    ("evaluate", "--per-line", "--source", "LINES", "--target", "LINES", "--json"),
     ("evaluate", "--data", "LINES", "--json"),
 )
 LINES = "a man rides a horse .\nthe day is long\n12 and 7\n"
+# Keys of records that were made when these commands had another name.
+KEYS = {
+    "evaluate --per-line --data LINES --json": "score --input LINES --json",
+    "evaluate --per-line --source LINES --target LINES --json": "score --source LINES --target LINES --json",
+}
 # What a clock or a folder says, not the model.
 UNSTEADY = re.compile(r'"[a-z_]*(?:seconds|per_second|milliseconds|path|folder|run|model|signature)": [^,}\n]*')
 
@@ -80,7 +85,8 @@ def trained(recipe: str, seed: int, folder: Path) -> dict[str, Any]:
     recorded["train"].pop("out")  # speeds
     for verb, *rest in VERBS:
         arguments = [str(lines) if each == "LINES" else each for each in rest]
-        recorded[" ".join((verb, *rest))] = answer([verb, str(run), *arguments], folder)
+        command = " ".join((verb, *rest))
+        recorded[KEYS.get(command, command)] = answer([verb, str(run), *arguments], folder)
     weights = hashlib.sha256((run / "last" / "model.safetensors").read_bytes()).hexdigest()
     return recorded | {"weights": weights}
 

@@ -341,10 +341,10 @@ def test_what_is_no_file_is_refused(no_file: str, tmp_path: Path) -> None:
         ["generate", "run", "--prompt", f"FILE:{no_file}"], ["translate", "run", "--input", no_file],
         ["translate", "run", "--input", lines, "--prefix", no_file],
         ["embed", "run", "--input", no_file, "--output", "o.npz"],
-        ["search", "run", "query", "--input", no_file], ["search", "run", "query", "--vectors", no_file],
-        ["classify", "run", "--input", no_file], ["score", "run", "--input", no_file],
-        ["score", "run", "--source", no_file, "--target", lines],
-        ["score", "run", "--source", lines, "--target", no_file],
+        ["embed", "run", "--query", "a", "--input", no_file], ["embed", "run", "--query", "a", "--vectors", no_file],
+        ["classify", "run", "--input", no_file], ["evaluate", "run", "--per-line", "--data", no_file],
+        ["evaluate", "run", "--per-line", "--source", no_file, "--target", lines],
+        ["evaluate", "run", "--per-line", "--source", lines, "--target", no_file],
     ]  # fmt: skip
     # All of them ask the same function, and a pipe is what hangs if one does not.
     refuse_each(commands if stat.S_ISFIFO(os.lstat(no_file).st_mode) else commands[:2])

@@ -27,8 +27,8 @@ TOO_MUCH = [
     ["translate", "run", "--batch-tokens", TRILLION], ["translate", "run", "--sample", "--seed", HUGE],
     ["translate", "run", "--max-ratio", "inf"], ["translate", "run", "--alpha", "nan"],
     ["embed", "run", "--output", "a.npz", "--batch-tokens", HUGE], ["classify", "run", "--batch-tokens", HUGE],
-    ["search", "run", "query", "--input", "a.txt", "--top", HUGE],
-    ["score", "run", "--batch-tokens", TRILLION], ["fill", "run", "[MASK]", "--top", HUGE],
+    ["embed", "run", "--query", "query", "--input", "a.txt", "--top", HUGE],
+    ["evaluate", "run", "--per-line", "--batch-tokens", TRILLION], ["fill", "run", "[MASK]", "--top", HUGE],
     ["generate", "run", "--num-samples", "9" * 5000], ["translate", "run", "--beam", "9" * 5000],
 ]  # fmt: skip
 

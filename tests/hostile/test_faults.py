@@ -53,7 +53,9 @@ ACTIONS = {
     "convert --to onnx": Action("text", ("convert", "run", "out/model", "--to", "onnx"), written="out"),
     "convert --to ctranslate2": Action("pairs", ("convert", "run", "out/model", "--to", "ctranslate2"), written="out"),
     "plot": Action("text", ("plot", "run", "loss"), written="run/plots"),
-    "draw": Action("text", ("draw", "positions", "sinusoidal", "--out", "positions.png"), written="positions.png"),
+    "plot positions": Action(
+        "text", ("plot", "positions", "sinusoidal", "--out", "positions.png"), written="positions.png"
+    ),
     "explore --export": Action(
         "text", ("explore", "run", "--prompt", "3 times", "--export", "page.html"), written="page.html"
     ),

@@ -1,6 +1,5 @@
 """Foreign models and runs whose cards and links point at files of this machine."""
 
-import argparse
 import json
 import os
 import shutil
@@ -22,7 +21,7 @@ PLACES = (
     "~/secret.txt",
     *(pytest.param(place, marks=pytest.mark.exhaustive) for place in ("./secret.txt", "{home}/secret.txt")),
 )
-PAGES = {"explore": ("explore", "{model}", "--export", "{out}"), "report": ("report", "{model}", "--out", "{out}")}
+PAGES = {"explore": ("explore", "{model}", "--export", "{out}"), "report": ("watch", "{model}", "--export", "{out}")}
 
 
 @pytest.fixture
@@ -63,7 +62,7 @@ def test_page_of_a_foreign_model_tells_nothing_of_the_file_that_its_card_names(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("verb", ["evaluate", "report --evaluate"])
+@pytest.mark.parametrize("verb", ["evaluate", "watch --evaluate --export page.html"])
 def test_foreign_model_is_not_scored_on_a_file_with_another_hash(verb: str, home: Path, tmp_path: Path) -> None:
     model = _model_that_names(tmp_path / "theirs", "~/secret.txt")
     (home / "secret.txt").write_text(SECRET)
@@ -79,25 +78,25 @@ def test_foreign_model_is_not_scored_on_a_file_with_another_hash(verb: str, home
 COMMANDS = {
     "train": "train {run} --more 3",
     "watch": "watch {run} --port 0",
-    "report": "report {run} --out {out}.html",
-    "plan": "plan {run}",
+    "watch --export": "watch {run} --export {out}.html",
+    "train --plan": "train {run} --plan",
     "generate": "generate {run} --prompt the",
     "chat": "chat {run}",
     "translate": "translate {run} --input {text}",
     "fill": "fill {run} the",
     "embed": "embed {run} the --output {out}.npz",
-    "search": "search {run} the --input {text}",
+    "embed --query": "embed {run} --query the --input {text}",
     "classify": "classify {run} the",
     "evaluate": "evaluate {run}",
-    "score": "score {run} --source {text} --target {text}",
+    "evaluate --per-line": "evaluate {run} --per-line --source {text} --target {text}",
     "compare": "compare {run} {run}/best --out {out}",
     "inspect": "inspect {run}",
     "explore": "explore {run} --export {out}.html",
     "serve": "serve {run} --port 0",
     "plot": "plot {run} loss",
-    "draw": "draw model {run} --out {out}.svg",
+    "plot model": "plot model {run} --out {out}.svg",
     "convert": "convert {run} {out} --to hf",
-    "verify": "verify {run}",
+    "doctor --verify": "doctor --verify {run}",
     "doctor": "doctor {run}",
 }
 LINKS = (  # as many kinds of places as a run has
@@ -129,14 +128,9 @@ def _contents(folder: Path) -> dict[str, bytes | None]:
 
 def test_every_verb_that_takes_a_run_is_attacked() -> None:
     def takes_run(verb: str) -> bool:
-        parsers = [make_parser([verb])[1].choices[verb]]
-        for parser in parsers:
-            for action in parser._actions:
-                if isinstance(action, argparse._SubParsersAction):
-                    parsers += action.choices.values()
-                elif not action.option_strings and "RUN" in str(action.metavar).split("|"):
-                    return True
-        return False
+        parser = make_parser([verb])[1].choices[verb]
+        actions = [action for form in (parser, *parser.forms.values()) for action in form._actions]
+        return any("RUN" in str(action.metavar).split("|") for action in actions if not action.option_strings)
 
     assert {verb for verb in VERBS if takes_run(verb)} <= set(COMMANDS)
 
@@ -170,14 +164,16 @@ def test_link_out_of_a_run_is_refused_wherever_it_is(
     is_file = "." in place
     _link(run / place, home / "secret.txt" if is_file else home)
     contents = _contents(home)
-    for verb in ("train", "report", "generate"):
+    for verb in ("train", "watch --export", "generate"):
         assert main(COMMANDS[verb].format(run=run, out=tmp_path / "out", text=home / "secret.txt").split()) == 2
         assert f"{run / place} is a link out of its folder" in capsys.readouterr().err
     assert _contents(home) == contents
     assert not list(tmp_path.glob("out*"))
 
 
-@pytest.mark.parametrize(("verb", "place"), [("plot", "metrics.csv"), ("train", "recipe.yaml"), ("report", "samples")])
+@pytest.mark.parametrize(
+    ("verb", "place"), [("plot", "metrics.csv"), ("train", "recipe.yaml"), ("watch --export", "samples")]
+)
 def test_link_out_of_a_run_without_a_record_is_refused(
     verb: str, place: str, run: Path, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -205,7 +205,7 @@ def test_a_saved_page(name: str, request: pytest.FixtureRequest, tmp_path: Path)
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
 def test_pictures(suffix: str, language: Path, tmp_path: Path) -> None:
     assert main(["plot", str(language), "loss", "--out", str(tmp_path / f"loss.{suffix}")]) == 0
-    assert main(["draw", "model", str(language), "--out", str(tmp_path / f"model.{suffix}")]) == 0
+    assert main(["plot", "model", str(language), "--out", str(tmp_path / f"model.{suffix}")]) == 0
     assert telling(tmp_path) == []
 
 

@@ -75,7 +75,7 @@ def test_more_until_and_set(run: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert [change.step for change in record.changes] == [12, 12, 13, 14, 15, 15]
     assert main(["train", str(run), "--print-config"]) == 0
     assert "  max_steps: 16\n" in capsys.readouterr().out
-    assert main(["verify", str(run)]) == 0
+    assert main(["doctor", "--verify", str(run)]) == 0
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_all_verbs_read_the_same_pairs(tmp_path: Path, capsys: pytest.CaptureFix
         path = str(write(tmp_path / name.lower()).rename(tmp_path / name))
         assert main(["evaluate", run, "--source", path, "--beam", "1", "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["sentences"] == len(PAIRS)
-        assert main(["score", run, "--source", path]) == 0
+        assert main(["evaluate", run, "--per-line", "--source", path]) == 0
         scored.append(capsys.readouterr().out.splitlines())
     assert len(scored[0]) == len(PAIRS)
     assert scored[0] == scored[1] == scored[2]

@@ -27,7 +27,7 @@ from tercet.settings_yaml import read_yaml
 from tercet.tokens import Tokenizer
 
 TaskKind = Literal["language", "chat", "translation", "masked", "labels", "embedding"]
-Verb = Literal["generate", "translate", "fill", "classify", "embed", "evaluate", "score"]
+Verb = Literal["generate", "translate", "fill", "classify", "embed", "evaluate"]
 Spec = TypeVar("Spec", TextSpec, PairsSpec, LabelsSpec, ConversationsSpec)
 
 KINDS: dict[TaskKind, str] = {
@@ -45,7 +45,6 @@ REFUSALS: dict[Verb, str] = {
     "classify": "no classifier",
     "embed": "no encoder",
     "evaluate": "which fills no masks",
-    "score": "which fills no masks",
 }
 
 
@@ -148,7 +147,7 @@ class Trained(ABC):
     def require(self, verb: Literal["fill", "classify", "embed"]) -> "Encoder": ...
 
     @overload
-    def require(self, verb: Literal["evaluate", "score"]) -> "Trained": ...
+    def require(self, verb: Literal["evaluate"]) -> "Trained": ...
 
     def require(self, verb: Verb) -> "Trained":
         """The same, typed as what can be asked this.
@@ -239,7 +238,7 @@ class Translator(Trained):
 
     @property
     def verbs(self) -> tuple[Verb, ...]:
-        return "translate", "evaluate", "score"
+        return "translate", "evaluate"
 
     def _refusal(self, verb: Verb) -> str:
         return "which needs a source" if verb == "generate" else super()._refusal(verb)
@@ -259,7 +258,7 @@ class Encoder(Trained):
     @property
     def verbs(self) -> tuple[Verb, ...]:
         labels: tuple[Verb, ...] = () if self.model.spec.classifier is None else ("classify",)
-        fills: tuple[Verb, ...] = () if self.model.spec.masked_head is None else ("fill", "score")
+        fills: tuple[Verb, ...] = () if self.model.spec.masked_head is None else ("fill",)
         return (*labels, *fills, "embed", *(("evaluate",) if labels or fills else ()))
 
     @property

@@ -18,7 +18,6 @@ DEEP = 2  # folders below which runs are looked for
 MOST = 2000  # entries of a folder that are looked at
 WORDS = {  # of an argument that takes others as well, or says which it takes once it is read
     "device": ("auto", "cpu", "cuda", "mps"),
-    "sources": ("look", "prepare"),
     "to": ("hf", "ctranslate2", "gguf", "onnx", "peft"),
 }
 KEYS_FILE = "completion-keys.json"
@@ -58,14 +57,17 @@ def find_candidates(parser: Parser, words: list[str]) -> Completions:
         return Completions(kind, [(f"{flag}={word}", about) for word, about in found])
     if current.startswith("-") or not positionals:
         return Completions("words", [pair for pair in _flags(chosen) if pair[0].startswith(current)])
-    return _values(chosen, positionals[0], current)
+    return _values(chosen, positionals[0], current, chosen.forms if len(before) == 1 else ())
 
 
 def _walk(parser: Parser, before: list[str]) -> tuple[Parser, argparse.Action | None, list[argparse.Action]]:
     """The parser that the words have led to, the flag whose value is next, and the positionals that are left."""
     positionals, value_of = _positionals(parser), None
-    for word in before:
-        if word.startswith("-") and word != "-":
+    for number, word in enumerate(before):
+        if number == 1 and word in parser.forms:
+            parser = parser.forms[word]
+            positionals = _positionals(parser)
+        elif word.startswith("-") and word != "-":
             action = parser._option_string_actions.get(word)  # type: ignore[reportPrivateUsage]
             value_of = None if action is None or action.nargs == 0 else action
         elif value_of is not None:
@@ -92,8 +94,8 @@ def _flags(parser: Parser) -> Candidates:
     return [(flag, action.help or "") for action in actions for flag in action.option_strings if flag.startswith("--")]
 
 
-def _values(parser: Parser, action: argparse.Action, current: str) -> Completions:
-    """What may stand for the action's value, as far as it begins with `current`."""
+def _values(parser: Parser, action: argparse.Action, current: str, forms: Iterable[str] = ()) -> Completions:
+    """What may stand for the action's value, or a form in its place, as far as it begins with `current`."""
     if isinstance(action, Verbs):
         return _words([(choice.dest, choice.help or "") for choice in action._choices_actions], current)  # type: ignore[reportPrivateUsage]
     if action.choices is not None:
@@ -101,9 +103,7 @@ def _values(parser: Parser, action: argparse.Action, current: str) -> Completion
     metavar = str(action.metavar)
     if metavar.startswith("KEY="):
         return _words(_settings(current, recipe_keys_at_hand()), current)
-    known: Candidates = [(word, "") for word in WORDS.get(action.dest, ())]
-    if parser.prog == "tercet completion":
-        known += [(shell, "") for shell in metavar.split("|")]
+    known: Candidates = [(word, "") for word in (*WORDS.get(action.dest, ()), *forms)]
     if "RECIPE" in metavar or parser.prog == "tercet recipes":
         from tercet.training.recipe.files import recipe_names
 

@@ -4,13 +4,12 @@ import argparse
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
-from tercet.cli.look import CONVERSATION_FIELDS, look_at
-from tercet.cli.parser import Verbs, out_path, parse_number
-from tercet.cli.prepare import FLAGS, describe_folder, parse_part, prepare_from
+from tercet.cli.look import add_labels, add_look, add_sources, look_at
+from tercet.cli.parser import Verbs
+from tercet.cli.prepare import add_prepare, describe_folder, prepare_from
 from tercet.cli.texts import READING, add_reading
-from tercet.spec import Context, ProblemType, ShardTokens, Workers
 
 if TYPE_CHECKING:
     from tercet.data import LabelsSpec, PairsSpec, TextSpec
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
 SHOWN = 3  # first lines
 FIRST_IDS = 20
-LOOK, PREPARE = "look", "prepare"  # words before a source; a file of such a name is ./look
 LABELS = 30  # of labelled texts, the commonest
 
 
@@ -26,96 +24,41 @@ def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "data",
         help=summary,
-        description="List the named datasets; count what is in a source as training would read it; with `look` "
-        "before it, say all of it: what it is, lengths, scripts, labels, roles, doubles, empty, no UTF-8, long; or, "
-        "with `prepare`, make shards of tokens of it, to train on with `--data`.",
+        description="List the named datasets, or count what is in a source as training would read it. "
+        "`tercet data look SOURCE` reports more: format, lengths, scripts, labels, roles, duplicates, empty and "
+        "overlong items; `tercet data prepare SOURCE` makes shards of tokens, to train on with `--data`. "
+        "Each explains itself: `tercet data look --help`.",
         epilog="Examples: tercet data my_texts/; tercet data look reviews.csv --recipe bert-shakespeare; "
         "tercet data prepare 'texts/*.jsonl.gz' --recipe gpt2-124m --out tokens",
     )
-    parser.add_argument(
-        "sources",
-        metavar="SOURCE",
-        nargs="*",
-        help="`look`, for more, or `prepare`; a name, a file or a folder of one's own; the translations of its lines, "
-        "or the labelled texts held out",
-    )
+    add_sources(parser.add_argument, required=False)
     add_reading(parser.add_argument)
-    parser.add_argument("--label-field", metavar="NAME", help="read labelled texts, with the label in this field")
-    parser.add_argument("--over", choices=("texts", "tokens"), help="what is labelled (default: texts)")
-    parser.add_argument(
-        "--problem-type",
-        choices=get_args(ProblemType),
-        help="whether a text has one label, any number of them, or a number (default: one; of a JSONL file what its "
-        "first label is)",
-    )
-    look = parser.add_argument_group("look")
-    look.add_argument("--json", action="store_true", help="print one JSON object (of `prepare` too)")
-    look.add_argument("--messages-field", metavar="NAME", help="of conversations, the key of the messages")
-    look.add_argument("--prompt-field", metavar="NAME", help="or the key or column of the prompt")
-    look.add_argument("--response-field", metavar="NAME", help="and of the response to it")
-    look.add_argument(
-        "--recipe",
-        metavar="RECIPE",
-        help="count the tokens that this recipe's tokenizer makes of it; prepare as its `data` says",
-    )
-    look.add_argument(
-        "--tokenizer",
-        metavar="FOLDER",
-        help="or those of a run's, a model's, a prepared folder's, or of a tokenizer.json; prepare with it",
-    )
-    look.add_argument(
-        "--max-len",
-        metavar="N",
-        type=parse_number(Context),
-        help="what would be cut or left out (default: the recipe's)",
-    )
-    prepare = parser.add_argument_group("prepare")
-    prepare.add_argument("--out", metavar="FOLDER", type=out_path, help="where the tokens are kept")
-    prepare.add_argument(
-        "--workers", metavar="N", type=parse_number(Workers), help="processes (default: one for each core)"
-    )
-    prepare.add_argument(
-        "--part",
-        metavar="N/M",
-        type=parse_part,
-        help="the part of the inputs that this of M machines does, such as 2/8",
-    )
-    prepare.add_argument(
-        "--shard-tokens", metavar="N", type=parse_number(ShardTokens), help="of a shard, about (default: 67,108,864)"
-    )
-    prepare.add_argument(
-        "--set", metavar="KEY=VALUE", action="append", help="a key of `data`, such as data.validation.fraction=0.01"
-    )
+    add_labels(parser.add_argument)
+    add_look(parser)
+    add_prepare(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError
-    from tercet.data import DATASETS, LABEL_DATASETS, PAIR_DATASETS
 
-    if not args.sources:
-        known = {**DATASETS, **PAIR_DATASETS, **LABEL_DATASETS}
-        width = max(map(len, known))
-        for name, dataset in sorted(known.items()):
-            print(f"{name:<{width}}  {dataset.description} ({dataset.origin})")
-        return 0
-    is_look, is_prepare = (args.sources[0] == word and len(args.sources) > 1 for word in (LOOK, PREPARE))
-    if flags := [flag for flag in FLAGS if getattr(args, flag) and not is_prepare]:
-        raise UserError(f"--{flags[0].replace('_', '-')} is for `tercet data prepare SOURCE`; write it so")
-    if is_prepare:
-        return prepare_from(args, args.sources[1:])
-    source, *others = args.sources[is_look:]
-    target = others[0] if others else None
-    if len(others) > 1:
-        raise UserError(f"{source} and {target} are a source and its target, and {others[1]} is one too many")
-    flags = [flag for flag in (*CONVERSATION_FIELDS, "json", "recipe", "tokenizer", "max_len") if getattr(args, flag)]
-    if flags and not is_look:
-        raise UserError(f"--{flags[0].replace('_', '-')} is for `tercet data look SOURCE`; write it so")
+    if args.form == "prepare":
+        return prepare_from(args)
+    if args.source is None:
+        return _list_datasets()
     try:
-        if is_look:
-            return look_at(args, source, target)
-        return _count(args, source, target)
+        return look_at(args) if args.form == "look" else _count(args, args.source, args.target)
     except ValueError as error:
         raise UserError(f"--encoding: {error}" if "encoding" in str(error) else str(error)) from None
+
+
+def _list_datasets() -> int:
+    from tercet.data import DATASETS, LABEL_DATASETS, PAIR_DATASETS
+
+    known = {**DATASETS, **PAIR_DATASETS, **LABEL_DATASETS}
+    width = max(map(len, known))
+    for name, dataset in sorted(known.items()):
+        print(f"{name:<{width}}  {dataset.description} ({dataset.origin})")
+    return 0
 
 
 def _count(args: argparse.Namespace, source: str, target: str | None) -> int:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 from tercet.cli.parser import parse_number
 from tercet.spec import (
     BeamSize,
+    CoverageWeight,
     LengthPenaltyPower,
+    LengthRatio,
     NewTokens,
     RepetitionPenalty,
     Seed,
@@ -34,6 +36,28 @@ def add_beam(add: Add) -> None:
     add("--beam", metavar="N", type=parse_number(BeamSize), help="hypotheses kept; 1 is greedy (default: 5)")
     add("--length-penalty", choices=("average", "gnmt", "none"), help="default: average")
     add("--alpha", metavar="X", type=parse_number(LengthPenaltyPower), help="the penalty's power (default: 1)")
+
+
+def add_search(add: Add) -> None:
+    """Add the other flags of a beam search."""
+    add(
+        "--n-best",
+        metavar="N",
+        type=parse_number(BeamSize),
+        help="up to N translations a line: number ||| text ||| score",
+    )
+    add(
+        "--coverage",
+        metavar="X",
+        type=parse_number(CoverageWeight),
+        help="above 0: unattended source tokens cost (default: 0)",
+    )
+    add("--max-ratio", metavar="X", type=parse_number(LengthRatio), help="at most X tokens a source token (default: 2)")
+    add("--max-extra", metavar="N", type=parse_number(NewTokens), help="and N more (default: 10)")
+    add(
+        "--min-ratio", metavar="X", type=parse_number(LengthRatio), help="at least X tokens a source token (default: 0)"
+    )
+    add("--min-extra", metavar="N", type=parse_number(NewTokens), help="and N more (default: 0)")
 
 
 def add_sampling(add: Add) -> None:

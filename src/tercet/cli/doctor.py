@@ -1,5 +1,5 @@
 """`tercet doctor`: what this machine gives to a run, and what is chosen of it; started as several processes, whether
-they reach each other."""
+they reach each other; and whether a folder's files are damaged."""
 
 import argparse
 import json
@@ -32,8 +32,9 @@ def register(verbs: Verbs, summary: str) -> None:
         description="Say what this machine gives to a run and what is chosen of it: versions, the CPU's instructions, "
         "which kernels and why, the cache, the precision that auto takes, the GPUs, the compiler, the network; with a "
         "recipe, what that will use of it. Started as several processes, by torchrun or srun, they meet and rank 0 "
-        "says how far apart they are.",
-        epilog="Examples: tercet doctor --json; tercet doctor demo; torchrun --nproc-per-node 2 -m tercet doctor",
+        "says how far apart they are. With --verify, check the files of a folder and nothing else.",
+        epilog="Examples: tercet doctor --json; tercet doctor demo; torchrun --nproc-per-node 2 -m tercet doctor; "
+        "tercet doctor --verify runs/mine",
     )
     parser.add_argument(
         "recipe",
@@ -49,6 +50,11 @@ def register(verbs: Verbs, summary: str) -> None:
         "--timeout", metavar="SECONDS", type=parse_number(Timeout), default=60.0,
         help="of several processes, how long they wait for each other (default: 60)",
     )  # fmt: skip
+    parser.add_argument(
+        "--verify", metavar="FOLDER",
+        help="compare every file of a run, a model or a prepared folder with the hash that was written with it; exit "
+        "code 1 if one is damaged",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -56,6 +62,8 @@ def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError
     from tercet.diagnosis.cluster import find_rank_place
 
+    if args.verify is not None:
+        return _verify(args)
     if args.recipe is None and (args.set or args.data is not None):
         raise UserError("--set and --data are of a recipe: name it, such as tercet doctor demo")
     launch = find_rank_place(os.environ)
@@ -65,6 +73,23 @@ def run(args: argparse.Namespace) -> int:
     if args.json and answer:
         print(json.dumps(answer, indent=2, ensure_ascii=False))
     return 0
+
+
+def _verify(args: argparse.Namespace) -> int:
+    from tercet.checkpoint import verify
+    from tercet.config import UserError
+
+    if args.recipe is not None or args.set or args.data is not None:
+        raise UserError("--verify checks a folder and nothing else; leave the recipe, --set and --data out")
+    found = verify(args.verify)
+    if args.json:
+        print(json.dumps(asdict(found), indent=2, ensure_ascii=False))
+    else:
+        for damage in found.damaged:
+            print(damage)
+        whole = f"{found.files:,} files, {found.bytes / 1e6:,.1f} MB"
+        print(f"{whole}: {len(found.damaged)} damaged" if found.damaged else f"{whole}: all as they were written")
+    return 1 if found.damaged else 0
 
 
 def _diagnose(args: argparse.Namespace) -> dict[str, Any]:
@@ -170,7 +195,7 @@ def _describe_use(use: "RecipeUse") -> Iterator[tuple[str, str]]:
     checkpointing = ", activations worked out again" if use.checkpointing else ""
     yield "a step", f"{use.micro_batches:,} x {use.micro_batch:,} {use.rows} on each device{checkpointing}"
     there = "unknown" if use.device_bytes is None else _gigabytes(use.device_bytes)
-    fits = {True: "fits", False: "does not fit: tercet plan says what would", None: "unknown whether it fits"}[use.fits]
+    fits = {True: "fits", False: "does not fit: see tercet train --plan", None: "unknown whether it fits"}[use.fits]
     yield "needs", f"about {_gigabytes(use.memory_bytes)} of the device's {there}: {fits}"
 
 

@@ -1,4 +1,4 @@
-"""`tercet draw`: pictures of ideas, with the reader's own numbers: no run and no training are needed."""
+"""The pictures of `tercet plot` that need no run: ideas with the reader's own numbers, and diagrams of models."""
 
 import argparse
 import json
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tercet.cli.parser import Parser, Verbs, out_path, parse_number
+from tercet.cli.parser import Parser, out_path, parse_number
 from tercet.spec import Context, Index, Interval, Layers, LearningRate, Rows, Seed, ShareBelowOne, StepsOrNone
 
 if TYPE_CHECKING:
@@ -26,22 +26,12 @@ Base = Annotated[float, Interval(gt=0, le=10**12)]
 Drawing = tuple["Figure", dict[str, Any]]
 
 
-def register(verbs: Verbs, summary: str) -> None:
-    parser = verbs.add_parser(
-        "draw",
-        help=summary,
-        description="Draw an idea with your own numbers; nothing is trained. The picture's path is printed.",
-        epilog="Example: tercet draw model transformer-base --batch 32 --length 100; "
-        "each picture explains itself: tercet draw masks --help",
-    )
-    pictures = parser.add_subparsers(
-        dest="picture", metavar="PICTURE", title="pictures", parser_class=Parser, required=True
-    )
-    _register_ideas(pictures)
-    _register_diagrams(pictures)
-    for name, picture in pictures.choices.items():
+def add_drawings(plot: Parser) -> None:
+    """Add a form of `tercet plot` for each."""
+    _add_ideas(plot)
+    _add_diagrams(plot)
+    for name, picture in plot.forms.items():
         suffix = "svg" if name in ("model", "attention") else "png"
-        picture.set_defaults(parser=picture)
         picture.add_argument(
             "--out", metavar="FILE", type=out_path, default=Path(f"{name}.{suffix}"),
             help=f"a .png, .svg or .pdf (default: {name}.{suffix} here)",
@@ -49,8 +39,8 @@ def register(verbs: Verbs, summary: str) -> None:
         picture.add_argument("--json", action="store_true", help="print one JSON object: the path, and what is drawn")
 
 
-def _register_ideas(pictures: Verbs) -> None:
-    positions = pictures.add_parser("positions", help="sinusoidal, learned, rotary, ALiBi and relative-bias positions")
+def _add_ideas(plot: Parser) -> None:
+    positions = plot.add_form("positions", "Draw sinusoidal, learned, rotary, ALiBi and relative-bias positions.")
     positions.add_argument(
         "scheme", metavar="SCHEME", nargs="*",
         help="a kind, or one with settings such as '{kind: rotary, base: 500000}' (default: all four kinds)",
@@ -70,7 +60,7 @@ def _register_ideas(pictures: Verbs) -> None:
     positions.add_argument(
         "--seed", metavar="N", type=parse_number(Seed), default=0, help="of what is learnt (default: 0)"
     )
-    schedules = pictures.add_parser("schedules", help="learning-rate schedules beside each other")
+    schedules = plot.add_form("schedules", "Draw learning-rate schedules next to each other.")
     schedules.add_argument(
         "pair", metavar="D_MODEL:WARMUP", nargs="*",
         help="the paper's schedule for this width and warm-up (default: 512:4000 512:8000 256:4000)",
@@ -92,14 +82,14 @@ def _register_ideas(pictures: Verbs) -> None:
     schedules.add_argument(
         "--steps", metavar="N", type=parse_number(DrawnSteps), default=20_000, help="of the run (default: 20000)"
     )
-    masks = pictures.add_parser("masks", help="who may see whom, in your own sentences")
+    masks = plot.add_form("masks", "Draw the attention masks of your own sentences.")
     masks.add_argument(
         "sentence", metavar="SENTENCE", nargs="*",
         help="one: its causal mask; several: the padding masks of an encoder and a decoder",
     )  # fmt: skip
     masks.add_argument("--source", metavar="TEXT", nargs="+", help="what a translator reads; also with --target")
     masks.add_argument("--target", metavar="TEXT", nargs="+", help="and what it writes: all three masks of each pair")
-    smoothing = pictures.add_parser("smoothing", help="what label smoothing makes of a target")
+    smoothing = plot.add_form("smoothing", "Draw the target distribution that label smoothing gives.")
     smoothing.add_argument(
         "--vocabulary", metavar="V", type=parse_number(DrawnVocabulary), default=10, help="tokens (default: 10)"
     )
@@ -111,9 +101,10 @@ def _register_ideas(pictures: Verbs) -> None:
     )
 
 
-def _register_diagrams(pictures: Verbs) -> None:
-    model = pictures.add_parser("model", help="a model's parts, and the shapes between them")
-    attention = pictures.add_parser("attention", help="one multi-head attention, and the shapes in it")
+def _add_diagrams(plot: Parser) -> None:
+    example = "Example: tercet plot model transformer-base --batch 32 --length 100"
+    model = plot.add_form("model", "Draw the parts of a model, and the shapes between them.", epilog=example)
+    attention = plot.add_form("attention", "Draw one multi-head attention of a model, and the shapes in it.")
     for picture in (model, attention):
         picture.add_argument("model", metavar="RUN|PRESET|RECIPE", help="a folder, a preset, or a recipe")
         picture.add_argument("--batch", metavar="B", type=parse_number(Rows), help="a number for B in the shapes")
@@ -126,7 +117,12 @@ def _register_diagrams(pictures: Verbs) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> int:
+def draw(args: argparse.Namespace) -> int:
+    """Draw the picture `args.form`, and print its path.
+
+    Raises:
+        UserError: If it cannot be drawn or written.
+    """
     from tercet.config import UserError
     from tercet.plots.picture_file import check_picture
 
@@ -134,10 +130,10 @@ def run(args: argparse.Namespace) -> int:
     from tercet.plots.picture_file import save
 
     try:
-        figure, numbers = DRAWINGS[args.picture](args)
+        figure, numbers = DRAWINGS[args.form](args)
     except ValueError as error:
         raise UserError(str(error)) from None
-    save(figure, args.out, as_text=args.picture in ("model", "attention"))
+    save(figure, args.out, as_text=args.form in ("model", "attention"))
     print(json.dumps({"picture": str(args.out)} | numbers, ensure_ascii=False) if args.json else args.out)
     return 0
 
@@ -211,7 +207,7 @@ def _draw_masks(args: argparse.Namespace) -> Drawing:
         kinds = ("decoder",) if len(sentences) == 1 else ("encoder", "decoder")
         grid = [record_sentence_masks(sentences, kind=kind) for kind in kinds]
     else:
-        raise ValueError('masks are those of sentences; give one: tercet draw masks "The weather is great today"')
+        raise ValueError('masks are those of sentences; give one: tercet plot masks "The weather is great today"')
     return plot_masks(grid), {"masks": [mask.as_dict() for row in grid for mask in row]}
 
 

@@ -1,4 +1,4 @@
-"""`tercet embed`: a vector for each text, in the order of the input; JSONL and Parquet are written as they come."""
+"""`tercet embed`: a vector for each text, in the order of the input, JSONL and Parquet as they come; or a search."""
 
 import argparse
 import json
@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from tercet.cli.device import add_device, pick
 from tercet.cli.lines import take_pool
-from tercet.cli.parser import Verbs
+from tercet.cli.nearest import add_query, search
+from tercet.cli.parser import Verbs, given_flags
 from tercet.cli.texts import POOL, Text, add_batches, add_input, add_text, read_texts, tell_cut
-from tercet.messages import print_note
+from tercet.messages import print_note, show
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,24 +26,31 @@ def register(verbs: Verbs, summary: str) -> None:
         "embed",
         words_among_flags=True,
         help=summary,
-        description="Write a vector for a text, or for each line of a file or of stdin, in their order.",
-        epilog="Example: tercet embed runs/mine --input texts.txt --output vectors.npz",
+        description="Write a vector for a text, or for each line of a file or of stdin, in their order. With --query, "
+        "print the texts of the file whose vectors are nearest to the query's: cosine, id (or the text's number, from "
+        "0) and text, between tabs, the nearest first.",
+        epilog="Examples: tercet embed runs/mine --input texts.txt --output vectors.npz; "
+        'tercet embed runs/mine --vectors vectors.npz --query "which one was better?" --top 5',
     )
     parser.add_argument("run", metavar="RUN", help="the folder of a run or of a model")
     add_text(parser.add_argument)
     add_input(parser.add_argument)
     parser.add_argument(
-        "--output", metavar="FILE", type=Path, required=True, help="a .npz (all in memory), .parquet or .jsonl file"
+        "--output", metavar="FILE", type=Path, help="write a .npz (all in memory), .parquet or .jsonl file"
     )
     parser.add_argument(
         "--pooling", choices=("mean", "first"), help="of the tokens' vectors (default: as the folder says, else mean)"
     )
     parser.add_argument("--no-normalise", action="store_true", help="keep the vectors' lengths, in place of length 1")
+    add_query(parser.add_argument_group("search").add_argument)
     add_batches(parser.add_argument)
     add_device(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    _check_flags(args)
+    if args.query is not None:
+        return search(args)
     _check_output(args.output)
     with ExitStack() as files:
         texts = read_texts(args, files)
@@ -84,6 +92,20 @@ def run(args: argparse.Namespace) -> int:
 class _Pool(NamedTuple):
     texts: Sequence[Text]
     vectors: "np.ndarray"
+
+
+def _check_flags(args: argparse.Namespace) -> None:
+    from tercet.config import UserError
+
+    if args.query is None:
+        if flags := given_flags(args, ("vectors", "top", "json")):
+            raise UserError(f"{flags[0]} requires --query TEXT; add it")
+        if args.output is None:
+            raise UserError("nothing to do: pass --output FILE.npz to write vectors, or --query TEXT to search")
+    elif args.text is not None:
+        raise UserError(f"--query searches the texts of --input or --vectors; leave {show(args.text)} out")
+    elif flags := given_flags(args, ("output", "no_normalise")):
+        raise UserError(f"{flags[0]} is for writing vectors, and --query writes none; leave one of them out")
 
 
 def _check_output(path: Path) -> None:

@@ -12,10 +12,11 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tercet.cli.decoding import add_beam, search_of
+from tercet.cli.decoding import Add, add_beam, search_of
 from tercet.cli.device import add_device, add_quantize, pick, place
 from tercet.cli.lines import replace_line_ends
-from tercet.cli.parser import Verbs, parse_number
+from tercet.cli.parser import Verbs, given_flags, parse_number
+from tercet.cli.per_line import add_per_line, score_lines
 from tercet.cli.show import show
 from tercet.cli.texts import READING, add_batches, add_reading, tell_cut
 from tercet.messages import print_note
@@ -42,6 +43,7 @@ FLAGS = {  # of each task, beside --json, --encoding and --device
     "labels": ("data", "text_field"),
     "chat": ("data",),
 }  # fmt: skip
+PER_LINE = ("data", "text_field", "within_word", "source", "target")  # of these, the ones that --per-line takes
 PLATEAU = (
     "the loss lies on the unigram plateau: the model has learnt how often tokens come, and nothing from what stands "
     "around them; train longer, warm up more slowly, or look for repeated lines in the data"
@@ -54,7 +56,8 @@ def register(verbs: Verbs, summary: str) -> None:
         help=summary,
         description="Score a trained model on what its data kept from training, or on another text.",
         epilog="Bits per byte compare between tokenizers; nats per token and perplexity do not. BLEU and chrF compare "
-        "where their signatures, the protocol and the references are the same.",
+        "where their signatures, the protocol and the references are the same. Example: tercet evaluate runs/bert "
+        "--per-line < texts.txt",
     )
     parser.add_argument("run", metavar="RUN", help="the folder of a run or of a model")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -64,61 +67,69 @@ def register(verbs: Verbs, summary: str) -> None:
     parser.add_argument(
         "--data", metavar="PATH", help="score this file, folder or named dataset, all of it (of translators: --source)"
     )
+    add_per_line(parser.add_argument)
     text = parser.add_argument_group("language models")
     text.add_argument(
         "--stride",
         metavar="N",
         type=parse_number(Context),
-        help="tokens from window to window; less is slower and sees more (default: the context)",
+        help="stride in tokens; smaller is slower but gives more context (default: the context)",
     )
-    masked = parser.add_argument_group("masked language models")
-    masked.add_argument(
+    _add_masked(parser.add_argument_group("masked language models").add_argument)
+    _add_pairs(parser.add_argument_group("translators").add_argument)
+
+
+def _add_masked(add: Add) -> None:
+    add(
         "--mask-rate",
         metavar="P",
         type=parse_number(ShareAboveZero),
         help="share of the tokens to hide (default: 0.15)",
     )
-    masked.add_argument(
+    add(
         "--mask-seed",
         metavar="N",
         type=parse_number(Seed),
         help="of the masks, which are the same each time (default: 0)",
     )
-    masked.add_argument(
+    add(
         "--pseudo-perplexity",
         metavar="N",
         type=parse_number(Rows),
         help="also of N texts, each token hidden by itself: slow",
     )
-    masked.add_argument(
-        "--within-word", action="store_true", default=None, help="in that, with the rest of its word to the right"
-    )
-    pairs = parser.add_argument_group("translators")
-    pairs.add_argument(
-        "--source", metavar="FILE", help="score on these sentences; or a .tsv, .csv, .jsonl or named dataset"
-    )
-    pairs.add_argument("--target", metavar="FILE", help="and their references, line by line")
-    pairs.add_argument(
-        "--part", choices=("validation", "test"), help="of the dataset (default: test, where it has one)"
-    )
-    add_beam(pairs.add_argument)
-    pairs.add_argument(
+    add(
+        "--within-word", action="store_true", default=None,
+        help="with --pseudo-perplexity or --per-line, hide with a token those to its right in the same word too",
+    )  # fmt: skip
+
+
+def _add_pairs(add: Add) -> None:
+    add("--source", metavar="FILE", help="score on these sentences; or a .tsv, .csv, .jsonl or named dataset")
+    add("--target", metavar="FILE", help="and their references, line by line")
+    add("--part", choices=("validation", "test"), help="of the dataset (default: test, where it has one)")
+    add_beam(add)
+    add(
         "--protocol", choices=("detokenised", "lc-tok"), help="lc-tok: lower-cased, cut by Moses (default: detokenised)"
     )
-    pairs.add_argument("--language", metavar="CODE", help="the target's, such as de, where the data does not say it")
-    pairs.add_argument("--output", metavar="FILE", type=Path, help="write the translations there, line by line")
-    pairs.add_argument("--compare", metavar="FILE", type=Path, help="an earlier result, written with --json")
-    add_batches(pairs.add_argument)
+    add("--language", metavar="CODE", help="the target's, such as de, where the data does not say it")
+    add("--output", metavar="FILE", type=Path, help="write the translations there, line by line")
+    add("--compare", metavar="FILE", type=Path, help="an earlier result, written with --json")
+    add_batches(add)
 
 
 def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError
 
+    every = list(dict.fromkeys(flag for flags in FLAGS.values() for flag in flags))
+    if args.per_line:
+        if flags := given_flags(args, [flag for flag in every if flag not in PER_LINE]):
+            raise UserError(f"{flags[0]} does not apply to --per-line; leave it out")
+        return score_lines(args)
     if args.encoding is not None and args.data is None and args.source is None:
         raise UserError("--encoding is that of the files in --data, or --source and --target; give both")
-    for name in ("text_field", "documents", "dtype"):
-        if getattr(args, name) is not None and args.data is None:
-            raise UserError(f"--{name.replace('_', '-')} says how the file in --data is read; give both")
+    if args.data is None and (flags := given_flags(args, ("text_field", "documents", "dtype"))):
+        raise UserError(f"{flags[0]} says how the file in --data is read; give both")
     earlier = None if args.compare is None else _read_result(args.compare)
     search_of(args)  # refuses what cannot be before anything is loaded
     device = pick(args.device, models=[args.run])
@@ -140,12 +151,9 @@ def run(args: argparse.Namespace) -> int:
             f"{args.run} is {trained.kind} that fills no masks and gives no labels: there is nothing to score"
         )
     flags = FLAGS[trained.task]
-    every = dict.fromkeys(flag for flags in FLAGS.values() for flag in flags)
-    wrong = [name for name in every if name not in flags and getattr(args, name) is not None]
-    if wrong:
-        flag = wrong[0].replace("_", "-")
+    if wrong := given_flags(args, [flag for flag in every if flag not in flags]):
         known = ", ".join("--" + name.replace("_", "-") for name in flags)
-        raise UserError(f"--{flag} does not fit {args.run}, which is {trained.kind}; for those there are {known}")
+        raise UserError(f"{wrong[0]} does not fit {args.run}, which is {trained.kind}; for those there are {known}")
     match evaluation_of(trained):
         case LanguageEvaluation() as evaluation:
             _evaluate_language_model(args, evaluation)

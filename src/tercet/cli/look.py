@@ -2,11 +2,15 @@
 
 import argparse
 import json
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
+from tercet.cli.parser import Parser, parse_number
+from tercet.cli.texts import add_reading
 from tercet.messages import print_note
+from tercet.spec import Context, ProblemType
 
 if TYPE_CHECKING:
     from tercet.data import ConversationsSpec, DataSummary, LabelsSpec, PairsSpec, TextSpec, TokenFit
@@ -25,19 +29,69 @@ FATES = {
 }
 
 
-def look_at(args: argparse.Namespace, source: str, target: str | None) -> int:
+def add_look(data: Parser) -> None:
+    """Add the form `tercet data look`."""
+    parser = data.add_form(
+        "look",
+        "Report what is in a source: format, lengths, scripts, labels, roles, duplicates, empty, invalid UTF-8 and "
+        "overlong items. A file of the name look is ./look.",
+        epilog="Example: tercet data look reviews.csv --recipe bert-shakespeare",
+    )
+    add_sources(parser.add_argument, required=True)
+    add_reading(parser.add_argument)
+    add_labels(parser.add_argument)
+    parser.add_argument("--messages-field", metavar="NAME", help="of conversations, the key of the messages")
+    parser.add_argument("--prompt-field", metavar="NAME", help="or the key or column of the prompt")
+    parser.add_argument("--response-field", metavar="NAME", help="and of the response to it")
+    add_tokenizer(parser.add_argument, "count the tokens")
+    parser.add_argument(
+        "--max-len", metavar="N", type=parse_number(Context),
+        help="what would be cut or left out (default: the recipe's)",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def add_sources(add: Callable[..., Any], *, required: bool) -> None:
+    """Add a source, and the second file of pairs or of labelled texts."""
+    name = {} if required else {"nargs": "?"}
+    add("source", metavar="SOURCE", **name, help="a named dataset, or a file or folder of one's own")
+    add("target", metavar="TARGET", nargs="?", help="translations of its lines, or labelled texts held out")
+
+
+def add_labels(add: Callable[..., Any]) -> None:
+    """Add the flags for reading labelled texts."""
+    add("--label-field", metavar="NAME", help="read labelled texts, with the label in this field")
+    add("--over", choices=("texts", "tokens"), help="what is labelled (default: texts)")
+    add(
+        "--problem-type", choices=get_args(ProblemType),
+        help="whether a text has one label, any number of them, or a number (default: one; of a JSONL file what its "
+        "first label is)",
+    )  # fmt: skip
+
+
+def add_tokenizer(add: Callable[..., Any], does: str) -> None:
+    """Add the flags that choose a tokenizer."""
+    add("--recipe", metavar="RECIPE", help=f"{does} as this recipe's `data` and tokenizer do")
+    add(
+        "--tokenizer", metavar="FOLDER",
+        help="or with the tokenizer of a run, a model, a prepared folder, or a tokenizer.json",
+    )  # fmt: skip
+
+
+def look_at(args: argparse.Namespace) -> int:
     """Print the summary of a source.
 
     Raises:
-        UserError: where it cannot be read.
+        UserError: If it cannot be read.
     """
     from tercet.config import UserError
 
+    source: str = args.source
     if args.recipe is not None and args.tokenizer is not None:
         raise UserError("--recipe has a tokenizer of its own; give one of --recipe and --tokenizer")
     if args.max_len is not None and args.recipe is None and args.tokenizer is None:
         raise UserError("--max-len counts tokens, which need --tokenizer FOLDER or --recipe NAME; give one of them")
-    spec, max_len = _settings(args, source, target)
+    spec, max_len = _settings(args, source, args.target)
 
     from tercet.data import ConversationsSpec, look, measure_tokens
 

@@ -17,7 +17,7 @@ from importlib import import_module
 from types import FrameType, ModuleType
 from typing import NoReturn
 
-from tercet.cli.parser import Mistake, Parser, Verbs, dashed, did_you_mean
+from tercet.cli.parser import Mistake, Parser, Verbs, dashed
 from tercet.cli.streams import ClosedOutput, discard_output, has_output_failed, open_streams
 from tercet.messages import one_line, print_note
 
@@ -33,32 +33,35 @@ OF_THE_SYSTEM = {
 SPINS = "10000"  # rounds, then a waiting thread sleeps; docs/measurements/training-speed.md
 # Each is a module of this package, and only that of the verb that is asked for is imported.
 VERBS = {
-    "train": "train a model as a recipe says, or on a file",
-    "watch": "see on a page how runs train, side by side",
-    "report": "write a run as one page: scores, curves, samples, recipe, cost",
-    "plan": "say what a run will need on given GPUs: parameters, FLOPs, memory, steps, time and cost",
+    "train": "train a model by a recipe or on a file, or plan the run: memory, steps, time and cost on given GPUs",
+    "watch": "show on a page how runs train, or save a run as one page: scores, curves, samples, recipe, cost",
     "generate": "write with a trained model",
     "chat": "talk with a model that was trained on conversations",
     "translate": "translate lines with a trained translator",
     "fill": "fill the masks in a text with a masked language model",
-    "embed": "turn texts into vectors with an encoder",
-    "search": "find the texts that are nearest to a question, with an encoder",
+    "embed": "turn texts into vectors with an encoder, or find the texts nearest to a query",
     "classify": "label lines, or their words, with a trained classifier",
-    "evaluate": "score a trained model on text it has not seen",
-    "score": "tell how likely a translator finds translations, or a masked language model texts",
+    "evaluate": "score a trained model on text it has not seen, as a whole or line by line",
     "compare": "train variants on the same data, and compare them in one table and one picture",
     "inspect": "show a model's layers, shapes, parameters, FLOPs and memory, or the path of a sentence through it",
     "explore": "see in the browser what happens inside a model, or save that as one page",
     "serve": "answer over HTTP with trained models, as OpenAI's services do",
-    "plot": "draw a run: losses, learning rate, positions, attention, embeddings",
-    "draw": "draw positions, schedules, masks, label smoothing or a model's diagram, without a run",
+    "plot": "draw a run (losses, attention, embeddings), or schedules, masks and diagrams without one",
     "convert": "bring a model from elsewhere here, or take one there",
-    "verify": "compare every file of a run or a model with the hash that was written with it",
-    "doctor": "say what this machine gives to a run: CPU, kernels and why these, cache, precision, GPU, network",
-    "completion": "let the shell complete commands with TAB",
+    "doctor": "show hardware, kernels and environment, or check the files of a run or a model for damage",
     "recipes": "list the recipes, or print one",
     "data": "list the named datasets, look into a source, or prepare a large one",
-    "demo": "train a small model, let it write, evaluate it: about a minute",
+}
+# Verbs of earlier versions, and the command for each.
+OLD_VERBS = {
+    "completion": "tercet --print-completion SHELL",
+    "demo": "tercet train demo --try",
+    "draw": "tercet plot",
+    "plan": "tercet train RECIPE --plan",
+    "report": "tercet watch RUN --export PAGE.html",
+    "score": "tercet evaluate RUN --per-line",
+    "search": "tercet embed RUN --query TEXT --input FILE",
+    "verify": "tercet doctor --verify FOLDER",
 }
 
 
@@ -119,6 +122,10 @@ def main(arguments: Sequence[str]) -> int:
 
 def run_command(arguments: list[str]) -> int:
     """Its exit code. Raises what `main` tells in a line: Mistake, UserError."""
+    if arguments[:1] == ["--complete"] and len(arguments) > 2:  # by a shell's script
+        from tercet.cli.completion import complete
+
+        return complete(arguments[1], arguments[2:], make_parser)
     parser, verbs = make_parser(arguments)
     args = read_arguments(parser, verbs, arguments)
     if args.version:
@@ -126,6 +133,10 @@ def run_command(arguments: list[str]) -> int:
 
         print(f"tercet {tercet_version()}")
         return 0
+    if args.print_completion is not None:
+        from tercet.cli.completion import print_script
+
+        return print_script(args.print_completion)
     if args.verb is None:
         parser.print_help()
         return 0
@@ -137,11 +148,17 @@ def make_parser(arguments: Sequence[str]) -> tuple[Parser, Verbs]:
     parser = Parser(
         prog="tercet",
         description="Train a Transformer from scratch on your own text, and see how it works.",
-        epilog="Begin with `tercet demo`. Each verb explains itself: `tercet train --help`.",
+        epilog="Begin with `tercet train demo --try`. Each verb explains itself: `tercet train --help`.",
     )
     parser.add_argument("-V", "--version", action="store_true", help="print the version and exit")
+    parser.add_argument(
+        "--print-completion", metavar="SHELL", choices=("bash", "zsh", "fish"),
+        help="print the script by which bash, zsh or fish completes commands with TAB, and exit",
+    )  # fmt: skip
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", parser_class=Parser)
     asked = next((word for word in arguments if not word.startswith("-")), None)
+    if asked in OLD_VERBS:
+        raise Mistake(f"`tercet {asked}` is now `{OLD_VERBS[asked]}`")
     for verb, summary in VERBS.items():
         if verb == asked:
             _module(verb).register(verbs, summary)
@@ -155,9 +172,8 @@ def read_arguments(parser: Parser, verbs: Verbs, arguments: list[str]) -> argpar
     args, unknown = parser.parse_known_args(dashed(arguments))
     chosen: Parser = getattr(args, "parser", verbs.choices[args.verb]) if args.verb else parser
     if unknown:
-        flag = unknown[0].partition("=")[0]
-        hint = did_you_mean(flag, chosen.flags()) if flag.startswith("-") else f"; see `{chosen.prog} --help`"
-        raise Mistake(f"unknown argument {flag!r}{hint}")
+        argument = unknown[0].partition("=")[0]
+        raise Mistake(f"unknown argument {argument!r}{chosen.hint(argument)}")
     return args
 
 

@@ -40,7 +40,8 @@ def next_steps(folder: Path, recipe: Mapping[str, Any]) -> list[str]:
                 text = texts["masked" if verb == "fill" else "text"]
                 behind = " --output vectors.npz" if verb == "embed" else ""
                 lines += [f"tercet {verb} {name} {shlex.quote(text)}{behind}"] if text else []
-    return [*lines, *(f"tercet {verb} {name}" for verb in ("evaluate", "inspect", "report"))]
+    report = quote_path(folder / "report.html")
+    return [*lines, f"tercet evaluate {name}", f"tercet inspect {name}", f"tercet watch {name} --export {report}"]
 
 
 def steps_from_tokens(folder: Path, *, recipe: str | None = None, tokenizer: str | None = None) -> list[str]:
@@ -56,7 +57,7 @@ def steps_from_tokens(folder: Path, *, recipe: str | None = None, tokenizer: str
     with suppress(UserError):
         flags = _train_flags(folder, recipe or USUAL, tokenizer)
         lines.append(shlex.join(["tercet", "train", as_word(recipe or USUAL), "--data", as_word(folder), *flags]))
-    return [*lines, f"tercet data {name}", f"tercet verify {name}"]
+    return [*lines, f"tercet data {name}", f"tercet doctor --verify {name}"]
 
 
 def _train_flags(folder: Path, recipe: str, tokenizer: str | None) -> list[str]:

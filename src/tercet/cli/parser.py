@@ -39,15 +39,28 @@ class Parser(argparse.ArgumentParser):
     """Raises `Mistake` where argparse would print its usage and exit; flags are never guessed from a beginning.
 
     With `words_among_flags` the words of one argument may stand before, between and behind flags.
+
+    Attributes:
+        forms: Parsers of a verb's other forms, such as `tercet data look`, by the first word that selects each.
     """
 
     def __init__(self, *, words_among_flags: bool = False, **settings: object) -> None:
         super().__init__(**{"allow_abbrev": False, **settings})  # type: ignore[arg-type]
         self._intermixed = words_among_flags
+        self.forms: dict[str, Parser] = {}
+        self.set_defaults(form=None)
         for name in (None, "store"):
             self.register("action", name, _StoreOnce)
 
+    def add_form(self, name: str, description: str, *, epilog: str | None = None) -> "Parser":
+        """Add a form of this verb with flags of its own, which is selected if `name` is the first word."""
+        form = self.forms[name] = Parser(prog=f"{self.prog} {name}", description=description, epilog=epilog)
+        form.set_defaults(form=name, parser=form)
+        return form
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # type: ignore[reportIncompatibleMethodOverride]  # typeshed has overloads
+        if args and args[0] in self.forms:
+            return self.forms[args[0]].parse_known_args(args[1:], namespace)
         if not self._intermixed:
             return super().parse_known_args(args, namespace)
         self._intermixed = False  # parse_known_intermixed_args comes back here, for flags and for words
@@ -67,6 +80,13 @@ class Parser(argparse.ArgumentParser):
     def flags(self) -> list[str]:
         return [flag for flag in self._option_string_actions if flag.startswith("--")]
 
+    def hint(self, argument: str) -> str:
+        """Return the remedy for an argument that this parser does not have."""
+        if not argument.startswith("-"):
+            return f"; see `{self.prog} --help`"
+        homes = [f"`{form.prog}`" for form in self.forms.values() if argument in form.flags()]
+        return f"; it is a flag of {' and '.join(homes)}" if homes else did_you_mean(argument, self.flags())
+
 
 def parse_number(annotation: Any) -> Callable[[str], Any]:
     """What argparse takes for a type, of an annotation such as `spec.Width`: its range holds for flags too."""
@@ -79,6 +99,12 @@ def parse_number(annotation: Any) -> Callable[[str], Any]:
 
     read.__name__ = kind.__name__  # argparse says "invalid int value"
     return read
+
+
+def given_flags(args: argparse.Namespace, names: Iterable[str]) -> list[str]:
+    """The flags among `names` that the command line has, as they are typed."""
+    given = [name for name in names if getattr(args, name) not in (None, []) and getattr(args, name) is not False]
+    return ["--" + name.replace("_", "-") for name in given]
 
 
 def out_path(text: str) -> Path:

@@ -1,53 +1,56 @@
-"""`tercet plan`: what a recipe needs on a cluster, before anything is trained: memory, steps, time, cost."""
+"""`tercet train --plan`: the memory, steps, time and cost of a run on a cluster, before anything is trained."""
 
 import argparse
 import json
+from typing import TYPE_CHECKING
 
-from tercet.cli.parser import Verbs
-from tercet.cli.texts import GIVEN, add_reading, recipe_changes
+from tercet.cli.parser import given_flags
 
-
-def register(verbs: Verbs, summary: str) -> None:
-    parser = verbs.add_parser(
-        "plan",
-        help=summary,
-        description="Say what a recipe needs before anything is trained: parameters, FLOPs, the memory of each device "
-        "and the largest micro-batch that fits, steps and tokens, and, where a speed is given, time and cost.",
-        epilog="Examples: tercet plan gpt2-124m --gpus 8xH100 --mfu 0.4 --price 2.5; "
-        "tercet plan gpt2-124m --gpus 4x48GiB@150TFLOPS --mfu 0.3; tercet plan demo --here",
-    )
-    parser.add_argument("recipe", metavar="RECIPE|RUN|DATA", help="as in tercet train")
-    parser.add_argument(
-        "--gpus",
-        metavar="CLUSTER",
-        help="8xH100, 2x8xH100 for two nodes, or memory and speed as 4x48GiB@150TFLOPS, in place of training.devices",
-    )
-    parser.add_argument(
-        "--mfu", metavar="SHARE", type=float, help="assume this share of the peak, such as 0.4 (FLOPs of the model)"
-    )
-    parser.add_argument("--measured", metavar="RUN", help="take the speed of this run, from its metrics.csv")
-    parser.add_argument("--here", action="store_true", help="measure the speed of this machine on the recipe itself")
-    parser.add_argument("--price", metavar="DOLLARS", type=float, help="of a GPU for an hour: say what the run costs")
-    parser.add_argument("--data", metavar="PATH", help="as in tercet train (data.source)")
-    parser.add_argument("--source", metavar="FILE", help="as in tercet train, of a translator")
-    parser.add_argument("--target", metavar="FILE", help="and their translations")
-    parser.add_argument("--validation-source", metavar="FILE", help="as in tercet train")
-    parser.add_argument("--validation-target", metavar="FILE", help="and their translations")
-    parser.add_argument("--pretrained", metavar="RUN", help="as in tercet train: whose sizes are taken")
-    add_reading(parser.add_argument)
-    parser.add_argument(
-        "--set", metavar="KEY=VALUE", action="append", default=[], help="change a key of the recipe; may be repeated"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-
-
-def run(args: argparse.Namespace) -> int:
-    from tercet.training.planning.plan_recipe import plan_recipe
+if TYPE_CHECKING:
     from tercet.training.request import RunRequest
 
+FLAGS = ("gpus", "mfu", "measured", "here", "price", "json")
+TRAINING = ("out", "more", "until", "restart", "from_weights", "exact", "page", "report", "print_config", "try_out")
+
+
+def add_plan(parser: argparse.ArgumentParser) -> None:
+    """Add a group with its flags."""
+    plan = parser.add_argument_group("plan")
+    plan.add_argument(
+        "--plan", action="store_true",
+        help="print what the run will need, and train nothing: parameters, FLOPs, the memory of each device and the "
+        "largest micro-batch that fits, steps and tokens, and, if a speed is given, time and cost",
+    )  # fmt: skip
+    plan.add_argument(
+        "--gpus", metavar="CLUSTER",
+        help="8xH100, 2x8xH100 for two nodes, or memory and speed as 4x48GiB@150TFLOPS, in place of training.devices",
+    )  # fmt: skip
+    plan.add_argument(
+        "--mfu", metavar="SHARE", type=float, help="assume this share of the peak, such as 0.4 (FLOPs of the model)"
+    )
+    plan.add_argument("--measured", metavar="RUN", help="take the speed of this run, from its metrics.csv")
+    plan.add_argument("--here", action="store_true", help="measure the speed of this machine on the recipe itself")
+    plan.add_argument("--price", metavar="DOLLARS", type=float, help="of a GPU for an hour: print what the run costs")
+    plan.add_argument("--json", action="store_true", help="print the plan as one JSON object")
+
+
+def check_plan(args: argparse.Namespace) -> None:
+    """Raises UserError if flags of a plan and flags of a training do not go together."""
+    from tercet.config import UserError
+
+    if args.plan and (flags := given_flags(args, TRAINING)):
+        raise UserError(f"--plan trains nothing; leave {flags[0]} out")
+    if not args.plan and (flags := given_flags(args, FLAGS)):
+        raise UserError(f"{flags[0]} requires --plan; add it")
+
+
+def print_plan(args: argparse.Namespace, request: "RunRequest") -> int:
+    """Print the plan of the requested run."""
+    from tercet.training.planning.plan_recipe import plan_recipe
+
     plan = plan_recipe(
-        RunRequest(recipe=args.recipe, changes=recipe_changes(args), **{name: getattr(args, name) for name in GIVEN}),
-        gpus=args.gpus, mfu=args.mfu, measured=args.measured, here=args.here, price=args.price, progress=True,
+        request, gpus=args.gpus, mfu=args.mfu, measured=args.measured, here=args.here, price=args.price,
+        progress=not args.quiet,
     )  # fmt: skip
 
     from tercet.training.planning import plan_to_dict, render_plan

@@ -1,6 +1,7 @@
-"""`tercet plot`: pictures of a run and of its model, one by one or all that there are."""
+"""`tercet plot`: pictures of a run and of its model, one by one or all that there are; and those that need no run."""
 
 import argparse
+import difflib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tercet.cli.draw import DRAWINGS, add_drawings, draw
 from tercet.cli.parser import Verbs, did_you_mean, out_path, parse_number
 from tercet.messages import print_note
 from tercet.spec import Index
@@ -33,11 +35,17 @@ def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "plot",
         help=summary,
-        description="Draw a run or its model; the paths of the pictures are printed.",
-        epilog='Example: tercet plot runs/mine attention --prompt "The cat sat" --layer 0 --out cat.svg',
+        usage="%(prog)s RUN [PICTURE] [flags]\n       %(prog)s DRAWING [arguments]",
+        description="Draw a run or its model, or, with DRAWING as the first word, something that needs no run: "
+        f"{', '.join(DRAWINGS)}. The paths of the pictures are printed.",
+        epilog='Examples: tercet plot runs/mine attention --prompt "The cat sat" --layer 0 --out cat.svg; '
+        'tercet plot masks "The weather is great today". Each drawing explains itself: tercet plot masks --help',
     )
+    add_drawings(parser)
     parser.add_argument("run", metavar="RUN", help="the folder of a run or of a model")
-    parser.add_argument("what", metavar="WHAT", nargs="?", default="all", help=f"{', '.join(PICTURES)} (default: all)")
+    parser.add_argument(
+        "what", metavar="PICTURE", nargs="?", default="all", help=f"{', '.join(PICTURES)} (default: all)"
+    )
     parser.add_argument("--prompt", metavar="TEXT", help="attention: the text that is read, or the source")
     parser.add_argument(
         "--target", metavar="TEXT", help="attention of a translator: the translation (default: what it writes)"
@@ -62,6 +70,8 @@ def register(verbs: Verbs, summary: str) -> None:
 def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError
 
+    if args.form is not None:
+        return draw(args)
     _check(args)
     names = list(PICTURES) if args.what == "all" else [args.what]
     _check_out(args)
@@ -127,6 +137,10 @@ def _check_out(args: argparse.Namespace) -> None:
 def _check_run(args: argparse.Namespace) -> None:
     """Refuses what is neither a run nor a model before torch is imported."""
     from tercet.checkpoint.metrics import find_metrics
+    from tercet.config import UserError
+
+    if not Path(args.run).exists() and (close := difflib.get_close_matches(args.run, DRAWINGS, n=1)):
+        raise UserError(f"no such folder: {args.run}; did you mean `tercet plot {close[0]}`?")
 
     if find_metrics(Path(args.run)) is None:
         from tercet.checkpoint.find_model import find_model

@@ -2,21 +2,50 @@
 
 import argparse
 import json
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tercet.cli.look import find_tokenizer
+from tercet.cli.look import add_tokenizer, find_tokenizer
 from tercet.cli.next_steps import steps_from_tokens
-from tercet.cli.texts import READING
+from tercet.cli.parser import Parser, out_path, parse_number
+from tercet.cli.texts import READING, add_reading
 from tercet.messages import print_note
+from tercet.spec import ShardTokens, Workers
 
 if TYPE_CHECKING:
     from tercet.data import TextSpec
 
-FLAGS = ("out", "workers", "part", "shard_tokens", "set")  # of this word alone
+
+def add_prepare(data: Parser) -> None:
+    """Add the form `tercet data prepare`."""
+    parser = data.add_form(
+        "prepare",
+        "Make shards of tokens from texts of any size, to train on with `--data`. A file of the name prepare is "
+        "./prepare.",
+        epilog="Example: tercet data prepare 'texts/*.jsonl.gz' --recipe gpt2-124m --out tokens",
+    )
+    parser.add_argument("sources", metavar="SOURCE", nargs="+", help="a named dataset, files, folders, or patterns")
+    parser.add_argument("--out", metavar="FOLDER", type=out_path, help="where the tokens are kept")
+    add_reading(parser.add_argument)
+    add_tokenizer(parser.add_argument, "prepare it")
+    parser.add_argument(
+        "--workers", metavar="N", type=parse_number(Workers), help="processes (default: one for each core)"
+    )
+    parser.add_argument(
+        "--part", metavar="N/M", type=_parse_part,
+        help="the part of the inputs that this of M machines does, such as 2/8",
+    )  # fmt: skip
+    parser.add_argument(
+        "--shard-tokens", metavar="N", type=parse_number(ShardTokens),
+        help="approximate tokens per shard (default: 67,108,864)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[],
+        help="a key of `data`, such as data.validation.fraction=0.01; may be repeated",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
-def parse_part(text: str) -> tuple[int, int]:
+def _parse_part(text: str) -> tuple[int, int]:
     """What argparse takes for a type, of `2/8`."""
     number, _, parts = text.partition("/")
     if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts) <= 10_000):
@@ -24,17 +53,17 @@ def parse_part(text: str) -> tuple[int, int]:
     return int(number), int(parts)
 
 
-def prepare_from(args: argparse.Namespace, sources: Sequence[str]) -> int:
+def prepare_from(args: argparse.Namespace) -> int:
     """Prepare the sources, and print what the folder holds.
 
     Raises:
-        UserError: where they cannot be read, or flags do not fit.
+        UserError: If they cannot be read, or flags do not fit.
     """
     from tercet.config import UserError
 
     if args.out is None:
         raise UserError("where the tokens are to be kept is not said; give --out FOLDER")
-    spec = _settings(args, sources[0])
+    spec = _settings(args, args.sources[0])
     tokenizer = None if args.tokenizer is None else find_tokenizer(args.tokenizer, for_chat=False)[0]
 
     from tercet.data.shards.prepare_tokens import SHARD_TOKENS, prepare_tokens
@@ -42,7 +71,7 @@ def prepare_from(args: argparse.Namespace, sources: Sequence[str]) -> int:
     prepared = prepare_tokens(
         spec,
         args.out,
-        sources=sources,
+        sources=args.sources,
         tokenizer=tokenizer,
         shard_tokens=args.shard_tokens or SHARD_TOKENS,
         workers=args.workers,
@@ -104,7 +133,7 @@ def _settings(args: argparse.Namespace, source: str) -> "TextSpec":
             raise UserError(f"the recipe {args.recipe} takes a model's tokenizer: give --tokenizer FOLDER with it")
         settings = merge(settings, recipe.get("data") or {})
     settings = merge(settings, {name: value for name in READING if (value := getattr(args, name)) is not None})
-    changes = merge_assignments({}, args.set or [])
+    changes = merge_assignments({}, args.set)
     if others := [key for key in changes if key != "data"]:
         raise UserError(f"--set {others[0]}: text is prepared by the keys of data alone, such as data.validation.kind")
     data = changes.get("data", {})

@@ -87,25 +87,29 @@ def add_batches(add: Callable[..., Any]) -> None:
     )
 
 
-def read_texts(args: argparse.Namespace, files: ExitStack) -> Iterator[Text]:
+def read_texts(args: argparse.Namespace, files: ExitStack, *, flag: str = "input") -> Iterator[Text]:
     """The texts that `add_text` and `add_input`'s flags mean. What cannot be opened is told at once.
 
+    Args:
+        flag: Name of the flag that has the file.
+
     Raises:
-        UserError: where a file cannot be read, or a line is not what it should be, with its number; where a text is
-            given, and a file of texts as well.
+        UserError: If a file cannot be read, if a line is malformed, with its number, or if both a text and a file of
+            texts are given.
     """
+    path: str | None = getattr(args, flag)
     if (text := getattr(args, "text", None)) not in (None, "-"):
-        if args.input is not None or args.text_field is not None:
+        if path is not None or args.text_field is not None:
             from tercet.config import UserError
 
             raise UserError("TEXT is a text of its own, --input and --text-field are for texts in a file; give one")
         return iter([Text(text)])
-    name = args.input if args.input not in (None, "-") else "stdin"
+    name = path if path not in (None, "-") else "stdin"
     field = args.text_field
     if name == "stdin":
         lines = read_lines(sys.stdin.buffer, name)
     else:
-        lines = open_lines(Path(name), "--input", files)
+        lines = open_lines(Path(name), f"--{flag}", files)
         from tercet.data.sources.fasta import SUFFIXES
         from tercet.data.sources.files import read_objects
         from tercet.data.sources.formats import uncompressed_suffix  # after what cannot be opened is refused

@@ -1,14 +1,18 @@
-"""`tercet train`: a recipe, or data that one suits, and a folder to put the run in; or a run that is to go on."""
+"""`tercet train`: a recipe, or data that one suits, and a folder to put the run in; or a run that is to go on; or what
+such a run will need."""
 
 import argparse
+import shlex
 import signal
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tercet.cli.next_steps import next_steps, quote_path
-from tercet.cli.parser import Verbs, out_path, parse_number
+from tercet.cli.parser import Verbs, given_flags, out_path, parse_number
+from tercet.cli.plan import add_plan, check_plan, print_plan
 from tercet.cli.texts import GIVEN, add_reading, recipe_changes
 from tercet.config import UserError, merge
 from tercet.messages import is_first_process, print_note
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
     from tercet.training.run_folder.choices import Start
 
 STARTS = ("more", "until", "restart", "from_weights", "exact")
+TRIED = ("generate", "translate", "fill", "classify", "evaluate")  # verbs that need no input and end
 UNIT = {"masked": "masked token", "labels": "label", "chat": "answer token"}
 
 
@@ -27,11 +32,12 @@ def register(verbs: Verbs, summary: str) -> None:
         help=summary,
         description="Train a model as a recipe says. The same command again resumes a run that was stopped, and so "
         "does the run's folder in place of the recipe. Data in place of the recipe is trained on as a packaged recipe "
-        "says that suits it: text, pairs, labelled texts or conversations.",
-        epilog="Examples: tercet train my_text.txt; "
+        "says that suits it: text, pairs, labelled texts or conversations. With --plan, print what the run will need.",
+        epilog="Examples: tercet train demo --try; tercet train my_text.txt; "
         "tercet train demo --data my_texts/ --out runs/mine --set training.max_steps=500; "
         "tercet train runs/mine --more 500; "
-        "tercet train numbers --source train.de --target train.en --out runs/de-en",
+        "tercet train numbers --source train.de --target train.en --out runs/de-en; "
+        "tercet train gpt2-124m --plan --gpus 8xH100 --mfu 0.4 --price 2.5",
     )
     parser.add_argument(
         "recipe",
@@ -56,42 +62,41 @@ def register(verbs: Verbs, summary: str) -> None:
         "--pretrained", metavar="RUN", help="go on from this run's or folder's model: sizes, tokenizer and weights"
     )
     add_reading(parser.add_argument)
-    parser.add_argument("--out", metavar="DIR", type=out_path, help="the run's folder (default: runs/<recipe>)")
-    parser.add_argument(
-        "--set", metavar="KEY=VALUE", action="append", default=[], help="change a key of the recipe; may be repeated"
-    )
-    parser.add_argument(
-        "--more", metavar="STEPS", type=parse_number(Steps), help="go on for so many steps beyond the run's end"
-    )
-    parser.add_argument(
-        "--until", metavar="STEPS", type=parse_number(Steps), help="go on until so many steps are done in all"
-    )
-    parser.add_argument(
-        "--devices", metavar="N", type=parse_number(Machines), help="train on so many devices of each node"
-    )
-    parser.add_argument("--nodes", metavar="N", type=parse_number(Machines), help="and on so many nodes")
-    parser.add_argument("--print-config", action="store_true", help="print the whole recipe and train nothing")
-    parser.add_argument("--restart", action="store_true", help="delete the run that is there, and begin anew")
-    parser.add_argument(
-        "--from-weights", action="store_true", help="go on from the last model where every checkpoint is lost"
-    )
-    parser.add_argument(
-        "--exact", action="store_true", help="go on only where the end is an unbroken run's to the last bit"
-    )
-    parser.add_argument("--page", action="store_true", help="show it on a page meanwhile, as `tercet watch` does")
-    parser.add_argument("--report", action="store_true", help="write its report when it ends, as `tercet report` does")
-    parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
+    _add_run(parser.add_argument)
+    add_plan(parser)
+
+
+def _add_run(add: Callable[..., Any]) -> None:
+    """Add the flags of a run."""
+    add("--out", metavar="DIR", type=out_path, help="the run's folder (default: runs/<recipe>)")
+    add("--set", metavar="KEY=VALUE", action="append", default=[], help="change a key of the recipe; may be repeated")
+    add("--more", metavar="STEPS", type=parse_number(Steps), help="go on for so many steps beyond the run's end")
+    add("--until", metavar="STEPS", type=parse_number(Steps), help="go on until so many steps are done in all")
+    add("--devices", metavar="N", type=parse_number(Machines), help="train on so many devices of each node")
+    add("--nodes", metavar="N", type=parse_number(Machines), help="and on so many nodes")
+    add("--print-config", action="store_true", help="print the whole recipe and train nothing")
+    add("--restart", action="store_true", help="delete the run that is there, and begin anew")
+    add("--from-weights", action="store_true", help="go on from the last model where every checkpoint is lost")
+    add("--exact", action="store_true", help="go on only where the end is an unbroken run's to the last bit")
+    add("--page", action="store_true", help="show it on a page meanwhile, as `tercet watch` does")
+    add("--report", action="store_true", help="write its report when it ends: report.html in its folder")
+    add("--try", dest="try_out", action="store_true", help="when it ends, use the model once, and evaluate it")
+    add("--quiet", action="store_true", help="no progress on stderr")
 
 
 def run(args: argparse.Namespace) -> int:
     from tercet.training.request import RunRequest, resolve
 
+    check_plan(args)
     changes = recipe_changes(args)
     machines = {name: value for name in ("devices", "nodes") if (value := getattr(args, name)) is not None}
     if machines:
         changes = merge(changes, {"training": machines})
     start, files = _start(args), {name: getattr(args, name) for name in GIVEN}
-    resolved = resolve(RunRequest(recipe=args.recipe, changes=changes, out=args.out, quiet=args.quiet, **files))
+    request = RunRequest(recipe=args.recipe, changes=changes, out=args.out, quiet=args.quiet, **files)
+    if args.plan:
+        return print_plan(args, request)
+    resolved = resolve(request)
     if args.print_config:
         from tercet.settings_yaml import write_yaml
 
@@ -116,6 +121,24 @@ def run(args: argparse.Namespace) -> int:
         if not args.quiet:
             show_losses(folder)
         print(summary(folder, report=_report(folder) if args.report else None))
+        if args.try_out:
+            return _try_out(folder)
+    return 0
+
+
+def _try_out(folder: Path) -> int:
+    """Run the commands of the summary that use the model once or evaluate it; return the first exit code above 0."""
+    from tercet.checkpoint import read_card
+    from tercet.cli.main import run_command
+
+    for line in next_steps(folder, read_card(folder).recipe):
+        words = shlex.split(line)[1:]
+        if words[0] in TRIED:
+            print_note(f"\n$ {line}")
+            code = run_command(words)
+            sys.stdout.flush()
+            if code:
+                return code
     return 0
 
 
@@ -125,7 +148,7 @@ def _start(args: argparse.Namespace) -> "Start":
     """
     from tercet.training.run_folder.choices import AsRecipe, FromWeights, More, Restart, Resume, Until
 
-    given = [f"--{name.replace('_', '-')}" for name in STARTS if getattr(args, name) not in (None, False)]
+    given = given_flags(args, STARTS)
     for one, *others in (("--from-weights", "--restart", "--exact"), ("--restart", "--more", "--until"),
                          ("--more", "--until")):  # fmt: skip
         if one in given and (other := next((other for other in others if other in given), None)):

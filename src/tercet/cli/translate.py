@@ -12,13 +12,13 @@ from itertools import islice, repeat, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tercet.cli.decoding import add_beam, add_sampling, name_of, search_of
+from tercet.cli.decoding import add_beam, add_sampling, add_search, name_of, search_of
 from tercet.cli.device import add_device, add_quantize, pick, place
 from tercet.cli.lines import open_lines, replace_line_ends, take_pool
 from tercet.cli.parser import Verbs, parse_number
 from tercet.cli.texts import add_batches, add_input, read_texts
 from tercet.messages import one_line, print_note
-from tercet.spec import BeamSize, CoverageWeight, LengthRatio, NewTokens, PoolLines
+from tercet.spec import PoolLines
 
 if TYPE_CHECKING:
     from tercet.checkpoint import Translator
@@ -49,26 +49,7 @@ def register(verbs: Verbs, summary: str) -> None:
     add_input(parser.add_argument)
     search = parser.add_argument_group("search")
     add_beam(search.add_argument)
-    search.add_argument(
-        "--n-best",
-        metavar="N",
-        type=parse_number(BeamSize),
-        help="up to N translations a line: number ||| text ||| score",
-    )
-    search.add_argument(
-        "--coverage",
-        metavar="X",
-        type=parse_number(CoverageWeight),
-        help="above 0: unattended source tokens cost (default: 0)",
-    )
-    search.add_argument(
-        "--max-ratio", metavar="X", type=parse_number(LengthRatio), help="at most X tokens a source token (default: 2)"
-    )
-    search.add_argument("--max-extra", metavar="N", type=parse_number(NewTokens), help="and N more (default: 10)")
-    search.add_argument(
-        "--min-ratio", metavar="X", type=parse_number(LengthRatio), help="at least X tokens a source token (default: 0)"
-    )
-    search.add_argument("--min-extra", metavar="N", type=parse_number(NewTokens), help="and N more (default: 0)")
+    add_search(search.add_argument)
     search.add_argument("--prefix", metavar="FILE", type=Path, help="how each translation begins, line by line")
     search.add_argument("--prefix-text", metavar="TEXT", help="how every translation begins")
     search.add_argument(

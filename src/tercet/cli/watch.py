@@ -1,8 +1,10 @@
-"""`tercet watch`: how runs train, on a page, or as a few lines on the terminal."""
+"""`tercet watch`: how runs train, on a page, as a few lines on the terminal, or as one file to keep."""
 
 import argparse
+from pathlib import Path
 
-from tercet.cli.parser import Verbs
+from tercet.cli.device import add_device, pick
+from tercet.cli.parser import Verbs, given_flags, out_path
 
 
 def register(verbs: Verbs, summary: str) -> None:
@@ -10,28 +12,69 @@ def register(verbs: Verbs, summary: str) -> None:
         "watch",
         help=summary,
         description="See how runs train, or have trained: losses, speed, samples and what differs between their "
-        "recipes, on a page of this machine alone. It reads the runs' folders, which may be on a mounted disk.",
-        epilog="Examples: tercet watch runs/mine --open; tercet watch runs/a runs/b; tercet watch runs/mine --text",
+        "recipes, on a page that only this machine can open. It reads the runs' folders, which may be on a mounted "
+        "disk. With --export, write a report of one run as one HTML file: model, data, recipe, curves, scores, "
+        "samples, attention and cost. It opens without a network, runs no script and names no folder of this machine.",
+        epilog="Examples: tercet watch runs/mine --open; tercet watch runs/a runs/b; tercet watch runs/mine --text; "
+        "tercet watch runs/mine --export mine.html",
     )
-    parser.add_argument("runs", metavar="RUN", nargs="+", help="the folders of runs")
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="the folders of runs; for --export, of a run or a model")
     parser.add_argument("--port", metavar="N", type=int, help="or the next free one (default: 8766; 0 takes any)")
-    parser.add_argument("--text", action="store_true", help="print how far each is and its losses, and serve nothing")
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
+    parser.add_argument("--text", action="store_true", help="print how far each is and its losses, and serve nothing")
+    parser.add_argument(
+        "--export", metavar="PAGE.html", type=out_path, help="write the report of a run here, and serve nothing"
+    )
+    parser.add_argument(
+        "--evaluate", action="store_true", help="in the report, score the model as `tercet evaluate` does"
+    )
+    add_device(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError
-    from tercet.dashboard.watch import FIRST_PORT, check_runs, find_run_folder, watch
 
-    if args.text:
-        if args.open or args.port is not None:
-            raise UserError("--text serves no page: leave --port and --open out")
-        from tercet.dashboard.text_view import describe_run
+    if args.text and args.export is not None:
+        raise UserError("--text and --export exclude each other; pass one of them")
+    if (args.text or args.export is not None) and (flags := given_flags(args, ("port", "open"))):
+        raise UserError(f"{flags[0]} applies to a served page; leave it out")
+    if args.export is None and args.evaluate:
+        raise UserError("--evaluate requires --export PAGE.html; add it")
+    if args.export is not None:
+        return _export(args)
+    return _print(args) if args.text else _serve(args)
 
-        folders = [find_run_folder(run) for run in args.runs]
-        check_runs(folders)
-        for folder in folders:
-            print(describe_run(folder))
-        return 0
+
+def _serve(args: argparse.Namespace) -> int:
+    from tercet.dashboard.watch import FIRST_PORT, watch
+
     watch(*args.runs, port=FIRST_PORT if args.port is None else args.port, open=args.open)
+    return 0
+
+
+def _print(args: argparse.Namespace) -> int:
+    from tercet.dashboard.text_view import describe_run
+    from tercet.dashboard.watch import check_runs, find_run_folder
+
+    folders = [find_run_folder(run) for run in args.runs]
+    check_runs(folders)
+    for folder in folders:
+        print(describe_run(folder))
+    return 0
+
+
+def _export(args: argparse.Namespace) -> int:
+    from tercet.config import UserError
+    from tercet.dashboard.watch import is_run
+    from tercet.web.page_files import check_page
+
+    if len(args.runs) > 1:
+        raise UserError(f"--export writes the report of one run; leave {args.runs[1]} out")
+    run = Path(args.runs[0])
+    check_page(args.export, "--export")
+    device = pick(args.device, models=[] if is_run(run) else [run])  # a run may have no model yet
+
+    from tercet.reports.write import write_report
+
+    print(write_report(run, args.export, evaluate=args.evaluate, device=device))
     return 0

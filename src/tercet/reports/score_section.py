@@ -52,7 +52,8 @@ def score_section(subject: ReportSubject, *, evaluate: bool) -> Section:
     if evaluate and subject.trained is not None:
         parts.append(_evaluated(subject.trained))
     elif subject.trained is not None and "evaluate" in subject.trained.verbs and subject.trained.card.data_settings:
-        words = "It was not scored for this report. `tercet report RUN --evaluate` scores it as `tercet evaluate` does"
+        command = "`tercet watch RUN --export PAGE.html --evaluate`"
+        words = f"It was not scored for this report. {command} scores it as `tercet evaluate` does"
         beside = ", beside counting and compressing." if subject.task == "language" else "."
         parts.append(missing(words + beside))
     return Section(id="scores", title="Scores", body=join(*parts))

@@ -21,7 +21,7 @@ NAME = "report.html"
 
 
 def report(run: str | Path, out: str | Path | None = None, *, evaluate: bool = False) -> Path:
-    """Write a run's report, as `tercet report` does; where it was written.
+    """Write a run's report, as `tercet watch --export` does; where it was written.
 
     Args:
         run: the folder of a run, which may still train, or of a model.
@@ -141,7 +141,7 @@ def describe_state(subject: ReportSubject) -> str:
             early = of if status.total is not None and step < status.total else ""
             return f"Finished after {step:,}{early} steps."
         case "running":
-            return f"Still running: at step {step:,}{of} when this was written{saved}. Make it anew in the end."
+            return f"Still running: at step {step:,}{of} when this was written{saved}. Write it again at the end."
         case "interrupted":
             return f"Interrupted at step {step:,}{of}{saved}. `tercet train` goes on from there."
         case _:

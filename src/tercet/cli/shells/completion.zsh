@@ -1,5 +1,5 @@
 #compdef tercet
-# Completion of `tercet` in zsh. In ~/.zshrc, behind compinit: eval "$(tercet completion zsh)"
+# Completion of `tercet` in zsh. In ~/.zshrc, behind compinit: eval "$(tercet --print-completion zsh)"
 _tercet() {
     local kind word about
     local -a whole begun shown_whole shown_begun
@@ -12,7 +12,7 @@ _tercet() {
                 whole+=("$word") shown_whole+=("$word${about:+  -- $about}")
             fi
         done
-    } < <(tercet completion zsh --words "${(@Q)words[2,CURRENT-1]}" "${(Q)PREFIX}" 2>/dev/null)
+    } < <(tercet --complete zsh "${(@Q)words[2,CURRENT-1]}" "${(Q)PREFIX}" 2>/dev/null)
     if [[ $kind == files ]]; then
         compset -P '--*='
         _files

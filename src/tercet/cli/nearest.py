@@ -1,4 +1,4 @@
-"""`tercet search`: the texts that are nearest to a question, by their vectors; exactly, and without an index."""
+"""`tercet embed --query`: the texts that are nearest to a query, by their vectors; exactly, and without an index."""
 
 import argparse
 import json
@@ -8,10 +8,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tercet.cli.device import add_device, pick
+from tercet.cli.device import pick
 from tercet.cli.lines import read_lines, replace_line_ends, take_pool
-from tercet.cli.parser import Verbs, parse_number
-from tercet.cli.texts import POOL, Text, add_batches, add_input, read_texts, tell_cut
+from tercet.cli.parser import parse_number
+from tercet.cli.texts import POOL, Text, read_texts, tell_cut
 from tercet.spec import Candidates
 
 if TYPE_CHECKING:
@@ -19,42 +19,35 @@ if TYPE_CHECKING:
 
     from tercet.encoding import Embedded, NearestNeighbours, VectorFile
 
+TOP = 5
 Row = dict[str, Any]  # of the result: index, score, id and text where they are known
 
 
-def register(verbs: Verbs, summary: str) -> None:
-    parser = verbs.add_parser(
-        "search",
-        words_among_flags=True,
-        help=summary,
-        description="For each QUERY the texts whose vectors are nearest to its own: cosine, id (or the text's number, "
-        "from 0) and text, between tabs, the nearest first.",
-        epilog='Example: tercet search runs/mine --input posts.csv --text-field body "which one was better?" --top 5',
-    )
-    parser.add_argument("run", metavar="RUN", help="the folder of a run or of a model")
-    parser.add_argument("queries", metavar="QUERY", nargs="*", help="what to look for (default: each line of stdin)")
-    add_input(parser.add_argument, "look among the texts of this file")
-    parser.add_argument(
-        "--vectors", metavar="FILE", type=Path, help="or among these, which `tercet embed --output FILE.npz` wrote"
-    )
-    parser.add_argument("--top", metavar="N", type=parse_number(Candidates), default=5, help="default: 5")
-    parser.add_argument(
-        "--pooling", choices=("mean", "first"), help="of the tokens' vectors (default: as the folder says, else mean)"
-    )
-    parser.add_argument("--json", action="store_true", help="print a JSON object a query: query, neighbours")
-    add_batches(parser.add_argument)
-    add_device(parser)
+def add_query(add: Callable[..., Any]) -> None:
+    """Add the flags of a search."""
+    add(
+        "--query", metavar="TEXT", action="append",
+        help="print the texts nearest to this one and write no vectors; may be repeated, - reads queries from stdin",
+    )  # fmt: skip
+    add("--vectors", metavar="FILE", type=Path, help="search these vectors, which --output wrote to a .npz file")
+    add("--top", metavar="N", type=parse_number(Candidates), help="texts for each query (default: 5)")
+    add("--json", action="store_true", help="print a JSON object a query: query, neighbours")
 
 
-def run(args: argparse.Namespace) -> int:
+def search(args: argparse.Namespace) -> int:
+    """Print the texts nearest to each query.
+
+    Raises:
+        UserError: If texts or vectors are missing, cannot be read, or were made by another model.
+    """
     from tercet.config import UserError
 
     if (args.input is None) == (args.vectors is None):
-        raise UserError("give the texts to look among, as --input FILE, or their vectors, as --vectors FILE.npz")
+        raise UserError("no texts to search: pass them as --input FILE, or their vectors as --vectors FILE.npz")
     if args.vectors is not None and args.text_field is not None:
-        raise UserError("--text-field says how the file in --input is read, and --vectors has its texts; give one")
-    if args.input == "-" and not args.queries:
-        raise UserError("stdin has the texts, by --input -, so that a QUERY must stand on the command line; give one")
+        raise UserError("--text-field applies to --input, and --vectors contains its texts; leave --text-field out")
+    if args.input == "-" and "-" in args.query:
+        raise UserError("stdin contains the texts (--input -); pass each query as --query TEXT")
     with ExitStack() as files:
         texts = None if args.input is None else read_texts(args, files)
         vectors = None
@@ -67,8 +60,12 @@ def run(args: argparse.Namespace) -> int:
 
             vectors = read_vectors(args.vectors)
         device = pick(args.device, models=[args.run])
-        queries = args.queries or list(read_lines(sys.stdin.buffer, "stdin"))
+        queries = [text for query in args.query for text in _read_query(query)]
         return _search(args, queries, texts, vectors, device)
+
+
+def _read_query(query: str) -> list[str]:
+    return list(read_lines(sys.stdin.buffer, "stdin")) if query == "-" else [query]
 
 
 def _search(
@@ -92,8 +89,8 @@ def _search(
         )  # fmt: skip
 
     asked = embedded(queries)
-    tell_cut(asked.truncated, trained.text_len, what="question")
-    search = NearestNeighbours(asked.vectors, top=args.top)
+    tell_cut(asked.truncated, trained.text_len, what="query text")
+    search = NearestNeighbours(asked.vectors, top=args.top or TOP)
     if vectors is not None:
         vectors.check_model(embedded([""]).vectors[0])
         search.push(vectors.vectors)
@@ -104,7 +101,7 @@ def _search(
         tell_cut(cut, model.max_len)
     found = search.result()
     if not found.numbers.shape[1]:
-        raise UserError(f"{args.input if vectors is None else args.vectors} has no text to look among; give some")
+        raise UserError(f"{args.input if vectors is None else args.vectors} has no text to search; choose another file")
     every = zip(queries, found.numbers.tolist(), found.scores.tolist(), strict=True)
     for place, (query, numbers, scores) in enumerate(every):
         nearest = [{"index": n, "score": score, **rows[n]} for n, score in zip(numbers, scores, strict=True)]

@@ -10,6 +10,8 @@ from tercet.data.sources.line_documents import DocumentUnit
 from tercet.spec import Context, Interval, Name, ProblemType, ShardGroup, ShareBetween, check_problem_type, spec
 from tercet.tokens.specs import BPE, GPT2, TokenizerSpec, WordPiece
 
+Side = Literal["train", "validation"]
+SIDES: tuple[Side, Side] = ("train", "validation")
 FILE_SETTINGS = ("encoding", "text_field", "documents", "dtype", "sequence_case")  # of a `TextSpec`
 NOT_OF_FILES = ("idna", "punycode", "raw-unicode-escape", "unicode-escape")  # but of single names and literals
 

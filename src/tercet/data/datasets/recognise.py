@@ -59,8 +59,8 @@ def recognise(
     """
     if target is not None or source in PAIR_DATASETS:
         return PairsSpec(source=source, target=target, encoding=encoding)
-    fields = {"messages_field": messages_field, "prompt_field": prompt_field, "response_field": response_field}
-    named: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
+    settings = {"messages_field": messages_field, "prompt_field": prompt_field, "response_field": response_field}
+    named: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
     conversations = ConversationsSpec(source=source, encoding=encoding, **named)
     if named:
         return conversations
@@ -76,28 +76,38 @@ def recognise(
         problem_type=problem_type or "single_label_classification",
     )
     if source in LABEL_DATASETS:
-        kind = problem_type or kind_of_labels(source, encoding, labelled.label_field)
-        return replace(labelled, problem_type=kind)
+        return _with_problem_type(labelled, problem_type)
     path = find_path(source)
     if not path.is_file():
         DocumentFiles(root=path).files()
         return text
-    found = _read_fields(path, encoding)
-    said = (label_field, over, problem_type) != (None, None, None)
-    if said or {text.text_field, "label"} <= found:
-        kind = problem_type or kind_of_labels(source, encoding, labelled.label_field, over=labelled.over)
-        return replace(labelled, problem_type=kind)
-    if {"tokens", "labels"} <= found and text_field is None:
+    fields = _read_fields(path, encoding)
+    is_labelled = (label_field, over, problem_type) != (None, None, None)
+    if is_labelled or {text.text_field, "label"} <= fields:
+        return _with_problem_type(labelled, problem_type)
+    return text if text_field is not None else _recognise_fields(path, fields, text, conversations)
+
+
+def _recognise_fields(
+    path: Path, fields: frozenset[str], text: TextSpec, conversations: ConversationsSpec
+) -> TextSpec | PairsSpec | LabelsSpec | ConversationsSpec:
+    """Return the settings for a file whose fields have their usual names; `text` if it has no others."""
+    source, encoding = text.source, text.encoding
+    if {"tokens", "labels"} <= fields:
         return LabelsSpec(source=source, encoding=encoding, over="tokens")
-    if text_field is None:
-        if {"source", "target"} <= found:
-            return PairsSpec(source=source, encoding=encoding)
-        has_messages = uncompressed_suffix(path) == ".jsonl" and not found.isdisjoint(LISTS)
-        if (has_messages or {*COLUMNS} <= found) and text.text_field not in found:
-            return conversations
-        if _is_table(path) and _has_two_columns(path, encoding):
-            return PairsSpec(source=source, encoding=encoding)
-    return text
+    if {"source", "target"} <= fields:
+        return PairsSpec(source=source, encoding=encoding)
+    has_messages = uncompressed_suffix(path) == ".jsonl" and not fields.isdisjoint(LISTS)
+    if (has_messages or {*COLUMNS} <= fields) and text.text_field not in fields:
+        return conversations
+    is_pairs = uncompressed_suffix(path) == ".tsv" and _has_two_columns(path, encoding)
+    return PairsSpec(source=source, encoding=encoding) if is_pairs else text
+
+
+def _with_problem_type(spec: LabelsSpec, problem_type: ProblemType | None) -> LabelsSpec:
+    """Return the spec with the given kind of labels, or that which its source has."""
+    kind = problem_type or kind_of_labels(spec.source, spec.encoding, spec.label_field, over=spec.over)
+    return replace(spec, problem_type=kind)
 
 
 def looks_like(labels: Iterable[str], separator: str) -> Literal["", "numbers", "lists"]:
@@ -124,10 +134,6 @@ def kind_of_labels(
         if isinstance(label, float):
             return "regression"
     return "single_label_classification"
-
-
-def _is_table(path: Path) -> bool:
-    return uncompressed_suffix(path) == ".tsv"
 
 
 def _has_two_columns(path: Path, encoding: str) -> bool:

@@ -13,7 +13,7 @@ from typing import BinaryIO
 import numpy as np
 
 from tercet.config import UserError
-from tercet.data.shards.shard_inputs import Side, Unit
+from tercet.data.shards.shard_inputs import Unit
 from tercet.data.shards.shard_writer import (
     ShardRecord,
     ShardSettings,
@@ -25,7 +25,7 @@ from tercet.data.shards.shard_writer import (
     starts_path,
 )
 from tercet.data.shards.token_folder import COUNTS, TOKENIZER, VALIDATION, Contents, Part, roles_of
-from tercet.data.specs import Documents, HeldOut, Tail
+from tercet.data.specs import Documents, HeldOut, Side, Tail
 from tercet.storage import (
     MANIFEST,
     DamagedFile,

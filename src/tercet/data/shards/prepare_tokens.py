@@ -108,14 +108,21 @@ def prepare_tokens(
     missing = sorted({unit.number % parts + 1 for unit in units if not _is_written(work, unit)})
     if missing:
         return Prepared(contents=None, missing=tuple(missing))
+    return Prepared(contents=_merge(out, units, settings, spec, made_from))
+
+
+def _merge(
+    out: Path, units: Sequence[Unit], settings: ShardSettings, spec: TextSpec, made_from: str
+) -> Contents | None:
+    """Return the contents of the whole folder; None if another process merges the shards."""
     try:
-        with lock_folder(work):
+        with lock_folder(settings.folder):
             if (contents := _find_finished(out, made_from)) is None:
                 contents = merge_shards(out, units, settings, spec.validation, made_from=made_from)
     except FolderInUse:
-        return Prepared(contents=None)
-    shutil.rmtree(work, ignore_errors=True)
-    return Prepared(contents=contents)
+        return None
+    shutil.rmtree(settings.folder, ignore_errors=True)
+    return contents
 
 
 def _make_folder(out: Path) -> None:

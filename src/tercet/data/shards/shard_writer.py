@@ -17,11 +17,11 @@ import xxhash
 from tercet.config import UserError
 from tercet.data.cache import id_dtype
 from tercet.data.encode.document_ids import DocumentWriter, EncodedPiece, check_ids, encode_pieces
-from tercet.data.shards.shard_inputs import Side, Unit, stamps
+from tercet.data.shards.shard_inputs import Unit, stamps
+from tercet.data.specs import SIDES, Side
 from tercet.storage import DamagedFile, FileHash, read_sealed_json, write_atomically, write_sealed_json
 from tercet.tokens import Tokenizer
 
-SIDES: tuple[Side, Side] = ("train", "validation")
 CHUNK_CHARACTERS = 1 << 21  # tokenised together: some 60 bytes each while that lasts
 BLOCK = 1 << 21  # bytes of ids that are hashed, counted and written together
 LONGEST = 1.25  # shards; a document that makes one longer is cut
@@ -165,64 +165,80 @@ def _write_shard(
     start: ReadPosition,
     before: list[Any],
 ) -> ReadPosition:
-    folder, tokenizer, dtype = settings.folder, settings.tokenizer, settings.dtype
-    end, buffer = start, io.BytesIO()
-    going_on = dict.fromkeys(SIDES, 0)  # documents that began in the shard before
-    other: Side = "validation" if unit.side == "train" else "train"
-    sinks = dict[Side, _IdSink]()
-    writers = dict[Side, DocumentWriter]()
-
-    def side_of(document: int) -> Side:
-        share = settings.validation_share
-        return other if share is not None and document < share * 2**64 else unit.side
-
-    def fill(file: BinaryIO) -> None:
-        nonlocal end
-        outputs: dict[Side, BinaryIO] = {unit.side: file, other: buffer}
-        for side, output in outputs.items():
-            sinks[side] = _IdSink(output, dtype, tokenizer.vocab_size)
-            writers[side] = DocumentWriter(sinks[side], tokenizer, dtype=dtype)
-        is_first = True
-        for piece, document, position in pieces:
-            writer = writers[side := side_of(document)]
-            if is_first:
-                writer.last, is_first = start.last, False
-                going_on[side] = int(start.last is not None)
-            writer.write(piece.ids, piece.n_bytes)
-            if piece.last:
-                writer.end()
-            end = replace(position, last=writer.last)
-            total = sum(each.written for each in writers.values())
-            full = settings.shard_tokens * (1 if piece.last else LONGEST)
-            if total >= full:
-                break
-        else:
-            end = ReadPosition(input=len(unit.inputs), ended=True)
-        for sink in sinks.values():
-            sink.flush()
-
-    write_atomically(ids_path(folder, name, unit.side), fill)
-    write_atomically(ids_path(folder, name, other), buffer.getvalue())
+    folder, shard = settings.folder, _Shard(unit, settings, start)
+    other_ids = io.BytesIO()
+    write_atomically(ids_path(folder, name, unit.side), lambda file: shard.fill(file, other_ids, pieces))
+    write_atomically(ids_path(folder, name, shard.other_side), other_ids.getvalue())
     parts = dict[str, Any]()
     for side in SIDES:
-        writer, sink = writers[side], sinks[side]
-        starts = array_bytes(np.array(writer.starts, dtype=np.int64))
+        starts = array_bytes(np.array(shard.writers[side].starts, dtype=np.int64))
         write_atomically(starts_path(folder, name, side), starts)
-        parts[side] = {
-            "tokens": writer.written,
-            "documents": len(writer.starts) - going_on[side],
-            "starts": len(writer.starts),
-            "bytes": writer.n_bytes,
-            "ids_hash": [sink.size, sink.hash.hexdigest()],
-            "starts_hash": astuple(FileHash.of_bytes(starts)),
-        }
-    counts = array_bytes(sinks["train"].counts)
+        parts[side] = shard.describe(side) | {"starts_hash": astuple(FileHash.of_bytes(starts))}
+    counts = array_bytes(shard.sinks["train"].counts)
     write_atomically(counts_path(folder, name), counts)
     if stamps(unit) != before:
         raise UserError(f"{unit.inputs[0].source.name} or a file after it was changed while it was read; begin anew")
-    record = {**parts, "counts_hash": astuple(FileHash.of_bytes(counts)), "end": asdict(end)}
+    record = {**parts, "counts_hash": astuple(FileHash.of_bytes(counts)), "end": asdict(shard.end)}
     write_sealed_json(record_path(folder, name), record)
-    return end
+    return shard.end
+
+
+class _Shard:
+    """The ids of a shard while they are written.
+
+    Attributes:
+        other_side: The side that the unit is not of, to which some of its documents may be drawn.
+        end: How far the unit is read.
+    """
+
+    def __init__(self, unit: Unit, settings: ShardSettings, start: ReadPosition) -> None:
+        self._unit, self._settings, self._start = unit, settings, start
+        self.other_side: Side = "validation" if unit.side == "train" else "train"
+        self.end = start
+        self.sinks = dict[Side, _IdSink]()
+        self.writers = dict[Side, DocumentWriter]()
+        self._going_on = dict.fromkeys(SIDES, 0)  # documents that began in the shard before
+
+    def fill(self, file: BinaryIO, other: BinaryIO, pieces: Iterator[tuple[EncodedPiece, int, ReadPosition]]) -> None:
+        """Write ids of the unit's side to `file`, and those of the other one to `other`, until the shard is full."""
+        tokenizer, dtype = self._settings.tokenizer, self._settings.dtype
+        outputs: dict[Side, BinaryIO] = {self._unit.side: file, self.other_side: other}
+        for side, output in outputs.items():
+            self.sinks[side] = _IdSink(output, dtype, tokenizer.vocab_size)
+            self.writers[side] = DocumentWriter(self.sinks[side], tokenizer, dtype=dtype)
+        is_first = True
+        for piece, document, position in pieces:
+            writer = self.writers[side := self._side_of(document)]
+            if is_first:
+                writer.last, is_first = self._start.last, False
+                self._going_on[side] = int(self._start.last is not None)
+            writer.write(piece.ids, piece.n_bytes)
+            if piece.last:
+                writer.end()
+            self.end = replace(position, last=writer.last)
+            total = sum(each.written for each in self.writers.values())
+            full = self._settings.shard_tokens * (1 if piece.last else LONGEST)
+            if total >= full:
+                break
+        else:
+            self.end = ReadPosition(input=len(self._unit.inputs), ended=True)
+        for sink in self.sinks.values():
+            sink.flush()
+
+    def describe(self, side: Side) -> dict[str, Any]:
+        """Return the record of a side, as far as it is about its ids."""
+        writer, sink = self.writers[side], self.sinks[side]
+        return {
+            "tokens": writer.written,
+            "documents": len(writer.starts) - self._going_on[side],
+            "starts": len(writer.starts),
+            "bytes": writer.n_bytes,
+            "ids_hash": [sink.size, sink.hash.hexdigest()],
+        }
+
+    def _side_of(self, document: int) -> Side:
+        share = self._settings.validation_share
+        return self.other_side if share is not None and document < share * 2**64 else self._unit.side
 
 
 class _IdSink:

@@ -70,7 +70,7 @@ def test_another_template_is_another_corpus(tmp_path: Path) -> None:
 
 def test_a_table_of_prompts_and_responses(tmp_path: Path) -> None:
     path = file(tmp_path, ["prompt,response,source", '"tea, please",yes,a', "more,no,b"], "chat.csv.gz")
-    first, second = ConversationFile(path=Path(path)).conversations()
+    first, second = ConversationFile(path=Path(path)).examples()
     assert first.messages == ({"role": "user", "content": "tea, please"}, {"role": "assistant", "content": "yes"})
     assert second.location.endswith("line 3")
 
@@ -98,7 +98,7 @@ QUESTIONS = {"prompt_field": "question", "response_field": "answer"}
 )
 def test_the_same_conversation_in_every_form(tmp_path: Path, row: Any, fields: dict[str, str]) -> None:
     path = file(tmp_path, [row], "chat.csv" if isinstance(row, str) else "chat.jsonl")
-    [conversation] = ConversationFile(path=Path(path), **fields).conversations()
+    [conversation] = ConversationFile(path=Path(path), **fields).examples()
     assert conversation.messages == (USER, TEA)
 
 
@@ -198,7 +198,7 @@ WRONG, MORE = {**TEA, "content": "BAD", "weight": 0}, {"role": "user", "content"
 @pytest.mark.parametrize("weight", [1, True, None])
 def test_an_answer_of_weight_0_is_read_and_not_learnt(tmp_path: Path, weight: object) -> None:
     path = file(tmp_path, [{"messages": [USER, WRONG, MORE, {**TEA, "weight": weight, "tool_calls": None}]}])
-    [conversation] = ConversationFile(path=Path(path)).conversations()
+    [conversation] = ConversationFile(path=Path(path)).examples()
     template = "{% for m in messages %}{{ m | length }}{{ m.role }}:{{ m.content }}\n{% endfor %}"
     template += "{% if add_generation_prompt %}2assistant:{% endif %}"
     chat = ChatTemplate(template, TOKENIZER)

@@ -59,9 +59,9 @@ def test_one_kind_of_reader_for_all_data(tmp_path: Path) -> None:
     pairs.write_text(json.dumps([{"source": "a", "target": "A"}]))
     labelled.write_text(json.dumps([{"text": "a", "label": "x"}]))
     talks.write_text(json.dumps([{"prompt": "a", "response": "b"}]))
-    assert list(PairFiles(source=pairs).pairs()) == [("a", "A")]
+    assert list(PairFiles(source=pairs).examples()) == [("a", "A")]
     assert [example.labels for example in LabelFile(path=labelled).examples()] == [("x",)]
-    [talk] = ConversationFile(path=talks).conversations()
+    [talk] = ConversationFile(path=talks).examples()
     assert talk.messages[1]["content"] == "b"
 
 

@@ -13,7 +13,7 @@ import pytest
 from num2words import num2words
 
 from tercet.config import UserError
-from tercet.data import PAIR_DATASETS, PairsSpec, pairs_of, read_pairs
+from tercet.data import PAIR_DATASETS, PairsSpec, pairs_of, read_examples
 from tercet.data.datasets import numbers, pair_datasets
 from tercet.data.datasets.pair_datasets import MULTI30K_SHA256, find_pairs
 
@@ -49,7 +49,7 @@ def test_no_number_is_in_two_parts() -> None:
     assert ("twenty-seven", "siebenundzwanzig") in parts[0]
     long = sum("hundred and" in english and "thousand" in english for english, _ in parts[2])
     assert 0.85 < long / 1000 < 0.95, "and some below a thousand thousand with a short end"
-    assert parts == [list(read_pairs(find_pairs(spec, part))) for part in ("train", "validation", "test")]
+    assert parts == [list(read_examples(find_pairs(spec, part))) for part in ("train", "validation", "test")]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tercet.config import UserError
-from tercet.data import PairFiles, read_pairs
+from tercet.data import PairFiles, read_examples
 from tercet.data.sources import files as files_module
 
 SENTENCES = st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=20)
@@ -44,7 +44,7 @@ def two(folder: Path, source: str | bytes, target: str | bytes, end: str = "") -
 def test_no_odd_character_splits_or_drops_a_line(tmp_path: Path, end: str, newline: str) -> None:
     other = [f"line {number}" for number in range(len(ODD))]
     files = two(tmp_path, newline.join(ODD) + newline, newline.join(other), end)
-    assert list(read_pairs(files)) == list(zip(ODD, other, strict=True))
+    assert list(read_examples(files)) == list(zip(ODD, other, strict=True))
 
 
 @given(pairs=st.lists(st.tuples(SENTENCES, SENTENCES), max_size=8), last=st.sampled_from(["", "\n"]))
@@ -59,13 +59,13 @@ def test_two_files_come_back(pairs: list[tuple[str, str]], last: str, tmp_path_f
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files_module, "BLOCK", 5)
         files = two(tmp_path_factory.mktemp("two"), *texts)
-        assert list(files.pairs()) == whole
+        assert list(files.examples()) == whole
         kept = [pair for pair in whole if all(pair)]
         if kept:
-            assert list(read_pairs(files)) == kept
+            assert list(read_examples(files)) == kept
         else:
             with pytest.raises(UserError, match=r"a\.de has no pair with text on both sides"):
-                list(read_pairs(files))
+                list(read_examples(files))
 
 
 @pytest.mark.slow
@@ -76,24 +76,24 @@ def test_one_file_of_pairs_comes_back(pairs: list[tuple[str, str]], tmp_path_fac
     written(folder / "a.jsonl.gz", "\n\n".join(rows))
     files = PairFiles(source=folder / "a.jsonl.gz", source_field="de", target_field="en")
     whole = [(source.strip(), target.strip()) for source, target in pairs]
-    assert list(files.pairs()) == whole
+    assert list(files.examples()) == whole
     without_tabs = [(source.replace("\t", "_"), target.replace("\t", "_")) for source, target in pairs]
     written(folder / "a.tsv", "\ufeff" + "".join(f"{source}\t{target}\n" for source, target in without_tabs))
     stripped = [(source.strip(), target.strip()) for source, target in without_tabs]
-    assert list(PairFiles(source=folder / "a.tsv").pairs()) == stripped
+    assert list(PairFiles(source=folder / "a.tsv").examples()) == stripped
 
 
 def test_a_byte_order_mark_and_another_encoding(tmp_path: Path) -> None:
-    assert list(two(tmp_path, b"\xef\xbb\xbfeins\n", "one\n").pairs()) == [("eins", "one")]
+    assert list(two(tmp_path, b"\xef\xbb\xbfeins\n", "one\n").examples()) == [("eins", "one")]
     path = written(tmp_path / "b.tsv", "süß\tsweet\nö\to\n".encode("utf-16"))
-    assert list(PairFiles(source=path, encoding="utf-16").pairs()) == [("süß", "sweet"), ("ö", "o")]
+    assert list(PairFiles(source=path, encoding="utf-16").examples()) == [("süß", "sweet"), ("ö", "o")]
 
 
 def test_pairs_with_an_empty_side_are_left_out(tmp_path: Path) -> None:
     files = two(tmp_path, "a\n\n \nb\n\nc\n", "A\nX\n\n\xa0\n\nC\n")
-    assert list(files.pairs()) == [("a", "A"), ("", "X"), ("", ""), ("b", ""), ("", ""), ("c", "C")]
-    assert list(read_pairs(files)) == [("a", "A"), ("c", "C")]
-    assert list(PairFiles(source=written(tmp_path / "a.tsv", "a\tA\n\nb\t\n")).pairs()) == [
+    assert list(files.examples()) == [("a", "A"), ("", "X"), ("", ""), ("b", ""), ("", ""), ("c", "C")]
+    assert list(read_examples(files)) == [("a", "A"), ("c", "C")]
+    assert list(PairFiles(source=written(tmp_path / "a.tsv", "a\tA\n\nb\t\n")).examples()) == [
         ("a", "A"),
         ("", ""),
         ("b", ""),
@@ -146,7 +146,7 @@ def test_what_is_wrong_is_told_in_one_line(
 ) -> None:
     monkeypatch.setattr(files_module, "BLOCK", 3)
     with pytest.raises(UserError, match=words) as caught:
-        list(read_pairs(make(tmp_path)))
+        list(read_examples(make(tmp_path)))
     assert "\n" not in str(caught.value)
 
 
@@ -156,7 +156,7 @@ def test_memory_does_not_grow_with_the_files(tmp_path: Path, monkeypatch: pytest
     files = two(tmp_path, b"a line of thirty characters...\n" * 40_000, b"eine Zeile\n" * 40_000)
     tracemalloc.start()
     try:
-        total = sum(1 for _ in read_pairs(files))
+        total = sum(1 for _ in read_examples(files))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

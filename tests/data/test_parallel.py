@@ -24,6 +24,7 @@ from tercet.data import (
     prepare,
     prepare_pairs,
 )
+from tercet.data.encode import learn_tokenizer
 from tercet.tokens import BPE, GPT2, Characters, Tokenizer, TokenizerFile, Unigram, WordPiece, Words
 
 SMALL = BPE(vocab_size=300)
@@ -169,7 +170,7 @@ def test_the_second_time_nothing_is_read(tmp_path: Path, monkeypatch: pytest.Mon
     spec = files(tmp_path, SENTENCES)
     first = prepare_pairs(spec)
     with monkeypatch.context() as patch:
-        patch.setattr(PairFiles, "pairs", None)
+        patch.setattr(PairFiles, "examples", None)
         again = prepare_pairs(spec)
     assert (again.hash, again.tokenizer.hash, again.skipped) == (first.hash, first.tokenizer.hash, 0)
     assert again.validation_texts == first.validation_texts
@@ -250,7 +251,7 @@ def test_large_vocabularies_have_wider_ids(tmp_path: Path) -> None:
 
 
 def test_half_a_gigabyte_would_not_be_learnt_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(cache, "TRAINING_BYTES", 60)
+    monkeypatch.setattr(learn_tokenizer, "TRAINING_BYTES", 60)
     corpus = prepare_pairs(files(tmp_path, SENTENCES, tokenizer=Words()))
     assert corpus.tokenizer.vocab_size < 20
 

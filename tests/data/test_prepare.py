@@ -13,8 +13,9 @@ import pytest
 
 from tercet.config import UserError, parse, to_plain
 from tercet.data import Documents, HeldOut, Tail, TextSpec, prepare
-from tercet.data import cache as cache_module
-from tercet.data import prepare as prepare_function
+from tercet.data.corpora import text_corpus
+from tercet.data.encode import learn_tokenizer
+from tercet.data.encode.document_ids import EncodedSource, encode_source
 from tercet.data.sources import documents
 from tercet.tokens import BPE, Characters, Tokenizer, WordPiece, Words, trainers
 
@@ -133,7 +134,7 @@ def test_every_setting_has_its_own_ids(tmp_path: Path, cache: Path) -> None:
 def test_words_cut_in_another_way_are_learnt_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = TextSpec(source=text_file(tmp_path, "a t-shirt and " * 9), tokenizer=Words())
     with monkeypatch.context() as cut_at_hyphens:
-        for module in (trainers, cache_module):
+        for module in (trainers, learn_tokenizer):
             cut_at_hyphens.setattr(module, "WORD", trainers.CLASS_RUN)
         before = prepare(spec).tokenizer
     assert (before.id_of("shirt") is None, before.id_of(" t-shirt")) == (False, None)
@@ -172,26 +173,23 @@ def test_two_at_once_both_end_well(tmp_path: Path, cache: Path) -> None:
 
 
 def test_the_loser_of_the_race_takes_the_winners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    module = __import__("sys").modules[prepare_function.__module__]
-    spec, write, racing = TextSpec(source=text_file(tmp_path), tokenizer=Characters()), module._write, [True]
+    spec, encode, racing = TextSpec(source=text_file(tmp_path), tokenizer=Characters()), encode_source, [True]
 
-    def write_after_another(*args: Any) -> None:
+    def encode_after_another(*args: Any) -> EncodedSource:
         if racing.pop() if racing else False:
             prepare(spec)
-        write(*args)
+        return encode(*args)
 
-    monkeypatch.setattr(module, "_write", write_after_another)
+    monkeypatch.setattr(text_corpus, "encode_source", encode_after_another)
     assert len(prepare(spec).train) > 0
     assert len(list((cache / "corpora").iterdir())) == 1
 
 
 def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    module = __import__("sys").modules[prepare_function.__module__]
-
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(module, "encode_source", full)
+    monkeypatch.setattr(text_corpus, "encode_source", full)
     with pytest.raises(UserError, match=f"{cache}: the disk is full; make room, or set TERCET_CACHE"):
         prepare(TextSpec(source=text_file(tmp_path), tokenizer=Characters()))
     assert not (cache / "corpora").exists(), "a half-written folder was left behind"

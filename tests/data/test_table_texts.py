@@ -57,8 +57,8 @@ def test_quotes_are_text_in_tsv_with_and_without_a_header(tmp_path: Path) -> Non
     pairs = [(f"Sentence {n} stands here.", f"Satz {n} steht hier.") for n in range(40)]
     pairs[10], pairs[14] = ('"I am going home now.', "Ich gehe jetzt heim."), ('And so are you."', "Und du auch.")
     rows = [list(pair) for pair in pairs]
-    assert list(PairFiles(source=table(tmp_path / "bare.tsv", rows)).pairs()) == pairs
-    assert list(PairFiles(source=table(tmp_path / "named.tsv", [["source", "target"], *rows])).pairs()) == pairs
+    assert list(PairFiles(source=table(tmp_path / "bare.tsv", rows)).examples()) == pairs
+    assert list(PairFiles(source=table(tmp_path / "named.tsv", [["source", "target"], *rows])).examples()) == pairs
     labelled = table(tmp_path / "labels.tsv", [["text", "label"], *rows])
     assert [example.texts[0] for example in LabelFile(path=labelled).examples()] == [source for source, _ in pairs]
     documents = DocumentFiles(root=table(tmp_path / "texts.tsv", [["text"], *(row[:1] for row in rows)]))
@@ -98,22 +98,22 @@ def test_a_missing_column_names_those_that_there_are(columns: str, words: str, t
 @pytest.mark.parametrize("suffix", [".csv", ".tsv"])
 def test_pairs_by_the_names_of_their_columns(suffix: str, tmp_path: Path) -> None:
     rows = [["id", "target", "source"], ["1", "zwei, drei", "two, three "], ["2", "", "four"]]
-    assert list(PairFiles(source=table(tmp_path / f"a{suffix}", rows)).pairs()) == [
+    assert list(PairFiles(source=table(tmp_path / f"a{suffix}", rows)).examples()) == [
         ("two, three", "zwei, drei"), ("four", ""),
     ]  # fmt: skip
     named = table(tmp_path / f"b{suffix}", [["de", "en"], ["zwei", "two"]])
-    assert list(PairFiles(source=named, source_field="en", target_field="de").pairs()) == [("two", "zwei")]
+    assert list(PairFiles(source=named, source_field="en", target_field="de").examples()) == [("two", "zwei")]
 
 
 def test_a_tsv_without_a_header_is_pairs_from_its_first_line_on(tmp_path: Path) -> None:
     path = table(tmp_path / "a.tsv", [["source", "Quelle"], ["two", "zwei"]])
-    assert list(PairFiles(source=path).pairs()) == [("source", "Quelle"), ("two", "zwei")]
+    assert list(PairFiles(source=path).examples()) == [("source", "Quelle"), ("two", "zwei")]
     quoted = tmp_path / "b.tsv"
     quoted.write_text('"a\tb"\n')  # quotes are text where there is no header
-    assert list(PairFiles(source=quoted).pairs()) == [('"a', 'b"')]
+    assert list(PairFiles(source=quoted).examples()) == [('"a', 'b"')]
 
 
 def test_a_csv_of_pairs_without_their_columns(tmp_path: Path) -> None:
     path = table(tmp_path / "a.csv", [["de", "en"], ["zwei", "two"]])
     with pytest.raises(UserError, match=r"no column 'source'; known: de, en \(set data.source_language\)"):
-        list(PairFiles(source=path).pairs())
+        list(PairFiles(source=path).examples())

@@ -30,14 +30,14 @@ def test_a_table_of_excel_is_refused_with_its_columns(content: str, why: str, tm
     path = tmp_path / "a.csv"
     path.write_bytes(content.encode())
     with pytest.raises(UserError, match=why):
-        list(PairFiles(source=path).pairs())
+        list(PairFiles(source=path).examples())
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_the_same_table_with_commas_is_read(end: str, tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(("\ufeff" + lines(",", end)).encode())
-    assert list(PairFiles(source=path).pairs()) == ROWS[1:]
+    assert list(PairFiles(source=path).examples()) == ROWS[1:]
 
 
 @pytest.mark.slow

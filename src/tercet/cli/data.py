@@ -137,8 +137,8 @@ def _pairs(spec: "PairsSpec") -> int:
     for part in ("train", "validation", "test") if named else ("train",):
         n_pairs = empty = 0
         characters = [0, 0]
-        for pair in find_pairs(spec, part).pairs():
-            if not all(pair):
+        for pair in find_pairs(spec, part).examples():
+            if pair.is_empty:
                 empty += 1
                 continue
             n_pairs += 1
@@ -183,7 +183,7 @@ def _labels(spec: "LabelsSpec", held_out: str | None) -> int:
         if spec.problem_type == "regression":
             numbers[part] = [example.number for example in examples]
         torn = sum(seen[part][example.texts] != example.labels for example in examples)
-        empty = sum(example.empty for example in source.examples())
+        empty = sum(example.is_empty for example in source.examples())
         facts = [
             f"{len(examples):,}",
             f"half have at most {lengths[len(lengths) // 2]:,} characters, the longest {lengths[-1]:,}",

@@ -69,10 +69,10 @@ def _pairs(args: argparse.Namespace) -> int:
         raise UserError(f"--source is for translators, and {args.run} is none: give texts on stdin, or --data FILE")
     trained = trained.require("translate")
     files = pair_files(with_languages(spec, trained), spec.source, spec.target)
-    for _ in files.pairs():
+    for _ in files.examples():
         pass  # files that do not match are reported before anything is written
     place(trained.model, device, args.quantize or "none")
-    model, pairs, cut = trained.model, files.pairs(), 0
+    model, pairs, cut = trained.model, files.examples(), 0
     while batch := take_pool(pairs, PAIRS_AT_ONCE, "".join):
         scores = score_pairs(
             model, trained.tokenizer, batch, source_tokenizer=trained.source_tokenizer, batch_tokens=args.batch_tokens

@@ -27,11 +27,10 @@ if TYPE_CHECKING:
     from tercet.data.encode.word_pieces import encode_words as encode_words
     from tercet.data.examples.conversations import Conversation as Conversation
     from tercet.data.examples.conversations import ConversationFile as ConversationFile
+    from tercet.data.examples.example_source import read_examples as read_examples
     from tercet.data.examples.labels import Example as Example
     from tercet.data.examples.labels import LabelFile as LabelFile
-    from tercet.data.examples.labels import read_examples as read_examples
     from tercet.data.examples.pairs import PairFiles as PairFiles
-    from tercet.data.examples.pairs import read_pairs as read_pairs
     from tercet.data.rows.buckets import Buckets as Buckets
     from tercet.data.rows.buckets import PairRows as PairRows
     from tercet.data.rows.buckets import gather as gather

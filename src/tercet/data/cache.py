@@ -19,14 +19,12 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tercet.cache_dir import cache_dir
-from tercet.config import UserError, to_plain
+from tercet.config import UserError
 from tercet.messages import print_note
 from tercet.storage import DamagedFile, read_manifest, write_folder
-from tercet.tokens import Characters, PlainIds, Tokenizer, TokenizerSpec, Words
-from tercet.tokens.trainers import WORD
+from tercet.tokens import Tokenizer
 
 FORMAT = 1  # counts up when the same settings give other files
-TRAINING_BYTES = 256 << 20  # of text, from which a vocabulary is learnt
 CHUNK_CHARACTERS = (1 << 20) * min(
     16, max(2, os.cpu_count() or 1)
 )  # characters encoded together: some pieces for each core
@@ -40,9 +38,13 @@ class TextSource(Protocol):
     @property
     def name(self) -> str: ...
 
-    def hash(self) -> str: ...
+    def hash(self) -> str:
+        """Return the sha256 of everything that is read."""
+        ...
 
-    def size(self) -> int | None: ...
+    def size(self) -> int | None:
+        """Return the bytes of text, or None if they are not known before the text is read."""
+        ...
 
 
 class ChangedData(UserError):
@@ -73,21 +75,6 @@ class Snapshot:
         """Raises UserError where it holds something else now."""
         if self._source.hash() != self.hash:
             raise UserError(f"{self._source.name} was changed while it was read; try again when it is whole")
-
-
-def load_or_train_tokenizer(
-    spec: TokenizerSpec, texts: Callable[[], Iterable[str]], content: str, made_of: Iterable[Snapshot]
-) -> Tokenizer:
-    """The tokenizer learnt from `texts`, which `content` stands for; kept in the cache."""
-    if spec.kind in ("gpt2", "file"):
-        return Tokenizer.train(spec, ())
-    pattern = [WORD] if isinstance(spec, Words) else []
-    folder = cache_dir() / "tokenizers" / digest(FORMAT, content, to_plain(spec), *pattern)[:32]
-    if not is_complete(folder):
-        max_bytes = None if isinstance(spec, Characters | PlainIds) else TRAINING_BYTES
-        with create_atomically(folder, made_of) as new:
-            Tokenizer.train(spec, _take_bytes(max_bytes, texts())).save(new / "tokenizer.json")
-    return Tokenizer.load(folder / "tokenizer.json")
 
 
 def memory_map(path: Path, dtype: np.dtype[Any]) -> np.ndarray:
@@ -162,13 +149,3 @@ def chunk_items(
 
 def digest(*parts: object) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
-def _take_bytes(max_bytes: int | None, texts: Iterable[str]) -> Iterator[str]:
-    """The first `texts`, as far as `max_bytes` bytes."""
-    n_bytes = 0
-    for text in texts:
-        yield text
-        n_bytes += len(text.encode())
-        if max_bytes is not None and n_bytes >= max_bytes:
-            return

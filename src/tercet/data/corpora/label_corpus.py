@@ -1,48 +1,35 @@
-"""Labelled texts to ids, once, kept as `prepare_pairs` keeps pairs; no more than a few are in memory at a time.
+"""Labeled texts to ids, once, in the cache.
 
-A vocabulary is learnt on the training texts alone, and a label that only validation has is told before anything is
+A vocabulary is learned from the training texts only. A label that only validation has is reported before anything is
 written: no training would ever find it.
 """
 
-import json
 import sys
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.progress import Progress
 
 from tercet import limits
-from tercet.cache_dir import cache_dir
 from tercet.config import UserError
-from tercet.data.cache import (
-    FORMAT,
-    check_hash,
-    chunk_items,
-    create_atomically,
-    digest,
-    id_dtype,
-    is_complete,
-    load_or_train_tokenizer,
-    memory_map,
-    progress_bar,
-    report_disk_errors,
-    write_meta,
-)
-from tercet.data.corpora.targets import IGNORED, TargetScale, label_dtype, label_indicators, map_labels
-from tercet.data.corpora.text_split import TextSplit, check_special_tokens
-from tercet.data.datasets.label_datasets import LABEL_DATASETS, Part, find_labels
+from tercet.data.cache import id_dtype
+from tercet.data.corpora.array_files import ArrayFile
+from tercet.data.corpora.example_preparation import ExampleCorpus, ExamplePreparation
+from tercet.data.corpora.targets import IGNORED, TargetScale, label_dtype, label_indicators
+from tercet.data.datasets.label_datasets import LABEL_DATASETS, find_labels
 from tercet.data.encode.unknown_text import check_known, encode_located
 from tercet.data.encode.word_pieces import encode_words
-from tercet.data.examples.labels import Example, LabelSource, Over, no_text_error, read_examples
-from tercet.data.specs import HeldOutLabels, LabelsSpec
+from tercet.data.examples.labels import Example, Over
+from tercet.data.specs import HeldOutLabels, LabelsSpec, Side
 from tercet.spec import ProblemType
-from tercet.tokens import BPE, Characters, Fields, KMers, PlainIds, Tokenizer, Unigram, Words
+from tercet.tokens import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,28 +68,18 @@ class Labelled:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelledCorpus:
-    """Tokenised labelled texts in two parts.
+class LabelledCorpus(ExampleCorpus[Labelled]):
+    """Tokenized labeled texts in two parts.
 
     Attributes:
-        hash: sha256 of the texts and labels the ids were made from.
-        labels: every label of the training part, sorted; positions in it are the numbers that both parts hold. Of
-            labels that are numbers their own name.
-        scale: of labels that are numbers, in the training part.
-        skipped: examples without text.
-        near_duplicates: Validation texts that are near duplicates of training texts.
-        lost: over tokens, the words of which the tokenizer leaves nothing; their labels are left out.
+        labels: Every label of the training part, sorted; positions in it are the numbers that both parts hold. If
+            labels are numbers, their own name.
+        scale: Of labels that are numbers, in the training part.
+        lost: Over tokens, the number of words of which the tokenizer leaves nothing; their labels are left out.
     """
 
-    name: str
-    hash: str
-    tokenizer: Tokenizer
     labels: tuple[str, ...]
     scale: TargetScale
-    train: Labelled
-    validation: Labelled
-    skipped: int
-    near_duplicates: int
     lost: int
 
 
@@ -113,46 +90,35 @@ def prepare_labelled(
     expected_hash: str | None = None,
     progress: bool = False,
 ) -> LabelledCorpus:
-    """The corpus that `spec` describes, from the cache where it is there.
+    """Return the corpus that `spec` describes, from the cache if it is there.
 
     Args:
-        tokenizer: takes the place of the spec's, as that of a pretrained model does.
+        tokenizer: Tokenizer of a pretrained model, instead of the spec's.
         expected_hash: Hash that the data must have. It is compared before any text is tokenized, printed or cached.
-        progress: show a bar on stderr, where that is a terminal.
+        progress: If True, show a bar on stderr, if that is a terminal.
 
     Raises:
         ChangedData: If the data does not have the expected hash.
-        UserError: where texts cannot be read, tokenised or divided, a label is missing in training, the tokenizer lacks
-            bos or eos, or the cache cannot be written.
+        UserError: If texts cannot be read, tokenized or divided, training lacks a label, the tokenizer lacks bos or
+            eos, or the cache cannot be written.
     """
-    split = _LabelSplit(spec)
-    check_hash(spec.source, split.content_hash, expected_hash)
-    with report_disk_errors():
-        tokenizer = tokenizer or split.learn_tokenizer()
-        check_special_tokens(tokenizer, "tokenizer", "labelled texts", ("bos", "eos"))
-        key = digest(FORMAT, split.content_hash, tokenizer.hash, sys.byteorder)
-        folder = cache_dir() / "labelled" / key[:32]
-        if not is_complete(folder):
-            split.read_through()
-            with create_atomically(folder, split.snapshots) as new, progress_bar(shown=progress) as bar:
-                _write(new, split, tokenizer, bar)
-    return _load(folder, spec=spec, content=split.content_hash, tokenizer=tokenizer)
+    return _LabelPreparation(spec, tokenizer).prepare(expected_hash=expected_hash, progress=progress)
 
 
-def examples_of(spec: LabelsSpec, part: Part) -> list[Example]:
-    """The texts and labels of a part, those without text left out.
+def examples_of(spec: LabelsSpec, part: Side) -> list[Example]:
+    """Return the texts and labels of a part, without those that have no text.
 
     Raises:
-        UserError: where texts cannot be read or divided.
+        UserError: If texts cannot be read or divided.
     """
-    return list(_LabelSplit(spec).items(part))
+    return list(_LabelPreparation(spec).examples(part))
 
 
-class _LabelSplit(TextSplit[LabelSource, Example]):
-    singular, plural = "text", "texts"
+class _LabelPreparation(ExamplePreparation[Example, LabelledCorpus]):
+    folder, title, singular, plural = "labelled", "labelled texts", "text", "texts"
 
-    def __init__(self, spec: LabelsSpec) -> None:
-        self.spec, train = spec, find_labels(spec)
+    def __init__(self, spec: LabelsSpec, tokenizer: Tokenizer | None = None) -> None:
+        self._spec, self._given, self._lost, train = spec, tokenizer, 0, find_labels(spec)
         is_named = spec.source in LABEL_DATASETS
         settings = [] if is_named else [spec.encoding, spec.text_field, spec.label_field, spec.over]
         if not is_named and spec.problem_type != "single_label_classification":
@@ -166,36 +132,33 @@ class _LabelSplit(TextSplit[LabelSource, Example]):
                 held_out = None
         super().__init__(spec.source, train, held_out, validation=spec.validation, settings=settings)
 
-    def learn_tokenizer(self) -> Tokenizer:
-        """A tokenizer learnt on the training part."""
+    def _choose_tokenizer(self) -> Tokenizer:
+        roles = ("pad", "bos", "eos")
+        tokenizer = self._given or self._learn_tokenizer(self._spec.tokenizer, lambda example: (example.text,), roles)
+        self._check_special_tokens(tokenizer, "tokenizer", ("bos", "eos"))
+        return tokenizer
 
-        def texts() -> Iterator[str]:
-            self.read_through()
-            return (example.text for example in self.items("train"))
+    def _key(self) -> list[Any]:
+        return [self.content_hash, self.tokenizer.hash, sys.byteorder]
 
-        spec = self.spec.tokenizer
-        if isinstance(spec, Characters | Words | BPE | Unigram | Fields | KMers | PlainIds):
-            spec = replace(spec, pad=True, bos=True, eos=True)
-        return load_or_train_tokenizer(spec, texts, self.training_hash, self.snapshots[:1])
-
-    def read_through(self) -> None:
-        _ = self.labels, self.scale
+    def _read_through(self) -> None:
+        _ = self._labels, self._scale
 
     @cached_property
-    def labels(self) -> tuple[str, ...]:
+    def _labels(self) -> tuple[str, ...]:
         """Those of the training part, sorted; of labels that are numbers their own name.
 
         Raises:
             UserError: where there are too few, or validation has another.
         """
-        if self.spec.problem_type == "regression":
-            return (self.spec.label_field,)
+        if self._spec.problem_type == "regression":
+            return (self._spec.label_field,)
         train, validation = (
-            Counter(label for example in self.items(part) for label in example.labels)
+            Counter(label for example in self.examples(part) for label in example.labels)
             for part in ("train", "validation")
         )
-        name = self.spec.source
-        if self.spec.problem_type == "multi_label_classification":
+        name = self.name
+        if self._spec.problem_type == "multi_label_classification":
             self._check_sets(train)
         elif len(train) < 2:
             only = next(iter(train), "")
@@ -211,141 +174,86 @@ class _LabelSplit(TextSplit[LabelSource, Example]):
 
     def _check_sets(self, train: Counter[str]) -> None:
         """Raises UserError where all training texts have the same labels, or none has any."""
-        texts = sum(1 for _ in self.items("train"))
+        texts = sum(1 for _ in self.examples("train"))
         if all(count == texts for count in train.values()):
             same = f"the labels {', '.join(map(repr, sorted(train)[:5]))}" if train else "no label"
-            raise UserError(f"{self.spec.source}: every training text has {same}; give texts that differ in them")
+            raise UserError(f"{self.name}: every training text has {same}; give texts that differ in them")
 
     @cached_property
-    def scale(self) -> TargetScale:
+    def _scale(self) -> TargetScale:
         """Of labels that are numbers, in the training part.
 
         Raises:
             UserError: where they are all the same, or as good as that.
         """
-        if self.spec.problem_type != "regression":
+        if self._spec.problem_type != "regression":
             return TargetScale()
-        numbers = np.array(array("d", (example.number for example in self.items("train"))))  # eight bytes a text
-        for _ in self.items("validation"):  # what is wrong there is told now, too
+        numbers = np.array(array("d", (example.number for example in self.examples("train"))))  # eight bytes a text
+        for _ in self.examples("validation"):  # what is wrong there is told now, too
             pass
         mean, std = float(numbers.mean()), float(numbers.std())
         if numbers.min() == numbers.max():
             raise UserError(
-                f"{self.spec.source}: every training text has the number {numbers[0]:g}; give texts with two or more"
+                f"{self.name}: every training text has the number {numbers[0]:g}; give texts with two or more"
             )
         if std * limits.LABEL_NUMBER <= 1:
             raise UserError(
-                f"{self.spec.source}: the training texts' numbers have a standard deviation of {std:g}; "
+                f"{self.name}: the training texts' numbers have a standard deviation of {std:g}; "
                 "give all of them in a smaller unit"
             )
         return TargetScale(mean=mean, std=std)
 
-    def _read_all(self, source: LabelSource) -> Iterator[Example]:
-        return source.examples()
+    def _files(self) -> list[ArrayFile]:
+        problem_type = self._spec.problem_type
+        starts = "label_starts.npy" if problem_type == "multi_label_classification" else ""
+        return [
+            ArrayFile("ids.bin", id_dtype(self.tokenizer), "starts.npy"),
+            ArrayFile("labels.bin", label_dtype(problem_type), starts),
+        ]
 
-    def _read(self, source: LabelSource) -> Iterator[Example]:
-        return read_examples(source)
+    def _encode(self, examples: Sequence[Example], side: Side, first: int) -> tuple[Sequence[Any], Sequence[Any]]:
+        if self._spec.over == "tokens":
+            words = encode_words(self.tokenizer, [example.texts for example in examples])
+            self._lost += sum(int((firsts < 0).sum()) for _, firsts in words)
+            labels = [
+                self._labels_of_pieces(ids, firsts, example)
+                for (ids, firsts), example in zip(words, examples, strict=True)
+            ]
+            return [ids for ids, _ in words], labels
+        places = (f"{self.name}, {side} text {number:,}" for number in count(first))
+        ids = encode_located(self.tokenizer, [example.text for example in examples], places)
+        if self._spec.problem_type == "regression":
+            return ids, [[example.number] for example in examples]
+        return ids, [[self._numbers[label] for label in example.labels] for example in examples]
 
-    def _is_empty(self, item: Example) -> bool:
-        return item.empty
+    def _labels_of_pieces(self, ids: np.ndarray, firsts: np.ndarray, example: Example) -> np.ndarray:
+        """Return the label of each token: a word's own on its first piece, IGNORED elsewhere."""
+        labels = np.full(len(ids), IGNORED, dtype=np.int64)
+        numbers = np.array([self._numbers[label] for label in example.labels], dtype=np.int64)
+        labels[firsts[firsts >= 0]] = numbers[firsts >= 0]
+        return labels
 
-    def _key(self, item: Example) -> str:
-        return "\0".join(item.texts)
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        """The number of each label."""
+        return {label: number for number, label in enumerate(self._labels)}
 
-    def _no_text_error(self, source: LabelSource) -> UserError:
-        return no_text_error(source)
+    def _write(self, folder: Path, bar: Progress) -> dict[str, Any]:
+        meta = super()._write(folder, bar)
+        scale = {"mean": self._scale.mean, "std": self._scale.std}
+        return {**meta, "labels": list(self._labels), **scale, "lost": self._lost}
 
-
-def _write(folder: Path, split: _LabelSplit, tokenizer: Tokenizer, bar: Progress) -> None:
-    task = bar.add_task("tokenising labelled texts", total=split.size)
-    numbers = {label: number for number, label in enumerate(split.labels)}
-    lost = 0
-    for part in ("train", "validation"):
-        ends, label_ends, written = array("q", [0]), array("q", [0]), 0
-        with (folder / f"{part}_ids.bin").open("wb") as ids_file, (folder / f"{part}_labels.bin").open("wb") as labels:
-            for examples in chunk_items(split.items_to_write(part), lambda example: len(example.text)):
-                if split.spec.over == "texts":
-                    places = (f"{split.spec.source}, {part} text {number:,}" for number in count(len(ends)))
-                    encoded = encode_located(tokenizer, [example.text for example in examples], places)
-                    labels_of_chunk = _labels_of_texts(split.spec.problem_type, examples, numbers)
-                else:
-                    words = encode_words(tokenizer, [example.texts for example in examples])
-                    encoded = [ids for ids, _ in words]
-                    labels_of_chunk = np.concatenate(
-                        [_labels_of_pieces(*pair, numbers) for pair in zip(words, examples, strict=True)]
-                    )
-                    lost += sum(int((firsts < 0).sum()) for _, firsts in words)
-                ids_file.write(np.concatenate(encoded).astype(id_dtype(tokenizer)).tobytes())
-                labels.write(labels_of_chunk.tobytes())
-                for ids, example in zip(encoded, examples, strict=True):
-                    written += len(ids)
-                    ends.append(written)
-                    label_ends.append(label_ends[-1] + len(example.labels))
-                bar.advance(task, sum(len(example.text.encode()) for example in examples))
-        np.save(folder / f"{part}_starts.npy", np.array(ends, dtype=np.int64), allow_pickle=False)
-        if split.spec.problem_type == "multi_label_classification":
-            np.save(folder / f"{part}_label_starts.npy", np.array(label_ends, dtype=np.int64), allow_pickle=False)
-    tokenizer_meta = {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "hash": tokenizer.hash}
-    write_meta(
-        folder,
-        {
-            "tokenizer": tokenizer_meta,
-            "labels": list(split.labels),
-            "mean": split.scale.mean,
-            "std": split.scale.std,
-            "skipped": split.skipped,
-            "near_duplicates": split.near_duplicates,
-            "lost": lost,
-        },
-    )
-
-
-def _labels_of_texts(problem_type: ProblemType, examples: Sequence[Example], numbers: dict[str, int]) -> np.ndarray:
-    """As `Labelled` has them: a place for each label, or the numbers that they are."""
-    if problem_type == "regression":
-        return np.array([example.number for example in examples], dtype=label_dtype(problem_type))
-    places = [numbers[label] for example in examples for label in example.labels]
-    return np.array(places, dtype=label_dtype(problem_type))
-
-
-def _labels_of_pieces(words: tuple[np.ndarray, np.ndarray], example: Example, numbers: dict[str, int]) -> np.ndarray:
-    """The label of each token of an example: a word's own on its first piece, IGNORED elsewhere."""
-    ids, firsts = words
-    labels = np.full(len(ids), IGNORED, dtype=np.int64)
-    label_numbers = np.array([numbers[label] for label in example.labels], dtype=np.int64)
-    labels[firsts[firsts >= 0]] = label_numbers[firsts >= 0]
-    return labels
-
-
-def _load(folder: Path, *, spec: LabelsSpec, content: str, tokenizer: Tokenizer) -> LabelledCorpus:
-    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-    names = tuple(meta["labels"])
-
-    def load_part(side: Part) -> Labelled:
-        labels, label_starts = map_labels(folder, side, spec.problem_type)
-        return Labelled(
-            ids=memory_map(folder / f"{side}_ids.bin", id_dtype(tokenizer)),
-            starts=np.load(folder / f"{side}_starts.npy", allow_pickle=False),
-            labels=labels,
-            names=names,
-            over=spec.over,
-            problem_type=spec.problem_type,
-            label_starts=label_starts,
+    def _load(self, folder: Path, meta: dict[str, Any]) -> LabelledCorpus:
+        spec, unknown_id, names = self._spec, self.tokenizer.unk_id, tuple(meta["labels"])
+        make_part = partial(Labelled, names=names, over=spec.over, problem_type=spec.problem_type)
+        corpus = LabelledCorpus(
+            **self._fields(folder, meta, make_part),
+            labels=names,
+            scale=TargetScale(mean=meta["mean"], std=meta["std"]),
+            lost=meta["lost"],
         )
-
-    train, validation = load_part("train"), load_part("validation")
-    alone = train.starts[:-1][train.lengths == 1]  # where a text of one token is
-    unknown = 0 if tokenizer.unk_id is None else int(np.count_nonzero(train.ids[alone] == tokenizer.unk_id))
-    check_known(spec.source, tokenizer, unknown, len(train))
-    return LabelledCorpus(
-        name=spec.source,
-        hash=content,
-        tokenizer=tokenizer,
-        labels=names,
-        scale=TargetScale(mean=meta.get("mean", 0.0), std=meta.get("std", 1.0)),  # of an older version: none
-        train=train,
-        validation=validation,
-        skipped=meta["skipped"],
-        near_duplicates=meta.get("near_duplicates", 0),  # of an older version: not counted
-        lost=meta["lost"],
-    )
+        train = corpus.train
+        alone = train.starts[:-1][train.lengths == 1]  # where a text of one token is
+        unknown = 0 if unknown_id is None else int(np.count_nonzero(train.ids[alone] == unknown_id))
+        check_known(self.name, self.tokenizer, unknown, len(train))
+        return corpus

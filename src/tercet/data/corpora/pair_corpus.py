@@ -1,40 +1,29 @@
-"""Sentence pairs to ids, once, kept as `prepare` keeps text; no more than a few pairs are in memory at a time.
+"""Sentence pairs to ids, once, in the cache.
 
-Everything is read through before a vocabulary is learnt or a file written, so that two files which do not match are
-told at once.
+All sources are read through before a vocabulary is learned or a file is written, so that two files that do not match
+are reported at once.
 """
 
 import json
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.progress import Progress
 
-from tercet.cache_dir import cache_dir
-from tercet.config import UserError
-from tercet.data.cache import (
-    FORMAT,
-    check_hash,
-    chunk_items,
-    create_atomically,
-    digest,
-    id_dtype,
-    is_complete,
-    load_or_train_tokenizer,
-    progress_bar,
-    report_disk_errors,
-    write_meta,
-)
-from tercet.data.corpora.text_split import Side, TextSplit, check_special_tokens
+from tercet.data.cache import id_dtype
+from tercet.data.corpora.array_files import ArrayFile
+from tercet.data.corpora.example_preparation import ExampleCorpus, ExamplePreparation
 from tercet.data.datasets.pair_datasets import PAIR_DATASETS, Part, find_pairs, languages, pair_files
 from tercet.data.encode.unknown_text import encode_located
-from tercet.data.examples.pairs import Pair, PairSource, no_text_error, read_pairs
-from tercet.data.specs import HeldOutPairs, PairsSpec
-from tercet.tokens import GPT2, Tokenizer, TokenizerFile, TokenizerSpec, WordPiece
+from tercet.data.examples.example_source import read_examples
+from tercet.data.examples.pairs import Pair
+from tercet.data.specs import HeldOutPairs, PairsSpec, Side
+from tercet.tokens import Tokenizer, TokenizerSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,26 +57,16 @@ class Pairs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParallelCorpus:
-    """Tokenised pairs in two parts.
+class ParallelCorpus(ExampleCorpus[Pairs]):
+    """Tokenized pairs in two parts; a pair with an empty side is empty, and sources are compared for near duplicates.
 
     Attributes:
-        hash: sha256 of the text the ids were made from.
-        source_tokenizer, tokenizer: one and the same where both sides share a vocabulary.
-        validation_texts: what the pairs of `validation` were made from, source and target, in their order.
-        skipped: pairs with an empty side.
-        near_duplicates: Validation pairs whose source is a near duplicate of one in training.
+        source_tokenizer: Tokenizer of the sources; `tokenizer` itself if both sides share a vocabulary.
+        validation_texts: The pairs of `validation` as text, source and target, in their order.
     """
 
-    name: str
-    hash: str
     source_tokenizer: Tokenizer
-    tokenizer: Tokenizer
-    train: Pairs
-    validation: Pairs
     validation_texts: tuple[Pair, ...]
-    skipped: int
-    near_duplicates: int
 
 
 def prepare_pairs(
@@ -98,52 +77,40 @@ def prepare_pairs(
     expected_hash: str | None = None,
     progress: bool = False,
 ) -> ParallelCorpus:
-    """The corpus that `spec` describes, from the cache where it is there.
+    """Return the corpus that `spec` describes, from the cache if it is there.
 
     Args:
-        tokenizer, source_tokenizer: take the places of the spec's, as when a trained model meets new text. One
-            `tokenizer` alone is for both sides where the spec has no `source_tokenizer`.
+        tokenizer, source_tokenizer: Tokenizers of a model that meets new text, instead of the spec's. A `tokenizer`
+            without the other is for both sides if the spec has no `source_tokenizer`.
         expected_hash: Hash that the data must have. It is compared before any text is tokenized, printed or cached.
-        progress: show a bar on stderr, where that is a terminal.
+        progress: If True, show a bar on stderr, if that is a terminal.
 
     Raises:
         ChangedData: If the data does not have the expected hash.
-        UserError: where pairs cannot be read, tokenised or divided, a tokenizer lacks pad, bos or eos, or the cache
-            cannot be written.
+        UserError: If pairs cannot be read, tokenized or divided, a tokenizer lacks pad, bos or eos, or the cache cannot
+            be written.
     """
-    split = _PairSplit(spec)
-    check_hash(spec.source, split.content_hash, expected_hash)
-    with report_disk_errors():
-        joint = spec.source_tokenizer is None and source_tokenizer is None
-        target = tokenizer or split.learn_tokenizer(spec.tokenizer, ("source", "target") if joint else ("target",))
-        source = target if joint else source_tokenizer or split.learn_tokenizer(spec.source_tokenizer, ("source",))
-        if spec.source_bos and source.bos_id is not None:
-            source = source.with_opening([source.bos_id])
-            target = source if joint else target
-        for side_tokenizer, setting in ((target, "tokenizer"), (source, "source_tokenizer")):
-            check_special_tokens(side_tokenizer, setting, "pairs", ("pad", "bos", "eos"))
-        key = digest(FORMAT, split.content_hash, source.hash, target.hash, sys.byteorder, *source.opening)
-        folder = cache_dir() / "pairs" / key[:32]
-        if not is_complete(folder):
-            split.read_through()
-            with create_atomically(folder, split.snapshots) as new, progress_bar(shown=progress) as bar:
-                _write(new, split, source, target, bar)
-    return _load(folder, name=spec.source, content=split.content_hash, source_tokenizer=source, tokenizer=target)
+    preparation = _PairPreparation(spec, tokenizer, source_tokenizer)
+    return preparation.prepare(expected_hash=expected_hash, progress=progress)
 
 
 def pairs_of(spec: PairsSpec, part: Part) -> list[Pair]:
-    """The text of a part, pairs with an empty side left out; "test" is for named datasets alone.
+    """Return the pairs of a part that have text on both sides; only named datasets have a "test" part.
 
     Raises:
-        UserError: where pairs cannot be read or divided, or there is no such part.
+        UserError: If pairs cannot be read or divided, or there is no such part.
     """
-    return list(read_pairs(find_pairs(spec, "test")) if part == "test" else _PairSplit(spec).items(part))
+    return list(read_examples(find_pairs(spec, "test")) if part == "test" else _PairPreparation(spec).examples(part))
 
 
-class _PairSplit(TextSplit[PairSource, Pair]):
-    singular, plural = "source sentence", "pairs"
+class _PairPreparation(ExamplePreparation[Pair, ParallelCorpus]):
+    folder, title, singular, plural = "pairs", "pairs", "source sentence", "pairs"
 
-    def __init__(self, spec: PairsSpec) -> None:
+    def __init__(
+        self, spec: PairsSpec, tokenizer: Tokenizer | None = None, source_tokenizer: Tokenizer | None = None
+    ) -> None:
+        self._spec, self._given, self._given_source = spec, tokenizer, source_tokenizer
+        self._validation_texts = list[Pair]()
         train = find_pairs(spec)
         is_named = spec.target is None and spec.source in PAIR_DATASETS
         settings = languages(spec) if is_named else [spec.encoding, spec.source_language, spec.target_language]
@@ -156,103 +123,64 @@ class _PairSplit(TextSplit[PairSource, Pair]):
                 held_out = None
         super().__init__(spec.source, train, held_out, validation=spec.validation, settings=settings)
 
-    def learn_tokenizer(self, spec: TokenizerSpec | None, sides: tuple[str, ...]) -> Tokenizer:
-        """A tokenizer learnt on these sides of the training part."""
+    def _choose_tokenizer(self) -> Tokenizer:
+        return self._tokenizers[1]
+
+    @cached_property
+    def _tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
+        """Those of source and target."""
+        spec = self._spec
+        is_joint = spec.source_tokenizer is None and self._given_source is None
+        target = self._given or self._learn(spec.tokenizer, ("source", "target") if is_joint else ("target",))
+        source = target if is_joint else self._given_source or self._learn(spec.source_tokenizer, ("source",))
+        if spec.source_bos and source.bos_id is not None:
+            source = source.with_opening([source.bos_id])
+            target = source if is_joint else target
+        for tokenizer, setting in ((target, "tokenizer"), (source, "source_tokenizer")):
+            self._check_special_tokens(tokenizer, setting, ("pad", "bos", "eos"))
+        return source, target
+
+    def _learn(self, spec: TokenizerSpec | None, sides: tuple[str, ...]) -> Tokenizer:
         assert spec is not None
 
-        def texts() -> Iterator[str]:
-            self.read_through()
-            for pair in self.items("train"):
-                yield from (text for side, text in zip(("source", "target"), pair, strict=True) if side in sides)
+        def texts(pair: Pair) -> Iterable[str]:
+            return (getattr(pair, side) for side in sides)
 
-        has_special_tokens = isinstance(
-            spec, GPT2 | TokenizerFile | WordPiece
-        )  # these have their special tokens already
-        with_special_tokens = spec if has_special_tokens else replace(spec, pad=True, bos=True, eos=True)
-        return load_or_train_tokenizer(
-            with_special_tokens, texts, digest(self.training_hash, sides), self.snapshots[:1]
+        return self._learn_tokenizer(spec, texts, ("pad", "bos", "eos"), sides)
+
+    def _key(self) -> list[Any]:
+        source, target = self._tokenizers
+        return [self.content_hash, source.hash, target.hash, sys.byteorder, *source.opening]
+
+    def _files(self) -> list[ArrayFile]:
+        source, target = self._tokenizers
+        return [
+            ArrayFile("source.bin", id_dtype(source), "source_starts.bin"),
+            ArrayFile("target.bin", id_dtype(target), "target_starts.bin"),
+        ]
+
+    def _encode(self, examples: Sequence[Pair], side: Side, first: int) -> list[list[np.ndarray]]:
+        """Each sentence is ended by eos, and a source begun by its opening."""
+        if side == "validation":
+            self._validation_texts += examples
+        sides = [pair.source for pair in examples], [pair.target for pair in examples]
+        openings = self._tokenizers[0].opening, ()
+        arrays = list[list[np.ndarray]]()
+        for tokenizer, texts, opening in zip(self._tokenizers, sides, openings, strict=True):
+            begin, end = (np.array(ids, dtype=np.uint32) for ids in (opening, [tokenizer.eos_id]))
+            arrays.append([np.concatenate([begin, ids, end]) for ids in encode_located(tokenizer, texts)])
+        return arrays
+
+    def _write(self, folder: Path, bar: Progress) -> dict[str, Any]:
+        meta = super()._write(folder, bar)
+        texts = json.dumps(self._validation_texts, ensure_ascii=False)
+        (folder / "validation.json").write_text(texts, encoding="utf-8")
+        return {**meta, "source_tokenizer": self._tokenizers[0].hash}
+
+    def _load(self, folder: Path, meta: dict[str, Any]) -> ParallelCorpus:
+        texts = json.loads((folder / "validation.json").read_text(encoding="utf-8"))
+        return ParallelCorpus(
+            **self._fields(folder, meta, Pairs),
+            source_tokenizer=self._tokenizers[0],
+            validation_texts=tuple(Pair(*texts_of_pair) for texts_of_pair in texts),
         )
-
-    def _read_all(self, source: PairSource) -> Iterator[Pair]:
-        return source.pairs()
-
-    def _read(self, source: PairSource) -> Iterator[Pair]:
-        return read_pairs(source)
-
-    def _is_empty(self, item: Pair) -> bool:
-        return not all(item)
-
-    def _key(self, item: Pair) -> str:
-        return item[0]
-
-    def _no_text_error(self, source: PairSource) -> UserError:
-        return no_text_error(source)
-
-
-def _write(folder: Path, split: _PairSplit, source: Tokenizer, target: Tokenizer, bar: Progress) -> None:
-    task = bar.add_task("tokenising pairs", total=split.size)
-    texts = list[Pair]()
-
-    def read_side(side: Side) -> Iterator[Pair]:
-        for pair in split.items_to_write(side):
-            bar.advance(task, len(pair[0].encode()) + len(pair[1].encode()))
-            if side == "validation":
-                texts.append(pair)
-            yield pair
-
-    for side in ("train", "validation"):
-        _encode(folder, side, read_side(side), source, target)
-    (folder / "validation.json").write_text(json.dumps(texts, ensure_ascii=False), encoding="utf-8")
-    tokenizer_meta = {"kind": target.kind, "vocab_size": target.vocab_size, "hash": target.hash}
-    counts = {"skipped": split.skipped, "near_duplicates": split.near_duplicates}
-    write_meta(folder, {"tokenizer": tokenizer_meta, "source_tokenizer": source.hash, **counts})
-
-
-def _encode(folder: Path, side: Side, pairs: Iterator[Pair], *tokenizers: Tokenizer) -> None:
-    """Write the ids of both sides, each sentence ended by eos (a source begun by its opening), and where they end."""
-    written = [0, 0]
-    paths = [(folder / f"{side}_{half}.bin", folder / f"{side}_{half}_starts.bin") for half in ("source", "target")]
-    for _, starts in paths:
-        starts.write_bytes(np.zeros(1, dtype=np.int64).tobytes())
-    for chunk in chunk_items(pairs, lambda pair: len(pair[0]) + len(pair[1])):
-        for half, (tokenizer, (ids_path, starts_path)) in enumerate(zip(tokenizers, paths, strict=True)):
-            encoded = encode_located(tokenizer, [pair[half] for pair in chunk])
-            bos = np.array([] if half else tokenizer.opening, dtype=np.uint32)
-            eos = np.array([tokenizer.eos_id], dtype=np.uint32)
-            ids = np.concatenate([part for sentence in encoded for part in (bos, sentence, eos)])
-            n_special = len(bos) + len(eos)
-            ends = written[half] + np.cumsum([len(sentence) + n_special for sentence in encoded], dtype=np.int64)
-            written[half] = int(ends[-1])
-            for path, numbers in ((ids_path, ids.astype(id_dtype(tokenizer))), (starts_path, ends)):
-                with path.open("ab") as file:
-                    file.write(numbers.tobytes())
-
-
-def _load(
-    folder: Path, *, name: str, content: str, source_tokenizer: Tokenizer, tokenizer: Tokenizer
-) -> ParallelCorpus:
-    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-    texts = json.loads((folder / "validation.json").read_text(encoding="utf-8"))
-
-    def memory_map(file: str, dtype: np.dtype[Any]) -> np.ndarray:
-        return np.memmap(folder / f"{file}.bin", dtype, mode="r")
-
-    def load_part(side: Side) -> Pairs:
-        return Pairs(
-            source=memory_map(f"{side}_source", id_dtype(source_tokenizer)),
-            source_starts=memory_map(f"{side}_source_starts", np.dtype(np.int64)),
-            target=memory_map(f"{side}_target", id_dtype(tokenizer)),
-            target_starts=memory_map(f"{side}_target_starts", np.dtype(np.int64)),
-        )
-
-    return ParallelCorpus(
-        name=name,
-        hash=content,
-        source_tokenizer=source_tokenizer,
-        tokenizer=tokenizer,
-        train=load_part("train"),
-        validation=load_part("validation"),
-        validation_texts=tuple((source, target) for source, target in texts),
-        skipped=meta["skipped"],
-        near_duplicates=meta.get("near_duplicates", 0),  # of an older version: not counted
-    )

@@ -7,11 +7,10 @@ a number        (N,) float64
 """
 
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from tercet.data.cache import memory_map
 from tercet.spec import ProblemType
 
 IGNORED = -100  # no label: the objectives' own number
@@ -25,15 +24,8 @@ class TargetScale:
     std: float = 1.0
 
 
-def label_dtype(problem_type: ProblemType) -> type[np.int64] | type[np.float64]:
-    return np.float64 if problem_type == "regression" else np.int64
-
-
-def map_labels(folder: Path, part: str, problem_type: ProblemType) -> tuple[np.ndarray, np.ndarray | None]:
-    """The labels of a part, and where each text's start, where it may have several."""
-    starts = folder / f"{part}_label_starts.npy"
-    labels = memory_map(folder / f"{part}_labels.bin", np.dtype(label_dtype(problem_type)))
-    return labels, np.load(starts, allow_pickle=False) if problem_type == "multi_label_classification" else None
+def label_dtype(problem_type: ProblemType) -> np.dtype[Any]:
+    return np.dtype(np.float64 if problem_type == "regression" else np.int64)
 
 
 def label_indicators(labels: np.ndarray, starts: np.ndarray, numbers: np.ndarray, n_labels: int) -> np.ndarray:

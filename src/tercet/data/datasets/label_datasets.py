@@ -2,15 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 from tercet.config import UserError, suggest
 from tercet.data.examples.labels import LabelFile, LabelledTexts, LabelSource
 from tercet.data.sources.files import find_path
-from tercet.data.specs import LabelsSpec
+from tercet.data.specs import LabelsSpec, Side
 from tercet.spec import ProblemType
 
-Part = Literal["train", "validation"]
 LIBRARY = "read from the running Python's source files, so it differs between versions; PSF licence"
 IN_WORDS: dict[ProblemType, str] = {
     "single_label_classification": "a label a text",
@@ -30,11 +28,11 @@ class LabelDataset:
 
     description: str
     origin: str
-    open: Callable[[Part], LabelSource]
+    open: Callable[[Side], LabelSource]
     problem_type: ProblemType = "single_label_classification"
 
 
-def find_labels(spec: LabelsSpec, part: Part = "train") -> LabelSource:
+def find_labels(spec: LabelsSpec, part: Side = "train") -> LabelSource:
     """The named set that `spec.source` is, else the file at its path (`./debian-sections` is always a path).
 
     Raises:
@@ -65,25 +63,25 @@ def find_labels(spec: LabelsSpec, part: Part = "train") -> LabelSource:
     )
 
 
-def _debian_sections(part: Part) -> LabelledTexts:
+def _debian_sections(part: Side) -> LabelledTexts:
     from tercet.data.datasets.debian import read_sections
 
     return read_sections(part)
 
 
-def _python_docstrings(part: Part) -> LabelledTexts:
+def _python_docstrings(part: Side) -> LabelledTexts:
     from tercet.data.datasets.docstrings import read_docstrings
 
     return read_docstrings(part)
 
 
-def _docstring_lines(part: Part) -> LabelledTexts:
+def _docstring_lines(part: Side) -> LabelledTexts:
     from tercet.data.datasets.docstring_code import read_docstring_lines
 
     return read_docstring_lines(part)
 
 
-def _docstring_code(part: Part) -> LabelledTexts:
+def _docstring_code(part: Side) -> LabelledTexts:
     from tercet.data.datasets.docstring_code import read_docstring_code
 
     return read_docstring_code(part)

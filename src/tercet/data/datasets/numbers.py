@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 
 from tercet.config import UserError
-from tercet.data.examples.pairs import PairTexts
+from tercet.data.examples.pairs import Pair, PairTexts
 
 SMALL = 2_000  # all numbers below are for training
 DRAWN = {"train": 18_000, "validation": 500, "test": 1_000}  # numbers above, shared out over their lengths in digits
@@ -24,7 +24,7 @@ def number_pairs(part: str, source: str, target: str) -> PairTexts:
     Raises:
         UserError: without the `num2words` package.
     """
-    texts = tuple((_spell(number, source), _spell(number, target)) for number in _draw_numbers()[part])
+    texts = tuple(Pair(_spell(number, source), _spell(number, target)) for number in _draw_numbers()[part])
     return PairTexts(name="numbers", texts=texts)
 
 

@@ -8,7 +8,7 @@ weight 0 is read by the model and not learnt.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import ClassVar, NamedTuple, cast
 
 from tercet.config import UserError, suggest
 from tercet.data.sources.documents import DocumentFiles
@@ -36,24 +36,25 @@ class Conversation(NamedTuple):
     location: str
 
     @property
-    def has_answer(self) -> bool:
-        return any(
+    def texts(self) -> list[str]:
+        return [message["content"] for message in self.messages]
+
+    @property
+    def is_empty(self) -> bool:
+        """True if no answer is to be learned."""
+        return not any(
             message["role"] == "assistant" and message["content"].strip() and "weight" not in message
             for message in self.messages
         )
 
     @property
-    def prompt(self) -> str:
+    def identity(self) -> str:
         """What the first answer is to."""
         roles = [message["role"] for message in self.messages]
         first = roles.index("assistant") if "assistant" in roles else len(roles)
         return "\0".join(message["content"] for message in self.messages[:first])
 
-    @property
-    def n_bytes(self) -> int:
-        return sum(len(message["content"].encode()) for message in self.messages)
-
-    def texts(self) -> Iterator[str]:
+    def training_texts(self) -> Iterator[str]:
         """What a vocabulary is learnt on: the answers, and what stands before each of them, with the names of roles."""
         before = ""
         for message in self.messages:
@@ -69,6 +70,7 @@ class Conversation(NamedTuple):
 class ConversationFile:
     """The conversations in the JSONL, CSV or TSV file `path`; fields as in `ConversationsSpec`."""
 
+    needed: ClassVar[str] = "conversation with an answer (the role assistant)"
     path: Path
     messages_field: str = LISTS[0]
     prompt_field: str = COLUMNS[0]
@@ -80,7 +82,7 @@ class ConversationFile:
     def name(self) -> str:
         return str(self.path)
 
-    def conversations(self) -> Iterator[Conversation]:
+    def examples(self) -> Iterator[Conversation]:
         """Every conversation; it may be without an answer.
 
         Raises:
@@ -137,10 +139,6 @@ def find_conversations(spec: ConversationsSpec, source: str | None = None) -> Co
     """The file that `spec` names, or another of its kind."""
     path = find_path(spec.source if source is None else source)
     return ConversationFile(path=path, encoding=spec.encoding, **spec.fields)
-
-
-def no_answer_error(source: ConversationFile) -> UserError:
-    return UserError(f"{source.name} has no conversation with an answer (the role assistant); give a file with some")
 
 
 def _exchange(prompt: str, response: str) -> tuple[dict[str, str], ...]:

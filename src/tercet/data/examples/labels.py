@@ -9,9 +9,10 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol, cast
+from typing import ClassVar, Literal, NamedTuple, cast
 
 from tercet.config import UserError
+from tercet.data.examples.example_source import ExampleSource
 from tercet.data.examples.label_values import (
     parse_number,
     read_indicators,
@@ -28,6 +29,7 @@ from tercet.spec import ProblemType
 
 Over = Literal["texts", "tokens"]
 SUFFIXES = (".jsonl", *TABLE_SUFFIXES)
+NEEDED = "labelled text"
 
 
 class Example(NamedTuple):
@@ -46,33 +48,22 @@ class Example(NamedTuple):
         return float(self.labels[0])
 
     @property
-    def empty(self) -> bool:
+    def identity(self) -> str:
+        return "\0".join(self.texts)
+
+    @property
+    def is_empty(self) -> bool:
         return not any(text.strip() for text in self.texts)
 
 
-class LabelSource(Protocol):
-    """Somewhere labelled texts come from."""
-
-    @property
-    def name(self) -> str: ...
-
-    def examples(self) -> Iterator[Example]:
-        """Every example; the text may be empty."""
-        ...
-
-    def hash(self) -> str:
-        """sha256 of everything that `examples` depends on."""
-        ...
-
-    def size(self) -> int | None:
-        """Bytes of text, where that can be told without reading."""
-        ...
+LabelSource = ExampleSource[Example]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledTexts:
     """Examples in memory."""
 
+    needed: ClassVar[str] = NEEDED
     name: str
     items: tuple[Example, ...]
 
@@ -90,6 +81,7 @@ class LabelledTexts:
 class LabelFile:
     """The labelled texts in the JSONL, CSV or TSV file `path`; the other settings as in `LabelsSpec`."""
 
+    needed: ClassVar[str] = NEEDED
     path: Path
     text_field: str = "text"
     label_field: str = "label"
@@ -204,22 +196,3 @@ class LabelFile:
         ]
         word_labels = [read_label(label, location, keys[1]) for label in cast(list[object], labels)]
         return Example(tuple(texts), tuple(word_labels))
-
-
-def read_examples(source: LabelSource) -> Iterator[Example]:
-    """The examples of `source` that have text.
-
-    Raises:
-        UserError: where there is none, or the file cannot be read.
-    """
-    empty = True
-    for example in source.examples():
-        if not example.empty:
-            empty = False
-            yield example
-    if empty:
-        raise no_text_error(source)
-
-
-def no_text_error(source: LabelSource) -> UserError:
-    return UserError(f"{source.name} has no labelled text; give a file with some")

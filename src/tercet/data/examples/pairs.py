@@ -10,45 +10,50 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, NamedTuple
 
 from tercet.config import UserError
+from tercet.data.examples.example_source import ExampleSource
 from tercet.data.sources.documents import DocumentFiles
 from tercet.data.sources.files import Errors, get_text, read_lines, read_objects
 from tercet.data.sources.formats import uncompressed_suffix
 from tercet.data.sources.tables import column_names, read_table
 
-Pair = tuple[str, str]
 SUFFIXES = (".tsv", ".csv", ".jsonl")
+NEEDED = "pair with text on both sides"
 
 
-class PairSource(Protocol):
-    """Somewhere pairs come from."""
+class Pair(NamedTuple):
+    """A sentence and its translation, without the white space around them."""
+
+    source: str
+    target: str
 
     @property
-    def name(self) -> str: ...
+    def texts(self) -> tuple[str, str]:
+        return self
 
-    def pairs(self) -> Iterator[Pair]:
-        """Every pair without the white space around it; a side may be empty."""
-        ...
+    @property
+    def identity(self) -> str:
+        return self.source
 
-    def hash(self) -> str:
-        """sha256 of everything that `pairs` depends on."""
-        ...
+    @property
+    def is_empty(self) -> bool:
+        return not (self.source and self.target)
 
-    def size(self) -> int | None:
-        """Bytes of text, where that can be told without reading."""
-        ...
+
+PairSource = ExampleSource[Pair]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairTexts:
     """Pairs in memory."""
 
+    needed: ClassVar[str] = NEEDED
     name: str
     texts: tuple[Pair, ...]
 
-    def pairs(self) -> Iterator[Pair]:
+    def examples(self) -> Iterator[Pair]:
         yield from self.texts
 
     def hash(self) -> str:
@@ -66,6 +71,7 @@ class PairFiles:
     TSV file is a header where it names both; else it has two columns and is the first pair.
     """
 
+    needed: ClassVar[str] = NEEDED
     source: Path
     target: Path | None = None
     encoding: str = "utf-8"
@@ -77,7 +83,7 @@ class PairFiles:
     def name(self) -> str:
         return str(self.source)
 
-    def pairs(self) -> Iterator[Pair]:
+    def examples(self) -> Iterator[Pair]:
         """Every pair without the white space around it; a side may be empty.
 
         Raises:
@@ -85,7 +91,7 @@ class PairFiles:
         """
         self.check()
         for source, target in self._pairs():
-            yield source.strip(), target.strip()
+            yield Pair(source.strip(), target.strip())
 
     def files(self) -> list[Path]:
         """The one, or the two."""
@@ -113,7 +119,7 @@ class PairFiles:
                 "set data.target to the file of its translations, line by line"
             )
 
-    def _pairs(self) -> Iterator[Pair]:
+    def _pairs(self) -> Iterator[tuple[str, str]]:
         if self.target:
             return _read_side_by_side(self.source, self.target, self.encoding, self.errors)
         match uncompressed_suffix(self.source):
@@ -128,38 +134,19 @@ class PairFiles:
         first = next(read_lines(self.source, self.encoding, self.errors), "")
         return {self.source_field, self.target_field} <= {*column_names(first, ".tsv")}
 
-    def _rows(self) -> Iterator[Pair]:
+    def _rows(self) -> Iterator[tuple[str, str]]:
         needed = {self.source_field: "data.source_language", self.target_field: "data.target_language"}
         for _, row in read_table(read_lines(self.source, self.encoding, self.errors), str(self.source), needed):
             yield row[self.source_field], row[self.target_field]
 
-    def _objects(self) -> Iterator[Pair]:
+    def _objects(self) -> Iterator[tuple[str, str]]:
         keys = (self.source_field, "data.source_language"), (self.target_field, "data.target_language")
         for location, values in read_objects(self.source, self.encoding, self.errors, [key for key, _ in keys]):
             source, target = (get_text(values, key, location, setting) for key, setting in keys)
             yield source, target
 
 
-def read_pairs(source: PairSource) -> Iterator[Pair]:
-    """The pairs of `source` with text on both sides.
-
-    Raises:
-        UserError: where there is none, a file cannot be read, or the two sides do not match.
-    """
-    empty = True
-    for pair in source.pairs():
-        if pair[0] and pair[1]:
-            empty = False
-            yield pair
-    if empty:
-        raise no_text_error(source)
-
-
-def no_text_error(source: PairSource) -> UserError:
-    return UserError(f"{source.name} has no pair with text on both sides; give a file with some")
-
-
-def _read_side_by_side(source: Path, target: Path, encoding: str, errors: Errors) -> Iterator[Pair]:
+def _read_side_by_side(source: Path, target: Path, encoding: str, errors: Errors) -> Iterator[tuple[str, str]]:
     n_pairs = more_sources = more_targets = 0
     sides = (read_lines(path, encoding, errors) for path in (source, target))
     for source_line, target_line in zip_longest(*sides):
@@ -177,7 +164,7 @@ def _read_side_by_side(source: Path, target: Path, encoding: str, errors: Errors
         )
 
 
-def _read_columns(path: Path, encoding: str, errors: Errors) -> Iterator[Pair]:
+def _read_columns(path: Path, encoding: str, errors: Errors) -> Iterator[tuple[str, str]]:
     for number, line in enumerate(read_lines(path, encoding, errors), 1):
         columns = line.split("\t")
         if not line.strip():

@@ -8,19 +8,19 @@ from dataclasses import dataclass, replace
 from glob import glob, has_magic
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from tercet.config import UserError, to_plain
-from tercet.data.cache import TRAINING_BYTES, digest
+from tercet.data.cache import digest
 from tercet.data.datasets.text_datasets import DATASETS, find_text
 from tercet.data.encode.document_ids import encoding_key
+from tercet.data.encode.learn_tokenizer import TRAINING_BYTES
 from tercet.data.sources.documents import DocumentFiles, DocumentSource
 from tercet.data.sources.id_files import IdFile
-from tercet.data.specs import HeldOut, TextSpec
+from tercet.data.specs import HeldOut, Side, TextSpec
 from tercet.data.text_hashes import hash_text
 from tercet.tokens import Characters, PlainIds, Tokenizer, TokenizerSpec
 
-Side = Literal["train", "validation"]
 TOKEN_BYTES = 4  # of text, about, for a token: a unit makes about one shard
 FORMAT = 2  # counts up when the same inputs give other shards
 

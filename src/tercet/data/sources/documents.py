@@ -19,6 +19,7 @@ from typing import IO, NamedTuple, Protocol
 
 from tercet import limits
 from tercet.config import UserError, suggest
+from tercet.data.cache import TextSource
 from tercet.data.sources import fasta
 from tercet.data.sources.files import (
     BLOCK,
@@ -68,21 +69,10 @@ class TextPiece(NamedTuple):
     record: str = ""
 
 
-class DocumentSource(Protocol):
+class DocumentSource(TextSource, Protocol):
     """Somewhere documents come from."""
 
-    @property
-    def name(self) -> str: ...
-
     def pieces(self) -> Iterator[TextPiece]: ...
-
-    def hash(self) -> str:
-        """sha256 of everything that `pieces` depends on."""
-        ...
-
-    def size(self) -> int | None:
-        """Bytes of text, where that can be told without reading."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

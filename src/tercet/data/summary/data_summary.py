@@ -18,7 +18,8 @@ from tercet.data.datasets.label_datasets import find_labels
 from tercet.data.datasets.pair_datasets import find_pairs
 from tercet.data.datasets.recognise import looks_like, recognise
 from tercet.data.datasets.text_datasets import find_text
-from tercet.data.examples.conversations import ROLES, ConversationFile, find_conversations, no_answer_error
+from tercet.data.examples.conversations import ROLES, ConversationFile, find_conversations
+from tercet.data.examples.example_source import no_example_error
 from tercet.data.examples.labels import LabelFile
 from tercet.data.examples.pairs import PairFiles
 from tercet.data.sources.documents import DocumentFiles, DocumentSource
@@ -265,8 +266,8 @@ def _look_at_pairs(spec: PairsSpec) -> DataSummary:
     source, invalid = find_pairs(spec), InvalidBytes()
     if isinstance(source, PairFiles):
         source, invalid = _read_on(source)
-    for pair in source.pairs():
-        if not all(pair):
+    for pair in source.examples():
+        if pair.is_empty:
             empty += 1
             continue
         for text, counts in zip(pair, sides.values(), strict=True):
@@ -296,7 +297,7 @@ def _look_at_labels(spec: LabelsSpec) -> DataSummary:
     if isinstance(source, LabelFile):
         source, invalid = _read_on(source)
     for example in source.examples():
-        if example.empty:
+        if example.is_empty:
             empty += 1
             continue
         texts.push(example.text, last=True)
@@ -333,8 +334,8 @@ def _look_at_conversations(spec: ConversationsSpec) -> DataSummary:
     source, invalid = _read_on(find_conversations(spec))
     texts, messages, turns = {role: _TextCounts() for role in ROLES}, Counter[str](), Counter[int]()
     hashes, empty = array("Q"), 0
-    for conversation in source.conversations():
-        if not conversation.has_answer:
+    for conversation in source.examples():
+        if conversation.is_empty:
             empty += 1
             continue
         for message in conversation.messages:
@@ -343,7 +344,7 @@ def _look_at_conversations(spec: ConversationsSpec) -> DataSummary:
         turns[len(conversation.messages)] += 1
         hashes.append(_hash("\0".join(part for message in conversation.messages for part in message.values())))
     if not hashes:
-        raise no_answer_error(source)
+        raise no_example_error(source)
     return DataSummary(
         source=spec.source,
         format=_format(spec.source, "messages", f"columns {spec.prompt_field!r} and {spec.response_field!r}"),

@@ -79,7 +79,7 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
         if source is not None and not named:
             if part is not None:
                 raise UserError(f"--part {part}: {source} has no parts, all of it is scored; leave --part out")
-            pairs = tuple(pair_files(spec, spec.source, spec.target).pairs())
+            pairs = tuple(pair_files(spec, spec.source, spec.target).examples())
         elif source is not None or (part or ("test" if named else "validation")) == "test":
             pairs = tuple(pairs_of(spec, part or "test"))
         else:

@@ -1,0 +1,76 @@
+"""Files with the arrays of many examples, one after another, and with the positions at which examples start."""
+
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tercet.data.cache import memory_map
+from tercet.data.specs import Side
+
+
+class ArrayFile(NamedTuple):
+    """A file with the arrays of all examples of a part.
+
+    Attributes:
+        name: Name after that of the part. A `.bin` file is written as the arrays come, and mapped.
+        starts: Name of the file with the positions (N + 1,) at which each example starts, and the end; empty if there
+            is none.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    starts: str = ""
+
+
+class ArrayWriter:
+    """Writes the files of a part."""
+
+    def __init__(self, folder: Path, side: Side, files: Sequence[ArrayFile]) -> None:
+        self._folder, self._side, self._files = folder, side, files
+        self._ends = [array("q", [0]) for _ in files]  # eight bytes an example
+        self._kept: list[list[np.ndarray]] = [[] for _ in files]
+
+    def append(self, arrays: Sequence[Sequence[Any]]) -> None:
+        """Add the arrays of some examples, those for each file."""
+        for file, of_examples, ends, kept in zip(self._files, arrays, self._ends, self._kept, strict=True):
+            joined = np.concatenate(of_examples, dtype=file.dtype, casting="unsafe")
+            if file.name.endswith(".npy"):
+                kept.append(joined)
+            else:
+                with self._path(file.name).open("ab") as opened:
+                    opened.write(joined.tobytes())
+            if file.starts:
+                ends.extend((ends[-1] + np.cumsum([len(each) for each in of_examples])).tolist())
+
+    def finish(self) -> None:
+        """Write what is not yet written."""
+        for file, ends, kept in zip(self._files, self._ends, self._kept, strict=True):
+            if kept:
+                self._save(file.name, np.concatenate(kept))
+            if file.starts:
+                self._save(file.starts, np.array(ends, dtype=np.int64))
+
+    def _save(self, name: str, numbers: np.ndarray) -> None:
+        if name.endswith(".npy"):
+            np.save(self._path(name), numbers, allow_pickle=False)
+        else:
+            numbers.tofile(self._path(name))
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{self._side}_{name}"
+
+
+def open_arrays(folder: Path, side: Side, files: Sequence[ArrayFile]) -> dict[str, np.ndarray]:
+    """Return the arrays of a part by the names of their files, without ending."""
+    dtypes = {file.name: file.dtype for file in files} | {
+        file.starts: np.dtype(np.int64) for file in files if file.starts
+    }
+    arrays = dict[str, np.ndarray]()
+    for name, dtype in dtypes.items():
+        path = folder / f"{side}_{name}"
+        array_ = np.load(path, allow_pickle=False) if path.suffix == ".npy" else memory_map(path, dtype)
+        arrays[Path(name).stem] = array_
+    return arrays

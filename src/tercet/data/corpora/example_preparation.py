@@ -1,0 +1,195 @@
+"""Preparation of examples: pairs, labeled texts or conversations, in a training and a validation part.
+
+The validation part is drawn from the training examples, or is another source. Examples are read again each time
+they are needed, so that no more than a few are in memory.
+"""
+
+from abc import abstractmethod
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from rich.progress import Progress
+
+from tercet.config import UserError, to_plain
+from tercet.data.cache import FORMAT, chunk_items, digest
+from tercet.data.corpora.array_files import ArrayFile, ArrayWriter, open_arrays
+from tercet.data.corpora.preparation import CorpusType, Preparation, describe_tokenizer
+from tercet.data.encode.learn_tokenizer import learn_tokenizer
+from tercet.data.examples.example_source import ExampleSource, ExampleType, no_example_error, read_examples
+from tercet.data.specs import SIDES, Drawn, Side
+from tercet.data.text_hashes import count_near, draw_validation, hash_near, hash_text
+from tercet.tokens import GPT2, Tokenizer, TokenizerFile, TokenizerSpec, WordPiece
+
+Part = TypeVar("Part")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExampleCorpus(Generic[Part]):
+    """Tokenized examples in two parts.
+
+    Attributes:
+        hash: sha256 of the data that the ids were made from.
+        skipped: Number of examples that were left out because they are empty.
+        near_duplicates: Number of validation examples that are near duplicates of training examples.
+    """
+
+    name: str
+    hash: str
+    tokenizer: Tokenizer
+    train: Part
+    validation: Part
+    skipped: int
+    near_duplicates: int
+
+
+class ExamplePreparation(Preparation[CorpusType], Generic[ExampleType, CorpusType]):
+    """The preparation of one kind of examples.
+
+    Attributes:
+        title: Name of the examples on the progress bar, and in messages about the tokenizer.
+        singular, plural: Names in the message about examples that are all the same.
+        training_hash: sha256 of everything that the examples of the training part depend on.
+        examples_hash: The same of both parts.
+    """
+
+    title: str
+    singular: str
+    plural: str
+
+    def __init__(
+        self,
+        name: str,
+        train: ExampleSource[ExampleType],
+        held_out: ExampleSource[ExampleType] | None,
+        *,
+        validation: object,
+        settings: object,
+    ) -> None:
+        """`validation` is the spec of that part; `settings` are all on which the examples of a source depend."""
+        super().__init__(name, [source for source in (train, held_out) if source])
+        self._train, self._held_out = train, held_out
+        self._drawn = validation if isinstance(validation, Drawn) else None if held_out else Drawn()
+        # Examples that are drawn for validation are not in the text that a vocabulary is learned from.
+        self.training_hash = digest(FORMAT, self.snapshots[0].hash, settings, to_plain(self._drawn))
+        self.examples_hash = digest(self.training_hash, self.snapshots[1].hash if held_out else None)
+
+    @property
+    def content_hash(self) -> str:
+        return self.examples_hash
+
+    @abstractmethod
+    def _files(self) -> Sequence[ArrayFile]:
+        """Return the files of a part."""
+
+    @abstractmethod
+    def _encode(self, examples: Sequence[ExampleType], side: Side, first: int) -> Sequence[Sequence[Any]]:
+        """Return the arrays of some examples for each of `_files`; `first` is the number of the first example."""
+
+    def examples(self, side: Side) -> Iterator[ExampleType]:
+        """Yield the examples of a part that are not empty.
+
+        Raises:
+            UserError: If the source cannot be read or divided, or all of its examples are empty.
+        """
+        if self._held_out:
+            yield from read_examples(self._train if side == "train" else self._held_out)
+            return
+        _, drawn = self._survey
+        for example in read_examples(self._train):
+            if (hash_text(example.identity) in drawn) == (side == "validation"):
+                yield example
+
+    def _check(self) -> None:
+        self._read_through()
+
+    def _read_through(self) -> None:
+        """Read all examples, so that errors in them are reported before anything is made of them."""
+        _ = self._survey
+
+    @cached_property
+    def _survey(self) -> tuple[int, frozenset[int]]:
+        """The number of empty examples, and the hashes of those that are drawn for validation.
+
+        Raises:
+            UserError: If all examples of a part are empty, or all are the same.
+        """
+        skipped = 0
+        hashes = array("Q")  # eight bytes an example
+        for source in (self._train, self._held_out) if self._held_out else (self._train,):
+            complete = 0
+            for example in source.examples():
+                if example.is_empty:
+                    skipped += 1
+                    continue
+                complete += 1
+                if self._drawn:
+                    hashes.append(hash_text(example.identity))
+            if not complete:
+                raise no_example_error(source)
+        if not self._drawn:
+            return skipped, frozenset()
+        remedy = f"set data.validation to {{kind: held_out, source: ...}}, or give more {self.plural}"
+        undivided = f"{self.name} has one {self.singular} alone, which cannot be divided; {remedy}"
+        return skipped, draw_validation(hashes, self._drawn.count, undivided)
+
+    def _learn_tokenizer(
+        self, spec: TokenizerSpec, texts: Callable[[ExampleType], Iterable[str]], roles: Sequence[str], *key: object
+    ) -> Tokenizer:
+        """Return the tokenizer that is learned from the training part.
+
+        Args:
+            texts: The texts of an example from which it learns.
+            roles: Special tokens that it gets, unless its kind always has them.
+            key: Choice that `texts` makes, if it can make others for the same examples.
+        """
+
+        def training_texts() -> Iterator[str]:
+            self._read_through()
+            return chain.from_iterable(texts(example) for example in self.examples("train"))
+
+        if not isinstance(spec, GPT2 | TokenizerFile | WordPiece):
+            spec = replace(spec, **dict.fromkeys(roles, True))
+        content = digest(self.training_hash, *key) if key else self.training_hash
+        return learn_tokenizer(spec, training_texts, content, self.snapshots[:1])
+
+    def _check_special_tokens(self, tokenizer: Tokenizer, setting: str, roles: Sequence[str]) -> None:
+        """Raise UserError if the tokenizer, which `data.<setting>` chose, lacks one of `roles`, such as "bos"."""
+        if missing := [role for role in roles if getattr(tokenizer, f"{role}_id") is None]:
+            raise UserError(
+                f"data.{setting} ({tokenizer.kind}) has no {' and no '.join(missing)} token, which {self.title} need; "
+                "use one of the kinds wordpiece, bpe, unigram, words and characters, which get them"
+            )
+
+    def _write(self, folder: Path, bar: Progress) -> dict[str, Any]:
+        sizes = [source.size() for source in (self._train, self._held_out) if source]
+        task = bar.add_task(f"tokenising {self.title}", total=None if None in sizes else sum(filter(None, sizes)))
+        near_hashes: dict[Side, array[int]] = {}
+        for side in SIDES:
+            writer = ArrayWriter(folder, side, self._files())
+            hashes = near_hashes[side] = array("Q")  # eight bytes an example
+            for examples in chunk_items(self.examples(side), lambda example: sum(map(len, example.texts))):
+                writer.append(self._encode(examples, side, len(hashes) + 1))
+                hashes.extend(hash_near(example.identity) for example in examples)
+                bar.advance(task, sum(len(text.encode()) for example in examples for text in example.texts))
+            writer.finish()
+        return {
+            "tokenizer": describe_tokenizer(self.tokenizer),
+            "skipped": self._survey[0],
+            "near_duplicates": count_near(near_hashes["validation"], near_hashes["train"]),
+        }
+
+    def _fields(self, folder: Path, meta: dict[str, Any], make_part: Callable[..., Any]) -> dict[str, Any]:
+        """Return the fields of an `ExampleCorpus`; `make_part` makes its parts of the arrays in `_files`."""
+        return {
+            "name": self.name,
+            "hash": self.content_hash,
+            "tokenizer": self.tokenizer,
+            **{side: make_part(**open_arrays(folder, side, self._files())) for side in SIDES},
+            "skipped": meta["skipped"],
+            "near_duplicates": meta.get("near_duplicates", 0),  # older caches do not have it
+        }

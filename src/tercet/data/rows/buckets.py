@@ -11,6 +11,7 @@ import numpy as np
 from tercet.config import UserError
 from tercet.data.corpora.pair_corpus import Pairs
 from tercet.data.rows.batching import cut_batches
+from tercet.data.rows.padding import pad_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,10 +108,10 @@ def gather(pairs: Pairs, numbers: np.ndarray, *, max_len: int, source_pad: int, 
         source_pad: fills up the source.
         bos, pad: begins each target, and fills it up.
     """
-    source, source_mask = _pad_rows(pairs.source, pairs.source_starts, numbers, source_pad, max_len)
+    source, source_mask = pad_rows(pairs.source, pairs.source_starts, numbers, source_pad, max_len)
     if source.shape[1] == max_len:
         source[source_mask[:, -1], -1] = pairs.source[pairs.source_starts[numbers + 1] - 1][source_mask[:, -1]]
-    target, target_mask = _pad_rows(pairs.target, pairs.target_starts, numbers, pad, max_len)
+    target, target_mask = pad_rows(pairs.target, pairs.target_starts, numbers, pad, max_len)
     first = np.full((len(numbers), 1), bos, dtype=np.int64)
     return PairRows(
         source=source,
@@ -118,15 +119,3 @@ def gather(pairs: Pairs, numbers: np.ndarray, *, max_len: int, source_pad: int, 
         target=np.concatenate([first, target], axis=1),
         target_mask=np.pad(target_mask, ((0, 0), (1, 0)), constant_values=True),
     )
-
-
-def _pad_rows(
-    ids: np.ndarray, starts: np.ndarray, numbers: np.ndarray, pad: int, max_len: int
-) -> tuple[np.ndarray, np.ndarray]:
-    first = np.asarray(starts[numbers])[:, None]
-    lengths = np.minimum(np.asarray(starts[numbers + 1])[:, None] - first, max_len)
-    positions = np.arange(lengths.max(initial=0))
-    mask = positions < lengths  # (B, L)
-    tokens = np.full(mask.shape, pad, dtype=np.int64)
-    tokens[mask] = ids[(first + positions)[mask]]
-    return tokens, mask

@@ -3,6 +3,7 @@
 import numpy as np
 
 from tercet.data.corpora.conversation_corpus import Conversations
+from tercet.data.rows.padding import pad_rows
 from tercet.data.rows.token_rows import TokenRows
 
 
@@ -11,13 +12,7 @@ def conversation_rows(conversations: Conversations, numbers: np.ndarray, *, max_
 
     The mask is True at the answers' tokens, as that of `Windows` is at those to score.
     """
-    first = np.asarray(conversations.starts[numbers])[:, None]
-    lengths = np.minimum(np.asarray(conversations.starts[numbers + 1])[:, None] - first, max_len + 1)  # (B, 1)
-    positions = np.arange(lengths.max(initial=0))
-    inside = positions < lengths  # (B, T + 1)
-    in_ids = (first + positions)[inside]
-    tokens = np.full(inside.shape, pad, dtype=np.int64)
-    tokens[inside] = conversations.ids[in_ids]
-    mask = np.zeros(inside.shape, dtype=bool)
-    mask[inside] = conversations.answers[in_ids]
-    return TokenRows(tokens=tokens, mask=mask)
+    ids, answers, starts = conversations.ids, conversations.answers, conversations.starts
+    tokens, _ = pad_rows(ids, starts, numbers, pad, max_len + 1)  # (B, T + 1)
+    mask, _ = pad_rows(answers, starts, numbers, 0, max_len + 1)
+    return TokenRows(tokens=tokens, mask=mask.astype(bool))

@@ -6,6 +6,7 @@ import numpy as np
 
 from tercet.data.corpora.label_corpus import Labelled
 from tercet.data.corpora.targets import IGNORED
+from tercet.data.rows.padding import pad_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,18 +33,12 @@ def labelled_rows(labelled: Labelled, numbers: np.ndarray, *, max_len: int, bos:
     """
     if max_len < 3:
         raise ValueError(f"max_len={max_len} leaves no room between bos and eos; allow at least 3")
-    first = np.asarray(labelled.starts[numbers])[:, None]
-    lengths = np.minimum(np.asarray(labelled.starts[numbers + 1])[:, None] - first, max_len - 2)  # (B, 1)
-    positions = np.arange(lengths.max(initial=0) + 2)
-    mask = positions < lengths + 2  # (B, T)
-    inside = (positions > 0) & (positions <= lengths)
-    in_ids = (first + positions - 1)[inside]
-    tokens = np.full(mask.shape, pad, dtype=np.int64)
+    ids, inside = pad_rows(labelled.ids, labelled.starts, numbers, pad, max_len - 2)
+    tokens = np.pad(ids, ((0, 0), (1, 1)), constant_values=pad)  # (B, T)
     tokens[:, 0] = bos
-    tokens[positions == lengths + 1] = eos
-    tokens[inside] = labelled.ids[in_ids]
+    tokens[np.arange(len(tokens)), inside.sum(axis=1) + 1] = eos
+    mask = np.pad(inside, ((0, 0), (2, 0)), constant_values=True)
     if labelled.over == "texts":
         return LabelRows(tokens=tokens, mask=mask, targets=labelled.targets(numbers))
-    targets = np.full(mask.shape, IGNORED, dtype=np.int64)
-    targets[inside] = labelled.labels[in_ids]
-    return LabelRows(tokens=tokens, mask=mask, targets=targets)
+    labels, _ = pad_rows(labelled.labels, labelled.starts, numbers, IGNORED, max_len - 2)
+    return LabelRows(tokens=tokens, mask=mask, targets=np.pad(labels, ((0, 0), (1, 1)), constant_values=IGNORED))

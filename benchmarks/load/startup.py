@@ -40,7 +40,7 @@ REFUSALS = {
     "train demo --pretrained taken": "no model in taken",
     "train numbers --data no.txt": "give --source F --target F",
     "train numbers --source no.de --target no.en": "no such file or folder: no.de",
-    "train classify-sections --set data.source=no.jsonl": "no.jsonl",
+    "train classify-docstrings --set data.source=no.jsonl": "no.jsonl",
     "train demo --set nokey": "expected key=value",
     "train demo --set training.max_stepz=5": "did you mean 'max_steps'?",
     "train demo --set training.max_steps=-5": "training.max_steps=-5 must be at least 1",

@@ -36,7 +36,6 @@ GIVEN: dict[str, tuple[list[str], list[str]]] = {
     "animals": ([], [*DECODER, "model.max_len=20", "model.stack.d_ff=16"]),
     "induction": ([], DECODER),
     "numbers": ([], [*PAIRS, "data.validation={kind: drawn, count: 100}"]),
-    "classify-sections": (["--data", "labels.csv"], [*QUICK, *ROWS, SMALL_WORDPIECE]),
     "classify-docstrings": (["--data", "labels.csv"], [*QUICK, *ROWS, SMALL_WORDPIECE]),
     "classify-docstring-code": (["--data", "sets.jsonl"], [*QUICK, *ROWS, SMALL_WORDPIECE]),
     "regress-docstring-lines": (["--data", "numbers.jsonl"], [*QUICK, *ROWS, SMALL_WORDPIECE]),
@@ -51,7 +50,7 @@ GIVEN: dict[str, tuple[list[str], list[str]]] = {
 }
 # One recipe of each kind of task, tokenizer and data; the other recipes are left to the exhaustive tests.
 KINDS_OF_RECIPE = (
-    "animals", "bert-python-docs", "classify-docstring-code", "classify-sections", "finetune-chat", "multi30k-de-en",
+    "animals", "bert-python-docs", "classify-docstring-code", "classify-docstrings", "finetune-chat", "multi30k-de-en",
     "numbers", "regress-docstring-lines",
 )  # fmt: skip
 TRANSLATORS = ("grokking", "multi30k-de-en", "multi30k-en-de", "wmt14-en-de-base")

@@ -24,7 +24,7 @@ def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_every_dataset_says_what_it_is() -> None:
-    assert sorted(DATASETS) == ["animals", "debian-descriptions", "induction", "python-docs", "shakespeare"]
+    assert sorted(DATASETS) == ["animals", "induction", "python-docs", "shakespeare"]
     assert all(one.description and one.origin for one in DATASETS.values())
 
 
@@ -59,9 +59,10 @@ def test_a_path_wins_where_it_is_written_as_one(tmp_path: Path, monkeypatch: pyt
     ("source", "words"),
     [
         ("shakespear", "did you mean 'shakespeare'"),
-        ("qqqq", "datasets: animals, debian-descriptions, induction, python-docs, shakespeare"),
+        ("qqqq", "datasets: animals, induction, python-docs, shakespeare"),
         ("qqqq.txt", "no such file or folder: qqqq.txt"),
         ("none/qqqq", "its folder does not exist either"),
+        ("debian-descriptions", "is now a file that examples/debian/packages.py writes"),
     ],
 )
 def test_what_is_not_there_is_named(source: str, words: str) -> None:

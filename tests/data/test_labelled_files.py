@@ -167,7 +167,7 @@ def test_names_that_are_nothing_are_told(tmp_path: Path, monkeypatch: pytest.Mon
         UserError, match="no set of labelled texts or file is called 'docstrings'; did you mean 'python-do"
     ):
         examples_of(LabelsSpec(source="docstrings"), "train")
-    with pytest.raises(UserError, match="no such file or folder: debian-sections"):
-        examples_of(LabelsSpec(source="./debian-sections"), "train")
+    with pytest.raises(UserError, match="no such file or folder: python-docstrings"):
+        examples_of(LabelsSpec(source="./python-docstrings"), "train")
     with pytest.raises(UserError, match=r"python-docstrings has a label a text; set data\.over to texts"):
         examples_of(LabelsSpec(source="python-docstrings", over="tokens"), "train")

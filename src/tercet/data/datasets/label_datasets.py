@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tercet.config import UserError, suggest
+from tercet.data.datasets.text_datasets import check_moved
 from tercet.data.examples.labels import LabelFile, LabelledTexts, LabelSource
 from tercet.data.sources.files import find_path
 from tercet.data.specs import LabelsSpec, Side
@@ -33,7 +34,7 @@ class LabelDataset:
 
 
 def find_labels(spec: LabelsSpec, part: Side = "train") -> LabelSource:
-    """The named set that `spec.source` is, else the file at its path (`./debian-sections` is always a path).
+    """The named set that `spec.source` is, else the file at its path (`./python-docstrings` is always a path).
 
     Raises:
         UserError: where it is neither, or a file is asked for another part than "train".
@@ -49,6 +50,7 @@ def find_labels(spec: LabelsSpec, part: Side = "train") -> LabelSource:
         raise UserError(f"{spec.source} has no {part} part of its own; the sets that do: {', '.join(LABEL_DATASETS)}")
     path = find_path(spec.source)
     if path.name == spec.source and not path.suffix and not path.exists():
+        check_moved(spec.source)
         guess = suggest(spec.source, LABEL_DATASETS)
         raise UserError(f"no set of labelled texts or file is called {spec.source!r}{guess}")
     return LabelFile(
@@ -61,12 +63,6 @@ def find_labels(spec: LabelsSpec, part: Side = "train") -> LabelSource:
         label_separator=spec.label_separator,
         label_fields=spec.label_fields,
     )
-
-
-def _debian_sections(part: Side) -> LabelledTexts:
-    from tercet.data.datasets.debian import read_sections
-
-    return read_sections(part)
 
 
 def _python_docstrings(part: Side) -> LabelledTexts:
@@ -88,11 +84,6 @@ def _docstring_code(part: Side) -> LabelledTexts:
 
 
 LABEL_DATASETS = {
-    "debian-sections": LabelDataset(
-        description="descriptions of Debian packages and their section: some 39,000 in 12 sections",
-        origin="the indices of the machine's own apt, fetched once; each description under its package's licence",
-        open=_debian_sections,
-    ),
     "python-docstrings": LabelDataset(
         description="docstrings of Python's standard library and the part of it that they stand in: some 6,000 in 14",
         origin=LIBRARY,

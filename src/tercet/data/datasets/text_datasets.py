@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 
+MOVED = ("debian-descriptions", "debian-sections")  # to examples/debian
 MAY_HOLD_IDS = (".bin", ".npy", ".jsonl")
 FACTS = (
     "cats sleep most of the day.",
@@ -94,6 +95,7 @@ def find_documents(
         root=path, encoding=encoding, text_field=text_field, documents=documents, sequence_case=sequence_case
     )
     if not path.exists():
+        check_moved(source)
         guess = suggest(source, DATASETS)
         if path.parent == Path() and guess.startswith("; did you mean"):
             raise UserError(f"no dataset, file or folder is called {source!r}{guess}")
@@ -103,14 +105,14 @@ def find_documents(
     return files
 
 
+def check_moved(source: str) -> None:
+    """Raise UserError for a dataset that was packaged once, with its new place."""
+    if source in MOVED:
+        raise UserError(f"{source} is now a file that examples/debian/packages.py writes; give the path of that file")
+
+
 def _animals() -> DocumentTexts:
     return DocumentTexts(name="animals", texts=(" ".join(FACTS),))
-
-
-def _debian_descriptions() -> DocumentTexts:
-    from tercet.data.datasets.debian import read_descriptions
-
-    return read_descriptions()
 
 
 def _induction() -> DocumentTexts:
@@ -168,12 +170,6 @@ DATASETS = {
         description="thirteen facts about animals in one text: small enough to learn by heart in a minute",
         origin="written for Tercet, under its licence",
         open=_animals,
-    ),
-    "debian-descriptions": Dataset(
-        description="descriptions of Debian packages, 24 MB: text to pretrain on for debian-sections, of which it "
-        "leaves out what is for validation",
-        origin="the indices of the machine's own apt, fetched once; each description under its package's licence",
-        open=_debian_descriptions,
     ),
     "induction": Dataset(
         description="20,000 words of random letters, each said again and again: only looking back tells what comes",

@@ -29,6 +29,7 @@ from tercet.data.sources.id_files import ARRAYS, IdFile
 from tercet.data.specs import ConversationsSpec, LabelsSpec, PairsSpec, TextSpec
 from tercet.data.summary.invalid_bytes import InvalidBytes, InvalidPlace, find_invalid_bytes
 from tercet.data.summary.scripts import ScriptCounts
+from tercet.data.text_hashes import hash_text
 from tercet.spec import ProblemType
 
 FORMATS = {
@@ -272,7 +273,7 @@ def _look_at_pairs(spec: PairsSpec) -> DataSummary:
             continue
         for text, counts in zip(pair, sides.values(), strict=True):
             counts.push(text, last=True)
-        hashes.append(_hash("\0".join(pair)))
+        hashes.append(hash_text("\0".join(pair)))
     if not hashes:
         raise UserError(f"{spec.source} has no pair with text on both sides; give a file with some")
     keys = f"{spec.source_language or 'source'!r} and {spec.target_language or 'target'!r}"
@@ -306,7 +307,7 @@ def _look_at_labels(spec: LabelsSpec) -> DataSummary:
         else:
             labels.update(example.labels)
             label_counts[len(example.labels)] += 1
-        hashes.append(_hash("\0".join(example.texts)))
+        hashes.append(hash_text("\0".join(example.texts)))
     if not hashes:
         raise UserError(f"{spec.source} has no labelled text; give a file with some")
     several = spec.problem_type == "multi_label_classification"
@@ -342,7 +343,7 @@ def _look_at_conversations(spec: ConversationsSpec) -> DataSummary:
             messages[message["role"]] += 1
             texts[message["role"]].push(message["content"], last=True)
         turns[len(conversation.messages)] += 1
-        hashes.append(_hash("\0".join(part for message in conversation.messages for part in message.values())))
+        hashes.append(hash_text("\0".join(part for message in conversation.messages for part in message.values())))
     if not hashes:
         raise no_example_error(source)
     return DataSummary(
@@ -366,10 +367,6 @@ def _read_on(source: FileSource) -> tuple[FileSource, InvalidBytes]:
     source.size()  # names the nearest path, where there is none
     invalid = find_invalid_bytes(source.files() if isinstance(source, PairFiles) else [source.path], source.encoding)
     return replace(source, errors=invalid.errors), invalid
-
-
-def _hash(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
 
 
 def _count_duplicates(hashes: "array[int]") -> int:

@@ -1,37 +1,118 @@
-"""How results show themselves: on a line where Python prints them, as a small table where a notebook shows them.
+"""How results are shown: one line in Python, a table in a notebook and on a terminal.
 
-Whatever comes from outside is escaped. No colour is set for words and no background, so that a light theme and a dark
-one both show them; what matters less is paler than the rest, in either.
+A result returns its rows from `view()`; they become HTML and terminal tables here, and nowhere else. Text from outside
+is escaped. No color is set for text or background, so that it is readable in light and dark themes; secondary text is
+paler.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, cast
 
 from tercet.messages import one_line, shorten
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import RenderableType
 
 MOST_CHARACTERS = 160  # of a repr
 MOST_OF_TEXT = 40  # of a text within one
+PREFIXES = ["", "k", "M", "G", "T", "P", "E", "Z", "Y"]
 PALE = "opacity:.6"
 RULE = "border-bottom:1px solid rgba(128,128,128,.35)"
 CELL = "padding:2px 10px 2px 0;vertical-align:top;white-space:pre-wrap"
 
 
-class Summary:
-    """A dataclass (made with `repr=False`) that says what it holds in a line, and in a notebook in a table.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Table:
+    """Rows of texts.
 
-    What differs from its default is said, tensors and long lists are not.
+    Attributes:
+        header: Headings of the columns; () for a table without them.
+        left: Columns of text; the others contain numbers and are aligned to the right.
+        pale_first: If True, the first column names the others, and is paler in HTML.
+        bold: Rows in bold type on a terminal.
+        folded: Columns that a narrow terminal folds, each with its minimum width.
+        unbroken: Columns that are never wrapped on a terminal.
+        flush: If True, table and caption begin at the left edge of a terminal.
+    """
+
+    rows: Sequence[Sequence[str]]
+    header: Sequence[str] = ()
+    left: Collection[int] = (0,)
+    caption: str = ""
+    pale_first: bool = False
+    bold: Collection[int] = ()
+    folded: Mapping[int, int] = dataclasses.field(default_factory=dict[int, int])
+    unbroken: Collection[int] = ()
+    flush: bool = False
+
+    @property
+    def right(self) -> tuple[bool, ...]:
+        """For each column, whether it is aligned to the right."""
+        width = max(map(len, (self.header, *self.rows)), default=0)
+        return tuple(column not in self.left for column in range(width))
+
+    def to_html(self) -> str:
+        """Return the table with its caption below."""
+        table = html_table(self.rows, header=self.header, right=self.right, pale_first=self.pale_first)
+        return table + note(self.caption)
+
+    def to_rich(self) -> "RenderableType":
+        """Return the table for a terminal, where a table without a header is a grid."""
+        from rich import table as rich
+        from rich.markup import escape as escape_markup
+        from rich.text import Text
+
+        table = rich.Table.grid(padding=(0, 2))
+        if self.header:
+            table = rich.Table(box=None, pad_edge=not self.flush, caption_justify="left" if self.flush else "center")
+            table.caption = escape_markup(self.caption) or None
+            for column, heading in enumerate(self.header):
+                table.add_column(
+                    Text(heading),
+                    justify="left" if column in self.left else "right",
+                    overflow="fold" if column in self.folded else "ellipsis",
+                    min_width=self.folded.get(column),
+                    no_wrap=column in self.unbroken,
+                )
+        for number, row in enumerate(self.rows):
+            table.add_row(*map(Text, row), style="bold" if number in self.bold else None)
+        return table
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """Tables and lines of text; "" is an empty line on a terminal. Notebooks show it, `rich.print` prints it."""
+
+    parts: tuple[Table | str, ...]
+
+    def _repr_html_(self) -> str:
+        return "".join(note(part) if isinstance(part, str) else part.to_html() for part in self.parts)
+
+    def __rich__(self) -> "RenderableType":
+        from rich.console import Group
+        from rich.text import Text
+
+        return Group(*(Text(part) if isinstance(part, str) else part.to_rich() for part in self.parts))
+
+
+class Summary:
+    """A dataclass (made with `repr=False`) that is one line in Python and a `View` in a notebook.
+
+    Fields that equal their defaults are left out, and so are tensors and long lists.
     """
 
     def __repr__(self) -> str:
         return summarise(self)
 
+    def view(self) -> View:
+        """Return the tables to show; by default, one of the fields."""
+        facts = [(name, format_value(value)) for name, value in _facts(self)]
+        return View((Table(rows=[fact for fact in facts if fact[1]], left=(0, 1), pale_first=True),))
+
     def _repr_html_(self) -> str:
-        return facts_table({field: format_value(value) for field, value in _facts(self)})
+        return self.view()._repr_html_()
 
 
 def summarise(value: Any) -> str:
@@ -106,6 +187,29 @@ def format_value(value: Any) -> str:
     return "" if value is None else shorten(value)
 
 
+def format_count(number: int) -> str:
+    """Return a count with three digits: 85.1 M."""
+    power = min((len(str(number)) - 1) // 3, len(PREFIXES) - 1)
+    return f"{number / 1000**power:.3g} {PREFIXES[power]}".strip()
+
+
+def format_bytes(number: int) -> str:
+    """Return a size in powers of 1024: 475 MiB."""
+    power = min((max(number, 1).bit_length() - 1) // 10, len(PREFIXES) - 1)
+    return f"{number / 1024**power:.4g} {PREFIXES[power].upper()}{'iB' if power else 'B'}"
+
+
+def format_duration(seconds: float) -> str:
+    """Return a time in two units: `3 d 4 h`, `2 h 15 min`, `41 s`, `0.0123 s`."""
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    units = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
+    first = next(i for i, (_, size) in enumerate(units) if seconds >= size)
+    (name, size), (smaller, part) = units[first], units[first + 1]
+    whole, rest = divmod(round(seconds / part), size // part)
+    return f"{whole:,} {name} {rest} {smaller}" if rest else f"{whole:,} {name}"
+
+
 def facts_table(facts: Mapping[str, str], *, title: str = "") -> str:
     """What is empty is left out."""
     head = f'<div style="{CELL}"><b>{escape(title)}</b></div>' if title else ""
@@ -149,64 +253,10 @@ def note(text: str) -> str:
     return f'<div style="{PALE};font-size:90%;white-space:pre-wrap">{escape(text)}</div>' if text.strip() else ""
 
 
-def probability_table(scores: Mapping[str, float], *, of: str) -> str:
-    """What may be, with its probability."""
+def probability_table(scores: Mapping[str, float], *, of: str) -> Table:
+    """Return the names in `scores` with their probabilities; `of` is the heading of the names."""
     rows = [(one_line(shorten(name)), f"{p:.1%}") for name, p in scores.items()]
-    return html_table(rows, header=(of, "probability"), right=(False, True))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PlainTable:
-    """A table that was made for the terminal, as texts; `header` () where it has none. Words without a table are the
-    caption of an empty one.
-
-    Attributes:
-        right: of each column, whether it is aligned to the right, as numbers are.
-    """
-
-    title: str = ""
-    header: tuple[str, ...] = ()
-    rows: tuple[tuple[str, ...], ...] = ()
-    right: tuple[bool, ...] = ()
-    caption: str = ""
-
-
-def plain_tables(renderable: Any) -> list[PlainTable]:
-    """The texts of a table that is made for the terminal, or of several with lines between them."""
-    from rich.console import Group
-    from rich.table import Table
-
-    if isinstance(renderable, Group):
-        return [table for each in renderable.renderables for table in plain_tables(each)]
-    return [_plain_table(renderable) if isinstance(renderable, Table) else PlainTable(caption=_plain(renderable))]
-
-
-def rich_html(renderable: Any) -> str:
-    """A table that is made for the terminal, or several with lines between them, as HTML."""
-    return "".join(
-        note(table.title)
-        + (html_table(table.rows, header=table.header, right=table.right) if table.right else "")
-        + note(table.caption)
-        for table in plain_tables(renderable)
-    )
-
-
-def _plain_table(table: "Table") -> PlainTable:
-    columns = table.columns
-    header = tuple(_plain(column.header) for column in columns)
-    return PlainTable(
-        title=_plain(table.title) if table.title else "",
-        header=header if table.show_header and any(header) else (),
-        rows=tuple(zip(*([_plain(cell) for cell in column.cells] for column in columns), strict=True)),
-        right=tuple(column.justify == "right" for column in columns),
-        caption=_plain(table.caption) if table.caption else "",
-    )
-
-
-def _plain(renderable: Any) -> str:
-    from rich.text import Text
-
-    return renderable.plain if isinstance(renderable, Text) else Text.from_markup(str(renderable)).plain
+    return Table(header=(of, "probability"), rows=rows)
 
 
 def settings_table(spec: Any) -> str:

@@ -11,8 +11,7 @@ import tercet
 from tercet.cli.main import main
 from tercet.inspect import model_table
 from tercet.models import PRESETS
-from tercet.training.planning import plan_to_dict
-from tercet.training.planning.run_plan_view import format_duration
+from tercet.notebook import format_duration
 
 GPT2 = ["train", "gpt2-124m", "--plan", "--gpus", "8xH100", "--mfu", "0.4", "--price", "2.5"]
 
@@ -21,7 +20,7 @@ GPT2 = ["train", "gpt2-124m", "--plan", "--gpus", "8xH100", "--mfu", "0.4", "--p
 def test_people_and_programs_and_python_get_the_same_plan(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = import_module("tercet.training.planning.run_plan")
+    module = import_module("tercet.training.planning.plan_run")
     found = list[Any]()  # each call's arguments, and the plan of the first
 
     def plan_once(*given: object, progress: bool, **more: object) -> Any:
@@ -32,7 +31,7 @@ def test_people_and_programs_and_python_get_the_same_plan(
     monkeypatch.setattr(module, "plan_run", plan_once)
     own = tercet.plan("gpt2-124m", gpus="8xH100", mfu=0.4, price=2.5)
     assert main([*GPT2, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(plan_to_dict(own)))
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(own.to_dict()))
     assert own.flops_per_token == model_table(PRESETS["gpt2"]).flops_training + 6 * 768 * (50_304 - 50_257)
     assert own.parameters == 124_439_808 + 768 * (50_304 - 50_257)  # rows that only pad
     assert own.vocabulary_at_most == {"vocab_size": 50_257}

@@ -10,7 +10,7 @@ import tercet.evaluate.protocols as protocols
 from tercet.config import UserError
 from tercet.data import PairsSpec
 from tercet.data.datasets.pair_datasets import target_language
-from tercet.evaluate import bleu, compare, paired_bootstrap, score_translations, translation_dict
+from tercet.evaluate import bleu, compare, paired_bootstrap, score_translations
 from tercet.evaluate.protocols import bleu_tokenizer
 
 CHINESE = ["这个数字是一千一百五十一。", "今天天气很好。", "我们明天去北京。"]
@@ -81,9 +81,9 @@ def test_comparison_uses_the_same_tokenizer() -> None:
     others = [CHINESE[1], CHINESE[2], CHINESE[0]] * 10
     p_value = paired_bootstrap(CHINESE * 10, others, CHINESE * 10, language="zh")
     assert p_value < 0.01  # by 13a the scores of both would rest on whole sentences
-    one = translation_dict(score_translations(CHINESE, CHINESE, language="zh"))
+    one = score_translations(CHINESE, CHINESE, language="zh").to_dict()
     with pytest.raises(UserError, match="signature differ"):
-        compare(one, translation_dict(replace(score_translations(["a b"], ["a b"]), references=one["references"])))
+        compare(one, replace(score_translations(["a b"], ["a b"]), references=one["references"]).to_dict())
 
 
 def test_the_language_of_a_spec(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from tercet.config import UserError
 from tercet.data import Labelled
-from tercet.evaluate import label_dict, label_scores, label_table, score_labels
+from tercet.evaluate import label_scores, score_labels
 from tercet.models import Classifier, EncoderOnly, EncoderOnlySpec, StackSpec
 from tercet.tokens import BPE, Tokenizer
 
@@ -88,15 +88,15 @@ def test_what_cannot_be_scored(said: list[int], wanted: list[int], words: str) -
 
 def test_what_people_and_programs_read() -> None:
     scores = replace(label_scores([0, 0, 0, 1, 1], [0, 0, 1, 1, 2], ("[red]", "dog", "owl")), truncated=4)
-    told = label_dict(scores)
+    told = scores.to_dict()
     assert (told["accuracy"], told["f1"], told["truncated"]) == (scores.accuracy, scores.f1, 4)
     console = Console(file=io.StringIO(), width=100)
-    console.print(label_table(scores))
+    console.print(scores.view())
     text = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
     assert "accuracy 60.0%; macro F1 43.3%; always the commonest 40.0%; 5 labels; 4 texts cut" in text
     assert "dog for [red] 1; owl for dog 1" in text
     assert "[red]" in text.splitlines()[1]
-    console.print(label_table(label_scores([0], [0], ("a", "b"))))
+    console.print(label_scores([0], [0], ("a", "b")).view())
     assert text.count("missed most") == 1
 
 

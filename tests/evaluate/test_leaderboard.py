@@ -12,7 +12,7 @@ from rich.console import Console
 
 from tercet.evaluate.held_out import HeldOutScores, text_pieces
 from tercet.evaluate.leaderboard import Leaderboard, RunResult, SeedSpread, leaderboard
-from tercet.evaluate.leaderboard_table import leaderboard_csv, leaderboard_dict, leaderboard_table
+from tercet.evaluate.leaderboard_files import leaderboard_csv, leaderboard_dict
 from tercet.evaluate.tasks.evaluation import digest
 
 
@@ -29,7 +29,7 @@ def result(name: str, nats: float | None, seed: int = 1, trained: int = 640, **g
 
 def printed(board: Leaderboard) -> str:
     console = Console(file=io.StringIO(), width=120)
-    console.print(leaderboard_table(board))
+    console.print(board.view())
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from tercet.config import UserError
-from tercet.evaluate import LanguageScores, as_dict, as_table, score
+from tercet.evaluate import LanguageScores, score
 from tercet.models import DecoderOnly, DecoderOnlySpec, Dropout, StackSpec
 from tercet.nn import Rotary
+from tercet.notebook import Table
 from tercet.objectives import logprobs
 
 pytestmark = pytest.mark.threads
@@ -144,12 +145,13 @@ class TestNumbers:
     @pytest.mark.parametrize("nats", [1e9, math.inf, math.nan])
     def test_a_diverged_model_still_makes_json(self, nats: float) -> None:
         scores = LanguageScores.from_sums(nats=nats, text_nats=nats, tokens=5, n_bytes=4, context=3, stride=3)
-        data = json.loads(json.dumps(as_dict(scores, {"xz -9e": 2.5}), allow_nan=False))
+        data = json.loads(json.dumps(scores.to_dict({"xz -9e": 2.5}), allow_nan=False))
         assert data["perplexity"] is None
         assert data["baselines"] == {"xz -9e": {"bits_per_byte": 2.5}}
 
     def test_the_table_puts_the_best_first(self) -> None:
         scores = LanguageScores.from_sums(nats=10.0, text_nats=8.0, tokens=5, n_bytes=4, context=3, stride=3)
-        table = as_table(scores, {"gzip -9": 4.0, "unigram": scores, "xz -9e": 3.0})
-        assert list(table.columns[0].cells) == ["model", "unigram", "xz -9e", "gzip -9"]
-        assert list(table.columns[1].cells)[2:] == ["3.0000", "4.0000"]
+        (table,) = scores.view({"gzip -9": 4.0, "unigram": scores, "xz -9e": 3.0}).parts
+        assert isinstance(table, Table)
+        assert [row[0] for row in table.rows] == ["model", "unigram", "xz -9e", "gzip -9"]
+        assert [row[1] for row in table.rows][2:] == ["3.0000", "4.0000"]

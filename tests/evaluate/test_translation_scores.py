@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tercet.config import UserError
-from tercet.evaluate import Protocol, bleu, score_translations, translation_dict, translation_table
+from tercet.evaluate import Protocol, bleu, score_translations
 from tercet.evaluate.protocols import looks_tokenised, prepare_texts
 
 WORDS = [
@@ -112,7 +112,7 @@ def test_the_protocols_differ_and_say_so() -> None:
     assert prepare_texts(texts, "lc-tok", "de") == ["der hund ; die &quot; katze &quot; ."]
     shown = io.StringIO()
     scores = score_translations(WRITTEN, REFERENCES, protocol="lc-tok", language="de")
-    Console(file=shown, width=150).print(translation_table(scores))
+    Console(file=shown, width=150).print(scores.view())
     assert "BLEU (lc-tok)" in shown.getvalue()
     assert scores.signature in shown.getvalue()
     assert scores.chrf_signature in shown.getvalue()
@@ -141,7 +141,7 @@ def test_nothing_written_at_all() -> None:
     scores = score_translations([""] * 3, ["ein Hund", "zwei", "drei"])
     assert (scores.bleu, scores.chrf, scores.exact) == (0, 0, 0)
     assert scores.bleu_interval == (0, 0)
-    json.dumps(translation_dict(scores), allow_nan=False)
+    json.dumps(scores.to_dict(), allow_nan=False)
 
 
 @given(st.lists(st.lists(st.sampled_from(WORDS), min_size=4).map(" ".join), min_size=1, max_size=5))
@@ -162,7 +162,7 @@ def test_references_are_told_apart() -> None:
 
 def test_for_programs_infinity_is_none() -> None:
     scores = replace(score_translations(["a"], ["a"]), perplexity=math.inf, nll_nats_per_token=800.0)
-    told = json.loads(json.dumps(translation_dict(scores), allow_nan=False))
+    told = json.loads(json.dumps(scores.to_dict(), allow_nan=False))
     assert told["perplexity"] is None
     assert told["nll_nats_per_token"] == 800
 

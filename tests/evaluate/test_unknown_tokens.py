@@ -13,10 +13,11 @@ import pytest
 
 from tercet.cli.main import main
 from tercet.data import Corpus, Tail, TextSpec, prepare
-from tercet.evaluate import LanguageScores, as_dict, as_table
+from tercet.evaluate import LanguageScores
 from tercet.evaluate.leaderboard import RunResult, leaderboard
 from tercet.evaluate.scores import FEW_UNKNOWN
 from tercet.evaluate.tasks.evaluation import HeldOutScores
+from tercet.notebook import Table
 from tercet.tokens import Characters, TokenizerSpec, Words
 
 TEXT = "the cat and the dog and the hen met a fox in a wood " * 40
@@ -70,11 +71,12 @@ def test_the_share_is_counted_without_special_tokens() -> None:
 def test_the_share_stands_next_to_the_score(share: float, said: str) -> None:
     sums: dict[str, Any] = {"nats": 9.0, "text_nats": 9.0, "tokens": 5, "n_bytes": 9, "context": 3, "stride": 3}
     scores = replace(LanguageScores.from_sums(**sums), unknown_share=share)
-    caption = as_table(scores).caption
-    assert isinstance(caption, str)
+    (table,) = scores.view().parts
+    assert isinstance(table, Table)
+    caption = table.caption
     assert caption.endswith(said)
     assert ("unknown" in caption) == (share > 0)
-    assert as_dict(scores)["unknown_share"] == share
+    assert scores.to_dict()["unknown_share"] == share
 
 
 def test_models_with_unknown_tokens_are_not_ranked_across_tokenizers() -> None:

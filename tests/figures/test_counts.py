@@ -19,7 +19,7 @@ from tercet.cli.main import main
 from tercet.evaluate import evaluation_of
 from tercet.evaluate.held_out import PIECE_BYTES, score_held_out, text_pieces
 from tercet.evaluate.leaderboard import RunResult, SeedSpread, leaderboard
-from tercet.evaluate.leaderboard_table import leaderboard_csv
+from tercet.evaluate.leaderboard_files import leaderboard_csv
 from tercet.generation import Beam
 from tercet.inspect import mean_loss, read, token_losses
 

@@ -19,9 +19,7 @@ from tercet.evaluate import (
     MultiLabelScores,
     RegressionScores,
     multi_label_scores,
-    multi_label_table,
     regression_scores,
-    regression_table,
     score_labels,
     score_multi_label,
     score_regression,
@@ -228,8 +226,8 @@ def test_what_people_read() -> None:
     console = Console(file=io.StringIO(), width=120)
     pairs = [({"cat"}, {"cat"}), ({"cat"}, {"cat", "dog"}), (set[str](), {"owl"})]
     scores = multi_label_scores(as_rows([said for said, _ in pairs]), as_rows([there for _, there in pairs]), NAMES)
-    console.print(multi_label_table(replace(scores, truncated=2)))
-    console.print(regression_table(regression_scores([1, 2, 4], [1, 2, 3])))
+    console.print(replace(scores, truncated=2).view())
+    console.print(regression_scores([1, 2, 4], [1, 2, 3]).view())
     text: str = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
     assert (
         "micro F1 66.7% (a constant answer 57.1%); macro F1 33.3% (26.7%); exact match 33.3% (33.3%); 3 texts" in text

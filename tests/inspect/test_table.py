@@ -12,7 +12,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from tercet.inspect import model_table, render_table, table_to_dict
-from tercet.inspect.model_table_view import format_bytes, format_count
 from tercet.models import (
     PRESETS,
     AnySpec,
@@ -28,6 +27,7 @@ from tercet.models import (
     model_spec,
 )
 from tercet.nn import Rotary
+from tercet.notebook import format_bytes, format_count
 
 SMALL = DecoderOnlySpec(
     vocab_size=13,

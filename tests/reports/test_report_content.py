@@ -13,7 +13,7 @@ import tercet
 from tercet.checkpoint import read_card, read_spec
 from tercet.checkpoint.metrics import read_metrics
 from tercet.config import UserError
-from tercet.inspect.model_table_view import format_count
+from tercet.notebook import format_count
 from tercet.training import read_recipe
 from tercet.training.planning.flops import training_flops
 

@@ -16,7 +16,7 @@ from tercet.diagnosis.recipe_use import diagnose_recipe
 from tercet.training import Recipe, train
 from tercet.training.planning.gpus import GPU, Cluster
 from tercet.training.planning.micro_batch import auto_micro_batch, device_share
-from tercet.training.planning.run_plan import plan_run
+from tercet.training.planning.plan_run import plan_run
 from tercet.training.planning.step_memory import StepMemory, measure_step
 from tercet.training.planning.this_machine import free_memory, free_of_linux, machine_memory
 from tercet.training.run_folder.choices import More, Resume

@@ -13,8 +13,8 @@ from tercet.config import UserError
 from tercet.models import build
 from tercet.training import Recipe
 from tercet.training.planning.micro_batch import micro_batch
+from tercet.training.planning.plan_run import count_step, plan_run
 from tercet.training.planning.ranks import communicated_bytes, rank_part
-from tercet.training.planning.run_plan import count_step, plan_run
 
 RANKS = Path(__file__).with_name("tensor_parallel_program.py")
 UNDROPPED: dict[str, Any] = {"attention": 0.0, "activation": 0.0}

@@ -71,6 +71,6 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(compared.to_dict(), indent=2, ensure_ascii=False))
     else:
-        show(compared.table())
+        show(compared.view())
         print(f"\n{out / PICTURE}" if (out / PICTURE).exists() else "")
     return 0

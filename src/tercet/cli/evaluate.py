@@ -172,7 +172,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _evaluate_language_model(args: argparse.Namespace, evaluation: "LanguageEvaluation") -> None:
     from tercet.config import UserError
-    from tercet.evaluate import as_dict, as_table
 
     max_len = evaluation.trained.model.max_len
     if args.stride is not None and args.stride > max_len:
@@ -183,14 +182,13 @@ def _evaluate_language_model(args: argparse.Namespace, evaluation: "LanguageEval
     if args.data is not None:  # counts need text of the same kind to learn from, and there is none
         baselines = {name: bits for name, bits in baselines.items() if isinstance(bits, float)}
     if args.json:
-        print(json.dumps(as_dict(scores, baselines), indent=2))
+        print(json.dumps(scores.to_dict(baselines), indent=2))
     else:
-        show(as_table(scores, baselines))
+        show(scores.view(baselines))
 
 
 def _evaluate_masked_model(args: argparse.Namespace, evaluation: "MaskedEvaluation") -> None:
     from tercet.config import UserError
-    from tercet.evaluate import masked_dict, masked_table
 
     rate = 0.15 if args.mask_rate is None else args.mask_rate
     texts = args.pseudo_perplexity
@@ -204,53 +202,32 @@ def _evaluate_masked_model(args: argparse.Namespace, evaluation: "MaskedEvaluati
     if scores.plateau:
         print_note(f"tercet: {PLATEAU}")
     if args.json:
-        print(json.dumps(masked_dict(scores, pseudo), indent=2))
+        print(json.dumps(scores.to_dict(pseudo), indent=2))
     else:
-        show(masked_table(scores, pseudo))
+        show(scores.view(pseudo))
 
 
 def _evaluate_classifier(args: argparse.Namespace, evaluation: "LabelsEvaluation") -> None:
-    from tercet.evaluate import (
-        LabelScores,
-        MultiLabelScores,
-        label_dict,
-        label_table,
-        multi_label_dict,
-        multi_label_table,
-        regression_dict,
-        regression_table,
-    )
-
     scores = evaluation.score(evaluation.load(args.data, encoding=args.encoding, text_field=args.text_field))
     tell_cut(scores.truncated, evaluation.trained.model.max_len)
-    match scores:
-        case LabelScores():
-            result, table = label_dict(scores), label_table(scores)
-        case MultiLabelScores():
-            result, table = multi_label_dict(scores), multi_label_table(scores)
-        case _:
-            result, table = regression_dict(scores), regression_table(scores)
     if args.json:
-        print(json.dumps(result, indent=2, ensure_ascii=False))
+        print(json.dumps(scores.to_dict(), indent=2, ensure_ascii=False))
     else:
-        show(table)
+        show(scores.view())
 
 
 def _evaluate_chat_model(args: argparse.Namespace, evaluation: "ChatEvaluation") -> None:
-    from tercet.evaluate import answer_dict, answer_table
-
     scores = evaluation.score(evaluation.load(args.data, encoding=args.encoding))
     if args.json:
-        print(json.dumps(answer_dict(scores), indent=2))
+        print(json.dumps(scores.to_dict(), indent=2))
     else:
-        show(answer_table(scores))
+        show(scores.view())
 
 
 def _evaluate_translator(
     args: argparse.Namespace, evaluation: "TranslationEvaluation", earlier: dict[str, Any] | None
 ) -> None:
     from tercet.config import UserError
-    from tercet.evaluate import translation_dict, translation_table
     from tercet.generation import Beam
     from tercet.storage import write_atomically
 
@@ -266,7 +243,7 @@ def _evaluate_translator(
         batch_tokens=args.batch_tokens,
         progress=not args.json,
     )
-    result = translation_dict(translated.scores)
+    result = translated.scores.to_dict()
     if args.output is not None:
         lines = "".join(replace_line_ends(text) + "\n" for text in translated.written).encode()
         write_atomically(args.output, lines)
@@ -277,7 +254,7 @@ def _evaluate_translator(
     if args.json:
         print(json.dumps({**result, **({} if compared is None else {"compared": compared})}, indent=2))
         return
-    show(translation_table(translated.scores))
+    show(translated.scores.view())
     if compared is not None:
         chance = "" if compared["p_value"] is None else f"; p = {compared['p_value']:.3f} by paired bootstrap"
         print(f"\nagainst {args.compare}: BLEU {compared['bleu']:+.2f}, chrF {compared['chrf']:+.2f}{chance}")

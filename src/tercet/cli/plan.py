@@ -53,13 +53,11 @@ def print_plan(args: argparse.Namespace, request: "RunRequest") -> int:
         progress=not args.quiet,
     )  # fmt: skip
 
-    from tercet.training.planning import plan_to_dict, render_plan
-
     if args.json:
-        print(json.dumps(plan_to_dict(plan), indent=2, ensure_ascii=False))
+        print(json.dumps(plan.to_dict(), indent=2, ensure_ascii=False))
         return 0
 
     from tercet.cli.show import show
 
-    show(render_plan(plan))
+    show(plan.view())
     return 0

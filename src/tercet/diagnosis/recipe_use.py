@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import cache, partial
 
 from tercet.training.planning.micro_batch import auto_micro_batch, micro_batches, unit_of
+from tercet.training.planning.plan_run import count_step
 from tercet.training.planning.ranks import estimate_rank, rank_part, strategy_of
-from tercet.training.planning.run_plan import count_step
 from tercet.training.planning.this_machine import device_memory, usable_memory
 from tercet.training.recipe.recipe import Recipe
 

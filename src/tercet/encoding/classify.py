@@ -11,7 +11,7 @@ from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.encoding.batches import HiddenBatch, encode_texts, frame_rows, map_hidden, pick_places
 from tercet.messages import shorten
 from tercet.models import Classifier, EncoderOnly
-from tercet.notebook import MOST_CHARACTERS, Summary, html_table, note, probability_table
+from tercet.notebook import MOST_CHARACTERS, Summary, Table, View, probability_table
 from tercet.objectives import THRESHOLD
 from tercet.objectives.batch import to_host
 from tercet.spec import ProblemType
@@ -34,8 +34,8 @@ class Classified(Summary):
     scores: dict[str, float]
     truncated: bool
 
-    def _repr_html_(self) -> str:
-        return probability_table(self.scores, of="label") + note(CUT * self.truncated)
+    def view(self) -> View:
+        return View((probability_table(self.scores, of="label"), CUT * self.truncated))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -50,11 +50,11 @@ class MultiLabelled(Summary):
     scores: dict[str, float]
     truncated: bool
 
-    def _repr_html_(self) -> str:
+    def view(self) -> View:
         said = {label: p for label, p in self.scores.items() if label in self.labels}
         rest = {label: p for label, p in self.scores.items() if label not in self.labels}
-        below = note("below the threshold") + probability_table(rest, of="label") if rest else ""
-        return probability_table(said, of="label") + below + note(CUT * self.truncated)
+        below = ["below the threshold", probability_table(rest, of="label")] if rest else []
+        return View((probability_table(said, of="label"), *below, CUT * self.truncated))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -84,13 +84,12 @@ class Tagged(Summary):
         tagged = (f"{word}/{tag.label if tag else None}" for word, tag in zip(self.words, self.tags, strict=True))
         return f"Tagged({shorten(' '.join(tagged), MOST_CHARACTERS)})"
 
-    def _repr_html_(self) -> str:
+    def view(self) -> View:
         rows = [
             (word, "", "") if tag is None else (word, tag.label, f"{tag.probability:.1%}")
             for word, tag in zip(self.words, self.tags, strict=True)
         ]
-        table = html_table(rows, header=("word", "label", "probability"), right=(False, False, True))
-        return table + note(CUT * self.truncated)
+        return View((Table(header=("word", "label", "probability"), rows=rows, left=(0, 1)), CUT * self.truncated))
 
 
 def classify(

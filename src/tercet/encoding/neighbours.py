@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tercet.config import UserError
-from tercet.notebook import Summary, format_value, html_table
+from tercet.notebook import Summary, Table, View, format_value
 
 PIECE = 1 << 20  # numbers of the vectors, and of the scores, that are in memory at once
 LEAST_ROWS = 64  # of a piece, however many queries there are
@@ -36,14 +36,14 @@ class Neighbours(Summary):
         shape = "x".join(map(str, self.numbers.shape))
         return f"Neighbours({shape} rows, the nearest at {format_value(float(self.scores.max(initial=-1)))})"
 
-    def _repr_html_(self) -> str:
+    def view(self) -> View:
         queries = zip(np.atleast_2d(self.numbers), np.atleast_2d(self.scores), strict=True)
         rows = [
             (f"{query}", f"{number}", f"{score:.4f}")
             for query, pairs in enumerate(queries)
             for number, score in zip(*pairs, strict=True)
         ]
-        return html_table(rows, header=("query", "row", "cosine"), right=(True, True, True))
+        return View((Table(header=("query", "row", "cosine"), rows=rows, left=()),))
 
 
 class NearestNeighbours:

@@ -13,37 +13,25 @@ if TYPE_CHECKING:
     from tercet.evaluate.comparison import compare as compare
     from tercet.evaluate.comparison import paired_bootstrap as paired_bootstrap
     from tercet.evaluate.conversations import AnswerScores as AnswerScores
-    from tercet.evaluate.conversations import answer_dict as answer_dict
-    from tercet.evaluate.conversations import answer_table as answer_table
     from tercet.evaluate.conversations import score_conversations as score_conversations
     from tercet.evaluate.labels import LabelScores as LabelScores
-    from tercet.evaluate.labels import label_dict as label_dict
     from tercet.evaluate.labels import label_scores as label_scores
-    from tercet.evaluate.labels import label_table as label_table
     from tercet.evaluate.labels import score_labels as score_labels
     from tercet.evaluate.language import score as score
     from tercet.evaluate.masked import MaskedScores as MaskedScores
     from tercet.evaluate.masked import pseudo_perplexity as pseudo_perplexity
     from tercet.evaluate.masked import score_masked as score_masked
     from tercet.evaluate.multi_label import MultiLabelScores as MultiLabelScores
-    from tercet.evaluate.multi_label import multi_label_dict as multi_label_dict
     from tercet.evaluate.multi_label import multi_label_scores as multi_label_scores
-    from tercet.evaluate.multi_label import multi_label_table as multi_label_table
     from tercet.evaluate.multi_label import score_multi_label as score_multi_label
     from tercet.evaluate.pairs import PairScore as PairScore
     from tercet.evaluate.pairs import score_pairs as score_pairs
     from tercet.evaluate.protocols import PROTOCOLS as PROTOCOLS
     from tercet.evaluate.protocols import Protocol as Protocol
     from tercet.evaluate.regression import RegressionScores as RegressionScores
-    from tercet.evaluate.regression import regression_dict as regression_dict
     from tercet.evaluate.regression import regression_scores as regression_scores
-    from tercet.evaluate.regression import regression_table as regression_table
     from tercet.evaluate.regression import score_regression as score_regression
     from tercet.evaluate.scores import LanguageScores as LanguageScores
-    from tercet.evaluate.scores import as_dict as as_dict
-    from tercet.evaluate.scores import as_table as as_table
-    from tercet.evaluate.scores import masked_dict as masked_dict
-    from tercet.evaluate.scores import masked_table as masked_table
     from tercet.evaluate.tasks import evaluation_of as evaluation_of
     from tercet.evaluate.tasks.chat import ChatEvaluation as ChatEvaluation
     from tercet.evaluate.tasks.evaluation import Evaluation as Evaluation
@@ -59,7 +47,5 @@ if TYPE_CHECKING:
     from tercet.evaluate.translation import bleu as bleu
     from tercet.evaluate.translation import perplexity as perplexity
     from tercet.evaluate.translation import score_translations as score_translations
-    from tercet.evaluate.translation import translation_dict as translation_dict
-    from tercet.evaluate.translation import translation_table as translation_table
 else:
     export_lazily(__name__)

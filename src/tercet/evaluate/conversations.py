@@ -6,25 +6,24 @@ What is asked is read and not scored. Sums are taken in float64.
 """
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from rich.table import Table
 
 from tercet.config import UserError
 from tercet.data import Conversations, conversation_rows
 from tercet.data.rows.batching import BATCH_TOKENS, batch_by_length
 from tercet.evaluate.language import read_logprobs
+from tercet.evaluate.score_summary import ScoreSummary
 from tercet.generation.sampling import DIVERGED
 from tercet.models import DecoderOnly
-from tercet.notebook import Summary, rich_html
+from tercet.notebook import Table, View
 from tercet.objectives import collate_windows
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class AnswerScores(Summary):
+class AnswerScores(ScoreSummary):
     """Attributes:
     tokens: of the answers, those that end them included.
     conversations: that were scored.
@@ -41,8 +40,16 @@ class AnswerScores(Summary):
     left_out: int
     context: int
 
-    def _repr_html_(self) -> str:
-        return rich_html(answer_table(self))
+    def view(self) -> View:
+        facts = [
+            f"{self.tokens:,} tokens of answers in {self.conversations:,} conversations",
+            f"context {self.context:,}",
+            *([f"{self.truncated:,} conversations cut"] if self.truncated else []),
+            *([f"{self.left_out:,} too long for an answer"] if self.left_out else []),
+        ]
+        header = "", "nats per answer token", "perplexity"
+        row = "model", f"{self.nats_per_answer_token:.4f}", f"{self.perplexity:,.2f}"
+        return View((Table(header=header, rows=[row], caption="; ".join(facts)),))
 
 
 def score_conversations(
@@ -82,24 +89,3 @@ def score_conversations(
         left_out=len(conversations) - len(rows),
         context=model.max_len,
     )
-
-
-def answer_dict(scores: AnswerScores) -> dict[str, Any]:
-    """For JSON, which has no word for infinity: it becomes None."""
-    return {name: value if math.isfinite(value) else None for name, value in asdict(scores).items()}
-
-
-def answer_table(scores: AnswerScores) -> Table:
-    """For people."""
-    table = Table("", "nats per answer token", "perplexity", box=None)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    table.add_row("model", f"{scores.nats_per_answer_token:.4f}", f"{scores.perplexity:,.2f}")
-    facts = [
-        f"{scores.tokens:,} tokens of answers in {scores.conversations:,} conversations",
-        f"context {scores.context:,}",
-        *([f"{scores.truncated:,} conversations cut"] if scores.truncated else []),
-        *([f"{scores.left_out:,} too long for an answer"] if scores.left_out else []),
-    ]
-    table.caption = "; ".join(facts)
-    return table

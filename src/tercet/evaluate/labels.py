@@ -7,20 +7,18 @@ it; a label that was never right has 0. Over tokens the counts are of words.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
-from rich.console import Group
-from rich.text import Text
 
 from tercet.config import UserError
 from tercet.data import Labelled
 from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.evaluate.label_logits import check_head, find_places, read_logits
 from tercet.evaluate.per_label import per_label_scores, per_label_table
+from tercet.evaluate.score_summary import ScoreSummary
 from tercet.models import EncoderOnly
-from tercet.notebook import Summary, rich_html
+from tercet.notebook import View
 from tercet.objectives import IGNORED
 from tercet.tokens import Tokenizer
 
@@ -28,7 +26,7 @@ MISTAKES = 5  # of the commonest, below the table
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class LabelScores(Summary):
+class LabelScores(ScoreSummary):
     """Attributes:
     accuracy: share of texts, or words, with the right label.
     f1: the macro mean.
@@ -49,8 +47,25 @@ class LabelScores(Summary):
     confusion: tuple[tuple[int, ...], ...]
     truncated: int = 0
 
-    def _repr_html_(self) -> str:
-        return rich_html(label_table(self))
+    def view(self) -> View:
+        """Return the figures of each label, then the most frequent mistakes."""
+        facts = [
+            f"accuracy {self.accuracy:.1%}",
+            f"macro F1 {self.f1:.1%}",
+            f"always the commonest {self.majority:.1%}",
+            f"{self.count:,} labels",
+            *([f"{self.truncated:,} texts cut"] if self.truncated else []),
+        ]
+        mistakes = [
+            (count, f"{self.labels[row]} for {self.labels[column]}")
+            for row, counts in enumerate(self.confusion)
+            for column, count in enumerate(counts)
+            if row != column and count
+        ]
+        worst = sorted(mistakes, key=lambda mistake: (-mistake[0], mistake[1]))[:MISTAKES]
+        listed = "; ".join(f"{name} {count:,}" for count, name in worst)
+        missed = [f"missed most (wanted for said): {listed}"] if listed else []
+        return View((per_label_table(self.per_label), "", "; ".join(facts), *missed))
 
 
 def label_scores(
@@ -110,33 +125,3 @@ def score_labels(
         raise UserError("no label is left to score; give texts with labels that the tokenizer leaves something of")
     scores = label_scores(np.concatenate(predicted), np.concatenate(wanted), labels)
     return replace(scores, truncated=int((labelled.lengths + 2 > model.max_len).sum()))
-
-
-def label_dict(scores: LabelScores) -> dict[str, Any]:
-    """For JSON."""
-    return asdict(scores)
-
-
-def label_table(scores: LabelScores) -> Group:
-    """For people: each label with its numbers, and below which ones are taken for which."""
-    facts = [
-        f"accuracy {scores.accuracy:.1%}",
-        f"macro F1 {scores.f1:.1%}",
-        f"always the commonest {scores.majority:.1%}",
-        f"{scores.count:,} labels",
-        *([f"{scores.truncated:,} texts cut"] if scores.truncated else []),
-    ]
-    mistakes = [
-        (count, f"{scores.labels[row]} for {scores.labels[column]}")
-        for row, counts in enumerate(scores.confusion)
-        for column, count in enumerate(counts)
-        if row != column and count
-    ]
-    worst = sorted(mistakes, key=lambda mistake: (-mistake[0], mistake[1]))[:MISTAKES]
-    listed = "; ".join(f"{name} {count:,}" for count, name in worst)
-    return Group(
-        per_label_table(scores.per_label),
-        "",
-        Text("; ".join(facts)),
-        *([Text(f"missed most (wanted for said): {listed}")] if listed else []),
-    )

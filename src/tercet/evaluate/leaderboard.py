@@ -11,7 +11,26 @@ from dataclasses import dataclass, field, replace
 
 from tercet.evaluate.scores import FEW_UNKNOWN, describe_unknown
 from tercet.evaluate.tasks.evaluation import HeldOutScores, Kind
-from tercet.notebook import Summary, rich_html
+from tercet.notebook import Summary, Table, View
+
+BEST = "*"
+MANY = 3  # columns of scores
+RANGE, COSTS = "over seeds", ("parameters", "seconds", "tokens/s")  # headings
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedSpread:
+    """Over seeds: the mean, the smallest and the largest."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "SeedSpread":
+        low, high = min(values), max(values)
+        # A mean of equal numbers is that number, to the last bit.
+        return cls(mean=low if low == high else statistics.fmean(values), low=low, high=high)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +42,9 @@ class Measure:
 
     def write(self, value: float) -> str:
         return f"{value:.1%}" if self.percent else f"{value:,.{self.digits}f}"
+
+    def write_range(self, spread: SeedSpread) -> str:
+        return f"{self.write(spread.low)} .. {self.write(spread.high)}"
 
 
 MEASURES = {
@@ -82,21 +104,6 @@ class RunResult:
     precision: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class SeedSpread:
-    """Over seeds: the mean, the smallest and the largest."""
-
-    mean: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "SeedSpread":
-        low, high = min(values), max(values)
-        # A mean of equal numbers is that number, to the last bit.
-        return cls(mean=low if low == high else statistics.fmean(values), low=low, high=high)
-
-
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LeaderboardRow(Summary):
     """One variant.
@@ -139,10 +146,56 @@ class Leaderboard(Summary):
         best = next((f", the best is {row.name}" for row in self.rows if row.best), "")
         return f"Leaderboard({len(self.rows)} variants{best})"
 
-    def _repr_html_(self) -> str:
-        from tercet.evaluate.leaderboard_table import leaderboard_table
+    @property
+    def measures(self) -> list[str]:
+        """The measures of all rows, in the order of `MEASURES`."""
+        return [name for name in MEASURES if any(name in row.scores for row in self.rows)]
 
-        return rich_html(leaderboard_table(self))
+    def view(self) -> View:
+        """Return one row per variant, the best of each kind with a star, then the notes."""
+        columns = self._score_columns()
+        space = "\n" if len(self.measures) > MANY else " "  # many columns leave each as wide as its figures
+        headings = [MEASURES[name].heading.replace(" ", space) if name else RANGE for name in columns]
+        header = ("", "", *headings, *COSTS)
+        table = Table(
+            header=header,
+            rows=[self._cells(row, columns) for row in self.rows],
+            left=(0, 1),
+            bold=[number for number, row in enumerate(self.rows) if row.best],
+            folded={1: 16},
+            unbroken=[number for number, name in enumerate(header) if name in (RANGE, *COSTS)],
+        )
+        best = [f"{BEST} the best"] if any(row.best for row in self.rows) else []
+        return View((table, "", *best, *self.notes))
+
+    def _score_columns(self) -> list[str]:
+        """Return the measures, and "" for the range over seeds of the measure that ranks a row's kind.
+
+        The range follows its measure; with several ranking measures, it is the last column.
+        """
+        columns = self.measures
+        ranked = list(dict.fromkeys(measure for measure in self.ranked_by.values() if measure))
+        if ranked and any(len(row.runs) > 1 for row in self.rows):
+            last = ranked[0] if len(ranked) == 1 else columns[-1]
+            columns.insert(columns.index(last) + 1, "")
+        return columns
+
+    def _cells(self, row: LeaderboardRow, columns: Sequence[str]) -> list[str]:
+        ranking = (row.kind and self.ranked_by.get(row.kind)) or ""
+        cells = [BEST if row.best else "", row.name]
+        for name in columns:
+            spread = row.scores.get(name or ranking)
+            if not name:
+                several = spread is not None and len(row.runs) - row.diverged > 1
+                cells.append(MEASURES[ranking].write_range(spread) if several else "")
+            elif row.diverged and name == ranking:
+                cells.append("diverged")
+            else:
+                cells.append("" if spread is None else MEASURES[name].write(spread.mean))
+        cells.append(f"{row.parameters:,}" if row.parameters else "")
+        cells.append(f"{row.seconds.mean:,.1f}" if row.seconds else "")
+        cells.append(f"{row.tokens_per_second.mean:,.0f}" if row.tokens_per_second else "")
+        return cells
 
 
 def leaderboard(results: Sequence[RunResult]) -> Leaderboard:

@@ -9,8 +9,9 @@ hides them one at a time (Salazar et al. 2020).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,10 +23,11 @@ from tercet.data import Corpus
 from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.data.rows.token_rows import Blocks
 from tercet.encoding.pseudo import pseudo_logprobs
+from tercet.evaluate.score_summary import ScoreSummary, finite
 from tercet.generation.sampling import DIVERGED
 from tercet.models import EncoderOnly
 from tercet.models.inference import inference_mode
-from tercet.notebook import Summary, rich_html
+from tercet.notebook import Table, View
 from tercet.objectives import (
     IGNORED,
     MaskedBatch,
@@ -47,7 +49,7 @@ NEAR = 0.02  # of the unigram entropy: a loss above, or no further below, has le
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class MaskedScores(Summary):
+class MaskedScores(ScoreSummary):
     """Attributes:
     masked_loss: nats a hidden token.
     masked_accuracy: the share of hidden tokens that the model finds likeliest.
@@ -73,10 +75,22 @@ class MaskedScores(Summary):
         """Whether the model does hardly better than counting tokens, where training often rests before it learns."""
         return not self.masked_loss < (1 - NEAR) * self.unigram_entropy
 
-    def _repr_html_(self) -> str:
-        from tercet.evaluate.scores import masked_table
+    def to_dict(self, pseudo_perplexity: float | None = None) -> dict[str, Any]:
+        """Return the scores for JSON, with the pseudo-perplexity if it was measured."""
+        pseudo = {} if pseudo_perplexity is None else {"pseudo_perplexity": finite(pseudo_perplexity)}
+        return {**super().to_dict(), "plateau": self.plateau, **pseudo}
 
-        return rich_html(masked_table(self))
+    def view(self, pseudo_perplexity: float | None = None) -> View:
+        """Return the scores of the model, then those of counting tokens on the same masks."""
+        rows = [
+            ("model", f"{self.masked_loss:.4f}", f"{self.masked_accuracy:.1%}"),
+            ("unigram", f"{self.unigram_entropy:.4f}", ""),
+            ("most frequent token", "", f"{self.most_frequent_accuracy:.1%}"),
+        ]
+        facts = f"{self.tokens:,} tokens masked, {self.mask_rate:.1%} of the text; context {self.context:,}"
+        pseudo = [] if pseudo_perplexity is None else [f"pseudo-perplexity {pseudo_perplexity:,.2f}"]
+        table = Table(header=("", "nats per masked token", "right"), rows=rows)
+        return View((table, "", f"{facts}, seed {self.seed}", *pseudo))
 
 
 def score_masked(
@@ -116,41 +130,57 @@ def score_masked(
         pad_id=tokenizer.pad_id or 0,
     )
     some = len(blocks) if tokens is None else max(1, min(len(blocks), tokens // model.max_len))
-    windows = np.linspace(0, len(blocks) - 1, some).astype(np.int64)
-    counts = token_counts(corpus)
-    with np.errstate(divide="ignore"):
-        unigram = torch.from_numpy(-np.log(counts / counts.sum()))  # (V,) infinite for what is never hidden
-    commonest = int(counts.argmax())
-    nats = entropy = torch.zeros((), dtype=torch.float64)
-    right = frequent = n_tokens = n_candidates = 0
-    at_once = max(1, batch_tokens // model.max_len)
-    batches = (
-        masked_windows(blocks, windows[start : start + at_once], tokenizer, masking, seed=seed)
-        for start in range(0, some, at_once)
-    )
-    for batch, (logprobs, hits) in read_late(_predict(model, batch) for batch in batches):
-        nats, entropy = nats - logprobs.sum(), entropy + unigram[batch.targets].sum()
-        right += int(hits.sum())
-        frequent += int((batch.targets == commonest).sum())
-        n_tokens += len(batch.targets)
-        seen = counts[batch.inputs.numpy()] > 0  # the tokens of the text that are not hidden
-        n_candidates += len(batch.targets) + int(
-            (seen if batch.token_mask is None else seen & batch.token_mask.numpy()).sum()
-        )
-    if not n_tokens:
+    sums = _MaskedSums(token_counts(corpus))
+    batches = _spread_windows(blocks, some, max(1, batch_tokens // model.max_len))
+    masked = (masked_windows(blocks, numbers, tokenizer, masking, seed=seed) for numbers in batches)
+    for batch, (logprobs, hits) in read_late(_predict(model, batch) for batch in masked):
+        sums.add(batch, logprobs, hits)
+    if not sums.tokens:
         raise UserError(f"no token was hidden at a rate of {rate:g}; give more text, or a higher rate")
-    if not math.isfinite(float(nats)):
+    if not math.isfinite(float(sums.nats)):
         raise UserError(DIVERGED)
     return MaskedScores(
-        masked_loss=float(nats) / n_tokens,
-        masked_accuracy=right / n_tokens,
-        unigram_entropy=float(entropy) / n_tokens,
-        most_frequent_accuracy=frequent / n_tokens,
-        mask_rate=n_tokens / n_candidates,
-        tokens=n_tokens,
+        masked_loss=float(sums.nats) / sums.tokens,
+        masked_accuracy=sums.right / sums.tokens,
+        unigram_entropy=float(sums.entropy) / sums.tokens,
+        most_frequent_accuracy=sums.frequent / sums.tokens,
+        mask_rate=sums.tokens / sums.candidates,
+        tokens=sums.tokens,
         context=model.max_len,
         seed=seed,
     )
+
+
+class _MaskedSums:
+    """Sums over hidden tokens, of the model and of counting tokens.
+
+    Args:
+        counts: Frequency of each token in the training text, as from `token_counts`.
+    """
+
+    def __init__(self, counts: np.ndarray) -> None:
+        self._counts, self._most_frequent = counts, int(counts.argmax())
+        with np.errstate(divide="ignore"):
+            self._unigram = torch.from_numpy(-np.log(counts / counts.sum()))  # (V,) infinite for what is never hidden
+        self.nats = self.entropy = torch.zeros((), dtype=torch.float64)
+        self.right = self.frequent = self.tokens = self.candidates = 0
+
+    def add(self, batch: MaskedBatch, logprobs: Tensor, hits: Tensor) -> None:
+        self.nats, self.entropy = self.nats - logprobs.sum(), self.entropy + self._unigram[batch.targets].sum()
+        self.right += int(hits.sum())
+        self.frequent += int((batch.targets == self._most_frequent).sum())
+        self.tokens += len(batch.targets)
+        visible = self._counts[batch.inputs.numpy()] > 0  # tokens of the text that are not hidden
+        if batch.token_mask is not None:
+            visible &= batch.token_mask.numpy()
+        self.candidates += len(batch.targets) + int(visible.sum())
+
+
+def _spread_windows(blocks: Blocks, count: int, at_once: int) -> Iterator[np.ndarray]:
+    """Yield the numbers of `count` windows spread over the whole text, in batches."""
+    windows = np.linspace(0, len(blocks) - 1, count).astype(np.int64)
+    for start in range(0, count, at_once):
+        yield windows[start : start + at_once]
 
 
 def masked_windows(

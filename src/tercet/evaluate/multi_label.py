@@ -8,20 +8,18 @@ label that more than half of the texts have: what is said by whoever knows how f
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
-from rich.console import Group
-from rich.text import Text
 
 from tercet.config import UserError
 from tercet.data import Labelled
 from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.evaluate.label_logits import check_head, find_places, read_logits
 from tercet.evaluate.per_label import per_label_scores, per_label_table
+from tercet.evaluate.score_summary import ScoreSummary
 from tercet.models import EncoderOnly
-from tercet.notebook import Summary, rich_html
+from tercet.notebook import View
 from tercet.objectives import THRESHOLD
 from tercet.tokens import Tokenizer
 
@@ -30,7 +28,7 @@ Rows = Iterator[tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class MultiLabelScores(Summary):
+class MultiLabelScores(ScoreSummary):
     """Attributes:
     f1: the macro mean.
     micro_f1: of all labels together.
@@ -55,8 +53,16 @@ class MultiLabelScores(Summary):
     threshold: float = THRESHOLD
     truncated: int = 0
 
-    def _repr_html_(self) -> str:
-        return rich_html(multi_label_table(self))
+    def view(self) -> View:
+        """Return the figures of each label, then those of all labels, each with the constant answer's."""
+        facts = [
+            f"micro F1 {self.micro_f1:.1%} (a constant answer {self.constant_micro_f1:.1%})",
+            f"macro F1 {self.f1:.1%} ({self.constant_f1:.1%})",
+            f"exact match {self.exact_match:.1%} ({self.constant_exact_match:.1%})",
+            f"{self.count:,} texts",
+            *([f"{self.truncated:,} cut"] if self.truncated else []),
+        ]
+        return View((per_label_table(self.per_label), "", "; ".join(facts)))
 
 
 @dataclass
@@ -157,23 +163,6 @@ def score_multi_label(
     of_constant = _Counts.of(((np.broadcast_to(constant, true.shape), true) for true in blocks), len(labels))
     truncated = int((labelled.lengths + 2 > model.max_len).sum())
     return replace(_as_scores(counts, of_constant, labels), truncated=truncated)
-
-
-def multi_label_dict(scores: MultiLabelScores) -> dict[str, Any]:
-    """For JSON."""
-    return asdict(scores)
-
-
-def multi_label_table(scores: MultiLabelScores) -> Group:
-    """For people: each label with its numbers, and below all of them beside the constant answer."""
-    facts = [
-        f"micro F1 {scores.micro_f1:.1%} (a constant answer {scores.constant_micro_f1:.1%})",
-        f"macro F1 {scores.f1:.1%} ({scores.constant_f1:.1%})",
-        f"exact match {scores.exact_match:.1%} ({scores.constant_exact_match:.1%})",
-        f"{scores.count:,} texts",
-        *([f"{scores.truncated:,} cut"] if scores.truncated else []),
-    ]
-    return Group(per_label_table(scores.per_label), "", Text("; ".join(facts)))
 
 
 def _probabilities(logits: np.ndarray) -> np.ndarray:

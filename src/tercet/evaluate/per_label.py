@@ -1,8 +1,8 @@
 """Each label's own figures, of one label a text and of several: worked out from counts, and as a table."""
 
 import numpy as np
-from rich.table import Table
-from rich.text import Text
+
+from tercet.notebook import Table
 
 PerLabel = dict[str, dict[str, float]]
 
@@ -24,11 +24,9 @@ def per_label_scores(
 
 
 def per_label_table(per_label: PerLabel) -> Table:
-    """A line for each label, the commonest first."""
-    table = Table("", "precision", "recall", "F1", "count", box=None)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for label, row in sorted(per_label.items(), key=lambda item: -item[1]["count"]):
-        numbers = f"{row['precision']:.1%}", f"{row['recall']:.1%}", f"{row['f1']:.1%}", f"{row['count']:,}"
-        table.add_row(Text(label), *numbers)
-    return table
+    """Return one row per label, the most frequent first."""
+    rows = [
+        (label, f"{row['precision']:.1%}", f"{row['recall']:.1%}", f"{row['f1']:.1%}", f"{row['count']:,}")
+        for label, row in sorted(per_label.items(), key=lambda item: -item[1]["count"])
+    ]
+    return Table(header=("", "precision", "recall", "F1", "count"), rows=rows)

@@ -9,26 +9,23 @@ is R² of constant true numbers.
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
 
 from tercet.config import UserError
 from tercet.data import Labelled
 from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.evaluate.label_logits import check_head, read_logits
+from tercet.evaluate.score_summary import ScoreSummary
 from tercet.models import EncoderOnly
-from tercet.notebook import Summary, rich_html
+from tercet.notebook import Table, View
 from tercet.tokens import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class RegressionScores(Summary):
+class RegressionScores(ScoreSummary):
     """Attributes:
     rmse, mae: root mean square error and mean absolute error, in the labels' unit.
     r2: the share of the true numbers' variance that is explained; below 0 where their mean is nearer.
@@ -48,8 +45,17 @@ class RegressionScores(Summary):
     count: int
     truncated: int = 0
 
-    def _repr_html_(self) -> str:
-        return rich_html(regression_table(self))
+    def view(self) -> View:
+        """Return the errors with those of the mean, and the correlations."""
+        rows = [
+            ("RMSE", f"{self.rmse:.5g}", f"{self.constant_rmse:.5g}"),
+            ("MAE", f"{self.mae:.5g}", f"{self.constant_mae:.5g}"),
+            ("R²", f"{self.r2:.3f}", "0.000"),
+            ("Pearson", f"{self.pearson:.3f}", ""),
+            ("Spearman", f"{self.spearman:.3f}", ""),
+        ]
+        facts = [f"{self.count:,} numbers", *([f"{self.truncated:,} texts cut"] if self.truncated else [])]
+        return View((Table(header=("", "model", "the mean"), rows=rows), "", "; ".join(facts)))
 
 
 def regression_scores(
@@ -115,22 +121,3 @@ def correlation(a: Float[np.ndarray, " N"], b: Float[np.ndarray, " N"]) -> float
         return 0.0
     a, b = (x / np.abs(x).max() for x in (a - a.mean(), b - b.mean()))  # squares of large numbers stay finite
     return float(np.clip((a * b).sum() / math.sqrt((a * a).sum() * (b * b).sum()), -1, 1))
-
-
-def regression_dict(scores: RegressionScores) -> dict[str, Any]:
-    """For JSON."""
-    return asdict(scores)
-
-
-def regression_table(scores: RegressionScores) -> Group:
-    """For people: the errors beside those of the mean, and how the two are correlated."""
-    table = Table("", "model", "the mean", box=None)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    table.add_row("RMSE", f"{scores.rmse:.5g}", f"{scores.constant_rmse:.5g}")
-    table.add_row("MAE", f"{scores.mae:.5g}", f"{scores.constant_mae:.5g}")
-    table.add_row("R²", f"{scores.r2:.3f}", "0.000")
-    table.add_row("Pearson", f"{scores.pearson:.3f}", "")
-    table.add_row("Spearman", f"{scores.spearman:.3f}", "")
-    facts = [f"{scores.count:,} numbers", *([f"{scores.truncated:,} texts cut"] if scores.truncated else [])]
-    return Group(table, "", Text("; ".join(facts)))

@@ -1,4 +1,4 @@
-"""The numbers of a language model on one text, and what is shown of those of a masked one.
+"""The scores of a language model on one text.
 
     nats per token = -(sum of ln p(target)) / targets          perplexity = e^(nats per token)
     bits per byte  = -(sum of ln p(text target)) / (ln 2 · bytes)
@@ -10,21 +10,17 @@ than a few of them, bits per byte compare with nothing.
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
-
-from tercet.evaluate.masked import MaskedScores
-from tercet.notebook import Summary, rich_html
+from tercet.evaluate.score_summary import ScoreSummary, finite
+from tercet.notebook import Table, View
 
 FEW_UNKNOWN = 0.001  # of the tokens: up to here a figure is wrong by less than a percent or so
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class LanguageScores(Summary):
+class LanguageScores(ScoreSummary):
     """Attributes:
     tokens: targets scored, special ones included.
     bytes: UTF-8 bytes of text that the targets stand for.
@@ -58,37 +54,36 @@ class LanguageScores(Summary):
             stride=stride,
         )
 
-    def _repr_html_(self) -> str:
-        return rich_html(as_table(self))
+    def to_dict(self, baselines: "Baselines | None" = None) -> dict[str, Any]:
+        """Return the scores for JSON, with those of `baselines`."""
+        others = {
+            name: ScoreSummary.to_dict(scores)
+            if isinstance(scores, LanguageScores)
+            else {"bits_per_byte": finite(scores)}
+            for name, scores in (baselines or {}).items()
+        }
+        return {**super().to_dict(), "baselines": others}
+
+    def view(self, baselines: "Baselines | None" = None) -> View:
+        """Return the scores of the model, then those of `baselines`, the best first."""
+        others = sorted((baselines or {}).items(), key=lambda item: _bits(item[1]))
+        rows = list[tuple[str, ...]]()
+        for name, scores in [("model", self), *others]:
+            if isinstance(scores, LanguageScores):
+                numbers = f"{scores.loss_nats_per_token:.4f}", f"{scores.perplexity:,.2f}"
+            else:
+                numbers = "", ""
+            rows.append((name, f"{_bits(scores):.4f}", *numbers))
+        caption = (
+            f"{self.tokens:,} tokens, {self.bytes:,} bytes; context {self.context:,}, windows {self.stride:,} apart"
+        )
+        if self.unknown_share:
+            caption += f"; {describe_unknown(self.unknown_share)}"
+        header = "", "bits per byte", "nats per token", "perplexity"
+        return View((Table(header=header, rows=rows, caption=caption),))
 
 
-def as_dict(model: LanguageScores, baselines: Mapping[str, LanguageScores | float] | None = None) -> dict[str, Any]:
-    """For JSON, which has no word for NaN and infinity: they become None. A baseline's float is bits per byte."""
-    beside = {
-        name: _finite(asdict(scores) if isinstance(scores, LanguageScores) else {"bits_per_byte": scores})
-        for name, scores in (baselines or {}).items()
-    }
-    return {**_finite(asdict(model)), "baselines": beside}
-
-
-def as_table(model: LanguageScores, baselines: Mapping[str, LanguageScores | float] | None = None) -> Table:
-    """For people: the model first, then what it is measured against, best first."""
-    table = Table("", "bits per byte", "nats per token", "perplexity", box=None)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    beside = sorted((baselines or {}).items(), key=lambda item: _bits(item[1]))
-    for name, scores in [("model", model), *beside]:
-        if isinstance(scores, LanguageScores):
-            numbers = f"{scores.loss_nats_per_token:.4f}", f"{scores.perplexity:,.2f}"
-        else:
-            numbers = "", ""
-        table.add_row(name, f"{_bits(scores):.4f}", *numbers)
-    table.caption = (
-        f"{model.tokens:,} tokens, {model.bytes:,} bytes; context {model.context:,}, windows {model.stride:,} apart"
-    )
-    if model.unknown_share:
-        table.caption += f"; {describe_unknown(model.unknown_share)}"
-    return table
+Baselines = Mapping[str, LanguageScores | float]  # a float is bits per byte
 
 
 def describe_unknown(share: float) -> str:
@@ -97,30 +92,5 @@ def describe_unknown(share: float) -> str:
     return said if share <= FEW_UNKNOWN else f"{said}, so bits per byte compare with nothing"
 
 
-def masked_dict(scores: MaskedScores, pseudo_perplexity: float | None = None) -> dict[str, Any]:
-    """For JSON; see `as_dict`."""
-    beside = {} if pseudo_perplexity is None else {"pseudo_perplexity": pseudo_perplexity}
-    return _finite({**asdict(scores), "plateau": scores.plateau, **beside})
-
-
-def masked_table(scores: MaskedScores, pseudo_perplexity: float | None = None) -> Group:
-    """For people: the model, and below it what counting tokens reaches on the same masks."""
-    table = Table("", "nats per masked token", "right", box=None)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    table.add_row("model", f"{scores.masked_loss:.4f}", f"{scores.masked_accuracy:.1%}")
-    table.add_row("unigram", f"{scores.unigram_entropy:.4f}", "")
-    table.add_row("most frequent token", "", f"{scores.most_frequent_accuracy:.1%}")
-    facts = f"{scores.tokens:,} tokens masked, {scores.mask_rate:.1%} of the text; context {scores.context:,}, "
-    lines = [facts + f"seed {scores.seed}"]
-    if pseudo_perplexity is not None:
-        lines.append(f"pseudo-perplexity {pseudo_perplexity:,.2f}")
-    return Group(table, "", *map(Text, lines))
-
-
 def _bits(scores: LanguageScores | float) -> float:
     return scores.bits_per_byte if isinstance(scores, LanguageScores) else scores
-
-
-def _finite(numbers: dict[str, Any]) -> dict[str, Any]:
-    return {name: value if math.isfinite(value) else None for name, value in numbers.items()}

@@ -10,16 +10,13 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
 
 from tercet.config import UserError
 from tercet.evaluate.protocols import Protocol, bleu_tokenizer, label, looks_tokenised, prepare_texts
-from tercet.notebook import Summary, rich_html
+from tercet.evaluate.score_summary import ScoreSummary
+from tercet.notebook import Table, View
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.bleu import BLEU
@@ -33,7 +30,7 @@ LOOKS_TOKENISED = (
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class TranslationScores(Summary):
+class TranslationScores(ScoreSummary):
     """Attributes:
     bleu, chrf: of the whole set, 0 to 100.
     signature, chrf_signature: which BLEU and which chrF; scores with others do not compare.
@@ -63,8 +60,24 @@ class TranslationScores(Summary):
     search: str | None = None
     notes: tuple[str, ...] = ()
 
-    def _repr_html_(self) -> str:
-        return rich_html(translation_table(self))
+    def view(self) -> View:
+        """Return each score with its interval, then the signatures."""
+        named = "" if self.protocol == "detokenised" else f" ({self.protocol})"
+        rows = [
+            (name + named, f"{score:.2f}", f"{low:.2f} to {high:.2f}")
+            for name, score, (low, high) in (
+                ("BLEU", self.bleu, self.bleu_interval),
+                ("chrF", self.chrf, self.chrf_interval),
+            )
+        ]
+        rows.append(("word for word right", f"{self.exact:.1%}", ""))
+        facts = [f"{self.sentences:,} sentences", *([self.search] if self.search else [])]
+        if self.nll_nats_per_token is not None and self.perplexity is not None:
+            rows.append(("nats per token", f"{self.nll_nats_per_token:.4f}", ""))
+            rows.append(("perplexity", f"{self.perplexity:,.2f}", ""))
+            facts.insert(1, f"{self.tokens:,} tokens of the references, no smoothing")
+        signatures = f"BLEU|{self.signature}\nchrF|{self.chrf_signature}"
+        return View((Table(header=("", "score", "95 % of such sets"), rows=rows), "", "; ".join(facts), signatures))
 
 
 def bleu(translations: Sequence[str], references: Sequence[str], *, language: str | None = None) -> float:
@@ -145,33 +158,6 @@ def score_translations(
 
 def perplexity(nats_per_token: float) -> float:
     return math.inf if nats_per_token > 700 else math.exp(nats_per_token)
-
-
-def translation_dict(scores: TranslationScores) -> dict[str, Any]:
-    """For JSON, which has no word for infinity: it becomes None."""
-    fields = asdict(scores)
-    return {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in fields.items()}
-
-
-def translation_table(scores: TranslationScores) -> Group:
-    """For people: each score with its interval, and below what the scores are."""
-    table = Table("", "score", "95 % of such sets", box=None)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    named = "" if scores.protocol == "detokenised" else f" ({scores.protocol})"
-    for name, score, (low, high) in (
-        ("BLEU", scores.bleu, scores.bleu_interval),
-        ("chrF", scores.chrf, scores.chrf_interval),
-    ):
-        table.add_row(name + named, f"{score:.2f}", f"{low:.2f} to {high:.2f}")
-    table.add_row("word for word right", f"{scores.exact:.1%}", "")
-    facts = [f"{scores.sentences:,} sentences", *([scores.search] if scores.search else [])]
-    if scores.nll_nats_per_token is not None and scores.perplexity is not None:
-        table.add_row("nats per token", f"{scores.nll_nats_per_token:.4f}", "")
-        table.add_row("perplexity", f"{scores.perplexity:,.2f}", "")
-        facts.insert(1, f"{scores.tokens:,} tokens of the references, no smoothing")
-    signatures = f"BLEU|{scores.signature}\nchrF|{scores.chrf_signature}"
-    return Group(table, "", Text("; ".join(facts)), Text(signatures, overflow="fold", no_wrap=False))
 
 
 def _bootstrap(

@@ -15,7 +15,7 @@ from tercet.generation.beam import Hypothesis, beam_search
 from tercet.generation.protocol import CacheType, SourceDecoder
 from tercet.generation.specs import Beam, Sampling
 from tercet.generation.stream import Token, stream
-from tercet.notebook import Summary, html_table, note
+from tercet.notebook import Summary, Table, View
 from tercet.tokens import Tokenizer
 
 BEAM = Beam()
@@ -38,10 +38,10 @@ class Translation(Summary):
     finish: Literal["eos", "length"]
     truncated: bool  # the source was longer than the model takes: its end was not seen
 
-    def _repr_html_(self) -> str:
+    def view(self) -> View:
         facts = {"source": self.source, "translation": self.text, "score": f"{self.score:.4f}", "ended by": self.finish}
-        cut = note("the end of the source was not seen") if self.truncated else ""
-        return html_table(facts.items(), pale_first=True) + cut
+        table = Table(rows=list(facts.items()), left=(0, 1), pale_first=True)
+        return View((table, "the end of the source was not seen" * self.truncated))
 
 
 def translate(

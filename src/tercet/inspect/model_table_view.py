@@ -7,8 +7,7 @@ from rich.console import Group
 from rich.table import Table
 
 from tercet.inspect.model_table import ModelTable
-
-PREFIXES = ["", "k", "M", "G", "T", "P", "E", "Z", "Y"]
+from tercet.notebook import format_bytes, format_count
 
 
 def table_to_dict(table: ModelTable) -> dict[str, Any]:
@@ -50,17 +49,5 @@ def render_table(table: ModelTable) -> Group:
     return Group(layers, "", costs)
 
 
-def format_count(number: int) -> str:
-    """Three figures: 85.1 M."""
-    power = min((len(str(number)) - 1) // 3, len(PREFIXES) - 1)
-    return f"{number / 1000**power:.3g} {PREFIXES[power]}".strip()
-
-
 def _format_both(float32: int, bfloat16: int) -> str:
     return f"{format_bytes(float32)} float32, {format_bytes(bfloat16)} bfloat16"
-
-
-def format_bytes(number: int) -> str:
-    """In powers of 1024: 475 MiB."""
-    power = min((max(number, 1).bit_length() - 1) // 10, len(PREFIXES) - 1)
-    return f"{number / 1024**power:.4g} {PREFIXES[power].upper()}{'iB' if power else 'B'}"

@@ -8,9 +8,8 @@ from tercet.config import UserError
 from tercet.data import ConversationCorpus, Corpus, LabelledCorpus, ParallelCorpus
 from tercet.evaluate.scores import describe_unknown
 from tercet.inspect import model_table
-from tercet.inspect.model_table_view import format_count
 from tercet.messages import one_line, show
-from tercet.notebook import format_value
+from tercet.notebook import format_count, format_value
 from tercet.reports.markup import (
     Markup,
     Section,

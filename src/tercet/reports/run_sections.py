@@ -9,15 +9,14 @@ from tercet.checkpoint import read_spec
 from tercet.checkpoint.metrics import training_time
 from tercet.checkpoint.run_record import PRETRAINED_COPY
 from tercet.config import UserError
-from tercet.inspect.model_table_view import format_count
 from tercet.messages import one_line
+from tercet.notebook import format_count, format_duration
 from tercet.plots.loss_curve import loss_lines
 from tercet.plots.svg_chart import BLUE, RED, ChartLine, chart_lines, svg_chart
 from tercet.reports.markup import Markup, Section, element, facts_list, folded, join, missing
 from tercet.reports.measures import MEASURES
 from tercet.reports.subject import ReportSubject, strip_folder
 from tercet.training.planning.flops import training_flops
-from tercet.training.planning.run_plan_view import format_duration
 from tercet.training.run_folder.changes import read_recipe
 from tercet.training.run_folder.checkpoints import Checkpoints
 

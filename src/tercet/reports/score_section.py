@@ -5,33 +5,21 @@ Guessing is what costs nothing to know: each of n tokens or labels alike is ln n
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tercet.checkpoint import Trained
 from tercet.evaluate import (
     ChatEvaluation,
-    LabelScores,
     LabelsEvaluation,
     LanguageEvaluation,
     MaskedEvaluation,
-    MultiLabelScores,
     TranslationEvaluation,
-    answer_table,
-    as_table,
     evaluation_of,
-    label_table,
-    masked_table,
-    multi_label_table,
-    regression_table,
-    translation_table,
 )
-from tercet.notebook import plain_tables
+from tercet.notebook import Table, View
 from tercet.reports.markup import Markup, Section, element, join, missing, paragraph, scrolling_table
 from tercet.reports.measures import MEASURES
 from tercet.reports.subject import ReportSubject
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 UNITS = {
     "language": "nats per token", "chat": "nats per answer token", "translation": "nats per target token",
@@ -130,36 +118,29 @@ def _guessing(subject: ReportSubject) -> dict[str, str]:
 
 def _evaluated(trained: Trained) -> Markup:
     """The tables of `tercet evaluate`."""
-    tables = [
-        join(
-            scrolling_table(table.rows, label=table.title, header=table.header, right=table.right)
-            if table.right
-            else "",
-            paragraph(table.caption, class_="note") if table.caption else "",
-        )
-        for table in plain_tables(_score(trained))
-    ]
-    return join(element("h3", "As ", element("code", "tercet evaluate"), " scores it"), *tables)
+    return join(
+        element("h3", "As ", element("code", "tercet evaluate"), " scores it"), *map(_part, _score(trained).parts)
+    )
 
 
-def _score(trained: Trained) -> "RenderableType":
+def _part(part: Table | str) -> Markup:
+    if isinstance(part, str):
+        return _note(part)
+    return join(scrolling_table(part.rows, label="", header=part.header, right=part.right), _note(part.caption))
+
+
+def _note(text: str) -> Markup:
+    return paragraph(text, class_="note") if text else Markup()
+
+
+def _score(trained: Trained) -> View:
     match evaluation_of(trained):
         case LanguageEvaluation() as evaluation:
             corpus = evaluation.load()
-            return as_table(evaluation.score(corpus), evaluation.baselines(corpus))
+            return evaluation.score(corpus).view(evaluation.baselines(corpus))
         case TranslationEvaluation() as evaluation:
-            return translation_table(evaluation.score(evaluation.load()).scores)
-        case MaskedEvaluation() as evaluation:
-            return masked_table(evaluation.score(evaluation.load()))
-        case ChatEvaluation() as evaluation:
-            return answer_table(evaluation.score(evaluation.load()))
-        case LabelsEvaluation() as evaluation:
-            match evaluation.score(evaluation.load()):
-                case LabelScores() as scores:
-                    return label_table(scores)
-                case MultiLabelScores() as scores:
-                    return multi_label_table(scores)
-                case scores:
-                    return regression_table(scores)
+            return evaluation.score(evaluation.load()).scores.view()
+        case MaskedEvaluation() | ChatEvaluation() | LabelsEvaluation() as evaluation:
+            return evaluation.score(evaluation.load()).view()
         case _:
             raise TypeError(f"there are no tables for {trained.kind}")

@@ -6,7 +6,7 @@ import torch
 
 from tercet.checkpoint import Trained, current_versions
 from tercet.checkpoint.metrics import training_time
-from tercet.inspect.model_table_view import format_count
+from tercet.notebook import format_count, format_duration
 from tercet.reports.attention_section import attention_section
 from tercet.reports.markup import Markup, Section, element, join, paragraph
 from tercet.reports.model_sections import data_section, model_section, recipe_section, versions_section
@@ -14,7 +14,6 @@ from tercet.reports.run_sections import cost_section, curves_section, samples_se
 from tercet.reports.score_section import score_section
 from tercet.reports.subject import ReportSubject, open_subject
 from tercet.storage import write_atomically
-from tercet.training.planning.run_plan_view import format_duration
 from tercet.web.page_files import check_page, hash_of, read_page_files
 
 NAME = "report.html"

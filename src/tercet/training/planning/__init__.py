@@ -9,10 +9,8 @@ if TYPE_CHECKING:
     from tercet.training.planning.gpus import Cluster as Cluster
     from tercet.training.planning.gpus import parse_cluster as parse_cluster
     from tercet.training.planning.plan_recipe import plan_recipe as plan_recipe
+    from tercet.training.planning.plan_run import plan_run as plan_run
     from tercet.training.planning.run_plan import RunPlan as RunPlan
-    from tercet.training.planning.run_plan import plan_run as plan_run
-    from tercet.training.planning.run_plan_view import plan_to_dict as plan_to_dict
-    from tercet.training.planning.run_plan_view import render_plan as render_plan
     from tercet.training.planning.step_memory import measure_step as measure_step
 else:
     export_lazily(__name__)

@@ -4,8 +4,8 @@ from functools import cache, partial
 
 from tercet.training.distributed.devices import accelerator
 from tercet.training.planning.micro_batch import auto_micro_batch, micro_batches, unit_of
+from tercet.training.planning.plan_run import count_step
 from tercet.training.planning.ranks import rank_part
-from tercet.training.planning.run_plan import count_step
 from tercet.training.planning.this_machine import free_memory, usable_memory
 from tercet.training.recipe.recipe import Recipe
 

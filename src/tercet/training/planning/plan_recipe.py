@@ -44,7 +44,7 @@ def plan_recipe(
         raise UserError(f"--measured {measured}: no such folder; give that of a run, such as runs/mine")
     recipe = resolve(request).recipe
 
-    from tercet.training.planning.run_plan import plan_run
+    from tercet.training.planning.plan_run import plan_run
 
     return plan_run(
         request.recipe, recipe, cluster=cluster, mfu=mfu, measured=None if measured is None else Path(measured),

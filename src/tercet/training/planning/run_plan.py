@@ -1,41 +1,17 @@
-"""What a run will need, before anything is trained: parameters, FLOPs, memory of each device, steps, time, cost."""
+"""Requirements of a run: parameters, FLOPs, memory of each device, steps, time, cost."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cache, partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
-from tercet.config import UserError
-from tercet.notebook import Summary, rich_html
-from tercet.training.planning.flops import training_flops
+from tercet.notebook import Summary, Table, View, format_bytes, format_count, format_duration
 from tercet.training.planning.gpus import Cluster
-from tercet.training.planning.micro_batch import (
-    auto_micro_batch,
-    device_share,
-    largest_micro_batch,
-    micro_batches,
-    plan_without_data,
-    tokens_of_row,
-    unit_of,
-)
-from tercet.training.planning.ranks import (
-    RankMemory,
-    Strategy,
-    communicated_bytes,
-    estimate_rank,
-    rank_part,
-    strategy_of,
-)
-from tercet.training.planning.step_memory import Device, StepMemory, measure_step
-from tercet.training.planning.this_machine import device_memory, usable_memory
-from tercet.training.planning.throughput import Throughput, assume, measure_here, measure_run
-from tercet.training.recipe.recipe import Recipe
-from tercet.training.tasks.model_sizes import SizedRecipe, read_task, size_recipe
-from tercet.training.tasks.plan import Plan
+from tercet.training.planning.micro_batch import with_unit
+from tercet.training.planning.ranks import RankMemory, Strategy
+from tercet.training.planning.this_machine import HEADROOM
+from tercet.training.planning.throughput import Throughput
 
-if TYPE_CHECKING:
-    from tercet.training.compute.speed import Speed
+TITLES = {False: "activations kept", True: "checkpointing"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,199 +81,89 @@ class RunPlan(Summary):
         """In how many shares the batch is divided."""
         return 1 if self.strategy == "tp" else self.devices
 
-    def _repr_html_(self) -> str:
-        from tercet.training.planning.run_plan_view import render_plan
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields for JSON."""
+        return asdict(self)
 
-        return rich_html(render_plan(self))
+    def view(self) -> View:
+        """Return the work of a run, the memory of each device, and the time."""
+        facts = Table(rows=list(_facts(self)), left=(0, 1))
+        return View((facts, "", _memory(self), "", Table(rows=list(_ends(self)), left=(0, 1))))
 
 
-def plan_run(
-    name: str,
-    recipe: Recipe,
-    *,
-    cluster: Cluster | None = None,
-    mfu: float | None = None,
-    measured: Path | None = None,
-    here: bool = False,
-    price: float | None = None,
-    progress: bool = False,
-) -> RunPlan:
-    """Plan a run.
-
-    Args:
-        name: of the recipe.
-        cluster: what it is to run on, in place of the recipe's devices.
-        mfu: the share of a GPU's peak that is assumed.
-        measured: the folder of a run whose speed is taken.
-        here: take the speed of this machine, which is measured.
-        price: of a device for an hour.
-        progress: say on stderr how far reading the data is, where they must be read.
-
-    Raises:
-        UserError: where recipe, data and cluster do not fit together, or a speed says nothing of the cluster.
-    """
-    if cluster is not None:
-        recipe = on_cluster(recipe, cluster)
-    device, precision = _device_of(recipe, cluster, here)
-    sized = size_recipe(recipe, progress=progress)
-    if recipe.training.max_epochs is not None and sized.task is None:
-        task = read_task(recipe, progress=progress)
-        sized = SizedRecipe(task.recipe, task=task)
-    recipe = sized.recipe
-    plan = plan_without_data(recipe) if sized.task is None else sized.task.plan
-    count = cache(partial(count_step, recipe, device, precision))
-    part, keeps, room = rank_part(recipe), recipe.training.activation_checkpointing, _room(cluster, here)
-    count_part = count if part is recipe else cache(partial(count_step, part, device, precision))
-    micro = auto_micro_batch(recipe, count_part, checkpointing=keeps, room=room)
-    passes, step = micro_batches(recipe, micro), count(micro, keeps)
-    flops = training_flops(recipe, step)
-    throughput, speed = _throughput(sized, cluster, mfu=mfu, measured=measured, here=here)
-    world, row_flops = recipe.training.world_size, tokens_of_row(recipe) * flops.per_token
-    if recipe.training.max_hours is not None and throughput is not None:
-        plan = _within_hours(plan, recipe, throughput, speed, row_flops)
-    full_batch = plan.unit * plan.units
-    memory = partial(_rank_memory, recipe, count_part, micro, room)
-    return RunPlan(
-        recipe=name,
-        cluster=cluster,
-        devices=world,
-        strategy=strategy_of(recipe),
-        precision=precision,
-        optimizer=recipe.training.optimizer.kind,
-        parameters=step.parameters,
-        trainable=step.trainable,
-        vocabulary_at_most=sized.at_most,
-        length=recipe.model.max_len,
-        rows=unit_of(recipe),
-        unit=flops.unit,
-        batch=device_share(recipe) * recipe.training.data_parallel_size,
-        micro_batch=micro,
-        micro_batches=passes,
-        tokens_per_step=full_batch * tokens_of_row(recipe),
-        steps=plan.steps or None,
-        tokens=plan.rows_before(plan.steps) * tokens_of_row(recipe) or None,
-        length_from=_length_from(recipe),
-        flops_per_token=flops.per_token,
-        flops_per_step=full_batch * row_flops,
-        flops=plan.rows_before(plan.steps) * row_flops or None,
-        communicated_bytes=communicated_bytes(recipe, step, precision, share=device_share(recipe), passes=passes),
-        memory=(memory(keeps), memory(not keeps)),
-        time=None if throughput is None else _time(plan, recipe, throughput, speed, row_flops, price),
+def _facts(plan: RunPlan) -> Iterator[tuple[str, str]]:
+    devices = f"{plan.devices:,} {'devices' if plan.devices > 1 else 'device'}, as the recipe says"
+    strategy = "" if plan.strategy == "single" else f", {plan.strategy}"
+    yield "on", f"{devices if plan.cluster is None else plan.cluster.describe()}; {plan.precision}{strategy}"
+    learn = "all learn" if plan.trainable == plan.parameters else f"{plan.trainable:,} of them learn"
+    yield "parameters", f"{plan.parameters:,}, {learn}"
+    if plan.vocabulary_at_most:
+        sizes = " and ".join(f"{size:,}" for size in plan.vocabulary_at_most.values())
+        yield "vocabulary", f"{sizes} at most: learnt from the data"
+    a_step = f"{with_unit(plan.micro_batch, plan.rows)}"
+    shared = f"{plan.data_parallel_size:,} x {plan.micro_batches:,} x {a_step}"
+    of_each = f" of {plan.length:,} tokens" if plan.rows == "rows" else f", sentences of up to {plan.length:,}"
+    yield "a step", f"{with_unit(plan.batch, plan.rows)}{of_each}: {shared}"
+    pairs = f" {plan.unit}s" if plan.unit == "token pair" else " tokens"
+    yield "tokens", f"{plan.tokens_per_step:,}{pairs} a step" + ("" if plan.tokens is None else
+        f", {format_count(plan.tokens)} in all")  # fmt: skip
+    flops = "" if plan.flops is None else f", {format_count(plan.flops)} in all"
+    yield (
+        "FLOPs",
+        f"{format_count(plan.flops_per_token)} a {plan.unit}, {format_count(plan.flops_per_step)} a step{flops}",
     )
+    yield "steps", f"{plan.steps:,}, by {plan.length_from}" if plan.steps else (
+        "unknown: max_hours, which need a speed: --mfu, --measured or --here")  # fmt: skip
 
 
-def on_cluster(recipe: Recipe, cluster: Cluster) -> Recipe:
-    """The recipe with the cluster's devices in place of its own.
+def _memory(plan: RunPlan) -> Table:
+    kept = sorted(plan.memory, key=lambda memory: memory.checkpointing)
+    chosen = plan.memory[0].checkpointing
+    titles = [f"{TITLES[memory.checkpointing]}{' *' if memory.checkpointing == chosen else ''}" for memory in kept]
+    names = {
+        "weights": "weights", "gradients": "gradients", "optimizer": f"optimizer, {plan.optimizer}",
+        "average": "moving average", "communication": _name_communication(plan),
+        "activations": f"activations of {with_unit(plan.micro_batch, plan.rows)}", "workspace": "workspace",
+    }  # fmt: skip
+    sizes = {title: [getattr(memory, key) for memory in kept] for key, title in names.items()}
+    rows = [(title, *map(format_bytes, each)) for title, each in sizes.items() if any(each)]
+    rows.append(("in all", *(format_bytes(memory.total) for memory in kept)))
+    if any(memory.host for memory in kept):
+        rows.append(("in the host's memory", *(format_bytes(memory.host) for memory in kept)))
+    if any(memory.fits is not None for memory in kept):
+        rows.append((f"fits into {1 - HEADROOM:.0%}", *("yes" if memory.fits else "no" for memory in kept)))
+        rows.append((f"largest micro-batch, {plan.rows}", *(_largest(plan, memory) for memory in kept)))
+    header = f"memory of {'each' if plan.devices > 1 else 'the'} device", *titles
+    return Table(header=header, rows=rows, caption="* as the recipe has it", flush=True)
 
-    Raises:
-        UserError: where they cannot share its batch.
-    """
-    devices = cluster.count // cluster.nodes
-    try:
-        return replace(recipe, training=replace(recipe.training, devices=devices, nodes=cluster.nodes))
-    except ValueError as error:
-        raise UserError(f"on {cluster.count:,} GPUs: {error}") from None
+
+def _largest(plan: RunPlan, memory: RankMemory) -> str:
+    if memory.largest_micro_batch is None:
+        return "none"
+    shares = plan.data_parallel_size
+    whole = memory.largest_micro_batch * shares >= plan.batch - shares + 1
+    return f"{memory.largest_micro_batch:,}{' (all)' if whole else ''}"
 
 
-def _rank_memory(
-    recipe: Recipe, count: Callable[[int, bool], StepMemory], micro: int, room: int | None, checkpointing: bool
-) -> RankMemory:
-    memory = estimate_rank(recipe, count(micro, checkpointing), checkpointing=checkpointing, room=room)
-    if room is None:
-        return memory
-    return replace(
-        memory, largest_micro_batch=largest_micro_batch(recipe, count, checkpointing=checkpointing, room=room)
+def _name_communication(plan: RunPlan) -> str:
+    return "buckets of ddp" if plan.strategy == "ddp" else "gathered by fsdp"
+
+
+def _ends(plan: RunPlan) -> Iterator[tuple[str, str]]:
+    if plan.communicated_bytes:
+        yield "network", f"{format_bytes(plan.communicated_bytes)} a step that each device sends, and receives"
+    time = plan.time
+    if time is None:
+        yield "time", "unknown: give --mfu SHARE, --measured RUN or --here"
+        return
+    yield "speed", time.throughput.described
+    own = time.throughput.flops_per_second
+    mfu = (
+        ""
+        if time.throughput.mfu is None or time.throughput.basis == "assumed"
+        else f", {time.throughput.mfu:.1%} of peak"
     )
-
-
-def count_step(recipe: Recipe, device: Device, precision: str, micro: int, checkpointing: bool) -> StepMemory:
-    """`measure_step`, with the heads that an adapter's model is new to."""
-    return measure_step(
-        recipe, micro=micro, device=device, precision=precision, checkpointing=checkpointing,
-        new=_new_weights(recipe),
-    )  # fmt: skip
-
-
-def _new_weights(recipe: Recipe) -> tuple[str, ...]:
-    """The heads that the pretrained model has not, which learn beside an adapter."""
-    if recipe.adapter is None or recipe.pretrained is None:
-        return ()
-
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    from tercet.checkpoint import read_spec
-    from tercet.models import build
-
-    with FakeTensorMode():
-        old, new = (build(spec).state_dict() for spec in (read_spec(recipe.pretrained), recipe.model))
-    return tuple(name for name in new if name not in old)
-
-
-def _device_of(recipe: Recipe, cluster: Cluster | None, here: bool) -> tuple[Device, str]:
-    """Whose operations are counted, and in what precision it trains."""
-    training = recipe.training
-    if cluster is not None:
-        return "cuda", cluster.gpu.precision if training.precision == "auto" else training.precision
-    if not here:
-        device = "cpu" if training.accelerator == "cpu" else "cuda"
-        auto = "fp32" if device == "cpu" else "bf16"
-        return device, auto if training.precision == "auto" else training.precision
-
-    from tercet.training.compute.auto_arithmetic import choose_precision
-    from tercet.training.distributed.devices import accelerator
-
-    return "cpu" if accelerator(training) == "cpu" else "cuda", choose_precision(training)
-
-
-def _room(cluster: Cluster | None, here: bool) -> int | None:
-    """Bytes that a device has for a run."""
-    memory = None if cluster is None else cluster.gpu.memory_bytes
-    if here and cluster is None:
-        memory = device_memory()
-    return usable_memory(memory)
-
-
-def _throughput(
-    sized: SizedRecipe, cluster: Cluster | None, *, mfu: float | None, measured: Path | None, here: bool
-) -> "tuple[Throughput | None, Speed | None]":
-    gpu = None if cluster is None else cluster.gpu
-    if mfu is not None:
-        if gpu is None:
-            raise UserError("--mfu is a share of a GPU's peak: say which with --gpus, such as --gpus 8xH100")
-        return assume(mfu, gpu), None
-    if measured is not None:
-        return measure_run(measured, gpu), None
-    return measure_here(sized, gpu) if here else (None, None)
-
-
-def _within_hours(plan: Plan, recipe: Recipe, throughput: Throughput, speed: "Speed | None", row_flops: int) -> Plan:
-    if speed is not None:
-        return speed.plan(plan, recipe.training)
-    seconds = plan.unit * row_flops / throughput.flops_per_second / recipe.training.world_size
-    return plan.within(3600 * (recipe.training.max_hours or 0), a_unit=seconds, a_step=0)
-
-
-def _time(
-    plan: Plan, recipe: Recipe, throughput: Throughput, speed: "Speed | None", row_flops: int, price: float | None
-) -> RunTime | None:
-    world, training = recipe.training.world_size, recipe.training
-    per_row = row_flops / throughput.flops_per_second / world
-    per_step = plan.unit * plan.units * per_row
-    seconds = plan.rows_before(plan.steps) * per_row
-    if speed is not None:  # it was measured what else there is
-        per_step = plan.units * speed.a_unit + speed.a_step
-        validations = plan.steps // training.validate_every + 1
-        seconds = plan.units_before(plan.steps) * speed.a_unit + plan.steps * speed.a_step
-        seconds += validations * speed.a_validation
-    hours = world * seconds / 3600
-    return RunTime(
-        throughput=throughput, seconds_per_step=per_step, seconds=seconds, gpu_hours=hours,
-        cost=None if price is None else price * hours,
-    )  # fmt: skip
-
-
-def _length_from(recipe: Recipe) -> str:
-    training = recipe.training
-    if training.max_steps is not None:
-        return "max_steps"
-    return "max_epochs" if training.max_epochs is not None else "max_hours"
+    yield "", f"{format_count(round(own))}FLOP/s of the model on each device{mfu}"
+    yield "time", f"{format_duration(time.seconds)}, {format_duration(time.seconds_per_step)} a full step"
+    hours = f"{time.gpu_hours:,.4g} device hours"
+    yield "cost", hours if time.cost is None else f"{time.cost:,.2f} for {hours}"

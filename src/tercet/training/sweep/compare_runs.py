@@ -15,9 +15,9 @@ from tercet.checkpoint.run_record import read_record
 from tercet.config import Plain, UserError, merge, nest
 from tercet.evaluate.held_out import score_held_out
 from tercet.evaluate.leaderboard import Leaderboard, LeaderboardRow, RunResult, leaderboard
-from tercet.evaluate.leaderboard_table import leaderboard_csv, leaderboard_dict, leaderboard_table
+from tercet.evaluate.leaderboard_files import leaderboard_csv, leaderboard_dict
 from tercet.evaluate.tasks.evaluation import HeldOutScores
-from tercet.notebook import rich_html
+from tercet.notebook import Summary, View
 from tercet.storage import write_atomically
 from tercet.training.sweep.grid import VariedKey, check_seeds
 from tercet.training.sweep.sweep import (
@@ -32,13 +32,12 @@ from tercet.training.sweep.sweep import (
 if TYPE_CHECKING:
     import torch
     from matplotlib.figure import Figure
-    from rich.console import Group
 
 PICTURE = "comparison.png"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ComparedRuns:
+class ComparedRuns(Summary):
     """Variants side by side.
 
     Attributes:
@@ -52,8 +51,9 @@ class ComparedRuns:
     def __repr__(self) -> str:
         return f"ComparedRuns({self.leaderboard!r} in {self.folder})"
 
-    def _repr_html_(self) -> str:
-        return rich_html(self.table())
+    def view(self) -> View:
+        """Return the table and the notes; print it with `rich.print`."""
+        return self.leaderboard.view()
 
     @property
     def rows(self) -> tuple[LeaderboardRow, ...]:
@@ -63,10 +63,6 @@ class ComparedRuns:
     @property
     def notes(self) -> tuple[str, ...]:
         return self.leaderboard.notes
-
-    def table(self) -> "Group":
-        """For people: print it with `rich.print`."""
-        return leaderboard_table(self.leaderboard)
 
     def to_dict(self) -> dict[str, Any]:
         """What `comparison.json` holds."""

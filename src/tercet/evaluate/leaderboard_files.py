@@ -1,0 +1,78 @@
+"""A leaderboard as JSON for programs, and as CSV for spreadsheets."""
+
+import csv
+import io
+from typing import Any
+
+from tercet.evaluate.leaderboard import Leaderboard, LeaderboardRow, RunResult, SeedSpread
+from tercet.evaluate.score_summary import finite
+
+
+def leaderboard_csv(board: Leaderboard) -> str:
+    """A line a variant; of every score and cost the mean, the smallest and the largest."""
+    names = board.measures
+    keys = list(dict.fromkeys(key for row in board.rows for key in row.settings))
+    spreads = [*names, "seconds", "tokens_per_second"]
+    numbers = [f"{name}{end}" for name in spreads for end in ("", "_min", "_max")]
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["name", *keys, "kind", "rank", "seeds", "diverged", "parameters", *numbers])
+    for row in board.rows:
+        cells = [cell for name in spreads for cell in _three(_spread(row, name))]
+        facts = [row.kind or "", row.rank or "", len(row.runs), row.diverged, row.parameters or ""]
+        writer.writerow([row.name, *(row.settings.get(key, "") for key in keys), *facts, *cells])
+    return file.getvalue()
+
+
+def _spread(row: LeaderboardRow, name: str) -> SeedSpread | None:
+    costs = {"seconds": row.seconds, "tokens_per_second": row.tokens_per_second}
+    return costs[name] if name in costs else row.scores.get(name)
+
+
+def _three(spread: SeedSpread | None) -> list[float | str]:
+    return ["", "", ""] if spread is None else [spread.mean, spread.low, spread.high]
+
+
+def leaderboard_dict(board: Leaderboard) -> dict[str, Any]:
+    """For JSON, which has no word for NaN and infinity: they become None."""
+    return {
+        "ranked_by": dict(board.ranked_by),
+        "rows": [
+            {
+                "name": row.name,
+                "settings": row.settings,
+                "kind": row.kind,
+                "rank": row.rank,
+                "best": row.best,
+                "diverged": row.diverged,
+                "parameters": row.parameters,
+                **{name: _spread_dict(spread) for name, spread in row.scores.items()},
+                "seconds": _spread_dict(row.seconds),
+                "tokens_per_second": _spread_dict(row.tokens_per_second),
+                "runs": [_run_dict(run) for run in row.runs],
+            }
+            for row in board.rows
+        ],
+        "notes": list(board.notes),
+    }
+
+
+def _spread_dict(spread: SeedSpread | None) -> dict[str, float | None] | None:
+    if spread is None:
+        return None
+    return {"mean": finite(spread.mean), "min": finite(spread.low), "max": finite(spread.high)}
+
+
+def _run_dict(run: RunResult) -> dict[str, Any]:
+    scores = {} if run.scores is None else {name: finite(value) for name, value in run.scores.scores.items()}
+    return {
+        "folder": run.folder,
+        "seed": run.seed,
+        "diverged": run.scores is None,
+        **scores,
+        "seconds": run.seconds,
+        "tokens_per_second": run.tokens_per_second,
+        "steps": run.steps,
+        "tokens": run.tokens,
+        "precision": run.precision,
+    }

@@ -1,0 +1,259 @@
+"""Plan a run before anything is trained: parameters, FLOPs, memory of each device, steps, time, cost."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tercet.config import UserError
+from tercet.training.planning.flops import training_flops
+from tercet.training.planning.gpus import Cluster
+from tercet.training.planning.micro_batch import (
+    auto_micro_batch,
+    device_share,
+    largest_micro_batch,
+    micro_batches,
+    plan_without_data,
+    tokens_of_row,
+    unit_of,
+)
+from tercet.training.planning.ranks import (
+    RankMemory,
+    communicated_bytes,
+    estimate_rank,
+    rank_part,
+    strategy_of,
+)
+from tercet.training.planning.run_plan import RunPlan, RunTime
+from tercet.training.planning.step_memory import Device, StepMemory, measure_step
+from tercet.training.planning.this_machine import device_memory, usable_memory
+from tercet.training.planning.throughput import Throughput, assume, measure_here, measure_run
+from tercet.training.recipe.recipe import Recipe
+from tercet.training.tasks.model_sizes import SizedRecipe, read_task, size_recipe
+from tercet.training.tasks.plan import Plan
+
+if TYPE_CHECKING:
+    from tercet.training.compute.speed import Speed
+
+
+def plan_run(
+    name: str,
+    recipe: Recipe,
+    *,
+    cluster: Cluster | None = None,
+    mfu: float | None = None,
+    measured: Path | None = None,
+    here: bool = False,
+    price: float | None = None,
+    progress: bool = False,
+) -> RunPlan:
+    """Plan a run.
+
+    Args:
+        name: of the recipe.
+        cluster: what it is to run on, in place of the recipe's devices.
+        mfu: the share of a GPU's peak that is assumed.
+        measured: the folder of a run whose speed is taken.
+        here: take the speed of this machine, which is measured.
+        price: of a device for an hour.
+        progress: say on stderr how far reading the data is, where they must be read.
+
+    Raises:
+        UserError: where recipe, data and cluster do not fit together, or a speed says nothing of the cluster.
+    """
+    sized = _size(recipe if cluster is None else on_cluster(recipe, cluster), progress=progress)
+    recipe = sized.recipe
+    device, precision = _device_of(recipe, cluster, here)
+    micro, step, memory = _count_memory(recipe, device, precision, _room(cluster, here))
+    passes, flops = micro_batches(recipe, micro), training_flops(recipe, step)
+    row_flops = tokens_of_row(recipe) * flops.per_token
+    plan, time = _schedule(sized, cluster, row_flops, mfu=mfu, measured=measured, here=here, price=price)
+    full_batch = plan.unit * plan.units
+    return RunPlan(
+        recipe=name,
+        cluster=cluster,
+        devices=recipe.training.world_size,
+        strategy=strategy_of(recipe),
+        precision=precision,
+        optimizer=recipe.training.optimizer.kind,
+        parameters=step.parameters,
+        trainable=step.trainable,
+        vocabulary_at_most=sized.at_most,
+        length=recipe.model.max_len,
+        rows=unit_of(recipe),
+        unit=flops.unit,
+        batch=device_share(recipe) * recipe.training.data_parallel_size,
+        micro_batch=micro,
+        micro_batches=passes,
+        tokens_per_step=full_batch * tokens_of_row(recipe),
+        steps=plan.steps or None,
+        tokens=plan.rows_before(plan.steps) * tokens_of_row(recipe) or None,
+        length_from=_length_from(recipe),
+        flops_per_token=flops.per_token,
+        flops_per_step=full_batch * row_flops,
+        flops=plan.rows_before(plan.steps) * row_flops or None,
+        communicated_bytes=communicated_bytes(recipe, step, precision, share=device_share(recipe), passes=passes),
+        memory=memory,
+        time=time,
+    )
+
+
+def on_cluster(recipe: Recipe, cluster: Cluster) -> Recipe:
+    """The recipe with the cluster's devices in place of its own.
+
+    Raises:
+        UserError: where they cannot share its batch.
+    """
+    devices = cluster.count // cluster.nodes
+    try:
+        return replace(recipe, training=replace(recipe.training, devices=devices, nodes=cluster.nodes))
+    except ValueError as error:
+        raise UserError(f"on {cluster.count:,} GPUs: {error}") from None
+
+
+def _size(recipe: Recipe, *, progress: bool) -> SizedRecipe:
+    """Return the recipe with its sizes, and its data if the length of the run depends on them."""
+    sized = size_recipe(recipe, progress=progress)
+    if recipe.training.max_epochs is not None and sized.task is None:
+        task = read_task(recipe, progress=progress)
+        sized = SizedRecipe(task.recipe, task=task)
+    return sized
+
+
+def _count_memory(
+    recipe: Recipe, device: Device, precision: str, room: int | None
+) -> tuple[int, StepMemory, tuple[RankMemory, RankMemory]]:
+    """Return the micro-batch, the memory of its step, and that of each rank: as the recipe treats activations, and the
+    other way."""
+    count = cache(partial(count_step, recipe, device, precision))
+    part, keeps = rank_part(recipe), recipe.training.activation_checkpointing
+    count_part = count if part is recipe else cache(partial(count_step, part, device, precision))
+    micro = auto_micro_batch(recipe, count_part, checkpointing=keeps, room=room)
+    memory = partial(_rank_memory, recipe, count_part, micro, room)
+    return micro, count(micro, keeps), (memory(keeps), memory(not keeps))
+
+
+def _rank_memory(
+    recipe: Recipe, count: Callable[[int, bool], StepMemory], micro: int, room: int | None, checkpointing: bool
+) -> RankMemory:
+    memory = estimate_rank(recipe, count(micro, checkpointing), checkpointing=checkpointing, room=room)
+    if room is None:
+        return memory
+    return replace(
+        memory, largest_micro_batch=largest_micro_batch(recipe, count, checkpointing=checkpointing, room=room)
+    )
+
+
+def count_step(recipe: Recipe, device: Device, precision: str, micro: int, checkpointing: bool) -> StepMemory:
+    """`measure_step`, with the heads that an adapter's model is new to."""
+    return measure_step(
+        recipe, micro=micro, device=device, precision=precision, checkpointing=checkpointing,
+        new=_new_weights(recipe),
+    )  # fmt: skip
+
+
+def _new_weights(recipe: Recipe) -> tuple[str, ...]:
+    """The heads that the pretrained model has not, which learn beside an adapter."""
+    if recipe.adapter is None or recipe.pretrained is None:
+        return ()
+
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from tercet.checkpoint import read_spec
+    from tercet.models import build
+
+    with FakeTensorMode():
+        old, new = (build(spec).state_dict() for spec in (read_spec(recipe.pretrained), recipe.model))
+    return tuple(name for name in new if name not in old)
+
+
+def _device_of(recipe: Recipe, cluster: Cluster | None, here: bool) -> tuple[Device, str]:
+    """Whose operations are counted, and in what precision it trains."""
+    training = recipe.training
+    if cluster is not None:
+        return "cuda", cluster.gpu.precision if training.precision == "auto" else training.precision
+    if not here:
+        device = "cpu" if training.accelerator == "cpu" else "cuda"
+        auto = "fp32" if device == "cpu" else "bf16"
+        return device, auto if training.precision == "auto" else training.precision
+
+    from tercet.training.compute.auto_arithmetic import choose_precision
+    from tercet.training.distributed.devices import accelerator
+
+    return "cpu" if accelerator(training) == "cpu" else "cuda", choose_precision(training)
+
+
+def _room(cluster: Cluster | None, here: bool) -> int | None:
+    """Bytes that a device has for a run."""
+    memory = None if cluster is None else cluster.gpu.memory_bytes
+    if here and cluster is None:
+        memory = device_memory()
+    return usable_memory(memory)
+
+
+def _schedule(
+    sized: SizedRecipe,
+    cluster: Cluster | None,
+    row_flops: int,
+    *,
+    mfu: float | None,
+    measured: Path | None,
+    here: bool,
+    price: float | None,
+) -> tuple[Plan, RunTime | None]:
+    """Return the steps of the run, as many as its hours allow, and its time if the speed is known."""
+    recipe = sized.recipe
+    plan = plan_without_data(recipe) if sized.task is None else sized.task.plan
+    throughput, speed = _throughput(sized, cluster, mfu=mfu, measured=measured, here=here)
+    if throughput is None:
+        return plan, None
+    if recipe.training.max_hours is not None:
+        plan = _within_hours(plan, recipe, throughput, speed, row_flops)
+    return plan, _time(plan, recipe, throughput, speed, row_flops, price)
+
+
+def _throughput(
+    sized: SizedRecipe, cluster: Cluster | None, *, mfu: float | None, measured: Path | None, here: bool
+) -> "tuple[Throughput | None, Speed | None]":
+    gpu = None if cluster is None else cluster.gpu
+    if mfu is not None:
+        if gpu is None:
+            raise UserError("--mfu is a share of a GPU's peak: say which with --gpus, such as --gpus 8xH100")
+        return assume(mfu, gpu), None
+    if measured is not None:
+        return measure_run(measured, gpu), None
+    return measure_here(sized, gpu) if here else (None, None)
+
+
+def _within_hours(plan: Plan, recipe: Recipe, throughput: Throughput, speed: "Speed | None", row_flops: int) -> Plan:
+    if speed is not None:
+        return speed.plan(plan, recipe.training)
+    seconds = plan.unit * row_flops / throughput.flops_per_second / recipe.training.world_size
+    return plan.within(3600 * (recipe.training.max_hours or 0), a_unit=seconds, a_step=0)
+
+
+def _time(
+    plan: Plan, recipe: Recipe, throughput: Throughput, speed: "Speed | None", row_flops: int, price: float | None
+) -> RunTime | None:
+    world, training = recipe.training.world_size, recipe.training
+    per_row = row_flops / throughput.flops_per_second / world
+    per_step = plan.unit * plan.units * per_row
+    seconds = plan.rows_before(plan.steps) * per_row
+    if speed is not None:  # it was measured what else there is
+        per_step = plan.units * speed.a_unit + speed.a_step
+        validations = plan.steps // training.validate_every + 1
+        seconds = plan.units_before(plan.steps) * speed.a_unit + plan.steps * speed.a_step
+        seconds += validations * speed.a_validation
+    hours = world * seconds / 3600
+    return RunTime(
+        throughput=throughput, seconds_per_step=per_step, seconds=seconds, gpu_hours=hours,
+        cost=None if price is None else price * hours,
+    )  # fmt: skip
+
+
+def _length_from(recipe: Recipe) -> str:
+    training = recipe.training
+    if training.max_steps is not None:
+        return "max_steps"
+    return "max_epochs" if training.max_epochs is not None else "max_hours"

@@ -17,7 +17,7 @@ import math
 from collections.abc import Generator, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, cast
+from typing import Any, Generic, cast
 
 import torch
 from jaxtyping import Float
@@ -30,6 +30,7 @@ from tercet.generation.protocol import RewindingCacheType, SpeculativeDecoder, d
 from tercet.generation.sampling import distribution, draw, mark_seen
 from tercet.generation.specs import Sampling
 from tercet.generation.speculative_graphs import GraphRounds, Rounds, graph_rounds
+from tercet.generation.speculative_row import Row
 from tercet.generation.stream import Token, check_seeds, window_start
 from tercet.models.inference import inference_mode
 from tercet.objectives import pad_rows, token_logprobs
@@ -132,43 +133,6 @@ def residual(p: Float[Tensor, " V"], q: Float[Tensor, " V"]) -> Float[Tensor, " 
     """What p has more than q; `draw` divides it by its sum, which is the probability that a guess is refused."""
     surplus = (p - q).clamp(min=0)
     return p if surplus.sum() == 0 else surplus  # they differ by rounding alone
-
-
-class Context(Protocol):
-    @property
-    def max_len(self) -> int: ...
-
-
-class Row:
-    """A text on its way."""
-
-    def __init__(self, number: int, prompt: Sequence[int], seed: int, sampling: Sampling) -> None:
-        self.number, self.ids, self.left = number, list(prompt), sampling.max_new_tokens
-        self.generator = torch.Generator().manual_seed(seed)
-        self.window = -1  # where what the model saw began at the last pass
-
-    def starts(self, models: Sequence[Context]) -> tuple[int, ...]:
-        """Where the window of each model begins."""
-        return tuple(window_start(len(self.ids), model.max_len) for model in models)
-
-    def max_guesses(self, guesses: Draft | Lookup, models: Sequence[Context]) -> int:
-        """How many guesses the next pass has room for: in each model's window, and among the tokens left to write."""
-        starts = self.starts(models)
-        moved, self.window = starts[0] != self.window, starts[0]
-        rooms = (model.max_len - (len(self.ids) - start) for model, start in zip(models, starts, strict=True))
-        return 0 if moved else min(guesses.tokens, self.left - 1, *rooms)
-
-    def take(self, ids: Sequence[int], logprobs: Sequence[float], stop_ids: Set[int]) -> list[Token]:
-        """Write them, up to one that ends the row."""
-        tokens: list[Token] = []
-        for token, logprob in zip(ids, logprobs, strict=True):
-            self.ids.append(token)
-            self.left = 0 if token in stop_ids else self.left - 1
-            finish = "eos" if token in stop_ids else None if self.left else "length"
-            tokens.append(Token(id=token, logprob=logprob, finish=finish))
-            if finish:
-                break
-        return tokens
 
 
 class _Distributions:
@@ -368,7 +332,7 @@ def _passes(
     while live:
         new_tokens: Pass = [[] for _ in rows]
         with inference_mode(parts):
-            drawn = rounds.run(live, [row.max_guesses(guesses, models) for row in live])
+            drawn = rounds.run(live, [row.max_guesses(guesses.tokens, models) for row in live])
         for row, (ids, logprobs) in zip(live, drawn, strict=True):
             new_tokens[row.number] = row.take(ids, logprobs, stop_ids)
         yield new_tokens

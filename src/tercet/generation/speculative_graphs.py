@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -37,12 +37,10 @@ from tercet.generation.protocol import AnyDecoder, device_of
 from tercet.generation.row_sampling import AdvanceNumbers
 from tercet.generation.sampling import DIVERGED, distribution, mark_seen
 from tercet.generation.specs import Sampling
+from tercet.generation.speculative_row import Row
 from tercet.nn.cache import StackCache
 from tercet.objectives import token_logprobs
 from tercet.objectives.batch import to_device
-
-if TYPE_CHECKING:
-    from tercet.generation.speculative import Row
 
 FACTS = 3  # numbers for each row: guesses, accepted guesses, and 1.0 if a model diverged; then ids, log-probabilities
 
@@ -268,7 +266,7 @@ class Rounds:
     stop_ids: Set[int]
     forbidden: Set[int]
     guesses: int
-    look_up: "Callable[[Sequence[Row], Sequence[int]], list[list[int]]] | None"  # without a draft
+    look_up: Callable[[Sequence[Row], Sequence[int]], list[list[int]]] | None  # without a draft
 
 
 class GraphRounds:
@@ -289,7 +287,7 @@ class GraphRounds:
             table.zero_()
             table[torch.tensor(sorted(ids), dtype=torch.long, device=self._device)] = True
 
-    def run(self, rows: Sequence["Row"], limits: Sequence[int]) -> list[tuple[list[int], list[float]]]:
+    def run(self, rows: Sequence[Row], limits: Sequence[int]) -> list[tuple[list[int], list[float]]]:
         """Return the tokens of a round for each row, with their log-probabilities; waits once.
 
         Args:
@@ -325,7 +323,7 @@ class GraphRounds:
     def _models(self) -> list[GraphModel]:
         return [model for model in (self._rounds.model, self._rounds.draft) if model is not None]
 
-    def _read(self, rows: Sequence["Row"], starts: dict[int, tuple[int, ...]]) -> None:
+    def _read(self, rows: Sequence[Row], starts: dict[int, tuple[int, ...]]) -> None:
         """Read the visible tokens of all rows, of which the last is to be read again by the next round."""
         state = self._space.state
         self._starts, self._slots = starts, {row.number: slot for slot, row in enumerate(rows)}
@@ -342,7 +340,7 @@ class GraphRounds:
         if self._rounds.sampling.repetition_penalty != 1:
             state.seen[: len(rows)] = mark_seen((row.ids for row in rows), state.seen[: len(rows)])
 
-    def _write(self, rows: Sequence["Row"], limits: Sequence[int], ids: Sequence[Sequence[int]] | None) -> None:
+    def _write(self, rows: Sequence[Row], limits: Sequence[int], ids: Sequence[Sequence[int]] | None) -> None:
         """Write what a round reads from the host; a row that has ended guesses nothing."""
         state, count = self._space.state, len(self._slots)
         limit = torch.zeros(count, dtype=torch.long)

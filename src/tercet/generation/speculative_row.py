@@ -1,0 +1,50 @@
+"""A text on its way in speculative decoding, for passes on the host and for graphs."""
+
+from collections.abc import Sequence, Set
+from typing import Protocol
+
+import torch
+
+from tercet.generation.specs import Sampling
+from tercet.generation.stream import Token, window_start
+
+
+class Context(Protocol):
+    @property
+    def max_len(self) -> int: ...
+
+
+class Row:
+    """A text on its way."""
+
+    def __init__(self, number: int, prompt: Sequence[int], seed: int, sampling: Sampling) -> None:
+        self.number, self.ids, self.left = number, list(prompt), sampling.max_new_tokens
+        self.generator = torch.Generator().manual_seed(seed)
+        self.window = -1  # where what the model saw began at the last pass
+
+    def starts(self, models: Sequence[Context]) -> tuple[int, ...]:
+        """Where the window of each model begins."""
+        return tuple(window_start(len(self.ids), model.max_len) for model in models)
+
+    def max_guesses(self, most: int, models: Sequence[Context]) -> int:
+        """Return how many guesses the next pass has room for: in each model's window, and among the tokens left.
+
+        Args:
+            most: Maximum number of guesses per pass.
+        """
+        starts = self.starts(models)
+        moved, self.window = starts[0] != self.window, starts[0]
+        rooms = (model.max_len - (len(self.ids) - start) for model, start in zip(models, starts, strict=True))
+        return 0 if moved else min(most, self.left - 1, *rooms)
+
+    def take(self, ids: Sequence[int], logprobs: Sequence[float], stop_ids: Set[int]) -> list[Token]:
+        """Write them, up to one that ends the row."""
+        tokens: list[Token] = []
+        for token, logprob in zip(ids, logprobs, strict=True):
+            self.ids.append(token)
+            self.left = 0 if token in stop_ids else self.left - 1
+            finish = "eos" if token in stop_ids else None if self.left else "length"
+            tokens.append(Token(id=token, logprob=logprob, finish=finish))
+            if finish:
+                break
+        return tokens

@@ -114,9 +114,7 @@ def test_words() -> None:
 def test_a_fault_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is put into the rest does not hide a part that is wrong: the rest is held near zero."""
     true = attribution_file._name_heads
-    monkeypatch.setattr(
-        attribution_file, "_name_heads", lambda i, kind, count: ["one"] * (count - 1) + true(i, kind, 1)
-    )
+    monkeypatch.setattr(attribution_file, "_name_heads", lambda prefix, count: ["one"] * (count - 1) + true(prefix, 1))
     found, logits, _ = parts(model())
     torch.testing.assert_close(found.logits.float(), logits, atol=1e-4, rtol=0)
     assert of(found, "rest").abs().max() > 1e-3

@@ -9,6 +9,7 @@ of 1; a longer word's probability is that of the word and of its length being ri
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from tercet.encoding.batches import HiddenBatch, map_hidden, pick_places
 from tercet.encoding.masked_text import MaskedText, require_mask_id
 from tercet.messages import shorten
 from tercet.models import EncoderOnly
-from tercet.notebook import MOST_CHARACTERS, Summary, html_table, note
+from tercet.notebook import MOST_CHARACTERS, Summary, Table, View
 from tercet.objectives import split_logits, target_logprobs
 from tercet.objectives.batch import to_device, to_host
 from tercet.tokens import Tokenizer
@@ -58,15 +59,14 @@ class Filled(Summary):
         words = "; ".join(", ".join(f"{one.word} {one.probability:.1%}" for one in mask[:3]) for mask in self.masks)
         return f"Filled({shorten(f'{self.text!r}: {words}', MOST_CHARACTERS)})"
 
-    def _repr_html_(self) -> str:
+    def view(self) -> View:
         rows = [
             (f"{number}" if place == 0 else "", one.word, f"{one.probability:.1%}", one.text)
             for number, mask in enumerate(self.masks, start=1)
             for place, one in enumerate(mask)
         ]
-        header = "mask", "word", "probability", "text"
-        cut = note("the end of the text was not seen") if self.truncated else ""
-        return html_table(rows, header=header, right=(True, False, True)) + cut
+        table = Table(header=("mask", "word", "probability", "text"), rows=rows, left=(1, 3))
+        return View((table, "the end of the text was not seen" * self.truncated))
 
 
 def fill(
@@ -156,21 +156,10 @@ def _words(
     top: int | None,
     batch_tokens: int,
 ) -> list[Masks]:
-    mask_id = require_mask_id(tokenizer)
+    steps = partial(_spell, mask_id=require_mask_id(tokenizer), max_len=model.max_len)
     spelled = [[_by_pieces(text, number, words) for number in range(len(text.positions))] for text in texts]
     # Words of one piece are read off the same row, and so are words that begin alike.
     targets_of_row = dict[tuple[int, ...], set[tuple[int, int]]]()
-
-    def steps(text: MaskedText, number: int, pieces: tuple[int, ...]) -> list[tuple[tuple[int, ...], tuple[int, int]]]:
-        """For each piece the row that it is read off, and the position and the token there."""
-        position = text.positions[number]
-        rows = [
-            [*text.row[:position], *pieces[:k], *[mask_id] * (len(pieces) - k), *text.row[position + 1 :]]
-            for k in range(len(pieces))
-        ]
-        # A word of several pieces may push the end out: it is cut, as that of a text is.
-        fitting = [row if len(row) <= model.max_len else [*row[: model.max_len - 1], row[-1]] for row in rows]
-        return [(tuple(row), (position + k, pieces[k])) for k, row in enumerate(fitting)]
 
     for text, masks in zip(texts, spelled, strict=True):
         for number, by_pieces in enumerate(masks):
@@ -212,6 +201,20 @@ def _words(
         tuple(candidates(text, number, by_pieces) for number, by_pieces in enumerate(masks))
         for text, masks in zip(texts, spelled, strict=True)
     ]
+
+
+def _spell(
+    text: MaskedText, number: int, pieces: tuple[int, ...], *, mask_id: int, max_len: int
+) -> list[tuple[tuple[int, ...], tuple[int, int]]]:
+    """Return, for each piece of a word in a mask's place, the row that it is read off, its position and its token."""
+    position = text.positions[number]
+    rows = [
+        [*text.row[:position], *pieces[:k], *[mask_id] * (len(pieces) - k), *text.row[position + 1 :]]
+        for k in range(len(pieces))
+    ]
+    # A word of several pieces may push the end out: it is cut, as that of a text is.
+    fitting = [row if len(row) <= max_len else [*row[: max_len - 1], row[-1]] for row in rows]
+    return [(tuple(row), (position + k, pieces[k])) for k, row in enumerate(fitting)]
 
 
 def _by_pieces(text: MaskedText, number: int, words: Sequence[str]) -> dict[tuple[int, ...], str]:

@@ -88,16 +88,10 @@ def beam_search(
     captured = can_capture(model, device_of(model))  # asked while a model that is being trained is in training mode
     with inference_mode(parts_of(model)):
         if searched:
-            batch = BeamBatch(
-                prefixes=[sentence.prefix for sentence in searched],
-                sources=None if sources is None else [sentence.source for sentence in searched],
-                source_pad=source_pad,
-                limits=[sentence.limit for sentence in searched],
-                shortest=[sentence.shortest for sentence in searched],
-                size=beam.size,
-                eos_id=eos_id,
-                forbidden=forbidden,
-            )
+            batch = _as_batch(
+                searched, size=beam.size, eos_id=eos_id, forbidden=forbidden, source_pad=source_pad,
+                has_sources=sources is not None,
+            )  # fmt: skip
             with beams_of(model, batch, captured=captured) as decoding:
                 _search(decoding, searched, batch)
         if beam.coverage and sources is not None:
@@ -143,6 +137,21 @@ class _Sentence:
             return [Hypothesis(ids=(), logprob=0.0, logprobs=(), score=0.0, finish="length")]
         ranked = [sorted(kind, key=lambda hypothesis: -hypothesis.score) for kind in (self.ended, self.cut)]
         return (ranked[0] + ranked[1])[: self.beam.n_best]
+
+
+def _as_batch(
+    sentences: Sequence[_Sentence], *, size: int, eos_id: int, forbidden: Set[int], source_pad: int, has_sources: bool
+) -> BeamBatch:
+    return BeamBatch(
+        prefixes=[sentence.prefix for sentence in sentences],
+        sources=[sentence.source for sentence in sentences] if has_sources else None,
+        source_pad=source_pad,
+        limits=[sentence.limit for sentence in sentences],
+        shortest=[sentence.shortest for sentence in sentences],
+        size=size,
+        eos_id=eos_id,
+        forbidden=forbidden,
+    )
 
 
 def _search(decoding: BeamDecoding, sentences: Sequence[_Sentence], batch: BeamBatch) -> None:

@@ -73,6 +73,9 @@ def attribute(
     def vector_of(tensor: str) -> Tensor:
         return _to_float64(activations[tensor].expand(rows, length, -1)[row, position])  # (D)
 
+    def heads_of(attention: str) -> Tensor:
+        return _to_float64(activations[f"{attention}.heads"][row, :, position])  # (H, K)
+
     parts: Parts = {"embedding": vector_of("embedding")}
     if "segment_embedding" in activations:
         parts["segment"] = vector_of("segment_embedding")
@@ -83,21 +86,11 @@ def attribute(
     for i, block in enumerate(stack.blocks):
         assert isinstance(block, Block)
         prefix = f"{name}.blocks.{i}"
-
-        def split_heads(attention: Attention, module: str, kind: str, i: int = i, prefix: str = prefix) -> Parts:
-            heads = _to_float64(activations[f"{prefix}.{module}.heads"][row, :, position])  # (H, K)
-            weight = _to_float64(attention.out.weight).unflatten(1, heads.shape)  # (D, H, K)
-            vectors = torch.einsum("dhk,hk->hd", weight, heads)
-            outputs = dict(zip(_name_heads(i, kind, len(heads)), vectors, strict=True))
-            bias = getattr(attention.out, "bias", None)
-            if isinstance(bias, Tensor):
-                outputs[f"blocks.{i} {kind}attention bias"] = _to_float64(bias)
-            return outputs
-
-        parts = _add_branch(block.self_residual, parts, split_heads(block.self_attention, "self_attention", ""))
+        heads = _split_heads(block.self_attention, heads_of(f"{prefix}.self_attention"), f"blocks.{i} ")
+        parts = _add_branch(block.self_residual, parts, heads)
         _set_rest(parts, vector_of(f"{prefix}.self_residual"))
         if block.cross_attention is not None and block.cross_residual is not None:
-            heads = split_heads(block.cross_attention, "cross_attention", "cross ")
+            heads = _split_heads(block.cross_attention, heads_of(f"{prefix}.cross_attention"), f"blocks.{i} cross ")
             parts = _add_branch(block.cross_residual, parts, heads)
             _set_rest(parts, vector_of(f"{prefix}.cross_residual"))
         parts = _add_branch(block.feedforward_residual, parts, {f"blocks.{i} mlp": vector_of(f"{prefix}.feedforward")})
@@ -125,8 +118,19 @@ def attribute_logit(model: AnyModel, recording: Recording, *, row: int, token: i
         raise UserError(str(error)) from None
 
 
-def _name_heads(block: int, kind: str, count: int) -> list[str]:
-    return [f"blocks.{block} {kind}head {head}" for head in range(count)]
+def _name_heads(prefix: str, count: int) -> list[str]:
+    return [f"{prefix}head {head}" for head in range(count)]
+
+
+def _split_heads(attention: Attention, heads: Float[Tensor, "H K"], name: str) -> Parts:
+    """Return the output of an attention as a sum over its heads, and the bias; names begin with `name`."""
+    weight = _to_float64(attention.out.weight).unflatten(1, heads.shape)  # (D, H, K)
+    vectors = torch.einsum("dhk,hk->hd", weight, heads)
+    outputs: Parts = dict(zip(_name_heads(name, len(heads)), vectors, strict=True))
+    bias = getattr(attention.out, "bias", None)
+    if isinstance(bias, Tensor):
+        outputs[f"{name}attention bias"] = _to_float64(bias)
+    return outputs
 
 
 def _add_branch(residual: Residual, stream: Parts, outputs: Parts) -> Parts:

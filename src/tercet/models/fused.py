@@ -261,73 +261,82 @@ def _sizes(spec: StackSpec) -> tuple[int, int, int, int, int]:
     return spec.d_model, spec.inner_width, spec.head_width, spec.n_heads, spec.kv_heads
 
 
-def _write(stack: Layers) -> Program:
-    """The steps of all layers, in their order."""
-    rotary = type(stack.position).rotation is not PositionScheme.rotation
-    d_model, d_ff, width, heads, groups = _sizes(stack.spec)
-    normed = 0  # each buffer is named by what lies before it
-    queries = normed + d_model
-    keys = queries + heads * width
-    values = keys + groups * width
-    mixed = values + groups * width
-    hidden = mixed + heads * width
-    gated = hidden + d_ff
-    steps: list[Step] = []
+class _Writer:
+    """Writes the steps of a stack; its buffers are places in a step's scratch memory."""
 
-    def normalise(part: nn.Module, source: int, target: int, rows: int = 1, *, wait: bool = True) -> None:
+    def __init__(self, stack: Layers) -> None:
+        d_model, self.d_ff, self.width, self.heads, self.groups = _sizes(stack.spec)
+        self.rotary = type(stack.position).rotation is not PositionScheme.rotation
+        self.d_model, self.parallel = d_model, stack.spec.parallel
+        self.normed = 0  # each buffer begins at the end of the previous one
+        self.queries = self.normed + d_model
+        self.keys = self.queries + self.heads * self.width
+        self.values = self.keys + self.groups * self.width
+        self.mixed = self.values + self.groups * self.width
+        self.hidden = self.mixed + self.heads * self.width
+        self.gated = self.hidden + self.d_ff
+        self.scratch = self.gated + self.d_ff
+        self.steps: list[Step] = []
+
+    def normalise(self, part: nn.Module, source: int, target: int, rows: int = 1, *, wait: bool = True) -> None:
         if isinstance(part, nn.LayerNorm | RMSNorm):
             assert part.eps is not None
             rms, bias = isinstance(part, RMSNorm), part.bias if isinstance(part, nn.LayerNorm) else None
-            steps.append(Step.norm(source, target, rows, part.weight, bias, eps=part.eps, rms=rms, wait=wait))
+            self.steps.append(Step.norm(source, target, rows, part.weight, bias, eps=part.eps, rms=rms, wait=wait))
 
-    def product(part: Linear, source: int, target: int, **options: Any) -> None:
-        steps.append(Step.linear(source, target, part.weight, part.scale, part.bias, **options))
+    def product(self, part: Linear, source: int, target: int, **options: Any) -> None:
+        self.steps.append(Step.linear(source, target, part.weight, part.scale, part.bias, **options))
 
-    def attention(part: Attention, layer: int, source: int, target: int, direct: bool, *, cross: bool) -> None:
-        product(part.query, source, queries, wait=cross)
+    def attention(self, part: Attention, layer: int, source: int, target: int, *, add: bool, cross: bool) -> None:
+        heads, groups, width = self.heads, self.groups, self.width
+        self.product(part.query, source, self.queries, wait=cross)
         if not cross:
-            product(part.key, source, keys, wait=False)
-            product(part.value, source, values)
-            normalise(part.key_norm, keys, keys, groups, wait=False)
-        normalise(part.query_norm, queries, queries, heads)
+            self.product(part.key, source, self.keys, wait=False)
+            self.product(part.value, source, self.values)
+            self.normalise(part.key_norm, self.keys, self.keys, groups, wait=False)
+        self.normalise(part.query_norm, self.queries, self.queries, heads)
         if not cross:
-            if rotary:
-                steps.extend(
-                    (Step.rotate(queries, heads, width, wait=False), Step.rotate(keys, groups, width, wait=True))
-                )
-            steps.append(Step.write_kv(keys, values, layer, groups, width))
-        steps.append(Step.attend(queries, mixed, layer, heads=heads, groups=groups, width=width, cross=cross))
-        product(part.out, mixed, target, add=direct)
+            if self.rotary:
+                self.steps.append(Step.rotate(self.queries, heads, width, wait=False))
+                self.steps.append(Step.rotate(self.keys, groups, width, wait=True))
+            self.steps.append(Step.write_kv(self.keys, self.values, layer, groups, width))
+        step = Step.attend(self.queries, self.mixed, layer, heads=heads, groups=groups, width=width, cross=cross)
+        self.steps.append(step)
+        self.product(part.out, self.mixed, target, add=add)
 
-    def feedforward(part: FeedForward, source: int, target: int, direct: bool) -> None:
+    def feedforward(self, part: FeedForward, source: int, target: int, *, add: bool) -> None:
         activation = NAMES[part.activation]
         if part.gate is None:
-            product(part.up, source, hidden, activation=activation)
+            self.product(part.up, source, self.hidden, activation=activation)
         else:
-            product(part.gate, source, hidden, activation=activation, wait=False)
-            product(part.up, source, gated)
-            steps.append(Step.multiply(gated, hidden, d_ff))
-        product(part.down, hidden, target, add=direct)
+            self.product(part.gate, source, self.hidden, activation=activation, wait=False)
+            self.product(part.up, source, self.gated)
+            self.steps.append(Step.multiply(self.gated, self.hidden, self.d_ff))
+        self.product(part.down, self.hidden, target, add=add)
 
-    def residual(part: Residual, layer: int, sublayer: Attention | FeedForward, *, cross: bool = False) -> None:
-        normalise(part.before, STREAM, normed)
-        source = STREAM if isinstance(part.before, nn.Identity) and not stack.spec.parallel else normed
+    def residual(self, part: Residual, layer: int, sublayer: Attention | FeedForward, *, cross: bool = False) -> None:
+        self.normalise(part.before, STREAM, self.normed)
+        source = STREAM if isinstance(part.before, nn.Identity) and not self.parallel else self.normed
         direct = isinstance(part.branch, nn.Identity)
-        target = STREAM if direct else normed
+        target = STREAM if direct else self.normed
         if isinstance(sublayer, Attention):
-            attention(sublayer, layer, source, target, direct, cross=cross)
+            self.attention(sublayer, layer, source, target, add=direct, cross=cross)
         else:
-            feedforward(sublayer, source, target, direct)
+            self.feedforward(sublayer, source, target, add=direct)
         if not direct:
-            normalise(part.branch, normed, normed)
-            steps.append(Step.add(normed, STREAM, d_model))
-        normalise(part.after, STREAM, STREAM)
+            self.normalise(part.branch, self.normed, self.normed)
+            self.steps.append(Step.add(self.normed, STREAM, self.d_model))
+        self.normalise(part.after, STREAM, STREAM)
 
+
+def _write(stack: Layers) -> Program:
+    """The steps of all layers, in their order."""
+    writer = _Writer(stack)
     for layer, block in enumerate(stack.blocks):
         assert isinstance(block, Block)
-        residual(block.self_residual, layer, block.self_attention)
+        writer.residual(block.self_residual, layer, block.self_attention)
         if block.cross_attention is not None and block.cross_residual is not None:
-            residual(block.cross_residual, layer, block.cross_attention, cross=True)
-        residual(block.feedforward_residual, layer, block.feedforward)
-    normalise(stack.final_norm, STREAM, STREAM)
-    return Program(steps, d_model=d_model, scratch=gated + d_ff)
+            writer.residual(block.cross_residual, layer, block.cross_attention, cross=True)
+        writer.residual(block.feedforward_residual, layer, block.feedforward)
+    writer.normalise(stack.final_norm, STREAM, STREAM)
+    return Program(writer.steps, d_model=writer.d_model, scratch=writer.scratch)

@@ -68,11 +68,7 @@ def serve(
         UserError: where it cannot be opened there, or would be open to others without a key.
     """
     rules = _access_rules(host, os.environ.get(KEY), hosts, origins, max_body, open_to_all)
-    try:
-        check_range("grace", grace, Seconds)
-        check_range("shutdown_delay", shutdown_delay, Seconds)
-    except ValueError as error:
-        raise UserError(str(error)) from None
+    _check_seconds(grace=grace, shutdown_delay=shutdown_delay)
     limits = Limits() if limits is None else limits
     listening = open_socket(host, port, patience=limits.seconds)
     warm_up()  # whoever asks meanwhile waits for it
@@ -126,6 +122,14 @@ def name_models(folders: Sequence[str | Path]) -> dict[str, Path]:
             raise UserError(f"{paths[name]} and {folder} are both called {name}; give one of them another name")
         paths[name] = folder
     return paths
+
+
+def _check_seconds(**seconds: float) -> None:
+    for name, value in seconds.items():
+        try:
+            check_range(name, value, Seconds)
+        except ValueError as error:
+            raise UserError(str(error)) from None
 
 
 def _access_rules(

@@ -11,6 +11,7 @@ from tercet.serve.registry import Cancellable
 
 Answer = TypeVar("Answer")
 Submit = Callable[[Callable[[Answer | Exception], None]], Cancellable]
+TOO_LATE = "the answer took longer than {:g} seconds; ask for less at once, or try again later"
 MOST_HELD = 16  # answers that are handed over together: a millisecond, for which others wait
 
 
@@ -40,31 +41,18 @@ async def worker_answers(
         QueueFull, ShuttingDown: where the worker takes none of them.
         Exception: what the worker answers.
     """
-    loop = asyncio.get_running_loop()
+    loop, at_most = asyncio.get_running_loop(), 1 if streamed else MOST_HELD
     arrived = asyncio.Queue[tuple[int, list[Answer | Exception]]]()
     running = dict[int, Cancellable]()
     deadline = loop.time() + seconds
     pending = deque(enumerate(submits))
-
-    def listener(number: int) -> Callable[[Answer | Exception], None]:
-        held: list[Answer | Exception] = []
-
-        def on_answer(answer: Answer | Exception) -> None:
-            nonlocal held
-            held.append(answer)
-            if streamed or len(held) == MOST_HELD or isinstance(answer, Exception) or is_last(answer):
-                answers, held = held, []
-                with suppress(RuntimeError):  # the loop is closed: nobody listens any more
-                    loop.call_soon_threadsafe(arrived.put_nowait, (number, answers))
-
-        return on_answer
 
     try:
         while True:
             while pending and len(running) < at_once:
                 number, submit = pending[0]
                 try:
-                    running[number] = submit(listener(number))
+                    running[number] = submit(_listener(number, arrived, loop, at_most, is_last))
                 except QueueFull:
                     if not running:
                         raise
@@ -76,9 +64,7 @@ async def worker_answers(
                 async with asyncio.timeout_at(deadline):
                     number, answers = await arrived.get()
             except TimeoutError:
-                raise TimeoutError(
-                    f"the answer took longer than {seconds:g} seconds; ask for less at once, or try again later"
-                ) from None
+                raise TimeoutError(TOO_LATE.format(seconds)) from None
             for answer in answers:
                 if isinstance(answer, Exception):
                     raise answer
@@ -88,3 +74,24 @@ async def worker_answers(
     finally:
         for request in running.values():
             request.cancel()
+
+
+def _listener(
+    number: int,
+    arrived: asyncio.Queue[tuple[int, list[Answer | Exception]]],
+    loop: asyncio.AbstractEventLoop,
+    at_most: int,
+    is_last: Callable[[Answer], bool],
+) -> Callable[[Answer | Exception], None]:
+    """Return a function for the worker's thread, which hands up to `at_most` answers over together."""
+    held: list[Answer | Exception] = []
+
+    def on_answer(answer: Answer | Exception) -> None:
+        nonlocal held
+        held.append(answer)
+        if len(held) == at_most or isinstance(answer, Exception) or is_last(answer):
+            answers, held = held, []
+            with suppress(RuntimeError):  # the loop is closed: nobody listens any more
+                loop.call_soon_threadsafe(arrived.put_nowait, (number, answers))
+
+    return on_answer

@@ -87,23 +87,12 @@ def measure_step(
         for parameter in learnt:
             parameter.grad = torch.zeros_like(parameter)
         batch = fake_batch(recipe, micro)
+        dtype = DTYPES.get(precision)
         with LiveBytes() as live:
             live.ignore([*model.parameters(), *model.buffers(), *(p.grad for p in learnt if p.grad is not None)])
-            dtype = DTYPES.get(precision)
-            with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
-                loss = fake_loss(recipe, model, batch)
-            activations = live.now
-            loss.backward()
-            del loss
-            passes = live.peak
-            optimizer.step()  # which makes what it keeps
-            kept = live.now
-            live.peak = kept
-            optimizer.step()
-            stepping = live.peak - kept
-        scores = 0
+            activations, workspace = _run_step(live, recipe, model, optimizer, batch, dtype)
         if is_one_graph(replace(recipe.training, activation_checkpointing=checkpointing), device):
-            scores = _scores_of_graph(model, batch, dtype or torch.float32)
+            workspace = max(workspace, _scores_of_graph(model, batch, dtype or torch.float32))
         blocks = [_bytes_of(list(block.parameters())) for block in blocks_of(model)]
         tensors = [*model.parameters(), *model.buffers()]
         weights = _bytes_of(tensors)
@@ -121,10 +110,33 @@ def measure_step(
             optimizer=_bytes_of([x for s in optimizer.state.values() for x in s.values() if isinstance(x, Tensor)]),
             average=0 if recipe.training.ema is None else weights,
             activations=activations,
-            workspace=max(0, passes - activations, stepping - activations, scores),
+            workspace=workspace,
             largest_block=max(blocks, default=0),
             outside_blocks=_bytes_of(list(model.parameters())) - sum(blocks),
         )
+
+
+def _run_step(
+    live: LiveBytes,
+    recipe: Recipe,
+    model: AnyModel,
+    optimizer: torch.optim.Optimizer,
+    batch: Any,
+    dtype: torch.dtype | None,
+) -> tuple[int, int]:
+    """Return the bytes of the activations when the loss is known, and the most on top of them during the step."""
+    with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+        loss = fake_loss(recipe, model, batch)
+    activations = live.now
+    loss.backward()
+    del loss
+    passes = live.peak
+    optimizer.step()  # which makes what it keeps
+    kept = live.now
+    live.peak = kept
+    optimizer.step()
+    stepping = live.peak - kept
+    return activations, max(0, passes - activations, stepping - activations)
 
 
 def _scores_of_graph(model: AnyModel, batch: Any, dtype: torch.dtype) -> int:

@@ -2,11 +2,13 @@
 
 import inspect
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any, get_args, get_type_hints
 
 import pytest
 
 import tercet
+import tercet.nn
 from tercet.evaluate.tasks.evaluation import EvaluationOptions
 from tercet.generation import Beam, Sampling
 from tercet.generation.specs import BeamOptions, SamplingOptions
@@ -24,6 +26,11 @@ def public_functions() -> Iterator[tuple[str, Any]]:
         for of_class, member in vars(thing).items():
             if inspect.isfunction(member) and not of_class.startswith("_"):
                 yield f"{name}.{of_class}", member
+
+
+def test_dir_shows_public_names_only() -> None:
+    assert isinstance(tercet.nn, ModuleType)  # a submodule that is imported
+    assert {name for name in dir(tercet) if not name.startswith("__")} == set(tercet.__all__)
 
 
 @pytest.mark.parametrize(("name", "function"), list(public_functions()))

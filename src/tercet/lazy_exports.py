@@ -37,7 +37,8 @@ class LazyRoom(ModuleType):
             super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *self.__exports__})
+        """Return the public names; imports and imported submodules are none of them."""
+        return sorted({*self.__exports__, *(name for name in super().__dir__() if name.startswith("__"))})
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import pytest
 
 from tercet.checkpoint.metrics import as_history, read_metrics, training_time
 from tercet.checkpoint.run_record import Change, RunRecord, read_record
+from tercet.config import UserError
 from tercet.storage import DamagedFile
 
 RECORD = RunRecord(data="1", tokenizer="2", precision="float32", matmul="highest", compile="off", steps=100)
@@ -81,3 +82,14 @@ def test_metrics_are_read_by_column(tmp_path: Path) -> None:
     assert list(history) == ["step", "train/loss", "val/loss", "tokens", "tokens_per_second", "seconds"]
     assert history["step"] == [10, 20, 30]
     assert [x == x for x in history["val/loss"]] == [False, True, False]  # NaN if nothing was measured
+
+
+def test_metrics_with_two_line_ends_and_a_line_that_is_being_written(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_bytes(b"step,lr,val/loss\n1,0.5,3\n2,0.25,\r\n3,0.1")
+    columns = read_metrics(path)
+    assert columns["lr"] == [(1, 0.5), (2, 0.25)]
+    assert columns["val/loss"] == [(1, 3.0)]
+    path.write_bytes(path.read_bytes() + b"25,hot\n")
+    with pytest.raises(UserError, match=r"metrics\.csv line 4: not what a run writes"):
+        read_metrics(path)

@@ -11,20 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_runs import HOSTILE, line, make_run, write_metrics
 
+from tercet.checkpoint.find_run import find_run_folder
+from tercet.checkpoint.metrics import MetricsFile
+from tercet.checkpoint.run_folder import RunFolder
 from tercet.config import UserError
 from tercet.dashboard.answers import RunAnswers
 from tercet.dashboard.downsample import downsample
-from tercet.dashboard.metrics_tail import MetricsTail
-from tercet.dashboard.run_folder import RunFolder
-from tercet.dashboard.watch import check_runs, find_run_folder
+from tercet.dashboard.watch import check_runs
 
 
 @pytest.fixture
-def tail(tmp_path: Path) -> MetricsTail:
-    return MetricsTail(tmp_path / "metrics.csv")
+def tail(tmp_path: Path) -> MetricsFile:
+    return MetricsFile(tmp_path / "metrics.csv")
 
 
-def test_only_what_was_appended_is_read(tail: MetricsTail) -> None:
+def test_only_what_was_appended_is_read(tail: MetricsFile) -> None:
     tail.refresh()
     assert len(tail) == 0
     write_metrics(tail.path, range(1, 1001))
@@ -42,7 +43,7 @@ def test_only_what_was_appended_is_read(tail: MetricsTail) -> None:
     assert (tail.generation, tail.unreadable) == (1, 0)
 
 
-def test_a_file_that_was_cut_back_is_read_anew(tail: MetricsTail) -> None:
+def test_a_file_that_was_cut_back_is_read_anew(tail: MetricsFile) -> None:
     write_metrics(tail.path, range(1, 101))
     tail.refresh()
     kept = "".join(tail.path.read_text().splitlines(keepends=True)[:51])
@@ -57,7 +58,7 @@ def test_a_file_that_was_cut_back_is_read_anew(tail: MetricsTail) -> None:
     assert tail.generation == 3
 
 
-def test_lines_that_are_none_of_a_run_are_left_out_and_counted(tail: MetricsTail) -> None:
+def test_lines_that_are_none_of_a_run_are_left_out_and_counted(tail: MetricsFile) -> None:
     write_metrics(tail.path, range(1, 4))
     with tail.path.open("a") as file:
         file.write("4,what,is,this\r\n" + line(2) + line(5))

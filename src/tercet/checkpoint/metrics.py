@@ -3,62 +3,198 @@
 A cell is empty where nothing was measured at that step; a column is missing where an older run did not know of it.
 """
 
-import csv
+import errno
 import math
+import os
 import statistics
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-from tercet.checkpoint.run_record import check_run_links, read_record
+import numpy as np
+
+from tercet.checkpoint.run_record import read_record
 from tercet.config import UserError
+from tercet.limits import METRICS_BYTES, METRICS_COLUMNS
+from tercet.reading.files import check_regular_file, open_without_waiting
 
 Columns = dict[str, list[tuple[int, float]]]
 
-METRICS = "metrics.csv"
 COLUMNS = (
     "step", "epoch", "train/loss", "train/nll", "val/loss", "val/bleu", "val/accuracy", "val/f1",
     "val/rmse", "val/pearson", "val/spearman", "val/unigram_entropy", "lr", "grad_norm", "tokens", "tokens_per_second",
     "seconds",
 )  # fmt: skip
+BLOCK = 16 << 20  # bytes that are parsed at a time
+OVERLAP = 64  # bytes before the end, by which a file that was written anew is known
+X_AXES = ("step", "tokens", "seconds")
+
+
+class MetricsFile:
+    """The columns of a metrics.csv that grows: `refresh` reads only what was appended. An empty cell is NaN.
+
+    A resumed run cuts its file back to its checkpoint. The file is then read again from its beginning.
+
+    Attributes:
+        generation: Number of times that the file was read from its beginning.
+        unreadable: Number of lines that no run writes, which are left out.
+        first_unreadable: Number of the first of these lines, from 1, or None.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.generation = self.unreadable = 0
+        self.first_unreadable: int | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._names: list[str] = []
+        self._table = np.empty((0, 0))
+        self._rows = self._read = 0
+        self._inode: int | None = None
+        self._end = b""
+
+    def __len__(self) -> int:
+        return self._rows
+
+    @property
+    def names(self) -> list[str]:
+        """Of the columns, "step" first."""
+        return self._names
+
+    def column(self, name: str) -> np.ndarray:
+        """(N) float64, a row a logged step."""
+        if name not in self._names:
+            return np.full(self._rows, np.nan)
+        return self._table[: self._rows, self._names.index(name)]
+
+    def columns(self) -> Columns:
+        """Return each column as pairs of step and value, without the cells that are NaN."""
+        columns: Columns = {name: [] for name in COLUMNS[1:]}
+        steps = self.column("step")
+        for name in self._names:
+            values = self.column(name)
+            known = np.isfinite(steps) & ~np.isnan(values)
+            if name != "step":
+                columns[name] = list(zip(map(int, steps[known].tolist()), values[known].tolist(), strict=True))
+        return columns
+
+    def axis(self, name: str) -> np.ndarray:
+        """(N) the steps, or the tokens or seconds until each, never falling; NaN where none were noted."""
+        steps, values = self.column("step"), self.column(name)
+        known = np.isfinite(values)
+        if name != "step" and not known.any():
+            return np.full(self._rows, np.nan)
+        return np.maximum.accumulate(np.interp(steps, steps[known], values[known])) if self._rows else steps
+
+    def refresh(self) -> None:
+        """Read what was appended. A file that is not there has no rows.
+
+        Raises:
+            UserError: for what is no regular file, is too large or cannot be read.
+        """
+        try:
+            check_regular_file(self.path, METRICS_BYTES) if self.path.exists() else None
+            with open(self.path, "rb", opener=open_without_waiting) as file:
+                status = os.fstat(file.fileno())
+                if self._is_another(file, status):
+                    self._forget()
+                    self.generation += 1
+                    self._inode = status.st_ino
+                file.seek(self._read)
+                rest = b""
+                while block := file.read(BLOCK):
+                    whole, newline, rest = (rest + block).rpartition(b"\n")  # the last line may be half-written
+                    self._take(whole + newline)
+        except FileNotFoundError:
+            self._forget()
+        except OSError as error:
+            raise UserError(f"cannot read {self.path}: {error.strerror or error}") from None
+
+    def _is_another(self, file: object, status: os.stat_result) -> bool:
+        if self._inode != status.st_ino or status.st_size < self._read:
+            return True
+        file.seek(self._read - len(self._end))  # type: ignore[attr-defined]
+        return file.read(len(self._end)) != self._end  # type: ignore[attr-defined]
+
+    def _take(self, lines: bytes) -> None:
+        if not lines:
+            return
+        self._read += len(lines)
+        self._end = (self._end + lines)[-OVERLAP:]
+        text = lines
+        if not self._names:
+            head, _, text = text.partition(b"\n")
+            self._names = head.rstrip(b"\r").decode(errors="replace").split(",")[:METRICS_COLUMNS]
+            if "step" not in self._names:
+                raise _not_written_by_a_run(self.path, 1)
+            self._table = np.empty((0, len(self._names)))
+        if text:
+            self._append(self._parse(text))
+
+    def _append(self, new: np.ndarray) -> None:
+        if self._rows + len(new) > len(self._table):
+            table = np.empty((max(1024, 2 * len(self._table), self._rows + len(new)), len(self._names)))
+            table[: self._rows] = self._table[: self._rows]
+            self._table = table
+        self._table[self._rows : self._rows + len(new)] = new
+        self._rows += len(new)
+
+    def _parse(self, text: bytes) -> np.ndarray:
+        """(rows, columns) of whole lines: at once, or line by line where one is none of a run's."""
+        width, step = len(self._names), self._names.index("step")
+        text = text.replace(b"\r\n", b"\n")
+        filled = text.replace(b",,", b",nan,").replace(b",,", b",nan,").replace(b",\n", b",nan\n")
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", DeprecationWarning)  # how numpy says that something is no number
+                cells = np.fromstring(filled.replace(b"\n", b","), sep=",")
+            table = cells.reshape(-1, width)
+            before = self._table[self._rows - 1, step] if self._rows else -1
+            if len(table) == text.count(b"\n") and (np.diff(table[:, step], prepend=before) >= 0).all():
+                return table
+        except (ValueError, DeprecationWarning):
+            pass
+        return self._parse_lines(filled.splitlines(), width, step)
+
+    def _parse_lines(self, lines: list[bytes], width: int, step: int) -> np.ndarray:
+        rows = list[list[float]]()
+        last = float(self._table[self._rows - 1, step]) if self._rows else -1.0
+        for line in lines:
+            try:
+                row = [float(cell) for cell in line.split(b",")]
+            except ValueError:
+                row = []
+            if len(row) == width and last <= row[step] < 1e15:
+                rows.append(row)
+                last = row[step]
+            else:
+                self.first_unreadable = self.first_unreadable or 2 + self._rows + len(rows) + self.unreadable
+                self.unreadable += 1
+        return np.array(rows).reshape(-1, width)
 
 
 def read_metrics(path: Path) -> Columns:
-    """Each column of a metrics.csv as (step, value) pairs, without the empty cells.
+    """Return each column of a metrics.csv as pairs of step and value, without the empty cells.
 
     Raises:
-        UserError: for a file that cannot be read or is none of ours, with the line; or that is not what the run beside
+        UserError: If the file cannot be read, contains a line that no run writes, or is not the one that the run beside
             it has written.
     """
     record = read_record(path.parent)
     if record is not None:
         record.check_file(path.parent, path.name)
-    columns: Columns = {name: [] for name in COLUMNS[1:]}
-    line = 1
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            for row in (reader := csv.DictReader(file)):
-                line = reader.line_num
-                step = int(row["step"])
-                for name, cell in row.items():
-                    if name != "step" and cell:
-                        columns.setdefault(name, []).append((step, float(cell)))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError, AttributeError, csv.Error):
-        raise UserError(f"{path} line {line}: not what a run writes; put back the file of the run") from None
-    return columns
+    file = MetricsFile(path)
+    file.refresh()
+    if not file.generation:
+        raise UserError(f"cannot read {path}: {os.strerror(errno.ENOENT)}")
+    if file.first_unreadable is not None:
+        raise _not_written_by_a_run(path, file.first_unreadable)
+    return file.columns()
 
 
-def find_metrics(folder: Path) -> Path | None:
-    """The metrics.csv of a run, given its folder or that of its best or last model; None where there is none.
-
-    Raises:
-        UserError: As `check_run_links`.
-    """
-    places = [folder, folder.parent] if folder.name in ("best", "last") else [folder]
-    for place in places:
-        check_run_links(place)
-    return next((place / METRICS for place in places if (place / METRICS).is_file()), None)
+def _not_written_by_a_run(path: Path, line: int) -> UserError:
+    return UserError(f"{path} line {line}: not what a run writes; put back the file of the run")
 
 
 def as_history(columns: Columns) -> dict[str, list[float]]:

@@ -19,8 +19,8 @@ RECIPE = "recipe.yaml"
 PRETRAINED_COPY = "pretrained"  # the folder of the model that the run went on from
 Matmul = Literal["highest", "medium"]  # PyTorch's words; "medium" lets oneDNN in on a CPU
 
-GROWING = "metrics.csv"  # lines are added after the save that hashed it
-HASHED = (RECIPE, GROWING, "loss.png")  # as they are at each save, beside the samples
+METRICS = "metrics.csv"  # lines are added after the save that hashed it
+HASHED = (RECIPE, METRICS, "loss.png")  # as they are at each save, beside the samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +119,7 @@ class RunRecord:
         Raises:
             DamagedFile: where it is missing or another.
         """
-        self.files.check(out, [name], grown=name == GROWING and not self.finished, said_by=RECORD)
+        self.files.check(out, [name], grown=name == METRICS and not self.finished, said_by=RECORD)
 
 
 def check_run_links(folder: Path) -> None:
@@ -128,7 +128,7 @@ def check_run_links(folder: Path) -> None:
     Raises:
         UserError: As `check_links`.
     """
-    if any(os.path.lexists(folder / name) for name in (RECORD, RECIPE, GROWING)):
+    if any(os.path.lexists(folder / name) for name in (RECORD, RECIPE, METRICS)):
         check_links(folder, nested=True)
 
 

@@ -136,7 +136,7 @@ def _check_out(args: argparse.Namespace) -> None:
 
 def _check_run(args: argparse.Namespace) -> None:
     """Refuses what is neither a run nor a model before torch is imported."""
-    from tercet.checkpoint.metrics import find_metrics
+    from tercet.checkpoint.find_run import find_metrics
     from tercet.config import UserError
 
     if not Path(args.run).exists() and (close := difflib.get_close_matches(args.run, DRAWINGS, n=1)):
@@ -205,7 +205,7 @@ class _Source:
         Raises:
             NothingToDraw: for a model that was not trained there.
         """
-        from tercet.checkpoint.metrics import find_metrics
+        from tercet.checkpoint.find_run import find_metrics
         from tercet.plots import NothingToDraw
 
         if (path := find_metrics(Path(self.args.run))) is not None:

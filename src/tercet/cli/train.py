@@ -168,7 +168,8 @@ def _report(folder: Path) -> Path:
 
 def show_losses(folder: Path) -> None:
     """The losses on stderr, where that is a terminal."""
-    from tercet.checkpoint.metrics import find_metrics, read_metrics
+    from tercet.checkpoint.find_run import find_metrics
+    from tercet.checkpoint.metrics import read_metrics
     from tercet.plots.text_curve import terminal_curve
 
     if (metrics := find_metrics(folder)) is not None and (curve := terminal_curve(read_metrics(metrics))):

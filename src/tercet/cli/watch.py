@@ -53,8 +53,9 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def _print(args: argparse.Namespace) -> int:
+    from tercet.checkpoint.find_run import find_run_folder
     from tercet.dashboard.text_view import describe_run
-    from tercet.dashboard.watch import check_runs, find_run_folder
+    from tercet.dashboard.watch import check_runs
 
     folders = [find_run_folder(run) for run in args.runs]
     check_runs(folders)
@@ -64,8 +65,8 @@ def _print(args: argparse.Namespace) -> int:
 
 
 def _export(args: argparse.Namespace) -> int:
+    from tercet.checkpoint.find_run import is_run
     from tercet.config import UserError
-    from tercet.dashboard.watch import is_run
     from tercet.web.page_files import check_page
 
     if len(args.runs) > 1:

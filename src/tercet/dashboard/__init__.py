@@ -1,6 +1,6 @@
 """The page of runs: their curves, samples and recipes, side by side, while they train and after.
 
-It reads nothing but the runs' folders (`run_folder`, `metrics_tail`), so that it works for a run of another process or
+It reads nothing but the runs' folders (`checkpoint.run_folder`), so that it works for a run of another process or
 another machine's mounted disk, and nothing that it does can disturb training. Only `server` needs the web framework.
 """
 

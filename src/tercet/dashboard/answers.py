@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from tercet.checkpoint.metrics import X_AXES
+from tercet.checkpoint.run_folder import RunFolder
 from tercet.config import UserError
 from tercet.dashboard.downsample import downsample
-from tercet.dashboard.metrics_tail import X_AXES
 from tercet.dashboard.queries import QUERIES, CurvesQuery, RunSampleQuery, parse_query
-from tercet.dashboard.run_folder import RunFolder
 
 NO_CURVES = ("epoch", *X_AXES)  # columns that are axes
 FRESH_SECONDS = 0.4  # for which what was read is not looked at again

@@ -5,8 +5,9 @@ import shutil
 import sys
 from pathlib import Path
 
-from tercet.checkpoint.metrics import METRICS, read_metrics
-from tercet.dashboard.run_folder import RunFolder
+from tercet.checkpoint.metrics import read_metrics
+from tercet.checkpoint.run_folder import RunFolder
+from tercet.checkpoint.run_record import METRICS
 from tercet.messages import one_line
 from tercet.plots.text_curve import MOST_WIDTH, text_curve
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from tercet.checkpoint.metrics import METRICS
-from tercet.checkpoint.run_record import RECIPE
+from tercet.checkpoint.find_run import find_run_folder, is_run
+from tercet.checkpoint.run_record import METRICS, RECIPE
 from tercet.config import UserError
 from tercet.limits import WATCHED_RUNS
 
@@ -41,19 +41,6 @@ def watch(
     answers.read_ahead()
     print(address, flush=True)
     serve_page(application(answers), listening, address, browse=open)
-
-
-def find_run_folder(run: str | Path) -> Path:
-    """The run's folder, also where that of its best or last model is given."""
-    folder = Path(run)
-    is_model = folder.name in ("best", "last") and not (folder / RECIPE).exists()
-    return folder.parent if is_model and (folder.parent / RECIPE).exists() else folder
-
-
-def is_run(run: Path) -> bool:
-    """Whether a run has begun in the folder, or in the one that it is a model of."""
-    folder = find_run_folder(run)
-    return folder.is_dir() and any((folder / name).exists() for name in (RECIPE, METRICS))
 
 
 def check_runs(folders: Sequence[Path]) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tercet.checkpoint import Card, Trained
-from tercet.checkpoint.metrics import as_history, find_metrics, read_metrics
+from tercet.checkpoint.find_run import find_metrics
+from tercet.checkpoint.metrics import as_history, read_metrics
 from tercet.config import UserError
 from tercet.models import AnyModel
 from tercet.plots.loss_curve import loss_curve

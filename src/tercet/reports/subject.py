@@ -1,20 +1,19 @@
 """What a report is about, opened: a run's folder, the model in it, or a model that has no run."""
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tercet.checkpoint import Trained, load_model
 from tercet.checkpoint.card import without_folders
-from tercet.checkpoint.metrics import COLUMNS, METRICS, Columns
-from tercet.checkpoint.run_record import RunRecord
+from tercet.checkpoint.find_run import find_run_folder, is_run
+from tercet.checkpoint.metrics import Columns
+from tercet.checkpoint.run_folder import RunFolder, RunStatus
+from tercet.checkpoint.run_record import METRICS, RunRecord
 from tercet.config import UserError
-from tercet.dashboard.run_folder import RunFolder, RunStatus
-from tercet.dashboard.watch import find_run_folder, is_run
 from tercet.messages import one_line
 
 
@@ -97,7 +96,7 @@ def open_subject(path: Path, trained: Trained | None = None) -> ReportSubject:
         warnings.append(f"{run.metrics.unreadable:,} lines of {METRICS} are none of a run's, and were left out")
     return ReportSubject(
         folder=folder, run=run, status=status, record=record, trained=trained, recipe=without_folders(recipe),
-        columns=_read_columns(run), warnings=tuple(dict.fromkeys(warnings)),
+        columns=_finite(run.metrics.columns()), warnings=tuple(dict.fromkeys(warnings)),
     )  # fmt: skip
 
 
@@ -110,13 +109,6 @@ def strip_folder(text: str, folder: Path) -> str:
     return text.replace(f"{folder}/", "").replace(str(folder), folder.resolve().name)
 
 
-def _read_columns(run: RunFolder) -> Columns:
-    """The run's figures as `read_metrics` gives them; steps without a number are left out."""
-    columns: Columns = defaultdict(list, {name: [] for name in COLUMNS[1:]})
-    steps = run.metrics.column("step")
-    for name in run.metrics.names:
-        values = run.metrics.column(name)
-        known = np.isfinite(values) & np.isfinite(steps)
-        if name != "step":
-            columns[name] = list(zip(map(int, steps[known].tolist()), values[known].tolist(), strict=True))
-    return columns
+def _finite(columns: Columns) -> Columns:
+    finite = {name: [point for point in points if math.isfinite(point[1])] for name, points in columns.items()}
+    return defaultdict(list, finite)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tercet.checkpoint.metrics import METRICS as METRICS
+from tercet.checkpoint.run_record import METRICS as METRICS
 from tercet.checkpoint.run_record import RECIPE
 from tercet.config import UserError
 from tercet.storage import FileHash, read_manifest

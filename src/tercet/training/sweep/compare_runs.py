@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tercet.checkpoint.find_run import find_run_folder
 from tercet.checkpoint.metrics import read_metrics, training_time
-from tercet.checkpoint.run_record import read_record
+from tercet.checkpoint.run_record import METRICS, read_record
 from tercet.config import Plain, UserError, merge, nest
 from tercet.evaluate.held_out import score_held_out
 from tercet.evaluate.leaderboard import Leaderboard, LeaderboardRow, RunResult, leaderboard
@@ -191,7 +192,7 @@ def compare(
 
 
 def _result(run: SweepRun, scores: HeldOutScores | None) -> RunResult:
-    metrics, record = _metrics(run.folder), read_record(_run_folder(run.folder))
+    metrics, record = _metrics(run.folder), read_record(find_run_folder(run.folder))
     time = training_time(read_metrics(metrics)) if metrics.exists() else None
     return RunResult(
         name=run.variant,
@@ -207,13 +208,8 @@ def _result(run: SweepRun, scores: HeldOutScores | None) -> RunResult:
     )
 
 
-def _run_folder(folder: Path) -> Path:
-    """Of a run's best or last model, the run."""
-    return folder.parent if folder.name in ("best", "last") else folder
-
-
 def _metrics(folder: Path) -> Path:
-    return _run_folder(folder) / "metrics.csv"
+    return find_run_folder(folder) / METRICS
 
 
 def _panel(row: LeaderboardRow) -> str:

@@ -1,4 +1,4 @@
-"""What a run's folder says of the run: how far it is, whether it goes on, its recipe, its samples.
+"""A run's folder as readers see it: how far the run is, whether it goes on, its recipe, figures and samples.
 
 Nothing is written or locked here: to try the run's lock could keep a training from taking it.
 """
@@ -15,10 +15,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tercet.checkpoint.metrics import METRICS
-from tercet.checkpoint.run_record import RECIPE, RECORD, RunRecord, check_run_links, read_record
+from tercet.checkpoint.metrics import MetricsFile
+from tercet.checkpoint.run_record import METRICS, RECIPE, RECORD, RunRecord, check_run_links, read_record
 from tercet.config import UserError
-from tercet.dashboard.metrics_tail import MetricsTail
 from tercet.limits import RECIPE_CHARACTERS, SAMPLE_BYTES, YAML_BYTES
 from tercet.reading.bounded_json import read_json_file
 from tercet.reading.files import read_regular_file
@@ -57,7 +56,7 @@ class RunFolder:
         """Raises UserError as `check_run_links`."""
         check_run_links(folder)
         self.folder = folder
-        self.metrics = MetricsTail(folder / METRICS)
+        self.metrics = MetricsFile(folder / METRICS)
         self._cache: dict[str, tuple[tuple[int, int], Any]] = {}
 
     @property

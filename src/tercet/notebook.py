@@ -1,4 +1,4 @@
-"""How results are shown: one line in Python, a table in a notebook and on a terminal.
+"""Display of results: one line in Python, a table in a notebook and on a terminal.
 
 A result returns its rows from `view()`; they become HTML and terminal tables here, and nowhere else. Text from outside
 is escaped. No color is set for text or background, so that it is readable in light and dark themes; secondary text is
@@ -116,7 +116,7 @@ class Summary:
 
 
 def summarise(value: Any) -> str:
-    """A dataclass as `Name(field=value, ...)`, without what is as by default, and cut where it is long."""
+    """Return a dataclass as `Name(field=value, ...)`, without default values, and shortened if it is long."""
     long = _join(value, [f"{name}={_short(item)}" for name, item in _facts(value)])
     if len(long) <= MOST_CHARACTERS:
         return long
@@ -135,13 +135,13 @@ def _join(value: Any, parts: list[str]) -> str:
 
 
 def _facts(value: Any) -> list[tuple[str, Any]]:
-    """The fields that differ from their defaults and can be said in a few words."""
+    """Return the fields with short values that differ from their defaults."""
     fields = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
     return [(field.name, item) for field, item in fields if is_short(item) and not _is_default(field, item)]
 
 
 def is_short(value: Any) -> bool:
-    """Whether a value can be said in a few words: a number, a text, a spec, or a few of these."""
+    """Return whether a value is short: a number, a text, a spec, or a few of these."""
     if isinstance(value, tuple):
         few = cast("tuple[Any, ...]", value)
         return len(few) <= 4 and all(map(is_short, few))
@@ -149,7 +149,7 @@ def is_short(value: Any) -> bool:
 
 
 def is_spec(value: Any) -> bool:
-    """Whether a value is made of settings alone."""
+    """Return whether a value consists of settings only."""
     return dataclasses.is_dataclass(value) and hasattr(type(value), "__settings__")
 
 
@@ -173,7 +173,7 @@ def _short(value: Any, *, deep: bool = True) -> str:
 
 
 def format_value(value: Any) -> str:
-    """A value as a person reads it: 1,024, 0.3215, yes."""
+    """Return a value for people: 1,024, 0.3215, yes."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
@@ -211,7 +211,7 @@ def format_duration(seconds: float) -> str:
 
 
 def facts_table(facts: Mapping[str, str], *, title: str = "") -> str:
-    """What is empty is left out."""
+    """Return a table of names and values as HTML, without the empty ones."""
     head = f'<div style="{CELL}"><b>{escape(title)}</b></div>' if title else ""
     return head + html_table([(name, value) for name, value in facts.items() if value], pale_first=True)
 
@@ -223,11 +223,11 @@ def html_table(
     right: Sequence[bool] = (),
     pale_first: bool = False,
 ) -> str:
-    """A table of texts, each escaped.
+    """Return a table of texts as HTML, each text escaped.
 
     Args:
-        right: of each column, whether it is aligned to the right, as numbers are.
-        pale_first: the first column names what stands in the others.
+        right: For each column, whether it is aligned to the right.
+        pale_first: If True, the first column names the others, and is paler.
     """
 
     def cell(kind: str, column: int, text: str, more: str = "") -> str:
@@ -244,12 +244,12 @@ def html_table(
 
 
 def continued_text(prompt: str, text: str) -> str:
-    """What was written, after what was given, which is paler."""
+    """Return a prompt and its continuation as HTML; the prompt is paler."""
     return f'<div style="white-space:pre-wrap"><span style="{PALE}">{escape(prompt)}</span>{escape(text)}</div>'
 
 
 def note(text: str) -> str:
-    """A line below what it is about."""
+    """Return a line of secondary text as HTML."""
     return f'<div style="{PALE};font-size:90%;white-space:pre-wrap">{escape(text)}</div>' if text.strip() else ""
 
 
@@ -260,7 +260,7 @@ def probability_table(scores: Mapping[str, float], *, of: str) -> Table:
 
 
 def settings_table(spec: Any) -> str:
-    """All settings of a spec, those of its parts by dotted names; those that are as by default folded away."""
+    """Return all settings of a spec as HTML, those of its parts by dotted names, default values folded away."""
     changed, default = dict[str, str](), dict[str, str]()
     for name, value, is_default in _settings(spec):
         (default if is_default else changed)[name] = value

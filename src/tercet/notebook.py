@@ -31,7 +31,7 @@ class Table:
         header: Headings of the columns; () for a table without them.
         left: Columns of text; the others contain numbers and are aligned to the right.
         pale_first: If True, the first column names the others, and is paler in HTML.
-        bold: Rows in bold type on a terminal.
+        bold: Cells in bold type on a terminal, as row and column.
         folded: Columns that a narrow terminal folds, each with its minimum width.
         unbroken: Columns that are never wrapped on a terminal.
         flush: If True, table and caption begin at the left edge of a terminal.
@@ -42,7 +42,7 @@ class Table:
     left: Collection[int] = (0,)
     caption: str = ""
     pale_first: bool = False
-    bold: Collection[int] = ()
+    bold: Collection[tuple[int, int]] = ()
     folded: Mapping[int, int] = dataclasses.field(default_factory=dict[int, int])
     unbroken: Collection[int] = ()
     flush: bool = False
@@ -77,7 +77,8 @@ class Table:
                     no_wrap=column in self.unbroken,
                 )
         for number, row in enumerate(self.rows):
-            table.add_row(*map(Text, row), style="bold" if number in self.bold else None)
+            styles = ["bold" if (number, column) in self.bold else "" for column in range(len(row))]
+            table.add_row(*map(Text, row, styles))
         return table
 
 
@@ -87,8 +88,11 @@ class View:
 
     parts: tuple[Table | str, ...]
 
-    def _repr_html_(self) -> str:
+    def to_html(self) -> str:
         return "".join(note(part) if isinstance(part, str) else part.to_html() for part in self.parts)
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
 
     def __rich__(self) -> "RenderableType":
         from rich.console import Group
@@ -112,7 +116,7 @@ class Summary:
         return View((Table(rows=[fact for fact in facts if fact[1]], left=(0, 1), pale_first=True),))
 
     def _repr_html_(self) -> str:
-        return self.view()._repr_html_()
+        return self.view().to_html()
 
 
 def summarise(value: Any) -> str:

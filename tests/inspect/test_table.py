@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from tercet.inspect import model_table, render_table, table_to_dict
+from tercet.inspect import model_table
 from tercet.models import (
     PRESETS,
     AnySpec,
@@ -179,7 +179,7 @@ def test_an_encoder_is_counted_as_if_every_place_were_scored() -> None:
     assert model_table(bare).flops_forward == table.flops_forward - 2 * 24 * (24 + 13)
     assert table.memory.cache_per_token_float32 == table.memory.cache_per_source_token_float32 == 0
     console = Console(file=io.StringIO(), width=120)
-    console.print(render_table(table))
+    console.print(table.view())
     shown = console.file.getvalue()  # pyright: ignore
     assert "= embedding + 13" in shown
     assert "every place scored" in " ".join(shown.split())
@@ -219,12 +219,12 @@ def test_nothing_is_allocated_and_no_random_number_drawn() -> None:
 @pytest.mark.slow
 def test_for_programs_and_for_people() -> None:
     table = model_table(PRESETS["gpt2"])
-    data = json.loads(json.dumps(table_to_dict(table)))
+    data = json.loads(json.dumps(table.to_dict()))
     assert data["parameters"] == 124_439_808
     assert data["memory"]["weights_float32"] == 4 * 124_439_808
     assert data["rows"][0]["name"] == "embedding"
     shown = io.StringIO()
-    Console(file=shown, width=110).print(render_table(table))
+    Console(file=shown, width=110).print(table.view())
     for words in ("124,439,808", "12 x Attention", "= embedding", "1024 x 768", "474.7 MiB", "6 N + 12 L d T"):
         assert words in shown.getvalue()
 
@@ -232,11 +232,11 @@ def test_for_programs_and_for_people() -> None:
 @pytest.mark.slow
 def test_a_translator_for_programs_and_for_people() -> None:
     table = model_table(PRESETS["transformer-base"])
-    data = json.loads(json.dumps(table_to_dict(table)))
+    data = json.loads(json.dumps(table.to_dict()))
     assert (data["parameters"], data["unit"], data["length"]) == (63_082_496, "token pair", 512)
     assert data["memory"]["cache_per_source_token_bfloat16"] == 2 * 6 * 512 * 2
     shown = io.StringIO()
-    Console(file=shown, width=120).print(render_table(table))
+    Console(file=shown, width=120).print(table.view())
     for words in ("63,082,496", "FLOPs/token pair", "6 x Attention", "= source_embedding", "cache per target token"):
         assert words in shown.getvalue()
     assert "L = 18 attentions, T = 512 on each side" in " ".join(shown.getvalue().split())

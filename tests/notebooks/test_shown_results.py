@@ -128,9 +128,9 @@ def test_a_setting_that_equals_its_default_but_is_another_type_is_said() -> None
 
 
 def test_a_view_has_the_same_words_in_a_notebook_and_on_a_terminal() -> None:
-    table = Table(header=("[bold]", "n"), rows=[("[red]<b>", "1")], caption="[i] <i>", bold=(0,), folded={0: 4})
+    table = Table(header=("[bold]", "n"), rows=[("[red]<b>", "1")], caption="[i] <i>", bold=[(0, 1)], folded={0: 4})
     view = View((table, "", "[below]"))
-    html = view._repr_html_()
+    html = view.to_html()
     assert Tags(html).words == ["[bold]", "n", "[red]<b>", "1", "[i] <i>", "[below]"]
     assert html.count("text-align:right") == 2
     terminal = io.StringIO()

@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     trained = _trained(args.model) if args.prompt is not None or args.heads else None
     spec, vocabulary = find(args.model) if trained is None else (trained.model.spec, None)
 
-    from tercet.inspect import model_table, render_table, table_to_dict
+    from tercet.inspect import model_table
 
     tables: list[RenderableType] = []
     answer: dict[str, Any] = {}
@@ -69,8 +69,8 @@ def run(args: argparse.Namespace) -> int:
             table = model_table(spec)
         except ValueError as error:
             raise UserError(f"{args.model}: {error}") from None
-        answer = table_to_dict(table) | {"vocab_size_at_most": vocabulary} | answer
-        tables.append(render_table(table))
+        answer = table.to_dict() | {"vocab_size_at_most": vocabulary} | answer
+        tables.append(table.view())
         if vocabulary is not None:
             tables.append(describe_sizes(vocabulary))
     if args.json:

@@ -161,7 +161,9 @@ class Leaderboard(Summary):
             header=header,
             rows=[self._cells(row, columns) for row in self.rows],
             left=(0, 1),
-            bold=[number for number, row in enumerate(self.rows) if row.best],
+            bold=[
+                (number, column) for number, row in enumerate(self.rows) if row.best for column in range(len(header))
+            ],
             folded={1: 16},
             unbroken=[number for number, name in enumerate(header) if name in (RANGE, *COSTS)],
         )
@@ -186,8 +188,8 @@ class Leaderboard(Summary):
         for name in columns:
             spread = row.scores.get(name or ranking)
             if not name:
-                several = spread is not None and len(row.runs) - row.diverged > 1
-                cells.append(MEASURES[ranking].write_range(spread) if several else "")
+                several = len(row.runs) - row.diverged > 1
+                cells.append("" if spread is None or not several else MEASURES[ranking].write_range(spread))
             elif row.diverged and name == ranking:
                 cells.append("diverged")
             else:

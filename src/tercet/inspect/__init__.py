@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from tercet.inspect.model_table import MemoryCost as MemoryCost
     from tercet.inspect.model_table import ModelTable as ModelTable
     from tercet.inspect.model_table import model_table as model_table
-    from tercet.inspect.model_table_view import render_table as render_table
-    from tercet.inspect.model_table_view import table_to_dict as table_to_dict
     from tercet.inspect.recording import Recording as Recording
     from tercet.inspect.recording import Side as Side
     from tercet.inspect.recording import read as read

@@ -1,16 +1,13 @@
-"""Which parts of a model speak for a token, as a table on the terminal."""
+"""The parts of a model that speak for a token, as a table."""
 
 from typing import Any
-
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
 
 from tercet.checkpoint import Trained
 from tercet.config import UserError
 from tercet.inspect.attribution import attribute_logit
 from tercet.inspect.recording import Recording
 from tercet.inspect.token_text import label_with_spaces
+from tercet.notebook import Table, View
 from tercet.tokens import Tokenizer
 
 MOST_PARTS = 12  # that have a line each
@@ -45,20 +42,17 @@ def attribution_to_dict(trained: Trained, recording: Recording, *, row: int | No
     }
 
 
-def render_attribution(attribution: dict[str, Any], recording: Recording) -> Group:
-    """What `attribution_to_dict` gave: the largest parts, the rest in one line."""
+def render_attribution(attribution: dict[str, Any], recording: Recording) -> View:
+    """Return the largest parts of what `attribution_to_dict` returned, and the others in one row."""
     pairs = sorted(zip(attribution["names"], attribution["values"], strict=True), key=lambda pair: -abs(pair[1]))
-    table = Table("part", "share", box=None, padding=(0, 2, 0, 0))
-    table.columns[1].justify = "right"
-    for name, value in pairs[:MOST_PARTS]:
-        table.add_row(name, f"{value:+.3f}")
+    rows = [(name, f"{value:+.3f}") for name, value in pairs[:MOST_PARTS]]
     if len(pairs) > MOST_PARTS:
-        table.add_row(f"{len(pairs) - MOST_PARTS} more", f"{sum(value for _, value in pairs[MOST_PARTS:]):+.3f}")
-    table.add_section()
-    table.add_row("logit", f"{attribution['logit']:+.3f}")
+        rows.append((f"{len(pairs) - MOST_PARTS} more", f"{sum(value for _, value in pairs[MOST_PARTS:]):+.3f}"))
+    rows.append(("logit", f"{attribution['logit']:+.3f}"))
     row, token = attribution["row"], label_with_spaces(attribution["text"])
     where = f"row {row} ({label_with_spaces(recording.side.texts[row])})"
-    return Group(Text(f"the logit of {token} at {where}, as a sum over the parts"), table)
+    table = Table(header=("part", "share"), rows=rows, flush=True)
+    return View((f"the logit of {token} at {where}, as a sum over the parts", table))
 
 
 def _find_token(tokenizer: Tokenizer, text: str) -> int:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from rich.text import Text
 
 from tercet.checkpoint import Trained
 from tercet.config import UserError
@@ -13,6 +12,7 @@ from tercet.inspect.lens_table import LensTable
 from tercet.inspect.recording import Recording, read
 from tercet.inspect.token_text import label_with_spaces
 from tercet.models import Edit
+from tercet.notebook import View
 
 
 def parse_edit(trained: Trained, text: str) -> Edit:
@@ -72,7 +72,7 @@ def effect_to_dict(edits: Sequence[str], before: LensTable, after: LensTable) ->
     }
 
 
-def render_effect(effect: dict[str, Any]) -> Text:
+def render_effect(effect: dict[str, Any]) -> View:
     """What `effect_to_dict` gave, in a sentence."""
     sentence = f"with {', '.join(effect['edits'])} at zero"
     if effect["loss_before"] is not None:
@@ -83,4 +83,4 @@ def render_effect(effect: dict[str, Any]) -> Text:
         joint = "; most changes" if effect["loss_before"] is not None else " most changes"
         sentence += f"{joint} {label_with_spaces(most['text'])} at row {most['row']}, "
         sentence += f"{most['probability']:.3f} to {most['becomes']:.3f}"
-    return Text(sentence)
+    return View((sentence,))

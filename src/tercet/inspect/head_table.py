@@ -1,35 +1,34 @@
-"""Where heads look and what they are worth, as a table on the terminal."""
+"""Scores of attention heads as a table."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
+from tercet.notebook import Table, View
 
 TITLES = {"previous": "token before", "induction": "induction", "ablation": "loss without"}
 
 
-def render_heads(attentions: Sequence[dict[str, Any]]) -> Group:
-    """What `heads_to_dicts` gave, a line for each head; the largest of each column is bold."""
+def render_heads(attentions: Sequence[dict[str, Any]]) -> View:
+    """Return one row per head of what `heads_to_dicts` returned; the largest value of each column is bold."""
     kinds = [kind for kind in TITLES if any(attention[kind] for attention in attentions)]
-    table = Table("attention", "head", *(TITLES[kind] for kind in kinds), box=None, padding=(0, 2, 0, 0))
-    for column in table.columns[1:]:
-        column.justify = "right"
+    rows, bold = list[tuple[str, ...]](), list[tuple[int, int]]()
     largest = {kind: max(value for attention in attentions for value in attention[kind] or ()) for kind in kinds}
     for attention in attentions:
         n_heads = len(next(attention[kind] for kind in kinds if attention[kind]))
         for head in range(n_heads):
-            cells: list[Text] = []
-            for kind in kinds:
-                if attention[kind] is None:
-                    cells.append(Text(""))
-                    continue
-                value = attention[kind][head]
-                style = "bold" if value == largest[kind] else ""
-                cells.append(Text(f"{value:+.4f}" if kind == "ablation" else f"{value:.3f}", style=style))
-            table.add_row(attention["name"] if head == 0 else "", str(head), *cells)
+            values = [None if attention[kind] is None else attention[kind][head] for kind in kinds]
+            cells = [_format(kind, value) for kind, value in zip(kinds, values, strict=True)]
+            places = enumerate(zip(kinds, values, strict=True), start=2)
+            bold += [(len(rows), column) for column, (kind, value) in places if value == largest[kind]]
+            rows.append((attention["name"] if head == 0 else "", str(head), *cells))
     notes = "weight on the token before, and on what followed this token earlier, in random tokens that are said twice"
     if "ablation" in kinds:
         notes += "; how much the loss of the prompt rises with the head at zero"
-    return Group(table, Text(""), Text(notes))
+    header = ("attention", "head", *(TITLES[kind] for kind in kinds))
+    return View((Table(header=header, rows=rows, bold=bold, flush=True), "", notes))
+
+
+def _format(kind: str, value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:+.4f}" if kind == "ablation" else f"{value:.3f}"

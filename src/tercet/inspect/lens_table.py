@@ -1,4 +1,4 @@
-"""The logit lens of one text on the terminal: of each token what the model would say after each block, and the loss.
+"""The logit lens of one text as a table: the predictions of each block for each token, and the loss.
 
     table = lens_table(trained, recording, top=3)
     table.lens["stack.blocks.1"].ids[row], table.losses[row]
@@ -10,15 +10,12 @@ of the one that came; in an encoder they are for the row's own place.
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
-
 from tercet.checkpoint import Trained
 from tercet.inspect.lens import TopPredictions, lens_top_tokens
 from tercet.inspect.losses import mean_loss, token_losses
 from tercet.inspect.recording import Recording, Side
 from tercet.inspect.token_text import label_with_spaces
+from tercet.notebook import Table, View
 
 WIDEST = 12  # the most characters of a token that are shown
 
@@ -71,7 +68,7 @@ def lens_to_dict(table: LensTable) -> dict[str, Any]:
     }
 
 
-def render_lens(table: LensTable, *, width: int, before: LensTable | None = None) -> Group:
+def render_lens(table: LensTable, *, width: int, before: LensTable | None = None) -> View:
     """A row for each token of the last side, a column for each block, as many of the last ones as fit into `width`.
 
     Args:
@@ -88,25 +85,24 @@ def render_lens(table: LensTable, *, width: int, before: LensTable | None = None
     room = width - 6 - (WIDEST + 2) - 9 * (len(headings) - 2)
     shown = max(1, sum(sum(widths[i:]) <= room for i in range(len(widths)))) if widths else 0
     hidden = len(names) - shown
-    grid = Table(*headings, *map(_name_column, names[hidden:]), box=None, padding=(0, 2, 0, 0))
-    for number in (0, *range(2, len(headings))):
-        grid.columns[number].justify = "right"
-    for column in grid.columns:
-        column.no_wrap = True
+    header = [*headings, *map(_name_column, names[hidden:])]
+    rows = list[list[str]]()
     for row, (number, text) in enumerate(zip(side.ids, side.texts, strict=True)):
         losses = [_format_nats(table.losses[row])] if has_loss else []
         losses += [_format_nats(before.losses[row])] if has_loss and before else []
         blocks = ["\n".join(cell) for cell in cells[row][hidden:]]
-        grid.add_row(*map(Text, [str(row), _shorten(text), str(number), *losses, *blocks]))
-    return Group(*_describe_sources(table.recording), grid, Text(""), Text(_write_notes(table, hidden)))
+        rows.append([str(row), _shorten(text), str(number), *losses, *blocks])
+    left = (1, *range(len(headings), len(header)))
+    grid = Table(header=header, rows=rows, left=left, unbroken=range(len(header)), flush=True)
+    return View((*_describe_sources(table.recording), grid, "", _write_notes(table, hidden)))
 
 
-def _describe_sources(recording: Recording) -> list[Text]:
-    """What the other stacks read, a line each."""
-    lines: list[Text] = []
+def _describe_sources(recording: Recording) -> list[str]:
+    """Return one line for each other stack, with the tokens that it reads."""
+    lines = list[str]()
     for name, side in list(recording.sides.items())[:-1]:
         tokens = [f"{label_with_spaces(text)} {number}" for text, number in zip(side.texts, side.ids, strict=True)]
-        lines += [Text(f"the {name} reads {len(tokens)} tokens, with their ids: " + ", ".join(tokens)), Text("")]
+        lines += [f"the {name} reads {len(tokens)} tokens, with their ids: " + ", ".join(tokens), ""]
     return lines
 
 

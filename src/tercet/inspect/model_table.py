@@ -20,7 +20,7 @@ The model is built of fake tensors, which have shapes and no storage, so that a 
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -29,6 +29,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tercet.models import AnyModel, AnySpec, EncoderDecoder, EncoderOnly, build
 from tercet.nn import Attention, Block
+from tercet.notebook import Table, View, format_bytes, format_count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +90,48 @@ class ModelTable:
     flops_forward: int
     flops_training: int
     memory: MemoryCost
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields for JSON."""
+        return asdict(self)
+
+    def view(self) -> View:
+        """Return the layers, then the cost of the whole model."""
+        return View((self._layers(), "", self._costs()))
+
+    def _layers(self) -> Table:
+        rows = list[tuple[str, ...]]()
+        for row in self.rows:
+            shape = " x ".join(map(str, row.shape))
+            kind = row.kind if row.count == 1 else f"{row.count} x {row.kind}"
+            count = f"{row.parameters:,}" if row.parameters else ""
+            parameters = " + ".join(part for part in (f"= {row.tied_to}" if row.tied_to else "", count) if part)
+            rows.append((row.name, kind, shape, parameters, format_count(row.flops) if row.flops else ""))
+        rows.append(("total", "", "", f"{self.parameters:,}", format_count(self.flops_forward)))
+        header = "layer", "module", "output", "parameters", f"FLOPs/{self.unit}"
+        return Table(header=header, rows=rows, left=(0, 1, 2), folded={0: 1})
+
+    def _costs(self) -> Table:
+        memory, pairs = self.memory, self.unit == "token pair"
+        cache = _format_both(memory.cache_per_token_float32, memory.cache_per_token_bfloat16)
+        source = _format_both(memory.cache_per_source_token_float32, memory.cache_per_source_token_bfloat16)
+        rows = [
+            (f"training, FLOPs/{self.unit}", f"{format_count(self.flops_training)}  (6 N + 12 L d T)"),
+            ("weights", _format_both(memory.weights_float32, memory.weights_bfloat16)),
+            ("gradients, AdamW", f"{format_bytes(memory.gradients)}, {format_bytes(memory.optimizer)}"),
+            ("training", f"{format_bytes(memory.training)}, and the activations"),
+        ]
+        if memory.cache_per_token_float32:
+            rows.append(("cache per target token" if pairs else "cache per token", cache))
+        if pairs:
+            rows.append(("cache per source token", source))
+        attentions = sum(row.count for row in self.rows if row.kind == "Attention")
+        length = f"T = {self.length:,}{' on each side' if pairs else ''}"
+        multiplied = f"N = {self.multiplied:,} multiplied, L = {attentions} attentions"
+        assumed = (
+            "attention as if not causal" if memory.cache_per_token_float32 else "every place scored, masked or not"
+        )
+        return Table(header=("cost", ""), rows=rows, left=(0, 1), caption=f"{multiplied}, {length}; {assumed}")
 
 
 def model_table(model: AnySpec | AnyModel, *, length: int | None = None) -> ModelTable:
@@ -221,3 +264,7 @@ def _sum_rows(row: LayerRow, other: LayerRow) -> LayerRow:
         parameters=row.parameters + other.parameters,
         flops=row.flops + other.flops,
     )
+
+
+def _format_both(float32: int, bfloat16: int) -> str:
+    return f"{format_bytes(float32)} float32, {format_bytes(bfloat16)} bfloat16"

@@ -140,7 +140,11 @@ def _score(trained: Trained) -> View:
             return evaluation.score(corpus).view(evaluation.baselines(corpus))
         case TranslationEvaluation() as evaluation:
             return evaluation.score(evaluation.load()).scores.view()
-        case MaskedEvaluation() | ChatEvaluation() | LabelsEvaluation() as evaluation:
+        case MaskedEvaluation() as evaluation:
+            return evaluation.score(evaluation.load()).view()
+        case ChatEvaluation() as evaluation:
+            return evaluation.score(evaluation.load()).view()
+        case LabelsEvaluation() as evaluation:
             return evaluation.score(evaluation.load()).view()
         case _:
             raise TypeError(f"there are no tables for {trained.kind}")

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from rich.console import Console
@@ -20,6 +20,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from tercet.cache_dir import cache_dir
 from tercet.config import UserError
+from tercet.data.sources.text_source import TextSource
 from tercet.messages import print_note
 from tercet.storage import DamagedFile, read_manifest, write_folder
 from tercet.tokens import Tokenizer
@@ -30,21 +31,6 @@ CHUNK_CHARACTERS = (1 << 20) * min(
 )  # characters encoded together: some pieces for each core
 
 Item = TypeVar("Item")
-
-
-class TextSource(Protocol):
-    """Files, or texts in memory, that something is made of."""
-
-    @property
-    def name(self) -> str: ...
-
-    def hash(self) -> str:
-        """Return the sha256 of everything that is read."""
-        ...
-
-    def size(self) -> int | None:
-        """Return the bytes of text, or None if they are not known before the text is read."""
-        ...
 
 
 class ChangedData(UserError):

@@ -17,7 +17,6 @@ from tercet.cache_dir import cache_dir
 from tercet.data.cache import (
     FORMAT,
     Snapshot,
-    TextSource,
     check_hash,
     create_atomically,
     digest,
@@ -26,6 +25,7 @@ from tercet.data.cache import (
     report_disk_errors,
     write_meta,
 )
+from tercet.data.sources.text_source import TextSource
 from tercet.tokens import Tokenizer
 
 CorpusType = TypeVar("CorpusType")

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar, Protocol, TypeVar
 
 from tercet.config import UserError
-from tercet.data.cache import TextSource
+from tercet.data.sources.text_source import TextSource
 
 
 class AnyExample(Protocol):

@@ -19,7 +19,6 @@ from typing import IO, NamedTuple, Protocol
 
 from tercet import limits
 from tercet.config import UserError, suggest
-from tercet.data.cache import TextSource
 from tercet.data.sources import fasta
 from tercet.data.sources.files import (
     BLOCK,
@@ -43,6 +42,7 @@ from tercet.data.sources.formats import (
 )
 from tercet.data.sources.line_documents import DocumentUnit, documents_of_lines, has_document_per_line
 from tercet.data.sources.tables import TABLE_SUFFIXES, read_table
+from tercet.data.sources.text_source import TextSource
 from tercet.reading.text_files import check_unpacked, open_regular_file
 
 PIECE = 1 << 16  # characters: from here on a piece ends at the first good place; longer ones encode more slowly

@@ -112,7 +112,7 @@ def _meet(launch: "RankPlace", args: argparse.Namespace, answer: dict[str, Any])
     from tercet.diagnosis.ranks import describe_report, meet_ranks
 
     if launch.rank == 0:
-        _to_stderr(f"waiting for {launch.world_size - 1} more of {launch.world_size} ranks, {args.timeout:g} s at most")
+        print_note(f"waiting for {launch.world_size - 1} more of {launch.world_size} ranks, {args.timeout:g} s at most")
     report = meet_ranks(launch, timeout=args.timeout)
     if report is not None:
         answer["ranks"] = asdict(report)
@@ -133,10 +133,6 @@ def _read_recipe(args: argparse.Namespace) -> Any:
 def _print(lines: dict[str, str], args: argparse.Namespace) -> None:
     for name, value in lines.items() if not args.json else ():
         print(f"{name:<10} {one_line(value)}", flush=True)
-
-
-def _to_stderr(line: str) -> None:
-    print_note(line)
 
 
 def _describe(found: "Diagnosis") -> dict[str, str]:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from tercet.cli.device import add_device, pick
-from tercet.cli.parser import Verbs
+from tercet.cli.parser import Verbs, given_flags
 
 
 def register(verbs: Verbs, summary: str) -> None:
@@ -31,9 +31,8 @@ def register(verbs: Verbs, summary: str) -> None:
 def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError
 
-    serving = [flag for flag in ("host", "port", "open") if getattr(args, flag) not in (None, False)]
-    if args.export is not None and serving:
-        raise UserError(f"--{serving[0]} is for serving, and --export serves nothing; leave one of them out")
+    if args.export is not None and (serving := given_flags(args, ("host", "port", "open"))):
+        raise UserError(f"{serving[0]} is for serving, and --export serves nothing; leave one of them out")
     device = pick(args.device, models=[args.run])
 
     from tercet.api import Run

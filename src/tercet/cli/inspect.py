@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tercet.cli.parser import Verbs, parse_number
+from tercet.cli.parser import Verbs, given_flags, parse_number
 from tercet.cli.show import WIDTH, show
 from tercet.spec import Candidates, Index
 
@@ -86,11 +86,7 @@ def run(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> None:
     from tercet.config import UserError
 
-    about_prompt = {
-        "--target": args.target, "--top": args.top, "--ablate": args.ablate, "--attribution": args.attribution,
-        "--at": args.at,
-    }  # fmt: skip
-    flags = [flag for flag, value in about_prompt.items() if value is not None]
+    flags = given_flags(args, ("target", "top", "ablate", "attribution", "at"))
     if flags and args.prompt is None:
         raise UserError(f'{flags[0]} is about the path of a text; give one with --prompt "TEXT"')
     if args.at is not None and args.attribution is None:

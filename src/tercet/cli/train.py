@@ -134,10 +134,9 @@ def _try_out(folder: Path) -> int:
     for line in next_steps(folder, read_card(folder).recipe):
         words = shlex.split(line)[1:]
         if words[0] in TRIED:
-            print_note(f"\n$ {line}")
-            code = run_command(words)
             sys.stdout.flush()
-            if code:
+            print_note(f"\n$ {line}")
+            if code := run_command(words):
                 return code
     return 0
 

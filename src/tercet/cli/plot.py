@@ -106,6 +106,8 @@ def run(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> None:
     from tercet.config import UserError
 
+    if not Path(args.run).exists() and (close := difflib.get_close_matches(args.run, DRAWINGS, n=1)):
+        raise UserError(f"no such folder: {args.run}; did you mean `tercet plot {close[0]}`?")
     known = [*PICTURES, "all"]
     if args.what not in known:
         raise UserError(f"there is no picture {args.what!r}{did_you_mean(args.what, known)}")
@@ -137,10 +139,6 @@ def _check_out(args: argparse.Namespace) -> None:
 def _check_run(args: argparse.Namespace) -> None:
     """Refuses what is neither a run nor a model before torch is imported."""
     from tercet.checkpoint.find_run import find_metrics
-    from tercet.config import UserError
-
-    if not Path(args.run).exists() and (close := difflib.get_close_matches(args.run, DRAWINGS, n=1)):
-        raise UserError(f"no such folder: {args.run}; did you mean `tercet plot {close[0]}`?")
 
     if find_metrics(Path(args.run)) is None:
         from tercet.checkpoint.find_model import find_model

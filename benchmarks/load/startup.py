@@ -50,7 +50,7 @@ REFUSALS = {
     "train demo --set task.masking.rate=2": "unknown key 'masking'",
     "train demo --out taken": "taken is not empty and holds no run",
     "train demo --out taken/file": "is a file",
-    "train demo --out run": "run holds a run with other settings",
+    "train demo --out other": "other holds a run with other settings",
     "train animals --out run": "run is in use by",
     "train animals --restart --from-weights": "exclude each other",
     "train nosuch --plan": "unknown recipe 'nosuch'",
@@ -166,8 +166,8 @@ def make_model(folder: Path) -> None:
 
 @contextmanager
 def places(folder: Path) -> Generator[None]:
-    """What the refused commands name, in `folder`: a folder with other things in it, a file that is no YAML, and a run
-    of `animals` that another process owns meanwhile."""
+    """Make what the refused commands name, in `folder`: a folder with other things in it, a file that is no YAML, and
+    two runs of `animals`, one of which another process owns meanwhile."""
     from tercet.settings_yaml import write_yaml
     from tercet.storage import lock_folder
     from tercet.training import load_recipe
@@ -175,8 +175,9 @@ def places(folder: Path) -> Generator[None]:
     (folder / "taken").mkdir()
     (folder / "taken/file").write_text("text")
     (folder / "broken.yaml").write_text("task: [language\n")
-    (folder / "run").mkdir()
-    (folder / "run/recipe.yaml").write_text(write_yaml(load_recipe("animals")))
+    for name in ("run", "other"):
+        (folder / name).mkdir()
+        (folder / name / "recipe.yaml").write_text(write_yaml(load_recipe("animals")))
     with lock_folder(folder / "run"):
         yield
 

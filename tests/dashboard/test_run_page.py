@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from tercet.dashboard import page_beside
 from tercet.dashboard.answers import RunAnswers
-from tercet.dashboard.server import application, dashboard_files
+from tercet.dashboard.server import application, page_files
 
 slow = pytest.mark.slow
 
@@ -30,7 +30,7 @@ def test_the_page_and_its_files_are_served_and_nothing_else(client: TestClient) 
     page = client.get("/")
     assert page.status_code == 200
     assert "default-src 'self'" in page.headers["content-security-policy"]
-    assert {client.get(f"/{name}").status_code for name in dashboard_files()} == {200}
+    assert {client.get(f"/{name}").status_code for name in page_files()} == {200}
     assert client.get("/run.json").status_code == client.get("/..%2fserver.py").status_code == 404
     assert client.post("/api/runs", json={}).json()["runs"][0]["step"] == 20
     assert client.post("/api/runs", json={}, headers={"host": "elsewhere.example"}).status_code == 403
@@ -40,7 +40,7 @@ def test_the_page_and_its_files_are_served_and_nothing_else(client: TestClient) 
 
 
 def test_the_source_writes_no_markup_and_asks_no_one_else() -> None:
-    for name, text in dashboard_files().items():
+    for name, text in page_files().items():
         for word in (
             "innerHTML",
             "outerHTML",

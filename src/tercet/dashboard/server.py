@@ -1,5 +1,6 @@
 """The page of runs over HTTP, on this machine's loopback alone: `web.page_server`, with what is read of the folders."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.applications import Starlette
@@ -9,8 +10,6 @@ from tercet.dashboard.answers import RunAnswers
 from tercet.web.page_files import read_page_files
 from tercet.web.page_server import page_application
 
-SHARED = ("draw.css", "draw.js", "style.css")  # of the explorer's page: elements, colours, and how things look
-
 
 def application(answers: RunAnswers) -> Starlette:
     """The server as an ASGI application."""
@@ -18,10 +17,9 @@ def application(answers: RunAnswers) -> Starlette:
     def answer(name: str, body: Any) -> Response:
         return JSONResponse(answers.answer(name, body))
 
-    return page_application(dashboard_files, answer)
+    return page_application(page_files, answer)
 
 
-def dashboard_files() -> dict[str, str]:
+def page_files() -> Mapping[str, str]:
     """The text of each of the page's files, by its name."""
-    shared = read_page_files("tercet.explorer")
-    return {**{name: shared[name] for name in SHARED}, **read_page_files("tercet.dashboard")}
+    return read_page_files("tercet.dashboard")

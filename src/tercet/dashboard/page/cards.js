@@ -1,7 +1,7 @@
 // A card for each run: how far it is, how fast, how good, and a switch that hides its curves.
 
 import { element } from "tercet/element.js";
-import { counted, duration, figure } from "tercet/words.js";
+import { counted, duration, figure } from "tercet/numbers.js";
 
 /** @typedef {import("tercet/source.js").Run} Run */
 

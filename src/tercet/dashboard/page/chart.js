@@ -2,8 +2,9 @@
 
 import { colours, css, hush, painted, sized, tell } from "tercet/draw.js";
 import { element } from "tercet/element.js";
+import { duration, figure, short } from "tercet/numbers.js";
 import { pixel, smoothed, ticks, valueAt } from "tercet/scale.js";
-import { called, duration, figure, place, short } from "tercet/words.js";
+import { called, place } from "tercet/words.js";
 
 /** @typedef {import("tercet/source.js").Curve} Curve */
 /** @typedef {import("tercet/scale.js").Scale} Scale */

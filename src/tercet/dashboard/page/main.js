@@ -9,6 +9,7 @@ import { element } from "tercet/element.js";
 import { samples } from "tercet/samples.js";
 import { settings } from "tercet/settings.js";
 import { askCurves, askRuns, askSettings } from "tercet/source.js";
+import { applyTheme, nextTheme, THEMES } from "tercet/theme.js";
 import { called } from "tercet/words.js";
 
 /** @typedef {import("tercet/source.js").Run} Run */
@@ -21,7 +22,6 @@ const LATER = 10_000; // and while none does
 const SETTLED = 70; // ms without another zoom, after which finer curves are asked for
 const AXES = /** @type {const} */ (["step", "tokens", "seconds"]);
 const AXIS_NAMES = { step: "Steps", tokens: "Tokens", seconds: "Time" };
-const THEMES = /** @type {const} */ (["auto", "light", "dark"]);
 
 /** @type {Group[]} */
 const GROUPS = [
@@ -67,7 +67,7 @@ const axis = AXES.map((name) => button(`x:${name}`, AXIS_NAMES[name], () => chan
 const logX = button("log-x", "log x", () => change({ logX: !state.logX, range: null }), "logarithmic axis of steps, tokens or time");
 const logY = button("log-y", "log loss", () => change({ logY: !state.logY }), "logarithmic axis of losses and norms");
 const all = button("all", "Show all", () => zoom(null), "the whole of the axis again (0)");
-const theme = button("theme", "", () => change({ theme: THEMES[(THEMES.indexOf(state.theme) + 1) % 3] ?? "auto" }));
+const theme = button("theme", "", () => change({ theme: nextTheme(state.theme) }));
 const slider = element("input", {
   type: "range", min: 0, max: 100, value: Math.round(100 * state.smoothing), "data-key": "smoothing", "aria-label": "Smoothing",
   oninput: () => change({ smoothing: Number(slider.value) / 100 }),
@@ -183,10 +183,7 @@ async function gather() {
 }
 
 function draw() {
-  document.documentElement.toggleAttribute("data-theme", state.theme !== "auto");
-  if (state.theme !== "auto") document.documentElement.dataset.theme = state.theme;
-  theme.textContent = { auto: "◐", light: "☀", dark: "☾" }[state.theme];
-  theme.setAttribute("aria-label", `Theme: ${state.theme}`);
+  applyTheme(state.theme, theme);
   axis.forEach((one, i) => one.setAttribute("aria-pressed", String(AXES[i] === state.x)));
   logX.setAttribute("aria-pressed", String(state.logX));
   logY.setAttribute("aria-pressed", String(state.logY));

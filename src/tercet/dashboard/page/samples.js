@@ -1,8 +1,8 @@
 // What the models wrote at each validation, side by side, as it was written: text, whatever stands in it.
 
 import { element } from "tercet/element.js";
+import { counted } from "tercet/numbers.js";
 import { askSample } from "tercet/source.js";
-import { counted } from "tercet/words.js";
 
 /** @typedef {import("tercet/source.js").Run} Run */
 

@@ -1,7 +1,7 @@
 // The recipes: what differs between the runs first, what was changed on the way, then every key.
 
 import { element } from "tercet/element.js";
-import { counted } from "tercet/words.js";
+import { counted } from "tercet/numbers.js";
 
 /** @typedef {import("tercet/source.js").Run} Run */
 /** @typedef {import("tercet/source.js").Setting} Setting */

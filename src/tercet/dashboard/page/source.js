@@ -1,5 +1,7 @@
 // What the server says of the runs, and how it is asked.
 
+import { post, refusal } from "tercet/ask.js";
+
 /** @typedef {{name: string, folder: string, error: string | null, state: string, detail: string, step: number,
  *             total: number | null, seconds: number | null, left: number | null, updated: number | null, rows: number,
  *             generation: number, unreadable: number, last: Record<string, number>,
@@ -9,18 +11,13 @@
 /** @typedef {{key: string, values: (string | null)[], differs: boolean}} Setting */
 /** @typedef {{step: number, key: string, old: string, new: string}} Change */
 
+const GONE = "the server does not answer: the training or `tercet watch` has ended; what was read stays here";
+
 /** @param {string} name @param {unknown} [question] @returns {Promise<any>} */
 async function ask(name, question = {}) {
-  let response;
-  try {
-    const headers = { "Content-Type": "application/json" };
-    response = await fetch(`api/${name}`, { method: "POST", headers, body: JSON.stringify(question) });
-  } catch {
-    throw new Error("the server does not answer: the training or `tercet watch` has ended; what was read stays here");
-  }
-  const reply = await response.json().catch(() => null);
-  if (response.ok) return reply;
-  throw new Error(reply?.error ?? `the server answered ${response.status}; look at its terminal`);
+  const response = await post(`api/${name}`, JSON.stringify(question), GONE);
+  if (!response.ok) throw await refusal(response);
+  return response.json();
 }
 
 /** @returns {Promise<Run[]>} */

@@ -1,18 +1,19 @@
 // What lies around the blocks: the sum that goes into the first, and how the last stream becomes scores of words.
 
 import { step, vectors } from "tercet/block.js";
-import { labels, later, rowOf, labelOf, sideOf, stackOf, sumOf } from "tercet/draw.js";
+import { later } from "tercet/draw.js";
 import { element } from "tercet/element.js";
+import { labels, rowOf, labelOf, sideOf, stackOf, sumOf } from "tercet/model.js";
 import { exact, number, percent } from "tercet/numbers.js";
 import { slice } from "tercet/tensor.js";
 
-/** @typedef {import("tercet/draw.js").Pane} Pane */
-/** @typedef {import("tercet/draw.js").Block} Block */
+/** @typedef {import("tercet/model.js").Pane} Pane */
+/** @typedef {import("tercet/model.js").Block} Block */
 
 const SHOWN = 10; // tokens whose score is worked out
 
 /**
- * @param {Pane} pane @param {import("tercet/draw.js").State} state @param {import("tercet/draw.js").Change} change
+ * @param {Pane} pane @param {import("tercet/model.js").State} state @param {import("tercet/model.js").Change} change
  * @param {"start" | "end"} end
  */
 export function around(pane, state, change, end) {
@@ -68,7 +69,7 @@ export function around(pane, state, change, end) {
       element("h2", {}, title),
       element(
         "button",
-        { type: "button", class: "close", "data-key": "block-close", onclick: () => change({ part: null }) },
+        { type: "button", class: "close compact", "data-key": "block-close", onclick: () => change({ part: null }) },
         "close",
       ),
     ),

@@ -1,11 +1,12 @@
 // Beam search as the tree of what it ended with: each fork a choice, each line as wide as its token was probable.
 
-import { keepScroll, later, labelOf, tell, hush } from "tercet/draw.js";
+import { keepScroll, later, tell, hush } from "tercet/draw.js";
 import { element, svg } from "tercet/element.js";
+import { labelOf } from "tercet/model.js";
 import { number, percent } from "tercet/numbers.js";
 
-/** @typedef {import("tercet/draw.js").Pane} Pane */
-/** @typedef {import("tercet/draw.js").BeamNode} BeamNode */
+/** @typedef {import("tercet/model.js").Pane} Pane */
+/** @typedef {import("tercet/model.js").BeamNode} BeamNode */
 /** @typedef {{x: number, y: number}} Place */
 
 const SIZES = [1, 2, 3, 5, 8];
@@ -17,7 +18,7 @@ const BOX = { width: 76, height: 22 };
 const chosenSizes = new Map(); // of each pane; the address does not hold it
 
 /**
- * @param {Pane} pane @param {import("tercet/draw.js").State} state @param {import("tercet/draw.js").Change} change
+ * @param {Pane} pane @param {import("tercet/model.js").State} state @param {import("tercet/model.js").Change} change
  * @returns {HTMLElement}
  */
 export function beams(pane, state, change) {

@@ -1,18 +1,19 @@
 // One block opened: every step of attention or of the MLP in the order of the computation, with its own numbers.
 
-import { isBiased, isEdited, keysOf, labels, later, rowOf, sideOf, stackOf, toRow, toggled } from "tercet/draw.js";
+import { later } from "tercet/draw.js";
 import { element } from "tercet/element.js";
 import { heatMap } from "tercet/heatmap.js";
+import { isBiased, isEdited, keysOf, labels, rowOf, sideOf, stackOf, toRow, toggled } from "tercet/model.js";
 import { exact, number, percent } from "tercet/numbers.js";
 import { slice, tensor } from "tercet/tensor.js";
 import { workedOut } from "tercet/worked.js";
 
-/** @typedef {import("tercet/draw.js").Pane} Pane */
-/** @typedef {import("tercet/draw.js").State} State */
-/** @typedef {import("tercet/draw.js").Change} Change */
-/** @typedef {import("tercet/draw.js").Tensor} Tensor */
-/** @typedef {import("tercet/draw.js").StackInfo} StackInfo */
-/** @typedef {import("tercet/draw.js").Block} Block */
+/** @typedef {import("tercet/model.js").Pane} Pane */
+/** @typedef {import("tercet/model.js").State} State */
+/** @typedef {import("tercet/model.js").Change} Change */
+/** @typedef {import("tercet/model.js").Tensor} Tensor */
+/** @typedef {import("tercet/model.js").StackInfo} StackInfo */
+/** @typedef {import("tercet/model.js").Block} Block */
 /** @typedef {Pick<import("tercet/heatmap.js").HeatMap, "columns" | "rows" | "masked" | "low" | "high" | "square" |
  *             "most" | "names" | "onpick" | "onpoint" | "picked" | "bands" | "lines" | "cellHeight">} Drawing */
 
@@ -87,7 +88,7 @@ function toolbar(pane, state, change, { stack, layer, part, head, name, row }) {
     { class: "block-bar" },
     element(
       "div",
-      { class: "pager" },
+      { class: "pager compact" },
       button("block-previous", "‹", { "aria-label": "the block before", ...to(layer - 1) }),
       element("h2", {}, `${stack.name === "stack" ? "" : `${stack.name} `}block ${layer}`),
       button("block-next", "›", { "aria-label": "the next block", ...to(layer + 1) }),
@@ -119,14 +120,14 @@ function toolbar(pane, state, change, { stack, layer, part, head, name, row }) {
         ),
     element(
       "div",
-      { class: "zeroing", role: "group", "aria-label": "set to zero" },
+      { class: "zeroing compact", role: "group", "aria-label": "set to zero" },
       element("span", { class: "note" }, "set to zero:"),
       part === "mlp"
         ? edit("zero-mlp", "this MLP", `${name}.feedforward`, null, null)
         : edit("zero-head", `head ${head}`, `${name}.${part}_attention.heads`, "heads", head),
       edit("zero-token", `row ${row}'s stream`, name, "positions", row),
     ),
-    button("block-close", "close", { class: "close", onclick: () => change({ layer: null, part: null }) }),
+    button("block-close", "close", { class: "close compact", onclick: () => change({ layer: null, part: null }) }),
   );
 }
 

@@ -1,13 +1,13 @@
 // What a change changes: a pass beside the same one without its edits, and one pane beside the other.
 
-import { labelOf } from "tercet/draw.js";
 import { element } from "tercet/element.js";
+import { labelOf } from "tercet/model.js";
 import { percent } from "tercet/numbers.js";
 import { best, logitsAt, shareOf } from "tercet/probabilities.js";
 import { asking } from "tercet/prompt.js";
 
-/** @typedef {import("tercet/draw.js").Change} Change */
-/** @typedef {import("tercet/draw.js").Edit} Edit */
+/** @typedef {import("tercet/model.js").Change} Change */
+/** @typedef {import("tercet/model.js").Edit} Edit */
 /** @typedef {import("tercet/pane.js").Loaded} Loaded */
 /** @typedef {import("tercet/state.js").State} State */
 

@@ -7,34 +7,26 @@ import {
   colours,
   css,
   fitted,
-  hidden,
   hush,
   keepScroll,
-  keysOf,
-  labels,
   mix,
   painted,
   roving,
-  rowOf,
-  labelOf,
-  sideOf,
   sized,
-  stackOf,
-  sumOf,
   tell,
-  toRow,
   whenSized,
 } from "tercet/draw.js";
 import { element, svg } from "tercet/element.js";
 import { miniature } from "tercet/heatmap.js";
+import { hidden, keysOf, labels, rowOf, labelOf, sideOf, stackOf, sumOf, toRow } from "tercet/model.js";
 import { exact, number, percent } from "tercet/numbers.js";
 import { tensor } from "tercet/tensor.js";
 
-/** @typedef {import("tercet/draw.js").Pane} Pane */
-/** @typedef {import("tercet/draw.js").State} State */
-/** @typedef {import("tercet/draw.js").Change} Change */
-/** @typedef {import("tercet/draw.js").Tensor} Tensor */
-/** @typedef {import("tercet/draw.js").StackInfo} StackInfo */
+/** @typedef {import("tercet/model.js").Pane} Pane */
+/** @typedef {import("tercet/model.js").State} State */
+/** @typedef {import("tercet/model.js").Change} Change */
+/** @typedef {import("tercet/model.js").Tensor} Tensor */
+/** @typedef {import("tercet/model.js").StackInfo} StackInfo */
 /** @typedef {{cell: number, gap: number, end: number, left: (column: number) => number, width: number}} Columns */
 
 const TOKENS = 104; // pixels of the column of tokens
@@ -223,7 +215,7 @@ function arranged(width, layers) {
 /**
  * The stream after each block: how long the vector is, and what the model would say if it ended there.
  * @param {HTMLCanvasElement} canvas @param {Columns} columns
- * @param {{stream: {names: string[], norms: Tensor}, lens: import("tercet/draw.js").Look["lens"],
+ * @param {{stream: {names: string[], norms: Tensor}, lens: import("tercet/model.js").Look["lens"],
  *          texts: Record<string, string>, rows: number, height: number, chosen: number}} what
  */
 function cells(canvas, columns, { stream, lens, texts, rows, height, chosen }) {
@@ -397,7 +389,7 @@ function headers(pane, state, change, stack) {
 }
 
 /**
- * @param {Pane} pane @param {import("tercet/draw.js").Look["top"]} top @param {number} rows @param {number} height
+ * @param {Pane} pane @param {import("tercet/model.js").Look["top"]} top @param {number} rows @param {number} height
  */
 function predictions(pane, top, rows, height) {
   const list = element("div", { class: "flow-predictions" });
@@ -433,7 +425,7 @@ export function followed(pane, row) {
   return side?.tokens[row + 1]?.id ?? null;
 }
 
-/** @param {import("tercet/draw.js").Look["top"]} top @param {Pane} pane @param {number} row */
+/** @param {import("tercet/model.js").Look["top"]} top @param {Pane} pane @param {number} row */
 function best(top, pane, row) {
   const id = top?.ids[row]?.[0];
   if (top === null || id === undefined) return "";
@@ -442,7 +434,7 @@ function best(top, pane, row) {
 
 /**
  * @param {Pane} pane @param {StackInfo} stack @param {{names: string[], norms: Tensor}} stream
- * @param {import("tercet/draw.js").Look["lens"]} lens
+ * @param {import("tercet/model.js").Look["lens"]} lens
  * @param {string[]} texts @param {number} row @param {number} column
  */
 function describeCell(pane, stack, stream, lens, texts, row, column) {

@@ -1,9 +1,10 @@
 // The bar above all: what the model is, and the buttons that are about the whole page.
 
 import { element } from "tercet/element.js";
+import { counted } from "tercet/numbers.js";
 import { compare } from "tercet/pane.js";
 import { save } from "tercet/save.js";
-import { nextTheme } from "tercet/state.js";
+import { applyTheme, nextTheme } from "tercet/theme.js";
 
 /** @typedef {import("tercet/main.js").Page} Page */
 
@@ -25,7 +26,7 @@ export function header(page, help) {
     /** @type {Record<string, unknown>} */ more,
     /** @type {string} */ text = "",
   ) => element("button", { type: "button", "data-key": key, onclick, ...more }, text);
-  const theme = button("theme", () => page.change({ theme: nextTheme(page.state) }), {});
+  const theme = button("theme", () => page.change({ theme: nextTheme(page.state.theme) }), {});
   const two = button(
     "compare",
     () => compare(page),
@@ -68,8 +69,7 @@ export function header(page, help) {
     ),
     update() {
       const { state } = page;
-      theme.textContent = { auto: "◐", light: "☀", dark: "☾" }[state.theme] ?? "";
-      theme.setAttribute("aria-label", `Theme: ${state.theme}`);
+      applyTheme(state.theme, theme);
       theme.title = `colours: ${state.theme === "auto" ? "as the system is" : state.theme} (t)`;
       two.setAttribute("aria-pressed", String(state.panes.length > 1));
       walk.setAttribute("aria-pressed", String(state.tour !== null));
@@ -89,13 +89,13 @@ function about(model) {
   const { data, steps } = /** @type {{data?: unknown, steps?: unknown}} */ (model.about);
   return [
     family[/** @type {keyof typeof family} */ (model.family)] ?? model.family,
-    `${model.parameters.toLocaleString("en")} parameters`,
+    `${counted(model.parameters)} parameters`,
     `${depths} blocks × ${many} heads`,
     `width ${model.stacks[0]?.d_model}`,
-    `${model.vocab_size.toLocaleString("en")} tokens`,
+    `${counted(model.vocab_size)} tokens`,
     `context ${model.max_len}`,
     typeof data === "string" && data !== "" ? `trained on ${data}` : "",
-    typeof steps === "number" && steps > 0 ? `${steps.toLocaleString("en")} steps` : "",
+    typeof steps === "number" && steps > 0 ? `${counted(steps)} steps` : "",
   ]
     .filter((part) => part !== "")
     .join(" · ");

@@ -1,15 +1,16 @@
 // What each head is for: does it look at the token before, does it find repetitions, and how much is lost without it.
 
-import { isEdited, later, toggled } from "tercet/draw.js";
+import { later } from "tercet/draw.js";
 import { element } from "tercet/element.js";
 import { heatMap } from "tercet/heatmap.js";
+import { isEdited, toggled } from "tercet/model.js";
 import { number } from "tercet/numbers.js";
 import { tensor } from "tercet/tensor.js";
 
-/** @typedef {import("tercet/draw.js").Pane} Pane */
-/** @typedef {import("tercet/draw.js").State} State */
-/** @typedef {import("tercet/draw.js").Change} Change */
-/** @typedef {import("tercet/draw.js").HeadScores} HeadScores */
+/** @typedef {import("tercet/model.js").Pane} Pane */
+/** @typedef {import("tercet/model.js").State} State */
+/** @typedef {import("tercet/model.js").Change} Change */
+/** @typedef {import("tercet/model.js").HeadScores} HeadScores */
 /** @typedef {{name: string, layer: number, kind: string}} Row */
 
 const SCORES = /** @type {const} */ ([

@@ -4,7 +4,7 @@ import { atWidth, colours, css, fitted, hush, mix, painted, sized, tell } from "
 import { element } from "tercet/element.js";
 import { exact } from "tercet/numbers.js";
 
-/** @typedef {import("tercet/draw.js").Tensor} Tensor */
+/** @typedef {import("tercet/model.js").Tensor} Tensor */
 /** @typedef {import("tercet/draw.js").Palette} Palette */
 
 /**

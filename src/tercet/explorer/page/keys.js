@@ -1,10 +1,10 @@
 // What the keyboard does, and the box that says so.
 
-import { labelOf, toggled } from "tercet/draw.js";
 import { element } from "tercet/element.js";
+import { labelOf, toggled } from "tercet/model.js";
 import { append, compare } from "tercet/pane.js";
 import { maskToggled } from "tercet/prompt.js";
-import { nextTheme } from "tercet/state.js";
+import { nextTheme } from "tercet/theme.js";
 import { viewsOf } from "tercet/views.js";
 
 /** @typedef {import("tercet/main.js").Page} Page */
@@ -62,7 +62,7 @@ export function listen(page, help) {
     s: () => void append(page, 0, "sample"),
     c: () => compare(page),
     g: () => page.change({ tour: page.state.tour === null ? 0 : null }),
-    t: () => page.change({ theme: nextTheme(page.state) }),
+    t: () => page.change({ theme: nextTheme(page.state.theme) }),
     "/": () => page.panes[0]?.prompt.focus(),
     "?": () => help.showModal(),
   };

@@ -1,15 +1,16 @@
 // The logit lens: what the model would say if it ended after each block; and which parts a score is the sum of.
 
-import { keepScroll, labels, later, rowOf, labelOf } from "tercet/draw.js";
+import { keepScroll, later } from "tercet/draw.js";
 import { element } from "tercet/element.js";
 import { followed } from "tercet/flow.js";
 import { heatMap } from "tercet/heatmap.js";
+import { labels, rowOf, labelOf } from "tercet/model.js";
 import { number, percent } from "tercet/numbers.js";
 import { tensor } from "tercet/tensor.js";
 
-/** @typedef {import("tercet/draw.js").Pane} Pane */
-/** @typedef {import("tercet/draw.js").State} State */
-/** @typedef {import("tercet/draw.js").Change} Change */
+/** @typedef {import("tercet/model.js").Pane} Pane */
+/** @typedef {import("tercet/model.js").State} State */
+/** @typedef {import("tercet/model.js").Change} Change */
 
 const HEIGHT = 28; // pixels of a row
 const CELL = 66; // pixels that a token's text may have, and

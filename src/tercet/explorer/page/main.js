@@ -85,8 +85,6 @@ function start(source) {
   /** @param {Set<string>} moved keys of the state */
   function redraw(moved) {
     const { state, panes } = page;
-    document.documentElement.toggleAttribute("data-theme", state.theme !== "auto");
-    if (state.theme !== "auto") document.documentElement.dataset.theme = state.theme;
     top.update();
     tabs.update();
     if (moved.has("panes")) gather(page, columns);

@@ -1,30 +1,17 @@
 // Every head of every block as a small picture, and the chosen one large, with its tokens.
 
-import {
-  hidden,
-  isEdited,
-  keepScroll,
-  keysOf,
-  laterValue,
-  labels,
-  later,
-  roving,
-  rowOf,
-  sideOf,
-  stackOf,
-  toRow,
-  toggled,
-} from "tercet/draw.js";
+import { keepScroll, laterValue, later, roving } from "tercet/draw.js";
 import { element } from "tercet/element.js";
 import { heatMap, miniature } from "tercet/heatmap.js";
+import { hidden, isEdited, keysOf, labels, rowOf, sideOf, stackOf, toRow, toggled } from "tercet/model.js";
 import { exact } from "tercet/numbers.js";
 import { slice } from "tercet/tensor.js";
 
-/** @typedef {import("tercet/draw.js").Pane} Pane */
-/** @typedef {import("tercet/draw.js").State} State */
-/** @typedef {import("tercet/draw.js").Change} Change */
-/** @typedef {import("tercet/draw.js").Tensor} Tensor */
-/** @typedef {import("tercet/draw.js").StackInfo} StackInfo */
+/** @typedef {import("tercet/model.js").Pane} Pane */
+/** @typedef {import("tercet/model.js").State} State */
+/** @typedef {import("tercet/model.js").Change} Change */
+/** @typedef {import("tercet/model.js").Tensor} Tensor */
+/** @typedef {import("tercet/model.js").StackInfo} StackInfo */
 /** @typedef {"self" | "cross"} Part */
 
 const STRONG = 0.98; // the share of a map's weights that are below its darkest colour, when stretched
@@ -120,7 +107,7 @@ function grid(pane, change, stack, part, chosen) {
  * @param {Pane} pane @param {string} block @param {string} name @returns {Tensor | undefined}
  */
 function mapOf(pane, block, name) {
-  const opened = /** @type {import("tercet/draw.js").Block | undefined} */ (
+  const opened = /** @type {import("tercet/model.js").Block | undefined} */ (
     laterValue(JSON.stringify([pane.look.ask, block]))
   );
   return pane.look.maps[name] ?? opened?.tensors[name];
@@ -217,7 +204,7 @@ function large(pane, state, change, { stack, part, layer, head }) {
         ),
     element(
       "div",
-      { class: "zeroing" },
+      { class: "zeroing compact" },
       element(
         "button",
         {

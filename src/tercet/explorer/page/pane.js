@@ -1,20 +1,20 @@
 // A pane: one text, the pass of the model that it asks for, and what is drawn of it.
 
 import { editLine } from "tercet/compare.js";
-import { labelOf } from "tercet/draw.js";
 import { element } from "tercet/element.js";
+import { labelOf } from "tercet/model.js";
 import { percent } from "tercet/numbers.js";
 import { probabilityPanel } from "tercet/probabilities.js";
 import { continued, promptBox } from "tercet/prompt.js";
 import { same } from "tercet/state.js";
 import { views } from "tercet/views.js";
 
-/** @typedef {import("tercet/draw.js").Ask} Ask */
+/** @typedef {import("tercet/model.js").Ask} Ask */
 /** @typedef {import("tercet/main.js").Page} Page */
 /** @typedef {import("tercet/source.js").Source} Source */
 /** @typedef {import("tercet/state.js").State} State */
 /** texts: of every id that has been seen.
- * @typedef {import("tercet/draw.js").Pane & {source: Source, texts: Map<number, string>}} Loaded */
+ * @typedef {import("tercet/model.js").Pane & {source: Source, texts: Map<number, string>}} Loaded */
 /** @typedef {{index: number, loaded: Loaded | null, ask: Ask | null, error: string | null, asked: number,
  *             element: HTMLElement, prompt: ReturnType<typeof promptBox>, edits: ReturnType<typeof editLine>,
  *             view: HTMLElement, probabilities: ReturnType<typeof probabilityPanel>, alert: HTMLElement}} Shown */

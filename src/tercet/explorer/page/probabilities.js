@@ -1,13 +1,13 @@
 // What the model expects at the chosen row: the whole vocabulary's probabilities, and what the sampler's settings make
 // of them. Moving a setting asks no one: the logits are here, and filters.js works as the sampler does.
 
-import { labelOf } from "tercet/draw.js";
 import { element } from "tercet/element.js";
 import { PLAIN, distribution, entropy, rank } from "tercet/filters.js";
-import { number, percent } from "tercet/numbers.js";
+import { labelOf } from "tercet/model.js";
+import { counted, number, percent } from "tercet/numbers.js";
 import { continued, originalAt, replaced } from "tercet/prompt.js";
 
-/** @typedef {import("tercet/draw.js").Change} Change */
+/** @typedef {import("tercet/model.js").Change} Change */
 /** @typedef {import("tercet/filters.js").Distribution} Distribution */
 /** @typedef {import("tercet/filters.js").Ranking} Ranking */
 /** @typedef {import("tercet/pane.js").Loaded} Loaded */
@@ -22,7 +22,7 @@ const FINE = 100; // steps of the slider of top-k, which grows by factors
 const ranked = new WeakMap();
 
 /**
- * @param {{logits: import("tercet/draw.js").Tensor | null, texts: Record<string, string>}} answer
+ * @param {{logits: import("tercet/model.js").Tensor | null, texts: Record<string, string>}} answer
  * @returns {Row | null}
  */
 export function rowOf(answer) {
@@ -122,8 +122,8 @@ export function probabilityPanel(model, change, say) {
     const whole = entropy(row.plain).toFixed(2);
     facts.replaceChildren(
       "kept ",
-      element("b", { class: "kept" }, filtered.kept.toLocaleString("en")),
-      ` of ${size.toLocaleString("en")} tokens`,
+      element("b", { class: "kept" }, counted(filtered.kept)),
+      ` of ${counted(size)} tokens`,
       element("br"),
       "entropy ",
       element("b", { class: "entropy" }, bits),

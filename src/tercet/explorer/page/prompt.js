@@ -1,11 +1,12 @@
 // What the model reads: the text, its tokens, and what can be done to them.
 
-import { roving, labelOf, tell } from "tercet/draw.js";
+import { roving, tell } from "tercet/draw.js";
 import { element } from "tercet/element.js";
+import { labelOf } from "tercet/model.js";
 
-/** @typedef {import("tercet/draw.js").Ask} Ask */
-/** @typedef {import("tercet/draw.js").Change} Change */
-/** @typedef {import("tercet/draw.js").Side} Side */
+/** @typedef {import("tercet/model.js").Ask} Ask */
+/** @typedef {import("tercet/model.js").Change} Change */
+/** @typedef {import("tercet/model.js").Side} Side */
 /** @typedef {import("tercet/pane.js").Loaded} Loaded */
 /** @typedef {import("tercet/state.js").State} State */
 /** @typedef {import("tercet/source.js").Model} Model */

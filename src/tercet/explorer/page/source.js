@@ -1,11 +1,12 @@
 // Where the numbers come from: the server that holds the model, or, in a saved page, the answers it was saved with.
 
+import { post, refusal } from "tercet/ask.js";
 import { unpacked } from "tercet/tensor.js";
 
-/** @typedef {import("tercet/draw.js").Ask} Ask */
-/** @typedef {import("tercet/draw.js").Look} Look */
-/** @typedef {import("tercet/draw.js").Source} Drawn what the drawings ask of it */
-/** @typedef {import("tercet/draw.js").Model & {name: string, folder: string, max_len: number, parameters: number,
+/** @typedef {import("tercet/model.js").Ask} Ask */
+/** @typedef {import("tercet/model.js").Look} Look */
+/** @typedef {import("tercet/model.js").Source} Drawn what the drawings ask of it */
+/** @typedef {import("tercet/model.js").Model & {name: string, folder: string, max_len: number, parameters: number,
  *             mask_id: number | null, eos_id: number | null, tokenizer: string, about: Record<string, unknown>,
  *             start: Ask, live: boolean}} Model */
 /**
@@ -14,13 +15,14 @@ import { unpacked } from "tercet/tensor.js";
  */
 /** @typedef {Drawn & {model: Model,
  *             look: (ask: Ask, at?: number | null) => Promise<Look>,
- *             logits: (ask: Ask, at: number) => Promise<{at: number, logits: import("tercet/draw.js").Tensor,
+ *             logits: (ask: Ask, at: number) => Promise<{at: number, logits: import("tercet/model.js").Tensor,
  *                                                        texts: Record<string, string>}>,
  *             sample: (ask: Ask, at: number, sampling: Drawing) => Promise<{id: number, text: string, special: boolean,
  *                                                                           probability: number}>,
  *             save: (ask: Ask) => Promise<string | null>}} Source */
 
 export const SAVED = "this page was saved without the model; run `tercet explore RUN` to ask it";
+const GONE = "the server does not answer; start `tercet explore RUN` again and reload this page";
 const REMEMBERED = 64; // answers; a whole block of a long text is some megabytes
 
 /** JSON with the keys sorted: one question, one text. @param {unknown} value @returns {string} */
@@ -37,22 +39,6 @@ function embedded() {
   const script = document.querySelector('script[type="application/json"]');
   const text = script?.textContent?.trim() ?? "";
   return text === "" ? null : (JSON.parse(text).answers ?? null);
-}
-
-/** @param {string} path @param {string} body @returns {Promise<Response>} */
-async function post(path, body) {
-  const headers = { "Content-Type": "application/json" };
-  try {
-    return await fetch(path, { method: "POST", body, headers });
-  } catch {
-    throw new Error("the server does not answer; start `tercet explore RUN` again and reload this page");
-  }
-}
-
-/** @param {Response} response @returns {Promise<Error>} */
-async function mistake(response) {
-  const reply = await response.json().catch(() => null);
-  return new Error(reply?.error ?? `the server answered ${response.status}; look at its terminal`);
 }
 
 /** Of a block: a tensor that another one is as well came once, under the other's name. @param {any} answer */
@@ -75,8 +61,8 @@ export async function open() {
       if (answer === undefined) throw new Error(SAVED);
       return addShared(unpacked(answer));
     }
-    const response = await post(path, body);
-    if (!response.ok) throw await mistake(response);
+    const response = await post(path, body, GONE);
+    if (!response.ok) throw await refusal(response);
     return addShared(unpacked(await response.json()));
   }
 
@@ -108,9 +94,9 @@ export async function open() {
     heads: (query) => ask("api/heads", { ask: query }),
     beams: (query, size) => ask("api/beams", { ask: query, size }),
     save: async (query) => {
-      const response = await post("api/export", canonical({ ask: query }));
+      const response = await post("api/export", canonical({ ask: query }), GONE);
       if (response.status === 404 || response.status === 405) return null;
-      if (!response.ok) throw await mistake(response);
+      if (!response.ok) throw await refusal(response);
       return await response.text();
     },
   };

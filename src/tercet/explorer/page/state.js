@@ -3,15 +3,16 @@
 //     #text=First+Citizen&view=maps&layer=2&head=3      what is as at the start is left out
 //     #b.text=...                                       the second pane, where two are compared
 
-/** @typedef {import("tercet/draw.js").Ask} Ask */
-/** @typedef {import("tercet/draw.js").Edit} Edit */
+import { THEMES } from "tercet/theme.js";
+
+/** @typedef {import("tercet/model.js").Ask} Ask */
+/** @typedef {import("tercet/model.js").Edit} Edit */
 /** @typedef {import("tercet/source.js").Model} Model */
 /** @typedef {{panes: Ask[], view: string, stack: string, layer: number | null, part: string | null, head: number,
  *             at: number | null, column: number | null, temperature: number, top_k: number | null,
  *             top_p: number | null, min_p: number | null, seed: number, tour: number | null, theme: string}} State */
 
 export const VIEWS = ["flow", "maps", "lens", "heads", "beams"];
-const THEMES = ["auto", "light", "dark"];
 const STACKS = ["stack", "encoder", "decoder"];
 const USUAL = ["stack", "decoder"]; // whose tokens have logits
 const PARTS = ["self", "cross", "mlp", "start", "end"];
@@ -193,6 +194,3 @@ export const changedKeys = (state, before) =>
   /** @type {(keyof State)[]} */ (Object.keys(state)).filter(
     (key) => JSON.stringify(state[key]) !== JSON.stringify(before[key]),
   );
-
-/** The theme that follows this one. @param {State} state */
-export const nextTheme = (state) => THEMES[(THEMES.indexOf(state.theme) + 1) % THEMES.length];

@@ -1,6 +1,7 @@
 // The row of tabs: one for each view of the model.
 
 import { element } from "tercet/element.js";
+import { openByArrows } from "tercet/tablist.js";
 import { views, viewsOf } from "tercet/views.js";
 
 /** @typedef {import("tercet/main.js").Page} Page */
@@ -23,16 +24,7 @@ export function tabRow(page) {
     ),
   );
   const row = element("div", { class: "tabs", role: "tablist", "aria-label": "Views" }, ...all);
-  row.addEventListener("keydown", (event) => {
-    const steps = { ArrowLeft: -1, ArrowRight: 1 };
-    const step = steps[/** @type {keyof typeof steps} */ (event.key)];
-    const to =
-      all[(all.indexOf(/** @type {HTMLButtonElement} */ (event.target)) + (step ?? 0) + all.length) % all.length];
-    if (step === undefined || to === undefined) return;
-    event.preventDefault();
-    to.focus();
-    to.click();
-  });
+  openByArrows(row);
   return {
     element: element("nav", { "aria-label": "Views" }, row),
     update() {

@@ -1,6 +1,6 @@
 // Tensors as they travel: numbers as base64, where they were rounded for the way with how far they may be off.
 
-/** @typedef {import("tercet/draw.js").Tensor} Tensor */
+/** @typedef {import("tercet/model.js").Tensor} Tensor */
 /** @typedef {{shape: number[], type: "float32" | "uint16" | "uint8" | "bool", low?: number, step?: number,
  *             data: string}} Packed */
 

@@ -1,17 +1,17 @@
 // A walk through the page for who is new to all this: each part in a few sentences, with the numbers of this text.
 // A step says what to open, which element it speaks of, and what there is to say; what is not known is left out.
 
-import { rowOf, labelOf } from "tercet/draw.js";
 import { element } from "tercet/element.js";
 import { distribution } from "tercet/filters.js";
-import { number, percent } from "tercet/numbers.js";
+import { rowOf, labelOf } from "tercet/model.js";
+import { counted, number, percent } from "tercet/numbers.js";
 import { best, logitsAt } from "tercet/probabilities.js";
 import { originalAt } from "tercet/prompt.js";
 import { slice } from "tercet/tensor.js";
 
-/** @typedef {import("tercet/draw.js").Change} Change */
-/** @typedef {import("tercet/draw.js").Tensor} Tensor */
-/** @typedef {import("tercet/draw.js").StackInfo} StackInfo */
+/** @typedef {import("tercet/model.js").Change} Change */
+/** @typedef {import("tercet/model.js").Tensor} Tensor */
+/** @typedef {import("tercet/model.js").StackInfo} StackInfo */
 /** @typedef {import("tercet/pane.js").Loaded} Loaded */
 /** @typedef {import("tercet/state.js").State} State */
 /** @typedef {{pane: Loaded, state: State, row: number, stack: StackInfo, tokens: string[]}} Here */
@@ -25,7 +25,6 @@ const LOOKS = 6; // for so many of them it is followed; then the page stays wher
 
 const length = (/** @type {Tensor} */ row) => Math.hypot(...row.data);
 const quoted = (/** @type {string | undefined} */ text) => `‘${labelOf(text ?? "")}’`;
-const counted = (/** @type {number} */ size) => size.toLocaleString("en");
 
 /** @param {Here} here @param {number} row @param {string} [stack] */
 function token({ pane }, row, stack) {

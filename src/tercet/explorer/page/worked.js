@@ -4,7 +4,7 @@ import { element } from "tercet/element.js";
 import { exact, number } from "tercet/numbers.js";
 import { slice } from "tercet/tensor.js";
 
-/** @typedef {import("tercet/draw.js").Tensor} Tensor */
+/** @typedef {import("tercet/model.js").Tensor} Tensor */
 
 const TERMS = 3; // the largest of a sum that are written out
 const VALUES = 4;

@@ -4,8 +4,10 @@ import { ask, Refusal, useKey } from "tercet/api.js";
 import { element } from "tercet/element.js";
 import { chatPanel, writePanel } from "tercet/generate.js";
 import { lookPanel } from "tercet/look.js";
+import { counted } from "tercet/numbers.js";
 import { keyBox } from "tercet/panel.js";
 import { classifyPanel, comparePanel, fillPanel, translatePanel } from "tercet/read.js";
+import { openByArrows } from "tercet/tablist.js";
 
 /** @typedef {import("tercet/panel.js").Model} Model */
 /** @typedef {import("tercet/panel.js").Page} Page */
@@ -80,7 +82,7 @@ function start() {
     const cards = models.map((model) => {
       const radio = element("input", { type: "radio", name: "model", value: model.id, onchange: () => choose(model) });
       radio.checked = model === chosen;
-      const facts = `${shortCount(model.parameters)} parameters · context ${model.context.toLocaleString("en")}`;
+      const facts = `${shortCount(model.parameters)} parameters · context ${counted(model.context)}`;
       const texts = [model.kind, facts].map((text) => element("small", {}, text));
       return element("label", {}, radio, element("strong", {}, model.id), ...texts);
     });
@@ -113,14 +115,7 @@ function start() {
     document.title = `${model.id}: ${task.name.toLowerCase()} · Tercet`;
   }
 
-  tabs.addEventListener("keydown", (event) => {
-    const all = [...tabs.querySelectorAll("button")];
-    const steps = { ArrowLeft: -1, ArrowRight: 1 };
-    const step = steps[/** @type {keyof typeof steps} */ (event.key)];
-    if (step === undefined) return;
-    event.preventDefault();
-    all[(all.indexOf(/** @type {HTMLButtonElement} */ (event.target)) + step + all.length) % all.length]?.click();
-  });
+  openByArrows(tabs);
   void load();
 }
 

@@ -1,0 +1,18 @@
+// Questions to the server of a page, as JSON.
+
+/**
+ * @param {string} path @param {string} body
+ * @param {string} gone the error if the server does not answer
+ * @returns {Promise<Response>}
+ */
+export async function post(path, body, gone) {
+  const response = await fetch(path, { method: "POST", body, headers: { "Content-Type": "application/json" } }).catch(() => null);
+  if (response === null) throw new Error(gone);
+  return response;
+}
+
+/** The error of a response that is not ok. @param {Response} response @returns {Promise<Error>} */
+export async function refusal(response) {
+  const reply = await response.json().catch(() => null);
+  return new Error(reply?.error ?? `the server answered ${response.status}; look at its terminal`);
+}

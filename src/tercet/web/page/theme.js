@@ -1,0 +1,14 @@
+// Light or dark: as the system is, or as the reader chooses.
+
+export const THEMES = /** @type {const} */ (["auto", "light", "dark"]);
+
+/** @param {string} theme */
+export const nextTheme = (theme) => THEMES[(THEMES.findIndex((one) => one === theme) + 1) % THEMES.length] ?? "auto";
+
+/** Show the page in a theme, and name it on the button that changes it. @param {string} theme @param {HTMLElement} button */
+export function applyTheme(theme, button) {
+  document.documentElement.toggleAttribute("data-theme", theme !== "auto");
+  if (theme !== "auto") document.documentElement.dataset.theme = theme;
+  button.textContent = { auto: "◐", light: "☀", dark: "☾" }[theme] ?? "";
+  button.setAttribute("aria-label", `Theme: ${theme}`);
+}

@@ -133,6 +133,7 @@ def test_a_view_has_the_same_words_in_a_notebook_and_on_a_terminal() -> None:
     html = view.to_html()
     assert Tags(html).words == ["[bold]", "n", "[red]<b>", "1", "[i] <i>", "[below]"]
     assert html.count("text-align:right") == 2
+    assert table.right == (False, True)
     terminal = io.StringIO()
     Console(file=terminal, width=40).print(view)
     lines = [line.split() for line in terminal.getvalue().splitlines()]

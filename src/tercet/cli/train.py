@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tercet.training.run_folder.choices import Start
 
 STARTS = ("more", "until", "restart", "from_weights", "exact")
+SAMPLING = ("--temperature", "0.8", "--top-p", "0.95")  # fewer slips of a model that is small
 TRIED = ("generate", "translate", "fill", "classify", "evaluate")  # verbs that need no input and end
 UNIT = {"masked": "masked token", "labels": "label", "chat": "answer token"}
 
@@ -134,8 +135,9 @@ def _try_out(folder: Path) -> int:
     for line in next_steps(folder, read_card(folder).recipe):
         words = shlex.split(line)[1:]
         if words[0] in TRIED:
+            words += SAMPLING if words[0] == "generate" else ()
             sys.stdout.flush()
-            print_note(f"\n$ {line}")
+            print_note(f"\n$ {shlex.join(['tercet', *words])}")
             if code := run_command(words):
                 return code
     return 0

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tercet.models import AnyModel
 MODELS = ("last", "best")  # the newest first
 # The recipe last: after a kill in between, what is left is still known as a run.
-PARTS = (RECORD, METRICS, "loss.png", "samples", *MODELS, FOLDER, PRETRAINED_COPY, "tensorboard", RECIPE)
+PARTS = (RECORD, METRICS, "loss.png", "samples", *MODELS, FOLDER, PRETRAINED_COPY, "tensorboard", "wandb", RECIPE)
 CHOICES = "--from-weights goes on from the weights of its last model, --restart deletes it and begins anew"
 
 

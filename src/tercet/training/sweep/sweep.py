@@ -17,6 +17,7 @@ from tercet.config import Plain, UserError, find_differences, suggest, to_plain
 from tercet.data.corpora.find_sources import check_sources
 from tercet.messages import print_note
 from tercet.storage import read_sealed_json, write_sealed_json
+from tercet.training.loop.loggers import check_loggers
 from tercet.training.recipe.files import read_settings, recipe_names
 from tercet.training.recipe.other_data import describe_other_data
 from tercet.training.recipe.recipe import Recipe, load_recipe
@@ -120,8 +121,9 @@ def plan_sweep(
         "seeds": list(seeds or ()),
     }
     _check_out(out, asked)
-    for data in {run.recipe.data for run in runs if run.recipe}:
-        check_sources(data)
+    for recipe in (run.recipe for run in runs if run.recipe):
+        check_sources(recipe.data)
+        check_loggers(recipe.logging)
     described = [describe_other_data(read_settings(name), point.changes) for name in recipes for point in points]
     return Sweep(out=out, runs=tuple(runs), asked=asked, notes=tuple(dict.fromkeys(filter(None, described))))
 

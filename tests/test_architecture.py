@@ -7,8 +7,11 @@ import statistics
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
+import grimp
 import pytest
 from importlinter import cli as importlinter
 
@@ -16,6 +19,20 @@ from tercet.kernel.levels import CPP
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
+MAX_FUNCTION_LINES = 60  # from the definition to the end, with the docstring
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def functions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield child
+        if not isinstance(child, ast.expr):
+            yield from functions(child)
 
 
 def test_imports_go_one_way(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -41,17 +58,12 @@ def test_nn_imports_torch_only_and_one_file_of_it_the_kernels() -> None:
                 assert name.split(".")[0] in own or name.startswith(packages), f"{path.name} imports {name}"
 
 
-def test_no_circle_of_imports_in_the_parts_the_kernels_the_models_and_the_data() -> None:
-    """Not even one of imports for the type checker alone."""
-    arrows: dict[str, set[str]] = {}
-    packages = [ROOT / "src/tercet" / package for package in ("nn", "kernel", "models", "data")]
-    for path in (path for package in packages for path in package.rglob("*.py")):
-        if path.name != "__init__.py":  # which gathers what the others define
-            nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
-            targets = {f"{node.module}.{alias.name}" for node in nodes for alias in node.names}
-            name = ".".join(path.relative_to(ROOT / "src").with_suffix("").parts)
-            arrows[name] = targets | {node.module or "" for node in nodes}
-    graphlib.TopologicalSorter({name: targets & set(arrows) for name, targets in arrows.items()}).prepare()
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Imports within functions and for the type checker count as well."""
+    graph = grimp.build_graph("tercet", cache_dir=None)
+    arrows = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    assert len(arrows) > 400
+    graphlib.TopologicalSorter(arrows).prepare()  # raises CycleError with the modules of a circle
 
 
 def test_no_two_public_classes_have_one_name() -> None:
@@ -66,7 +78,7 @@ def test_no_two_public_classes_have_one_name() -> None:
                 collect(node.body, path)
 
     for path in SOURCES:
-        collect(ast.parse(path.read_text(encoding="utf-8")).body, path)
+        collect(parsed(path).body, path)
     assert not {name: files for name, files in classes.items() if len(files) > 1}
 
 
@@ -107,11 +119,18 @@ def cpu_seconds_of_children() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def test_files_are_short_and_open_with_a_docstring() -> None:
+def test_files_and_functions_are_short_and_files_open_with_a_docstring() -> None:
     texts = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in SOURCES}
     assert len(texts) > 400
     assert [name for name, text in texts.items() if len(text.splitlines()) > 400] == []
-    assert [name for name, text in texts.items() if not ast.get_docstring(ast.parse(text))] == []
+    assert [path.name for path in SOURCES if not ast.get_docstring(parsed(path))] == []
+    lengths = {
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}": (node.end_lineno or 0) - node.lineno + 1
+        for path in SOURCES
+        for node in functions(parsed(path))
+    }
+    assert len(lengths) > 3000
+    assert {name: lines for name, lines in lengths.items() if lines > MAX_FUNCTION_LINES} == {}
 
 
 def test_test_files_are_of_one_theme() -> None:

@@ -25,7 +25,7 @@ from tercet.data import (
     prepare_pairs,
 )
 from tercet.data.specs import HeldOutLabels
-from tercet.data.text_hashes import count_near, hash_near
+from tercet.data.text_hashes import count_near_duplicates, hash_near_duplicate
 from tercet.tokens import Characters, Words
 
 TRAIN = ["The cat sleeps.", "A dog barks", "Hens lay eggs", "12 + 3 = 15", "!?"]
@@ -51,8 +51,8 @@ def test_case_punctuation_and_white_space_make_no_difference(text: str, data: st
         return
     place, sign = data.draw(st.integers(0, len(text))), data.draw(st.sampled_from([" ", "\n\n", "!", "_", "\u2014"]))
     changed = text[:place] + sign + data.draw(st.sampled_from([str.upper, str.lower, str.swapcase]))(text[place:])
-    assert hash_near(changed) == hash_near(text)
-    assert hash_near(text + "x") != hash_near(text)
+    assert hash_near_duplicate(changed) == hash_near_duplicate(text)
+    assert hash_near_duplicate(text + "x") != hash_near_duplicate(text)
 
 
 def test_of_documents() -> None:
@@ -93,5 +93,5 @@ def test_of_pairs_labels_and_conversations() -> None:
 
 
 def test_each_item_counts_once() -> None:
-    assert count_near(array("Q", [1, 1, 2, 3]), array("Q", [1, 3, 3, 4])) == 3
-    assert count_near(array("Q"), array("Q", [1])) == 0
+    assert count_near_duplicates(array("Q", [1, 1, 2, 3]), array("Q", [1, 3, 3, 4])) == 3
+    assert count_near_duplicates(array("Q"), array("Q", [1])) == 0

@@ -24,13 +24,13 @@ def hash_bytes(data: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest())
 
 
-def hash_near(text: str) -> int:
+def hash_near_duplicate(text: str) -> int:
     """Return a number as `hash_text` does, the same for near duplicates."""
     return hash_text(NOT_COMPARED.sub("", text.casefold()) or text)
 
 
-def count_near(validation: "np.ndarray | array[int]", train: "np.ndarray | array[int]") -> int:
-    """Return how many items of the validation part are near duplicates of training items, by `hash_near` of each."""
+def count_near_duplicates(validation: "np.ndarray | array[int]", train: "np.ndarray | array[int]") -> int:
+    """Return how many items of the validation part are near duplicates of training items, by their hashes."""
     return int(np.isin(np.asarray(validation, dtype=np.uint64), np.asarray(train, dtype=np.uint64)).sum())
 
 

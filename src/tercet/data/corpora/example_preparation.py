@@ -22,7 +22,7 @@ from tercet.data.corpora.preparation import CorpusType, Preparation, describe_to
 from tercet.data.encode.learn_tokenizer import learn_tokenizer
 from tercet.data.examples.example_source import ExampleSource, ExampleType, no_example_error, read_examples
 from tercet.data.specs import SIDES, Drawn, Side
-from tercet.data.text_hashes import count_near, draw_validation, hash_near, hash_text
+from tercet.data.text_hashes import count_near_duplicates, draw_validation, hash_near_duplicate, hash_text
 from tercet.tokens import GPT2, Tokenizer, TokenizerFile, TokenizerSpec, WordPiece
 
 Part = TypeVar("Part")
@@ -174,13 +174,13 @@ class ExamplePreparation(Preparation[CorpusType], Generic[ExampleType, CorpusTyp
             hashes = near_hashes[side] = array("Q")  # eight bytes an example
             for examples in chunk_items(self.examples(side), lambda example: sum(map(len, example.texts))):
                 writer.append(self._encode(examples, side, len(hashes) + 1))
-                hashes.extend(hash_near(example.identity) for example in examples)
+                hashes.extend(hash_near_duplicate(example.identity) for example in examples)
                 bar.advance(task, sum(len(text.encode()) for example in examples for text in example.texts))
             writer.finish()
         return {
             "tokenizer": describe_tokenizer(self.tokenizer),
             "skipped": self._survey[0],
-            "near_duplicates": count_near(near_hashes["validation"], near_hashes["train"]),
+            "near_duplicates": count_near_duplicates(near_hashes["validation"], near_hashes["train"]),
         }
 
     def _fields(self, folder: Path, meta: dict[str, Any], make_part: Callable[..., Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from tercet.data.sources.documents import DocumentFiles, DocumentSource
 from tercet.data.sources.formats import describe_left_out
 from tercet.data.sources.id_files import IdFile
 from tercet.data.specs import Documents, HeldOut, Tail, TextSpec
-from tercet.data.text_hashes import count_near
+from tercet.data.text_hashes import count_near_duplicates
 from tercet.messages import print_note
 from tercet.tokens import PlainIds, Tokenizer
 
@@ -123,7 +123,7 @@ class _TextPreparation(Preparation[Corpus]):
                 assert self._held_out is not None
                 other = encode_source(self._held_out, tokenizer, folder / "validation.bin", bar)
                 held_starts, held_bytes = other.starts, int(other.sizes.sum())
-                near_duplicates = count_near(other.near_hashes, near)
+                near_duplicates = count_near_duplicates(other.near_hashes, near)
             case Tail(fraction=fraction):
                 starts, held_starts = split_tail(folder, starts, dtype, fraction)
                 held_bytes = _count_bytes(folder / "validation.bin", tokenizer, held_starts)
@@ -132,7 +132,7 @@ class _TextPreparation(Preparation[Corpus]):
                 (starts, held_starts), moved = split_documents(
                     folder, starts, written.text_hashes, dtype, fraction, name=self.name
                 )
-                held_bytes, near_duplicates = int(sizes[moved].sum()), count_near(near[moved], near[~moved])
+                held_bytes, near_duplicates = int(sizes[moved].sum()), count_near_duplicates(near[moved], near[~moved])
                 text_bytes -= held_bytes
         np.save(folder / "train_documents.npy", starts, allow_pickle=False)
         np.save(folder / "validation_documents.npy", held_starts, allow_pickle=False)

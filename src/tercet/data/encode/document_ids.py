@@ -18,7 +18,7 @@ from tercet.data.cache import chunk_items, id_dtype
 from tercet.data.encode.unknown_text import check_known, encode_located
 from tercet.data.sources.documents import DocumentSource, TextPiece
 from tercet.data.sources.id_files import IdFile
-from tercet.data.text_hashes import hash_bytes, hash_near
+from tercet.data.text_hashes import hash_bytes, hash_near_duplicate
 from tercet.messages import shorten
 from tercet.tokens import Tokenizer
 from tercet.tokens.sequences import beyond_error
@@ -84,7 +84,7 @@ def encode_source(source: DocumentSource | IdFile, tokenizer: Tokenizer, path: P
         written = DocumentWriter(file, tokenizer)
         for piece in encode_pieces(source, tokenizer):
             written.write(piece.ids, piece.n_bytes)
-            pieces.append((piece.text_hash, piece.text_hash if piece.text is None else hash_near(piece.text)))
+            pieces.append((piece.text_hash, piece.text_hash if piece.text is None else hash_near_duplicate(piece.text)))
             unknown += len(piece.ids) == 1 and piece.ids[0] == tokenizer.unk_id
             total += 1
             bar.advance(task, piece.n_bytes if is_text else piece.ids.nbytes)

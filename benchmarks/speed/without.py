@@ -17,7 +17,7 @@ QUESTIONS = {
     "inference_linear": ("kernel.api.supports_inference_linear",),
     "activate": ("kernel.api.supports_activation",),
     "cross_entropy": ("kernel.api.supports_logits",),
-    "adam": ("training.adamw.supports_gradients",),
+    "adam": ("training.optim.adamw.supports_gradients",),
     "fused_step": ("models.stack.fused",),
     "top_tokens": ("kernel.api.supports_scores",),
 }

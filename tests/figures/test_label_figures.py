@@ -57,6 +57,7 @@ def counted(pairs: Sequence[tuple[set[str], set[str]]]) -> dict[str, Any]:
 
 @given(pairs=SETS)
 @example(pairs=[(set(), set())])
+@example(pairs=[({"cat"}, {"cat"})])  # the other labels are nobody's
 def test_sets_counted_one_by_one(pairs: list[tuple[set[str], set[str]]]) -> None:
     scores = multi_label_scores(as_rows([said for said, _ in pairs]), as_rows([there for _, there in pairs]), NAMES)
     by_hand = counted(pairs)

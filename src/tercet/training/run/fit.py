@@ -24,10 +24,11 @@ class RunNotes:
         """Make the folder that of the run that goes on, in its record first, and then in its figures."""
         from tercet.kernel import kernel_threads
 
+        point = self._started.locked.point
         if self._started.changes or self.record.finished:
             self._write(replace(self.record, finished=False))
-        restore_metrics(self._folder, self._started.point)
-        self._write(replace(self.record, threads=kernel_threads()).saved_at(self._folder, self._started.point.step))
+        restore_metrics(self._folder, point)
+        self._write(replace(self.record, threads=kernel_threads()).saved_at(self._folder, point.step))
 
     def save(self, step: int) -> None:
         """Note that `step` steps are saved."""
@@ -62,17 +63,17 @@ def train_run(started: StartedRun) -> TrainedRun:
     from tercet.training.loop.module import NonFiniteLoss
     from tercet.training.loop.out_of_memory import OutOfMemory, is_out_of_memory, remedies
 
-    opened, checkpoints = started.locked.opened, started.locked.checkpoints
+    opened, checkpoints, point = started.locked.opened, started.locked.checkpoints, started.locked.point
     out, recipe, exact = opened.folder, started.task.recipe, _is_exact(started)
     arithmetic = _describe_arithmetic(started)
-    if started.point.checkpoint is not None:
-        check_checkpoint(started.point.checkpoint, started.model, recipe, fp16=started.record.precision == "fp16")
+    if point.checkpoint is not None:
+        check_checkpoint(point.checkpoint, started.model, recipe, fp16=started.record.precision == "fp16")
     notes = RunNotes(started)
     if opened.primary:
         _report(started, arithmetic, exact=exact)
         notes.begin()
     loop = TrainingLoop(
-        task=started.task, model=started.model, out=out, start=started.point, checkpoints=checkpoints,
+        task=started.task, model=started.model, out=out, start=point, checkpoints=checkpoints,
         arithmetic=arithmetic, precision=started.record.precision, compiled=started.record.compile,
         export=export_to(started.task, out, started.record.changes),
         save_record=notes.save, save_micro_batch=notes.save_micro_batch, exact=exact, quiet=opened.quiet,
@@ -113,7 +114,7 @@ def _report(started: StartedRun, arithmetic: Mapping[str, str], *, exact: bool) 
     """Raises:
     UserError: If an exact end is requested and cannot be had.
     """
-    opened, point, task = started.locked.opened, started.point, started.task
+    opened, point, task = started.locked.opened, started.locked.point, started.task
     length = explain_length(opened.folder, task, started.changes, exact=exact)
     report_changes(started.changes, opened.quiet)
     report_start(opened.folder, point, started.locked.checkpoints, task.plan.steps, opened.quiet)

@@ -25,9 +25,9 @@ def start_run(locked: LockedRun) -> StartedRun:
 
     opened = locked.opened
     opened.resources.enter_context(process_threads(opened.recipe.training))
-    built, point = _build(locked), locked.point
+    built = _build(locked)
     if opened.primary and not opened.begun:
-        point = _make_folder(locked)
+        locked = replace(locked, point=_make_folder(locked))
     task, former = built.task, locked.former
     record = settle(built, opened)
     task.micro = record.micro_batch or task.micro
@@ -35,11 +35,11 @@ def start_run(locked: LockedRun) -> StartedRun:
     if locked.record is not None:
         check_devices(opened.folder, former, opened.recipe)
         check_length(opened.folder, former, opened.recipe, record, task.plan.steps)
-        step = record.saved if record.finished and not locked.goes_on else point.step
+        step = record.saved if record.finished and not locked.goes_on else locked.point.step
         changes = list_changes(former, opened.recipe, step=step, steps=task.plan.steps)
         record = replace(record, changes=(*record.changes, *changes))
     task.plan = plan_with_changes(task.plan, record)
-    return StartedRun(locked=locked, point=point, task=task, model=built.model, record=record, changes=changes)
+    return StartedRun(locked=locked, task=task, model=built.model, record=record, changes=changes)
 
 
 def _build(locked: LockedRun) -> BuiltModel:

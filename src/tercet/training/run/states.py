@@ -73,7 +73,7 @@ class StartedRun:
     """A run with its task and model, whose folder says what `auto` came to.
 
     Attributes:
-        locked: The run as it was locked; `point` is where it starts now.
+        locked: The run as it was locked.
         task: Data and objective, with the plan of all steps.
         model: The model as it begins.
         record: What the run notes of itself.
@@ -81,7 +81,6 @@ class StartedRun:
     """
 
     locked: LockedRun
-    point: StartPoint
     task: "Task"
     model: "AnyModel"
     record: RunRecord

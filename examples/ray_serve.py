@@ -26,7 +26,7 @@ def service() -> FastAPI:
     """The application, made in each replica: models and their threads cannot be sent from one to another."""
     folders = name_models(os.environ["TERCET_RUNS"].split(os.pathsep))
     key = os.environ.get("TERCET_API_KEY")
-    models = (LoadedModel(load(path).trained, name=name, limits=Limits()) for name, path in folders.items())
+    models = (LoadedModel(load(path).trained_model, name=name, limits=Limits()) for name, path in folders.items())
     names = AllowedNames(hosts=() if key is None else ("*",))
     return application(ModelRegistry(models), AccessRules(key=key, names=names))
 

@@ -59,5 +59,5 @@ if __name__ == "__main__":
 
     facts = load_recipe("animals", {"training": {"max_epochs": 10, "accelerator": "cpu", "precision": "fp32"}})
     assert isinstance(facts, LanguageRecipe)
-    trained = train_by_hand(facts)
-    print(generate(trained, prepare(facts.data).tokenizer, ["elephants"], Sampling(max_new_tokens=60))[0].text)
+    trained_model = train_by_hand(facts)
+    print(generate(trained_model, prepare(facts.data).tokenizer, ["elephants"], Sampling(max_new_tokens=60))[0].text)

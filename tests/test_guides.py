@@ -17,7 +17,7 @@ BLOCK = re.compile(r"```(python|sh|yaml)\n(.*?)```(?:\n\n```output\n(.*?)```)?",
 FEW = ("training.max_steps=2", "training.validate_every=2", "training.save_every=2", "training.compile=never")
 TINY = (*FEW, "training.precision=fp32", "training.warmup_steps=0")
 CASES = [
-    pytest.param(page, trains, id=f"{page.stem}-{'trained' if trains else 'parsed'}", marks=marks)
+    pytest.param(page, trains, id=f"{page.stem}-{'trained_model' if trains else 'parsed'}", marks=marks)
     for page in GUIDES
     for trains, marks in {
         "what-your-model-learnt": [(True, ())],  # its Python opens what its commands train

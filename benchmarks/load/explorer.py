@@ -24,7 +24,7 @@ from typing import Any
 import torch
 import uvicorn
 
-from tercet.checkpoint import Trained, load_model
+from tercet.checkpoint import TrainedModel, load_model
 from tercet.explorer import Answers, opening_query
 from tercet.explorer.server import application
 from tercet.generation import Sampling, generate
@@ -85,9 +85,9 @@ def asked(address: str, name: str, body: Any) -> tuple[float, bytes]:
     return time.perf_counter() - began, data
 
 
-def rows(trained: Trained, length: int, count: int) -> list[list[int]]:
+def rows(trained_model: TrainedModel, length: int, count: int) -> list[list[int]]:
     """Texts of so many tokens, each another: by the model itself where it writes, else ids in a row."""
-    model, tokenizer = trained.model, trained.source_tokenizer
+    model, tokenizer = trained_model.model, trained_model.source_tokenizer
     if isinstance(model, DecoderOnly):
         start = [token for token in range(tokenizer.vocab_size) if token not in tokenizer.special_ids][:1]
         sampling = Sampling(max_new_tokens=count + length + 8, temperature=0.9)
@@ -98,14 +98,14 @@ def rows(trained: Trained, length: int, count: int) -> list[list[int]]:
     return [[plain[(n + i) % len(plain)] for i in range(length)] for n in range(count)]
 
 
-def over_http(trained: Trained, length: int, times: int) -> dict[str, float]:
+def over_http(trained_model: TrainedModel, length: int, times: int) -> dict[str, float]:
     """Looks and blocks of texts of so many tokens."""
-    model = trained.model
+    model = trained_model.model
     names = [name for name, _ in model.named_modules() if name.endswith(".blocks.0")]
     looks, blocks, sizes, block_sizes = [], [], [], []
-    with served(Answers(trained)) as address:
-        asked(address, "look", {"ask": {"ids": rows(trained, length, 1)[0]}})
-        for ids in rows(trained, length, times + 1)[1:]:
+    with served(Answers(trained_model)) as address:
+        asked(address, "look", {"ask": {"ids": rows(trained_model, length, 1)[0]}})
+        for ids in rows(trained_model, length, times + 1)[1:]:
             seconds, data = asked(address, "look", {"ask": {"ids": ids}})
             looks.append(seconds)
             sizes.append(len(data))
@@ -122,7 +122,7 @@ def over_http(trained: Trained, length: int, times: int) -> dict[str, float]:
     }
 
 
-def in_browser(trained: Trained, times: int) -> dict[str, float] | None:
+def in_browser(trained_model: TrainedModel, times: int) -> dict[str, float] | None:
     """A cold first paint, the whole first view, and a slider's way to the bars; None where there is no Chromium."""
     path = shutil.which("chromium")
     try:
@@ -135,7 +135,7 @@ def in_browser(trained: Trained, times: int) -> dict[str, float] | None:
     paints, views, sliders = [], [], []
     with sync_playwright() as playwright:
         for _ in range(times):
-            with served(Answers(trained, start=opening_query(trained))) as address:
+            with served(Answers(trained_model, start=opening_query(trained_model))) as address:
                 browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
                 page = browser.new_page(viewport={"width": 1280, "height": 720})
                 began = time.perf_counter()
@@ -160,14 +160,14 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=5)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    trained = load_model(args.run)
-    lengths = [length for length in (64, 256) if length <= trained.model.max_len]
+    trained_model = load_model(args.run)
+    lengths = [length for length in (64, 256) if length <= trained_model.model.max_len]
     found: dict[str, Any] = {
         "run": str(args.run),
-        "parameters": sum(one.numel() for one in trained.model.parameters()),
+        "parameters": sum(one.numel() for one in trained_model.model.parameters()),
         "threads": torch.get_num_threads(),
-        "lengths": [over_http(trained, length, args.times) for length in lengths],
-        "browser": in_browser(trained, 3),
+        "lengths": [over_http(trained_model, length, args.times) for length in lengths],
+        "browser": in_browser(trained_model, 3),
     }
     print(json.dumps(found, indent=2))
     for one in found["lengths"]:

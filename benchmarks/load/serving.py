@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 
-from tercet.checkpoint import Trained, load_model
+from tercet.checkpoint import TrainedModel, load_model
 from tercet.generation import Sampling, generate
 from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
 from tercet.serve.engine import GenerationRequest, Limits, Scheduler, TokenEvent
@@ -72,7 +72,7 @@ def percentiles(times: list[float]) -> dict[str, float]:
     return {f"p{n}": round(1000 * cuts[n - 1], 1) for n in (50, 95, 99)}
 
 
-def opened(name: str) -> Trained:
+def opened(name: str) -> TrainedModel:
     if not name.startswith("random:"):
         return load_model(Path(name))
     layers, width = map(int, name.removeprefix("random:").split("x"))
@@ -80,12 +80,12 @@ def opened(name: str) -> Trained:
     stack = StackSpec(n_layers=layers, d_model=width, n_heads=width // 64)
     # As many scores as a usual vocabulary has: what they cost counts too.
     model = DecoderOnly(DecoderOnlySpec(vocab_size=8192, max_len=1024, stack=stack)).eval()
-    return Trained.wrap(model, tokenizer, folder=Path())
+    return TrainedModel.wrap(model, tokenizer, folder=Path())
 
 
-def prompts(trained: Trained) -> list[str]:
+def prompts(trained_model: TrainedModel) -> list[str]:
     """Eight of unequal length, of tokens that the model knows."""
-    tokenizer = trained.tokenizer
+    tokenizer = trained_model.tokenizer
     plain = [token for token in range(tokenizer.vocab_size) if tokenizer.decode([token]).isalpha()]
     return [tokenizer.decode([plain[(7 * n + at) % len(plain)] for at in range(n)]) for n in PROMPT_LENGTHS]
 
@@ -179,13 +179,13 @@ def together(client: Client, asked: list[tuple[str, Sampling]]) -> tuple[float, 
     return time.perf_counter() - began, waits
 
 
-def against_one_after_another(trained: Trained, client: Client, new: int, rounds: int) -> dict[str, float]:
-    asked = [(prompt, Sampling(max_new_tokens=new, seed=n)) for n, prompt in enumerate(prompts(trained))]
+def against_one_after_another(trained_model: TrainedModel, client: Client, new: int, rounds: int) -> dict[str, float]:
+    asked = [(prompt, Sampling(max_new_tokens=new, seed=n)) for n, prompt in enumerate(prompts(trained_model))]
     one_by_one, at_once = [], []
     for _ in range(rounds):
         began, tokens = time.perf_counter(), 0
         for prompt, sampling in asked:
-            (answer,) = aside(generate, trained.model, trained.tokenizer, [prompt], sampling)
+            (answer,) = aside(generate, trained_model.model, trained_model.tokenizer, [prompt], sampling)
             tokens += len(answer.ids) - (answer.finish == "eos")  # which is not told over HTTP
         one_by_one.append(tokens / (time.perf_counter() - began))
         seconds, waits = together(client, asked)
@@ -199,8 +199,8 @@ def against_one_after_another(trained: Trained, client: Client, new: int, rounds
     }
 
 
-def under_load(trained: Trained, client: Client, count: int, new: int, seconds: float) -> dict[str, Any]:
-    waits, texts = Waits(), prompts(trained)
+def under_load(trained_model: TrainedModel, client: Client, count: int, new: int, seconds: float) -> dict[str, Any]:
+    waits, texts = Waits(), prompts(trained_model)
     until = time.perf_counter() + seconds
 
     def ask_again(number: int) -> None:
@@ -224,11 +224,11 @@ def under_load(trained: Trained, client: Client, count: int, new: int, seconds: 
     }
 
 
-def measured(trained: Trained, client: Client, args: argparse.Namespace) -> dict[str, Any]:
+def measured(trained_model: TrainedModel, client: Client, args: argparse.Namespace) -> dict[str, Any]:
     waits = Waits()
-    waits.ask(client, prompts(trained)[0], Sampling(max_new_tokens=4))  # what is made once is made
-    found: dict[str, Any] = against_one_after_another(trained, client, args.new, args.rounds)
-    found["load"] = [under_load(trained, client, count, args.new, args.seconds) for count in args.clients]
+    waits.ask(client, prompts(trained_model)[0], Sampling(max_new_tokens=4))  # what is made once is made
+    found: dict[str, Any] = against_one_after_another(trained_model, client, args.new, args.rounds)
+    found["load"] = [under_load(trained_model, client, count, args.new, args.seconds) for count in args.clients]
     return found
 
 
@@ -256,24 +256,24 @@ def main() -> None:
     parser.add_argument("--http", action="store_true")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    trained = aside(opened, args.model)
-    if not isinstance(trained.model, DecoderOnly):
+    trained_model = aside(opened, args.model)
+    if not isinstance(trained_model.model, DecoderOnly):
         sys.exit(f"{args.model} is no language model; give one that writes")
     limits = Limits(slots=args.slots, waiting=512, seconds=600.0)
     found: dict[str, Any] = {
         "model": args.model,
-        "parameters": sum(one.numel() for one in trained.model.parameters()),
+        "parameters": sum(one.numel() for one in trained_model.model.parameters()),
         "threads": torch.get_num_threads(),
         "load_average": os.getloadavg()[0],
         "slots": args.slots,
         "new": args.new,
     }
-    with Scheduler(trained.model, trained.tokenizer, limits) as scheduler:
-        found["in_process"] = measured(trained, in_process(scheduler, trained.tokenizer), args)
+    with Scheduler(trained_model.model, trained_model.tokenizer, limits) as scheduler:
+        found["in_process"] = measured(trained_model, in_process(scheduler, trained_model.tokenizer), args)
     printed("in process", found["in_process"])
     if args.http:
         with over_http(args.model, limits) as client:
-            found["http"] = measured(trained, client, args)
+            found["http"] = measured(trained_model, client, args)
         printed("over HTTP", found["http"])
     if args.out is not None:
         args.out.write_text(json.dumps(found, indent=2) + "\n")

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from tercet.checkpoint import Trained, convert, load_model
+from tercet.checkpoint import TrainedModel, convert, load_model
 from tercet.config import UserError
 from tercet.generation import Draft, Lookup, Sampling, draft_for, generate
 
@@ -35,10 +35,12 @@ class Written:
     passes: int | None  # of the large model; unknown where another library counts them
 
 
-def ours(trained: Trained, prompt: str, sampling: dict[str, Any], guesses: Draft | Lookup | None) -> Work:
+def ours(trained_model: TrainedModel, prompt: str, sampling: dict[str, Any], guesses: Draft | Lookup | None) -> Work:
     def work(seed: int) -> Written:
         drawn = Sampling(**sampling, seed=seed)
-        (one,) = generate(trained.require("generate").model, trained.tokenizer, [prompt], drawn, guesses=guesses)
+        (one,) = generate(
+            trained_model.require("generate").model, trained_model.tokenizer, [prompt], drawn, guesses=guesses
+        )
         return Written(one.ids, one.passes)
 
     return work
@@ -70,13 +72,13 @@ def theirs(model: Any, ids: list[int], sampling: dict[str, Any], how: dict[str, 
     return work
 
 
-def opened(trained: Trained, folder: Path) -> Any:
+def opened(trained_model: TrainedModel, folder: Path) -> Any:
     """The same weights in `transformers`."""
     import transformers
 
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    convert(trained.folder, folder, to="hf")
+    convert(trained_model.folder, folder, to="hf")
     model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
     model.generation_config = transformers.GenerationConfig(pad_token_id=0)
     return model

@@ -68,14 +68,14 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=1000)
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the shares there, as JSON")
     args = parser.parse_args()
-    trained = load_model(args.run)
-    assert isinstance(trained.model, EncoderDecoder)
-    data = trained.card.recipe["data"]
+    trained_model = load_model(args.run)
+    assert isinstance(trained_model.model, EncoderDecoder)
+    data = trained_model.card.recipe["data"]
     spec = PairsSpec(
         source=data["source"], source_language=data["source_language"], target_language=data["target_language"]
     )
     texts = [source for source, _ in pairs_of(spec, "test")[: args.sentences]]
-    same = shares(trained.model, trained.tokenizer, texts)
+    same = shares(trained_model.model, trained_model.tokenizer, texts)
     for name, share in same.items():
         print(f"  {name:36} {share:8.2%} of {len(texts):,} translations have the same ids")
     if args.out:

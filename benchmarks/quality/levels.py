@@ -30,12 +30,12 @@ def write(run: str, text: Path, prompts: int) -> dict[str, list[list[int]]]:
 
     found: dict[str, list[list[int]]] = {}
     for weights in WEIGHTS:
-        trained = load_model(run)
-        model = trained.model
+        trained_model = load_model(run)
+        model = trained_model.model
         assert isinstance(model, DecoderOnly)
         if weights != "fp32":
             quantize(model, weights)
-        ids = trained.tokenizer.encode(text.read_text(encoding="utf-8"))
+        ids = trained_model.tokenizer.encode(text.read_text(encoding="utf-8"))
         distance = (len(ids) - LENGTH) // prompts
         asked = [ids[i * distance : i * distance + LENGTH] for i in range(prompts)]
         sampling = Sampling(temperature=0.0, max_new_tokens=WRITTEN)

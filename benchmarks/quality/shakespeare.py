@@ -52,15 +52,18 @@ def run(recipe: str, out: Path, changes: list[str]) -> dict[str, Any]:
     begun = time.perf_counter()
     train(load_recipe(recipe, data), out, quiet=True)
     seconds = time.perf_counter() - begun
-    trained = load_model(out / "last")
+    trained_model = load_model(out / "last")
     corpus = prepare(read_recipe(out).data)
     scores = score(
-        trained.model, corpus.validation, n_bytes=corpus.validation_bytes, special_ids=corpus.tokenizer.special_ids
+        trained_model.model,
+        corpus.validation,
+        n_bytes=corpus.validation_bytes,
+        special_ids=corpus.tokenizer.special_ids,
     )
     curve = read_metrics(out / "metrics.csv")
     return {
         "loss": scores.loss_nats_per_token,
-        "parameters": sum(p.numel() for p in trained.model.parameters()),
+        "parameters": sum(p.numel() for p in trained_model.model.parameters()),
         "seconds": round(seconds, 1),
         "validation": curve["val/loss"],
     }

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import tokenizers
 
-from tercet.checkpoint import Card, Trained, load_model, save_model
+from tercet.checkpoint import Card, TrainedModel, load_model, save_model
 from tercet.models import DecoderOnly
 from tercet.tokens import Tokenizer
 
@@ -26,7 +26,7 @@ def tokenizer(count: int) -> Tokenizer:
     return Tokenizer(library)
 
 
-def trained(model: DecoderOnly, folder: Path) -> Trained:
+def trained_model(model: DecoderOnly, folder: Path) -> TrainedModel:
     """The model as a folder of ours; written once."""
     if not (folder / "model.safetensors").is_file():
         save_model(folder, model, tokenizer(model.spec.vocab_size), Card(name="random"))

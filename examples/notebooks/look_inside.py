@@ -21,7 +21,7 @@ reading = run.read("The function returns the function")
 reading
 
 # %%
-plot_attention(run.trained, "The function returns the function", layer=0)
+plot_attention(run.trained_model, "The function returns the function", layer=0)
 
 # %% [markdown]
 # One head is switched off: how far do the logits of the last token move?

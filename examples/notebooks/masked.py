@@ -63,7 +63,7 @@ run.plot()
 # Where the heads look when they read a mask.
 
 # %%
-plot_attention(run.trained, "the old cow eats [MASK] .")
+plot_attention(run.trained_model, "the old cow eats [MASK] .")
 
 # %% [markdown]
 # Vectors of texts: the nearest sentence by meaning, or by what this model takes for it.

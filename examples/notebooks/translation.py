@@ -78,4 +78,4 @@ run.plot()
 # Where the decoder looks as it writes: the verb is found at the end of the source.
 
 # %%
-plot_attention(run.trained, sources[0], stack="decoder", layer=1)
+plot_attention(run.trained_model, sources[0], stack="decoder", layer=1)

@@ -64,8 +64,8 @@ def train(
     folder = None if out is None else Path(out)
     resolved = resolve(RunRequest(recipe=str(recipe), changes=_nest(changes), out=folder, quiet=quiet, **paths))
     with page_beside(resolved.folder) if page else nullcontext():
-        trained = train_resolved(resolved, start, quiet=quiet)
-    run = load(trained)
+        trained_model = train_resolved(resolved, start, quiet=quiet)
+    run = load(trained_model)
     if report and is_first(resolved.recipe):
         run.report()
     return run
@@ -135,4 +135,4 @@ def load(path: str | Path) -> Run:
     Raises:
         UserError: where there is none, or its files are broken.
     """
-    return Run(trained=load_model(path))
+    return Run(trained_model=load_model(path))

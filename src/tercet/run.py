@@ -94,7 +94,7 @@ class Run(RunView):
         from tercet.generation import generate
 
         guesses = self._guesses(draft, lookup, draft_tokens)
-        model, settings = self.trained.require("generate").model, Sampling(**sampling)
+        model, settings = self.trained_model.require("generate").model, Sampling(**sampling)
         every = [prompts] if isinstance(prompts, str) else prompts
         found = list[Completion]()
         for first in range(0, len(every), at_once := max(1, ROWS // max(1, samples))):
@@ -115,7 +115,7 @@ class Run(RunView):
         from tercet.generation import stream_text
 
         guesses = self._guesses(draft, lookup, draft_tokens)
-        model = self.trained.require("generate").model
+        model = self.trained_model.require("generate").model
         return stream_text(model, self.tokenizer, prompt, Sampling(**sampling), guesses=guesses)
 
     def chat(self, messages: str | Sequence[Mapping[str, str]], **sampling: Unpack[SamplingOptions]) -> str:
@@ -138,13 +138,13 @@ class Run(RunView):
         from tercet.generation import ChatModel
         from tercet.tokens.chat_template import ChatTemplate
 
-        trained, tokenizer = self.trained.require("generate"), self.tokenizer
-        return ChatModel(trained.model, tokenizer, ChatTemplate(trained.require_chat_template(), tokenizer))
+        trained_model, tokenizer = self.trained_model.require("generate"), self.tokenizer
+        return ChatModel(trained_model.model, tokenizer, ChatTemplate(trained_model.require_chat_template(), tokenizer))
 
     def _guesses(self, draft: "Run | None", lookup: bool | int, draft_tokens: int | None) -> Draft | Lookup | None:
         from tercet.generation import choose_guesses
 
-        other = None if draft is None else (draft.trained.require("generate").model, draft.tokenizer)
+        other = None if draft is None else (draft.trained_model.require("generate").model, draft.tokenizer)
         return choose_guesses(self.tokenizer, other, lookup, draft_tokens)
 
     @overload
@@ -180,8 +180,8 @@ class Run(RunView):
         if search is not None and beam:
             raise ValueError(f"{', '.join(beam)}: settings of a beam, beside search={search}; give one or the other")
         return translate(
-            self.trained.require("translate").model, self.tokenizer, [texts] if isinstance(texts, str) else texts,
-            Beam(**beam) if search is None else search, source_tokenizer=self.trained.source_tokenizer,
+            self.trained_model.require("translate").model, self.tokenizer, [texts] if isinstance(texts, str) else texts,
+            Beam(**beam) if search is None else search, source_tokenizer=self.trained_model.source_tokenizer,
             prefixes=prefixes, batch_tokens=batch_tokens,
         )  # fmt: skip
 
@@ -203,7 +203,7 @@ class Run(RunView):
         from tercet.encoding import fill
 
         every = [texts] if isinstance(texts, str) else texts
-        filled = fill(self.trained.require("fill").model, self.tokenizer, every, top=top, only=only)
+        filled = fill(self.trained_model.require("fill").model, self.tokenizer, every, top=top, only=only)
         return filled[0] if isinstance(texts, str) else filled
 
     def embed(
@@ -223,7 +223,7 @@ class Run(RunView):
         """
         from tercet.encoding import embed
 
-        encoder, every = self.trained.require("embed"), [texts] if isinstance(texts, str) else texts
+        encoder, every = self.trained_model.require("embed"), [texts] if isinstance(texts, str) else texts
         vectors = embed(
             encoder.model, self.tokenizer, every, pooling=pooling or encoder.sentence.pooling, normalise=normalise,
             max_len=encoder.text_len, batch_tokens=batch_tokens,
@@ -273,7 +273,7 @@ class Run(RunView):
         from tercet.encoding import classify
 
         every = [texts] if isinstance(texts, str) else texts
-        classified = classify(self.trained.require("classify").require_labels("texts"), self.tokenizer, every)
+        classified = classify(self.trained_model.require("classify").require_labels("texts"), self.tokenizer, every)
         return classified[0] if isinstance(texts, str) else classified
 
     @overload
@@ -289,7 +289,7 @@ class Run(RunView):
         from tercet.encoding import classify_multi_label
 
         every = [texts] if isinstance(texts, str) else texts
-        model = self.trained.require("classify").require_labels("texts")
+        model = self.trained_model.require("classify").require_labels("texts")
         labelled = classify_multi_label(model, self.tokenizer, every, threshold=threshold)
         return labelled[0] if isinstance(texts, str) else labelled
 
@@ -304,14 +304,14 @@ class Run(RunView):
         from tercet.encoding import regress
 
         every = [texts] if isinstance(texts, str) else texts
-        regressed = regress(self.trained.require("classify").require_labels("texts"), self.tokenizer, every)
+        regressed = regress(self.trained_model.require("classify").require_labels("texts"), self.tokenizer, every)
         return regressed[0] if isinstance(texts, str) else regressed
 
     def tag(self, sentences: Sequence[Sequence[str]]) -> "list[Tagged]":
         """The label of each word in each list of words, with its probability."""
         from tercet.encoding import tag
 
-        return tag(self.trained.require("classify").require_labels("tokens"), self.tokenizer, sentences)
+        return tag(self.trained_model.require("classify").require_labels("tokens"), self.tokenizer, sentences)
 
     def evaluate(self, data: str | Path | None = None, **settings: "Unpack[EvaluationOptions]") -> "Scores":
         """How good the model is on text that it has not seen.
@@ -324,7 +324,7 @@ class Run(RunView):
         """
         from tercet.evaluate import evaluation_of
 
-        return evaluation_of(self.trained).evaluate(data, **settings)
+        return evaluation_of(self.trained_model).evaluate(data, **settings)
 
     def read(
         self,
@@ -346,7 +346,7 @@ class Run(RunView):
         """
         from tercet.inspect import read
 
-        return read(self.trained, text, target=target, ids=ids, target_ids=target_ids, edits=edits, only=only)
+        return read(self.trained_model, text, target=target, ids=ids, target_ids=target_ids, edits=edits, only=only)
 
     def explore(
         self,
@@ -371,14 +371,14 @@ class Run(RunView):
         """
         from tercet.explorer import explore
 
-        explore(self.trained, prompt, target=target, export=export, host=host, port=port, browse=open)
+        explore(self.trained_model, prompt, target=target, export=export, host=host, port=port, browse=open)
 
     def report(self, out: str | Path | None = None, *, evaluate: bool = False) -> Path:
         """Write the training as one page that opens without a network, and return its path: `tercet.report`, which says
         what the arguments are, and takes runs that have saved no model yet."""
         from tercet.reports.write import write_report
 
-        return write_report(self.trained.folder, out, evaluate=evaluate, trained=self.trained)
+        return write_report(self.trained_model.folder, out, evaluate=evaluate, trained_model=self.trained_model)
 
     def serve(self, *beside: "Run", **options: Unpack[ServeOptions]) -> None:
         """Answer over HTTP with this model, and those beside it, until a signal ends it; each is called as its folder.
@@ -397,4 +397,4 @@ class Run(RunView):
 
         runs = (self, *beside)
         names = name_models([run.folder.parent if run.folder.name in ("best", "last") else run.folder for run in runs])
-        serve({name: run.trained for name, run in zip(names, runs, strict=True)}, **options)
+        serve({name: run.trained_model for name, run in zip(names, runs, strict=True)}, **options)

@@ -177,7 +177,7 @@ class TercetVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _TextE
             UserError: where there is none.
         """
         self.run_ = load(self.model)
-        self._n_features_out = self.run_.trained.require("embed").model.spec.stack.d_model
+        self._n_features_out = self.run_.trained_model.require("embed").model.spec.stack.d_model
         return self
 
     def transform(self, X: Texts) -> np.ndarray:

@@ -230,15 +230,15 @@ def folder(tmp_path: Path) -> Path:
 
 class TestFolders:
     def test_a_folder_opens_as_it_is_and_is_saved_as_ours(self, folder: Path, tmp_path: Path) -> None:
-        trained = load_model(folder)
-        assert isinstance(trained.model, EncoderOnly)
+        trained_model = load_model(folder)
+        assert isinstance(trained_model.model, EncoderOnly)
         reference = transformers.BertForPreTraining.from_pretrained(folder).eval()
-        assert furthest(trained.model, reference, *batch()) < 1e-5
-        save_model(tmp_path / "ours", trained.model, trained.tokenizer, Card())
+        assert furthest(trained_model.model, reference, *batch()) < 1e-5
+        save_model(tmp_path / "ours", trained_model.model, trained_model.tokenizer, Card())
         assert not (tmp_path / "ours" / "generation_config.json").exists()  # an encoder writes nothing
         again = load_model(tmp_path / "ours").model
-        assert again.spec == trained.model.spec
-        for name, tensor in trained.model.state_dict().items():
+        assert again.spec == trained_model.model.spec
+        for name, tensor in trained_model.model.state_dict().items():
             assert torch.equal(again.state_dict()[name], tensor), name
 
     def test_an_old_folder_has_its_weights_in_a_pickle_that_runs_nothing(self, folder: Path) -> None:
@@ -278,10 +278,10 @@ class TestFolders:
 
 @cache
 def _minilm() -> tuple[EncoderOnly, Tokenizer, Any]:
-    trained = load_model(minilm())
-    assert isinstance(trained.model, EncoderOnly)
+    trained_model = load_model(minilm())
+    assert isinstance(trained_model.model, EncoderOnly)
     reference = transformers.BertModel.from_pretrained(minilm(), attn_implementation="eager").eval()
-    return trained.model, trained.tokenizer, reference
+    return trained_model.model, trained_model.tokenizer, reference
 
 
 def sentences(tokenizer: Tokenizer) -> tuple[Tensor, Tensor, Tensor]:

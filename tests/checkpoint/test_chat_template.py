@@ -19,8 +19,8 @@ SPEC = DecoderOnlySpec(vocab_size=11, max_len=7, stack=StackSpec(d_model=8, n_la
 
 
 def ours(folder: Path, template: str | None) -> Path:
-    trained = load_model(saved(folder, shaken(DecoderOnly(SPEC), 0)))
-    save_model(folder, trained.model, trained.tokenizer, Card(), chat_template=template)
+    trained_model = load_model(saved(folder, shaken(DecoderOnly(SPEC), 0)))
+    save_model(folder, trained_model.model, trained_model.tokenizer, Card(), chat_template=template)
     return folder
 
 

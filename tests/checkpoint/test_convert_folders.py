@@ -65,9 +65,9 @@ def test_a_folder_of_theirs_becomes_ours(tmp_path: Path) -> None:
 
 
 def test_a_run_is_its_best_model_and_the_card_passes_along(tmp_path: Path) -> None:
-    trained = load_model(ours(tmp_path / "made"))
+    trained_model = load_model(ours(tmp_path / "made"))
     card = Card(name="mine", step=7, metrics={"validation_loss": 1.25})
-    save_model(tmp_path / "run" / "best", trained.model, trained.tokenizer, card)
+    save_model(tmp_path / "run" / "best", trained_model.model, trained_model.tokenizer, card)
     again = convert(tmp_path / "run", tmp_path / "again")
     assert load_model(again).card == card
     assert everything(again) == everything(tmp_path / "run" / "best")

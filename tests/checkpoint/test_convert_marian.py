@@ -72,13 +72,13 @@ def test_logits_and_greedy_translations_are_ours(seed: int, tmp_path: Path) -> N
     theirs = opened_by_theirs(folder, transformers.AutoModelForSeq2SeqLM)
     assert type(theirs).__name__ == "MarianMTModel"
     assert furthest(model, theirs) < 1e-4
-    trained = load_model(tmp_path / "ours")
+    trained_model = load_model(tmp_path / "ours")
     line = "w5 w9 w3 w11"
-    ids = torch.tensor([[*trained.source_tokenizer.encode(line), 2]])
+    ids = torch.tensor([[*trained_model.source_tokenizer.encode(line), 2]])
     found = theirs.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=15, min_new_tokens=12)
     search = Beam(size=1, max_ratio=0, max_extra=15, min_extra=12)
     answer = translate(
-        trained.model, trained.tokenizer, [line], search, source_tokenizer=trained.source_tokenizer
+        trained_model.model, trained_model.tokenizer, [line], search, source_tokenizer=trained_model.source_tokenizer
     )[0][0]  # fmt: skip
     assert len(answer.ids) >= 12
     assert list(answer.ids) == found[0, 1:].tolist()

@@ -214,14 +214,14 @@ def test_translators_write_the_same(kind: str, seed: int, tmp_path: Path) -> Non
     )  # fmt: skip
     folder = taken_out(tmp_path, model, model.spec.source_vocab_size)
     assert furthest_scores(model, folder) < 1e-4
-    trained = load_model(tmp_path / "ours")
+    trained_model = load_model(tmp_path / "ours")
     lines = [" ".join(f"w{draw.randrange(3, 17)}" for _ in range(n)) for n in range(1, 11)]
     search = Beam(size=1, max_ratio=0, max_extra=15, min_extra=12)
-    source_tokenizer = trained.source_tokenizer
-    answers = translate(trained.model, trained.tokenizer, lines, search, source_tokenizer=source_tokenizer)
+    source_tokenizer = trained_model.source_tokenizer
+    answers = translate(trained_model.model, trained_model.tokenizer, lines, search, source_tokenizer=source_tokenizer)
     found = ctranslate2.Translator(folder).translate_batch(
         [[*line.split(), "<eos>"] for line in lines], beam_size=1, max_decoding_length=15, min_decoding_length=12,
-        suppress_sequences=[[token] for token in never(trained.tokenizer)], return_end_token=True,
+        suppress_sequences=[[token] for token in never(trained_model.tokenizer)], return_end_token=True,
     )  # fmt: skip
     assert [one.hypotheses[0] for one in found] == [names(answer[0].ids) for answer in answers]
 
@@ -406,16 +406,19 @@ def test_what_was_read_from_elsewhere_can_go_there(tmp_path: Path) -> None:
 
 @pytest.mark.exhaustive
 def test_real_sentences_have_the_same_vectors(tmp_path: Path) -> None:
-    trained = load_model(minilm())
+    trained_model = load_model(minilm())
     folder = convert(minilm(), tmp_path / "theirs", "ctranslate2")
     lines = ["The weather is lovely today.", "It's so sunny outside!", "Ünïcödé and 東京: unaffable."]
-    rows = [[trained.tokenizer.bos_id, *trained.tokenizer.encode(line), trained.tokenizer.eos_id] for line in lines]
+    rows = [
+        [trained_model.tokenizer.bos_id, *trained_model.tokenizer.encode(line), trained_model.tokenizer.eos_id]
+        for line in lines
+    ]
     vocabulary = json.loads((folder / "vocabulary.json").read_text())
     output = ctranslate2.Encoder(str(folder)).forward_batch([[vocabulary[n] for n in row] for row in rows])
-    assert isinstance(trained.model, EncoderOnly)
+    assert isinstance(trained_model.model, EncoderOnly)
     for row, states in zip(rows, np.array(output.last_hidden_state), strict=True):
         with torch.no_grad():
-            wanted = trained.model.hidden(torch.tensor([row]))[0]
+            wanted = trained_model.model.hidden(torch.tensor([row]))[0]
         assert (torch.from_numpy(states[: len(row)]) - wanted).abs().max() < 1e-4
 
 

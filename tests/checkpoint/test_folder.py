@@ -80,18 +80,18 @@ def folder(tmp_path: Path) -> Path:
 def test_what_comes_back_is_what_went_in(preset: str, tied: bool, pad_to: int, tmp_path: Path) -> None:
     model = shaken(build(small(preset, tie_embeddings=tied, pad_vocab_to=pad_to), seed=3))
     save_model(tmp_path, model, TOKENIZER, CARD)
-    trained = load_model(tmp_path)
-    assert trained.model.spec == model.spec
-    assert trained.card == CARD
-    assert trained.folder == tmp_path
-    assert trained.tokenizer.hash == TOKENIZER.hash
-    assert not any(module.training for module in trained.model.modules())
+    trained_model = load_model(tmp_path)
+    assert trained_model.model.spec == model.spec
+    assert trained_model.card == CARD
+    assert trained_model.folder == tmp_path
+    assert trained_model.tokenizer.hash == TOKENIZER.hash
+    assert not any(module.training for module in trained_model.model.modules())
     for name, tensor in model.state_dict().items():
-        assert torch.equal(trained.model.state_dict()[name], tensor), name
-    assert trained.source_tokenizer is trained.tokenizer
+        assert torch.equal(trained_model.model.state_dict()[name], tensor), name
+    assert trained_model.source_tokenizer is trained_model.tokenizer
     tokens = torch.arange(5)[None] % model.vocab_size
     sides = (tokens.flip(1), tokens) if isinstance(model, EncoderDecoder) else (tokens,)
-    assert torch.equal(trained.model(*sides), model.eval()(*sides))
+    assert torch.equal(trained_model.model(*sides), model.eval()(*sides))
 
 
 def test_a_tied_tensor_is_on_disk_once_and_tied_again_after_loading(folder: Path) -> None:
@@ -206,10 +206,10 @@ class TestTwoTokenizers:
         return translator_of(source_vocab_size=self.OWN.vocab_size, share_embeddings=False)
 
     def test_both_come_back(self, folder: Path) -> None:
-        trained, model = load_model(folder), self.model().eval()
-        assert (trained.tokenizer.hash, trained.source_tokenizer.hash) == (TOKENIZER.hash, self.OWN.hash)
+        trained_model, model = load_model(folder), self.model().eval()
+        assert (trained_model.tokenizer.hash, trained_model.source_tokenizer.hash) == (TOKENIZER.hash, self.OWN.hash)
         source, target = torch.tensor([[1, 2, 3, 4, 5]]), torch.tensor([[3, 1, 2]])
-        assert torch.equal(trained.model(source, target), model(source, target))
+        assert torch.equal(trained_model.model(source, target), model(source, target))
 
     def test_three_way_tied_weights_are_on_disk_once(self, tmp_path: Path) -> None:
         save_model(tmp_path, translator_of(), TOKENIZER, CARD)

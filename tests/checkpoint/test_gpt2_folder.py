@@ -147,13 +147,15 @@ def test_rows_without_an_id_only_pad_the_vocabulary(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_it_is_saved_as_ours_and_writes(tmp_path: Path) -> None:
-    trained = load_model(written(tmp_path / "theirs", usual(), n_ids=20))
-    save_model(tmp_path / "ours", trained.model, trained.tokenizer, Card())
+    trained_model = load_model(written(tmp_path / "theirs", usual(), n_ids=20))
+    save_model(tmp_path / "ours", trained_model.model, trained_model.tokenizer, Card())
     again = load_model(tmp_path / "ours")
-    assert again.model.spec == trained.model.spec
-    for name, tensor in trained.model.state_dict().items():
+    assert again.model.spec == trained_model.model.spec
+    for name, tensor in trained_model.model.state_dict().items():
         assert torch.equal(again.model.state_dict()[name], tensor), name
-    texts = [generate(one.model, one.tokenizer, ["w5 w6"], Sampling(max_new_tokens=9))[0] for one in (trained, again)]
+    texts = [
+        generate(one.model, one.tokenizer, ["w5 w6"], Sampling(max_new_tokens=9))[0] for one in (trained_model, again)
+    ]
     assert texts[0] == texts[1]
     assert len(texts[0].ids) > 0
 

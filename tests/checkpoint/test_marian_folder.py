@@ -98,8 +98,8 @@ def test_logits_and_greedy_tokens_are_theirs(seed: int, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_translation_is_the_one_that_transformers_finds(tmp_path: Path) -> None:
     reference = usual()
-    trained = load_model(written(tmp_path / "theirs", reference))
-    tokenizer = trained.tokenizer
+    trained_model = load_model(written(tmp_path / "theirs", reference))
+    tokenizer = trained_model.tokenizer
     assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id) == (0, 2, 0)  # it begins with the padding
     line = "w5 w9 w3 w22"
     ids = torch.tensor([[*tokenizer.encode(line), 2]])
@@ -108,12 +108,12 @@ def test_a_translation_is_the_one_that_transformers_finds(tmp_path: Path) -> Non
         bad_words_ids=[[0], [1]],  # special to our tokenizer
     )  # fmt: skip
     search = Beam(size=1, max_ratio=0, max_extra=15, min_extra=13)
-    found = translate(trained.model, tokenizer, [line], search)[0][0]
+    found = translate(trained_model.model, tokenizer, [line], search)[0][0]
     assert len(found.ids) > 12
     assert list(found.ids) == wanted[0, 1:].tolist()
-    save_model(tmp_path / "ours", trained.model, trained.tokenizer, Card())
+    save_model(tmp_path / "ours", trained_model.model, trained_model.tokenizer, Card())
     again = load_model(tmp_path / "ours")
-    assert (again.tokenizer.bos_id, again.model.spec) == (0, trained.model.spec)
+    assert (again.tokenizer.bos_id, again.model.spec) == (0, trained_model.model.spec)
     assert translate(again.model, again.tokenizer, [line], search)[0][0] == found
 
 
@@ -198,9 +198,15 @@ def test_a_source_with_a_vocabulary_of_its_own(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"the source has 23 ids of its own and no source_tokenizer\.json"):
         load_model(folder)
     words(23).save(str(folder / "source_tokenizer.json"))
-    trained = load_model(folder)
-    assert (trained.tokenizer.vocab_size, trained.source_tokenizer.vocab_size) == (29, 23)
-    save_model(tmp_path / "o", trained.model, trained.tokenizer, Card(), source_tokenizer=trained.source_tokenizer)
+    trained_model = load_model(folder)
+    assert (trained_model.tokenizer.vocab_size, trained_model.source_tokenizer.vocab_size) == (29, 23)
+    save_model(
+        tmp_path / "o",
+        trained_model.model,
+        trained_model.tokenizer,
+        Card(),
+        source_tokenizer=trained_model.source_tokenizer,
+    )
     assert furthest(opened(tmp_path / "o"), reference) < 1e-5
 
 
@@ -209,10 +215,10 @@ def test_one_vocabulary_may_be_cut_in_two_ways(tmp_path: Path) -> None:
     backwards = json.loads(words(23).to_str())
     backwards["normalizer"] = {"type": "Lowercase"}
     (folder / "source_tokenizer.json").write_text(json.dumps(backwards))
-    trained = load_model(folder)
-    source = trained.source_tokenizer
-    assert source.encode("W5") == trained.tokenizer.encode("w5") != trained.tokenizer.encode("W5")
-    save_model(tmp_path / "ours", trained.model, trained.tokenizer, Card(), source_tokenizer=source)
+    trained_model = load_model(folder)
+    source = trained_model.source_tokenizer
+    assert source.encode("W5") == trained_model.tokenizer.encode("w5") != trained_model.tokenizer.encode("W5")
+    save_model(tmp_path / "ours", trained_model.model, trained_model.tokenizer, Card(), source_tokenizer=source)
     again = load_model(tmp_path / "ours")
     assert again.source_tokenizer.encode("W5") == source.encode("W5")
     assert again.tokenizer.bos_id == 0
@@ -220,7 +226,9 @@ def test_one_vocabulary_may_be_cut_in_two_ways(tmp_path: Path) -> None:
     Tokenizer(words(24)).save(tmp_path / "ours" / "source_tokenizer.json")
     with pytest.raises(UserError, match=r"source_tokenizer\.json has 24 ids"):
         load_model(tmp_path / "ours")
-    save_model(tmp_path / "ours", trained.model, trained.tokenizer, Card())  # leaves none of an earlier model
+    save_model(
+        tmp_path / "ours", trained_model.model, trained_model.tokenizer, Card()
+    )  # leaves none of an earlier model
     again = load_model(tmp_path / "ours")
     assert again.source_tokenizer is again.tokenizer
 

@@ -58,15 +58,15 @@ def test_ids_that_are_opened_already_get_no_second_opening(tmp_path: Path) -> No
 
 def test_evaluate_reads_each_text_behind_its_opening(text: Path, tmp_path: Path) -> None:
     """lm-evaluation-harness#1465, #1586, #2382, #2049: perplexity without BOS is another model's."""
-    trained = load_model(saved(tmp_path / "ours", llama(), OPENED))
-    assert isinstance(trained, LanguageModel)
+    trained_model = load_model(saved(tmp_path / "ours", llama(), OPENED))
+    assert isinstance(trained_model, LanguageModel)
     nats = list[float]()
     with torch.no_grad():
         for line in LINES:
             ids = torch.tensor([[*encode_prompt(OPENED, line), OPENED.eos_id]])
-            logprobs = trained.model(ids)[0].double().log_softmax(-1)
+            logprobs = trained_model.model(ids)[0].double().log_softmax(-1)
             nats += (-logprobs[:-1].gather(1, ids[0, 1:, None])).flatten().tolist()
-    evaluation = evaluation_of(trained)
+    evaluation = evaluation_of(trained_model)
     assert isinstance(evaluation, LanguageEvaluation)
     scores = evaluation.evaluate(text)
     assert scores.tokens == len(nats)

@@ -148,10 +148,10 @@ def test_theirs_is_the_same_here(name: str, stabilised: bool, tmp_path: Path) ->
     adapted.save_pretrained(tmp_path / "adapter")
     config = tmp_path / "adapter" / "adapter_config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "base_model_name_or_path": str(base)}))
-    trained = load_model(tmp_path / "adapter")
-    torch.testing.assert_close(logits(trained.model), expected, rtol=1e-4, atol=1e-4)
-    assert trained.adapter is not None
-    assert read_spec(tmp_path / "adapter") == trained.model.spec
+    trained_model = load_model(tmp_path / "adapter")
+    torch.testing.assert_close(logits(trained_model.model), expected, rtol=1e-4, atol=1e-4)
+    assert trained_model.adapter is not None
+    assert read_spec(tmp_path / "adapter") == trained_model.model.spec
     again = convert(tmp_path / "adapter", tmp_path / "again", "peft")  # and back
     back = peft.PeftModel.from_pretrained(theirs(base), again).eval()
     torch.testing.assert_close(logits(back.get_base_model()), expected, rtol=1e-4, atol=1e-4)

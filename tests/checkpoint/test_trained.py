@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tercet.checkpoint import Encoder, LanguageModel, Trained, Translator
+from tercet.checkpoint import Encoder, LanguageModel, TrainedModel, Translator
 from tercet.config import UserError
 from tercet.evaluate import (
     LabelsEvaluation,
@@ -39,8 +39,8 @@ SPECS = {
 }
 
 
-def trained(name: str) -> Trained:
-    return Trained.wrap(build(SPECS[name]), TOKENIZER, folder=Path("runs/mine"))
+def trained_model(name: str) -> TrainedModel:
+    return TrainedModel.wrap(build(SPECS[name]), TOKENIZER, folder=Path("runs/mine"))
 
 
 @pytest.mark.parametrize(
@@ -54,8 +54,8 @@ def trained(name: str) -> Trained:
         ("embedding", "an encoder", Encoder, "embed"),
     ],
 )
-def test_it_says_what_it_is(name: str, kind: str, class_: type[Trained], verbs: str) -> None:
-    model = trained(name)
+def test_it_says_what_it_is(name: str, kind: str, class_: type[TrainedModel], verbs: str) -> None:
+    model = trained_model(name)
     assert model.kind == kind
     assert model.task == ("labels" if name == "both" else name)
     assert type(model) is class_
@@ -77,27 +77,27 @@ def test_it_says_what_it_is(name: str, kind: str, class_: type[Trained], verbs: 
 )
 def test_what_it_cannot_do_is_refused_with_what_it_can(name: str, verb: Any, words: str) -> None:
     with pytest.raises(UserError) as error:
-        trained(name).require(verb)
+        trained_model(name).require(verb)
     assert str(error.value) == f"runs/mine is {words}"
 
 
 @pytest.mark.parametrize("name", SPECS)
 def test_what_it_can_do_it_is_handed_out_for(name: str) -> None:
-    model = trained(name)
+    model = trained_model(name)
     assert all(model.require(verb) is model for verb in model.verbs)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
 def test_labels_of_words_are_not_labels_of_texts() -> None:
-    classifier = trained("labels").require("classify")
+    classifier = trained_model("labels").require("classify")
     assert classifier.require_labels("texts") is classifier.model
     with pytest.raises(UserError, match="runs/mine gives labels to texts, not to tokens"):
         classifier.require_labels("tokens")
     with pytest.raises(UserError, match="an encoder, no classifier"):
-        trained("embedding").require("embed").require_labels("texts")
+        trained_model("embedding").require("embed").require_labels("texts")
 
 
 def test_each_task_has_its_evaluation() -> None:
-    classes = {name: type(evaluation_of(trained(name))) for name in SPECS if name != "embedding"}
+    classes = {name: type(evaluation_of(trained_model(name))) for name in SPECS if name != "embedding"}
     assert classes == {
         "language": LanguageEvaluation, "translation": TranslationEvaluation, "masked": MaskedEvaluation,
         "labels": LabelsEvaluation, "both": LabelsEvaluation,

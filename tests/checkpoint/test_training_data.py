@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tercet.checkpoint import Card, Trained
+from tercet.checkpoint import Card, TrainedModel
 from tercet.checkpoint.training_data import open_training_data
 from tercet.config import UserError, parse, to_plain
 from tercet.data import (
@@ -76,9 +76,9 @@ KINDS = {
         task="chat",
     ),
 }  # fmt: skip
-READERS: dict[str, Callable[[Trained], Any]] = {
+READERS: dict[str, Callable[[TrainedModel], Any]] = {
     "open": open_training_data,
-    "evaluate": lambda trained: evaluation_of(trained).load_held_out(),
+    "evaluate": lambda trained_model: evaluation_of(trained_model).load_held_out(),
 }
 
 
@@ -92,10 +92,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-def model_with_card(kind: str, data: dict[str, Any], data_hash: str) -> Trained:
+def model_with_card(kind: str, data: dict[str, Any], data_hash: str) -> TrainedModel:
     card = Card(recipe={"task": {"kind": KINDS[kind].task}, "data": data}, data_hash=data_hash)
     template = TEMPLATE if kind == "chat" else None
-    return Trained.wrap(
+    return TrainedModel.wrap(
         build(KINDS[kind].model), TOKENIZER, card=card, chat_template=template, folder=Path("theirs/best")
     )
 

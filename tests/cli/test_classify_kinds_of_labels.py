@@ -61,7 +61,7 @@ def said(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 def logits_alone(run: tercet.Run) -> np.ndarray:
     """(N, L), each text by itself."""
-    model, tokenizer = run.trained.require("classify").model, run.tokenizer
+    model, tokenizer = run.trained_model.require("classify").model, run.tokenizer
     rows = list[np.ndarray]()
     for line in LINES:
         with torch.no_grad():

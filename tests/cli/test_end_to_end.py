@@ -154,15 +154,15 @@ def test_without_a_prompt_it_says_where_it_begins(
     few = ["--max-new-tokens", "5"]
     assert main(["generate", str(run), *few]) == 0
     assert capsys.readouterr().err == "tercet: no prompt: writing what comes after '<eos>', where a text begins\n"
-    trained = load_model(run)
+    trained_model = load_model(run)
     names = "".join(sorted(set("0123456789 isabc"), reverse=True))  # no end of a text, no new line
     tokenizer = Tokenizer.train(Characters(alphabet=names, eos=False), [])
-    model = build(replace(trained.model.spec, vocab_size=tokenizer.vocab_size))
+    model = build(replace(trained_model.model.spec, vocab_size=tokenizer.vocab_size))
     save_model(
         tmp_path / "without",
         model,
         tokenizer,
-        replace(trained.card, tokenizer_hash=tokenizer_hash(tokenizer, tokenizer)),
+        replace(trained_model.card, tokenizer_hash=tokenizer_hash(tokenizer, tokenizer)),
     )
     assert main(["generate", str(tmp_path / "without"), *few, "--json"]) == 0
     out, err = capsys.readouterr()

@@ -471,9 +471,9 @@ def test_training_from_python_takes_pairs(run: Path) -> None:
     settings["training.max_steps"] = 3
     files = {side: run.parent / f"train.{language}" for side, language in (("source", "de"), ("target", "en"))}
     held_out = {f"validation_{side}": path for side, path in files.items()}
-    trained = tercet.train("numbers", **files, **held_out, out=run.parent / "api", changes=settings, quiet=True)
-    assert trained.card.recipe["data"]["validation"]["kind"] == "held_out"
-    assert trained.card.step == 3
+    trained_model = tercet.train("numbers", **files, **held_out, out=run.parent / "api", changes=settings, quiet=True)
+    assert trained_model.card.recipe["data"]["validation"]["kind"] == "held_out"
+    assert trained_model.card.step == 3
 
 
 def test_a_reader_who_leaves_early_is_no_error(run: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tercet.evaluate.leaderboard_files import leaderboard_csv, leaderboard_dict
 from tercet.evaluate.tasks.evaluation import digest
 
 
-def result(name: str, nats: float | None, seed: int = 1, trained: int = 640, **given: Any) -> RunResult:
+def result(name: str, nats: float | None, seed: int = 1, trained_model: int = 640, **given: Any) -> RunResult:
     """A language model's run; None diverged."""
     held_out: dict[str, Any] = {
         "kind": "language model", "scores": {"nats_per_token": nats, "bits_per_byte": 1.5 * (nats or 0)},
@@ -24,7 +24,7 @@ def result(name: str, nats: float | None, seed: int = 1, trained: int = 640, **g
     }  # fmt: skip
     mine = {key: given.pop(key) for key in list(given) if key in held_out}
     scores = None if nats is None else HeldOutScores(**{**held_out, **mine})
-    return RunResult(name=name, seed=seed, scores=scores, tokens=trained, **{"seconds": 2.0, **given})
+    return RunResult(name=name, seed=seed, scores=scores, tokens=trained_model, **{"seconds": 2.0, **given})
 
 
 def printed(board: Leaderboard) -> str:
@@ -129,7 +129,7 @@ def test_what_diverged_comes_last_however_good_the_rest() -> None:
 
 
 def test_unequal_training_is_told() -> None:
-    notes = leaderboard([result("a", 1.0, trained=640), result("b", 2.0, trained=1280)]).notes
+    notes = leaderboard([result("a", 1.0, trained_model=640), result("b", 2.0, trained_model=1280)]).notes
     assert "the language models did not train on equally many tokens: from 640 to 1,280" in notes
     notes = leaderboard([result("a", 1.0, precision="bf16"), result("b", 2.0, precision="fp32")]).notes
     assert "they were not trained in one precision: bf16 and fp32" in notes

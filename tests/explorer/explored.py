@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tercet.checkpoint import Trained
+from tercet.checkpoint import TrainedModel
 from tercet.models import (
     DecoderOnly,
     DecoderOnlySpec,
@@ -68,7 +68,7 @@ EVERY = [
 ]
 
 
-def trained(name: str, *, max_len: int = 23) -> Trained:
+def trained_model(name: str, *, max_len: int = 23) -> TrainedModel:
     """The model of this name in the tables above."""
     spec: Any
     if name in GPTS:
@@ -95,11 +95,11 @@ def trained(name: str, *, max_len: int = 23) -> Trained:
     return loaded(EncoderDecoder(spec), source=OTHER if own else TOKENIZER)
 
 
-def loaded(model: Any, *, source: Tokenizer = TOKENIZER) -> Trained:
+def loaded(model: Any, *, source: Tokenizer = TOKENIZER) -> TrainedModel:
     with torch.no_grad():
         for parameter in model.parameters():  # fresh weights are small or zero, and would hide a fault
             parameter.add_(torch.randn_like(parameter) * 0.15)
-    return Trained.wrap(model.eval(), TOKENIZER, source_tokenizer=source, folder=Path("runs", "tiny", "best"))
+    return TrainedModel.wrap(model.eval(), TOKENIZER, source_tokenizer=source, folder=Path("runs", "tiny", "best"))
 
 
 def asked(name: str) -> dict[str, Any]:

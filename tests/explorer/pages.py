@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 from browser import Tab
-from explored import STACK, loaded, trained
+from explored import STACK, loaded, trained_model
 
-from tercet.checkpoint import Trained
+from tercet.checkpoint import TrainedModel
 from tercet.explorer import Answers, Query
 from tercet.models import Edit, EncoderOnly, EncoderOnlySpec, MaskedHead, record
 from tercet.tokens import Tokenizer, WordPiece
@@ -19,20 +19,20 @@ SENTENCES = ["the cat sat on the mat", "a dog sat by the cat", "the mat is on th
 NEAR = 1e-4
 
 
-def wordpiece_bert() -> Trained:
+def wordpiece_bert() -> TrainedModel:
     tokenizer = Tokenizer.train(WordPiece(vocab_size=60), SENTENCES * 5)
     head = MaskedHead(transform=True, bias=True)
     spec = EncoderOnlySpec(vocab_size=tokenizer.vocab_size, max_len=29, stack=STACK, masked_head=head)
     return of(EncoderOnly(spec), tokenizer)
 
 
-def of(model: Any, tokenizer: Tokenizer) -> Trained:
+def of(model: Any, tokenizer: Tokenizer) -> TrainedModel:
     made = loaded(model, source=tokenizer)
-    return Trained.wrap(made.model, tokenizer, folder=made.folder)
+    return TrainedModel.wrap(made.model, tokenizer, folder=made.folder)
 
 
 def gpt() -> Answers:
-    return Answers(trained("pre, learned"), start=Query(text="abc de"))
+    return Answers(trained_model("pre, learned"), start=Query(text="abc de"))
 
 
 def bert() -> Answers:
@@ -41,12 +41,14 @@ def bert() -> Answers:
 
 def translator(name: str) -> Answers:
     source = "uvw xyz" if name == "3 + 6" else "bad cafe"
-    return Answers(trained(name), start=Query(text=source, target="abcd"))
+    return Answers(trained_model(name), start=Query(text=source, target="abcd"))
 
 
 FAMILIES: dict[str, Callable[[], Answers]] = {
     "gpt": gpt,
-    "gpt, modern": lambda: Answers(trained("sandwich, rotary, grouped, gated, qk norm"), start=Query(text="abc de")),
+    "gpt, modern": lambda: Answers(
+        trained_model("sandwich, rotary, grouped, gated, qk norm"), start=Query(text="abc de")
+    ),
     "bert": bert,
     "translator, 6 + 3": lambda: translator("6 + 3"),
     "translator, 3 + 6": lambda: translator("3 + 6"),
@@ -105,8 +107,8 @@ def passed(answers: Answers, ids: list[int], target: list[int] | None = None, ed
     """A plain pass: what was recorded and the logits, asked of the model itself."""
     rows = [torch.tensor([ids])] + ([] if target is None else [torch.tensor([target])])
     # The server may still be asking the same model.
-    with answers.lock, torch.no_grad(), record(answers.trained.model, edits=edits or []) as seen:
-        logits = answers.trained.model(*rows)[0]
+    with answers.lock, torch.no_grad(), record(answers.trained_model.model, edits=edits or []) as seen:
+        logits = answers.trained_model.model(*rows)[0]
     return seen, logits
 
 

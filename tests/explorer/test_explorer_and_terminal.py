@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from explored import BERTS, TRANSLATORS, numbers, trained
+from explored import BERTS, TRANSLATORS, numbers, trained_model
 
 from tercet.checkpoint import Card, load_model, save_model
 from tercet.cli.main import main
@@ -22,7 +22,7 @@ def on_terminal(run: Path, arguments: list[str], capsys: pytest.CaptureFixture[s
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_they_hold_the_same_numbers(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one = trained(name)
+    one = trained_model(name)
     save_model(tmp_path / "run", one.model, one.tokenizer, Card())
     one = load_model(tmp_path / "run")
     stack = "decoder" if name in TRANSLATORS else "stack"

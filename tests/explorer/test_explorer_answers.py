@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from explored import BERTS, EVERY, GPTS, OTHER, SCRIPT, TEXT, TOKENIZER, TRANSLATORS, asked, numbers, trained
+from explored import BERTS, EVERY, GPTS, OTHER, SCRIPT, TEXT, TOKENIZER, TRANSLATORS, asked, numbers, trained_model
 
 from tercet.config import UserError, parse, to_plain
 from tercet.data import TextSpec, prepare
@@ -20,9 +20,9 @@ GPT, BERT, TRANSLATOR = next(iter(GPTS)), next(iter(BERTS)), next(iter(TRANSLATO
 
 @pytest.mark.parametrize("name", EVERY)
 def test_asking_again_with_the_answers_ask_reads_the_same(name: str) -> None:
-    answers = Answers(trained(name))
+    answers = Answers(trained_model(name))
     first = answers.answer("look", {"ask": asked(name)})
-    again = Answers(answers.trained).answer("look", {"ask": first["ask"], "at": first["at"]})
+    again = Answers(answers.trained_model).answer("look", {"ask": first["ask"], "at": first["at"]})
     assert json.dumps(first) == json.dumps(again)
     assert set(first["ask"]) == {"text", "target", "ids", "target_ids", "original_ids", "edits"}
     assert first["ask"]["ids"] == [token["id"] for token in first["sides"][0]["tokens"]]
@@ -39,9 +39,9 @@ def test_an_ask_is_read_back_as_it_was_written() -> None:
 
 
 def test_the_model_is_asked_once_for_a_look_and_its_blocks() -> None:
-    answers = Answers(trained(GPT))
+    answers = Answers(trained_model(GPT))
     passes: list[int] = []
-    answers.trained.model.embedding.register_forward_hook(lambda *_: passes.append(1))
+    answers.trained_model.model.embedding.register_forward_hook(lambda *_: passes.append(1))
     look = answers.answer("look", {"ask": {"text": TEXT}})
     for name in ("stack", "stack.blocks.0", "stack.blocks.1"):
         answers.answer("block", {"ask": look["ask"], "name": name})
@@ -51,7 +51,7 @@ def test_the_model_is_asked_once_for_a_look_and_its_blocks() -> None:
 
 def test_few_passes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tercet.explorer.passes.MOST_BYTES", 100_000)
-    answers = Answers(trained(GPT))
+    answers = Answers(trained_model(GPT))
     for text in ("a", "ab", "abc", "abcd", "abcde", "abcdef", "abcdefg"):
         answers.answer("look", {"ask": {"text": text}})
     kept = answers.passes._passes.values()
@@ -64,26 +64,26 @@ def test_few_passes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     [(GPT, {"sample"}), (BERT, {"mask"}), (TRANSLATOR, {"sample", "translate"})],
 )
 def test_the_model_says_what_it_can(name: str, can: set[str]) -> None:
-    answers = Answers(trained(name), start=Query(text="a"))
+    answers = Answers(trained_model(name), start=Query(text="a"))
     model = answers.answer("model", {})
     assert {verb for verb, does in model["can"].items() if does} == can
     assert (model["mask_id"] is not None) == (name == BERT)
     assert (model["name"], model["folder"], model["live"]) == ("tiny", "tiny", True)
-    assert model["parameters"] == len(torch.cat([one.flatten() for one in answers.trained.model.parameters()]))
+    assert model["parameters"] == len(torch.cat([one.flatten() for one in answers.trained_model.model.parameters()]))
     assert model["start"]["text"] == "a"
     assert [stack["name"] for stack in model["stacks"]] == (["encoder", "decoder"] if name == TRANSLATOR else ["stack"])
 
 
 def test_a_long_text_is_cut_and_told() -> None:
-    look = Answers(trained(GPT, max_len=5)).answer("look", {"ask": {"text": "abcdefghij"}})
+    look = Answers(trained_model(GPT, max_len=5)).answer("look", {"ask": {"text": "abcdefghij"}})
     assert look["truncated"] is True
     assert "".join(token["text"] for token in look["sides"][0]["tokens"]) == "fghij"
-    again = Answers(trained(GPT, max_len=5)).answer("look", {"ask": look["ask"]})
+    again = Answers(trained_model(GPT, max_len=5)).answer("look", {"ask": look["ask"]})
     assert again["truncated"] is False
 
 
 def test_a_mask_is_where_the_page_looks_first() -> None:
-    answers = Answers(trained(BERT))
+    answers = Answers(trained_model(BERT))
     look = answers.answer("look", {"ask": {"text": "ab [MASK] c"}})
     assert look["sides"][0]["tokens"][look["at"]]["text"] == "<mask>"
     assert [token["special"] for token in look["sides"][0]["tokens"]] == [
@@ -94,12 +94,12 @@ def test_a_mask_is_where_the_page_looks_first() -> None:
 
 
 def test_the_last_token_is_where_the_page_of_a_decoder_looks_first() -> None:
-    look = Answers(trained(GPT)).answer("look", {"ask": {"text": "abc"}})
+    look = Answers(trained_model(GPT)).answer("look", {"ask": {"text": "abc"}})
     assert look["at"] == len(look["sides"][0]["tokens"]) - 1 > 0
 
 
 def test_a_token_that_looks_like_markup_is_text() -> None:
-    look = Answers(trained(GPT, max_len=40)).answer("look", {"ask": {"text": SCRIPT}})
+    look = Answers(trained_model(GPT, max_len=40)).answer("look", {"ask": {"text": SCRIPT}})
     assert "".join(token["text"] for token in look["sides"][0]["tokens"]) == SCRIPT
 
 
@@ -107,7 +107,7 @@ def test_a_token_that_looks_like_markup_is_text() -> None:
 def test_a_translator_without_a_target_reads_what_it_writes() -> None:
     from tercet.generation import Beam, translate
 
-    one = trained(TRANSLATOR)
+    one = trained_model(TRANSLATOR)
     look = Answers(one).answer("look", {"ask": {"text": "be"}})
     written = translate(one.model, one.tokenizer, ["be"], Beam(size=1))[0][0]  # type: ignore[arg-type]
     ids = [token for token in written.ids if token != TOKENIZER.eos_id][:22]
@@ -160,18 +160,18 @@ MISTAKES: list[tuple[str, str, dict[str, Any], str]] = [
 @pytest.mark.parametrize(("name", "asked_for", "body", "told"), MISTAKES, ids=[told[:40] for *_, told in MISTAKES])
 def test_mistakes_are_told_in_a_line(name: str, asked_for: str, body: dict[str, Any], told: str) -> None:
     with pytest.raises(UserError) as error:
-        Answers(trained(name)).answer(asked_for, body)
+        Answers(trained_model(name)).answer(asked_for, body)
     assert told in str(error.value)
 
 
 @pytest.mark.parametrize("body", [None, [], "look", 5])
 def test_a_question_is_an_object(body: Any) -> None:
     with pytest.raises(UserError, match="expected a JSON object"):
-        Answers(trained(GPT)).answer("look", body)
+        Answers(trained_model(GPT)).answer("look", body)
 
 
 def test_a_model_that_diverged_is_told() -> None:
-    one = trained(GPT)
+    one = trained_model(GPT)
     with torch.no_grad():
         one.model.get_submodule("stack.blocks.1.feedforward.up").weight.fill_(float("nan"))  # type: ignore[union-attr]
     with pytest.raises(UserError, match=r"not all finite .*its training diverged"):
@@ -180,7 +180,7 @@ def test_a_model_that_diverged_is_told() -> None:
 
 @pytest.mark.slow
 def test_a_beam_that_sees_no_source_differs_and_leaves_no_trace() -> None:
-    answers = Answers(trained(TRANSLATOR))
+    answers = Answers(trained_model(TRANSLATOR))
     ask = {"text": "be", "target": "a"}
     asks = ask, {**ask, "edits": [{"name": "decoder.blocks.1.cross_attention"}]}, ask
     base, off, again = (answers.answer("beams", {"ask": one, "size": 2}) for one in asks)
@@ -209,14 +209,14 @@ def test_an_encoder_without_words_has_no_logits() -> None:
 
 
 def test_a_context_too_short_for_repetition_has_no_scores() -> None:
-    row = Answers(trained(GPT, max_len=3)).answer("heads", {"ask": {"text": "ab"}})["rows"][0]
+    row = Answers(trained_model(GPT, max_len=3)).answer("heads", {"ask": {"text": "ab"}})["rows"][0]
     assert (row["previous"], row["induction"]) == (None, None)
     assert len(row["ablation"]) == 4
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_there_is_always_something_to_open_with(name: str) -> None:
-    one = trained(name)
+    one = trained_model(name)
     ask = opening_query(one)
     look = Answers(one).answer("look", {"ask": query_to_plain(ask)})
     assert name in TRANSLATORS or not look["truncated"]
@@ -232,7 +232,7 @@ def test_a_run_without_its_data_opens_too(text: str, tmp_path: Any) -> None:
 
     (tmp_path / "text.txt").write_text(text)
     for source in (str(tmp_path / "text.txt"), str(tmp_path / "gone.txt")):
-        one = replace(trained(GPT), card=Card(recipe={"data": {"source": source}}))
+        one = replace(trained_model(GPT), card=Card(recipe={"data": {"source": source}}))
         assert Answers(one).answer("look", {"ask": query_to_plain(opening_query(one))})
 
 
@@ -247,15 +247,15 @@ def test_a_run_opens_with_a_line_that_it_has_not_learnt(tmp_path: Any, monkeypat
         "validation": {"kind": "held_out", "source": str(tmp_path / "held.txt")},
     }
     card = Card(recipe={"data": data}, data_hash=prepare(parse(TextSpec, data), tokenizer=TOKENIZER).hash)
-    assert opening_query(replace(trained(GPT), card=card)).text == "cafe hide"
+    assert opening_query(replace(trained_model(GPT), card=card)).text == "cafe hide"
     for data_hash in ("", "0" * 64):  # not the file that the model was trained on, but another of its name
-        assert opening_query(replace(trained(GPT), card=replace(card, data_hash=data_hash))).text != "cafe hide"
+        assert opening_query(replace(trained_model(GPT), card=replace(card, data_hash=data_hash))).text != "cafe hide"
 
 
 def big(length: int) -> Answers:
     stack = StackSpec(d_model=384, n_layers=6, n_heads=6)
     spec = DecoderOnlySpec(vocab_size=TOKENIZER.vocab_size, max_len=length, stack=stack)
-    one = replace(trained(GPT), model=DecoderOnly(spec).eval())
+    one = replace(trained_model(GPT), model=DecoderOnly(spec).eval())
     return Answers(one)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from explored import EVERY, SCRIPT, TEXT, TRANSLATORS, asked, trained
+from explored import EVERY, SCRIPT, TEXT, TRANSLATORS, asked, trained_model
 
 from tercet.api import Run
 from tercet.checkpoint import Card, load_model, save_model
@@ -37,7 +37,7 @@ def page() -> str:
 
 def page_of(name: str, **ask: Any) -> str:
     ask = {key: tuple(value) if isinstance(value, list) else value for key, value in (ask or asked(name)).items()}
-    return export_page(Answers(trained(name)), Query(**ask))
+    return export_page(Answers(trained_model(name)), Query(**ask))
 
 
 @pytest.mark.slow
@@ -50,7 +50,7 @@ def test_it_answers_what_the_page_asks(name: str) -> None:
     look = answers["api/look " + canonical({"ask": first["ask"], "at": None})]
     assert look == {**first, "truncated": False}
     ask = first["ask"]
-    for block in block_names(trained(name).model):
+    for block in block_names(trained_model(name).model):
         answer = answers["api/block " + canonical({"ask": ask, "name": block})]
         assert answer["parameters"] or block in ("stack", "encoder", "decoder")
     for row in range(len(look["sides"][-1]["tokens"])):
@@ -68,7 +68,7 @@ def test_a_body_is_written_as_the_page_writes_it() -> None:
 
 
 def test_a_token_cannot_end_the_script() -> None:
-    one = trained(GPT, max_len=40)
+    one = trained_model(GPT, max_len=40)
     page = export_page(Answers(one), Query(text=SCRIPT))
     assert SCRIPT not in page
     look = next(answer for key, answer in answers_in(page).items() if key.startswith("api/look "))
@@ -133,7 +133,7 @@ def test_a_page_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_weights_stand_in_it_where_they_fit(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = Answers(trained(GPT), start=Query(text=TEXT))
+    answers = Answers(trained_model(GPT), start=Query(text=TEXT))
     used = sum(
         len(exporting._json({**answer, "parameters": {}} if key.startswith("api/block ") else answer))
         for key, answer in answers_in(page).items()
@@ -150,7 +150,7 @@ def test_weights_stand_in_it_where_they_fit(page: str, monkeypatch: pytest.Monke
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    one = trained(GPT)
+    one = trained_model(GPT)
     save_model(tmp_path / "run", one.model, one.tokenizer, Card(name="tiny"))
     return tmp_path / "run"
 
@@ -175,7 +175,7 @@ def test_the_command_needs_no_web_framework(
 
 
 def test_a_long_prompt_is_told(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Run(trained=load_model(folder)).explore("abcde " * 9, export=tmp_path / "page.html")
+    Run(trained_model=load_model(folder)).explore("abcde " * 9, export=tmp_path / "page.html")
     assert "the text is longer than the model takes, and was cut to 23 tokens" in capsys.readouterr().err
 
 

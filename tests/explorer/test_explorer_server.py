@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
-from explored import TOKENIZER, numbers, trained
+from explored import TOKENIZER, numbers, trained_model
 from starlette.testclient import TestClient
 
 from tercet.checkpoint import Card, save_model
@@ -28,7 +28,7 @@ from tercet.web.page_server import MAX_BODY_BYTES
 
 @pytest.fixture
 def answers() -> Answers:
-    return Answers(trained("pre, learned"), start=Query(text="abc"))
+    return Answers(trained_model("pre, learned"), start=Query(text="abc"))
 
 
 @pytest.fixture
@@ -217,7 +217,7 @@ def test_a_port_that_is_taken_gives_way_to_the_next(answers: Answers, capsys: py
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    one = trained("pre, learned")
+    one = trained_model("pre, learned")
     save_model(tmp_path / "run", one.model, one.tokenizer, Card(name="tiny"))
     return tmp_path / "run"
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from explored import BERTS, EVERY, GPTS, TEXT, TOKENIZER, TRANSLATORS, asked, near, numbers, tensors_of, trained
+from explored import BERTS, EVERY, GPTS, TEXT, TOKENIZER, TRANSLATORS, asked, near, numbers, tensors_of, trained_model
 
-from tercet.checkpoint import Trained
+from tercet.checkpoint import TrainedModel
 from tercet.explorer import Answers, Query, export_page
 from tercet.explorer import export as exporting
 from tercet.explorer.blocks import block_names
@@ -44,7 +44,7 @@ def plain_pass(model: Any, look: dict[str, Any]) -> tuple[dict[str, torch.Tensor
 
 @pytest.mark.parametrize("name", EVERY)
 def test_every_number_is_that_of_a_plain_pass(name: str) -> None:
-    one = trained(name)
+    one = trained_model(name)
     answers = Answers(one)
     look = answers.answer("look", {"ask": asked(name)})
     seen, logits = plain_pass(one.model, look)
@@ -74,9 +74,9 @@ def test_every_number_is_that_of_a_plain_pass(name: str) -> None:
 
 @pytest.mark.parametrize("name", EVERY)
 def test_the_maps_are_the_weights_and_the_lens_ends_in_the_logits(name: str) -> None:
-    answers = Answers(trained(name))
+    answers = Answers(trained_model(name))
     look = answers.answer("look", {"ask": asked(name)})
-    attentions = {part for part, _ in answers.trained.model.named_modules() if part.endswith("_attention")}
+    attentions = {part for part, _ in answers.trained_model.model.named_modules() if part.endswith("_attention")}
     assert set(look["maps"]) == {f"{part}.weights" for part in attentions}
     for weights, packed in look["maps"].items():
         answer = answers.answer("block", {"ask": look["ask"], "name": ".".join(weights.split(".")[:3])})
@@ -96,7 +96,7 @@ def test_the_maps_are_the_weights_and_the_lens_ends_in_the_logits(name: str) -> 
 
 
 def test_cross_attention_is_target_by_source() -> None:
-    look = Answers(trained("6 + 3")).answer("look", {"ask": asked("6 + 3")})
+    look = Answers(trained_model("6 + 3")).answer("look", {"ask": asked("6 + 3")})
     assert [side["stack"] for side in look["sides"]] == ["encoder", "decoder"]
     source, target = (len(side["tokens"]) for side in look["sides"])
     assert source != target
@@ -105,7 +105,7 @@ def test_cross_attention_is_target_by_source() -> None:
     assert shapes["decoder.blocks.2.cross_attention.weights"] == [2, target, source]
 
 
-def saved(monkeypatch: pytest.MonkeyPatch, one: Trained, ask: dict[str, Any]) -> dict[str, Any]:
+def saved(monkeypatch: pytest.MonkeyPatch, one: TrainedModel, ask: dict[str, Any]) -> dict[str, Any]:
     """The answers of a saved page, read from its text."""
     monkeypatch.setattr(exporting, "page_files", lambda: PAGE)
     page = export_page(Answers(one), Query(**{key: tuple(v) if isinstance(v, list) else v for key, v in ask.items()}))
@@ -138,7 +138,7 @@ def close(found: np.ndarray, told: np.ndarray, what: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
 def test_a_saved_page_can_be_worked_out_again(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = saved(monkeypatch, trained(name), asked(name))
+    answers = saved(monkeypatch, trained_model(name), asked(name))
     model = answers["api/model {}"]
     blocks = {answer["name"]: answer for key, answer in answers.items() if key.startswith("api/block ")}
     look = next(answer for key, answer in answers.items() if key.startswith("api/look "))
@@ -223,7 +223,7 @@ def recomputed(
 @pytest.mark.slow
 def test_a_fault_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Were one number of the page not the model's, working it out again would show it."""
-    answers = saved(monkeypatch, trained("pre, learned"), {"text": TEXT})
+    answers = saved(monkeypatch, trained_model("pre, learned"), {"text": TEXT})
     block = next(answer for answer in answers.values() if answer.get("name") == "stack.blocks.1")
     stack = answers["api/model {}"]["stacks"][0]
     for tensor in ("weights", "heads", "scores", "v", "query"):
@@ -240,7 +240,7 @@ def test_a_fault_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     [{}, {"temperature": 0.7, "top_k": 5}, {"temperature": 0.0}, {"top_p": 0.8, "min_p": 0.05, "temperature": 1.5}],
 )
 def test_a_sample_is_the_samplers_own(name: str, how: dict[str, Any]) -> None:
-    answers = Answers(trained(name))
+    answers = Answers(trained_model(name))
     look = answers.answer("look", {"ask": asked(name)})
     logits = torch.from_numpy(numbers(look["logits"]).copy())[None]
     for seed in range(5):
@@ -254,7 +254,7 @@ def test_a_sample_is_the_samplers_own(name: str, how: dict[str, Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["sandwich, rotary, grouped, gated, qk norm", "as the paper", "1 + 2"])
 def test_a_head_switched_off_is_a_head_without_its_part_of_the_output(name: str) -> None:
-    one = trained(name)
+    one = trained_model(name)
     attention = "decoder.blocks.1.cross_attention" if name in TRANSLATORS else "stack.blocks.1.self_attention"
     edits = [{"name": f"{attention}.heads", "heads": [1]}]
     answers = Answers(one)
@@ -276,7 +276,7 @@ def test_a_head_switched_off_is_a_head_without_its_part_of_the_output(name: str)
 
 @pytest.mark.parametrize("name", EVERY)
 def test_the_loss_is_of_what_was_to_be_foretold(name: str) -> None:
-    one = trained(name)
+    one = trained_model(name)
     look = Answers(one).answer("look", {"ask": asked(name)})
     _, logits = plain_pass(one.model, look)
     ids = [token["id"] for token in look["sides"][-1]["tokens"]]
@@ -290,7 +290,7 @@ def test_the_loss_is_of_what_was_to_be_foretold(name: str) -> None:
 
 @pytest.mark.parametrize("name", [one for one in EVERY if "as the paper" not in one.values])
 def test_attribution_adds_up_to_the_logit(name: str) -> None:
-    answers = Answers(trained(name))
+    answers = Answers(trained_model(name))
     look = answers.answer("look", {"ask": asked(name)})
     told = answers.answer("attribution", {"ask": look["ask"], "at": 1, "id": 7})
     logit = numbers(answers.answer("logits", {"ask": look["ask"], "at": 1})["logits"])[7]
@@ -305,7 +305,7 @@ def test_attribution_adds_up_to_the_logit(name: str) -> None:
 def test_beams_are_those_of_the_search() -> None:
     from tercet.generation import Beam, translate
 
-    one = trained("1 + 2")
+    one = trained_model("1 + 2")
     assert isinstance(one.model, EncoderDecoder)
     told = Answers(one).answer("beams", {"ask": {"text": "be"}, "size": 3})
     found = translate(one.model, one.tokenizer, ["be"], Beam(size=3, n_best=3))[0]

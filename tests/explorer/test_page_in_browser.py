@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from browser import PHONE, WIDE, from_disk, opened, tab
-from explored import trained
+from explored import trained_model
 from pages import (
     FAMILIES,
     NEAR,
@@ -231,7 +231,7 @@ def test_tokens_are_appended_drawn_and_taken_off(browser: Any) -> None:
 @slow
 def test_a_full_context_is_read_on_as_the_sampler_does(browser: Any) -> None:
     """When it is full, its older half is dropped."""
-    answers = Answers(trained("pre, learned", max_len=7), start=Query(text="abcdefg"))
+    answers = Answers(trained_model("pre, learned", max_len=7), start=Query(text="abcdefg"))
     with opened(browser, answers) as tab:
         assert len(chips(tab)) == 7
         tab.click("append")
@@ -278,7 +278,7 @@ def test_a_run_of_a_moment_ago(browser: Any, tmp_path: Path) -> None:
 
 @slow
 def test_a_long_text_comes_block_by_block(browser: Any, tmp_path: Path) -> None:
-    answers = Answers(trained("pre, learned", max_len=512), start=Query(text="abcdefgh " * 40))
+    answers = Answers(trained_model("pre, learned", max_len=512), start=Query(text="abcdefgh " * 40))
     with opened(browser, answers, "#view=maps") as tab:
         assert answers.answer("look", {"ask": {"text": "abcdefgh " * 40}})["maps"] == {}
         tab.click("map-stack-self-1-2")

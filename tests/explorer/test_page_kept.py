@@ -10,7 +10,7 @@ from browser import Tab, from_disk, opened
 from explored import SCRIPT, STACK
 from pages import FAMILIES, VIEWS, candidates, chips, few_families, gpt, of, seen_now, slow
 
-from tercet.checkpoint import Trained
+from tercet.checkpoint import TrainedModel
 from tercet.explorer import Answers, Query
 from tercet.explorer.export import write_page
 from tercet.models import DecoderOnly, DecoderOnlySpec
@@ -145,7 +145,7 @@ def test_two_saved_pages_do_not_disturb_each_other(browser: Any, tmp_path: Path)
         second.assert_well()
 
 
-def word_gpt() -> Trained:
+def word_gpt() -> TrainedModel:
     """One of its tokens is a script's whole text."""
     data = json.loads(Tokenizer.train(Words(), [f"one two three four {n}" for n in range(9)]).to_json())
     vocab = data["model"]["vocab"]
@@ -164,10 +164,10 @@ def word_gpt() -> Trained:
 @slow
 @pytest.mark.parametrize("saved", [False, True], ids=["served", "saved"])
 def test_a_token_that_is_a_script_is_text(browser: Any, saved: bool, tmp_path: Path) -> None:
-    trained = word_gpt()
-    script = trained.tokenizer.id_of(SCRIPT)
+    trained_model = word_gpt()
+    script = trained_model.tokenizer.id_of(SCRIPT)
     assert script is not None
-    answers = Answers(trained, start=Query(text=SCRIPT, ids=(1, script, 3, script)))
+    answers = Answers(trained_model, start=Query(text=SCRIPT, ids=(1, script, 3, script)))
     if saved:
         write_page(answers, tmp_path / "page.html")
         manager = from_disk(browser, tmp_path / "page.html")

@@ -32,16 +32,18 @@ from tercet.models import Edit, EncoderOnly
 @slow
 def test_a_token_is_masked_and_put_back(browser: Any) -> None:
     answers = Answers(wordpiece_bert(), start=Query(text="the cat sat on the mat"))
-    trained = answers.trained
+    trained_model = answers.trained_model
     with opened(browser, answers) as tab:
         texts = [text for _, text in chips(tab)]
         assert texts == ["[CLS]", "the", "cat", "sat", "on", "the", "mat", "[SEP]"]
-        assert isinstance(trained.model, EncoderOnly)
+        assert isinstance(trained_model.model, EncoderOnly)
         for place, masked in ((2, "the [MASK] sat on the mat"), (5, "the [MASK] sat on [MASK] mat")):
             tab.click(f"token:stack:{place}")
-            assert chips(tab)[place] == (trained.tokenizer.mask_id, "[MASK]")
+            assert chips(tab)[place] == (trained_model.tokenizer.mask_id, "[MASK]")
             assert row_of(tab) == place
-            every = fill(trained.model, trained.tokenizer, [masked], top=trained.tokenizer.vocab_size)[0].masks
+            every = fill(
+                trained_model.model, trained_model.tokenizer, [masked], top=trained_model.tokenizer.vocab_size
+            )[0].masks
             wanted = {one.ids[0]: one.probability for one in every[masked[: masked.rindex("[MASK]")].count("[MASK]")]}
             if place == 2:
                 wanted = {one.ids[0]: one.probability for one in every[0]}
@@ -134,7 +136,7 @@ def test_what_each_head_is_worth_is_told_and_true(browser: Any) -> None:
 @slow
 def test_the_beams_are_the_translations(browser: Any) -> None:
     answers = translator("3 + 6")
-    one = answers.trained
+    one = answers.trained_model
     with opened(browser, answers, "#view=beams") as tab:
         for size in (5, 3):
             tab.click(f"beams-{size}")
@@ -157,7 +159,7 @@ def test_the_beams_are_the_translations(browser: Any) -> None:
 @slow
 def test_a_translators_texts_are_read_and_written_on(browser: Any) -> None:
     answers = translator("6 + 3")
-    one = answers.trained
+    one = answers.trained_model
     with opened(browser, answers) as tab:
         tab.key("text").fill("cafe bad cab")
         tab.key("target").fill("")

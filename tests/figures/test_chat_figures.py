@@ -38,8 +38,8 @@ def test_answers_are_scored_token_by_token(tmp_path: Path, monkeypatch: pytest.M
         "training": {"max_steps": 2, "precision": "fp32", "compile": "never", "accelerator": "cpu"},
     }
     out = train(parse_recipe(settings, name="chat"), tmp_path / "run", quiet=True)
-    trained = load_model(out / "last")
-    model, tokenizer = trained.model.eval(), trained.tokenizer
+    trained_model = load_model(out / "last")
+    model, tokenizer = trained_model.model.eval(), trained_model.tokenizer
     assert isinstance(model, DecoderOnly)
     nats, tokens, scored, cut = 0.0, 0, 0, 0
     for talk in talks[2:]:
@@ -61,7 +61,7 @@ def test_answers_are_scored_token_by_token(tmp_path: Path, monkeypatch: pytest.M
                 logits = model(torch.tensor([ids[:ROOM]]))[0].double()
             nats -= sum(float(logits[place - 1].log_softmax(-1)[ids[place]]) for place in wanted)
             tokens += len(wanted)
-    scores = evaluation_of(trained).evaluate()
+    scores = evaluation_of(trained_model).evaluate()
     assert isinstance(scores, AnswerScores)
     expected = {
         "nats_per_answer_token": pytest.approx(nats / tokens, rel=1e-5),

@@ -67,9 +67,9 @@ def test_labelled_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 def test_what_a_comparison_says_is_what_evaluation_says(name: str, small_run: SmallRun) -> None:
     run = small_run(name) / "last"
     [held_out] = score_held_out([run])
-    trained = load_model(run)
+    trained_model = load_model(run)
     settings = {"part": "validation", "search": Beam(size=1)} if name == "pairs" else {}
-    scores = asdict(evaluation_of(trained).evaluate(**settings))
+    scores = asdict(evaluation_of(trained_model).evaluate(**settings))
     expected = {
         "documents": {"nats_per_token": "loss_nats_per_token", "bits_per_byte": "bits_per_byte"},
         "left": {"nats_per_token": "loss_nats_per_token", "bits_per_byte": "bits_per_byte"},
@@ -86,7 +86,7 @@ def test_what_a_comparison_says_is_what_evaluation_says(name: str, small_run: Sm
     assert held_out.scores[loss] == pytest.approx(logged["val/loss"], rel=1e-5)
     if name == "pairs":
         assert held_out.scores["bleu"] == pytest.approx(logged["val/bleu"])
-    assert held_out.parameters == sum(p.numel() for p in trained.model.parameters())
+    assert held_out.parameters == sum(p.numel() for p in trained_model.model.parameters())
 
 
 @pytest.mark.slow
@@ -94,8 +94,8 @@ def test_pseudo_bits_are_over_bytes(small_run: SmallRun) -> None:
     """Of two kinds of model beside each other; the pieces' bytes are not their characters."""
     runs = [small_run("masked") / "last", small_run("packed") / "last"]
     found = score_held_out(runs)[0].scores["pseudo_bits_per_byte"]
-    trained = load_model(runs[0]).require("fill")
-    model, tokenizer = trained.model.eval(), trained.tokenizer
+    trained_model = load_model(runs[0]).require("fill")
+    model, tokenizer = trained_model.model.eval(), trained_model.tokenizer
     pieces = text_pieces("\n".join(HELD_OUT), 8, most=min(PIECE_BYTES, 14 - 2))
     nats = 0.0
     for piece in pieces:
@@ -145,12 +145,12 @@ def test_a_spread_is_a_mean_and_its_ends() -> None:
 
 
 def test_losses_of_a_text_looked_into(small_run: SmallRun) -> None:
-    trained = load_model(small_run("packed") / "last").require("generate")
+    trained_model = load_model(small_run("packed") / "last").require("generate")
     text = "Zoë 雨"
-    recording = read(trained, text)
-    ids = trained.tokenizer.encode(text)
+    recording = read(trained_model, text)
+    ids = trained_model.tokenizer.encode(text)
     with torch.no_grad():
-        logits = trained.model.eval()(torch.tensor([ids]))[0]
+        logits = trained_model.model.eval()(torch.tensor([ids]))[0]
     wanted = [-float(logits[i].double().log_softmax(-1)[ids[i + 1]]) for i in range(len(ids) - 1)]
     losses = token_losses(recording, logits)
     assert losses[:-1] == pytest.approx(wanted, rel=1e-5)

@@ -53,8 +53,8 @@ def guesses_of(model: Any, batch: Any) -> list[tuple[Tensor, int]]:
 def test_masked_figures(name: str, small_run: SmallRun, capsys: pytest.CaptureFixture[str]) -> None:
     run = small_run(name)
     task: Any = task_of(read_recipe(run), progress=False)
-    trained = load_model(run / "last").require("fill")
-    model, tokenizer = trained.model.eval(), trained.tokenizer
+    trained_model = load_model(run / "last").require("fill")
+    model, tokenizer = trained_model.model.eval(), trained_model.tokenizer
     guesses = [
         guess for batch in map(task.validation_batch, task.validation_groups()) for guess in guesses_of(model, batch)
     ]
@@ -102,27 +102,27 @@ def alone(model: Any, tokenizer: Tokenizer, text: str) -> list[float]:
 
 def test_pseudo_likelihood(small_run: SmallRun, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     run = small_run("masked") / "last"
-    trained = load_model(run).require("fill")
+    trained_model = load_model(run).require("fill")
     texts = ["雨🙂 3", "Zoë", "e\u0301"]
     lines = tmp_path / "lines.txt"
     lines.write_text("".join(f"{text}\n" for text in texts))
     assert main(["evaluate", str(run), "--per-line", "--data", str(lines), "--json", "--device", "cpu"]) == 0
     for text, line in zip(texts, capsys.readouterr().out.splitlines(), strict=True):
-        score, logprobs = json.loads(line), alone(trained.model.eval(), trained.tokenizer, text)
+        score, logprobs = json.loads(line), alone(trained_model.model.eval(), trained_model.tokenizer, text)
         assert score["logprob"] == pytest.approx(sum(logprobs), rel=1e-5)
         assert score["tokens"] == len(logprobs) == len(text)
         assert score["nats_per_token"] == pytest.approx(-sum(logprobs) / len(text), rel=1e-5)
     # Of documents of the validation part, cut to what the model takes; over all their tokens together.
     scores = answer(["evaluate", str(run), "--pseudo-perplexity", "2"], capsys)
     cut = [text[: 14 - 1] for text in HELD_OUT[:2]]  # a span begins with bos
-    logprobs = [x for text in cut for x in alone(trained.model, trained.tokenizer, text[: 14 - 2])]
+    logprobs = [x for text in cut for x in alone(trained_model.model, trained_model.tokenizer, text[: 14 - 2])]
     assert scores["pseudo_perplexity"] == pytest.approx(math.exp(-sum(logprobs) / len(logprobs)), rel=1e-4)
 
 
 def test_classifier_figures(small_run: SmallRun, capsys: pytest.CaptureFixture[str]) -> None:
     run = small_run("labels")
-    trained = load_model(run / "last").require("classify")
-    model, tokenizer = trained.model.eval(), trained.tokenizer
+    trained_model = load_model(run / "last").require("classify")
+    model, tokenizer = trained_model.model.eval(), trained_model.tokenizer
     examples = [(text + "!", label) for text, label in LABELLED[:20] if label != "c"]
     nats, said = 0.0, list[str]()
     for text, label in examples:

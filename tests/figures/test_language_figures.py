@@ -47,8 +47,8 @@ def targets_of(tokenizer: Tokenizer, documents: list[str], *, apart: bool, strid
     return targets
 
 
-def nats_of(trained: LanguageModel, targets: list[Target]) -> list[float]:
-    model = trained.model.eval()
+def nats_of(trained_model: LanguageModel, targets: list[Target]) -> list[float]:
+    model = trained_model.model.eval()
     with torch.no_grad():
         return [
             -model(torch.tensor([seen]))[0, -1].double().log_softmax(-1)[token].item() for token, _, seen in targets
@@ -71,11 +71,11 @@ def evaluated(run: Path, capsys: pytest.CaptureFixture[str], *flags: str) -> dic
 @pytest.mark.parametrize("name", ROWS)
 def test_likelihood_figures(name: str, small_run: SmallRun, capsys: pytest.CaptureFixture[str]) -> None:
     run, apart = small_run(name), not name.startswith("packed")
-    trained = load_model(run / "last").require("generate")
-    tokenizer = trained.tokenizer
+    trained_model = load_model(run / "last").require("generate")
+    tokenizer = trained_model.tokenizer
     for stride in (CONTEXT, 3):
         targets = targets_of(tokenizer, HELD_OUT, apart=apart, stride=stride)
-        nats = nats_of(trained, targets)
+        nats = nats_of(trained_model, targets)
         text_nats = sum(x for x, target in zip(nats, targets, strict=True) if target.token != tokenizer.eos_id)
         scores = evaluated(run / "last", capsys, "--stride", str(stride))
         n_bytes = sum(len(text.encode()) for text in HELD_OUT)
@@ -89,7 +89,7 @@ def test_likelihood_figures(name: str, small_run: SmallRun, capsys: pytest.Captu
         assert (scores["context"], scores["stride"]) == (CONTEXT, stride)
         if stride == CONTEXT:  # as the training validates
             assert read_metrics(run / "metrics.csv")["val/loss"][-1] == (9, pytest.approx(mean, rel=1e-5))
-            assert trained.card.metrics == {"val/loss": pytest.approx(mean, rel=1e-5)}
+            assert trained_model.card.metrics == {"val/loss": pytest.approx(mean, rel=1e-5)}
 
 
 @pytest.mark.parametrize("name", ROWS)

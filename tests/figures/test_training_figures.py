@@ -145,18 +145,18 @@ def test_rates_epochs_and_the_card(name: str, small_run: SmallRun) -> None:
     rows = np.cumsum([0, *(len(task.plan.rows(step)[0]) for step in range(9))])
     assert column(run, "epoch") == pytest.approx([x / task.plan.n_rows for x in rows[:-1]])  # when the step began
     assert column(run, "tokens") == [task.tokens_before(step) for step in range(1, 10)]  # when it ended
-    trained, columns = load_model(run / "last"), read_metrics(run / "metrics.csv")
-    assert trained.card.step == 9
-    assert trained.card.tokens_seen == task.tokens_before(9)
-    assert trained.card.metrics == pytest.approx(
+    trained_model, columns = load_model(run / "last"), read_metrics(run / "metrics.csv")
+    assert trained_model.card.step == 9
+    assert trained_model.card.tokens_seen == task.tokens_before(9)
+    assert trained_model.card.metrics == pytest.approx(
         {name: points[-1][1] for name, points in columns.items() if name.startswith("val/") and points}
     )
-    parameters = {id(p): p.numel() for p in trained.model.parameters()}
-    assert trained.n_parameters == sum(parameters.values())
+    parameters = {id(p): p.numel() for p in trained_model.model.parameters()}
+    assert trained_model.n_parameters == sum(parameters.values())
     readme = (run / "last" / "README.md").read_text()
-    assert f"| Parameters | {trained.n_parameters:,} |" in readme
-    assert f"| Trained for | 9 steps, {trained.card.tokens_seen:,} tokens |" in readme
-    for figure, value in trained.card.metrics.items():
+    assert f"| Parameters | {trained_model.n_parameters:,} |" in readme
+    assert f"| Trained for | 9 steps, {trained_model.card.tokens_seen:,} tokens |" in readme
+    for figure, value in trained_model.card.metrics.items():
         assert f"| {figure} | {value:.4f} |" in readme
     seconds = column(run, "seconds")
     assert seconds == sorted(seconds)

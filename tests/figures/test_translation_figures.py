@@ -65,9 +65,9 @@ def test_bleu_and_chrf_by_their_papers() -> None:
         assert low <= score <= high
 
 
-def logprobs_of(trained: Translator, source: str, target: str) -> list[float]:
+def logprobs_of(trained_model: Translator, source: str, target: str) -> list[float]:
     """ln p of each of the target's tokens, eos the last."""
-    tokenizer, own, model = trained.tokenizer, trained.source_tokenizer, trained.model.eval()
+    tokenizer, own, model = trained_model.tokenizer, trained_model.source_tokenizer, trained_model.model.eval()
     read = torch.tensor([[*own.encode(source), own.eos_id]])
     wanted = [*tokenizer.encode(target), tokenizer.eos_id]
     with torch.no_grad():
@@ -78,17 +78,19 @@ def logprobs_of(trained: Translator, source: str, target: str) -> list[float]:
 @pytest.mark.slow
 def test_translator_figures(small_run: SmallRun, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     run = small_run("pairs")
-    recipe, trained = read_recipe(run), load_model(run / "last").require("translate")
+    recipe, trained_model = read_recipe(run), load_model(run / "last").require("translate")
     assert isinstance(recipe.data, PairsSpec)
     pairs = prepare_pairs(recipe.data).validation_texts
     assert len({len(target.split()) for _, target in pairs} | {len(target) for _, target in pairs}) > 2
-    logprobs = [logprobs_of(trained, source, target) for source, target in pairs]
+    logprobs = [logprobs_of(trained_model, source, target) for source, target in pairs]
     nats = -sum(map(sum, logprobs)) / sum(map(len, logprobs))
     logged = {name: points[-1][1] for name, points in read_metrics(run / "metrics.csv").items() if points}
     assert logged["val/loss"] == pytest.approx(nats, rel=1e-5)
     greedy = [
         answer[0].text
-        for answer in translate(trained.model, trained.tokenizer, [source for source, _ in pairs], Beam(size=1))
+        for answer in translate(
+            trained_model.model, trained_model.tokenizer, [source for source, _ in pairs], Beam(size=1)
+        )
     ]
     references = [target for _, target in pairs]
     assert logged["val/bleu"] == pytest.approx(sacrebleu.corpus_bleu(greedy, [references]).score)

@@ -73,7 +73,7 @@ def answer(arguments: Sequence[str], folder: Path) -> dict[str, Any]:
     return {"code": code, "out": text} | ({"err": err.getvalue().replace(str(folder), "FOLDER")} if code else {})
 
 
-def trained(recipe: str, seed: int, folder: Path) -> dict[str, Any]:
+def trained_model(recipe: str, seed: int, folder: Path) -> dict[str, Any]:
     """A recipe's few steps and what its verbs answer: {command: answer, "weights": SHA-256}."""
     run, lines = folder / "run", folder / "lines.txt"
     lines.write_text(LINES)
@@ -125,7 +125,7 @@ def command_line() -> int:
     options = parser.parse_args()
     if options.what == "one":
         with tempfile.TemporaryDirectory() as folder:
-            print(json.dumps(trained(options.file, options.seed, Path(folder))))
+            print(json.dumps(trained_model(options.file, options.seed, Path(folder))))
         return 0
     after: dict[str, Any] = {}
     for key, recorded in record(options.recipes or recipes_from_scratch(), options.seeds):

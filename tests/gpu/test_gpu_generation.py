@@ -12,7 +12,7 @@ from small_translator import small
 from small_writer import TOKENIZER, writer
 
 import tercet
-from tercet.checkpoint import Trained
+from tercet.checkpoint import TrainedModel
 from tercet.encoding import fill, pseudo_scores
 from tercet.evaluate import score_pairs
 from tercet.generation import Beam, Draft, Lookup, Sampling, generate, translate
@@ -65,7 +65,7 @@ def test_guesses_leave_greedy_tokens_as_they_are(guesses: str, device: torch.dev
 
 def test_streams_of_the_engine_are_the_texts_alone(device: torch.device) -> None:
     model = writer(position=Rotary()).to(device)
-    run = tercet.Run(trained=Trained.wrap(model, TOKENIZER, folder=Path("runs/mine")))
+    run = tercet.Run(trained_model=TrainedModel.wrap(model, TOKENIZER, folder=Path("runs/mine")))
     with tercet.Engine(run) as engine:
         streams = [
             engine.submit(prompt, seed=seed, max_new_tokens=20, temperature=0.9) for seed, prompt in enumerate(PROMPTS)
@@ -88,7 +88,7 @@ def test_translations_are_those_of_the_cpu(size: int, device: torch.device) -> N
 
 def test_vectors_are_those_of_the_cpu(device: torch.device) -> None:
     words = tokenizer()
-    run = tercet.Run(trained=Trained.wrap(encoder(words.vocab_size), words, folder=Path("runs/mine")))
+    run = tercet.Run(trained_model=TrainedModel.wrap(encoder(words.vocab_size), words, folder=Path("runs/mine")))
     expected = run.embed(TEXTS)
     found = run.to(device).embed(TEXTS)
     np.testing.assert_allclose(found, expected, atol=1e-4)

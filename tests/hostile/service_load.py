@@ -43,7 +43,7 @@ import psutil
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "tests" / "serve"), str(ROOT / "tests" / "hostile")]
 
-from http_served import LIMITS, registry, trained  # noqa: E402
+from http_served import LIMITS, registry, trained_model  # noqa: E402
 from raw_http import post  # noqa: E402
 
 from tercet.generation import Sampling, generate, translate  # noqa: E402
@@ -77,7 +77,7 @@ class HonestRequest:
 
 
 def honest_requests() -> list[HonestRequest]:
-    gpt, translator = trained("gpt").require("generate"), trained("translator").require("translate")
+    gpt, translator = trained_model("gpt").require("generate"), trained_model("translator").require("translate")
     requests = list[HonestRequest]()
     for number, prompt in enumerate(PROMPTS):
         sampling = Sampling(max_new_tokens=TOKENS, temperature=0.7, seed=number)

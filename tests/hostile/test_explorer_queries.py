@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from explored import BERTS, TRANSLATORS, trained
+from explored import BERTS, TRANSLATORS, trained_model
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from report import count_inputs
@@ -42,7 +42,7 @@ NO_QUERIES = [
 
 @pytest.fixture(scope="module", params=KINDS)
 def asking(request: pytest.FixtureRequest) -> Iterator[TestClient]:
-    answers = Answers(trained(request.param), start=Query(text="abc"))
+    answers = Answers(trained_model(request.param), start=Query(text="abc"))
     with TestClient(application(answers), base_url="http://127.0.0.1:8765", raise_server_exceptions=False) as client:
         yield client
 

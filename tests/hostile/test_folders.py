@@ -30,10 +30,10 @@ PROMPT = "the cat  sat on <s> the mat, naïve\n\t 1984!" * 3
 def open_folder(path: Path) -> str:
     """What becomes of it in a word; a mistake of ours is raised."""
     try:
-        trained = load_model(path)
-        for tokenizer in (trained.tokenizer, trained.source_tokenizer):
+        trained_model = load_model(path)
+        for tokenizer in (trained_model.tokenizer, trained_model.source_tokenizer):
             tokenizer.decode(tokenizer.encode(PROMPT))
-        trained.readme()
+        trained_model.readme()
     except UserError as error:
         check_message(error)
         return "refused"

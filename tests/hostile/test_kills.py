@@ -123,10 +123,10 @@ def test_a_reader_at_every_moment_finds_whole_models(own: Prepared, tmp_path: Pa
             lines: list[str] = []
             for folder in ("best", "last"):
                 try:
-                    trained = load_model(place / "run" / folder)
-                    state = trained.model.state_dict().items()
+                    trained_model = load_model(place / "run" / folder)
+                    state = trained_model.model.state_dict().items()
                     weights = hash(tuple(float(tensor.double().sum()) for _, tensor in state))
-                    lines.append(json.dumps([folder, trained.card.step, weights, ""]))
+                    lines.append(json.dumps([folder, trained_model.card.step, weights, ""]))
                 except Exception as error:
                     lines.append(json.dumps([folder, 0, 0, f"{change.operation} {change.place}: {error}"[-300:]]))
             with log.open("a") as file:

@@ -45,9 +45,9 @@ def address(models: ModelRegistry) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def expected(models: ModelRegistry) -> str:
     """What the command line writes."""
-    trained = models.get("gpt").trained.require("generate")
+    trained_model = models.get("gpt").trained_model.require("generate")
     sampling = Sampling(max_new_tokens=TOKENS, temperature=0)
-    return generate(trained.model, trained.tokenizer, ["the cat"], sampling)[0].text
+    return generate(trained_model.model, trained_model.tokenizer, ["the cat"], sampling)[0].text
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tercet.checkpoint import Card, Trained, load_model, save_model
+from tercet.checkpoint import Card, TrainedModel, load_model, save_model
 from tercet.config import UserError
 from tercet.inspect import Recording, read
 from tercet.inspect.attribution_table import attribution_to_dict
@@ -32,7 +32,7 @@ TOKENIZER = Tokenizer.train(Characters(alphabet="abc<>/sript [", pad=True, bos=T
 V, ROOM = TOKENIZER.vocab_size, 13
 
 
-def trained(folder: Path, family: str) -> Trained:
+def trained_model(folder: Path, family: str) -> TrainedModel:
     spec = {"vocab_size": V, "max_len": ROOM}
     model: AnyModel
     match family:
@@ -60,11 +60,11 @@ def shown(recording: Recording) -> dict[str, list[str]]:
 @pytest.mark.slow
 def test_each_family_reads_as_in_training(tmp_path: Path) -> None:
     bos, eos = (TOKENIZER.tokens([number])[0] for number in (TOKENIZER.bos_id, TOKENIZER.eos_id))
-    gpt, bert = (trained(tmp_path / name, name) for name in ("gpt", "bert"))
+    gpt, bert = (trained_model(tmp_path / name, name) for name in ("gpt", "bert"))
     assert shown(read(gpt, "ab c")) == {"stack": ["a", "b", " ", "c"]}
     masked = read(bert, "a[MASK]c")
     assert shown(masked)["stack"] == [bos, "a", TOKENIZER.mask_token, "c", eos]
-    both = trained(tmp_path / "both", "both")
+    both = trained_model(tmp_path / "both", "both")
     recording = read(both, "ab", target="cab")
     assert shown(recording) == {"encoder": ["a", "b", eos], "decoder": [bos, "c", "a", "b"]}
     assert recording.side is recording.sides["decoder"]
@@ -81,7 +81,7 @@ def test_each_family_reads_as_in_training(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_translator_writes_its_own_target_where_none_is_given(tmp_path: Path) -> None:
-    one = trained(tmp_path / "both", "both")
+    one = trained_model(tmp_path / "both", "both")
     recording = read(one, "ab")
     ids, logits = recording.side.ids, recording.logits
     assert ids[0] == TOKENIZER.bos_id
@@ -93,7 +93,7 @@ def test_a_translator_writes_its_own_target_where_none_is_given(tmp_path: Path) 
 
 
 def test_ids_take_the_place_of_the_text_and_html_stays_text(tmp_path: Path) -> None:
-    one = trained(tmp_path / "gpt", "gpt")
+    one = trained_model(tmp_path / "gpt", "gpt")
     text = "<script>"
     recording = read(one, text)
     assert "".join(recording.side.texts) == text
@@ -105,34 +105,34 @@ def test_ids_take_the_place_of_the_text_and_html_stays_text(tmp_path: Path) -> N
     long = read(one, "ab" * 7)
     assert long.truncated
     assert long.side.texts == list(("ab" * 7)[-ROOM:])  # a prompt keeps its end
-    bert = read(trained(tmp_path / "bert", "bert"), "ab" * 7)
+    bert = read(trained_model(tmp_path / "bert", "bert"), "ab" * 7)
     assert bert.truncated
     assert "".join(bert.side.texts[1:-1]) == ("ab" * 7)[: ROOM - 2]
 
 
 def test_edits_and_an_encoder_without_words(tmp_path: Path) -> None:
-    one = trained(tmp_path / "gpt", "gpt")
+    one = trained_model(tmp_path / "gpt", "gpt")
     edit = Edit(name="stack.blocks.0.self_attention.heads", heads=(2,))
     before, after = read_with_edits(one, "abca", edits=[edit])
     assert (after.activations[edit.name][:, 2] == 0).all()
     assert before.logits is not None
     assert after.logits is not None
     assert not torch.allclose(after.logits, before.logits)
-    mute = read(trained(tmp_path / "mute", "mute"), "abc")
+    mute = read(trained_model(tmp_path / "mute", "mute"), "abc")
     assert mute.logits is None
     assert mute.activations["stack.final_norm"].shape == (1, 5, 24)
 
 
 def test_an_edited_translator_reads_the_given_target(tmp_path: Path) -> None:
     edit = Edit(name="decoder.blocks.0.self_attention.heads", heads=(2,))
-    before, after = read_with_edits(trained(tmp_path / "both", "both"), "ab", target="cab", edits=[edit])
+    before, after = read_with_edits(trained_model(tmp_path / "both", "both"), "ab", target="cab", edits=[edit])
     assert after.target_ids == before.target_ids == (TOKENIZER.bos_id, *TOKENIZER.encode("cab"))
 
 
 @pytest.mark.slow
 def test_the_lens_table_ends_with_what_the_model_says(tmp_path: Path) -> None:
     for family in ("gpt", "bert", "both"):
-        one = trained(tmp_path / family, family)
+        one = trained_model(tmp_path / family, family)
         recording = read(one, "abcab")
         table = lens_table(one, recording, top=3)
         assert recording.logits is not None
@@ -163,7 +163,7 @@ def test_the_lens_table_ends_with_what_the_model_says(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_words(tmp_path: Path) -> None:
-    gpt, bert, both = (trained(tmp_path / name, name) for name in ("gpt", "bert", "both"))
+    gpt, bert, both = (trained_model(tmp_path / name, name) for name in ("gpt", "bert", "both"))
     for one, how, words in (
         (gpt, {"text": "a", "target": "b"}, "a target is for translators"),
         (gpt, {"ids": [V]}, f"the vocabulary has no id {V}; ids are 0 to {V - 1}"),

@@ -147,12 +147,12 @@ def test_it_takes_what_is_enough_to_do_without_gradients() -> None:
     assert not supports_inference_linear(x.double(), large)
     assert not supports_inference_linear(x, large.T.contiguous().T)
     assert not supports_inference_linear(x, large.double())
-    trained = nn.Parameter(large)
-    assert not supports_inference_linear(x, trained)
+    trained_model = nn.Parameter(large)
+    assert not supports_inference_linear(x, trained_model)
     with torch.no_grad():
-        assert supports_inference_linear(x, trained)
+        assert supports_inference_linear(x, trained_model)
         with torch.autocast("cpu", torch.bfloat16):
-            assert not supports_inference_linear(x, trained)
+            assert not supports_inference_linear(x, trained_model)
 
 
 @needs_kernel

@@ -58,7 +58,7 @@ def looks(model: EncoderDecoder, source: Tensor, target: Tensor) -> list[Tensor]
     return list(seen.values())
 
 
-def trained(*, steps: int, rows: int, rate: float, seed: int) -> EncoderDecoder:
+def trained_model(*, steps: int, rows: int, rate: float, seed: int) -> EncoderDecoder:
     side = StackSpec(d_model=64, n_layers=2, n_heads=4, d_ff=128, position=Sinusoidal())
     model = EncoderDecoder(
         EncoderDecoderSpec(
@@ -83,7 +83,7 @@ def trained(*, steps: int, rows: int, rate: float, seed: int) -> EncoderDecoder:
 def main() -> None:
     torch.set_num_threads(1)
     seed = int(sys.argv[1])
-    model = trained(steps=800, rows=64, rate=3e-3, seed=seed)
+    model = trained_model(steps=800, rows=64, rate=3e-3, seed=seed)
     symbols, lengths, mirrored = sequences(500, torch.Generator().manual_seed(seed + 1_000))
     source, labels = ended(symbols, lengths), ended(mirrored, lengths)
     exact = (reversed_by(model, source) == labels).all(1).float().mean().item()

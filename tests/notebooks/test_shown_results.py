@@ -146,8 +146,8 @@ def test_a_run_is_shown_with_what_it_is_and_its_losses(tiny_run: tercet.Run) -> 
     tags = Tags(tiny_run._repr_html_())
     assert {"table", "svg", "polyline"} <= tags.seen
     assert "script" not in tags.seen
-    assert {"Parameters", f"{tiny_run.trained.n_parameters:,}", "Vocabulary"} <= set(tags.words)
-    assert repr(tiny_run.trained).startswith("LanguageModel(")
+    assert {"Parameters", f"{tiny_run.trained_model.n_parameters:,}", "Vocabulary"} <= set(tags.words)
+    assert repr(tiny_run.trained_model).startswith("LanguageModel(")
     assert "trained on" in repr(tiny_run.card)
     assert repr(tiny_run.read("3")).startswith("Recording(1 tokens, ")
 

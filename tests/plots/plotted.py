@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from tercet.checkpoint import Card, Trained
+from tercet.checkpoint import Card, TrainedModel
 from tercet.checkpoint.metrics import COLUMNS
 from tercet.models import AnyModel, DecoderOnly, DecoderOnlySpec, EncoderDecoder, EncoderDecoderSpec, StackSpec
 from tercet.nn.specs import Learned, Position
@@ -19,25 +19,27 @@ TEXT = "ab$ ^_c"
 ROOM = 13
 
 
-def trained(model: AnyModel, tokenizer: Tokenizer = LETTERS) -> Trained:
-    return Trained.wrap(model.eval(), tokenizer, card=Card(name="tiny"), folder=Path("tiny"))
+def trained_model(model: AnyModel, tokenizer: Tokenizer = LETTERS) -> TrainedModel:
+    return TrainedModel.wrap(model.eval(), tokenizer, card=Card(name="tiny"), folder=Path("tiny"))
 
 
-def gpt(position: Position | None = None, *, tokenizer: Tokenizer = LETTERS, n_layers: int = 2, **more: Any) -> Trained:
+def gpt(
+    position: Position | None = None, *, tokenizer: Tokenizer = LETTERS, n_layers: int = 2, **more: Any
+) -> TrainedModel:
     stack = StackSpec(d_model=24, n_layers=n_layers, n_heads=3, position=position or Learned())
-    return trained(
+    return trained_model(
         DecoderOnly(DecoderOnlySpec(vocab_size=tokenizer.vocab_size, stack=stack, **{"max_len": ROOM, **more})),
         tokenizer,
     )
 
 
-def translator(encoder_layers: int = 3, decoder_layers: int = 2, position: Position | None = None) -> Trained:
+def translator(encoder_layers: int = 3, decoder_layers: int = 2, position: Position | None = None) -> TrainedModel:
     stacks = [
         StackSpec(d_model=24, n_layers=n, n_heads=3, position=position or Learned())
         for n in (encoder_layers, decoder_layers)
     ]
     spec = EncoderDecoderSpec(encoder=stacks[0], decoder=stacks[1], vocab_size=LETTERS.vocab_size, max_len=ROOM)
-    return trained(EncoderDecoder(spec))
+    return trained_model(EncoderDecoder(spec))
 
 
 def images(figure: Figure) -> list[np.ndarray]:

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import matplotlib.image
 import pytest
 from matplotlib.figure import Figure
-from plotted import LETTERS, ROOM, TEXT, gpt, trained, words, write
+from plotted import LETTERS, ROOM, TEXT, gpt, trained_model, words, write
 
 from pairwise import parametrize_pairs
 from tercet.checkpoint import Card
@@ -48,7 +48,7 @@ def cut_off(figure: Figure) -> list[str]:
 def test_no_word_of_an_attention_picture_is_cut_off(text: str, n_heads: int, layer: int | None) -> None:
     stack = StackSpec(d_model=24, n_layers=1, n_heads=n_heads, position=Learned())
     model = DecoderOnly(DecoderOnlySpec(vocab_size=LETTERS.vocab_size, stack=stack, max_len=150))
-    figure = plot_attention(trained(model), text, layer=layer)
+    figure = plot_attention(trained_model(model), text, layer=layer)
     assert not cut_off(figure)
     told = words(figure).replace("\n", " ")
     assert (
@@ -61,7 +61,7 @@ def test_no_word_of_an_attention_picture_is_cut_off(text: str, n_heads: int, lay
 def test_no_word_of_a_translator_s_is(n_heads: int, layer: int | None) -> None:
     stack = StackSpec(d_model=24, n_layers=1, n_heads=n_heads, position=Learned())
     spec = EncoderDecoderSpec(encoder=stack, decoder=stack, vocab_size=LETTERS.vocab_size, max_len=ROOM)
-    figure = plot_attention(trained(EncoderDecoder(spec)), "ab", target="de", layer=layer)
+    figure = plot_attention(trained_model(EncoderDecoder(spec)), "ab", target="de", layer=layer)
     assert not cut_off(figure)
     tops = [(text.get_text(), text.get_window_extent()) for text in figure.findobj(type(figure.texts[0]))]
     titles = sorted((box.x0, box.x1, box.y0) for words, box in tops if "itself" in words or words.startswith("across"))

@@ -57,7 +57,7 @@ def test_a_report_says_what_the_run_has(runs: Mapping[str, Path], kind: str) -> 
     assert newest in page.words["samples"]
     for step in (3, 6, 9, 12):
         assert f"After step {step}" in page.words["samples"]
-    assert f"{tercet.load(run).trained.n_parameters:,}" == page.cell("Parameters")
+    assert f"{tercet.load(run).trained_model.n_parameters:,}" == page.cell("Parameters")
     assert page.cell("Data hash") == card.data_hash
     assert parts in page.cell("Training part")
     assert parts in page.cell("Validation part")

@@ -214,5 +214,5 @@ def test_a_report_can_be_made_of_a_file(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
     (file := tmp_path / "tiny.gguf").touch()
     monkeypatch.setattr(write, "report_page", lambda subject, evaluate: "page")
-    monkeypatch.setattr(write, "open_subject", lambda *_: SimpleNamespace(folder=file, trained=None))
+    monkeypatch.setattr(write, "open_subject", lambda *_: SimpleNamespace(folder=file, trained_model=None))
     assert write.report(file) == tmp_path / "tiny.html"

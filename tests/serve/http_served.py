@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from starlette.testclient import TestClient
 
-from tercet.checkpoint import Trained
+from tercet.checkpoint import TrainedModel
 from tercet.limits import HEAD_SECONDS, MAX_CONNECTIONS, READING_SECONDS
 from tercet.models import (
     AnyModel,
@@ -49,7 +49,7 @@ TEMPLATE = (
 LIMITS = Limits(slots=3, waiting=64, max_new_tokens=50, seconds=30)
 
 
-def trained(kind: str) -> Trained:
+def trained_model(kind: str) -> TrainedModel:
     """A model of this kind: gpt, chat, bert, texts, sets, numbers, words or translator."""
     reader = {"vocab_size": READER.vocab_size, "max_len": ROOM, "stack": STACK}
     model: AnyModel
@@ -74,7 +74,7 @@ def trained(kind: str) -> Trained:
             model = EncoderDecoder(EncoderDecoderSpec(vocab_size=READER.vocab_size, max_len=ROOM, **sides))
     tokenizer = WRITER if kind in ("gpt", "chat") else READER
     template = TEMPLATE if kind == "chat" else None
-    return Trained.wrap(shaken(model), tokenizer, chat_template=template, folder=Path(kind))
+    return TrainedModel.wrap(shaken(model), tokenizer, chat_template=template, folder=Path(kind))
 
 
 def shaken(model: AnyModel) -> AnyModel:
@@ -87,7 +87,7 @@ def shaken(model: AnyModel) -> AnyModel:
     return model.eval()
 
 
-def broken(one: Trained) -> Trained:
+def broken(one: TrainedModel) -> TrainedModel:
     """With weights that are not numbers, as a training that diverged leaves them."""
     with torch.no_grad():
         next(one.model.parameters()).fill_(float("nan"))
@@ -158,10 +158,10 @@ class PacedRequest:
 def registry(
     *kinds: str,
     limits: Limits = LIMITS,
-    models: dict[str, Trained] | None = None,
+    models: dict[str, TrainedModel] | None = None,
     scheduler: GenerationWorker | None = None,
 ) -> Iterator[ModelRegistry]:
-    named = {kind: trained(kind) for kind in kinds} | (models or {})
+    named = {kind: trained_model(kind) for kind in kinds} | (models or {})
     loaded = ModelRegistry(
         LoadedModel(model, name=name, limits=limits, scheduler=scheduler) for name, model in named.items()
     )

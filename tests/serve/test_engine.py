@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from http_served import broken, trained
+from http_served import broken, trained_model
 from small_writer import MAX_LEN, TOKENIZER, alone, writer
 
 import tercet
-from tercet.checkpoint import Trained
+from tercet.checkpoint import TrainedModel
 from tercet.config import UserError
 from tercet.generation import Sampling
 from tercet.nn import Rotary
 from tercet.serve.engine import GenerationStream, Limits, QueueFull, ShuttingDown
 
 MODEL = writer(position=Rotary())
-RUN = tercet.Run(trained=Trained.wrap(MODEL, TOKENIZER, folder=Path("runs/mine")))
+RUN = tercet.Run(trained_model=TrainedModel.wrap(MODEL, TOKENIZER, folder=Path("runs/mine")))
 ENDLESS = 10**6  # tokens: more than any test waits for
 
 
@@ -138,18 +138,18 @@ def test_what_cannot_be_asked_is_refused_at_once() -> None:
         with pytest.raises(ValueError, match="no id 283"):
             engine.submit([283])
     with pytest.raises(UserError, match="is a masked language model, which cannot write"):
-        tercet.Engine(tercet.Run(trained=trained("bert")))
+        tercet.Engine(tercet.Run(trained_model=trained_model("bert")))
 
 
 @dataclass
 class BrokenRun:
-    """Not a `Run`, and good enough: the engine looks at `trained` alone."""
+    """Not a `Run`, and good enough: the engine looks at `trained_model` alone."""
 
-    trained: Trained
+    trained_model: TrainedModel
 
 
 def test_weights_that_are_not_numbers_are_said_to_be() -> None:
-    with tercet.Engine(BrokenRun(broken(trained("gpt")))) as engine:
+    with tercet.Engine(BrokenRun(broken(trained_model("gpt")))) as engine:
         stream = engine.submit("the")
         with pytest.raises(UserError, match=r"not numbers \(NaN\)"):
             stream.text()

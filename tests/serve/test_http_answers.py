@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from http_served import LABELS, READER, ROOM, TEMPLATE, WRITER, client, trained
+from http_served import LABELS, READER, ROOM, TEMPLATE, WRITER, client, trained_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
@@ -49,7 +49,7 @@ def events(asking: TestClient, path: str, **body: Any) -> list[Any]:
 
 
 def written(prompt: str, *, samples: int = 1, **sampling: Any) -> list[Any]:
-    model = trained("gpt").model
+    model = trained_model("gpt").model
     assert isinstance(model, DecoderOnly)
     return generate(model, WRITER, [prompt], Sampling(max_new_tokens=11, **sampling), samples=samples)
 
@@ -135,7 +135,7 @@ def test_logprobs_are_the_models_own(asking: TestClient) -> None:
     )["choices"][0]
     (want,) = written(prompt, temperature=0)
     ids = [*WRITER.encode(prompt), *want.ids[:11]]
-    model = trained("gpt").model
+    model = trained_model("gpt").model
     with torch.no_grad():
         scores = model(torch.tensor([ids]))[0].log_softmax(-1)  # (T, V)
     found = told["logprobs"]
@@ -264,7 +264,7 @@ def test_a_template_that_is_none_is_told() -> None:
 def test_vectors_are_those_of_embed(asking: TestClient) -> None:
     texts = ["the cat", "", "a dog ran until the mat was worn", "the cat"]
     for how in ({}, {"pooling": "first"}, {"normalise": False}):
-        want = Run(trained=trained("bert")).embed(texts, **how)
+        want = Run(trained_model=trained_model("bert")).embed(texts, **how)
         told = asked(asking, "/v1/embeddings", model="bert", input=texts, **how)
         found = np.array([one["embedding"] for one in told["data"]], np.float32)
         np.testing.assert_allclose(found, want, atol=1e-6)
@@ -283,7 +283,7 @@ def test_vectors_are_those_of_embed(asking: TestClient) -> None:
 @pytest.mark.slow
 def test_translations_are_those_of_translate(asking: TestClient) -> None:
     texts = ["the cat sat", "", "a dog ran until", " on the mat "]
-    model = trained("translator").model
+    model = trained_model("translator").model
     assert isinstance(model, EncoderDecoder)
     searches: list[tuple[dict[str, Any], Any]] = [
         ({}, Beam()),
@@ -328,7 +328,7 @@ def test_a_text_of_several_lines_is_translated_line_by_line(asking: TestClient) 
 def test_masks_are_filled_as_fill_does(asking: TestClient) -> None:
     texts = ["the [MASK] sat", "a <mask> [MASK]"]
     for how in ({}, {"top": 3}, {"only": ["cat", "dog"]}, {"only": ["cat", "dog"], "top": 1}):
-        want = Run(trained=trained("bert")).fill(texts, **how)
+        want = Run(trained_model=trained_model("bert")).fill(texts, **how)
         told = asked(asking, "/fill-mask", text=texts, **how)["answers"]
         for answer, one in zip(told, want, strict=True):
             assert [[c["word"] for c in mask] for mask in answer["masks"]] == [
@@ -341,14 +341,14 @@ def test_masks_are_filled_as_fill_does(asking: TestClient) -> None:
 
 def test_labels_are_those_of_classify(asking: TestClient) -> None:
     texts = ["the cat sat", "", "a dog ran " * 20]
-    want = Run(trained=trained("texts")).classify(texts)
+    want = Run(trained_model=trained_model("texts")).classify(texts)
     told = asked(asking, "/classify", model="texts", text=texts)["answers"]
     for answer, one in zip(told, want, strict=True):
         assert (answer["label"], answer["truncated"]) == (one.label, one.truncated)
         assert answer["scores"] == pytest.approx(one.scores, abs=1e-5)
         assert set(answer["scores"]) == set(LABELS)
     assert told[2]["truncated"]
-    tagged = Run(trained=trained("words")).tag([text.split() for text in texts])
+    tagged = Run(trained_model=trained_model("words")).tag([text.split() for text in texts])
     told = asked(asking, "/classify", model="words", text=texts)["answers"]
     for answer, one in zip(told, tagged, strict=True):
         assert [word["word"] for word in answer["words"]] == list(one.words)

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from http_served import on_a_socket, registry, trained
+from http_served import on_a_socket, registry, trained_model
 
 from tercet.checkpoint import Card, save_model
 from tercet.cli import serve as verb
@@ -24,7 +24,7 @@ ADDRESS = "http://127.0.0.1:8000"
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    models = {"mine": trained("gpt"), "bert": trained("bert")}
+    models = {"mine": trained_model("gpt"), "bert": trained_model("bert")}
     with (
         registry("texts", "translator", models=models, limits=Limits(slots=2)) as models,
         on_a_socket(models) as address,
@@ -58,7 +58,7 @@ def test_the_client_runs(address: str, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_the_engine_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = trained("gpt")
+    model = trained_model("gpt")
     save_model(tmp_path / "runs" / "mine", model.model, model.tokenizer, Card(name="mine"))
     monkeypatch.chdir(tmp_path)
     (block,) = [block for block in blocks("python") if "tercet" in block]

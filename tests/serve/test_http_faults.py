@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from http_served import LIMITS, Paced, broken, client, on_a_socket, registry, trained
+from http_served import LIMITS, Paced, broken, client, on_a_socket, registry, trained_model
 
 from tercet.generation.sampling import DIVERGED
 from tercet.serve.engine import Limits, QueueFull
@@ -109,7 +109,7 @@ def test_time_that_runs_out_in_a_stream_is_told_in_it() -> None:
     ],
 )
 def test_weights_that_are_not_numbers_are_told(kind: str, path: str, body: dict[str, Any]) -> None:
-    with client(models={kind: broken(trained(kind))}) as asking:
+    with client(models={kind: broken(trained_model(kind))}) as asking:
         told = error(asking.post(path, json=body), 500)
         assert told["message"] == DIVERGED
         assert told["code"] == "not_numbers"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from http_served import LABELS, broken, client, trained
+from http_served import LABELS, broken, client, trained_model
 from starlette.testclient import TestClient
 
 from tercet.api import Run
@@ -14,7 +14,7 @@ TEXTS = ["the cat sat", "", "a dog ran " * 20]
 
 @pytest.fixture(scope="module")
 def asking() -> Iterator[TestClient]:
-    with client("texts", "sets", "numbers", models={"broken": broken(trained("numbers"))}) as asking:
+    with client("texts", "sets", "numbers", models={"broken": broken(trained_model("numbers"))}) as asking:
         yield asking
 
 
@@ -27,7 +27,7 @@ def answers(asking: TestClient, model: str, **body: Any) -> Any:
 @pytest.mark.parametrize("threshold", [None, 0.0, 0.5, 0.9, 1.0])
 def test_sets_are_those_of_classify(asking: TestClient, threshold: float | None) -> None:
     given = {} if threshold is None else {"threshold": threshold}
-    wanted = Run(trained=trained("sets")).classify_multi_label(TEXTS, **given)
+    wanted = Run(trained_model=trained_model("sets")).classify_multi_label(TEXTS, **given)
     told, limit = answers(asking, "sets", **given), 0.5 if threshold is None else threshold
     for answer, one in zip(told, wanted, strict=True):
         assert list(answer["labels"]) == [label for label, p in one.scores.items() if p > limit]
@@ -38,7 +38,7 @@ def test_sets_are_those_of_classify(asking: TestClient, threshold: float | None)
 
 
 def test_numbers_are_those_of_classify(asking: TestClient) -> None:
-    wanted = Run(trained=trained("numbers")).regress(TEXTS)
+    wanted = Run(trained_model=trained_model("numbers")).regress(TEXTS)
     told = answers(asking, "numbers")
     assert [answer["value"] for answer in told] == pytest.approx([one.value for one in wanted], rel=1e-6)
     assert all(set(answer) == {"text", "value", "truncated"} for answer in told)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from http_served import WRITER, Paced, broken, on_a_socket, registry, trained
+from http_served import WRITER, Paced, broken, on_a_socket, registry, trained_model
 
 from tercet.api import Run
 from tercet.serve.http.guard import AccessRules
@@ -36,7 +36,7 @@ def test_models(ours: Any) -> None:
 
 
 def test_completions(ours: Any) -> None:
-    want = Run(trained=trained("gpt")).generate("the cat", max_new_tokens=12, temperature=0)
+    want = Run(trained_model=trained_model("gpt")).generate("the cat", max_new_tokens=12, temperature=0)
     told = ours.completions.create(model="gpt", prompt="the cat", max_tokens=12, temperature=0)
     assert told.choices[0].text == want
     assert told.usage is not None
@@ -86,7 +86,7 @@ def test_chat(ours: Any) -> None:
 
 
 def test_embeddings(ours: Any) -> None:
-    want = Run(trained=trained("bert")).embed(["the cat", "a dog"])
+    want = Run(trained_model=trained_model("bert")).embed(["the cat", "a dog"])
     told = ours.embeddings.create(model="bert", input=["the cat", "a dog"])  # base64 on the way, unless it is told
     assert [vector.embedding for vector in told.data] == [pytest.approx(row.tolist(), abs=1e-6) for row in want]
     plain = ours.embeddings.create(model="bert", input="the cat", encoding_format="float")
@@ -120,7 +120,7 @@ def test_trouble_has_its_classes() -> None:
             ours.completions.create(model="gpt", prompt="a")
         assert closing.value.status_code == 503
     with (
-        registry(models={"gpt": broken(trained("gpt"))}) as models,
+        registry(models={"gpt": broken(trained_model("gpt"))}) as models,
         on_a_socket(models) as address,
         official(address) as ours,
     ):

@@ -20,7 +20,7 @@ import httpx
 import psutil
 import pytest
 import yaml
-from http_served import registry, trained
+from http_served import registry, trained_model
 
 from tercet.api import Run
 from tercet.checkpoint import Card, save_model
@@ -43,7 +43,7 @@ def test_ray_serve_answers_as_we_do(tmp_path: Path) -> None:
         pytest.skip(
             "ray is not installed, nor does TERCET_RAY_PYTHON name a Python that has it: pip install 'ray[serve]'"
         )
-    one = trained("gpt")
+    one = trained_model("gpt")
     save_model(tmp_path / "mine", one.model, one.tokenizer, Card(name="mine"))
     settings: dict[str, Any] = yaml.safe_load((ROOT / "examples" / "ray_serve.yaml").read_text())
     with socket.socket() as free:
@@ -68,7 +68,7 @@ def test_ray_serve_answers_as_we_do(tmp_path: Path) -> None:
             wait_for(asking, process, tmp_path / "log")
             body = {"prompt": "the cat", "max_tokens": 7, "seed": 2}
             told = asking.post("/v1/completions", json=body).json()
-            assert told["choices"][0]["text"] == Run(trained=one).generate("the cat", max_new_tokens=7, seed=2)
+            assert told["choices"][0]["text"] == Run(trained_model=one).generate("the cat", max_new_tokens=7, seed=2)
             with asking.stream("POST", "/v1/completions", json={**body, "stream": True}) as answer:
                 assert [line for line in answer.iter_lines() if line][-1] == "data: [DONE]"
             refused = asking.post("/v1/completions", json={"promt": "a"})

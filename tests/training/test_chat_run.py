@@ -88,9 +88,9 @@ def test_devices_share_a_step(tmp_path: Path) -> None:
 
 def test_it_leaves_a_model_that_answers(finished: Finished) -> None:
     out = finished("chat")
-    trained, task = load_model(out), task_for(out.parent)
-    assert trained.chat_template == task.corpus.template
-    assert (trained.task, trained.kind) == ("chat", "a chat model")
+    trained_model, task = load_model(out), task_for(out.parent)
+    assert trained_model.chat_template == task.corpus.template
+    assert (trained_model.task, trained_model.kind) == ("chat", "a chat model")
     text = (out / "samples" / "step-000012.txt").read_text()
     assert text.count("written") == 2
     assert "answer   die" in text
@@ -150,9 +150,9 @@ def test_eight_answers_are_learnt_to_the_letter(tmp_path: Path) -> None:
         save_every=300,
     )  # fmt: skip
     out = train(recipe, tmp_path / "run", quiet=True)
-    trained = load_model(out / "last")
-    assert trained.chat_template is not None
-    chat, run = ChatTemplate(trained.chat_template, trained.tokenizer), tercet.load(out / "last")
+    trained_model = load_model(out / "last")
+    assert trained_model.chat_template is not None
+    chat, run = ChatTemplate(trained_model.chat_template, trained_model.tokenizer), tercet.load(out / "last")
     for question, answer in answers.items():
         prompt = chat.render([{"role": "user", "content": question}])
         assert run.generate(prompt, temperature=0, max_new_tokens=30) == answer

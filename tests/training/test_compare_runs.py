@@ -69,10 +69,10 @@ def test_scores_are_those_of_evaluate(compared: ComparedRuns) -> None:
     for row in compared.rows:
         nats = []
         for run in row.runs:
-            trained = load_model(run.folder)
+            trained_model = load_model(run.folder)
             assert run.scores is not None
-            assert run.scores.scores["bits_per_byte"] == evaluation_of(trained).evaluate().bits_per_byte
-            assert run.scores.parameters == sum(p.numel() for p in trained.model.parameters())
+            assert run.scores.scores["bits_per_byte"] == evaluation_of(trained_model).evaluate().bits_per_byte
+            assert run.scores.parameters == sum(p.numel() for p in trained_model.model.parameters())
             nats.append(run.scores.scores["nats_per_token"])
         spread = row.scores["nats_per_token"]
         assert (spread.low, spread.high) == (min(nats), max(nats))
@@ -207,10 +207,10 @@ def test_two_kinds_stand_apart(recipes: Callable[[str], str], tmp_path: Path) ->
     assert "bits_per_byte" not in by_kind["masked language model"]
     assert "pseudo_bits_per_byte" not in by_kind["language model"]
     run = next(run for row in result.rows if row.kind == "masked language model" for run in row.runs)
-    trained = load_model(run.folder)
+    trained_model = load_model(run.folder)
     assert run.scores is not None
-    pieces = text_pieces("\n".join(run.scores.validation), 8, most=trained.model.max_len - 2)
-    logprobs = pseudo_logprobs(trained.require("fill").model, trained.tokenizer, pieces, within_word=True)
+    pieces = text_pieces("\n".join(run.scores.validation), 8, most=trained_model.model.max_len - 2)
+    logprobs = pseudo_logprobs(trained_model.require("fill").model, trained_model.tokenizer, pieces, within_word=True)
     bits = -sum(float(one.sum()) for one in logprobs) / math.log(2) / sum(map(len, pieces))
     assert run.scores.scores["pseudo_bits_per_byte"] == pytest.approx(bits)
     assert any("the two columns do not compare" in note for note in result.notes)

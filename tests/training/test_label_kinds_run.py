@@ -65,15 +65,18 @@ def last_figures(out: Path) -> dict[str, float]:
 @pytest.mark.parametrize("kind", RECIPES)
 def test_figures_are_those_of_evaluate(kind: str, own_run: Finished) -> None:
     out = own_run(kind)
-    task, trained = task_for(kind, out.parent), load_model(out / "last")
-    assert isinstance(trained, Encoder)
-    scores, logged = score_classifier(trained.model, trained.tokenizer, task.corpus.validation), last_figures(out)
+    task, trained_model = task_for(kind, out.parent), load_model(out / "last")
+    assert isinstance(trained_model, Encoder)
+    scores, logged = (
+        score_classifier(trained_model.model, trained_model.tokenizer, task.corpus.validation),
+        last_figures(out),
+    )
     batches = validation_batches(task)
-    losses = [task.loss(trained.model.eval(), batch).detached() for batch in batches]
+    losses = [task.loss(trained_model.model.eval(), batch).detached() for batch in batches]
     whole = sum(losses[1:], losses[0])
     assert logged["val/loss"] == pytest.approx(whole.mean.item(), rel=1e-5)
     assert whole.count == len(task.corpus.validation) == scores.count
-    assert read_recipe(out).model == trained.model.spec
+    assert read_recipe(out).model == trained_model.model.spec
     if isinstance(scores, MultiLabelScores):
         assert (logged["val/f1"], logged["val/accuracy"]) == pytest.approx((scores.f1, scores.exact_match))
         assert "val/rmse" not in logged
@@ -81,7 +84,7 @@ def test_figures_are_those_of_evaluate(kind: str, own_run: Finished) -> None:
         assert isinstance(scores, RegressionScores)
         names = ("rmse", "pearson", "spearman")
         assert [logged[f"val/{name}"] for name in names] == pytest.approx([getattr(scores, name) for name in names])
-        head = trained.label_head
+        head = trained_model.label_head
         assert scores.rmse == pytest.approx(whole.mean.item() ** 0.5 * head.target_std, rel=1e-4)
         assert not {"val/f1", "val/accuracy"} & logged.keys()
     best = load_model(out / "best").card
@@ -183,10 +186,10 @@ def test_with_an_adapter_or_frozen_parts(kind: str, finished: Finished, tmp_path
         ("frozen", {"freeze": ["embedding"]}),
     ):
         out = train(parse_recipe(merge(settings, change), name=name), tmp_path / name, quiet=True)
-        trained = load_model(out)
-        assert isinstance(trained, Encoder)
+        trained_model = load_model(out)
+        assert isinstance(trained_model, Encoder)
         again = load_model(tercet.convert(out, tmp_path / f"{name}-again", merge=name == "lora"))
-        assert again.model.spec == trained.model.spec
+        assert again.model.spec == trained_model.model.spec
         texts = tmp_path / f"{kind}.jsonl"
         assert tercet.load(out).evaluate(texts) == tercet.load(tmp_path / f"{name}-again").evaluate(texts)
 
@@ -233,7 +236,7 @@ def test_a_number_goes_on_in_the_new_datas_scale(own_run: Finished, tmp_path: Pa
     recipe = parse_recipe(merge(to_plain(recipe), {"training": {"optimizer": {"lr": 0}}}), name="still")
     out = train(recipe, tmp_path / "run", quiet=True)
     before, after = tercet.load(old), tercet.load(out)
-    heads = [run.trained.require("classify").label_head for run in (before, after)]
+    heads = [run.trained_model.require("classify").label_head for run in (before, after)]
     assert heads[0].target_mean != heads[1].target_mean
     texts = ["the red cat sleeps", "a bee"]
     values = [[one.value for one in run.regress(texts)] for run in (before, after)]

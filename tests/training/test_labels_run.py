@@ -41,19 +41,19 @@ def texts_of(batches: list[LabelledBatch]) -> list[tuple[tuple[int, ...], int]]:
 
 def test_figures_are_those_of_evaluate(finished: Finished) -> None:
     out = finished("labels")
-    task, trained = task_for(out.parent), load_model(out / "last")
-    assert isinstance(trained.model, EncoderOnly)
-    assert trained.model.spec.classifier is not None
-    assert trained.model.spec.classifier.labels == tuple(sorted(("cat", "mouse", "cow", "duck", "bee")))
-    assert trained.model.spec.masked_head is None
-    scores = score_labels(trained.model, trained.tokenizer, task.corpus.validation)
+    task, trained_model = task_for(out.parent), load_model(out / "last")
+    assert isinstance(trained_model.model, EncoderOnly)
+    assert trained_model.model.spec.classifier is not None
+    assert trained_model.model.spec.classifier.labels == tuple(sorted(("cat", "mouse", "cow", "duck", "bee")))
+    assert trained_model.model.spec.masked_head is None
+    scores = score_labels(trained_model.model, trained_model.tokenizer, task.corpus.validation)
     logged = {name: column[-1][1] for name, column in figures(out).items() if column}
     assert logged["val/accuracy"] == pytest.approx(scores.accuracy)
     assert logged["val/f1"] == pytest.approx(scores.f1)
     best = load_model(out / "best").card
     accuracies = dict(figures(out)["val/accuracy"])
     assert best.step == max(accuracies, key=lambda step: accuracies[step])
-    assert read_recipe(out).model == trained.model.spec
+    assert read_recipe(out).model == trained_model.model.spec
 
 
 def test_an_epoch_sees_each_text_once_with_its_label(tmp_path: Path) -> None:

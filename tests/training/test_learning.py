@@ -49,9 +49,11 @@ def test_a_task_on_strings_is_learnt_wholly(tmp_path: Path, task: str) -> None:
         },
         name=task,
     )
-    trained = load_model(train(recipe, tmp_path / "run", quiet=True) / "last")
+    trained_model = load_model(train(recipe, tmp_path / "run", quiet=True) / "last")
     prompts = [f"{word}>" for word in unseen]
-    answers = generate(trained.model, trained.tokenizer, prompts, Sampling(max_new_tokens=5, temperature=0.0))
+    answers = generate(
+        trained_model.model, trained_model.tokenizer, prompts, Sampling(max_new_tokens=5, temperature=0.0)
+    )
     assert [answer.prompt + answer.text for answer in answers] == [line(word) for word in unseen]
 
 
@@ -100,13 +102,13 @@ def test_a_translation_is_learnt_wholly(tmp_path: Path, task: str) -> None:
         },
         name=task,
     )
-    trained = load_model(train(recipe, tmp_path / "run", quiet=True) / "best")
-    assert isinstance(trained.model, EncoderDecoder)
-    answers = translate(trained.model, trained.tokenizer, lines[:80], Beam(size=1))
+    trained_model = load_model(train(recipe, tmp_path / "run", quiet=True) / "best")
+    assert isinstance(trained_model.model, EncoderDecoder)
+    answers = translate(trained_model.model, trained_model.tokenizer, lines[:80], Beam(size=1))
     assert [f"{line}\t{answer[0].text}\n" for line, answer in zip(lines, answers, strict=False)] == [
         pair(line) for line in lines[:80]
     ]
-    assert trained.card.metrics["val/bleu"] == pytest.approx(100)
+    assert trained_model.card.metrics["val/bleu"] == pytest.approx(100)
 
 
 @pytest.mark.exhaustive
@@ -122,8 +124,8 @@ def test_the_animals_are_learnt_by_heart(tmp_path: Path) -> None:
         "task": {"sample_tokens": 0},
     }
     recipe = load_recipe("animals", {**changes, "training": {**changes["training"], "accelerator": "cpu"}})
-    trained = load_model(train(recipe, tmp_path / "run", quiet=True) / "last")
+    trained_model = load_model(train(recipe, tmp_path / "run", quiet=True) / "last")
     fact = next(text for text in FACTS if text.startswith("elephants"))
     sampling = Sampling(max_new_tokens=len(fact) - len("elephants"), temperature=0.0)
-    completion = generate(trained.model, trained.tokenizer, ["elephants"], sampling)[0]
+    completion = generate(trained_model.model, trained_model.tokenizer, ["elephants"], sampling)[0]
     assert completion.prompt + completion.text == fact

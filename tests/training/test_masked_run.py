@@ -99,9 +99,9 @@ def test_accumulation_equals_one_big_batch(tmp_path: Path) -> None:
 
 def test_the_validation_is_that_of_evaluate(finished: Finished) -> None:
     out = finished("masked")
-    task, trained = task_for(out.parent), load_model(out / "last")
-    assert isinstance(trained.model, EncoderOnly)
-    scores = score_masked(trained.model, trained.tokenizer, task.corpus)
+    task, trained_model = task_for(out.parent), load_model(out / "last")
+    assert isinstance(trained_model.model, EncoderOnly)
+    scores = score_masked(trained_model.model, trained_model.tokenizer, task.corpus)
     logged = {name: column[-1][1] for name, column in figures(out).items() if column}
     assert logged["val/loss"] == pytest.approx(scores.masked_loss, rel=1e-5)
     assert logged["val/accuracy"] == pytest.approx(scores.masked_accuracy, rel=1e-6)
@@ -209,13 +209,13 @@ def test_a_word_is_found_from_its_key_left_or_right(tmp_path: Path) -> None:
     out = learnt(tmp_path, key_values(1500), max_len=14, steps=150)
     logged = {name: column[-1][1] for name, column in figures(out).items() if column}
     assert logged["val/loss"] < 0.1 * logged["val/unigram_entropy"]
-    trained = load_model(out / "last")
-    assert isinstance(trained.model, EncoderOnly)
+    trained_model = load_model(out / "last")
+    assert isinstance(trained_model.model, EncoderOnly)
     corpus = task_of(read_recipe(out), progress=False).corpus  # pyright: ignore[reportAttributeAccessIssue]
-    both = score_masked(trained.model, trained.tokenizer, corpus, document_mask=True)
+    both = score_masked(trained_model.model, trained_model.tokenizer, corpus, document_mask=True)
     assert both.masked_loss == pytest.approx(logged["val/loss"], rel=1e-4)
-    trained.model.stack.causal = True
-    left = score_masked(trained.model, trained.tokenizer, corpus, document_mask=True)
+    trained_model.model.stack.causal = True
+    left = score_masked(trained_model.model, trained_model.tokenizer, corpus, document_mask=True)
     assert left.masked_loss > 0.2 * left.unigram_entropy
 
 

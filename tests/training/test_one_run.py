@@ -77,16 +77,16 @@ def test_micro_batches_are_one_batch(tmp_path: Path, rows: dict[str, Any]) -> No
 @pytest.mark.slow
 def test_validation_is_what_evaluation_says(tmp_path: Path) -> None:
     out = train(tiny_recipe(tmp_path), tmp_path / "run", quiet=True)
-    recipe, trained = read_recipe(out), load_model(out / "last")
+    recipe, trained_model = read_recipe(out), load_model(out / "last")
     corpus = prepare(recipe.data)
     logged = figures(out)["val/loss"][-1][1]
-    scores = score(trained.model, corpus.validation, n_bytes=corpus.validation_bytes)
+    scores = score(trained_model.model, corpus.validation, n_bytes=corpus.validation_bytes)
     ids = corpus.validation.astype(np.int64)
     nats = []
     for first in range(0, len(ids) - 1, 8):
         row = torch.from_numpy(ids[first : first + 9])
         with torch.no_grad():
-            logs = trained.model(row[None, :-1]).log_softmax(-1)[0]
+            logs = trained_model.model(row[None, :-1]).log_softmax(-1)[0]
         nats += (-logs[torch.arange(len(row) - 1), row[1:]]).tolist()
     assert logged == pytest.approx(np.mean(nats), rel=1e-5)
     assert scores.loss_nats_per_token == pytest.approx(logged, rel=1e-5)
@@ -95,11 +95,11 @@ def test_validation_is_what_evaluation_says(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_validation_on_some_of_the_windows(tmp_path: Path) -> None:
     out = train(tiny_recipe(tmp_path, validation_tokens=20), tmp_path / "run", quiet=True)
-    trained, corpus = load_model(out / "last"), prepare(read_recipe(out).data)
+    trained_model, corpus = load_model(out / "last"), prepare(read_recipe(out).data)
     windows = Windows(corpus.validation, 8)
     batch = collate_windows(windows.batch(np.array([0, len(windows) - 1])))
     with torch.no_grad():
-        expected = float(causal_loss(trained.model, batch).mean)
+        expected = float(causal_loss(trained_model.model, batch).mean)
     assert figures(out)["val/loss"][-1][1] == pytest.approx(expected, rel=1e-5)
 
 

@@ -129,7 +129,7 @@ class Calls(TorchDispatchMode):
 def test_muon_on_a_gpu_makes_as_few_calls_for_many_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
     """The numbers of both ways are the same; a CPU goes matrix by matrix, which needs less memory."""
 
-    def trained(n: int) -> tuple[list[Tensor], list[str]]:
+    def trained_model(n: int) -> tuple[list[Tensor], list[str]]:
         torch.manual_seed(3)
         matrices = [nn.Parameter(torch.randn(shape)) for _ in range(n) for shape in ((9, 4), (4, 9))]
         optimizer = MuonAdamW([{"params": matrices, "muon": True, "lr": 0.1, "momentum": 0.9, "weight_decay": 0.05}])
@@ -143,11 +143,11 @@ def test_muon_on_a_gpu_makes_as_few_calls_for_many_matrices(monkeypatch: pytest.
                 optimizer.step()
         return [p.detach() for p in matrices], calls.names
 
-    one_by_one, many = trained(5)
+    one_by_one, many = trained_model(5)
     monkeypatch.setattr(muon, "TOGETHER", ("cpu",))
-    together, few = trained(5)
+    together, few = trained_model(5)
     assert all(map(torch.equal, together, one_by_one))
-    assert few == trained(2)[1]
+    assert few == trained_model(2)[1]
     assert len(few) < len(many)
 
 

@@ -242,9 +242,9 @@ def test_a_reader_sees_one_state_at_every_save(finished: Finished, tmp_path: Pat
     while os.waitpid(pid, os.WNOHANG) == (0, 0) and time.monotonic() < deadline:
         for folder in (out / "best", out / "last"):
             if folder.exists():
-                trained = load_model(folder)
-                weight = trained.model.state_dict()["embedding.weight"].numpy().tobytes()
-                steps.setdefault(trained.card.step, set()).add(weight)
+                trained_model = load_model(folder)
+                weight = trained_model.model.state_dict()["embedding.weight"].numpy().tobytes()
+                steps.setdefault(trained_model.card.step, set()).add(weight)
     assert len(steps) > 1
     assert all(len(found) == 1 for found in steps.values())
 

@@ -34,8 +34,8 @@ def test_same_weights(tmp_path: Path, training: dict[str, Any], rows: str) -> No
             tmp_path, {"data": {"rows": {"kind": rows, "stride": 8}, "tokenizer": tokenizer}}, **training
         )
     by_hand = _example().train_by_hand(recipe).state_dict()
-    trained = load_model(train(recipe, tmp_path / "run", quiet=True) / "last").model.state_dict()
-    assert all(torch.equal(by_hand[name], trained[name]) for name in trained)
+    trained_model = load_model(train(recipe, tmp_path / "run", quiet=True) / "last").model.state_dict()
+    assert all(torch.equal(by_hand[name], trained_model[name]) for name in trained_model)
 
 
 @pytest.mark.slow

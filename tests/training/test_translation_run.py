@@ -14,7 +14,7 @@ from by_hand import Step, steps_by_hand, validation_batches
 from tiny_runs import RUN_FILES, UNDROPPED, figures, resume_state, tiny_pairs_recipe
 from torch import Tensor
 
-from tercet.checkpoint import Trained, load_model
+from tercet.checkpoint import TrainedModel, load_model
 from tercet.config import UserError
 from tercet.data import ParallelCorpus, prepare_pairs
 from tercet.evaluate import score_pairs
@@ -44,10 +44,10 @@ def corpus_of(run: Path) -> ParallelCorpus:
     return prepare_pairs(data)
 
 
-def loaded(run: Path, folder: str) -> tuple[EncoderDecoder, Trained]:
-    trained = load_model(run / folder)
-    assert isinstance(trained.model, EncoderDecoder)
-    return trained.model.eval(), trained
+def loaded(run: Path, folder: str) -> tuple[EncoderDecoder, TrainedModel]:
+    trained_model = load_model(run / folder)
+    assert isinstance(trained_model.model, EncoderDecoder)
+    return trained_model.model.eval(), trained_model
 
 
 def test_training_figures_are_those_of_the_steps(finished: Finished, by_hand: list[Step]) -> None:
@@ -76,8 +76,8 @@ def test_tokens_are_counted_exactly(finished: Finished) -> None:
 @pytest.mark.slow
 def test_validation_loss_is_that_of_each_pair_alone_without_smoothing(finished: Finished) -> None:
     out = finished("pairs")
-    model, trained = loaded(out, "last")
-    tokenizer, nats, tokens = trained.tokenizer, 0.0, 0
+    model, trained_model = loaded(out, "last")
+    tokenizer, nats, tokens = trained_model.tokenizer, 0.0, 0
     texts = corpus_of(out).validation_texts
     for source, target in texts:
         inputs = torch.tensor([[*tokenizer.encode(source), tokenizer.eos_id]])
@@ -95,8 +95,8 @@ def test_validation_loss_is_that_of_each_pair_alone_without_smoothing(finished: 
 
 
 def greedy(run: Path, folder: str, sources: list[str]) -> list[str]:
-    model, trained = loaded(run, folder)
-    return [answer[0].text for answer in translate(model, trained.tokenizer, sources, Beam(size=1))]
+    model, trained_model = loaded(run, folder)
+    return [answer[0].text for answer in translate(model, trained_model.tokenizer, sources, Beam(size=1))]
 
 
 @pytest.mark.slow
@@ -155,10 +155,10 @@ def test_two_vocabularies(tmp_path: Path) -> None:
         "model": {"share_embeddings": False, "max_len": 32},
     }
     out = train(tiny_pairs_recipe(tmp_path, changes, max_steps=3), tmp_path / "run", quiet=True)
-    model, trained = loaded(out, "last")
-    assert trained.source_tokenizer is not trained.tokenizer
-    assert model.source_embedding.weight.shape[0] == trained.source_tokenizer.vocab_size
-    assert model.vocab_size == trained.tokenizer.vocab_size
+    model, trained_model = loaded(out, "last")
+    assert trained_model.source_tokenizer is not trained_model.tokenizer
+    assert model.source_embedding.weight.shape[0] == trained_model.source_tokenizer.vocab_size
+    assert model.vocab_size == trained_model.tokenizer.vocab_size
     recipe = read_recipe(out)
     assert recipe.model == model.spec
     assert figures(out)["val/bleu"]
@@ -273,14 +273,14 @@ def test_means_of_means_are_noticed(tmp_path: Path, in_micro_batches: Path, monk
 
 def test_padding_and_the_beginning_are_never_likeliest(finished: Finished) -> None:
     """They are never a target, so what is learnt first of all is not to say them."""
-    model, trained = loaded(finished("pairs"), "last")
+    model, trained_model = loaded(finished("pairs"), "last")
     task = task_for(finished("pairs").parent)
-    never = {trained.tokenizer.pad_id, trained.tokenizer.bos_id}
+    never = {trained_model.tokenizer.pad_id, trained_model.tokenizer.bos_id}
     with torch.no_grad():
         for batch in validation_batches(task):
             logits = model(batch.source, batch.inputs, source_token_mask=batch.source_token_mask)
             assert not never & set(logits.argmax(-1).flatten().tolist())
-        rows = torch.full((6, 1), trained.tokenizer.bos_id)
+        rows = torch.full((6, 1), trained_model.tokenizer.bos_id)
         for _ in range(7):
             logits = model(batch.source, rows, source_token_mask=batch.source_token_mask)[:, -1]
             rows = torch.cat([rows, logits.argmax(-1, keepdim=True)], dim=1)
@@ -298,18 +298,20 @@ def test_what_was_trained_with_bos_before_the_source_is_asked_so(own: bool, tmp_
         "model": {"max_len": 9, "share_embeddings": not own},
     }
     out = train(tiny_pairs_recipe(tmp_path, changes), tmp_path / "run", quiet=True)
-    model, trained = loaded(out, "last")
-    assert trained.source_tokenizer.opening == (trained.source_tokenizer.bos_id,)
-    assert (trained.source_tokenizer is trained.tokenizer) == (not own)
+    model, trained_model = loaded(out, "last")
+    assert trained_model.source_tokenizer.opening == (trained_model.source_tokenizer.bos_id,)
+    assert (trained_model.source_tokenizer is trained_model.tokenizer) == (not own)
     corpus = corpus_of(out)
     pairs = list(corpus.validation_texts)
-    scores = score_pairs(model, trained.tokenizer, pairs, source_tokenizer=trained.source_tokenizer)
+    scores = score_pairs(model, trained_model.tokenizer, pairs, source_tokenizer=trained_model.source_tokenizer)
     nats = -sum(one.logprob for one in scores) / sum(one.tokens for one in scores)
-    assert nats == pytest.approx(trained.card.metrics["val/loss"], rel=1e-5)
+    assert nats == pytest.approx(trained_model.card.metrics["val/loss"], rel=1e-5)
     read = list[Tensor]()
     model.encoder.register_forward_pre_hook(lambda _part, given: read.append(given[0]))
-    translate(model, trained.tokenizer, [pairs[0][0]], Beam(size=1), source_tokenizer=trained.source_tokenizer)
-    framed = trained.source_tokenizer.frame(trained.source_tokenizer.encode(pairs[0][0]), max_len=9)
+    translate(
+        model, trained_model.tokenizer, [pairs[0][0]], Beam(size=1), source_tokenizer=trained_model.source_tokenizer
+    )
+    framed = trained_model.source_tokenizer.frame(trained_model.source_tokenizer.encode(pairs[0][0]), max_len=9)
     torch.testing.assert_close(read[0], model.source_embedding(torch.tensor([framed])))
 
 

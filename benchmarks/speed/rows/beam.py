@@ -17,7 +17,7 @@ from benchmarks.speed.peers.hugging import hugging
 from benchmarks.speed.row import Asked, Lineup, Row
 from torch import Tensor, nn
 
-from tercet.checkpoint import Trained, load_model
+from tercet.checkpoint import TrainedModel, load_model
 from tercet.checkpoint.foreign.ctranslate2_folder import ctranslate2_writer
 from tercet.checkpoint.foreign.ctranslate2_vocabulary import Vocabulary
 from tercet.config import UserError
@@ -59,7 +59,7 @@ class Searching(Contender):
     def batches(self) -> tuple[list[list[int]], list[list[int]]]:
         """Ids of each source, and which sentences go together: those of like length, which is a favour to peers."""
         given = self._given
-        ids = [[*given.trained.source_tokenizer.encode(text), given.eos] for text in given.texts]
+        ids = [[*given.trained_model.source_tokenizer.encode(text), given.eos] for text in given.texts]
         order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
         return ids, [order[start : start + AT_ONCE] for start in range(0, len(order), AT_ONCE)]
 
@@ -72,32 +72,37 @@ class Searching(Contender):
             rows = [torch.tensor(ids[i]) for i in some]
             source = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=given.pad)
             for i, row in zip(some, best(source), strict=True):
-                written[i] = given.trained.tokenizer.decode(row[: row.index(given.eos)] if given.eos in row else row)
+                written[i] = given.trained_model.tokenizer.decode(
+                    row[: row.index(given.eos)] if given.eos in row else row
+                )
         return written
 
 
 class Given:
     """The model, and the sentences to translate."""
 
-    def __init__(self, trained: Trained, count: int) -> None:
-        assert isinstance(trained.model, EncoderDecoder)
-        data = trained.card.recipe["data"]
+    def __init__(self, trained_model: TrainedModel, count: int) -> None:
+        assert isinstance(trained_model.model, EncoderDecoder)
+        data = trained_model.card.recipe["data"]
         spec = PairsSpec(
             source=data["source"], source_language=data["source_language"], target_language=data["target_language"]
         )
         pairs = pairs_of(spec, "test")[:count]
-        self.trained, self.model = trained, trained.model
+        self.trained_model, self.model = trained_model, trained_model.model
         self.texts = [source for source, _ in pairs]
         self.references = [target for _, target in pairs]
-        eos, bos = trained.tokenizer.eos_id, trained.tokenizer.bos_id
+        eos, bos = trained_model.tokenizer.eos_id, trained_model.tokenizer.bos_id
         assert eos is not None
         assert bos is not None
-        self.eos, self.bos, self.pad = eos, bos, trained.tokenizer.pad_id or 0
+        self.eos, self.bos, self.pad = eos, bos, trained_model.tokenizer.pad_id or 0
 
     def checked(self) -> list[tuple[list[int], list[int]]]:
         """Ids of the first sources and references."""
         return [
-            ([*self.trained.source_tokenizer.encode(text), self.eos], [*self.trained.tokenizer.encode(told), self.eos])
+            (
+                [*self.trained_model.source_tokenizer.encode(text), self.eos],
+                [*self.trained_model.tokenizer.encode(told), self.eos],
+            )
             for text, told in zip(self.texts[:CHECKED], self.references[:CHECKED], strict=True)
         ]
 
@@ -126,8 +131,8 @@ class Ours(Searching):
     def search(self) -> list[str]:
         given = self._given
         found = translate(
-            self.model, given.trained.tokenizer, given.texts, Beam(size=SIZE),
-            source_tokenizer=given.trained.source_tokenizer,
+            self.model, given.trained_model.tokenizer, given.texts, Beam(size=SIZE),
+            source_tokenizer=given.trained_model.source_tokenizer,
         )  # fmt: skip
         return [one[0].text for one in found]
 
@@ -182,10 +187,10 @@ class CTranslate2(Searching):
         there = self._folder / "ctranslate2"
         if not (there / "model.bin").is_file():
             there.mkdir(parents=True, exist_ok=True)
-            ctranslate2_writer(self._given.trained)(there)
+            ctranslate2_writer(self._given.trained_model)(there)
         self.model = CTranslate2Process("Translator", there, self.settings.precision)
-        self._read = Vocabulary.of(self._given.trained.source_tokenizer).tokens
-        self._write = Vocabulary.of(self._given.trained.tokenizer).tokens
+        self._read = Vocabulary.of(self._given.trained_model.source_tokenizer).tokens
+        self._write = Vocabulary.of(self._given.trained_model.tokenizer).tokens
         self._ids = {token: n for n, token in enumerate(self._write)}
 
     def answer(self) -> Tensor | None:
@@ -203,7 +208,7 @@ class CTranslate2(Searching):
             longest = min(2 * max(len(ids[i]) for i in some) + 10, self._given.model.max_len - 1)
             found = self.model.ask(_translated, [[self._read[n] for n in ids[i]] for i in some], longest)
             for i, best in zip(some, found, strict=True):
-                written[i] = self._given.trained.tokenizer.decode([self._ids[token] for token in best])
+                written[i] = self._given.trained_model.tokenizer.decode([self._ids[token] for token in best])
         return written
 
     def peak_memory(self) -> int:

@@ -11,7 +11,7 @@ import torch
 from benchmarks.speed.contender import Contender, Settings, Side
 from benchmarks.speed.row import Asked, Lineup, Row
 from benchmarks.speed.rows.greedy import FULL, TINY, WIDTHS, Decoding, Hugging, Ours
-from benchmarks.speed.words import trained, words
+from benchmarks.speed.words import trained_model, words
 
 import tercet
 from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
@@ -29,8 +29,8 @@ class OurEngine(Decoding):
 
     def setup(self) -> None:
         self.model = self.ours()
-        made = trained(self._build().eval(), self._folder)
-        run = tercet.Run(trained=made.wrap(self.model, made.tokenizer, folder=self._folder))
+        made = trained_model(self._build().eval(), self._folder)
+        run = tercet.Run(trained_model=made.wrap(self.model, made.tokenizer, folder=self._folder))
         count = len(self._prompts)
         self._engine = tercet.Engine(run, limits=Limits(slots=count, waiting=count))
         names = words(self.model.spec.vocab_size)

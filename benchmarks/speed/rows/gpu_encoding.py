@@ -15,7 +15,7 @@ from benchmarks.speed.words import SPECIAL, tokenizer, words
 from torch import Tensor, nn
 
 import tercet
-from tercet.checkpoint import Trained
+from tercet.checkpoint import TrainedModel
 from tercet.models import EncoderOnly
 
 TEXTS, LONGEST, AT_ONCE = 2048, 200, 128
@@ -52,7 +52,7 @@ class Ours(Embedding):
         if self.settings.precision == "bf16":
             self.model.bfloat16()
         names = tokenizer(self.model.spec.vocab_size)
-        self._run = tercet.Run(trained=Trained.wrap(self.model, names, folder=Path("random")))
+        self._run = tercet.Run(trained_model=TrainedModel.wrap(self.model, names, folder=Path("random")))
 
     def vectors(self, texts: list[str]) -> np.ndarray:
         return self._run.embed(texts)

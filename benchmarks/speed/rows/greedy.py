@@ -18,7 +18,7 @@ from benchmarks.speed.contender import Contender, Settings, Side
 from benchmarks.speed.peers.ctranslate2 import CTranslate2Process
 from benchmarks.speed.peers.hugging import hugging
 from benchmarks.speed.row import Asked, Lineup, Row
-from benchmarks.speed.words import trained, words
+from benchmarks.speed.words import trained_model, words
 from torch import Tensor
 
 from tercet.checkpoint.foreign.ctranslate2_folder import ctranslate2_writer
@@ -137,7 +137,7 @@ class CTranslate2(Contender):
         self._prompts = [[names[number] for number in row] for row in self._ids]
         if not (there / "model.bin").is_file():
             there.mkdir(parents=True, exist_ok=True)
-            ctranslate2_writer(trained(model.eval(), self._folder / "ours"))(there)
+            ctranslate2_writer(trained_model(model.eval(), self._folder / "ours"))(there)
         self.model = CTranslate2Process("Generator", there, self.settings.precision)
 
     def run(self, n: int) -> float:

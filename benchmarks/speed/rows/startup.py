@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from benchmarks.speed.contender import Contender, Function
 from benchmarks.speed.row import Asked, Lineup, Row
-from benchmarks.speed.words import trained
+from benchmarks.speed.words import trained_model
 
 from tercet.checkpoint import convert
 from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
@@ -69,7 +69,7 @@ def first_token(asked: Asked) -> Lineup:
 
     def write() -> None:
         if not theirs.exists():
-            trained(DecoderOnly(spec, seed=1), ours)
+            trained_model(DecoderOnly(spec, seed=1), ours)
             convert(ours, theirs, "hf")
 
     found = Lineup()

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from tercet.checkpoint.folder import save_trained as save_trained
     from tercet.checkpoint.folder import tokenizer_hash as tokenizer_hash
     from tercet.checkpoint.foreign.bert import from_bert as from_bert
-    from tercet.checkpoint.trained import Encoder as Encoder
-    from tercet.checkpoint.trained import LanguageModel as LanguageModel
-    from tercet.checkpoint.trained import TaskKind as TaskKind
-    from tercet.checkpoint.trained import Trained as Trained
-    from tercet.checkpoint.trained import Translator as Translator
-    from tercet.checkpoint.trained import Verb as Verb
+    from tercet.checkpoint.trained_model import Encoder as Encoder
+    from tercet.checkpoint.trained_model import LanguageModel as LanguageModel
+    from tercet.checkpoint.trained_model import TaskKind as TaskKind
+    from tercet.checkpoint.trained_model import TrainedModel as TrainedModel
+    from tercet.checkpoint.trained_model import Translator as Translator
+    from tercet.checkpoint.trained_model import Verb as Verb
     from tercet.checkpoint.verification import Verification as Verification
     from tercet.checkpoint.verification import verify as verify
 else:

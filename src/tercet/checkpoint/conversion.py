@@ -16,7 +16,7 @@ from tercet.checkpoint.foreign.peft_folder import peft_writer
 from tercet.checkpoint.foreign.sentence_folder import SentenceSettings
 from tercet.checkpoint.foreign.transformers_folder import transformers_writer
 from tercet.checkpoint.run_record import PRETRAINED_COPY, RECORD
-from tercet.checkpoint.trained import Trained
+from tercet.checkpoint.trained_model import TrainedModel
 from tercet.config import UserError, suggest
 from tercet.messages import print_note
 from tercet.storage import lock_folder
@@ -57,30 +57,32 @@ def convert(
 
 
 def _convert(src: Path | str, dst: Path, to: str | None, *, merge: bool) -> None:
-    trained = load_model(src)
-    if merge and trained.adapter is None:
+    trained_model = load_model(src)
+    if merge and trained_model.adapter is None:
         raise UserError(f"{src} has no adapter to merge: leave --merge out")
     if to == "peft" and merge:
         raise UserError("--to peft writes the adapter alone: leave --merge out")
-    if trained.adapter is not None and not merge and to != "peft":
+    if trained_model.adapter is not None and not merge and to != "peft":
         raise UserError(
             f"{src} is an adapter beside the model that it belongs to: --merge makes one model of both, --to peft "
             "writes the adapter alone"
         )
-    if trained.sentence != SentenceSettings():
-        length = trained.sentence.max_len
+    if trained_model.sentence != SentenceSettings():
+        length = trained_model.sentence.max_len
         longest = "" if length is None else f", texts of up to {length} tokens"
-        print_note(f"tercet: {dst} does not keep how {src} makes vectors (pooling {trained.sentence.pooling}{longest})")
+        print_note(
+            f"tercet: {dst} does not keep how {src} makes vectors (pooling {trained_model.sentence.pooling}{longest})"
+        )
     if to is None:
-        save_trained(trained, dst, readme=trained.readme())
+        save_trained(trained_model, dst, readme=trained_model.readme())
         return
-    write = WRITERS[to](trained)
+    write = WRITERS[to](trained_model)
     with replace_model_folder(dst) as folder:
         write(folder)
 
 
 Writer = Callable[[Path], None]
-WRITERS: dict[str, Callable[[Trained], Writer]] = {
+WRITERS: dict[str, Callable[[TrainedModel], Writer]] = {
     "hf": transformers_writer,
     "ctranslate2": ctranslate2_writer,
     "gguf": gguf_writer,

@@ -49,7 +49,7 @@ from tercet.checkpoint.foreign.readers import READERS
 from tercet.checkpoint.foreign.sentence_folder import read_sentence_settings
 from tercet.checkpoint.foreign.state_dict import read_state_dict
 from tercet.checkpoint.foreign.unsupported import UNSUPPORTED
-from tercet.checkpoint.trained import Trained
+from tercet.checkpoint.trained_model import TrainedModel
 from tercet.checkpoint.weights import check_weights, read_tensors, read_weights, write_weights
 from tercet.config import Plain, UserError, parse, suggest, to_plain
 from tercet.memory import keep_memory
@@ -155,20 +155,20 @@ def _is_foreign_entry(path: Path) -> bool:
     return path.name not in PARTS or (path.is_dir() and not path.is_symlink())
 
 
-def save_trained(trained: Trained, folder: Path | str, *, readme: str | None = None) -> None:
+def save_trained(trained_model: TrainedModel, folder: Path | str, *, readme: str | None = None) -> None:
     """Write the model as a folder of our own. Arguments and errors as of `save_model`."""
     save_model(
         folder,
-        trained.model,
-        trained.tokenizer,
-        trained.card,
-        source_tokenizer=trained.own_source_tokenizer,
-        chat_template=trained.chat_template,
+        trained_model.model,
+        trained_model.tokenizer,
+        trained_model.card,
+        source_tokenizer=trained_model.own_source_tokenizer,
+        chat_template=trained_model.chat_template,
         readme=readme,
     )
 
 
-def load_model(path: Path | str) -> Trained:
+def load_model(path: Path | str) -> TrainedModel:
     """The model in a model folder, or the best one (else the last) of a run folder, or one that others keep.
 
     Raises:
@@ -182,7 +182,7 @@ def load_model(path: Path | str) -> Trained:
     return read_whole(folder, lambda manifest: _load(folder, manifest))
 
 
-def _load(folder: Path, manifest: Manifest | None) -> Trained:
+def _load(folder: Path, manifest: Manifest | None) -> TrainedModel:
     _check(folder, manifest)
     if is_foreign_adapter(folder):
         return _load_foreign_adapter(folder)
@@ -207,7 +207,7 @@ def _load(folder: Path, manifest: Manifest | None) -> Trained:
         model = _build(folder, spec)
     else:
         model = build_adapted_model(load_model(_find_base(folder, adapter)).model, spec, adapter, folder)
-    return Trained.wrap(
+    return TrainedModel.wrap(
         model.eval(), tokenizer, source_tokenizer=source_tokenizer, card=card, chat_template=template, folder=folder,
         adapter=adapter,
     )  # fmt: skip
@@ -226,7 +226,7 @@ def _build(folder: Path, spec: AnySpec) -> AnyModel:
     return model
 
 
-def _load_foreign_adapter(folder: Path) -> Trained:
+def _load_foreign_adapter(folder: Path) -> TrainedModel:
     """The model that an adapter of the other library's names belongs to, with what was learnt in its weights."""
     adapter = read_adapter(folder)
     base = load_model(_find_base(folder, adapter))
@@ -300,7 +300,7 @@ def _is_foreign(config: Plain) -> bool:
     return "family" not in config and isinstance(kind, str) and kind in READERS
 
 
-def _load_foreign(folder: Path, config: Plain) -> Trained:
+def _load_foreign(folder: Path, config: Plain) -> TrainedModel:
     tokenizer, source_tokenizer = tokenizers_of(folder, config)
     check_folder(folder, config, silent_ids={*tokenizer.special_ids, tokenizer.pad_id, tokenizer.unk_id} - {None})
     template = read_chat_template(folder)
@@ -309,7 +309,7 @@ def _load_foreign(folder: Path, config: Plain) -> Trained:
         model = READERS[str(config["model_type"])].model(rename_keys(config), state, n_ids=tokenizer.vocab_size)
     own = None if source_tokenizer is tokenizer else source_tokenizer
     _check_sizes(folder, model.spec, _tokenizers(tokenizer, own))
-    return Trained.wrap(
+    return TrainedModel.wrap(
         model,
         tokenizer,
         source_tokenizer=own,

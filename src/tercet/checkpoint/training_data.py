@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 
-from tercet.checkpoint.trained import Trained
+from tercet.checkpoint.trained_model import TrainedModel
 from tercet.config import UserError
 from tercet.data import (
     DATASETS,
@@ -37,15 +37,15 @@ TrainingData = Corpus | ParallelCorpus | LabelledCorpus | ConversationCorpus
 DataSpec = TextSpec | PairsSpec | LabelsSpec | ConversationsSpec
 
 
-def with_languages(spec: PairsSpec, trained: Trained) -> PairsSpec:
+def with_languages(spec: PairsSpec, trained_model: TrainedModel) -> PairsSpec:
     """Return a spec that reads the columns, or the direction, of the pairs that a translator was trained on."""
-    trained_on = trained.trained_on(PairsSpec)
+    trained_on = trained_model.trained_on(PairsSpec)
     if trained_on is None:
         return spec
     return replace(spec, source_language=trained_on.source_language, target_language=trained_on.target_language)
 
 
-def open_training_data(trained: Trained, *, download: bool = False) -> TrainingData | None:
+def open_training_data(trained_model: TrainedModel, *, download: bool = False) -> TrainingData | None:
     """Open both parts of the training data, tokenized by the model's tokenizer.
 
     Args:
@@ -57,52 +57,54 @@ def open_training_data(trained: Trained, *, download: bool = False) -> TrainingD
     Raises:
         UserError: If the data is missing, is not what the model was trained on, or cannot be read.
     """
-    spec = find_training_data(trained)
+    spec = find_training_data(trained_model)
     if spec is None:
         return None
-    tokenizer, expected = trained.tokenizer, trained.card.data_hash
+    tokenizer, expected = trained_model.tokenizer, trained_model.card.data_hash
     try:
         with nullcontext() if download else offline():
             match spec:
                 case PairsSpec():
-                    source = trained.source_tokenizer
+                    source = trained_model.source_tokenizer
                     return prepare_pairs(spec, tokenizer=tokenizer, source_tokenizer=source, expected_hash=expected)
                 case LabelsSpec():
                     return prepare_labelled(spec, tokenizer=tokenizer, expected_hash=expected)
                 case ConversationsSpec():
-                    template = trained.chat_template
+                    template = trained_model.chat_template
                     return prepare_conversations(spec, tokenizer=tokenizer, template=template, expected_hash=expected)
                 case TextSpec():
                     return prepare(spec, tokenizer=tokenizer, expected_hash=expected)
     except ChangedData:
         raise UserError(
-            f"{spec.source} has changed since the training, and may hold what was trained on; {_remedy(trained)}"
+            f"{spec.source} has changed since the training, and may hold what was trained on; {_remedy(trained_model)}"
         ) from None
 
 
-def find_training_data(trained: Trained) -> DataSpec | None:
+def find_training_data(trained_model: TrainedModel) -> DataSpec | None:
     """Return the settings of the training data after checking that it may be opened.
 
     Raises:
         UserError: If the card has no hash to compare the data with, or the data is missing or behind a URL.
     """
-    match trained.task:
+    match trained_model.task:
         case "translation":
-            spec = trained.trained_on(PairsSpec)
+            spec = trained_model.trained_on(PairsSpec)
         case "labels":
-            spec = trained.trained_on(LabelsSpec)
+            spec = trained_model.trained_on(LabelsSpec)
         case "chat":
-            spec = trained.trained_on(ConversationsSpec)
+            spec = trained_model.trained_on(ConversationsSpec)
         case _:
-            spec = trained.trained_on(TextSpec)
+            spec = trained_model.trained_on(TextSpec)
     if spec is None:
         return None
     for path in _paths(spec):
         if is_url(path) or not find_path(path).exists():
-            raise UserError(f"{trained.folder} was trained on {path}, which is not here; {_remedy(trained)}")
-    if not trained.card.data_hash:
+            raise UserError(
+                f"{trained_model.folder} was trained on {path}, which is not here; {_remedy(trained_model)}"
+            )
+    if not trained_model.card.data_hash:
         raise UserError(
-            f"{trained.folder} has no data_hash in its card.json to compare {spec.source} with; {_remedy(trained)}"
+            f"{trained_model.folder} has no data_hash in its card.json to compare {spec.source} with; {_remedy(trained_model)}"
         )
     return spec
 
@@ -117,5 +119,5 @@ def _paths(spec: DataSpec) -> Iterator[str]:
                 yield source
 
 
-def _remedy(trained: Trained) -> str:
-    return "give --source and --target" if trained.task == "translation" else "give --data"
+def _remedy(trained_model: TrainedModel) -> str:
+    return "give --source and --target" if trained_model.task == "translation" else "give --data"

@@ -43,11 +43,13 @@ def run(args: argparse.Namespace) -> int:
     from tercet.generation import ChatModel
     from tercet.tokens.chat_template import ChatTemplate
 
-    trained = load_model(args.run).require("generate")
-    template = ChatTemplate(trained.require_chat_template(), trained.tokenizer)
-    place(trained.model, device, args.quantize)
-    chat = Chat(ChatModel(trained.model, trained.tokenizer, template), args.system, options, as_json=args.json)
+    trained_model = load_model(args.run).require("generate")
+    template = ChatTemplate(trained_model.require_chat_template(), trained_model.tokenizer)
+    place(trained_model.model, device, args.quantize)
+    chat = Chat(
+        ChatModel(trained_model.model, trained_model.tokenizer, template), args.system, options, as_json=args.json
+    )
     if chat.interactive:
-        print_note(f"tercet: {trained.describe()}; /help lists commands, Ctrl-D ends")
+        print_note(f"tercet: {trained_model.describe()}; /help lists commands, Ctrl-D ends")
     chat.talk()
     return 0

@@ -56,17 +56,17 @@ def run(args: argparse.Namespace) -> int:
 
         from tercet.checkpoint import load_model
 
-        trained = load_model(args.run).require("classify")
-        _check_flags(args, trained.label_head.problem_type)
-        trained.model.to(device)
+        trained_model = load_model(args.run).require("classify")
+        _check_flags(args, trained_model.label_head.problem_type)
+        trained_model.model.to(device)
         pool = 1 if args.input is None and sys.stdin.isatty() else POOL
         cut = 0
         while batch := [line.text for line in take_pool(texts, pool, lambda text: text.text)]:
-            for line, truncated in _answers(args, trained, batch):
+            for line, truncated in _answers(args, trained_model, batch):
                 cut += truncated
                 print(line)
             sys.stdout.flush()
-    tell_cut(cut, trained.model.max_len)
+    tell_cut(cut, trained_model.model.max_len)
     return 0
 
 
@@ -80,13 +80,13 @@ def _check_flags(args: argparse.Namespace, problem_type: ProblemType) -> None:
         raise UserError(f"--scores are probabilities of labels, and {args.run} gives a number: leave it out")
 
 
-def _answers(args: argparse.Namespace, trained: "Encoder", texts: list[str]) -> Iterator[tuple[str, bool]]:
+def _answers(args: argparse.Namespace, trained_model: "Encoder", texts: list[str]) -> Iterator[tuple[str, bool]]:
     """For each text a line of output, and whether the text was cut."""
     from tercet.encoding import classify, classify_multi_label, regress, tag
     from tercet.objectives import THRESHOLD
 
-    model, tokenizer, most = trained.model, trained.tokenizer, args.batch_tokens
-    head = trained.label_head
+    model, tokenizer, most = trained_model.model, trained_model.tokenizer, args.batch_tokens
+    head = trained_model.label_head
     if head.over == "tokens":
         for text, tagged in zip(
             texts, tag(model, tokenizer, [text.split() for text in texts], batch_tokens=most), strict=True

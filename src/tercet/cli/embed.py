@@ -60,17 +60,17 @@ def run(args: argparse.Namespace) -> int:
         from tercet.encoding import embed
         from tercet.storage import write_atomically
 
-        trained = load_model(args.run).require("embed")
-        model = trained.model.to(device)
-        pooling = args.pooling or trained.sentence.pooling
+        trained_model = load_model(args.run).require("embed")
+        model = trained_model.model.to(device)
+        pooling = args.pooling or trained_model.sentence.pooling
         count = cut = 0
 
         def pools() -> "Iterator[_Pool]":
             nonlocal count, cut
             while batch := take_pool(texts, POOL, lambda text: text.text):
                 embedded = embed(
-                    model, trained.tokenizer, [text.text for text in batch], pooling=pooling,
-                    normalise=not args.no_normalise, max_len=trained.text_len, batch_tokens=args.batch_tokens,
+                    model, trained_model.tokenizer, [text.text for text in batch], pooling=pooling,
+                    normalise=not args.no_normalise, max_len=trained_model.text_len, batch_tokens=args.batch_tokens,
                 )  # fmt: skip
                 count, cut = count + len(batch), cut + embedded.truncated
                 yield _Pool(batch, embedded.vectors)
@@ -78,13 +78,13 @@ def run(args: argparse.Namespace) -> int:
         width = model.spec.stack.d_model
         match args.output.suffix:
             case ".npz":
-                [probe] = embed(model, trained.tokenizer, [""], pooling=pooling).vectors
+                [probe] = embed(model, trained_model.tokenizer, [""], pooling=pooling).vectors
                 write_atomically(args.output, lambda file: _write_npz(file, pools(), probe))
             case ".parquet":
                 write_atomically(args.output, lambda file: _write_parquet(file, pools(), width))
             case _:
                 write_atomically(args.output, lambda file: _write_jsonl(file, pools()))
-    tell_cut(cut, trained.text_len)
+    tell_cut(cut, trained_model.text_len)
     print_note(f"tercet: {count:,} vectors of {width} numbers in {args.output}")
     return 0
 

@@ -144,17 +144,19 @@ def run(args: argparse.Namespace) -> int:
         evaluation_of,
     )
 
-    trained = load(args.run).trained
-    place(trained.model, device, args.quantize or "none")
-    if "evaluate" not in trained.verbs:
+    trained_model = load(args.run).trained_model
+    place(trained_model.model, device, args.quantize or "none")
+    if "evaluate" not in trained_model.verbs:
         raise UserError(
-            f"{args.run} is {trained.kind} that fills no masks and gives no labels: there is nothing to score"
+            f"{args.run} is {trained_model.kind} that fills no masks and gives no labels: there is nothing to score"
         )
-    flags = FLAGS[trained.task]
+    flags = FLAGS[trained_model.task]
     if wrong := given_flags(args, [flag for flag in every if flag not in flags]):
         known = ", ".join("--" + name.replace("_", "-") for name in flags)
-        raise UserError(f"{wrong[0]} does not fit {args.run}, which is {trained.kind}; for those there are {known}")
-    match evaluation_of(trained):
+        raise UserError(
+            f"{wrong[0]} does not fit {args.run}, which is {trained_model.kind}; for those there are {known}"
+        )
+    match evaluation_of(trained_model):
         case LanguageEvaluation() as evaluation:
             _evaluate_language_model(args, evaluation)
         case TranslationEvaluation() as evaluation:
@@ -166,14 +168,14 @@ def run(args: argparse.Namespace) -> int:
         case MaskedEvaluation() as evaluation:
             _evaluate_masked_model(args, evaluation)
         case _:
-            raise TypeError(f"there are no tables for {trained.kind}")
+            raise TypeError(f"there are no tables for {trained_model.kind}")
     return 0
 
 
 def _evaluate_language_model(args: argparse.Namespace, evaluation: "LanguageEvaluation") -> None:
     from tercet.config import UserError
 
-    max_len = evaluation.trained.model.max_len
+    max_len = evaluation.trained_model.model.max_len
     if args.stride is not None and args.stride > max_len:
         raise UserError(f"--stride {args.stride} must be at most the context, {max_len}")
     corpus = evaluation.load(args.data, **{name: getattr(args, name) for name in READING})
@@ -209,7 +211,7 @@ def _evaluate_masked_model(args: argparse.Namespace, evaluation: "MaskedEvaluati
 
 def _evaluate_classifier(args: argparse.Namespace, evaluation: "LabelsEvaluation") -> None:
     scores = evaluation.score(evaluation.load(args.data, encoding=args.encoding, text_field=args.text_field))
-    tell_cut(scores.truncated, evaluation.trained.model.max_len)
+    tell_cut(scores.truncated, evaluation.trained_model.model.max_len)
     if args.json:
         print(json.dumps(scores.to_dict(), indent=2, ensure_ascii=False))
     else:

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     from tercet.checkpoint import load_model
 
     served = {"host": args.host, "port": args.port, "open": args.open or None}
-    Run(trained=load_model(args.run)).to(device).explore(
+    Run(trained_model=load_model(args.run)).to(device).explore(
         args.prompt,
         target=args.target,
         export=args.export,

@@ -67,13 +67,13 @@ def _fill(args: argparse.Namespace, texts: Iterator[Text], only: list[str] | Non
     from tercet.config import UserError
     from tercet.encoding import fill
 
-    trained = load_model(args.run)
-    model = trained.require("fill").model.to(device)
+    trained_model = load_model(args.run)
+    model = trained_model.require("fill").model.to(device)
     cut = 0
     source = args.input if args.input not in (None, "-") else "stdin" if args.text in (None, "-") else None
     for number, text in enumerate(texts):
         try:
-            filled = fill(model, trained.tokenizer, [text.text], top=args.top, only=only)[0]
+            filled = fill(model, trained_model.tokenizer, [text.text], top=args.top, only=only)[0]
         except (UserError, ValueError) as error:
             unit = "line" if source == "stdin" else "text"
             raise UserError(str(error) if source is None else f"{source} {unit} {number + 1}: {error}") from None

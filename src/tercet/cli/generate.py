@@ -102,8 +102,8 @@ def run(args: argparse.Namespace) -> int:
     from tercet.checkpoint import load_model
     from tercet.generation import encode_prompt, start_ids, stream_text
 
-    trained = load_model(args.run).require("generate")
-    model, tokenizer = trained.model, trained.tokenizer
+    trained_model = load_model(args.run).require("generate")
+    model, tokenizer = trained_model.model, trained_model.tokenizer
     place(model, device, args.quantize)
     guesses = _guesses(args, tokenizer, device)
     if not prompts:
@@ -120,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
             print(piece, end="", flush=True)
         print()
         return 0
-    for number, text in enumerate(_complete(trained, prompts, sampling, args.num_samples, guesses)):
+    for number, text in enumerate(_complete(trained_model, prompts, sampling, args.num_samples, guesses)):
         if args.json:
             fields = {"prompt": text.prompt, "text": text.text, "finish": text.finish, "seed": text.seed}
             fields |= {"tokens": len(text.ids), "passes": text.passes, "truncated": text.truncated}
@@ -131,7 +131,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _complete(
-    trained: "LanguageModel", prompts: list[str], sampling: "Sampling", samples: int, guesses: "Draft | Lookup | None"
+    trained_model: "LanguageModel",
+    prompts: list[str],
+    sampling: "Sampling",
+    samples: int,
+    guesses: "Draft | Lookup | None",
 ) -> "Iterator[Completion]":
     """What `generate` gives, `ROWS` texts at a time: neither many samples nor many prompts need more memory."""
     from tercet.generation import generate
@@ -141,7 +145,7 @@ def _complete(
         for first in range(0, samples, ROWS):
             settings = replace(sampling, seed=sampling.seed + first)
             yield from generate(
-                trained.model, trained.tokenizer, prompts[start : start + at_once], settings,
+                trained_model.model, trained_model.tokenizer, prompts[start : start + at_once], settings,
                 samples=min(ROWS, samples - first), guesses=guesses,
             )  # fmt: skip
 

@@ -15,7 +15,7 @@ from tercet.spec import Candidates, Index
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from tercet.checkpoint import Trained
+    from tercet.checkpoint import TrainedModel
     from tercet.models import AnySpec
 
 
@@ -55,16 +55,16 @@ def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError
 
     _check(args)
-    trained = _trained(args.model) if args.prompt is not None or args.heads else None
-    spec, vocabulary = find(args.model) if trained is None else (trained.model.spec, None)
+    trained_model = _trained(args.model) if args.prompt is not None or args.heads else None
+    spec, vocabulary = find(args.model) if trained_model is None else (trained_model.model.spec, None)
 
     from tercet.inspect import model_table
 
     tables: list[RenderableType] = []
     answer: dict[str, Any] = {}
-    if trained is not None:
-        _add_views(args, trained, answer, tables)
-    if args.json or trained is None:
+    if trained_model is not None:
+        _add_views(args, trained_model, answer, tables)
+    if args.json or trained_model is None:
         try:
             table = model_table(spec)
         except ValueError as error:
@@ -93,7 +93,7 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError("--at is the row that --attribution looks at; give both")
 
 
-def _trained(name: str) -> "Trained":
+def _trained(name: str) -> "TrainedModel":
     from tercet.checkpoint.find_model import find_model
     from tercet.config import UserError
 
@@ -108,7 +108,7 @@ def _trained(name: str) -> "Trained":
 
 
 def _add_views(
-    args: argparse.Namespace, trained: "Trained", answer: dict[str, Any], tables: "list[RenderableType]"
+    args: argparse.Namespace, trained_model: "TrainedModel", answer: dict[str, Any], tables: "list[RenderableType]"
 ) -> None:
     """The parts that need a trained model: into `answer` for programs, into `tables` for people."""
     from tercet.inspect.attribution_table import attribution_to_dict, render_attribution
@@ -119,9 +119,9 @@ def _add_views(
 
     rises: dict[str, tuple[float, ...]] = {}
     if args.prompt is not None:
-        edits = [parse_edit(trained, text) for text in args.ablate or ()]
-        recordings = read_with_edits(trained, args.prompt, target=args.target, edits=edits)
-        before, after = (lens_table(trained, recording, top=args.top or 1) for recording in recordings)
+        edits = [parse_edit(trained_model, text) for text in args.ablate or ()]
+        recordings = read_with_edits(trained_model, args.prompt, target=args.target, edits=edits)
+        before, after = (lens_table(trained_model, recording, top=args.top or 1) for recording in recordings)
         answer["prompt"] = {"text": args.prompt} | lens_to_dict(after)
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
         tables.append(render_lens(after, width=width, before=before if edits else None))
@@ -129,13 +129,13 @@ def _add_views(
             answer["ablated"] = effect_to_dict(args.ablate, before, after)
             tables.append(render_effect(answer["ablated"]))
         if args.heads:
-            rises = ablate_heads(trained, before.recording, edits=edits)
+            rises = ablate_heads(trained_model, before.recording, edits=edits)
         if args.attribution is not None:
             text = args.attribution or None
-            answer["attribution"] = attribution_to_dict(trained, after.recording, row=args.at, text=text)
+            answer["attribution"] = attribution_to_dict(trained_model, after.recording, row=args.at, text=text)
             tables.append(render_attribution(answer["attribution"], after.recording))
     if args.heads:
-        scores = score_heads(trained)
+        scores = score_heads(trained_model)
         answer["heads"] = heads_to_dicts(list(rises or scores.previous), scores, rises)
         tables.append(render_heads(answer["heads"]))
 

@@ -176,8 +176,8 @@ def find_tokenizer(name: str, *, for_chat: bool) -> "tuple[Tokenizer, str | None
     if (for_chat or not path.is_file()) and _is_model(folder):
         from tercet.checkpoint import load_model
 
-        trained = load_model(folder)
-        return trained.tokenizer, trained.chat_template
+        trained_model = load_model(folder)
+        return trained_model.tokenizer, trained_model.chat_template
     return Tokenizer.load(path), read_chat_template(path.parent) if for_chat else None
 
 

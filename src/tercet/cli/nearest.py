@@ -79,17 +79,17 @@ def _search(
     from tercet.config import UserError
     from tercet.encoding import NearestNeighbours, embed
 
-    trained = load_model(args.run).require("embed")
-    model = trained.model.to(device)
+    trained_model = load_model(args.run).require("embed")
+    model = trained_model.model.to(device)
 
     def embedded(texts: list[str]) -> "Embedded":
         return embed(
-            model, trained.tokenizer, texts, pooling=args.pooling or trained.sentence.pooling,
-            max_len=trained.text_len, batch_tokens=args.batch_tokens,
+            model, trained_model.tokenizer, texts, pooling=args.pooling or trained_model.sentence.pooling,
+            max_len=trained_model.text_len, batch_tokens=args.batch_tokens,
         )  # fmt: skip
 
     asked = embedded(queries)
-    tell_cut(asked.truncated, trained.text_len, what="query text")
+    tell_cut(asked.truncated, trained_model.text_len, what="query text")
     search = NearestNeighbours(asked.vectors, top=args.top or TOP)
     if vectors is not None:
         vectors.check_model(embedded([""]).vectors[0])

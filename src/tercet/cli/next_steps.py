@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tercet.checkpoint import Trained
+    from tercet.checkpoint import TrainedModel
     from tercet.tokens import Tokenizer
 
 VERBS = {
@@ -114,17 +114,17 @@ def _texts(folder: Path, task: Mapping[str, Any]) -> dict[str, str]:
     from tercet.explorer import opening_query
 
     with suppress(UserError, OSError):
-        trained = load_model(folder)
-        query = opening_query(trained)
+        trained_model = load_model(folder)
+        query = opening_query(trained_model)
         text = query.text
         if query.original_ids is not None:
-            text = trained.tokenizer.decode(query.original_ids)
+            text = trained_model.tokenizer.decode(query.original_ids)
         text, masked = _usable(text), _usable(query.text)
         given = _usable((task.get("sample_prompt") or "").removesuffix("\n"))
         return {
-            "prompt": _readable(trained.tokenizer, given) or _readable(trained.tokenizer, _shorten(text)),
-            "text": _readable(trained.source_tokenizer, text),
-            "masked": masked if _count_masks(trained, masked) == 1 else "",
+            "prompt": _readable(trained_model.tokenizer, given) or _readable(trained_model.tokenizer, _shorten(text)),
+            "text": _readable(trained_model.source_tokenizer, text),
+            "masked": masked if _count_masks(trained_model, masked) == 1 else "",
         }
     return dict.fromkeys(("prompt", "text", "masked"), "")
 
@@ -149,9 +149,9 @@ def _readable(tokenizer: "Tokenizer", text: str) -> str:
     return ""
 
 
-def _count_masks(trained: "Trained", text: str) -> int:
+def _count_masks(trained_model: "TrainedModel", text: str) -> int:
     from tercet.config import UserError
 
     with suppress(UserError):
-        return trained.tokenizer.encode_masked(text).tolist().count(trained.tokenizer.mask_id)
+        return trained_model.tokenizer.encode_masked(text).tolist().count(trained_model.tokenizer.mask_id)
     return 0

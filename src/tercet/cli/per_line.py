@@ -64,18 +64,22 @@ def _pairs(args: argparse.Namespace) -> int:
     from tercet.checkpoint.training_data import with_languages
     from tercet.evaluate import score_pairs
 
-    trained = load_model(args.run)
-    if "fill" in trained.verbs:
+    trained_model = load_model(args.run)
+    if "fill" in trained_model.verbs:
         raise UserError(f"--source is for translators, and {args.run} is none: give texts on stdin, or --data FILE")
-    trained = trained.require("translate")
-    files = pair_files(with_languages(spec, trained), spec.source, spec.target)
+    trained_model = trained_model.require("translate")
+    files = pair_files(with_languages(spec, trained_model), spec.source, spec.target)
     for _ in files.examples():
         pass  # files that do not match are reported before anything is written
-    place(trained.model, device, args.quantize or "none")
-    model, pairs, cut = trained.model, files.examples(), 0
+    place(trained_model.model, device, args.quantize or "none")
+    model, pairs, cut = trained_model.model, files.examples(), 0
     while batch := take_pool(pairs, PAIRS_AT_ONCE, "".join):
         scores = score_pairs(
-            model, trained.tokenizer, batch, source_tokenizer=trained.source_tokenizer, batch_tokens=args.batch_tokens
+            model,
+            trained_model.tokenizer,
+            batch,
+            source_tokenizer=trained_model.source_tokenizer,
+            batch_tokens=args.batch_tokens,
         )
         for (source, target), score in zip(batch, scores, strict=True):
             cut += score.truncated
@@ -105,15 +109,19 @@ def _texts(args: argparse.Namespace) -> int:
         from tercet.config import UserError
         from tercet.encoding import pseudo_scores
 
-        trained = load_model(args.run)
-        if "translate" in trained.verbs:
-            raise UserError(f"{args.run} is {trained.kind}, which scores pairs: give --source FILE --target FILE")
-        model, cut = trained.require("fill").model, 0
+        trained_model = load_model(args.run)
+        if "translate" in trained_model.verbs:
+            raise UserError(f"{args.run} is {trained_model.kind}, which scores pairs: give --source FILE --target FILE")
+        model, cut = trained_model.require("fill").model, 0
         place(model, device, args.quantize or "none")
         pool = 1 if args.data is None and sys.stdin.isatty() else POOL
         while batch := [line.text for line in take_pool(texts, pool, lambda text: text.text)]:
             scores = pseudo_scores(
-                model, trained.tokenizer, batch, within_word=bool(args.within_word), batch_tokens=args.batch_tokens
+                model,
+                trained_model.tokenizer,
+                batch,
+                within_word=bool(args.within_word),
+                batch_tokens=args.batch_tokens,
             )
             for text, score in zip(batch, scores, strict=True):
                 cut += score.truncated

@@ -17,7 +17,7 @@ from tercet.spec import Index
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from tercet.checkpoint import Trained
+    from tercet.checkpoint import TrainedModel
 
 # What there is to draw, and the flags that it takes.
 PICTURES = {
@@ -175,13 +175,13 @@ class _Source:
             "loss": lambda: plots.plot_loss(self.metrics, title=self.name),
             "schedule": lambda: plots.plot_schedule(self.metrics, title=self.name),
             "score": lambda: plots.plot_score(self.metrics, title=self.name),
-            "positions": lambda: plots.plot_positions(self.trained, stack=args.stack),
+            "positions": lambda: plots.plot_positions(self.trained_model, stack=args.stack),
             "attention": self._attention,
-            "neighbours": lambda: plots.plot_neighbours(self.trained, args.token, stack=args.stack),
+            "neighbours": lambda: plots.plot_neighbours(self.trained_model, args.token, stack=args.stack),
         }
 
     @cached_property
-    def trained(self) -> "Trained":
+    def trained_model(self) -> "TrainedModel":
         """Raises NothingToDraw for a run that has not saved a model yet."""
         from tercet.checkpoint import load_model
         from tercet.plots import NothingToDraw
@@ -209,7 +209,7 @@ class _Source:
         if (path := find_metrics(Path(self.args.run))) is not None:
             return path
         raise NothingToDraw(
-            f"{self.trained.folder} has no metrics.csv beside it: it was not trained here; its attention, positions "
+            f"{self.trained_model.folder} has no metrics.csv beside it: it was not trained here; its attention, positions "
             "and neighbours can be drawn"
         )
 
@@ -220,11 +220,11 @@ class _Source:
 
         args = self.args
         text = SENTENCE if args.prompt is None else args.prompt
-        check_layer(self.trained, stack=args.stack, layer=args.layer)
+        check_layer(self.trained_model, stack=args.stack, layer=args.layer)
         if args.prompt is None:
             try:
-                self.trained.source_tokenizer.encode(text)
+                self.trained_model.source_tokenizer.encode(text)
             except UserError as error:
                 reason = str(error).partition(";")[0]
                 raise NothingToDraw(f"{reason}, for {text!r}; give another text with --prompt") from None
-        return plot_attention(self.trained, text, target=args.target, stack=args.stack, layer=args.layer)
+        return plot_attention(self.trained_model, text, target=args.target, stack=args.stack, layer=args.layer)

@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
     from concurrent.futures import ThreadPoolExecutor
 
-    from tercet.checkpoint import Trained, load_model
+    from tercet.checkpoint import TrainedModel, load_model
     from tercet.serve.engine import Limits
     from tercet.serve.server import name_models, serve
 
@@ -76,10 +76,10 @@ def run(args: argparse.Namespace) -> int:
     except ValueError as error:
         raise UserError(str(error)) from None
 
-    def load(folder: Path) -> Trained:
-        trained = load_model(folder)
-        place(trained.model, device, args.quantize)
-        return trained
+    def load(folder: Path) -> TrainedModel:
+        trained_model = load_model(folder)
+        place(trained_model.model, device, args.quantize)
+        return trained_model
 
     # In a thread that ends: OpenMP keeps a team for each thread that has computed, and once there are more of them than
     # cores, those of the workers sleep at every barrier. On two cores a step of eight rows then takes twice as long.

@@ -178,7 +178,7 @@ class _Writer:
         from tercet.config import UserError
 
         loaded = [load_model(run) for run in args.runs]
-        translators = [trained.require("translate") for trained in loaded]
+        translators = [trained_model.require("translate") for trained_model in loaded]
         for translator in translators:
             place(translator.model, device, args.quantize)
         hashes = [tokenizer_hash(translator.tokenizer, translator.source_tokenizer) for translator in translators]

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tercet.checkpoint import Trained, load_model, read_spec
+from tercet.checkpoint import TrainedModel, load_model, read_spec
 from tercet.config import UserError
 from tercet.data import Corpus
 from tercet.data.encode.document_ids import beginning_ids
@@ -48,29 +48,33 @@ def score_held_out(folders: Sequence[Path], *, device: str | torch.device = "cpu
     return results
 
 
-def check_scorable(trained: Trained) -> None:
+def check_scorable(trained_model: TrainedModel) -> None:
     """Look for all that scoring needs, before anything is trained beside it.
 
     Raises:
         UserError: as `score_held_out`.
     """
-    if "evaluate" not in trained.verbs:
-        raise UserError(f"{trained.folder} is {trained.kind}, which fills no masks and gives no labels: leave it out")
-    if "data" not in trained.card.recipe:
-        raise UserError(f"{trained.folder} does not say what it was trained on, so nothing is held out: leave it out")
-    evaluation_of(trained).load_held_out()
+    if "evaluate" not in trained_model.verbs:
+        raise UserError(
+            f"{trained_model.folder} is {trained_model.kind}, which fills no masks and gives no labels: leave it out"
+        )
+    if "data" not in trained_model.card.recipe:
+        raise UserError(
+            f"{trained_model.folder} does not say what it was trained on, so nothing is held out: leave it out"
+        )
+    evaluation_of(trained_model).load_held_out()
 
 
-def _load(folder: Path, device: str | torch.device) -> Trained:
-    trained = load_model(folder)
-    trained.model.to(device)
-    return trained
+def _load(folder: Path, device: str | torch.device) -> TrainedModel:
+    trained_model = load_model(folder)
+    trained_model.model.to(device)
+    return trained_model
 
 
-def _score(trained: Trained) -> HeldOutScores:
-    if "evaluate" not in trained.verbs:
-        check_scorable(trained)
-    evaluation = evaluation_of(trained)
+def _score(trained_model: TrainedModel) -> HeldOutScores:
+    if "evaluate" not in trained_model.verbs:
+        check_scorable(trained_model)
+    evaluation = evaluation_of(trained_model)
     return evaluation.score_held_out(evaluation.load_held_out())
 
 
@@ -123,8 +127,8 @@ def _add_pseudo(folders: Sequence[Path], results: list[HeldOutScores], device: s
     if not pieces:
         return
     for i in masked:
-        trained = _load(folders[i], device)
-        scores = pseudo_scores(trained.require("fill").model, trained.tokenizer, pieces, within_word=True)
+        trained_model = _load(folders[i], device)
+        scores = pseudo_scores(trained_model.require("fill").model, trained_model.tokenizer, pieces, within_word=True)
         logprob = math.fsum(score.logprob for score in scores)
         bits = -logprob / math.log(2) / sum(len(piece.encode()) for piece in pieces)
         results[i] = replace(results[i], scores={**results[i].scores, "pseudo_bits_per_byte": bits})

@@ -312,9 +312,9 @@ def _notes(results: Sequence[RunResult], rows: Sequence[LeaderboardRow], kinds: 
     elif len(kinds) > 1:
         notes.append(f"{' and '.join(f'{kind}s' for kind in kinds)} are scored on different tasks: ranked apart")
     for kind in kinds:
-        trained = [tokens for row in rows if row.kind == kind if (tokens := _tokens(row))]
-        if trained and max(trained) > 1.01 * min(trained):
-            few, many = (f"{round(tokens):,}" for tokens in (min(trained), max(trained)))
+        trained_model = [tokens for row in rows if row.kind == kind if (tokens := _tokens(row))]
+        if trained_model and max(trained_model) > 1.01 * min(trained_model):
+            few, many = (f"{round(tokens):,}" for tokens in (min(trained_model), max(trained_model)))
             notes.append(f"the {kind}s did not train on equally many tokens: from {few} to {many}")
     for row in rows:
         if unknown := max((run.scores.unknown_share for run in row.runs if run.scores), default=0):

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tercet.checkpoint import Encoder, Trained
+from tercet.checkpoint import Encoder, TrainedModel
 from tercet.config import Plain, UserError, suggest
 from tercet.explorer.beam_tree import beam_tree
 from tercet.explorer.blocks import block
@@ -42,9 +42,9 @@ class Answers:
         start: what the page opens with.
     """
 
-    def __init__(self, trained: Trained, *, start: Query | None = None) -> None:
-        self.trained, self.start = trained, Query() if start is None else start
-        self.passes = PassCache(trained)
+    def __init__(self, trained_model: TrainedModel, *, start: Query | None = None) -> None:
+        self.trained_model, self.start = trained_model, Query() if start is None else start
+        self.passes = PassCache(trained_model)
         self.lock = RLock()  # held while the model is asked
 
     def answer(self, name: str, body: Any) -> Plain:
@@ -80,26 +80,26 @@ class Answers:
                     return beam_tree(self.passes(query.ask), query.size)
 
     def model(self) -> Plain:
-        trained, model, tokenizer = self.trained, self.trained.model, self.trained.tokenizer
-        card = trained.card.without_folders()  # a page is saved, and given to others
-        folder = self.trained.folder.absolute()
+        trained_model, model, tokenizer = self.trained_model, self.trained_model.model, self.trained_model.tokenizer
+        card = trained_model.card.without_folders()  # a page is saved, and given to others
+        folder = self.trained_model.folder.absolute()
         run = folder.parent if folder.name in ("best", "last") else folder
-        head = trained.model.spec.masked_head if isinstance(trained, Encoder) else None
+        head = trained_model.model.spec.masked_head if isinstance(trained_model, Encoder) else None
         return {
             "name": card.name or run.name,
             "folder": run.name,
             "family": model.spec.family,
             "vocab_size": model.vocab_size,
             "max_len": model.max_len,
-            "parameters": trained.n_parameters,
-            "mask_id": tokenizer.mask_id if "embed" in trained.verbs else None,
+            "parameters": trained_model.n_parameters,
+            "mask_id": tokenizer.mask_id if "embed" in trained_model.verbs else None,
             "eos_id": tokenizer.eos_id,
             "tokenizer": tokenizer.kind,
             "can": {
-                "sample": "generate" in trained.verbs or "translate" in trained.verbs,
-                "mask": "fill" in trained.verbs and tokenizer.mask_id is not None,
-                "translate": "translate" in trained.verbs,
-                "classify": "classify" in trained.verbs,
+                "sample": "generate" in trained_model.verbs or "translate" in trained_model.verbs,
+                "mask": "fill" in trained_model.verbs and tokenizer.mask_id is not None,
+                "translate": "translate" in trained_model.verbs,
+                "classify": "classify" in trained_model.verbs,
             },
             "linear_head": head is None or not head.transform,  # else a score is no sum over the parts
             "stacks": [_stack_sizes(name, stack) for name, stack in stacks_of(model).items()],
@@ -118,7 +118,7 @@ class Answers:
         forward_pass = self.passes(query.ask)
         recording = forward_pass.recording
         if recording.logits is None:
-            raise UserError(f"{self.trained.folder} scores no words, so none can be drawn")
+            raise UserError(f"{self.trained_model.folder} scores no words, so none can be drawn")
         sampling = Sampling(**vars(query.sampling))
         with torch.inference_mode():
             probabilities = distribution(recording.logits[forward_pass.row(query.at)][None], sampling)
@@ -134,23 +134,25 @@ class Answers:
     def attribution(self, query: AttributionQuery) -> Plain:
         forward_pass = self.passes(query.ask)
         recording, row = forward_pass.recording, forward_pass.row(query.at)
-        attribution = attribute_logit(self.trained.model, recording, row=row, token=query.id)
+        attribution = attribute_logit(self.trained_model.model, recording, row=row, token=query.id)
         assert recording.logits is not None  # else there is nothing to attribute
         logit = float(recording.logits[row, query.id])
         return {"names": list(attribution.names), "values": attribution.values[:, 0].tolist(), "logit": logit}
 
     def heads(self, forward_pass: Pass) -> Plain:
         """What each head does in general, and how much worse this text is predicted without it."""
-        attentions = [name for name, part in self.trained.model.named_modules() if isinstance(part, Attention)]
+        attentions = [name for name, part in self.trained_model.model.named_modules() if isinstance(part, Attention)]
         original_ids = forward_pass.query.original_ids
-        rises = ablate_heads(self.trained, forward_pass.recording, edits=forward_pass.edits, original_ids=original_ids)
+        rises = ablate_heads(
+            self.trained_model, forward_pass.recording, edits=forward_pass.edits, original_ids=original_ids
+        )
         return {"rows": heads_to_dicts(attentions, self._scores, rises), "loss": forward_pass.loss}
 
     @cached_property
     def _scores(self) -> HeadScores:
         """On random tokens, so the same for every text; none where the context is too short to see repetition."""
         try:
-            return score_heads(self.trained)
+            return score_heads(self.trained_model)
         except UserError:
             return HeadScores(previous={}, induction={})
 

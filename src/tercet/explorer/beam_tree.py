@@ -19,10 +19,10 @@ def beam_tree(forward_pass: Pass, width: int) -> Plain:
     Raises:
         UserError: for a model that does not translate, a width out of range, or an edit of single positions.
     """
-    trained = forward_pass.trained
-    if not isinstance(trained, Translator):
-        raise UserError(f"beams are for translators; {trained.folder} reads one text alone")
-    model, tokenizer = trained.model, trained.tokenizer
+    trained_model = forward_pass.trained_model
+    if not isinstance(trained_model, Translator):
+        raise UserError(f"beams are for translators; {trained_model.folder} reads one text alone")
+    model, tokenizer = trained_model.model, trained_model.tokenizer
     if not 1 <= width <= MAX_WIDTH:
         raise UserError(f"size={width}: a search keeps 1 to {MAX_WIDTH} hypotheses")
     if any(ablation.positions is not None for ablation in forward_pass.query.edits):

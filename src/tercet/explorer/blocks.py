@@ -34,7 +34,7 @@ def block(forward_pass: Pass, name: str, *, parameters: PackedType | None = None
     Raises:
         UserError: where the model has no such block, with the nearest name.
     """
-    model, activations = forward_pass.trained.model, forward_pass.recording.activations
+    model, activations = forward_pass.trained_model.model, forward_pass.recording.activations
     if name not in block_names(model):
         raise UserError(f"the model has no block {name!r}{suggest(name, block_names(model))}")
     is_stack = name in stacks_of(model)
@@ -87,7 +87,7 @@ def _embedding_name(model: AnyModel, stack: str) -> str:
 
 def _names_around(forward_pass: Pass, stack: str) -> list[str]:
     """In the order of the pass."""
-    model, activations = forward_pass.trained.model, forward_pass.recording.activations
+    model, activations = forward_pass.trained_model.model, forward_pass.recording.activations
     names = [_embedding_name(model, stack), "segment_embedding"]
     names += [f"{stack}.{part}" for part in ("position.embed", "embedding_norm", "dropout", "final_norm")]
     names += [key for key in activations if key == "transform" or key.startswith("transform.")]
@@ -96,7 +96,7 @@ def _names_around(forward_pass: Pass, stack: str) -> list[str]:
 
 def _unembedding(forward_pass: Pass) -> Plain:
     """The rows of the unembedding for the tokens that are shown: the likeliest ones of each place."""
-    logits, part = forward_pass.recording.logits, forward_pass.trained.model.unembedding
+    logits, part = forward_pass.recording.logits, forward_pass.trained_model.model.unembedding
     assert logits is not None
     assert isinstance(part, Unembedding)
     likely = logits[forward_pass.at].topk(min(NEXT_TOKENS, logits.shape[-1])).indices.tolist()

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tercet.checkpoint import Trained
+from tercet.checkpoint import TrainedModel
 from tercet.config import UserError
 from tercet.explorer.answers import Answers
 from tercet.explorer.export import write_page
@@ -16,7 +16,7 @@ MISSING = (
 
 
 def explore(
-    trained: Trained,
+    trained_model: TrainedModel,
     prompt: str | None = None,
     *,
     target: str | None = None,
@@ -36,9 +36,11 @@ def explore(
             if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
                 raise
             raise UserError(MISSING) from None
-    answers = Answers(trained, start=opening_query(trained, prompt, target=target))
+    answers = Answers(trained_model, start=opening_query(trained_model, prompt, target=target))
     if answers.passes(answers.start).recording.truncated:  # a text that cannot be read is told now, not by the page
-        print_note(f"tercet: the text is longer than the model takes, and was cut to {trained.model.max_len:,} tokens")
+        print_note(
+            f"tercet: the text is longer than the model takes, and was cut to {trained_model.model.max_len:,} tokens"
+        )
     if serve is not None:
         serve(answers, host=host, port=port, browse=browse)
         return

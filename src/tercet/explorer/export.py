@@ -105,7 +105,7 @@ def key_of(query: AnyQuery) -> str:
 
 def _answer_all(answers: Answers, query: Query) -> Iterator[tuple[str, Plain]]:
     """Every answer about one text, by its key."""
-    model = answers.trained.model
+    model = answers.trained_model.model
     room = MOST
 
     def answer(query: AnyQuery) -> tuple[str, Plain]:
@@ -130,7 +130,7 @@ def _answer_all(answers: Answers, query: Query) -> Iterator[tuple[str, Plain]]:
     if unedited != ask:
         yield answer(OverviewQuery(ask=unedited))
     yield answer(HeadsQuery(ask=unedited))
-    if "translate" in answers.trained.verbs:
+    if "translate" in answers.trained_model.verbs:
         yield answer(BeamsQuery(ask=ask))
     if overview["top"] is not None:
         with suppress(UserError):  # where the head is not linear
@@ -147,7 +147,7 @@ def _answer_all(answers: Answers, query: Query) -> Iterator[tuple[str, Plain]]:
 
 def _choose_kind(answers: Answers, room: int) -> PackedType | None:
     """How the weights are packed to fit into the room that is left, if they do."""
-    model = answers.trained.model
+    model = answers.trained_model.model
     shapes = [weight.shape for name in block_names(model) for weight in parameters_of(model, name).values()]
     kinds: tuple[PackedType, ...] = ("float32", "uint16")
     return next((kind for kind in kinds if sum(packed_size(shape, kind) + 200 for shape in shapes) <= room), None)

@@ -3,7 +3,7 @@
 from contextlib import suppress
 from itertools import islice
 
-from tercet.checkpoint import Encoder, Trained
+from tercet.checkpoint import Encoder, TrainedModel
 from tercet.checkpoint.training_data import open_training_data
 from tercet.config import UserError
 from tercet.data import ConversationCorpus, Corpus, LabelledCorpus, ParallelCorpus
@@ -17,7 +17,7 @@ FALLBACK_TOKENS = 6
 LINES = 100  # looked at, for one that the tokenizer knows all of
 
 
-def opening_query(trained: Trained, text: str | None = None, *, target: str | None = None) -> Query:
+def opening_query(trained_model: TrainedModel, text: str | None = None, *, target: str | None = None) -> Query:
     """What to read first.
 
     Args:
@@ -26,27 +26,27 @@ def opening_query(trained: Trained, text: str | None = None, *, target: str | No
     """
     if text is not None:
         return Query(text=text, target=target)
-    tokenizer, room = trained.source_tokenizer, trained.model.max_len
-    lines = (_encode_readable(tokenizer, line) for line in [*_read_held_out_lines(trained), SENTENCE])
+    tokenizer, room = trained_model.source_tokenizer, trained_model.model.max_len
+    lines = (_encode_readable(tokenizer, line) for line in [*_read_held_out_lines(trained_model), SENTENCE])
     ids = next(filter(None, lines), None) or _any_tokens(tokenizer)
     ids = ids[: max(1, min(MOST, room - 2))]
-    if isinstance(trained, Encoder):
-        return _with_mask(trained, ids)
+    if isinstance(trained_model, Encoder):
+        return _with_mask(trained_model, ids)
     text = tokenizer.decode(ids)
     if (tokenizer.encode(text) if text else []) == ids:
         return Query(text=text, target=target)
-    row = tokenizer.frame(ids, max_len=room) if "translate" in trained.verbs else ids
+    row = tokenizer.frame(ids, max_len=room) if "translate" in trained_model.verbs else ids
     return Query(text=text, target=target, ids=tuple(row))
 
 
-def _with_mask(trained: Encoder, ids: list[int]) -> Query:
+def _with_mask(trained_model: Encoder, ids: list[int]) -> Query:
     """The text between bos and eos with one token of it masked, in the middle, if there is a mask."""
-    tokenizer = trained.tokenizer
+    tokenizer = trained_model.tokenizer
     frame = [token for token in (tokenizer.bos_id, tokenizer.eos_id) if token is not None]
-    if len(frame) < 2 or trained.model.max_len < len(ids) + 2:
+    if len(frame) < 2 or trained_model.model.max_len < len(ids) + 2:
         return Query(text=tokenizer.decode(ids))
     row = [frame[0], *ids, frame[1]]
-    if tokenizer.mask_id is None or "fill" not in trained.verbs:
+    if tokenizer.mask_id is None or "fill" not in trained_model.verbs:
         return Query(text=tokenizer.decode(ids), ids=tuple(row))
     words = [position for position, text in enumerate(tokenizer.tokens(ids)) if text.strip().isalpha()] or [0]
     position = 1 + min(words, key=lambda word: abs(word - len(ids) // 2))
@@ -68,11 +68,11 @@ def _any_tokens(tokenizer: Tokenizer) -> list[int]:
     return ordinary[-FALLBACK_TOKENS:] or [0]
 
 
-def _read_held_out_lines(trained: Trained) -> list[str]:
+def _read_held_out_lines(trained_model: TrainedModel) -> list[str]:
     """The first lines of the validation part, those of several words before others, if it is on this machine and can
     still be read; else none."""
     try:
-        match data := open_training_data(trained):
+        match data := open_training_data(trained_model):
             case ParallelCorpus():
                 return [source for source, _ in data.validation_texts[:LINES]]
             case LabelledCorpus() | ConversationCorpus():
@@ -86,6 +86,6 @@ def _read_held_out_lines(trained: Trained) -> list[str]:
         raise
     except UserError:
         return []
-    lines = list(islice(filter(None, map(str.strip, trained.tokenizer.decode(ids.tolist()).splitlines())), LINES))
+    lines = list(islice(filter(None, map(str.strip, trained_model.tokenizer.decode(ids.tolist()).splitlines())), LINES))
     # The first may be the end of a line that begins in the training part.
     return sorted([*lines[1:], *lines[:1]], key=lambda line: len(line.split()) < 2)

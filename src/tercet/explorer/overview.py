@@ -25,7 +25,7 @@ def overview(forward_pass: Pass, at: int | None) -> Plain:
     shown_ids: set[int] = set()
     if recording.logits is not None:
         likeliest = find_top_tokens(recording.logits, LENS_TOKENS)
-        by_layer = lens_top_tokens(forward_pass.trained.model, recording.activations, LENS_TOKENS)
+        by_layer = lens_top_tokens(forward_pass.trained_model.model, recording.activations, LENS_TOKENS)
         logits = pack(recording.logits[row])
         top = {"ids": likeliest.ids, "probabilities": pack(likeliest.probabilities)}
         lens = {
@@ -41,7 +41,8 @@ def overview(forward_pass: Pass, at: int | None) -> Plain:
         "truncated": recording.truncated,
         "sides": [{"stack": name, "tokens": tokens_to_plain(side)} for name, side in recording.sides.items()],
         "stream": {
-            name: _pack_norms(forward_pass, names) for name, names in stream_names(forward_pass.trained.model).items()
+            name: _pack_norms(forward_pass, names)
+            for name, names in stream_names(forward_pass.trained_model.model).items()
         },
         "lens": lens,
         "maps": _pack_attention_maps(forward_pass),
@@ -70,7 +71,7 @@ def logits_of_row(forward_pass: Pass, at: int) -> Plain:
     """All logits of one row, and the texts of the likeliest tokens."""
     recording = forward_pass.recording
     if recording.logits is None:
-        raise UserError(f"{forward_pass.trained.folder} scores no words, so it has no logits")
+        raise UserError(f"{forward_pass.trained_model.folder} scores no words, so it has no logits")
     row = forward_pass.row(at)
     logits = recording.logits[row]
     likeliest = logits.topk(min(NEXT_TOKENS, len(logits))).indices.tolist()

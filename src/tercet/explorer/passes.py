@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from tercet.checkpoint import Trained
+from tercet.checkpoint import TrainedModel
 from tercet.config import UserError
 from tercet.explorer.queries import Query
 from tercet.inspect.losses import mean_loss, token_losses
@@ -23,7 +23,7 @@ class Pass:
         query: with the ids that were read filled in, so that asking again reads the same.
     """
 
-    trained: Trained
+    trained_model: TrainedModel
     query: Query
     recording: Recording
 
@@ -60,8 +60,8 @@ class Pass:
 class PassCache:
     """Runs the pass that a query means, or remembers it."""
 
-    def __init__(self, trained: Trained) -> None:
-        self.trained = trained
+    def __init__(self, trained_model: TrainedModel) -> None:
+        self.trained_model = trained_model
         self._passes: OrderedDict[Query, Pass] = OrderedDict()
 
     def __call__(self, query: Query) -> Pass:
@@ -71,7 +71,7 @@ class PassCache:
             UserError: where it cannot be read so, as in `read`, or an edit does not fit.
         """
         if query not in self._passes:
-            self._remember(query, _run_pass(self.trained, query))
+            self._remember(query, _run_pass(self.trained_model, query))
         self._passes.move_to_end(query)
         return self._passes[query]
 
@@ -84,10 +84,10 @@ class PassCache:
             self._passes.popitem(last=False)
 
 
-def _run_pass(trained: Trained, query: Query) -> Pass:
+def _run_pass(trained_model: TrainedModel, query: Query) -> Pass:
     try:
         recording = read(
-            trained,
+            trained_model,
             query.text,
             target=query.target,
             ids=query.ids,
@@ -97,13 +97,13 @@ def _run_pass(trained: Trained, query: Query) -> Pass:
     except ValueError as error:  # an edit that does not fit
         raise UserError(str(error)) from None
     if query.original_ids is not None:
-        _check_originals(trained, recording.side, query.original_ids)
+        _check_originals(trained_model, recording.side, query.original_ids)
     resolved = replace(query, ids=recording.ids, target_ids=recording.target_ids)
-    return Pass(trained=trained, query=resolved, recording=recording)
+    return Pass(trained_model=trained_model, query=resolved, recording=recording)
 
 
-def _check_originals(trained: Trained, side: Side, original_ids: Sequence[int]) -> None:
-    if side.tokenizer.mask_id is None or "embed" not in trained.verbs:
+def _check_originals(trained_model: TrainedModel, side: Side, original_ids: Sequence[int]) -> None:
+    if side.tokenizer.mask_id is None or "embed" not in trained_model.verbs:
         raise UserError("original_ids say what stood behind the masks, and this model reads no masks; leave them out")
     if len(original_ids) != len(side.ids):
         raise UserError(f"{len(original_ids)} original_ids for {len(side.ids)} ids; give one for each")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tercet.checkpoint import Trained
+from tercet.checkpoint import TrainedModel
 from tercet.config import UserError
 from tercet.inspect.attribution import attribute_logit
 from tercet.inspect.recording import Recording
@@ -13,7 +13,9 @@ from tercet.tokens import Tokenizer
 MOST_PARTS = 12  # that have a line each
 
 
-def attribution_to_dict(trained: Trained, recording: Recording, *, row: int | None, text: str | None) -> dict[str, Any]:
+def attribution_to_dict(
+    trained_model: TrainedModel, recording: Recording, *, row: int | None, text: str | None
+) -> dict[str, Any]:
     """For programs: the parts of a token's logit.
 
     Args:
@@ -25,13 +27,13 @@ def attribution_to_dict(trained: Trained, recording: Recording, *, row: int | No
     """
     side = recording.side
     if recording.logits is None:
-        raise UserError(f"{trained.folder} scores no words, so there is no logit to attribute")
+        raise UserError(f"{trained_model.folder} scores no words, so there is no logit to attribute")
     if row is None:
         row = len(side.ids) - 1 if recording.masked_row is None else recording.masked_row
     if not 0 <= row < len(side.ids):
         raise UserError(f"there is no row {row}; the {len(side.ids)} tokens are rows 0 to {len(side.ids) - 1}")
     token = int(recording.logits[row].argmax()) if text is None else _find_token(side.tokenizer, text)
-    attribution = attribute_logit(trained.model, recording, row=row, token=token)
+    attribution = attribute_logit(trained_model.model, recording, row=row, token=token)
     return {
         "row": row,
         "id": token,

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from tercet.checkpoint import Trained
+from tercet.checkpoint import TrainedModel
 from tercet.config import UserError
 from tercet.inspect.lens import stacks_of
 from tercet.inspect.lens_table import LensTable
@@ -15,7 +15,7 @@ from tercet.models import Edit
 from tercet.notebook import View
 
 
-def parse_edit(trained: Trained, text: str) -> Edit:
+def parse_edit(trained_model: TrainedModel, text: str) -> Edit:
     """What `NAME`, `NAME:3,5` (heads), or for short `1.3` (block 1, head 3 of the last side) sets to zero.
 
     Raises:
@@ -23,7 +23,7 @@ def parse_edit(trained: Trained, text: str) -> Edit:
     """
     block, dot, head = text.partition(".")
     if dot and block.isdecimal() and head.isdecimal():
-        name, stack = list(stacks_of(trained.model).items())[-1]
+        name, stack = list(stacks_of(trained_model.model).items())[-1]
         if int(block) >= len(stack.blocks):
             raise UserError(f"--ablate {text}: there is no block {block}; there are {len(stack.blocks)}, from 0")
         return Edit(name=f"{name}.blocks.{int(block)}.self_attention.heads", heads=(int(head),))
@@ -34,18 +34,18 @@ def parse_edit(trained: Trained, text: str) -> Edit:
 
 
 def read_with_edits(
-    trained: Trained, text: str, *, target: str | None = None, edits: Sequence[Edit] = ()
+    trained_model: TrainedModel, text: str, *, target: str | None = None, edits: Sequence[Edit] = ()
 ) -> tuple[Recording, Recording]:
     """The text read as it is, and the same tokens with the edits made: a translator does not write another sentence.
 
     Raises:
         UserError: for a text that cannot be read, and edits that do not fit.
     """
-    before = read(trained, text, target=target)
+    before = read(trained_model, text, target=target)
     if not edits:
         return before, before
     try:
-        return before, read(trained, ids=before.ids, target_ids=before.target_ids, edits=edits)
+        return before, read(trained_model, ids=before.ids, target_ids=before.target_ids, edits=edits)
     except ValueError as error:
         raise UserError(str(error)) from None
 

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tercet.checkpoint import Trained
+from tercet.checkpoint import TrainedModel
 from tercet.config import UserError
 from tercet.generation.protocol import device_of, parts_of
 from tercet.inspect.lens import stacks_of
@@ -86,7 +86,7 @@ def head_scores(
     return scores
 
 
-def score_heads(trained: Trained) -> HeadScores:
+def score_heads(trained_model: TrainedModel) -> HeadScores:
     """`head_scores` on tokens that stand for text.
 
     Raises:
@@ -94,10 +94,10 @@ def score_heads(trained: Trained) -> HeadScores:
     """
     ids, source_ids = (
         sorted(set(range(tokenizer.vocab_size)) - tokenizer.special_ids)
-        for tokenizer in (trained.tokenizer, trained.source_tokenizer)
+        for tokenizer in (trained_model.tokenizer, trained_model.source_tokenizer)
     )
     try:
-        return head_scores(trained.model, ids=ids, source_ids=source_ids)
+        return head_scores(trained_model.model, ids=ids, source_ids=source_ids)
     except ValueError as error:
         raise UserError(str(error)) from None
 
@@ -126,7 +126,11 @@ def ablations(
 
 
 def ablate_heads(
-    trained: Trained, recording: Recording, *, edits: Sequence[Edit] = (), original_ids: Sequence[int] | None = None
+    trained_model: TrainedModel,
+    recording: Recording,
+    *,
+    edits: Sequence[Edit] = (),
+    original_ids: Sequence[int] | None = None,
 ) -> dict[str, tuple[float, ...]]:
     """`ablations` by the mean loss of what was read; nothing where it has none.
 
@@ -141,11 +145,11 @@ def ablate_heads(
         return {}
 
     def loss() -> float:
-        value = mean(compute_logits(trained.model, recording))
+        value = mean(compute_logits(trained_model.model, recording))
         assert value is not None  # as many rows have a loss as before
         return value
 
-    return ablations(trained.model, loss, edits=edits)
+    return ablations(trained_model.model, loss, edits=edits)
 
 
 def heads_to_dicts(

@@ -10,7 +10,7 @@ of the one that came; in an encoder they are for the row's own place.
 from dataclasses import dataclass
 from typing import Any
 
-from tercet.checkpoint import Trained
+from tercet.checkpoint import TrainedModel
 from tercet.inspect.lens import TopPredictions, lens_top_tokens
 from tercet.inspect.losses import mean_loss, token_losses
 from tercet.inspect.recording import Recording, Side
@@ -45,11 +45,11 @@ class LensTable:
         ]
 
 
-def lens_table(trained: Trained, recording: Recording, *, top: int = 1) -> LensTable:
+def lens_table(trained_model: TrainedModel, recording: Recording, *, top: int = 1) -> LensTable:
     """What was read, with the `top` likeliest tokens of each block."""
     if recording.logits is None:
         return LensTable(recording=recording, lens={}, losses=[None] * len(recording.side.ids))
-    lens = lens_top_tokens(trained.model, recording.activations, top)
+    lens = lens_top_tokens(trained_model.model, recording.activations, top)
     return LensTable(recording=recording, lens=lens, losses=token_losses(recording, recording.logits))
 
 

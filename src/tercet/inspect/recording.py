@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tercet.checkpoint import Encoder, Trained, Translator
+from tercet.checkpoint import Encoder, TrainedModel, Translator
 from tercet.config import UserError
 from tercet.generation import Beam, translate
 from tercet.generation.prompt import encode_prompt
@@ -98,7 +98,7 @@ class Recording(Summary):
 
 
 def read(
-    trained: Trained,
+    trained_model: TrainedModel,
     text: str = "",
     *,
     target: str | None = None,
@@ -119,25 +119,25 @@ def read(
             to read it, and ids that the vocabulary does not have.
         ValueError: for edits that do not fit, as in `record`.
     """
-    model = trained.model
-    if not isinstance(trained, Translator) and (target is not None or target_ids is not None):
-        raise UserError(f"a target is for translators; {trained.folder} reads one text alone")
-    row, truncated = _encode_text(trained, text, ids)
-    sides = {"stack": Side(tokenizer=trained.tokenizer, ids=tuple(row))}
-    if isinstance(trained, Translator):
-        target_row, target_truncated = _encode_target(trained, row, target, target_ids)
+    model = trained_model.model
+    if not isinstance(trained_model, Translator) and (target is not None or target_ids is not None):
+        raise UserError(f"a target is for translators; {trained_model.folder} reads one text alone")
+    row, truncated = _encode_text(trained_model, text, ids)
+    sides = {"stack": Side(tokenizer=trained_model.tokenizer, ids=tuple(row))}
+    if isinstance(trained_model, Translator):
+        target_row, target_truncated = _encode_target(trained_model, row, target, target_ids)
         truncated |= target_truncated
         sides = {
-            "encoder": Side(tokenizer=trained.source_tokenizer, ids=tuple(row)),
-            "decoder": Side(tokenizer=trained.tokenizer, ids=tuple(target_row)),
+            "encoder": Side(tokenizer=trained_model.source_tokenizer, ids=tuple(row)),
+            "decoder": Side(tokenizer=trained_model.tokenizer, ids=tuple(target_row)),
         }
     with inference_mode(parts_of(model)), record(model, edits=edits, only=only) as activations:
-        if isinstance(trained, Encoder) and "fill" not in trained.verbs:
-            trained.model.hidden(*_as_tensors(model, sides))
+        if isinstance(trained_model, Encoder) and "fill" not in trained_model.verbs:
+            trained_model.model.hidden(*_as_tensors(model, sides))
             logits = None
         else:
             logits = model(*_as_tensors(model, sides))[0]
-    causal = "embed" not in trained.verbs
+    causal = "embed" not in trained_model.verbs
     return Recording(sides=sides, activations=activations, logits=logits, causal=causal, truncated=truncated)
 
 
@@ -151,18 +151,18 @@ def _as_tensors(model: AnyModel, sides: Mapping[str, Side]) -> list[Int[Tensor, 
     return [torch.tensor([side.ids], device=device_of(model)) for side in sides.values()]
 
 
-def _encode_text(trained: Trained, text: str, ids: Sequence[int] | None) -> tuple[list[int], bool]:
+def _encode_text(trained_model: TrainedModel, text: str, ids: Sequence[int] | None) -> tuple[list[int], bool]:
     """What the first stack reads, and whether it was cut: a prompt keeps its end, all else its beginning."""
-    model, tokenizer = trained.model, trained.source_tokenizer
+    model, tokenizer = trained_model.model, trained_model.source_tokenizer
     if ids is not None:
         row = _check_ids(tokenizer, ids)
         if len(row) > model.max_len:
             raise UserError(f"{len(row)} ids do not fit into the context of {model.max_len} tokens; give fewer")
         return row, False
-    if "generate" in trained.verbs:
+    if "generate" in trained_model.verbs:
         row = encode_prompt(tokenizer, text)
         return row[-model.max_len :], len(row) > model.max_len
-    translates = "translate" in trained.verbs
+    translates = "translate" in trained_model.verbs
     opening = list(tokenizer.opening) if translates else [_require(tokenizer.bos_id, "bos")]
     body = tokenizer.encode(text) if tokenizer.mask_id is None else tokenizer.encode_masked(text).tolist()
     if not body and translates:
@@ -172,19 +172,19 @@ def _encode_text(trained: Trained, text: str, ids: Sequence[int] | None) -> tupl
 
 
 def _encode_target(
-    trained: Translator, source_ids: Sequence[int], target: str | None, target_ids: Sequence[int] | None
+    trained_model: Translator, source_ids: Sequence[int], target: str | None, target_ids: Sequence[int] | None
 ) -> tuple[list[int], bool]:
     """What the decoder reads: bos and the target, without its end."""
-    tokenizer, most = trained.tokenizer, trained.model.max_len
+    tokenizer, most = trained_model.tokenizer, trained_model.model.max_len
     bos, eos = _require(tokenizer.bos_id, "bos"), _require(tokenizer.eos_id, "eos")
     if target_ids is not None:
         return _check_ids(tokenizer, target_ids)[:most], len(target_ids) > most
     if target is not None:
         whole = [bos, *tokenizer.encode(target)]
         return whole[:most], len(whole) > most
-    source = trained.source_tokenizer.decode(source_ids)
+    source = trained_model.source_tokenizer.decode(source_ids)
     best = translate(
-        trained.model, tokenizer, [source], Beam(size=1), source_tokenizer=trained.source_tokenizer
+        trained_model.model, tokenizer, [source], Beam(size=1), source_tokenizer=trained_model.source_tokenizer
     )[0][0]  # fmt: skip
     target_row = [bos, *(token for token in best.ids if token != eos)]
     return target_row[:most], len(target_row) > most

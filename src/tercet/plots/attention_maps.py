@@ -15,7 +15,7 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from numpy import ma
 
-from tercet.checkpoint import Trained
+from tercet.checkpoint import TrainedModel
 from tercet.config import UserError
 from tercet.inspect.recording import Recording, Side, read
 from tercet.inspect.token_text import label_token, label_with_spaces
@@ -51,7 +51,7 @@ class AttentionMaps:
 
 
 def plot_attention(
-    trained: Trained,
+    trained_model: TrainedModel,
     text: str,
     *,
     target: str | None = None,
@@ -70,21 +70,21 @@ def plot_attention(
     Raises:
         UserError: as `read` does, and for a stack or block that the model does not have.
     """
-    check_layer(trained, stack=stack, layer=layer)
-    recording = read(trained, text, target=target, ids=ids, only=["*.weights", "*.mask"])
+    check_layer(trained_model, stack=stack, layer=layer)
+    recording = read(trained_model, text, target=target, ids=ids, only=["*.weights", "*.mask"])
     kinds = [maps for maps in attention_maps(recording, stack=stack) if layer is None or layer < len(maps.weights)]
-    name = trained.card.name or trained.folder.name
+    name = trained_model.card.name or trained_model.folder.name
     if layer is None:
         return _plot_overview(kinds, f"{name}: attention of every head", _describe_texts(recording))
     return _plot_heads(kinds, layer, f"{name}: attention of block {layer}", _describe_texts(recording))
 
 
-def check_layer(trained: Trained, *, stack: str | None, layer: int | None) -> None:
+def check_layer(trained_model: TrainedModel, *, stack: str | None, layer: int | None) -> None:
     """UserError where the model has no such block, or no such stack."""
-    depths = {name: len(part.blocks) for name, part in choose_stacks(trained, stack).items()}
+    depths = {name: len(part.blocks) for name, part in choose_stacks(trained_model, stack).items()}
     if layer is not None and not 0 <= layer < max(depths.values()):
         blocks = ", ".join(f"{'' if name == 'stack' else f'{name} '}0 to {n - 1}" for name, n in depths.items())
-        raise UserError(f"--layer {layer}: {trained.folder} has no such block; its blocks are {blocks}")
+        raise UserError(f"--layer {layer}: {trained_model.folder} has no such block; its blocks are {blocks}")
 
 
 def attention_maps(recording: Recording, *, stack: str | None = None) -> list[AttentionMaps]:

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from tercet.checkpoint import Trained, Translator
+from tercet.checkpoint import TrainedModel, Translator
 from tercet.config import UserError, suggest
 from tercet.inspect.token_text import label_with_spaces
 from tercet.plots.figure import DARK, MIDDLE, PALE, RED, SMALL, add_title, new_figure
@@ -28,7 +28,9 @@ MOST = 24  # rows that can be read
 AMONG = 1000  # tokens from which the rows are chosen
 
 
-def plot_neighbours(trained: Trained, tokens: Sequence[str] | None = None, *, stack: str | None = None) -> Figure:
+def plot_neighbours(
+    trained_model: TrainedModel, tokens: Sequence[str] | None = None, *, stack: str | None = None
+) -> Figure:
     """The table of nearest tokens, and the map.
 
     Args:
@@ -39,10 +41,10 @@ def plot_neighbours(trained: Trained, tokens: Sequence[str] | None = None, *, st
         NothingToDraw: for a vocabulary of one token.
         UserError: for a token that is not in the vocabulary, and a stack that the model does not have.
     """
-    tokenizer, table = embeddings(trained, stack)
+    tokenizer, table = embeddings(trained_model, stack)
     texts = tokenizer.tokens(range(tokenizer.vocab_size))
     if len(texts) < 2:
-        raise NothingToDraw(f"{trained.folder} has a vocabulary of one token, which has no neighbours")
+        raise NothingToDraw(f"{trained_model.folder} has a vocabulary of one token, which has no neighbours")
     if tokens is not None and not 1 <= len(tokens) <= MOST:
         raise UserError(f"the picture has room for 1 to {MOST} tokens, and there are {len(tokens)}; give fewer")
     ids = (
@@ -51,7 +53,7 @@ def plot_neighbours(trained: Trained, tokens: Sequence[str] | None = None, *, st
     neighbours = nearest_tokens(table, ids, NEAR)
     figure = new_figure(14, max(6.0, 0.42 * len(ids) + 1.5))
     side = f", {stack}" if stack else ""
-    name = trained.card.name or trained.folder.name
+    name = trained_model.card.name or trained_model.folder.name
     add_title(figure, f"{name}: what the token embeddings hold for alike{side}")
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.15))
     _draw_table(left, [label_with_spaces(texts[token]) for token in ids], neighbours, texts)
@@ -59,12 +61,12 @@ def plot_neighbours(trained: Trained, tokens: Sequence[str] | None = None, *, st
     return figure
 
 
-def embeddings(trained: Trained, stack: str | None = None) -> tuple[Tokenizer, Float[Tensor, "V D"]]:
+def embeddings(trained_model: TrainedModel, stack: str | None = None) -> tuple[Tokenizer, Float[Tensor, "V D"]]:
     """A vector for each token of the vocabulary, without the rows that fill the table up, and whose they are."""
-    choose_stacks(trained, stack)
-    part, tokenizer = trained.model.embedding, trained.tokenizer
-    if isinstance(trained, Translator) and stack == "encoder":
-        part, tokenizer = trained.model.source_embedding, trained.source_tokenizer
+    choose_stacks(trained_model, stack)
+    part, tokenizer = trained_model.model.embedding, trained_model.tokenizer
+    if isinstance(trained_model, Translator) and stack == "encoder":
+        part, tokenizer = trained_model.model.source_embedding, trained_model.source_tokenizer
     return tokenizer, part.weight.detach()[: tokenizer.vocab_size].float().cpu()
 
 

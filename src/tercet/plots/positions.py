@@ -19,7 +19,7 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from torch import Tensor
 
-from tercet.checkpoint import Trained
+from tercet.checkpoint import TrainedModel
 from tercet.config import UserError, suggest
 from tercet.inspect.lens import stacks_of
 from tercet.models import Stack
@@ -32,39 +32,41 @@ from tercet.plots.position_scheme import MOST, DrawnScheme
 NARROW = 256  # dimensions beside each other that half a sheet has room for
 
 
-def choose_stacks(trained: Trained, stack: str | None = None) -> dict[str, Stack]:
+def choose_stacks(trained_model: TrainedModel, stack: str | None = None) -> dict[str, Stack]:
     """The stacks of a model by name, or the one that is asked for.
 
     Raises:
         UserError: for a stack that the model does not have.
     """
-    stacks = stacks_of(trained.model)
+    stacks = stacks_of(trained_model.model)
     if stack is not None and stack not in stacks:
-        raise UserError(f"--stack {stack}: {trained.folder} has no such stack{suggest(stack, stacks)}")
+        raise UserError(f"--stack {stack}: {trained_model.folder} has no such stack{suggest(stack, stacks)}")
     return stacks if stack is None else {stack: stacks[stack]}
 
 
-def plot_positions(trained: Trained, *, stack: str | None = None) -> Figure:
+def plot_positions(trained_model: TrainedModel, *, stack: str | None = None) -> Figure:
     """The position scheme of a stack, or of each one below the other.
 
     Raises:
         NothingToDraw: for a model without positions.
         UserError: for a stack that it does not have.
     """
-    chosen = {name: part for name, part in choose_stacks(trained, stack).items() if part.spec.position.kind != "none"}
+    chosen = {
+        name: part for name, part in choose_stacks(trained_model, stack).items() if part.spec.position.kind != "none"
+    }
     if not chosen:
         raise NothingToDraw(
-            f"{trained.folder} has no position scheme (position: none): nothing tells its tokens where they stand"
+            f"{trained_model.folder} has no position scheme (position: none): nothing tells its tokens where they stand"
         )
     chosen = _merge_equal_stacks(chosen)
-    length = trained.model.max_len
+    length = trained_model.model.max_len
     schemes = {
         "" if name == "stack" else f"{name}: ": DrawnScheme(
             spec=part.spec.position, module=part.position, d_head=part.spec.head_width, length=length
         )
         for name, part in chosen.items()
     }
-    title = f"{trained.card.name or trained.folder.name}: how the model tells positions apart"
+    title = f"{trained_model.card.name or trained_model.folder.name}: how the model tells positions apart"
     return _plot_schemes(schemes, title, context="the context")
 
 

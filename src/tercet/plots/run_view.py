@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tercet.checkpoint import Card, Trained
+from tercet.checkpoint import Card, TrainedModel
 from tercet.checkpoint.find_run import find_metrics
 from tercet.checkpoint.metrics import as_history, read_metrics
 from tercet.config import UserError
@@ -21,32 +21,32 @@ if TYPE_CHECKING:
 class RunView:
     """A trained model, and the training that it came from."""
 
-    trained: Trained
+    trained_model: TrainedModel
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.trained.describe()})"
+        return f"{type(self).__name__}({self.trained_model.describe()})"
 
     def _repr_html_(self) -> str:
         curve = ""
         with suppress(UserError):  # a model that was not trained here is shown without one
             curve = loss_curve(read_metrics(self._metrics))
-        return self.trained.to_html() + curve
+        return self.trained_model.to_html() + curve
 
     @property
     def model(self) -> AnyModel:
-        return self.trained.model
+        return self.trained_model.model
 
     @property
     def tokenizer(self) -> Tokenizer:
-        return self.trained.tokenizer
+        return self.trained_model.tokenizer
 
     @property
     def card(self) -> Card:
-        return self.trained.card
+        return self.trained_model.card
 
     @property
     def folder(self) -> Path:
-        return self.trained.folder
+        return self.trained_model.folder
 
     @property
     def history(self) -> dict[str, list[float]]:

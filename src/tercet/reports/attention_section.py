@@ -3,7 +3,7 @@
 import base64
 import io
 
-from tercet.checkpoint import Trained
+from tercet.checkpoint import TrainedModel
 from tercet.config import UserError
 from tercet.explorer import opening_query
 from tercet.plots.picture_file import ignore_missing_glyphs
@@ -16,21 +16,21 @@ MOST_PIXELS = 4096  # of a side: a model of many blocks and heads is drawn with 
 
 def attention_section(subject: ReportSubject) -> Section:
     """The maps of all heads, for a line of the validation part, or a plain sentence where that is not to be had."""
-    if subject.trained is None:
+    if subject.trained_model is None:
         body = missing("No model is saved yet, so there is nothing to look into.")
         return Section(id="attention", title="Attention", body=body)
     try:
-        body = join(*_picture(subject.trained))
+        body = join(*_picture(subject.trained_model))
     except UserError as error:
         body = missing(f"No text can be read for it: {error}")
     return Section(id="attention", title="Attention", body=body)
 
 
-def _picture(trained: Trained) -> tuple[str, ...]:
+def _picture(trained_model: TrainedModel) -> tuple[str, ...]:
     from tercet.plots import plot_attention  # and with it matplotlib, which nothing else of a report needs
 
-    query = opening_query(trained)
-    figure = plot_attention(trained, query.text, target=query.target, ids=query.ids)
+    query = opening_query(trained_model)
+    figure = plot_attention(trained_model, query.text, target=query.target, ids=query.ids)
     dpi = min(DPI, MOST_PIXELS / max(figure.get_size_inches()))
     file = io.BytesIO()
     with ignore_missing_glyphs():

@@ -30,17 +30,17 @@ HEADER = ("layer", "module", "output", "parameters", "FLOPs")
 
 def model_section(subject: ReportSubject) -> Section:
     """Family, sizes, layers, and what it was fine-tuned from."""
-    trained = subject.trained
-    if trained is None:
+    trained_model = subject.trained_model
+    if trained_model is None:
         body = missing("No model is saved yet; its sizes are in the recipe below.")
         return Section(id="model", title="The model", body=join(body, facts_list(_origin(subject.recipe))))
-    facts = trained.card.facts(trained.model.spec, n_parameters=trained.n_parameters)
-    shown = {"Kind": trained.kind, **{name: value for name, value in facts.items() if name not in ELSEWHERE}}
+    facts = trained_model.card.facts(trained_model.model.spec, n_parameters=trained_model.n_parameters)
+    shown = {"Kind": trained_model.kind, **{name: value for name, value in facts.items() if name not in ELSEWHERE}}
     shown |= _origin(subject.recipe)
-    if trained.task == "labels":
-        head = trained.require("classify").label_head
+    if trained_model.task == "labels":
+        head = trained_model.require("classify").label_head
         shown["Labels"] = one_line(", ".join(head.labels)) if head.problem_type != "regression" else "a number"
-    table = model_table(trained.model.spec)
+    table = model_table(trained_model.model.spec)
     rows = [
         (
             row.name,
@@ -89,8 +89,11 @@ def data_section(subject: ReportSubject) -> Section:
         facts["Tokenizer"] = _in_words(tokenizer)
     sizes, note = count_data(subject)
     facts |= sizes
-    if subject.trained is not None:
-        facts |= {"Data hash": subject.trained.card.data_hash, "Tokenizer hash": subject.trained.card.tokenizer_hash}
+    if subject.trained_model is not None:
+        facts |= {
+            "Data hash": subject.trained_model.card.data_hash,
+            "Tokenizer hash": subject.trained_model.card.tokenizer_hash,
+        }
     elif subject.record is not None:
         facts |= {"Data hash": subject.record.data, "Tokenizer hash": subject.record.tokenizer}
     return Section(id="data", title="The data", body=join(facts_list(facts), missing(note) if note else ""))
@@ -101,11 +104,11 @@ def count_data(subject: ReportSubject) -> tuple[dict[str, str], str]:
 
     The report is given to others: the note does not tell whether a file of the card's name exists here.
     """
-    trained = subject.trained
-    if trained is None:
+    trained_model = subject.trained_model
+    if trained_model is None:
         return {}, "The sizes of its parts are not known before a model is saved."
     try:
-        data = open_training_data(trained)
+        data = open_training_data(trained_model)
     except (UserError, OSError):
         return {}, "The sizes of its parts are not recorded, and the data is gone, or has changed since the training."
     if data is None:
@@ -146,9 +149,9 @@ def _changes_table(subject: ReportSubject) -> Markup:
     changes: list[tuple[Any, Any, Any, Any]] = []
     if subject.record is not None:
         changes = [(change.step, change.key, change.old, change.new) for change in subject.record.changes]
-    elif subject.trained is not None:
+    elif subject.trained_model is not None:
         keys = ("step", "key", "old", "new")
-        changes = [tuple(change.get(key) for key in keys) for change in subject.trained.card.changes]  # type: ignore[misc]
+        changes = [tuple(change.get(key) for key in keys) for change in subject.trained_model.card.changes]  # type: ignore[misc]
     if not changes:
         return Markup()
     rows = [(str(key), str(step), show(old), show(new)) for step, key, old, new in changes]
@@ -160,10 +163,10 @@ def _changes_table(subject: ReportSubject) -> Markup:
 
 def versions_section(subject: ReportSubject) -> Section:
     """What made it."""
-    trained = subject.trained
-    if trained is None or not (trained.card.versions or trained.card.git_commit):
+    trained_model = subject.trained_model
+    if trained_model is None or not (trained_model.card.versions or trained_model.card.git_commit):
         return Section(id="versions", title="Versions", body=missing("No versions are recorded with this model."))
-    versions = {**trained.card.versions, "git commit": trained.card.git_commit or ""}
+    versions = {**trained_model.card.versions, "git commit": trained_model.card.git_commit or ""}
     facts = facts_list({name: one_line(version) for name, version in versions.items()})
     body = join(paragraph("With what the model was trained:"), facts)
     return Section(id="versions", title="Versions", body=body)

@@ -114,7 +114,7 @@ def _choose_evenly(steps: list[int]) -> list[int]:
 def cost_section(subject: ReportSubject) -> Section:
     """Hours, steps, tokens, speed, FLOPs, machines, and how often the training was taken up again."""
     if subject.run is None:
-        card = None if subject.trained is None else subject.trained.card
+        card = None if subject.trained_model is None else subject.trained_model.card
         known = {} if card is None or not card.step else {
             "Steps": f"{card.step:,}", "Tokens read": f"{card.tokens_seen:,}"
         }  # fmt: skip

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from tercet.checkpoint import Trained
+from tercet.checkpoint import TrainedModel
 from tercet.evaluate import (
     ChatEvaluation,
     LabelsEvaluation,
@@ -37,9 +37,13 @@ def score_section(subject: ReportSubject, *, evaluate: bool) -> Section:
         UserError: where it is to be scored and its data is not to be had.
     """
     parts = [_recorded(subject)]
-    if evaluate and subject.trained is not None:
-        parts.append(_evaluated(subject.trained))
-    elif subject.trained is not None and "evaluate" in subject.trained.verbs and subject.trained.card.data_settings:
+    if evaluate and subject.trained_model is not None:
+        parts.append(_evaluated(subject.trained_model))
+    elif (
+        subject.trained_model is not None
+        and "evaluate" in subject.trained_model.verbs
+        and subject.trained_model.card.data_settings
+    ):
         command = "`tercet watch RUN --export PAGE.html --evaluate`"
         words = f"It was not scored for this report. {command} scores it as `tercet evaluate` does"
         beside = ", beside counting and compressing." if subject.task == "language" else "."
@@ -49,17 +53,17 @@ def score_section(subject: ReportSubject, *, evaluate: bool) -> Section:
 
 def _recorded(subject: ReportSubject) -> Markup:
     """A row a measure: the model's own, the last validation's, and what guessing gives."""
-    trained = subject.trained
-    own = {} if trained is None else {k: v for k, v in trained.card.metrics.items() if k.startswith("val/")}
+    trained_model = subject.trained_model
+    own = {} if trained_model is None else {k: v for k, v in trained_model.card.metrics.items() if k.startswith("val/")}
     last = {name: point for name in ("val/loss", *MEASURES) if (point := subject.latest(name)) is not None}
     names = [name for name in ("val/loss", *MEASURES) if name in own or name in last]
     if not names:
         return missing("No validation is recorded.")
     step = max((step for step, _ in last.values()), default=0)
     header = ["measure"]
-    if own and trained is not None:
-        header.append(f"this model, step {trained.card.step:,}")
-    beside = bool(last) and not (own and trained is not None and trained.card.step == step)
+    if own and trained_model is not None:
+        header.append(f"this model, step {trained_model.card.step:,}")
+    beside = bool(last) and not (own and trained_model is not None and trained_model.card.step == step)
     header += [f"last, step {step:,}"] if beside else []
     guessing = _guessing(subject)
     columns = bool(own) + beside
@@ -88,8 +92,8 @@ def _unit(subject: ReportSubject) -> str:
 
 def _problem_type(subject: ReportSubject) -> str:
     data: Any = subject.recipe.get("data")
-    if subject.trained is not None and subject.task == "labels":
-        return subject.trained.require("classify").label_head.problem_type
+    if subject.trained_model is not None and subject.task == "labels":
+        return subject.trained_model.require("classify").label_head.problem_type
     return str(data.get("problem_type", "")) if isinstance(data, Mapping) else ""
 
 
@@ -97,11 +101,11 @@ def _guessing(subject: ReportSubject) -> dict[str, str]:
     """By measure what guessing gives, in words; nothing where no model says how many tokens or labels there are."""
     if entropy := subject.latest("val/unigram_entropy"):
         return {"val/loss": f"{entropy[1]:.4f}, counting tokens"}
-    trained = subject.trained
-    if trained is None:
+    trained_model = subject.trained_model
+    if trained_model is None:
         return {}
     if subject.task == "labels":
-        labels = len(trained.require("classify").label_head.labels)
+        labels = len(trained_model.require("classify").label_head.labels)
         match _problem_type(subject):
             case "regression":
                 return {"val/loss": "1, the mean for every text"}
@@ -110,16 +114,16 @@ def _guessing(subject: ReportSubject) -> dict[str, str]:
                 return {"val/loss": f"{math.log(labels):.4f}, {alike}", "val/accuracy": f"{1 / labels:.1%}, {alike}"}
             case _:
                 return {}
-    vocabulary = trained.model.spec.vocab_size
-    if "val/unigram_entropy" in trained.card.metrics:
-        return {"val/loss": f"{trained.card.metrics['val/unigram_entropy']:.4f}, counting tokens"}
+    vocabulary = trained_model.model.spec.vocab_size
+    if "val/unigram_entropy" in trained_model.card.metrics:
+        return {"val/loss": f"{trained_model.card.metrics['val/unigram_entropy']:.4f}, counting tokens"}
     return {"val/loss": f"{math.log(vocabulary):.4f}, each of {vocabulary:,} tokens alike"}
 
 
-def _evaluated(trained: Trained) -> Markup:
+def _evaluated(trained_model: TrainedModel) -> Markup:
     """The tables of `tercet evaluate`."""
     return join(
-        element("h3", "As ", element("code", "tercet evaluate"), " scores it"), *map(_part, _score(trained).parts)
+        element("h3", "As ", element("code", "tercet evaluate"), " scores it"), *map(_part, _score(trained_model).parts)
     )
 
 
@@ -133,8 +137,8 @@ def _note(text: str) -> Markup:
     return paragraph(text, class_="note") if text else Markup()
 
 
-def _score(trained: Trained) -> View:
-    match evaluation_of(trained):
+def _score(trained_model: TrainedModel) -> View:
+    match evaluation_of(trained_model):
         case LanguageEvaluation() as evaluation:
             corpus = evaluation.load()
             return evaluation.score(corpus).view(evaluation.baselines(corpus))
@@ -147,4 +151,4 @@ def _score(trained: Trained) -> View:
         case LabelsEvaluation() as evaluation:
             return evaluation.score(evaluation.load()).view()
         case _:
-            raise TypeError(f"there are no tables for {trained.kind}")
+            raise TypeError(f"there are no tables for {trained_model.kind}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tercet.checkpoint import Trained, load_model
+from tercet.checkpoint import TrainedModel, load_model
 from tercet.checkpoint.card import without_folders
 from tercet.checkpoint.find_run import find_run_folder, is_run
 from tercet.checkpoint.metrics import Columns
@@ -22,7 +22,7 @@ class ReportSubject:
     """Attributes:
     folder: the run's, or where there is none the model's.
     run, status, record: of the run; None without one, or where its files are damaged.
-    trained: None where no model is saved yet, or it is damaged.
+    trained_model: None where no model is saved yet, or it is damaged.
     recipe: as the run, or else the model's card, has it; without folders of this machine, and empty where nobody knows.
         A card's is that of the model, and so holds what was changed since the run was begun.
     columns: of the run's metrics.csv, without lines that are half-written.
@@ -33,7 +33,7 @@ class ReportSubject:
     run: RunFolder | None
     status: RunStatus | None
     record: RunRecord | None
-    trained: Trained | None
+    trained_model: TrainedModel | None
     recipe: Mapping[str, Any]
     columns: Columns
     warnings: tuple[str, ...]
@@ -41,14 +41,14 @@ class ReportSubject:
     @property
     def name(self) -> str:
         """As the card names it, else the folder's own name; never its path, for a report is given to others."""
-        known = "" if self.trained is None or self.run is not None else self.trained.card.name
+        known = "" if self.trained_model is None or self.run is not None else self.trained_model.card.name
         return one_line(known or self.folder.resolve().name) or "a model"
 
     @property
     def task(self) -> str:
         """As `TaskKind`; "" where nobody knows."""
-        if self.trained is not None:
-            return self.trained.task
+        if self.trained_model is not None:
+            return self.trained_model.task
         task = self.recipe.get("task")
         return str(task.get("kind", "")) if isinstance(task, Mapping) else ""
 
@@ -57,21 +57,21 @@ class ReportSubject:
         return self.columns[name][-1] if self.columns[name] else None
 
 
-def open_subject(path: Path, trained: Trained | None = None) -> ReportSubject:
+def open_subject(path: Path, trained_model: TrainedModel | None = None) -> ReportSubject:
     """What `path` holds.
 
     Args:
-        trained: its model, where that is loaded already.
+        trained_model: its model, where that is loaded already.
 
     Raises:
         UserError: where it holds neither a run nor a model, or a model alone that is damaged.
     """
     folder = find_run_folder(path)
     if not is_run(path):
-        trained = load_model(path) if trained is None else trained
+        trained_model = load_model(path) if trained_model is None else trained_model
         return ReportSubject(
-            folder=trained.folder, run=None, status=None, record=None, trained=trained,
-            recipe=without_folders(trained.card.recipe), columns=defaultdict(list), warnings=(),
+            folder=trained_model.folder, run=None, status=None, record=None, trained_model=trained_model,
+            recipe=without_folders(trained_model.card.recipe), columns=defaultdict(list), warnings=(),
         )  # fmt: skip
     warnings = list[str]()
     run = RunFolder(folder)
@@ -88,14 +88,14 @@ def open_subject(path: Path, trained: Trained | None = None) -> ReportSubject:
     status, record = read(run.status), read(run.record)
     if record is not None and (folder / METRICS).is_file():
         read(record.check_file, folder, METRICS)
-    if trained is None and any((place / "config.json").is_file() for place in _model_places(path, folder)):
-        trained = read(load_model, path)
-    recipe = {} if trained is None else trained.card.recipe
+    if trained_model is None and any((place / "config.json").is_file() for place in _model_places(path, folder)):
+        trained_model = read(load_model, path)
+    recipe = {} if trained_model is None else trained_model.card.recipe
     recipe = recipe or read(run.recipe) or {}
     if run.metrics.unreadable:
         warnings.append(f"{run.metrics.unreadable:,} lines of {METRICS} are none of a run's, and were left out")
     return ReportSubject(
-        folder=folder, run=run, status=status, record=record, trained=trained, recipe=without_folders(recipe),
+        folder=folder, run=run, status=status, record=record, trained_model=trained_model, recipe=without_folders(recipe),
         columns=_finite(run.metrics.columns()), warnings=tuple(dict.fromkeys(warnings)),
     )  # fmt: skip
 

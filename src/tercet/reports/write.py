@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from tercet.checkpoint import Trained, current_versions
+from tercet.checkpoint import TrainedModel, current_versions
 from tercet.checkpoint.metrics import training_time
 from tercet.notebook import format_count, format_duration
 from tercet.reports.attention_section import attention_section
@@ -39,20 +39,20 @@ def write_report(
     out: str | Path | None,
     *,
     evaluate: bool,
-    trained: Trained | None = None,
+    trained_model: TrainedModel | None = None,
     device: torch.device | None = None,
 ) -> Path:
     """As `report`. Raises as `report` does.
 
     Args:
-        trained: the folder's model, where that is loaded already.
+        trained_model: the folder's model, where that is loaded already.
         device: that the model works on; where it is by default.
     """
     if out is not None:
         check_page(Path(out), "--out")  # before anything is read
-    subject = open_subject(folder, trained)
-    if subject.trained is not None and device is not None:
-        subject.trained.model.to(device)
+    subject = open_subject(folder, trained_model)
+    if subject.trained_model is not None and device is not None:
+        subject.trained_model.model.to(device)
     beside = subject.folder.with_suffix(".html") if subject.folder.is_file() else subject.folder / NAME
     path = beside if out is None else Path(out)
     check_page(path, "--out")
@@ -107,8 +107,11 @@ def _section(section: Section) -> Markup:
 
 
 def _header(subject: ReportSubject) -> Markup:
-    trained = subject.trained
-    known = ("" if trained is None else trained.kind, "" if trained is None else trained.card.choice)
+    trained_model = subject.trained_model
+    known = (
+        "" if trained_model is None else trained_model.kind,
+        "" if trained_model is None else trained_model.card.choice,
+    )
     lead = ", ".join(filter(None, known)) or "a run that has saved no model yet"
     warnings = [paragraph(warning, class_="problem") for warning in subject.warnings]
     return element(
@@ -149,10 +152,10 @@ def describe_state(subject: ReportSubject) -> str:
 
 def _figures(subject: ReportSubject) -> Markup:
     """The few numbers that are looked for first."""
-    trained, time = subject.trained, training_time(subject.columns)
+    trained_model, time = subject.trained_model, training_time(subject.columns)
     losses = subject.columns["val/loss"]
     facts = {
-        "parameters": "" if trained is None else format_count(trained.n_parameters),
+        "parameters": "" if trained_model is None else format_count(trained_model.n_parameters),
         "lowest validation loss": f"{min(loss for _, loss in losses):.4f}" if losses else "",
         "training": "" if time is None else format_duration(time.seconds),
         "tokens read": "" if time is None or time.tokens is None else format_count(time.tokens),

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
-from tercet.checkpoint import Trained, Verb
+from tercet.checkpoint import TrainedModel, Verb
 from tercet.config import UserError, suggest
 from tercet.serve.engine import Batcher, GenerationRequest, Limits, Scheduler, TokenEvent
 from tercet.serve.engine.batch_tasks import BatchTasks
@@ -69,13 +69,13 @@ class LoadedModel:
     """
 
     def __init__(
-        self, trained: Trained, *, name: str, limits: Limits, scheduler: GenerationWorker | None = None
+        self, trained_model: TrainedModel, *, name: str, limits: Limits, scheduler: GenerationWorker | None = None
     ) -> None:
-        self.trained, self.name, self.limits = trained, name, limits
+        self.trained_model, self.name, self.limits = trained_model, name, limits
         self._scheduler = scheduler
-        if scheduler is None and "generate" in trained.verbs:
-            self._scheduler = Scheduler(trained.require("generate").model, trained.tokenizer, limits)
-        tasks = BatchTasks(trained)
+        if scheduler is None and "generate" in trained_model.verbs:
+            self._scheduler = Scheduler(trained_model.require("generate").model, trained_model.tokenizer, limits)
+        tasks = BatchTasks(trained_model)
         calls: dict[BatchTask, Callable[[list[Any], Any], Sequence[Any]]] = {
             "score": tasks.score, "translate": tasks.translate, "embed": tasks.embed, "fill": tasks.fill,
             "classify": tasks.classify,
@@ -84,17 +84,17 @@ class LoadedModel:
 
     @property
     def max_len(self) -> int:
-        return self.trained.model.max_len
+        return self.trained_model.model.max_len
 
     @property
     def kind(self) -> str:
         """What it is in words."""
-        return self.trained.kind
+        return self.trained_model.kind
 
     @cached_property
     def endpoints(self) -> tuple[Endpoint, ...]:
         """What can be asked of it."""
-        verbs, chats = self.trained.verbs, self.trained.chat_template is not None
+        verbs, chats = self.trained_model.verbs, self.trained_model.chat_template is not None
         return tuple(path for path in VERBS if VERBS[path] in verbs and (chats or path != "/v1/chat/completions"))
 
     @property
@@ -104,8 +104,8 @@ class LoadedModel:
 
     @cached_property
     def chat_template(self) -> ChatTemplate:
-        assert self.trained.chat_template is not None, f"{self.name} has no chat template"
-        return ChatTemplate(self.trained.chat_template, self.trained.tokenizer)
+        assert self.trained_model.chat_template is not None, f"{self.name} has no chat template"
+        return ChatTemplate(self.trained_model.chat_template, self.trained_model.tokenizer)
 
     def batcher(self, task: BatchTask) -> Batcher[Any, Any, Any]:
         return self._batchers[task]

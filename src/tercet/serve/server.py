@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tercet.checkpoint import Trained
+from tercet.checkpoint import TrainedModel
 from tercet.config import UserError
 from tercet.kernel import warm_up
 from tercet.limits import MAX_BODY_BYTES, MAX_CONNECTIONS
@@ -32,7 +32,7 @@ SWITCH_SECONDS = 0.0005  # after which a thread that computes hands Python's loc
 
 
 def serve(
-    models: Mapping[str, Trained],
+    models: Mapping[str, TrainedModel],
     *,
     host: str = LOOPBACK,
     port: int = PORT,
@@ -73,7 +73,9 @@ def serve(
     listening = open_socket(host, port, patience=limits.seconds)
     warm_up()  # whoever asks meanwhile waits for it
     log = ServerLog(quiet=quiet, as_json=json_log)
-    registry = ModelRegistry(LoadedModel(trained, name=name, limits=limits) for name, trained in models.items())
+    registry = ModelRegistry(
+        LoadedModel(trained_model, name=name, limits=limits) for name, trained_model in models.items()
+    )
     try:
         server = ModelServer(
             application(registry, rules, log=log), registry,

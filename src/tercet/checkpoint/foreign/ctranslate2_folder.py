@@ -22,7 +22,7 @@ from tercet.checkpoint.foreign.ctranslate2_stack import ACTIVATIONS, decoder_of,
 from tercet.checkpoint.foreign.ctranslate2_vocabulary import Vocabulary
 from tercet.checkpoint.foreign.export_files import check_translates, import_library, tokenizer_files
 from tercet.checkpoint.foreign.features import FIXED, Feature, check_features, features_of_block
-from tercet.checkpoint.trained import Trained
+from tercet.checkpoint.trained_model import TrainedModel
 from tercet.config import UserError
 from tercet.models import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly, StackSpec
 from tercet.models.vocabulary import TokenEmbedding
@@ -33,29 +33,29 @@ KIND = "model of CTranslate2"
 POOLER_ACTIVATIONS = {"tanh": "Tanh", "relu": "RELU"}
 
 
-def ctranslate2_writer(trained: Trained) -> Callable[[Path], None]:
+def ctranslate2_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
     """Everything is worked out here; to write it is all that is left.
 
     Raises:
         UserError: naming what the model has and CTranslate2 does not, or the package that is missing.
     """
-    model = trained.model
-    check_features(KIND, _features(trained))
+    model = trained_model.model
+    check_features(KIND, _features(trained_model))
     if isinstance(model, EncoderOnly) and model.spec.classifier is not None:
         raise UserError("classifier: CTranslate2 gives hidden states and no labels; --to onnx keeps the classifier")
-    check_translates(trained)
+    check_translates(trained_model)
     specs = import_library("ctranslate2.specs", "ctranslate2")
     with torch.no_grad():
         if isinstance(model, DecoderOnly):
-            spec = _generator(specs, model, trained)
+            spec = _generator(specs, model, trained_model)
         elif isinstance(model, EncoderOnly):
-            spec = _encoder(specs, model, trained)
+            spec = _encoder(specs, model, trained_model)
         else:
-            spec = _translator(specs, model, trained)
+            spec = _translator(specs, model, trained_model)
     spec.config.layer_norm_epsilon = _epsilon(_stacks(model))
     spec.validate()
     spec.optimize()  # one copy of a tied tensor
-    files = {**tokenizer_files(trained), "README.md": card(trained)}
+    files = {**tokenizer_files(trained_model), "README.md": card(trained_model)}
 
     def write(folder: Path) -> None:
         for name, text in files.items():
@@ -74,8 +74,8 @@ def _stacks(model: AnyModel) -> dict[str, StackSpec]:
     return {"stack": model.spec.stack}
 
 
-def _features(trained: Trained) -> list[Feature]:
-    model, features = trained.model, list[Feature]()
+def _features(trained_model: TrainedModel) -> list[Feature]:
+    model, features = trained_model.model, list[Feature]()
     stacks = _stacks(model)
     for key, stack in stacks.items():
         causal = isinstance(model, DecoderOnly) or key == "decoder"
@@ -91,7 +91,7 @@ def _features(trained: Trained) -> list[Feature]:
     if _epsilon(stacks) is None and not _is_default(stacks):
         norm_eps = QK_EPS if any(stack.qk_norm for stack in stacks.values()) else next(iter(stacks.values())).norm_eps
         features += [(f"{key}.norm_eps", stack.norm_eps, [norm_eps]) for key, stack in stacks.items()]
-    if isinstance(model, DecoderOnly) and trained.tokenizer.eos_id is None:
+    if isinstance(model, DecoderOnly) and trained_model.tokenizer.eos_id is None:
         # The end that theirs must have is a token that is never likely, which a cap would not let it be.
         features.append(("logit_softcap", model.spec.logit_softcap, [None]))
     return features
@@ -112,8 +112,8 @@ def _epsilon(stacks: dict[str, StackSpec]) -> float | None:
     return every.pop() if len(every) == 1 else None
 
 
-def _generator(specs: Any, model: DecoderOnly, trained: Trained) -> Any:
-    vocabulary = Vocabulary.of(trained.tokenizer, ends=True)
+def _generator(specs: Any, model: DecoderOnly, trained_model: TrainedModel) -> Any:
+    vocabulary = Vocabulary.of(trained_model.tokenizer, ends=True)
     decoder = decoder_of(specs, model.stack, cross=False)
     fill_stack(decoder, model.stack, max_len=model.max_len)
     _embed(decoder, decoder.embeddings, model.embedding, vocabulary)
@@ -124,8 +124,8 @@ def _generator(specs: Any, model: DecoderOnly, trained: Trained) -> Any:
     return spec
 
 
-def _encoder(specs: Any, model: EncoderOnly, trained: Trained) -> Any:
-    vocabulary = Vocabulary.of(trained.tokenizer)
+def _encoder(specs: Any, model: EncoderOnly, trained_model: TrainedModel) -> Any:
+    vocabulary = Vocabulary.of(trained_model.tokenizer)
     segments = model.spec.n_segments > 0
     encoder = encoder_of(specs, model.stack, tables=1 + segments)
     fill_stack(encoder, model.stack, max_len=model.max_len)
@@ -145,8 +145,8 @@ def _encoder(specs: Any, model: EncoderOnly, trained: Trained) -> Any:
     return spec
 
 
-def _translator(specs: Any, model: EncoderDecoder, trained: Trained) -> Any:
-    vocabulary, read = Vocabulary.of(trained.tokenizer), Vocabulary.of(trained.source_tokenizer)
+def _translator(specs: Any, model: EncoderDecoder, trained_model: TrainedModel) -> Any:
+    vocabulary, read = Vocabulary.of(trained_model.tokenizer), Vocabulary.of(trained_model.source_tokenizer)
     encoder, decoder = encoder_of(specs, model.encoder), decoder_of(specs, model.decoder, cross=True)
     for theirs, stack, table, embedding, tokens in (
         (encoder, model.encoder, encoder.embeddings[0], model.source_embedding, read),

@@ -2,7 +2,7 @@
 
 from tercet.checkpoint.foreign.ctranslate2_vocabulary import Vocabulary
 from tercet.checkpoint.foreign.export_files import extend_card, sample_text
-from tercet.checkpoint.trained import Trained
+from tercet.checkpoint.trained_model import TrainedModel
 from tercet.models import DecoderOnly, EncoderOnly
 from tercet.tokens import Tokenizer
 
@@ -60,24 +60,24 @@ WORDS = {
 }
 
 
-def card(trained: Trained) -> str:
+def card(trained_model: TrainedModel) -> str:
     """The README.md."""
-    model, tokenizer = trained.model, trained.tokenizer
+    model, tokenizer = trained_model.model, trained_model.tokenizer
     longest = model.spec.max_len
     if isinstance(model, DecoderOnly):
         ends = tokenizer.tokens(tokenizer.end_ids) if tokenizer.other_end_ids else []
         code = GENERATOR.format(
             max_len=longest, text=sample_text(tokenizer), ends=f", end_token={ends!r}" if ends else ""
         )
-        return extend_card(trained, PROGRAM, code, WORDS["generator"].format(max_len=longest))
+        return extend_card(trained_model, PROGRAM, code, WORDS["generator"].format(max_len=longest))
     if isinstance(model, EncoderOnly):
         pooler = ", and its pooler's output as `pooler_output`," if model.spec.pooler else ""
         words = WORDS["encoder"].format(pooler=pooler)
-        return extend_card(trained, PROGRAM, ENCODER.format(max_len=longest), words)
-    own = trained.source_tokenizer is not tokenizer
+        return extend_card(trained_model, PROGRAM, ENCODER.format(max_len=longest), words)
+    own = trained_model.source_tokenizer is not tokenizer
     source = "source_tokenizer.json" if own else "tokenizer.json"
     code = TRANSLATOR.format(max_len=longest, source=source, never=[[token] for token in never(tokenizer)])
-    return extend_card(trained, PROGRAM, code, WORDS["translator"])
+    return extend_card(trained_model, PROGRAM, code, WORDS["translator"])
 
 
 def never(tokenizer: Tokenizer) -> list[str]:

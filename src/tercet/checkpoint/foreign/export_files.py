@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 from tercet.checkpoint.foreign.auto_tokenizer import tokenizer_json
-from tercet.checkpoint.trained import Trained
+from tercet.checkpoint.trained_model import TrainedModel
 from tercet.config import UserError
 from tercet.tokens import Tokenizer
 
@@ -25,28 +25,28 @@ def import_library(module: str, package: str) -> Any:
         raise UserError(f"the conversion needs the package {missing}: pip install 'tercet[export]'") from None
 
 
-def check_translates(trained: Trained) -> None:
+def check_translates(trained_model: TrainedModel) -> None:
     """Refuse a translator that could not begin, or not end.
 
     Raises:
         UserError: where a tokenizer has no token for it.
     """
-    if "translate" in trained.verbs:
+    if "translate" in trained_model.verbs:
         ids = {
-            "beginning": (trained.tokenizer.bos_id,),
-            "end": (trained.tokenizer.eos_id, trained.source_tokenizer.eos_id),
+            "beginning": (trained_model.tokenizer.bos_id,),
+            "end": (trained_model.tokenizer.eos_id, trained_model.source_tokenizer.eos_id),
         }
         for role, role_ids in ids.items():
             if None in role_ids:
-                raise UserError(f"{trained.folder}: the tokenizer has no token for the {role} of a translation")
+                raise UserError(f"{trained_model.folder}: the tokenizer has no token for the {role} of a translation")
 
 
-def tokenizer_files(trained: Trained) -> dict[str, str]:
+def tokenizer_files(trained_model: TrainedModel) -> dict[str, str]:
     """By file name: what the `tokenizers` library reads, with what our model reads around a text."""
-    spec = trained.model.spec
-    files = {"tokenizer.json": tokenizer_json(trained.tokenizer, spec) + "\n"}
-    if trained.source_tokenizer is not trained.tokenizer:
-        files["source_tokenizer.json"] = tokenizer_json(trained.source_tokenizer, spec) + "\n"
+    spec = trained_model.model.spec
+    files = {"tokenizer.json": tokenizer_json(trained_model.tokenizer, spec) + "\n"}
+    if trained_model.source_tokenizer is not trained_model.tokenizer:
+        files["source_tokenizer.json"] = tokenizer_json(trained_model.source_tokenizer, spec) + "\n"
     return files
 
 
@@ -55,9 +55,11 @@ def end_setting(tokenizer: Tokenizer) -> int | list[int] | None:
     return tokenizer.end_ids if tokenizer.other_end_ids else tokenizer.eos_id
 
 
-def extend_card(trained: Trained, program: str, code: str, words: str) -> str:
+def extend_card(trained_model: TrainedModel, program: str, code: str, words: str) -> str:
     """The model's card, and at its end how `program` opens the folder."""
-    text = trained.readme() or trained.card.to_markdown(trained.model.spec, n_parameters=trained.n_parameters)
+    text = trained_model.readme() or trained_model.card.to_markdown(
+        trained_model.model.spec, n_parameters=trained_model.n_parameters
+    )
     text = text.partition(f"\n{HEADING}")[0].rstrip()  # how another program opened another folder
     return f"{text}\n\n{HEADING} {program}\n\n```python\n{code.strip()}\n```\n\n{words.strip()}\n"
 

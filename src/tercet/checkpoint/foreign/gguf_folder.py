@@ -9,7 +9,7 @@ from tercet.checkpoint.foreign.config_keys import name_in_errors
 from tercet.checkpoint.foreign.export_files import extend_card
 from tercet.checkpoint.foreign.gguf_file import GgufFile, write_gguf
 from tercet.checkpoint.foreign.gguf_model import from_gguf, gguf_spec, to_gguf
-from tercet.checkpoint.trained import Trained
+from tercet.checkpoint.trained_model import TrainedModel
 from tercet.config import UserError
 from tercet.models import DecoderOnly, DecoderOnlySpec
 from tercet.storage import write_atomically
@@ -29,13 +29,13 @@ WORDS = (
 )
 
 
-def gguf_writer(trained: Trained) -> Callable[[Path], None]:
+def gguf_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
     """Everything is worked out here; to write it is all that is left.
 
     Raises:
         UserError: naming what of the model or its tokenizer has no equal there.
     """
-    model = trained.model
+    model = trained_model.model
     if not isinstance(model, DecoderOnly):
         raise UserError(
             f"family is {model.spec.family}, which no GGUF file that Tercet writes has; "
@@ -45,12 +45,12 @@ def gguf_writer(trained: Trained) -> Callable[[Path], None]:
     about: dict[str, Any] = {
         **settings,
         "general.type": "model",
-        "general.name": trained.card.name or "A Tercet model",
+        "general.name": trained_model.card.name or "A Tercet model",
         "general.file_type": ALL_FLOAT32,
-        **to_settings(trained.tokenizer),
-        **({} if trained.chat_template is None else {TEMPLATE: trained.chat_template}),
+        **to_settings(trained_model.tokenizer),
+        **({} if trained_model.chat_template is None else {TEMPLATE: trained_model.chat_template}),
     }
-    card = extend_card(trained, "llama.cpp", CODE.format(context=model.spec.max_len), WORDS)
+    card = extend_card(trained_model, "llama.cpp", CODE.format(context=model.spec.max_len), WORDS)
 
     def write(folder: Path) -> None:
         write_atomically(folder / "README.md", card.encode())
@@ -66,7 +66,7 @@ def read_gguf_spec(path: Path) -> DecoderOnlySpec:
         return gguf_spec(file, n_ids=from_settings(file.settings).vocab_size)
 
 
-def load_gguf(path: Path, given: Path) -> Trained:
+def load_gguf(path: Path, given: Path) -> TrainedModel:
     """The model in the file at `path`; `given` is how it was asked for.
 
     Raises:
@@ -81,7 +81,7 @@ def load_gguf(path: Path, given: Path) -> Trained:
         raise UserError(
             f"{path}: {tokenizer.vocab_size} ids in its tokenizer, {model.spec.vocab_size} in its model; copy it again"
         )
-    return Trained.wrap(
+    return TrainedModel.wrap(
         model,
         tokenizer,
         card=Card(name=name if isinstance(name, str) and name else path.stem),

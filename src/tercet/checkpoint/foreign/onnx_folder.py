@@ -23,14 +23,14 @@ import torch
 from tercet.checkpoint.foreign.export_files import check_translates, import_library, tokenizer_files
 from tercet.checkpoint.foreign.onnx_graphs import Graph, graphs_of
 from tercet.checkpoint.foreign.onnx_readme import card
-from tercet.checkpoint.trained import Trained
+from tercet.checkpoint.trained_model import TrainedModel
 from tercet.storage import write_atomically
 
 OPSET = 20
 LARGE = 1 << 30  # bytes of weights that stand beside their graph: a file of graph and weights ends at 2 GiB
 
 
-def onnx_writer(trained: Trained) -> Callable[[Path], None]:
+def onnx_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
     """Everything is worked out here; to write it is all that is left.
 
     Raises:
@@ -39,10 +39,10 @@ def onnx_writer(trained: Trained) -> Callable[[Path], None]:
     for package in ("onnx", "onnxscript"):
         import_library(package, package)
     passes = import_library("onnx_ir.passes.common", "onnxscript")
-    check_translates(trained)
-    graphs = graphs_of(trained.model)
-    files = {**tokenizer_files(trained), "README.md": card(trained, graphs[-1].outputs)}
-    programs = {graph.name: _export(graph, max_len=trained.model.max_len, passes=passes) for graph in graphs}
+    check_translates(trained_model)
+    graphs = graphs_of(trained_model.model)
+    files = {**tokenizer_files(trained_model), "README.md": card(trained_model, graphs[-1].outputs)}
+    programs = {graph.name: _export(graph, max_len=trained_model.model.max_len, passes=passes) for graph in graphs}
     large = {graph.name: _size(graph) > LARGE for graph in graphs}
 
     def write(folder: Path) -> None:

@@ -1,7 +1,7 @@
 """How a folder of ONNX graphs is used with onnxruntime, in a few lines that run."""
 
 from tercet.checkpoint.foreign.export_files import extend_card, sample_text
-from tercet.checkpoint.trained import Trained
+from tercet.checkpoint.trained_model import TrainedModel
 from tercet.models import Classifier, DecoderOnly, EncoderOnly
 from tercet.spec import ProblemType
 
@@ -76,9 +76,9 @@ CLASSES: dict[ProblemType, str] = {
 }
 
 
-def card(trained: Trained, outputs: tuple[str, ...]) -> str:
+def card(trained_model: TrainedModel, outputs: tuple[str, ...]) -> str:
     """The README.md; `outputs` are those of the last graph."""
-    model, tokenizer = trained.model, trained.tokenizer
+    model, tokenizer = trained_model.model, trained_model.tokenizer
     longest = model.spec.max_len
     if isinstance(model, DecoderOnly):
         code, words = WRITING.format(max_len=longest, text=sample_text(tokenizer)), WORDS["writing"]
@@ -90,8 +90,8 @@ def card(trained: Trained, outputs: tuple[str, ...]) -> str:
         described = [OUTPUTS[name].format(classes=classes) for name in outputs]
         words = WORDS["reading"].format(outputs="; ".join(described))
     else:
-        own = trained.source_tokenizer is not tokenizer
+        own = trained_model.source_tokenizer is not tokenizer
         source = "source_tokenizer.json" if own else "tokenizer.json"
         code = TRANSLATING.format(max_len=longest, source=source, bos=tokenizer.bos_id, eos=tokenizer.eos_id)
         words = WORDS["translating"]
-    return extend_card(trained, "onnxruntime", code, words)
+    return extend_card(trained_model, "onnxruntime", code, words)

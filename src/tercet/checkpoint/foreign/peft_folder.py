@@ -27,7 +27,7 @@ from tercet.checkpoint.foreign.state_dict import Source
 from tercet.checkpoint.foreign.t5 import FAMILIES as T5_FAMILIES
 from tercet.checkpoint.foreign.t5 import is_t5, t5_source
 from tercet.checkpoint.foreign.transformers_folder import to_transformers
-from tercet.checkpoint.trained import Trained
+from tercet.checkpoint.trained_model import TrainedModel
 from tercet.checkpoint.weights import first_names, own_tensors, tied_names
 from tercet.config import UserError
 from tercet.models import AnyModel, EncoderDecoder, EncoderOnly
@@ -50,20 +50,20 @@ TASK_TYPES = {  # by how the name of the architecture ends; peft has none for ma
 SourceOf = Callable[[str], Source]  # where the tensor of ours of that name is read from
 
 
-def peft_writer(trained: Trained) -> Callable[[Path], None]:
+def peft_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
     """Everything is worked out here; to write it is all that is left.
 
     Raises:
         UserError: where nothing was learnt beside the weights, or the model has no equal there.
     """
-    if trained.adapter is None:
-        raise UserError(f"{trained.folder} has no adapter, which --to peft writes; train one with adapter: lora")
-    config, state = to_transformers(trained.model)
+    if trained_model.adapter is None:
+        raise UserError(f"{trained_model.folder} has no adapter, which --to peft writes; train one with adapter: lora")
+    config, state = to_transformers(trained_model.model)
     architecture: str = config["architectures"][0]
     task_type = next((task for end, task in TASK_TYPES.items() if architecture.endswith(end)), None)
-    adapter = _export_adapter(trained.adapter, trained.model, config["model_type"], state)
+    adapter = _export_adapter(trained_model.adapter, trained_model.model, config["model_type"], state)
     adapter = replace(adapter, base=BASE, task_type=task_type)
-    card = extend_card(trained, "peft", CODE.format(architecture=architecture), WORDS)
+    card = extend_card(trained_model, "peft", CODE.format(architecture=architecture), WORDS)
 
     def write(folder: Path) -> None:
         write_atomically(folder / "README.md", card.encode())

@@ -16,7 +16,7 @@ from tercet.checkpoint.foreign.gpt2 import to_gpt2
 from tercet.checkpoint.foreign.llama import to_llama
 from tercet.checkpoint.foreign.marian import to_marian
 from tercet.checkpoint.foreign.t5 import is_t5, to_t5
-from tercet.checkpoint.trained import Trained
+from tercet.checkpoint.trained_model import TrainedModel
 from tercet.checkpoint.weights import write_tensors
 from tercet.config import Plain, UserError
 from tercet.models import AnyModel, EncoderDecoder, EncoderDecoderSpec, EncoderOnly
@@ -27,11 +27,11 @@ from tercet.tokens import Tokenizer
 OPENING = "## Open it with transformers"
 
 
-def transformers_writer(trained: Trained) -> Callable[[Path], None]:
+def transformers_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
     """Everything is worked out here; to write it is all that is left."""
-    model, tokenizer = trained.model, trained.tokenizer
+    model, tokenizer = trained_model.model, trained_model.tokenizer
     config, state = to_transformers(model)
-    generation = _generation(trained)
+    generation = _generation(trained_model)
     ids = _special_ids(tokenizer)
     start = {"decoder_start_token_id": tokenizer.bos_id} if isinstance(model, EncoderDecoder) else {}
     dtype = str(next(iter(state.values())).dtype).removeprefix("torch.")
@@ -39,20 +39,20 @@ def transformers_writer(trained: Trained) -> Callable[[Path], None]:
         "config.json": _json({**config, **ids, **start, "dtype": dtype}),
         "tokenizer.json": tokenizer_json(tokenizer, model.spec) + "\n",
         "tokenizer_config.json": _json(
-            tokenizer_config(tokenizer, model.spec, chats=trained.chat_template is not None)
+            tokenizer_config(tokenizer, model.spec, chats=trained_model.chat_template is not None)
         ),
-        "README.md": _card(trained, config["architectures"][0]),
+        "README.md": _card(trained_model, config["architectures"][0]),
     }
     if generation is not None:
         files["generation_config.json"] = _json(generation)
-    if trained.source_tokenizer is not tokenizer:
-        files["source_tokenizer.json"] = tokenizer_json(trained.source_tokenizer, model.spec) + "\n"
+    if trained_model.source_tokenizer is not tokenizer:
+        files["source_tokenizer.json"] = tokenizer_json(trained_model.source_tokenizer, model.spec) + "\n"
 
     def write(folder: Path) -> None:
         for name, text in files.items():
             write_atomically(folder / name, text.encode())
-        if trained.chat_template is not None:
-            write_chat_template(folder, trained.chat_template)
+        if trained_model.chat_template is not None:
+            write_chat_template(folder, trained_model.chat_template)
         write_tensors(folder / "model.safetensors", state)
 
     return write
@@ -76,18 +76,18 @@ def _special_ids(tokenizer: Tokenizer) -> Plain:
     return {**ids, "eos_token_id": end_setting(tokenizer)}
 
 
-def _generation(trained: Trained) -> Plain | None:
+def _generation(trained_model: TrainedModel) -> Plain | None:
     """How theirs writes as ours does: a language model draws from all tokens, a translator writes no special ones."""
-    tokenizer, spec = trained.tokenizer, trained.model.spec
-    if "embed" in trained.verbs:
+    tokenizer, spec = trained_model.tokenizer, trained_model.model.spec
+    if "embed" in trained_model.verbs:
         return None
     ids = _special_ids(tokenizer)
     ids = {name: number for name, number in ids.items() if number is not None}
-    if "generate" in trained.verbs:
+    if "generate" in trained_model.verbs:
         return {**ids, "do_sample": True, "temperature": 1.0, "top_k": 0, "max_length": spec.max_len}
     if tokenizer.bos_id is None or tokenizer.eos_id is None:
         missing = "beginning" if tokenizer.bos_id is None else "end"
-        raise UserError(f"{trained.folder}: the tokenizer has no token for the {missing} of a translation")
+        raise UserError(f"{trained_model.folder}: the tokenizer has no token for the {missing} of a translation")
     special = {tokenizer.bos_id, tokenizer.pad_id, tokenizer.unk_id, *tokenizer.special_ids} - {tokenizer.eos_id, None}
     return {
         **ids,
@@ -98,9 +98,9 @@ def _generation(trained: Trained) -> Plain | None:
     }
 
 
-def _card(trained: Trained, architecture: str) -> str:
-    spec = trained.model.spec
-    text = trained.readme() or trained.card.to_markdown(spec, n_parameters=trained.n_parameters)
+def _card(trained_model: TrainedModel, architecture: str) -> str:
+    spec = trained_model.model.spec
+    text = trained_model.readme() or trained_model.card.to_markdown(spec, n_parameters=trained_model.n_parameters)
     if OPENING in text:
         return text
     lines = [
@@ -110,10 +110,10 @@ def _card(trained: Trained, architecture: str) -> str:
         'tokenizer = AutoTokenizer.from_pretrained("this_folder")',
     ]
     words = ""
-    if trained.source_tokenizer is not trained.tokenizer:
+    if trained_model.source_tokenizer is not trained_model.tokenizer:
         shared = isinstance(spec, EncoderDecoderSpec) and spec.source_vocab_size is None
         vocabulary = "is cut in its own way" if shared else "has a vocabulary of its own"
-        pad = special_names(trained.source_tokenizer).get("pad")
+        pad = special_names(trained_model.source_tokenizer).get("pad")
         pad_token = "" if pad is None else f", pad_token={pad!r}"
         lines[0] += ", PreTrainedTokenizerFast"
         lines.append(

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tercet.checkpoint import Encoder, LanguageModel, Trained, Translator
+from tercet.checkpoint import Encoder, LanguageModel, TrainedModel, Translator
 from tercet.evaluate.tasks.chat import ChatEvaluation
 from tercet.evaluate.tasks.evaluation import Evaluation
 from tercet.evaluate.tasks.labels import LabelsEvaluation
@@ -11,13 +11,13 @@ from tercet.evaluate.tasks.masked import MaskedEvaluation
 from tercet.evaluate.tasks.translation import TranslationEvaluation
 
 
-def evaluation_of(trained: Trained) -> Evaluation[Any]:
+def evaluation_of(trained_model: TrainedModel) -> Evaluation[Any]:
     """How this model is scored.
 
     Raises:
         UserError: for an encoder that fills no masks and gives no labels.
     """
-    match trained.require("evaluate"):
+    match trained_model.require("evaluate"):
         case LanguageModel() as model:
             return ChatEvaluation(model) if model.task == "chat" else LanguageEvaluation(model)
         case Translator() as model:

@@ -14,7 +14,7 @@ from tercet.evaluate.tasks.evaluation import Evaluation, HeldOutScores, digest
 
 @dataclass(frozen=True)
 class ChatEvaluation(Evaluation[Conversations]):
-    trained: LanguageModel
+    trained_model: LanguageModel
 
     def load(self, data: str | Path | None = None, *, encoding: str | None = None) -> Conversations:
         """The conversations of its own data's validation part, or all of the file `data`, by the model's template.
@@ -22,17 +22,19 @@ class ChatEvaluation(Evaluation[Conversations]):
         Raises:
             UserError: where the data is not there, or no longer what the model was trained on.
         """
-        trained = self.trained
-        trained_on = trained.trained_on(ConversationsSpec)
+        trained_model = self.trained_model
+        trained_on = trained_model.trained_on(ConversationsSpec)
         if data is not None:
             fields = trained_on.fields if trained_on else {}
             settings = {"source": str(data), "encoding": encoding or "utf-8", **fields}
             held_out = {"validation": {"kind": "held_out", "source": str(data)}}
             spec = parse(ConversationsSpec, {**settings, **held_out})
-            return prepare_conversations(spec, tokenizer=trained.tokenizer, template=trained.chat_template).validation
-        corpus = open_training_data(trained, download=True)
+            return prepare_conversations(
+                spec, tokenizer=trained_model.tokenizer, template=trained_model.chat_template
+            ).validation
+        corpus = open_training_data(trained_model, download=True)
         if corpus is None:
-            raise UserError(f"{trained.folder} does not say what it was trained on; give --data")
+            raise UserError(f"{trained_model.folder} does not say what it was trained on; give --data")
         assert isinstance(corpus, ConversationCorpus)
         return corpus.validation
 
@@ -41,16 +43,16 @@ class ChatEvaluation(Evaluation[Conversations]):
 
     def score(self, conversations: Conversations, **settings: Any) -> AnswerScores:
         """How likely the answers are; settings as in `score_conversations`."""
-        return score_conversations(self.trained.model, conversations, **settings)
+        return score_conversations(self.trained_model.model, conversations, **settings)
 
     def score_held_out(self, data: Conversations) -> HeldOutScores:
-        scores, card = self.score(data), self.trained.card
+        scores, card = self.score(data), self.trained_model.card
         return HeldOutScores(
             kind="chat model",
             scores={"nats_per_answer_token": scores.nats_per_answer_token},
-            parameters=self.trained.n_parameters,
+            parameters=self.trained_model.n_parameters,
             text=digest(card.data_hash, str(scores.tokens)),
-            tokenizer=self.trained.tokenizer.hash,
+            tokenizer=self.trained_model.tokenizer.hash,
             tokens=scores.tokens,
         )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Literal, TypedDict, TypeVar
 
-from tercet.checkpoint import Trained
+from tercet.checkpoint import TrainedModel
 from tercet.checkpoint.training_data import open_training_data
 from tercet.config import UserError, parse, to_plain
 from tercet.data import Corpus, HeldOut, TextSpec, prepare
@@ -100,7 +100,7 @@ class Evaluation(ABC, Generic[Data]):
 class TextEvaluation(Evaluation[Corpus]):
     """Of a model of running text: on the validation part of a corpus."""
 
-    trained: Trained
+    trained_model: TrainedModel
 
     def load(
         self,
@@ -120,17 +120,17 @@ class TextEvaluation(Evaluation[Corpus]):
         Raises:
             UserError: where the data is not there, or no longer what the model was trained on.
         """
-        trained, trained_on = self.trained, self.trained.trained_on(TextSpec)
+        trained_model, trained_on = self.trained_model, self.trained_model.trained_on(TextSpec)
         if data is not None:
             as_trained = {} if trained_on is None else trained_on.file_settings
             given = {"text_field": text_field, "documents": documents, "dtype": dtype}
             settings = as_trained | {name: value for name, value in given.items() if value is not None}
             settings["encoding"] = encoding or "utf-8"
             spec = parse(TextSpec, {"source": str(data), **settings, "validation": to_plain(HeldOut(source=str(data)))})
-            return prepare(spec, tokenizer=trained.tokenizer)
-        corpus = open_training_data(trained, download=True)
+            return prepare(spec, tokenizer=trained_model.tokenizer)
+        corpus = open_training_data(trained_model, download=True)
         if corpus is None:
-            raise UserError(f"{trained.folder} does not say what it was trained on; give --data")
+            raise UserError(f"{trained_model.folder} does not say what it was trained on; give --data")
         assert isinstance(corpus, Corpus)
         return corpus
 
@@ -143,9 +143,9 @@ class TextEvaluation(Evaluation[Corpus]):
         return HeldOutScores(
             kind=kind,
             scores=scores,
-            parameters=self.trained.n_parameters,
+            parameters=self.trained_model.n_parameters,
             text=digest(*documents),
-            tokenizer=self.trained.tokenizer.hash,
+            tokenizer=self.trained_model.tokenizer.hash,
             tokens=tokens,
             unknown_share=corpus.unknown_share,
             validation=documents,
@@ -154,13 +154,13 @@ class TextEvaluation(Evaluation[Corpus]):
     @property
     def document_mask(self) -> bool:
         """Whether each document stands alone: as in training, or if the tokenizer of a foreign model opens texts."""
-        trained_on = self.trained.trained_on(TextSpec)
+        trained_on = self.trained_model.trained_on(TextSpec)
         return self.opens_documents if trained_on is None else trained_on.has_document_mask
 
     @property
     def opens_documents(self) -> bool:
         """Whether this is a foreign model whose tokenizer begins each text with an opening."""
-        return self.trained.trained_on(TextSpec) is None and bool(self.trained.tokenizer.opening)
+        return self.trained_model.trained_on(TextSpec) is None and bool(self.trained_model.tokenizer.opening)
 
 
 def digest(*parts: str) -> str:

@@ -26,7 +26,7 @@ FIELDS = ("text_field", "label_field", "label_separator", "label_fields")  # of 
 
 @dataclass(frozen=True)
 class LabelsEvaluation(Evaluation[Labelled]):
-    trained: Encoder
+    trained_model: Encoder
 
     def load(
         self, data: str | Path | None = None, *, encoding: str | None = None, text_field: str | None = None
@@ -39,18 +39,18 @@ class LabelsEvaluation(Evaluation[Labelled]):
         Raises:
             UserError: where the data is not there, or no longer what the model was trained on.
         """
-        trained, head = self.trained, self.trained.label_head
-        trained_on = trained.trained_on(LabelsSpec)
+        trained_model, head = self.trained_model, self.trained_model.label_head
+        trained_on = trained_model.trained_on(LabelsSpec)
         if data is not None:
             fields = {name: getattr(trained_on, name) for name in FIELDS} if trained_on else dict[str, Any]()
             fields |= {} if text_field is None else {"text_field": text_field}
             fields |= {"over": head.over, "problem_type": head.problem_type}
             settings = {"source": str(data), "encoding": encoding or "utf-8", **fields}
             spec = parse(LabelsSpec, {**settings, "validation": {"kind": "held_out", "source": str(data)}})
-            return prepare_labelled(spec, tokenizer=trained.tokenizer).validation
-        corpus = open_training_data(trained, download=True)
+            return prepare_labelled(spec, tokenizer=trained_model.tokenizer).validation
+        corpus = open_training_data(trained_model, download=True)
         if corpus is None:
-            raise UserError(f"{trained.folder} does not say what it was trained on; give --data")
+            raise UserError(f"{trained_model.folder} does not say what it was trained on; give --data")
         assert isinstance(corpus, LabelledCorpus)
         return corpus.validation
 
@@ -59,12 +59,12 @@ class LabelsEvaluation(Evaluation[Labelled]):
 
     def score(self, labelled: Labelled, **settings: Any) -> AnyLabelScores:
         """How often it is right, or how near its numbers are; settings as in `score_labels`."""
-        return score_classifier(self.trained.model, self.trained.tokenizer, labelled, **settings)
+        return score_classifier(self.trained_model.model, self.trained_model.tokenizer, labelled, **settings)
 
     def score_held_out(self, data: Labelled) -> HeldOutScores:
-        scores, card = self.score(data), self.trained.card
+        scores, card = self.score(data), self.trained_model.card
         loss = card.metrics.get("val/loss")  # over the same labels, by the training
-        kind, labels = "classifier", self.trained.label_head.labels
+        kind, labels = "classifier", self.trained_model.label_head.labels
         measures = {} if loss is None else {"nats_per_label": loss}
         match scores:
             case LabelScores():
@@ -79,9 +79,9 @@ class LabelsEvaluation(Evaluation[Labelled]):
         return HeldOutScores(
             kind=kind,
             scores=measures,
-            parameters=self.trained.n_parameters,
+            parameters=self.trained_model.n_parameters,
             text=digest(card.data_hash, str(scores.count), *labels),
-            tokenizer=self.trained.tokenizer.hash,
+            tokenizer=self.trained_model.tokenizer.hash,
             tokens=scores.count,
         )
 

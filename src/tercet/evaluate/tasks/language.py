@@ -18,17 +18,17 @@ from tercet.evaluate.tasks.evaluation import HeldOutScores, TextEvaluation, deco
 
 @dataclass(frozen=True)
 class LanguageEvaluation(TextEvaluation):
-    trained: LanguageModel
+    trained_model: LanguageModel
 
     def score(
         self, corpus: Corpus, *, stride: int | None = None, batch_tokens: int = BATCH_TOKENS, progress: bool = False
     ) -> LanguageScores:
         """The scores on the validation part of `corpus`; documents stand alone where they did in training."""
         scores = score(
-            self.trained.model,
+            self.trained_model.model,
             corpus.validation,
             n_bytes=self._target_bytes(corpus),
-            special_ids=self.trained.tokenizer.special_ids,
+            special_ids=self.trained_model.tokenizer.special_ids,
             document_starts=corpus.validation_documents if self.document_mask else None,
             whole_documents=self.opens_documents,
             stride=stride,
@@ -71,7 +71,7 @@ class LanguageEvaluation(TextEvaluation):
 
     def _target_bytes(self, corpus: Corpus) -> int:
         """UTF-8 bytes that the targets stand for: all but the text's first token, or but each document's."""
-        ids, tokenizer = corpus.validation, self.trained.tokenizer
+        ids, tokenizer = corpus.validation, self.trained_model.tokenizer
         first = corpus.validation_documents if self.document_mask else np.zeros(1, np.int64)
         if tokenizer.adds_prefix:  # decoding all documents at once takes the space from the first one alone
             return corpus.validation_bytes - sum(tokenizer.count_bytes(ids[place : place + 1]) for place in first)

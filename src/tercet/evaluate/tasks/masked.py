@@ -12,11 +12,11 @@ from tercet.evaluate.tasks.evaluation import HeldOutScores, TextEvaluation
 
 @dataclass(frozen=True)
 class MaskedEvaluation(TextEvaluation):
-    trained: Encoder
+    trained_model: Encoder
 
     def score(self, corpus: Corpus, **settings: Any) -> MaskedScores:
         """How well masks are filled on the validation part of `corpus`; settings as in `score_masked`."""
-        model, tokenizer = self.trained.model, self.trained.tokenizer
+        model, tokenizer = self.trained_model.model, self.trained_model.tokenizer
         return score_masked(model, tokenizer, corpus, document_mask=self.document_mask, **settings)
 
     def score_held_out(self, data: Corpus) -> HeldOutScores:
@@ -29,7 +29,7 @@ class MaskedEvaluation(TextEvaluation):
 
     def pseudo_perplexity(self, corpus: Corpus, texts: int, *, within_word: bool = False) -> float:
         """That of the first texts of the validation part: documents, cut to what the model takes."""
-        model, tokenizer, ids = self.trained.model, self.trained.tokenizer, corpus.validation
+        model, tokenizer, ids = self.trained_model.model, self.trained_model.tokenizer, corpus.validation
         starts = corpus.validation_documents[:texts]
         ends = [*corpus.validation_documents[1:], len(ids)]
         # Of a long document no more is decoded than is read.

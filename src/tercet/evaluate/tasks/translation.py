@@ -45,7 +45,7 @@ class Translated:
 
 @dataclass(frozen=True)
 class TranslationEvaluation(Evaluation[ScoredPairs]):
-    trained: Translator
+    trained_model: Translator
 
     def load(
         self,
@@ -64,17 +64,19 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
         Raises:
             UserError: where the pairs are not there, or no longer what the model was trained on.
         """
-        trained = self.trained
+        trained_model = self.trained_model
         if target is not None and source is None:
             raise UserError(f"--target {target} needs its source: give --source as well")
         if source is None:
-            spec = find_training_data(trained)
+            spec = find_training_data(trained_model)
             if spec is None:
-                raise UserError(f"{trained.folder} does not say what it was trained on; give --source and --target")
+                raise UserError(
+                    f"{trained_model.folder} does not say what it was trained on; give --source and --target"
+                )
             assert isinstance(spec, PairsSpec)
         else:
             files = {"source": str(source), "target": None if target is None else str(target)}
-            spec = with_languages(parse(PairsSpec, {**files, "encoding": encoding or "utf-8"}), trained)
+            spec = with_languages(parse(PairsSpec, {**files, "encoding": encoding or "utf-8"}), trained_model)
         named = spec.target is None and spec.source in PAIR_DATASETS
         if source is not None and not named:
             if part is not None:
@@ -83,7 +85,7 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
         elif source is not None or (part or ("test" if named else "validation")) == "test":
             pairs = tuple(pairs_of(spec, part or "test"))
         else:
-            corpus = open_training_data(trained, download=True)
+            corpus = open_training_data(trained_model, download=True)
             assert isinstance(corpus, ParallelCorpus)
             pairs = corpus.validation_texts
         if not pairs:
@@ -113,7 +115,11 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
         Raises:
             UserError: as `score_translations`.
         """
-        model, tokenizer, own = self.trained.model, self.trained.tokenizer, self.trained.source_tokenizer
+        model, tokenizer, own = (
+            self.trained_model.model,
+            self.trained_model.tokenizer,
+            self.trained_model.source_tokenizer,
+        )
         search = Beam() if search is None else search
         language = language or data.language
         references = [reference for _, reference in data.pairs]
@@ -152,9 +158,9 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
             scores={
                 "nats_per_target_token": scores.nll_nats_per_token, "bleu": scores.bleu, "chrf": scores.chrf,
             },
-            parameters=self.trained.n_parameters,
+            parameters=self.trained_model.n_parameters,
             text=digest(*(side for pair in data.pairs for side in pair)),
-            tokenizer=self.trained.tokenizer.hash,
+            tokenizer=self.trained_model.tokenizer.hash,
             tokens=scores.tokens or 0,
         )  # fmt: skip
 

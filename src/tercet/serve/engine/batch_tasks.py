@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from tercet.checkpoint import Trained
+from tercet.checkpoint import TrainedModel
 from tercet.config import UserError
 from tercet.encoding import (
     Classified,
@@ -71,27 +71,27 @@ class BatchTasks:
     Each raises UserError or ValueError where an item cannot be answered, and UserError where the weights are broken.
     """
 
-    trained: Trained
+    trained_model: TrainedModel
 
     def translate(self, items: list[TranslationItem], search: Beam | Sampling) -> list[list[Translation]]:
         translations = translate(
-            self.trained.require("translate").model, self.trained.tokenizer, [item.text for item in items], search,
-            source_tokenizer=self.trained.source_tokenizer, prefixes=[item.prefix for item in items],
+            self.trained_model.require("translate").model, self.trained_model.tokenizer, [item.text for item in items], search,
+            source_tokenizer=self.trained_model.source_tokenizer, prefixes=[item.prefix for item in items],
         )  # fmt: skip
         _check_numbers(hypothesis.score for hypotheses in translations for hypothesis in hypotheses)
         return translations
 
     def embed(self, items: list[tuple[int, ...]], options: PoolingOptions) -> list[np.ndarray]:
         """As `tercet.encoding.embed`, of texts that are ids already; none is longer than the model takes."""
-        model, tokenizer = self.trained.require("embed").model, self.trained.tokenizer
+        model, tokenizer = self.trained_model.require("embed").model, self.trained_model.tokenizer
         rows = frame_rows(tokenizer, [list(ids) for ids in items], max_len=model.max_len).rows
         vectors = embed_rows(model, rows, pad=tokenizer.pad_id, pooling=options.pooling, normalise=options.normalise)
         _check_numbers(vector.sum().item() for vector in vectors)
         return vectors
 
     def fill(self, items: list[str], options: FillOptions) -> list[Filled]:
-        model = self.trained.require("fill").model
-        filled = fill(model, self.trained.tokenizer, items, top=options.top, only=options.only)
+        model = self.trained_model.require("fill").model
+        filled = fill(model, self.trained_model.tokenizer, items, top=options.top, only=options.only)
         _check_numbers(candidate.probability for text in filled for mask in text.masks for candidate in mask)
         return filled
 
@@ -99,8 +99,8 @@ class BatchTasks:
         self, items: list[str], threshold: float
     ) -> list[Classified] | list[Tagged] | list[MultiLabelled] | list[Regressed]:
         """A label for each text, or each of its words; the labels above `threshold`; or a number."""
-        trained = self.trained.require("classify")
-        model, tokenizer, head = trained.model, trained.tokenizer, trained.label_head
+        trained_model = self.trained_model.require("classify")
+        model, tokenizer, head = trained_model.model, trained_model.tokenizer, trained_model.label_head
         if head.over == "tokens":
             tagged = tag(model, tokenizer, [text.split() for text in items])
             _check_numbers(label.probability for text in tagged for label in text.tags if label is not None)
@@ -124,7 +124,7 @@ class BatchTasks:
         return [self._score(list(ids), top) for ids in items]
 
     def _score(self, ids: list[int], top: int) -> ScoredPrompt:
-        model = self.trained.require("generate").model
+        model = self.trained_model.require("generate").model
         device = model.embedding.weight.device
         targets = torch.tensor(ids[1:], dtype=torch.long, device=device)
         logprobs, likeliest = list[float](), list[TopTokens]()

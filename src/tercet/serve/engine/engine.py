@@ -13,7 +13,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Protocol, Unpack
 
-from tercet.checkpoint import Trained
+from tercet.checkpoint import TrainedModel
 from tercet.generation import Sampling, encode_prompt
 from tercet.generation.specs import SamplingOptions
 from tercet.serve.engine.limits import Limits
@@ -25,11 +25,11 @@ from tercet.serve.engine.scheduler import Scheduler
 UNBOUNDED = Limits(waiting=1 << 62, max_new_tokens=1 << 62, seconds=math.inf)
 
 
-class HasTrained(Protocol):
+class HasTrainedModel(Protocol):
     """What `tercet.load` returns, as far as the engine looks at it."""
 
     @property
-    def trained(self) -> Trained: ...
+    def trained_model(self) -> TrainedModel: ...
 
 
 class GenerationStream:
@@ -101,10 +101,10 @@ class Engine:
         UserError: where the model is no language model.
     """
 
-    def __init__(self, run: HasTrained, *, limits: Limits | None = None) -> None:
-        self._tokenizer = run.trained.tokenizer
+    def __init__(self, run: HasTrainedModel, *, limits: Limits | None = None) -> None:
+        self._tokenizer = run.trained_model.tokenizer
         self._scheduler = Scheduler(
-            run.trained.require("generate").model, self._tokenizer, UNBOUNDED if limits is None else limits
+            run.trained_model.require("generate").model, self._tokenizer, UNBOUNDED if limits is None else limits
         )
 
     def __enter__(self) -> "Engine":

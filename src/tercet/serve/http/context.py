@@ -63,7 +63,7 @@ class RequestContext:
 
     async def count_text_tokens(self, texts: Sequence[str]) -> None:
         """Count the prompt's tokens; a text that cannot be encoded is refused here, before a batch has it."""
-        encoded = await self.tokenize(self.model.trained.source_tokenizer.encode_batch, texts)
+        encoded = await self.tokenize(self.model.trained_model.source_tokenizer.encode_batch, texts)
         self.count_prompt_tokens(sum(map(len, encoded)))
 
     async def tokenize(self, encode: Callable[Args, Result], *args: Args.args, **kwargs: Args.kwargs) -> Result:
@@ -98,7 +98,7 @@ class RequestContext:
         Raises:
             APIError: where the vocabulary does not have one.
         """
-        size = self.model.trained.tokenizer.vocab_size
+        size = self.model.trained_model.tokenizer.vocab_size
         if unknown := [token for token in ids if token >= size]:
             raise APIError(400, f"the vocabulary has no id {unknown[0]}; ids are 0 to {size - 1}", param=param)
         return list(ids)

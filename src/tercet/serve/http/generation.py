@@ -59,7 +59,7 @@ async def _deltas(
     context: RequestContext, plan: GenerationPlan, response_format: ResponseFormat[Delta], *, streamed: bool
 ) -> AsyncGenerator[tuple[int, Delta]]:
     """What there is to send of each text; where it is streamed, as it comes."""
-    tokenizer = plan.model.trained.tokenizer
+    tokenizer = plan.model.trained_model.tokenizer
     certain: dict[int, CertainTokens] = {}
     async with aclosing(_events(context, plan, streamed=streamed)) as arriving:
         async for index, event in arriving:

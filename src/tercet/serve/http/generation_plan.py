@@ -39,7 +39,7 @@ class GenerationPlan:
     @property
     def requests(self) -> list[GenerationRequest]:
         """One for each text."""
-        top = min(self.top_logprobs or 0, self.model.trained.model.vocab_size)
+        top = min(self.top_logprobs or 0, self.model.trained_model.model.vocab_size)
         return [
             GenerationRequest(
                 ids=self.prompt(index).ids, sampling=replace(self.sampling, seed=self.seed(index)), top_logprobs=top

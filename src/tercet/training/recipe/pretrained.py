@@ -16,7 +16,7 @@ from tercet.models import SPECS, AnySpec, Classifier, EncoderOnlySpec
 from tercet.nn.specs import Learned
 
 if TYPE_CHECKING:
-    from tercet.checkpoint import Trained
+    from tercet.checkpoint import TrainedModel
     from tercet.models import AnyModel
 
 STACKS = ("stack", "encoder", "decoder")
@@ -139,11 +139,11 @@ def load_pretrained_weights(model: "AnyModel", old: "AnyModel", folder: str) -> 
     return PretrainedWeights(tuple(fresh), tuple(left))
 
 
-def save_copy(trained: "Trained", out: Path) -> None:
+def save_copy(trained_model: "TrainedModel", out: Path) -> None:
     """Put the model that a run begins with into the run's folder."""
     from tercet.checkpoint import save_trained
 
-    save_trained(trained, out / PRETRAINED_COPY)
+    save_trained(trained_model, out / PRETRAINED_COPY)
 
 
 def pretrained_folder(given: str, out: Path) -> Path:

@@ -18,18 +18,18 @@ class Interrupted(Exception):
         self.signal = number
 
 
-def finish_run(trained: TrainedRun) -> FinishedRun:
+def finish_run(trained_model: TrainedRun) -> FinishedRun:
     """Finish a run after its last step.
 
     Raises:
         Interrupted: If a signal has stopped it.
         UserError: If what it has kept is damaged.
     """
-    opened = trained.started.locked.opened
+    opened = trained_model.started.locked.opened
     if opened.primary:
-        _close(trained)
-    if trained.signal is not None:
-        raise Interrupted(trained.signal, f"saved in {opened.folder}; the same command goes on from there")
+        _close(trained_model)
+    if trained_model.signal is not None:
+        raise Interrupted(trained_model.signal, f"saved in {opened.folder}; the same command goes on from there")
     hours = opened.recipe.training.max_hours
     if opened.primary and hours is not None:
         from tercet.checkpoint.metrics import read_metrics
@@ -55,16 +55,18 @@ def describe_finished(started: StartedRun) -> FinishedRun:
     return FinishedRun(opened.folder)
 
 
-def _close(trained: TrainedRun) -> None:
+def _close(trained_model: TrainedRun) -> None:
     from tercet.plots import NothingToDraw, plot_loss, save
 
-    started, opened = trained.started, trained.started.locked.opened
+    started, opened = trained_model.started, trained_model.started.locked.opened
     out = opened.folder
     started.locked.checkpoints.remove_old()  # also of one that was killed before it could
     with suppress(NothingToDraw):  # a loss of 0 from the first step on, as over a vocabulary of one
         if (out / METRICS).exists():
             save(plot_loss(out / METRICS, title=out.name), out / "loss.png")
-    record = replace(trained.record.saved_at(out, trained.record.saved), finished=trained.signal is None)
+    record = replace(
+        trained_model.record.saved_at(out, trained_model.record.saved), finished=trained_model.signal is None
+    )
     record.write(out)
     if record.finished:
         check_finished(out, record)  # what was saved before it was resumed may have been damaged since

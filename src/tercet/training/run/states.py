@@ -13,7 +13,7 @@ from tercet.training.run_folder.choices import Start
 from tercet.training.run_folder.folder import StartPoint
 
 if TYPE_CHECKING:
-    from tercet.checkpoint import Trained
+    from tercet.checkpoint import TrainedModel
     from tercet.models import AnyModel
     from tercet.training.tasks.task import Task
 
@@ -118,4 +118,4 @@ class BuiltModel:
 
     task: "Task"
     model: "AnyModel"
-    pretrained: "Trained | None"
+    pretrained: "TrainedModel | None"

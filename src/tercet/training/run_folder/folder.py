@@ -31,7 +31,7 @@ from tercet.training.run_folder.checkpoints import FOLDER, METRICS, Checkpoint, 
 from tercet.training.run_folder.choices import AsRecipe, FromWeights, Resume
 
 if TYPE_CHECKING:
-    from tercet.checkpoint import Trained
+    from tercet.checkpoint import TrainedModel
     from tercet.models import AnyModel
 MODELS = ("last", "best")  # the newest first
 # The recipe last: after a kill in between, what is left is still known as a run.
@@ -46,7 +46,7 @@ class StartPoint:
 
     step: int = 0
     checkpoint: Checkpoint | None = None
-    weights: "Trained | None" = None
+    weights: "TrainedModel | None" = None
 
 
 def recipes_of(out: Path, recipe: Recipe, record: RunRecord | None, *, own: bool = False) -> tuple[Recipe, Recipe]:
@@ -202,7 +202,7 @@ def check_checkpoint(checkpoint: Checkpoint, model: "AnyModel", recipe: Recipe, 
         raise UserError(f"{error}; remove {checkpoint.folder} to resume from an earlier one, or: {CHOICES}") from None
 
 
-def _newest_model(out: Path) -> "Trained":
+def _newest_model(out: Path) -> "TrainedModel":
     """Raises:
     UserError: where none is whole.
     """

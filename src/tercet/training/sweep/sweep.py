@@ -173,7 +173,7 @@ def train_sweep(sweep: Sweep, *, quiet: bool = False) -> Iterator[tuple[SweepRun
         if run.recipe is not None:
             done = is_finished(run.folder)
             if not quiet:
-                words = f"{number} of {len(sweep.runs)}: {run.name}{', trained already' if done else ''}"
+                words = f"{number} of {len(sweep.runs)}: {run.name}{', trained_model already' if done else ''}"
                 print_note(words)
             try:
                 if not done:

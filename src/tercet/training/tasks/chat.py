@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from tercet.checkpoint import Card, Trained, save_model
+from tercet.checkpoint import Card, TrainedModel, save_model
 from tercet.config import UserError
 from tercet.data import Conversations, conversation_rows, prepare_conversations
 from tercet.data.rows.batching import BATCH_TOKENS, cut_rows, deal_micro_batches
@@ -30,7 +30,7 @@ SHOWN = 60  # tokens of each sample's answer
 class ChatTask:
     static = False
 
-    def __init__(self, recipe: ChatRecipe, *, pretrained: Trained | None = None, progress: bool = False) -> None:
+    def __init__(self, recipe: ChatRecipe, *, pretrained: TrainedModel | None = None, progress: bool = False) -> None:
         spec, data, self.length = recipe.task, recipe.data, recipe.model.max_len
         corpus = self.corpus = prepare_conversations(
             data,

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from tercet.checkpoint import Card, Trained, save_model
+from tercet.checkpoint import Card, TrainedModel, save_model
 from tercet.config import UserError
 from tercet.data import Labelled, labelled_rows, prepare_labelled
 from tercet.data.rows.batching import BATCH_TOKENS, cut_rows, deal_micro_batches
@@ -40,7 +40,7 @@ SHOWN = 40  # tokens of each sample
 class LabelsTask:
     static = False
 
-    def __init__(self, recipe: LabelsRecipe, *, pretrained: Trained | None = None, progress: bool = False) -> None:
+    def __init__(self, recipe: LabelsRecipe, *, pretrained: TrainedModel | None = None, progress: bool = False) -> None:
         self.length = recipe.model.max_len
         if self.length < 3:
             raise UserError(f"model.max_len={self.length} leaves no room between two special tokens; set it larger")

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from tercet.checkpoint import Card, Trained, save_model
+from tercet.checkpoint import Card, TrainedModel, save_model
 from tercet.config import UserError
 from tercet.data import Windows, prepare
 from tercet.data.rows.batching import cut_share
@@ -22,7 +22,9 @@ from tercet.training.tasks.text_rows import fetch_ahead, group_windows, layout_o
 class LanguageTask:
     static = True
 
-    def __init__(self, recipe: LanguageRecipe, *, pretrained: Trained | None = None, progress: bool = False) -> None:
+    def __init__(
+        self, recipe: LanguageRecipe, *, pretrained: TrainedModel | None = None, progress: bool = False
+    ) -> None:
         spec, self.length = recipe.task, recipe.model.max_len
         self.corpus = prepare(recipe.data, tokenizer=pretrained and pretrained.tokenizer, progress=progress)
         self.chat_template = pretrained and pretrained.chat_template

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tercet.checkpoint import Card, Trained, save_model
+from tercet.checkpoint import Card, TrainedModel, save_model
 from tercet.config import UserError
 from tercet.data import prepare
 from tercet.data.rows.token_rows import Blocks
@@ -42,7 +42,7 @@ SAMPLES = 3  # windows to show
 class MaskedTask:
     static = True
 
-    def __init__(self, recipe: MaskedRecipe, *, pretrained: Trained | None = None, progress: bool = False) -> None:
+    def __init__(self, recipe: MaskedRecipe, *, pretrained: TrainedModel | None = None, progress: bool = False) -> None:
         spec, self.length = recipe.task, recipe.model.max_len
         if self.length < 3:
             raise UserError(f"model.max_len={self.length} leaves no room between two special tokens; set it larger")

@@ -1,6 +1,6 @@
 """From a recipe to its task: the one place that knows which class each kind of recipe has."""
 
-from tercet.checkpoint import Trained
+from tercet.checkpoint import TrainedModel
 from tercet.training.recipe.recipe import (
     ChatRecipe,
     LabelsRecipe,
@@ -12,7 +12,7 @@ from tercet.training.recipe.recipe import (
 from tercet.training.tasks.task import Task
 
 
-def task_of(recipe: Recipe, *, pretrained: Trained | None = None, progress: bool) -> Task:
+def task_of(recipe: Recipe, *, pretrained: TrainedModel | None = None, progress: bool) -> Task:
     """Read and tokenise the data, and look for whatever the user can have got wrong.
 
     Args:

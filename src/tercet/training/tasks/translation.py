@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from tercet.checkpoint import Card, Trained, save_model, tokenizer_hash
+from tercet.checkpoint import Card, TrainedModel, save_model, tokenizer_hash
 from tercet.config import UserError
 from tercet.data import Buckets, Pairs, gather, prepare_pairs
 from tercet.data.datasets.pair_datasets import target_language
@@ -32,7 +32,9 @@ VALIDATION_TOKENS = 8_192  # in a batch
 class TranslationTask:
     static = False
 
-    def __init__(self, recipe: TranslationRecipe, *, pretrained: Trained | None = None, progress: bool = False) -> None:
+    def __init__(
+        self, recipe: TranslationRecipe, *, pretrained: TrainedModel | None = None, progress: bool = False
+    ) -> None:
         world = recipe.training.data_parallel_size
         tokenizer = None if pretrained is None else pretrained.tokenizer
         source_tokenizer = None if pretrained is None else pretrained.source_tokenizer

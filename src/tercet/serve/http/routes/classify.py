@@ -32,8 +32,8 @@ async def classify(request: Request, body: ClassifyRequest) -> Response:
     """The label of each text, its labels, its number, or the label of each word of it."""
     context = RequestContext(request, body, "/classify")
     texts = as_list(body.text)
-    trained = context.model.trained
-    head = trained.label_head if isinstance(trained, Encoder) else None
+    trained_model = context.model.trained_model
+    head = trained_model.label_head if isinstance(trained_model, Encoder) else None
     if body.threshold is not None and (head is None or head.problem_type != "multi_label_classification"):
         raise APIError(400, "threshold is for a model that gives texts several labels, and this one does not")
     await context.count_text_tokens(texts)

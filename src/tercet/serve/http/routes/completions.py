@@ -43,7 +43,7 @@ async def complete(request: Request, body: CompletionRequest) -> Any:
 
 
 def _encode_prompts(context: RequestContext, body: CompletionRequest) -> list[Prompt]:
-    tokenizer = context.model.trained.tokenizer
+    tokenizer = context.model.trained_model.tokenizer
     prompts = list[Prompt]()
     for number, prompt in enumerate(as_list(body.prompt)):
         is_text = isinstance(prompt, str)
@@ -56,7 +56,7 @@ def _encode_prompts(context: RequestContext, body: CompletionRequest) -> list[Pr
 
 async def _with_logprobs(context: RequestContext, prompts: Sequence[Prompt], top: int) -> list[Prompt]:
     prompt_scores: list[ScoredPrompt] = await context.answer_batch("score", [prompt.ids for prompt in prompts], top)
-    tokenizer = context.model.trained.tokenizer
+    tokenizer = context.model.trained_model.tokenizer
     return [
         replace(prompt, logprobs=prompt_logprobs(tokenizer, prompt.ids, scores, top))
         for prompt, scores in zip(prompts, prompt_scores, strict=True)

@@ -23,12 +23,12 @@ router = APIRouter(route_class=Route)
 async def embeddings(request: Request, body: EmbeddingsRequest) -> Response:
     """A vector for each text, by an encoder."""
     context = RequestContext(request, body, "/v1/embeddings")
-    width = context.model.trained.model.embedding.weight.shape[1]
+    width = context.model.trained_model.model.embedding.weight.shape[1]
     if body.dimensions not in (None, width):
         message = f"the vectors of {context.model.name} have {width} numbers, and cannot be had with {body.dimensions}"
         raise APIError(400, f"{message}; leave dimensions out", param="dimensions")
     rows = await context.tokenize(_encode_texts, context, body)
-    pooling = body.pooling or context.model.trained.sentence.pooling
+    pooling = body.pooling or context.model.trained_model.sentence.pooling
     options = PoolingOptions(pooling=pooling, normalise=body.normalise)
     vectors: list[np.ndarray] = await context.answer_batch("embed", rows, options)
     tokens = sum(map(len, rows))
@@ -49,9 +49,9 @@ async def embeddings(request: Request, body: EmbeddingsRequest) -> Response:
 def _encode_texts(context: RequestContext, body: EmbeddingsRequest) -> list[tuple[int, ...]]:
     """The ids of each text. What is too long is refused: a vector could not say that it is of a part alone."""
     model, texts = context.model, as_list(body.input)
-    room = model.trained.require("embed").text_len - 2  # bos and eos stand around a text
+    room = model.trained_model.require("embed").text_len - 2  # bos and eos stand around a text
     if isinstance(texts[0], str):
-        rows = [ids.tolist() for ids in model.trained.tokenizer.encode_batch(texts)]
+        rows = [ids.tolist() for ids in model.trained_model.tokenizer.encode_batch(texts)]
     else:
         rows = [context.known_ids(ids, "input") for ids in texts]
     for number, ids in enumerate(rows):

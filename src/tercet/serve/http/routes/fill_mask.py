@@ -29,7 +29,7 @@ async def fill(request: Request, body: FillRequest) -> Response:
     context = RequestContext(request, body, "/fill-mask")
     texts = as_list(body.text)
     await context.count_text_tokens(texts)
-    characters = _count_characters(context.model.trained.tokenizer, texts, body)
+    characters = _count_characters(context.model.trained_model.tokenizer, texts, body)
     options = FillOptions(top=body.top, only=None if body.only is None else tuple(body.only))
     filled: list[Filled] = await context.answer_batch("fill", texts, options)
     return await item_list_response(

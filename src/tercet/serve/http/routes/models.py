@@ -28,9 +28,9 @@ async def model(request: Request, name: str) -> ModelCard:
 def _card(model: LoadedModel, service: Service) -> ModelCard:
     names = service.rules.names
     is_private = names.local and not names.hosts  # only this machine's users ask: they may know its folders
-    config = model.trained.folder / "config.json"
+    config = model.trained_model.folder / "config.json"
     return ModelCard(
         id=model.name, created=int(config.stat().st_mtime) if config.is_file() else 0, kind=model.kind,
-        context=model.max_len, parameters=sum(weights.numel() for weights in model.trained.model.parameters()),
-        routes=list(model.endpoints), folder=str(model.trained.folder) if is_private else None,
+        context=model.max_len, parameters=sum(weights.numel() for weights in model.trained_model.model.parameters()),
+        routes=list(model.endpoints), folder=str(model.trained_model.folder) if is_private else None,
     )  # fmt: skip

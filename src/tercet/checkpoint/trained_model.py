@@ -49,7 +49,7 @@ REFUSALS: dict[Verb, str] = {
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Trained(ABC):
+class TrainedModel(ABC):
     """A model as it was loaded: in eval mode, on the CPU, with the folder (or the GGUF file) that it came from.
 
     Attributes:
@@ -96,9 +96,9 @@ class Trained(ABC):
         adapter: Adapter | None = None,
         sentence: SentenceSettings | None = None,
         folder: Path,
-    ) -> "Trained":
+    ) -> "TrainedModel":
         """The model as what it is; `source_tokenizer` where the source has its own."""
-        classes: dict[str, type[Trained]] = {
+        classes: dict[str, type[TrainedModel]] = {
             "decoder-only": LanguageModel, "encoder-decoder": Translator, "encoder-only": Encoder,
         }  # fmt: skip
         return classes[model.spec.family](
@@ -147,9 +147,9 @@ class Trained(ABC):
     def require(self, verb: Literal["fill", "classify", "embed"]) -> "Encoder": ...
 
     @overload
-    def require(self, verb: Literal["evaluate"]) -> "Trained": ...
+    def require(self, verb: Literal["evaluate"]) -> "TrainedModel": ...
 
-    def require(self, verb: Verb) -> "Trained":
+    def require(self, verb: Verb) -> "TrainedModel":
         """The same, typed as what can be asked this.
 
         Raises:
@@ -197,7 +197,7 @@ class Trained(ABC):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class LanguageModel(Trained):
+class LanguageModel(TrainedModel):
     """A model that goes on writing."""
 
     model: DecoderOnly
@@ -227,7 +227,7 @@ class LanguageModel(Trained):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Translator(Trained):
+class Translator(TrainedModel):
     """A model that writes a text for another."""
 
     model: EncoderDecoder
@@ -245,7 +245,7 @@ class Translator(Trained):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Encoder(Trained):
+class Encoder(TrainedModel):
     """A model that reads: what it is depends on its heads, of which it may have several or none."""
 
     model: EncoderOnly

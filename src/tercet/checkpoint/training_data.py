@@ -104,7 +104,8 @@ def find_training_data(trained_model: TrainedModel) -> DataSpec | None:
             )
     if not trained_model.card.data_hash:
         raise UserError(
-            f"{trained_model.folder} has no data_hash in its card.json to compare {spec.source} with; {_remedy(trained_model)}"
+            f"{trained_model.folder} has no data_hash in its card.json to compare {spec.source} with; "
+            f"{_remedy(trained_model)}"
         )
     return spec
 

@@ -209,8 +209,8 @@ class _Source:
         if (path := find_metrics(Path(self.args.run))) is not None:
             return path
         raise NothingToDraw(
-            f"{self.trained_model.folder} has no metrics.csv beside it: it was not trained here; its attention, positions "
-            "and neighbours can be drawn"
+            f"{self.trained_model.folder} has no metrics.csv beside it: it was not trained here; "
+            "its attention, positions and neighbours can be drawn"
         )
 
     def _attention(self) -> "Figure":

@@ -95,9 +95,15 @@ def open_subject(path: Path, trained_model: TrainedModel | None = None) -> Repor
     if run.metrics.unreadable:
         warnings.append(f"{run.metrics.unreadable:,} lines of {METRICS} are none of a run's, and were left out")
     return ReportSubject(
-        folder=folder, run=run, status=status, record=record, trained_model=trained_model, recipe=without_folders(recipe),
-        columns=_finite(run.metrics.columns()), warnings=tuple(dict.fromkeys(warnings)),
-    )  # fmt: skip
+        folder=folder,
+        run=run,
+        status=status,
+        record=record,
+        trained_model=trained_model,
+        recipe=without_folders(recipe),
+        columns=_finite(run.metrics.columns()),
+        warnings=tuple(dict.fromkeys(warnings)),
+    )
 
 
 def _model_places(path: Path, folder: Path) -> tuple[Path, ...]:

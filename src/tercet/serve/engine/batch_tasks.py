@@ -75,9 +75,13 @@ class BatchTasks:
 
     def translate(self, items: list[TranslationItem], search: Beam | Sampling) -> list[list[Translation]]:
         translations = translate(
-            self.trained_model.require("translate").model, self.trained_model.tokenizer, [item.text for item in items], search,
-            source_tokenizer=self.trained_model.source_tokenizer, prefixes=[item.prefix for item in items],
-        )  # fmt: skip
+            self.trained_model.require("translate").model,
+            self.trained_model.tokenizer,
+            [item.text for item in items],
+            search,
+            source_tokenizer=self.trained_model.source_tokenizer,
+            prefixes=[item.prefix for item in items],
+        )
         _check_numbers(hypothesis.score for hypotheses in translations for hypothesis in hypotheses)
         return translations
 

@@ -20,7 +20,7 @@ def test_the_host_has_what_the_device_had(tmp_path: Path) -> None:
     def rank(**settings: Any) -> Any:
         recipe = task_of(tiny_recipe(tmp_path, devices=2, strategy="fsdp", **settings), progress=False).recipe
         step = measure_step(recipe, micro=4, device="cuda", precision="fp32", checkpointing=False)
-        return estimate_rank(recipe, step, checkpointing=False, room=None)
+        return estimate_rank(recipe, step, checkpointing=False, available_bytes=None)
 
     there, here = rank(), rank(cpu_offload=True)
     assert there.host == 0

@@ -73,7 +73,9 @@ def test_where_one_row_is_too_much_it_is_tried(tmp_path: Path, monkeypatch: pyte
 def test_parts_are_equal_and_as_few_as_fit(share: int, fit: int, tmp_path: Path) -> None:
     recipe = tiny_recipe(tmp_path, batch_size=share, micro_batch_size="auto")
     counted = StepMemory(**{field.name: 0 for field in fields(StepMemory)})
-    micro = auto_micro_batch(recipe, lambda n, _: replace(counted, activations=n), checkpointing=False, room=fit)
+    micro = auto_micro_batch(
+        recipe, lambda n, _: replace(counted, activations=n), checkpointing=False, available_bytes=fit
+    )
     assert micro <= fit
     assert ceil(share / micro) == ceil(share / fit)
     assert micro * ceil(share / micro) - share < ceil(share / micro)  # no row fewer in each would do

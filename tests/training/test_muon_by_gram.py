@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from tercet.training.optim import muon
-from tercet.training.optim.muon import COEFFICIENTS, orthogonalise
+from tercet.training.optim.muon import COEFFICIENTS, orthogonalize
 
 CLOSE = 1e-2  # in the spectral norm, beside singular values that end between 0.7 and 1.2; 2e-3 is the worst seen
 
@@ -33,7 +33,7 @@ def with_spectrum(rows: int, columns: int, values: Tensor, *, seed: int) -> Tens
 
 def products(rows: int, columns: int, iterations: int) -> int:
     with FlopCounterMode(display=False) as counter:
-        orthogonalise(torch.ones(1, rows, columns), iterations)
+        orthogonalize(torch.ones(1, rows, columns), iterations)
     return counter.get_total_flops()
 
 
@@ -54,7 +54,7 @@ def test_it_is_the_plain_iteration(
     values = size * torch.linspace(1.0, smallest, count)
     matrix = with_spectrum(rows, columns, values, seed=seed)
     matrix = matrix.T.contiguous() if tall else matrix
-    found = orthogonalise(matrix[None], iterations)[0]
+    found = orthogonalize(matrix[None], iterations)[0]
     assert torch.linalg.matrix_norm(found.double() - plainly(matrix, iterations), 2) < CLOSE
 
 
@@ -63,7 +63,7 @@ def test_it_is_the_plain_iteration(
 def test_at_the_sizes_of_a_model(shape: tuple[int, int], smallest: float) -> None:
     values = torch.logspace(0, torch.tensor(smallest).log10().item(), min(shape))
     matrix = with_spectrum(*shape, values, seed=1)
-    found = orthogonalise(matrix[None])[0]
+    found = orthogonalize(matrix[None])[0]
     assert torch.linalg.matrix_norm(found.double() - plainly(matrix, 5), 2) < CLOSE
 
 
@@ -72,10 +72,10 @@ def test_many_iterations_need_a_gram_matrix_made_anew(monkeypatch: pytest.Monkey
     plain = plainly(matrix, 10)
 
     def distance() -> float:
-        return float((orthogonalise(matrix[None], 10)[0].double() - plain).norm().nan_to_num(torch.inf))
+        return float((orthogonalize(matrix[None], 10)[0].double() - plain).norm().nan_to_num(torch.inf))
 
     assert distance() < 0.02  # the zeros have grown 200,000-fold
-    monkeypatch.setattr(muon, "AT_ONCE", 10)
+    monkeypatch.setattr(muon, "MAX_GRAM_ITERATIONS", 10)
     assert distance() > 1
 
 
@@ -84,8 +84,8 @@ def test_a_step_within_autocast_is_as_exact(shape: tuple[int, int]) -> None:
     """In a trainer that runs whole steps so, its products would be rounded to bfloat16, and it would not learn."""
     matrix = with_spectrum(*shape, torch.logspace(0, -4, min(shape)), seed=2)[None]
     with torch.autocast("cpu", torch.bfloat16):
-        found = orthogonalise(matrix)
-    torch.testing.assert_close(found, orthogonalise(matrix), rtol=0, atol=0)
+        found = orthogonalize(matrix)
+    torch.testing.assert_close(found, orthogonalize(matrix), rtol=0, atol=0)
 
 
 @settings(max_examples=30)

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tercet.models import DecoderOnly, model_spec
 from tercet.training.optim import muon
-from tercet.training.optim.muon import COEFFICIENTS, MuonAdamW, orthogonalise
+from tercet.training.optim.muon import COEFFICIENTS, MuonAdamW, orthogonalize
 from tercet.training.optim.optimizers import base_rates, build_optimizer, hidden_matrices, set_rates
 from tercet.training.optim.specs import Adam, AdamW, Muon, OptimizerSpec
 
@@ -79,7 +79,7 @@ def test_orthogonalise_keeps_the_singular_vectors(shape: tuple[int, int]) -> Non
         u, _, v = torch.linalg.svd(matrix)
         matrix = u @ torch.diag(torch.linspace(0.1, 3.0, shape[0])) @ v
     u, _, v = torch.linalg.svd(matrix, full_matrices=False)
-    inner = u.mT @ orthogonalise(matrix[None])[0] @ v.mT
+    inner = u.mT @ orthogonalize(matrix[None])[0] @ v.mT
     values = inner.diagonal()
     assert values.min() > 0.6
     assert values.max() < 1.3
@@ -88,9 +88,9 @@ def test_orthogonalise_keeps_the_singular_vectors(shape: tuple[int, int]) -> Non
 
 def test_orthogonalise_takes_each_matrix_by_itself() -> None:
     matrices = torch.randn(3, 5, 7) * torch.tensor([1e-3, 1.0, 1e3])[:, None, None]
-    one_by_one = torch.stack([orthogonalise(m[None])[0] for m in matrices])
-    torch.testing.assert_close(orthogonalise(matrices), one_by_one)
-    assert torch.equal(orthogonalise(torch.zeros(1, 5, 7)), torch.zeros(1, 5, 7))
+    one_by_one = torch.stack([orthogonalize(m[None])[0] for m in matrices])
+    torch.testing.assert_close(orthogonalize(matrices), one_by_one)
+    assert torch.equal(orthogonalize(torch.zeros(1, 5, 7)), torch.zeros(1, 5, 7))
 
 
 def test_muon_is_the_formula() -> None:
@@ -144,7 +144,7 @@ def test_muon_on_a_gpu_makes_as_few_calls_for_many_matrices(monkeypatch: pytest.
         return [p.detach() for p in matrices], calls.names
 
     one_by_one, many = trained_model(5)
-    monkeypatch.setattr(muon, "TOGETHER", ("cpu",))
+    monkeypatch.setattr(muon, "BATCHED_DEVICES", ("cpu",))
     together, few = trained_model(5)
     assert all(map(torch.equal, together, one_by_one))
     assert few == trained_model(2)[1]

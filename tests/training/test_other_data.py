@@ -12,11 +12,11 @@ from tercet.settings_yaml import write_yaml
 from tercet.training import load_recipe
 from tercet.training.recipe.files import change_settings, read_settings, recipe_names
 from tercet.training.recipe.keys import recipe_keys
-from tercet.training.recipe.other_data import KEPT, REPLACED, REQUIRED, SUIT_ANY, describe_other_data
+from tercet.training.recipe.other_data import GENERAL_KEYS, KEPT_KEYS, REPLACED_KEYS, REQUIRED, describe_other_data
 from tercet.training.request import RunRequest, resolve
 
 FACTS = "Cats sleep all day. Dogs bark at night. Hens lay eggs.\n"
-DECIDED = {*REPLACED, *KEPT, *SUIT_ANY}
+DECIDED = {*REPLACED_KEYS, *KEPT_KEYS, *GENERAL_KEYS}
 OTHER = {"data": {"source": "other.csv"}}
 
 
@@ -35,7 +35,7 @@ def find(settings: Any, path: str) -> Any:
 def test_every_key_of_data_and_task_is_decided_once() -> None:
     keys = {key for key in recipe_keys() if key.startswith(("data.", "task."))}
     assert keys >= DECIDED
-    assert len(DECIDED) == len(REPLACED) + len(KEPT) + len(SUIT_ANY)
+    assert len(DECIDED) == len(REPLACED_KEYS) + len(KEPT_KEYS) + len(GENERAL_KEYS)
     related = {
         key for key in keys for one in DECIDED if one == key or key.startswith(f"{one}.") or one.startswith(f"{key}.")
     }
@@ -50,16 +50,16 @@ def test_nothing_that_belongs_to_a_recipes_data_is_left(name: str) -> None:
     assert describe_other_data(settings, {"data": {"source": own}}) is None
     changed, note = change_settings(settings, OTHER), describe_other_data(settings, OTHER) or ""
     changes = [line.partition(":")[0] for line in find_differences(settings, changed)]
-    assert all(key.startswith((*REPLACED, "data.source")) for key in changes)
+    assert all(key.startswith((*REPLACED_KEYS, "data.source")) for key in changes)
     if own == REQUIRED:
         assert changes == ["data.source"]
         return
     assert find(changed, "data.validation.source") in (None, "other.csv")
-    for key in REPLACED:
+    for key in REPLACED_KEYS:
         assert key == "data.validation" or find(changed, key) is None
         is_changed = any(f"{line}.".startswith(f"{key}.") for line in changes)
         assert (f"{key}: " in note or f"{key}.source: " in note) == is_changed
-    for key in KEPT:
+    for key in KEPT_KEYS:
         assert (f"{key}=" in note) == (find(settings, key) is not None)
 
 

@@ -55,14 +55,14 @@ def test_a_ramp_is_a_line_from_one_unit_to_all(plan: Plan) -> None:
 
 @given(plans, st.integers(1, 4))
 def test_epochs_are_seen_and_no_more_than_a_batch_beyond(plan: Plan, epochs: int) -> None:
-    plan = plan.lasting(epochs)
+    plan = plan.for_epochs(epochs)
     assert plan.rows_before(plan.steps) >= epochs * plan.n_rows
     assert plan.rows_before(plan.steps - 1) < epochs * plan.n_rows
 
 
 @given(plans, st.floats(0.1, 3.0), st.floats(0.0, 1.0), st.floats(0.0, 500.0))
 def test_a_budget_is_kept_and_used_up(plan: Plan, a_unit: float, a_step: float, seconds: float) -> None:
-    plan = plan.within(seconds, a_unit=a_unit, a_step=a_step)
+    plan = plan.for_hours(seconds, unit_seconds=a_unit, step_seconds=a_step)
 
     def takes(steps: int) -> float:
         other = Plan(n_rows=plan.n_rows, unit=plan.unit, units=plan.units, ramp=plan.ramp, steps=steps)

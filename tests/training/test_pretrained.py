@@ -26,7 +26,7 @@ from tercet.config import UserError, merge, to_plain
 from tercet.models import AnyModel
 from tercet.settings_yaml import read_yaml, write_yaml
 from tercet.training import Recipe, parse_recipe, train
-from tercet.training.recipe.recipe import with_pretrained_copy
+from tercet.training.recipe.recipe import use_pretrained_copy
 
 Finished = Callable[[str], Path]
 
@@ -115,11 +115,11 @@ def test_the_command_line_finds_the_copy(finished: Finished, tmp_path: Path) -> 
         going_on(old, tiny_masked_recipe(tmp_path), {"training": {"max_steps": 2}}), tmp_path / "run", quiet=True
     )
     given = {"pretrained": str(old)}
-    assert with_pretrained_copy(given, out) == given
+    assert use_pretrained_copy(given, out) == given
     shutil.rmtree(old)
-    assert with_pretrained_copy(given, out) == {"pretrained": str(out / "pretrained")}
-    assert with_pretrained_copy({}, out) == {}
-    assert with_pretrained_copy(given, tmp_path) == given
+    assert use_pretrained_copy(given, out) == {"pretrained": str(out / "pretrained")}
+    assert use_pretrained_copy({}, out) == {}
+    assert use_pretrained_copy(given, tmp_path) == given
 
 
 @pytest.mark.parametrize(

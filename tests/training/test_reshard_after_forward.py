@@ -35,7 +35,7 @@ def test_it_is_for_fsdp(settings: dict[str, Any], tmp_path: Path) -> None:
 def test_what_is_kept_takes_the_memory_of_ddp_but_for_the_optimizer(tmp_path: Path) -> None:
     recipe = task_of(sharded(tmp_path, reshard_after_forward=False), progress=False).recipe
     step = measure_step(recipe, micro=4, device="cuda", precision="fp32", checkpointing=False)
-    rank = estimate_rank(recipe, step, checkpointing=False, room=None)
+    rank = estimate_rank(recipe, step, checkpointing=False, available_bytes=None)
     assert rank.communication == step.weights + step.gradients
     assert rank.weights == -(-step.weights // 2)
 

@@ -16,9 +16,9 @@ from tercet.training.recipe.specs import TrainingSpec
 from tercet.training.run_folder.changes import (
     apply_changes,
     describe_length,
-    is_as_planned,
-    keep_changes,
+    equals_planned_run,
     list_changes,
+    merge_changes,
     plan_with_changes,
 )
 from tercet.training.tasks.plan import Plan
@@ -34,7 +34,7 @@ ramps = st.sampled_from([0.0, 0.2, 0.7, 1.0])
 
 def changed(plan: Plan, said: list[tuple[int, int]]) -> Plan:
     for at, steps in said:
-        plan = plan.lengthened(steps, at=at)
+        plan = plan.extended(steps, at=at)
     return plan
 
 
@@ -44,7 +44,7 @@ def test_a_length_holds_from_its_step_on(said: list[tuple[int, int]], ramp: floa
     of_step = [25] * 70
     for at, steps in said:  # the last word holds, also of a run that had to go back
         of_step[at:] = [steps] * (70 - at)
-    assert [plan.planned_at(step) for step in range(70)] == of_step
+    assert [plan.length_at(step) for step in range(70)] == of_step
     assert plan.steps == said[-1][1]
 
 
@@ -79,15 +79,15 @@ def test_exact_is_where_no_step_would_have_been_another(
     straight = replace(plan, lengths=())
 
     def rate(step: int, of: Plan) -> float:
-        return rate_factor(schedule, step=step, warmup=warmup, total=of.planned_at(step))
+        return rate_factor(schedule, step=step, warmup=warmup, total=of.length_at(step))
 
     same_rates = all(rate(step, plan) == rate(step, straight) for step in range(plan.steps))
     same_rows = all(plan.units_of(step) == straight.units_of(step) for step in range(plan.steps))
-    assert is_as_planned(spec, plan, at) == (same_rates and same_rows)
+    assert equals_planned_run(spec, plan, at) == (same_rates and same_rows)
     words = describe_length(spec, plan, at)
-    assert ("as if the run had been planned" in words) == is_as_planned(spec, plan, at)
+    assert ("as if the run had been planned" in words) == equals_planned_run(spec, plan, at)
     if not same_rows:
-        assert f"; the batch grows over {plan.growing:,} steps, as it was begun" in words
+        assert f"; the batch grows over {plan.ramp_steps:,} steps, as it was begun" in words
 
 
 def test_changes_lead_from_one_recipe_to_the_other_and_are_written_and_read(tmp_path: Path) -> None:
@@ -109,11 +109,11 @@ def test_changes_lead_from_one_recipe_to_the_other_and_are_written_and_read(tmp_
 def test_a_repeated_command_takes_no_change_back(tmp_path: Path) -> None:
     begun = tiny_recipe(tmp_path, max_steps=None, max_epochs=2)
     now = tiny_recipe(tmp_path, max_steps=40, keep=7)
-    assert keep_changes(begun, begun, now) == now
-    assert keep_changes(tiny_recipe(tmp_path, max_steps=None, max_epochs=2, patience=4), begun, now) == tiny_recipe(
+    assert merge_changes(begun, begun, now) == now
+    assert merge_changes(tiny_recipe(tmp_path, max_steps=None, max_epochs=2, patience=4), begun, now) == tiny_recipe(
         tmp_path, max_steps=40, keep=7, patience=4
     )
-    assert keep_changes(tiny_recipe(tmp_path, max_steps=None, max_epochs=3), begun, now) == tiny_recipe(
+    assert merge_changes(tiny_recipe(tmp_path, max_steps=None, max_epochs=3), begun, now) == tiny_recipe(
         tmp_path, max_steps=None, max_epochs=3, keep=7
     )
 
@@ -121,4 +121,4 @@ def test_a_repeated_command_takes_no_change_back(tmp_path: Path) -> None:
 def test_a_plan_becomes_what_its_run_has_become() -> None:
     told = replace(RECORD, steps=30, changes=(Change(step=8, key="training.max_steps", old=30, new=40, steps=40),))
     plan = plan_with_changes(Plan(n_rows=10, unit=2, steps=77), told)
-    assert (plan.planned_at(7), plan.planned_at(8), plan.steps) == (30, 40, 40)
+    assert (plan.length_at(7), plan.length_at(8), plan.steps) == (30, 40, 40)

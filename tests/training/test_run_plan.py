@@ -182,7 +182,7 @@ def test_the_largest_micro_batch_is_the_last_that_fits(tmp_path: Path) -> None:
 
 @given(st.integers(0, 10**6), st.integers(1, 10**4), st.integers(0, 10**8), st.integers(1, 5000))
 def test_of_what_grows_evenly_exactly_the_largest_is_found(base: int, each: int, room: int, most: int) -> None:
-    found = largest_that_fits(lambda micro: base + each * micro, room, most=most)
+    found = largest_that_fits(lambda micro: base + each * micro, room, maximum=most)
     fits = min(most, (room - base) // each)
     assert found == (fits if fits >= 1 else None)
 

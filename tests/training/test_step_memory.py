@@ -192,13 +192,13 @@ def test_fsdp_shares_and_ddp_copies(tmp_path: Path) -> None:
     changes = {"training": {"devices": 4, "accelerator": "cpu"}}
     recipe = task_of(tiny_recipe(tmp_path, changes), progress=False).recipe
     step = measure_step(recipe, micro=4, device="cuda", precision="fp32", checkpointing=False)
-    whole = estimate_rank(recipe, step, checkpointing=False, room=1 << 40)
+    whole = estimate_rank(recipe, step, checkpointing=False, available_bytes=1 << 40)
     assert (whole.weights, whole.gradients, whole.communication) == (step.weights, step.gradients, step.gradients)
     parts = (whole.weights, whole.gradients, whole.optimizer, whole.average, whole.communication)
     assert whole.total == sum(parts) + whole.activations + whole.workspace
     assert whole.fits
     sharded = replace(recipe, training=replace(recipe.training, strategy="fsdp"))
-    shard = estimate_rank(sharded, step, checkpointing=False, room=shard_room(step.weights))
+    shard = estimate_rank(sharded, step, checkpointing=False, available_bytes=shard_room(step.weights))
     assert shard.weights == -(-step.weights // 4)
     assert shard.optimizer == -(-step.optimizer // 4)
     assert step.largest_block + step.outside_blocks == 4 * step.parameters  # of a model of one block

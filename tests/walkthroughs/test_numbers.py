@@ -262,7 +262,7 @@ def test_the_trained_translator_has_54_7_million_parameters() -> None:
     spec = load_recipe("grokking").model
     assert model_table(replace(spec, vocab_size=6284, source_vocab_size=8034)).parameters == 54_665_356
     sized = size_recipe(load_recipe("grokking"))
-    assert sized.at_most == {"source_vocab_size": 10_000, "vocab_size": 10_000}
+    assert sized.vocabulary_limits == {"source_vocab_size": 10_000, "vocab_size": 10_000}
     assert model_table(sized.recipe.model).parameters == 59_480_848
 
 

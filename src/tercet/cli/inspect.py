@@ -176,8 +176,8 @@ def find(name: str, *, settle: bool = True) -> "tuple[AnySpec, dict[str, int] | 
 
     from tercet.training.tasks.model_sizes import size_recipe
 
-    sized = size_recipe(load_recipe(name), settle=settle)
-    return sized.recipe.model, sized.at_most
+    sized = size_recipe(load_recipe(name), read_data=settle)
+    return sized.recipe.model, sized.vocabulary_limits
 
 
 def describe_sizes(most: dict[str, int]) -> str:

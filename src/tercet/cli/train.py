@@ -147,14 +147,14 @@ def _start(args: argparse.Namespace) -> "Start":
     """Raises:
     UserError: If flags exclude each other.
     """
-    from tercet.training.run_folder.choices import AsRecipe, FromWeights, More, Restart, Resume, Until
+    from tercet.training.run_folder.choices import FromWeights, More, RecipeLength, Restart, Resume, Until
 
     given = given_flags(args, STARTS)
     for one, *others in (("--from-weights", "--restart", "--exact"), ("--restart", "--more", "--until"),
                          ("--more", "--until")):  # fmt: skip
         if one in given and (other := next((other for other in others if other in given), None)):
             raise UserError(f"{one} and {other} exclude each other; leave one out")
-    length = AsRecipe() if args.more is None else More(args.more)
+    length = RecipeLength() if args.more is None else More(args.more)
     length = length if args.until is None else Until(args.until)
     if args.restart:
         return Restart()

@@ -58,12 +58,14 @@ def diagnose_recipe(name: str, recipe: Recipe, *, progress: bool = False) -> Rec
     device, precision = accelerator(recipe.training), choose_precision(recipe.training)
     recipe = size_recipe(recipe, progress=progress).recipe
     there = device_memory()
-    room = usable_memory(there)
+    available_bytes = usable_memory(there)
     checkpointing = recipe.training.activation_checkpointing
     counted = "cpu" if device == "cpu" else "cuda"
     count = cache(partial(count_step, rank_part(recipe), counted, precision))
-    micro = auto_micro_batch(recipe, count, checkpointing=checkpointing, room=room)
-    memory = estimate_rank(recipe, count(micro, checkpointing), checkpointing=checkpointing, room=room)
+    micro = auto_micro_batch(recipe, count, checkpointing=checkpointing, available_bytes=available_bytes)
+    memory = estimate_rank(
+        recipe, count(micro, checkpointing), checkpointing=checkpointing, available_bytes=available_bytes
+    )
     return RecipeUse(
         recipe=name, device=device, devices=recipe.training.world_size, strategy=strategy_of(recipe),
         precision=precision, threads=torch.get_num_threads(), micro_batch=micro,

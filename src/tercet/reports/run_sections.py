@@ -143,7 +143,7 @@ def _flops(subject: ReportSubject, tokens: int | None, seconds: float) -> dict[s
     with suppress(UserError, OSError):
         if tokens:
             recipe = replace(read_recipe(subject.folder), model=read_spec(subject.folder))
-            flops = round(training_flops(recipe).of_tokens(tokens))
+            flops = round(training_flops(recipe).for_tokens(tokens))
             rate = f" ({format_count(round(flops / seconds))}FLOP/s over all of the time)" if seconds > 0 else ""
             return {"Arithmetic": f"{format_count(flops)}FLOPs, forward and backward, counted for full rows{rate}"}
     return {}

@@ -11,7 +11,7 @@ from tercet.data.shards.find_prepared import may_be_prepared
 from tercet.messages import is_first_process, print_note
 from tercet.storage import DamagedFile
 from tercet.training.recipe.files import change_settings, read_settings, recipe_names
-from tercet.training.recipe.for_data import is_data, suit
+from tercet.training.recipe.for_data import choose_recipe, is_data
 from tercet.training.recipe.other_data import REQUIRED, describe_other_data
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _suit(request: RunRequest) -> RunRequest:
     if (other := request.data or request.source) is not None:
         raise UserError(f"{name} is data, and {other} is as well; give one, or a recipe in the first place")
     given = request.changes.get("data")
-    suited = suit(
+    suited = choose_recipe(
         name, request.target, given if isinstance(given, Mapping) else {}, pretrained=request.pretrained is not None
     )
     if not request.quiet and is_first_process():
@@ -161,13 +161,13 @@ def _with_files(request: RunRequest) -> Plain:
 def _with_pretrained(request: RunRequest, base: Plain, changes: Plain, folder: Path) -> Plain:
     """The changed settings, and in them the model to go on from. A recipe that names none describes a model of its own,
     whose place the pretrained one takes."""
-    from tercet.training.recipe.pretrained import model_keys_beside
-    from tercet.training.recipe.recipe import with_pretrained_copy
+    from tercet.training.recipe.pretrained import compatible_model_keys
+    from tercet.training.recipe.recipe import use_pretrained_copy
 
     settings = change_settings(base, changes)
     if request.pretrained is not None:
         settings = merge(settings, {"pretrained": request.pretrained})
-    settings = with_pretrained_copy(settings, folder, name=f"recipe {request.recipe}")
+    settings = use_pretrained_copy(settings, folder, name=f"recipe {request.recipe}")
     if (pretrained := settings.get("pretrained")) is None:
         return settings
     if (tokenizer := _tokenizer_in(changes)) is not None:
@@ -175,7 +175,7 @@ def _with_pretrained(request: RunRequest, base: Plain, changes: Plain, folder: P
     if base.get("pretrained") in (None, REQUIRED):
         own, given = ({} if (part := of.get("model")) is None else part for of in (base, changes))
         if isinstance(own, Mapping) and isinstance(given, Mapping):  # else refused as it is parsed
-            settings["model"] = merge(model_keys_beside(Path(pretrained), own), given)
+            settings["model"] = merge(compatible_model_keys(Path(pretrained), own), given)
     return settings
 
 
@@ -188,9 +188,9 @@ def _tokenizer_in(changes: Plain) -> str | None:
 
 def _recipe_of(run: Path) -> Plain:
     """The recipe of a run as it is now. What is damaged is refused by who trains it, or not: there are choices."""
-    from tercet.training.run_folder.changes import read_begun, read_recipe
+    from tercet.training.run_folder.changes import read_initial_recipe, read_recipe
 
     try:
         return to_plain(read_recipe(run))
     except DamagedFile:
-        return to_plain(read_begun(run, None))
+        return to_plain(read_initial_recipe(run, None))

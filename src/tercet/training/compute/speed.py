@@ -35,7 +35,9 @@ class Speed:
         assert spec.max_hours is not None
         # The validation at the end comes anyway; the others are shared out over the steps between them.
         left = 3600 * spec.max_hours - self.a_validation
-        return plan.within(left, a_unit=self.a_unit, a_step=self.a_step + self.a_validation / spec.validate_every)
+        return plan.for_hours(
+            left, unit_seconds=self.a_unit, step_seconds=self.a_step + self.a_validation / spec.validate_every
+        )
 
     def describe(self, plan: Plan, spec: TrainingSpec) -> str:
         full_step = self.a_unit * plan.units + self.a_step

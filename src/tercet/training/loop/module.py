@@ -129,7 +129,7 @@ class TrainingModule(pl.LightningModule):
     def training_step(self, batches: list[Any], step: int) -> None:
         optimizer = cast(Optimizer, self.optimizers())
         step = self.global_step
-        total = self.task.plan.planned_at(step)
+        total = self.task.plan.length_at(step)
         factor = rate_factor(self.spec.schedule, step=step, warmup=self.spec.warmup_steps, total=total)
         set_rates(optimizer, self.base_rates, factor)
         while not self._fits(batches, step):

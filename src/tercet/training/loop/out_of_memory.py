@@ -13,7 +13,7 @@ import torch
 
 from tercet.config import UserError
 from tercet.messages import print_note
-from tercet.training.planning.micro_batch import smallest_micro_batch, unit_of, with_unit
+from tercet.training.planning.micro_batch import format_with_unit, smallest_micro_batch, unit_of
 from tercet.training.recipe.recipe import Recipe, TranslationRecipe
 from tercet.training.tasks.task import Task
 
@@ -42,7 +42,7 @@ class MicroBatchHalving:
         """
         task, recipe = self.task, self.task.recipe
         spec, unit, least = recipe.training, unit_of(recipe), smallest_micro_batch(recipe)
-        failed = f"step {step + 1:,} is out of memory with {with_unit(task.micro, unit)} at once"
+        failed = f"step {step + 1:,} is out of memory with {format_with_unit(task.micro, unit)} at once"
         if self.exact:
             raise OutOfMemory(f"{failed}, and to end exactly it must stay so many: {remedies(recipe)}")
         if isinstance(recipe, TranslationRecipe) and spec.strategy == "fsdp" and spec.world_size > 1:
@@ -52,8 +52,10 @@ class MicroBatchHalving:
         micro = max(least, ceil(task.micro / 2))
         self.save(step, micro)
         if spec.world_size > 1:
-            raise OutOfMemory(f"{failed}; when it is started again, the run goes on with {with_unit(micro, unit)}")
-        print_note(f"{failed}; from here on {with_unit(micro, unit)}")
+            raise OutOfMemory(
+                f"{failed}; when it is started again, the run goes on with {format_with_unit(micro, unit)}"
+            )
+        print_note(f"{failed}; from here on {format_with_unit(micro, unit)}")
         task.micro = micro
 
 

@@ -17,7 +17,7 @@ from tercet.training.optim.exact_norm import exact_norm
 from tercet.training.optim.local_parts import is_sharded, local_parts
 
 Settings = tuple[float, float, float, float, float]  # learning rate, both betas, eps and weight decay
-UNKNOWN = ("amsgrad", "maximize", "capturable", "differentiable")  # options that the kernel does not know
+UNSUPPORTED_OPTIONS = ("amsgrad", "maximize", "capturable", "differentiable")  # options that the kernel does not know
 
 
 class FusedAdamW(torch.optim.AdamW):
@@ -47,7 +47,7 @@ class FusedAdamW(torch.optim.AdamW):
 
     def uses_kernel(self, parameters: list[Tensor]) -> bool:
         """Whether a step of these is one for the kernel."""
-        is_plain = not any(group[option] for group in self.param_groups for option in UNKNOWN)
+        is_plain = not any(group[option] for group in self.param_groups for option in UNSUPPORTED_OPTIONS)
         # A scaler leaves these to the step of whoever multiplies by them as PyTorch's fused kernel does.
         is_scaled = getattr(self, "grad_scale", None) is not None or getattr(self, "found_inf", None) is not None
         return is_plain and not is_scaled and supports_local_parts(parameters, exact=self.exact)

@@ -32,10 +32,10 @@ from tercet.training.optim.adamw import (
 )
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # maximise the slope at zero: small singular values grow fastest
-TOGETHER: tuple[str, ...] = (
+BATCHED_DEVICES: tuple[str, ...] = (
     "cuda",
 )  # devices on which a call for all matrices of a shape costs less than one for each
-AT_ONCE = 5  # iterations on one Gram matrix: what rounding adds to its zeros grows twelvefold in each
+MAX_GRAM_ITERATIONS = 5  # iterations on one Gram matrix: what rounding adds to its zeros grows twelvefold in each
 
 _foreach: Any = torch  # its functions of several tensors have no types
 
@@ -68,17 +68,17 @@ class MuonAdamW(Optimizer):
         return loss
 
     def _muon(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        by_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
+        parameters_by_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
         for p in parameters:
-            by_shape[p.shape].append(p)
-        for shape, same in by_shape.items():
-            lots = [same] if same[0].device.type in TOGETHER else [[p] for p in same]
-            updates = [update for lot in lots for update in self._advance(lot, group["momentum"])]
+            parameters_by_shape[p.shape].append(p)
+        for shape, matrices in parameters_by_shape.items():
+            batches = [matrices] if matrices[0].device.type in BATCHED_DEVICES else [[p] for p in matrices]
+            updates = [update for batch in batches for update in self._advance(batch, group["momentum"])]
             rate = group["lr"] * max(1.0, shape[0] / shape[1]) ** 0.5
-            steps = iter(_orthogonalise_all(updates, group["iterations"], same[0].dtype, rate))
-            for lot in lots:
-                _foreach._foreach_mul_(lot, 1 - group["lr"] * group["weight_decay"])
-                _foreach._foreach_sub_(lot, list(islice(steps, len(lot))))
+            steps = iter(_orthogonalize_updates(updates, group["iterations"], matrices[0].dtype, rate))
+            for batch in batches:
+                _foreach._foreach_mul_(batch, 1 - group["lr"] * group["weight_decay"])
+                _foreach._foreach_sub_(batch, list(islice(steps, len(batch))))
 
     def _advance(self, parameters: list[Tensor], momentum: float) -> list[Tensor]:
         """Move the parameters' momenta, and return those one step ahead (Nesterov)."""
@@ -91,9 +91,9 @@ class MuonAdamW(Optimizer):
         new = _foreach._foreach_mul(gradients, 1 - momentum)
         _foreach._foreach_mul_(momenta, momentum)
         _foreach._foreach_add_(momenta, new)
-        ahead = _foreach._foreach_mul(momenta, momentum)
-        _foreach._foreach_add_(ahead, new)
-        return list(ahead)
+        lookahead = _foreach._foreach_mul(momenta, momentum)
+        _foreach._foreach_add_(lookahead, new)
+        return list(lookahead)
 
     def _adamw(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         if not parameters:
@@ -104,7 +104,7 @@ class MuonAdamW(Optimizer):
             step_local_parts(self, parameters, group)
 
 
-def orthogonalise(matrices: Float[Tensor, "N R C"], iterations: int = 5) -> Float[Tensor, "N R C"]:
+def orthogonalize(matrices: Float[Tensor, "N R C"], iterations: int = 5) -> Float[Tensor, "N R C"]:
     """Push all singular values of each matrix towards one (to within about 0.3), keeping its singular vectors.
 
     X <- a X + (b X Xᵀ + c (X Xᵀ)²) X      from X / |X|, with the shorter side as rows
@@ -116,13 +116,13 @@ def orthogonalise(matrices: Float[Tensor, "N R C"], iterations: int = 5) -> Floa
     rows, columns = x.shape[-2:]
     # Beyond this shape the Gram matrix's iteration has fewer products, however many iterations there are. In bfloat16
     # it would lose the small singular values, which enter it squared: not even where a step runs within autocast.
-    short = 2 * columns > 3 * rows and x.dtype == torch.float32
+    use_gram = 2 * columns > 3 * rows and x.dtype == torch.float32
     with torch.autocast(x.device.type, enabled=False):
-        x = (_by_gram if short else _by_itself)(x, iterations)
+        x = (_newton_schulz_by_gram if use_gram else _newton_schulz)(x, iterations)
     return x.mT if tall else x
 
 
-def _by_itself(x: Float[Tensor, "N R C"], iterations: int) -> Float[Tensor, "N R C"]:
+def _newton_schulz(x: Float[Tensor, "N R C"], iterations: int) -> Float[Tensor, "N R C"]:
     a, b, c = COEFFICIENTS
     for _ in range(iterations):
         gram = x @ x.mT  # (N, R, R)
@@ -130,15 +130,15 @@ def _by_itself(x: Float[Tensor, "N R C"], iterations: int) -> Float[Tensor, "N R
     return x
 
 
-def _by_gram(x: Float[Tensor, "N R C"], iterations: int) -> Float[Tensor, "N R C"]:
+def _newton_schulz_by_gram(x: Float[Tensor, "N R C"], iterations: int) -> Float[Tensor, "N R C"]:
     """The same on X Xᵀ alone: with G = X Xᵀ and S = aI + bG + cG², an iteration takes X to S X, and so G to S G S. The
     S of several iterations are multiplied with each other, and their product with X."""
     a, b, c = COEFFICIENTS
-    for done in range(0, iterations, AT_ONCE):
+    for start in range(0, iterations, MAX_GRAM_ITERATIONS):
         gram, steps = x @ x.mT, list[Tensor]()  # (N, R, R)
-        for left in reversed(range(min(AT_ONCE, iterations - done))):
+        for remaining in reversed(range(min(MAX_GRAM_ITERATIONS, iterations - start))):
             step = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
-            if left:  # S G S with aI kept apart: added to numbers so small it would round them
+            if remaining:  # S G S with aI kept apart: added to numbers so small it would round them
                 half = torch.baddbmm(gram, step, gram, beta=a)
                 gram = torch.baddbmm(half, half, step, beta=a)
             step.diagonal(dim1=-2, dim2=-1).add_(a)
@@ -147,13 +147,13 @@ def _by_gram(x: Float[Tensor, "N R C"], iterations: int) -> Float[Tensor, "N R C
     return x
 
 
-def _orthogonalise_all(updates: list[Tensor], iterations: int, dtype: torch.dtype, rate: float) -> list[Tensor]:
+def _orthogonalize_updates(updates: list[Tensor], iterations: int, dtype: torch.dtype, rate: float) -> list[Tensor]:
     """The updates of matrices of one shape, orthogonal, and times `rate`."""
 
     def work(matrices: list[Tensor]) -> list[Tensor]:
-        scaled = orthogonalise(torch.stack(matrices), iterations).to(dtype).mul_(rate)
+        result = orthogonalize(torch.stack(matrices), iterations).to(dtype).mul_(rate)
         # PyTorch works on several tensors by one call only if all are laid out alike.
-        return list(scaled.contiguous() if scaled.device.type in TOGETHER else scaled)
+        return list(result.contiguous() if result.device.type in BATCHED_DEVICES else result)
 
     if not is_sharded(updates[0]):
         return work(updates)
@@ -162,9 +162,9 @@ def _orthogonalise_all(updates: list[Tensor], iterations: int, dtype: torch.dtyp
 
     # A sharded matrix is gathered, worked on whole, and cut again: a shard alone has other singular vectors. All ranks
     # do the same work, so that none has to send what it comes to.
-    sharded = [cast(DTensor, u) for u in updates]
-    whole = work([u.full_tensor() for u in sharded])
+    dtensors = [cast(DTensor, u) for u in updates]
+    full_updates = work([u.full_tensor() for u in dtensors])
     return [
         distribute_tensor(new, old.device_mesh, old.placements, src_data_rank=None)
-        for new, old in zip(whole, sharded, strict=True)
+        for new, old in zip(full_updates, dtensors, strict=True)
     ]

@@ -40,7 +40,7 @@ def _adamw(spec: Adam | AdamW, model: nn.Module, groups: list[dict[str, Any]]) -
         lr=spec.lr,
         betas=(spec.beta1, spec.beta2),
         eps=spec.eps,
-        fused=_fused(model),
+        fused=_supports_fused(model),
     )
 
 
@@ -62,8 +62,10 @@ def _muon(spec: Muon, model: nn.Module) -> Optimizer:
 def hidden_matrices(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
     """The weights of the linear layers inside blocks, and all other parameters, of those that learn."""
     blocks = [module for name, module in model.named_modules() if name.endswith("blocks")]
-    inside = {p: None for block in blocks for p in trainable_parameters(block) if p.ndim == 2}  # a set that keeps order
-    return list(inside), [p for p in trainable_parameters(model) if p not in inside]
+    block_matrices = {
+        p: None for block in blocks for p in trainable_parameters(block) if p.ndim == 2
+    }  # a set that keeps order
+    return list(block_matrices), [p for p in trainable_parameters(model) if p not in block_matrices]
 
 
 def base_rates(optimizer: Optimizer) -> list[float]:
@@ -77,6 +79,6 @@ def set_rates(optimizer: Optimizer, base: Iterable[float], factor: float) -> Non
         group["lr"] = rate * factor
 
 
-def _fused(model: nn.Module) -> bool:
+def _supports_fused(model: nn.Module) -> bool:
     """One kernel for all parameters, where PyTorch has it."""
     return all(p.is_floating_point() and p.device.type in ("cpu", "cuda", "mps") for p in trainable_parameters(model))

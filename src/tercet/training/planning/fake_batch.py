@@ -43,9 +43,9 @@ def fake_batch(recipe: Recipe, micro: int) -> Any:
         case ChatRecipe():
             return CausalBatch(_ids(micro, length), _ids(micro, length))
         case MaskedRecipe():
-            predicted = micro * recipe.task.masking.max_predictions(length)
+            n_predicted = micro * recipe.task.masking.max_predictions(length)
             masks = _masks(recipe.data, micro, length)
-            return MaskedBatch(_ids(micro, length), _ids(predicted), _ids(predicted), *masks)
+            return MaskedBatch(_ids(micro, length), _ids(n_predicted), _ids(n_predicted), *masks)
         case TranslationRecipe():
             length = min(length, micro)
             rows = micro // length

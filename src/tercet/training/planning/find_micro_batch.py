@@ -24,8 +24,8 @@ def find_micro_batch(recipe: Recipe, precision: str) -> int:
     spec = recipe.training
     device = accelerator(spec)
     count = cache(partial(count_step, rank_part(recipe), "cpu" if device == "cpu" else "cuda", precision))
-    room = usable_memory(free_memory(device, spec.devices))
-    return auto_micro_batch(recipe, count, checkpointing=spec.activation_checkpointing, room=room)
+    available_bytes = usable_memory(free_memory(device, spec.devices))
+    return auto_micro_batch(recipe, count, checkpointing=spec.activation_checkpointing, available_bytes=available_bytes)
 
 
 def describe_micro_batch(recipe: Recipe, micro: int) -> str:

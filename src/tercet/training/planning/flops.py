@@ -31,7 +31,7 @@ class TrainingFlops:
     multiplied: int
     unit: Literal["token", "token pair"]
 
-    def of_tokens(self, tokens: float) -> float:
+    def for_tokens(self, tokens: float) -> float:
         """Of as many tokens as a run counts: of a translator both sides'."""
         return tokens / (2 if self.unit == "token pair" else 1) * self.per_token
 
@@ -51,17 +51,17 @@ def training_flops(recipe: Recipe, memory: StepMemory | None = None) -> Training
         raise UserError(f"model: {error}") from None
     if memory is None and (recipe.freeze or recipe.adapter is not None):
         memory = measure_step(recipe, micro=1, device="cuda", precision="fp32", checkpointing=False)
-    flops = table.flops_training - _unscored(recipe, table)
+    flops = table.flops_training - _unscored_flops(recipe, table)
     if memory is not None:
         flops += 6 * memory.adapter - 2 * memory.frozen_multiplied
     return TrainingFlops(per_token=flops, multiplied=table.multiplied, unit=table.unit)
 
 
-def _unscored(recipe: Recipe, table: ModelTable) -> int:
+def _unscored_flops(recipe: Recipe, table: ModelTable) -> int:
     """FLOPs of places that no loss asks for."""
     if not isinstance(recipe, MaskedRecipe):
         return 0
     length = recipe.model.max_len
-    scored = recipe.task.masking.max_predictions(length) / length
+    scored_share = recipe.task.masking.max_predictions(length) / length
     head = sum(row.flops for row in table.rows if row.name.partition(".")[0] in HEAD)
-    return round(3 * (1 - scored) * head)
+    return round(3 * (1 - scored_share) * head)

@@ -25,7 +25,7 @@ from tercet.config import UserError, suggest
 from tercet.messages import show
 
 GIB = 1 << 30
-MOST = 1 << 16  # GPUs, as `spec.Machines` has them
+MAX_GPUS = 1 << 16  # GPUs, as `spec.Machines` has them
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,8 @@ def parse_cluster(text: str) -> Cluster:
         raise _unreadable(text)
     first, second, kind = match.groups()
     nodes, count = (1, int(first or 1)) if second is None else (int(first), int(second))
-    if not 1 <= nodes * count <= MOST:
-        raise UserError(f"--gpus {show(text)}: {nodes * count:,} GPUs; give 1 to {MOST:,}")
+    if not 1 <= nodes * count <= MAX_GPUS:
+        raise UserError(f"--gpus {show(text)}: {nodes * count:,} GPUs; give 1 to {MAX_GPUS:,}")
     return Cluster(_find(kind, text), nodes * count, nodes)
 
 
@@ -121,9 +121,9 @@ def find_by_device_name(name: str, memory_bytes: int) -> GPU | None:
 
 def _find(kind: str, text: str) -> GPU:
     """A GPU of the table, or one in free form."""
-    free = re.fullmatch(r"(\d+(?:\.\d+)?)\s*Gi?B(?:\s*@\s*(\d+(?:\.\d+)?)\s*TFLOPS?)?", kind, re.IGNORECASE)
-    if free is not None:
-        memory, peak = float(free[1]), None if free[2] is None else float(free[2])
+    custom = re.fullmatch(r"(\d+(?:\.\d+)?)\s*Gi?B(?:\s*@\s*(\d+(?:\.\d+)?)\s*TFLOPS?)?", kind, re.IGNORECASE)
+    if custom is not None:
+        memory, peak = float(custom[1]), None if custom[2] is None else float(custom[2])
         if not 0 < memory <= 1 << 20 or (peak is not None and not 0 < peak <= 10**9):
             raise UserError(f"--gpus {show(text)}: give memory and speed above zero, such as 4x48GiB@150TFLOPS")
         return GPU("GPU", int(memory * GIB), None if peak is None else peak * 1e12)
@@ -133,9 +133,9 @@ def _find(kind: str, text: str) -> GPU:
         return GPUS[key]
     if re.match(r"[\d.]+\s*G|.*@|\d*x?$", kind, re.IGNORECASE) or not re.search(r"[a-z]", kind, re.IGNORECASE):
         raise _unreadable(text)
-    known = suggest(kind.upper(), GPUS)
-    known = suggest(kind.upper(), GPUS)
-    raise UserError(f"--gpus {show(text)}: no GPU is called {show(kind)} (free form: 4x48GiB@150TFLOPS){known}")
+    suggestion = suggest(kind.upper(), GPUS)
+    suggestion = suggest(kind.upper(), GPUS)
+    raise UserError(f"--gpus {show(text)}: no GPU is called {show(kind)} (free form: 4x48GiB@150TFLOPS){suggestion}")
 
 
 def _plain(name: str) -> str:

@@ -15,14 +15,14 @@ from torch.utils._pytree import tree_leaves
 
 class LiveBytes(TorchDispatchMode):
     """Attributes:
-    now: bytes of all storages that were made within this context and are still held.
+    current: bytes of all storages that were made within this context and are still held.
     peak: the most that it was.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.now = self.peak = 0
-        self._known: dict[int, weakref.ref[Any]] = {}
+        self.current = self.peak = 0
+        self._storages: dict[int, weakref.ref[Any]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -35,22 +35,22 @@ class LiveBytes(TorchDispatchMode):
         """These were there before."""
         for tensor in tensors:
             storage = tensor.untyped_storage()
-            self._known[id(storage)] = weakref.ref(storage, self._forget(id(storage), 0))
+            self._storages[id(storage)] = weakref.ref(storage, self._forget(id(storage), 0))
 
     def _hold(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
         key = id(storage)
-        if key in self._known and self._known[key]() is storage:
+        if key in self._storages and self._storages[key]() is storage:
             return
         size = storage.nbytes()
-        self._known[key] = weakref.ref(storage, self._forget(key, size))
-        self.now += size
-        self.peak = max(self.peak, self.now)
+        self._storages[key] = weakref.ref(storage, self._forget(key, size))
+        self.current += size
+        self.peak = max(self.peak, self.current)
 
     def _forget(self, key: int, size: int) -> Any:
-        def gone(reference: Any) -> None:
-            self.now -= size
-            if self._known.get(key) is reference:
-                del self._known[key]
+        def on_release(reference: Any) -> None:
+            self.current -= size
+            if self._storages.get(key) is reference:
+                del self._storages[key]
 
-        return gone
+        return on_release

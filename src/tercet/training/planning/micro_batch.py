@@ -29,7 +29,7 @@ def unit_of(recipe: Recipe) -> Literal["rows", "tokens a side"]:
     return "tokens a side" if isinstance(recipe, TranslationRecipe) else "rows"
 
 
-def with_unit(number: int, unit: str) -> str:
+def format_with_unit(number: int, unit: str) -> str:
     """Such as `1 row`, `64 rows`, `4,096 tokens a side`."""
     return f"{number:,} {SINGULAR[unit] if number == 1 else unit}"
 
@@ -48,28 +48,32 @@ def micro_batches(recipe: Recipe, micro: int) -> int:
 
 
 def largest_micro_batch(
-    recipe: Recipe, count: Callable[[int, bool], StepMemory], *, checkpointing: bool, room: int
+    recipe: Recipe, count: Callable[[int, bool], StepMemory], *, checkpointing: bool, available_bytes: int
 ) -> int | None:
-    """The largest that fits into `room` bytes of a device; None where none does.
+    """The largest that fits into `available_bytes` bytes of a device; None where none does.
 
     Args:
         count: a step of a micro-batch, with activations kept or not, of the recipe's `rank_part`.
     """
 
-    def takes(micro: int) -> int:
-        return estimate_rank(recipe, count(micro, checkpointing), checkpointing=checkpointing, room=room).total
+    def needed_bytes(micro: int) -> int:
+        return estimate_rank(
+            recipe, count(micro, checkpointing), checkpointing=checkpointing, available_bytes=available_bytes
+        ).total
 
-    return largest_that_fits(takes, room, most=device_share(recipe), least=smallest_micro_batch(recipe))
+    return largest_that_fits(
+        needed_bytes, available_bytes, maximum=device_share(recipe), minimum=smallest_micro_batch(recipe)
+    )
 
 
 def auto_micro_batch(
-    recipe: Recipe, count: Callable[[int, bool], StepMemory], *, checkpointing: bool, room: int | None
+    recipe: Recipe, count: Callable[[int, bool], StepMemory], *, checkpointing: bool, available_bytes: int | None
 ) -> int:
-    """What `auto` comes to: a device's share in as few equal parts as fit into `room`, where that is known; the
-    smallest there is, where none fits. Else `micro_batch`. Arguments as in `largest_micro_batch`."""
-    if room is None or not recipe.task.finds_micro_batch:
+    """What `auto` comes to: a device's share in as few equal parts as fit into `available_bytes`, where that is
+    known; the smallest there is, where none fits. Else `micro_batch`. Arguments as in `largest_micro_batch`."""
+    if available_bytes is None or not recipe.task.finds_micro_batch:
         return micro_batch(recipe)
-    largest = largest_micro_batch(recipe, count, checkpointing=checkpointing, room=room)
+    largest = largest_micro_batch(recipe, count, checkpointing=checkpointing, available_bytes=available_bytes)
     return ceil(device_share(recipe) / micro_batches(recipe, largest or smallest_micro_batch(recipe)))
 
 
@@ -94,30 +98,33 @@ def plan_without_data(recipe: Recipe) -> Plan:
     return plan_of(recipe.training, 1, batch=task.batch_size, micro=task.micro_batch(world))
 
 
-def largest_that_fits(takes: Callable[[int], int], room: int, *, most: int, least: int = 1) -> int | None:
-    """The largest micro-batch, from `least` to `most`, that takes no more than `room` bytes; None where none does. It
+def largest_that_fits(
+    needed_bytes: Callable[[int], int], available_bytes: int, *, maximum: int, minimum: int = 1
+) -> int | None:
+    """The largest micro-batch, from `minimum` to `maximum`, that takes no more than `available_bytes`; None where
+    none does. It
     is looked for on the line through the two known ones around it, within a few tries: where those end early, it is
     the largest that was seen to fit.
 
     Args:
-        takes: the bytes of a micro-batch, which grow with it.
+        needed_bytes: the bytes of a micro-batch, which grow with it.
     """
-    low, high = least, most
-    if (at_high := takes(high)) <= room:
+    low, high = minimum, maximum
+    if (high_bytes := needed_bytes(high)) <= available_bytes:
         return high
-    if high == low or (at_low := takes(low)) > room:
+    if high == low or (low_bytes := needed_bytes(low)) > available_bytes:
         return None
     for _ in range(TRIES):
         if high - low <= 1:
             break
-        guess = low + int((room - at_low) / max(1, at_high - at_low) * (high - low))
+        guess = low + int((available_bytes - low_bytes) / max(1, high_bytes - low_bytes) * (high - low))
         guess = min(max(guess, low + 1), high - 1)
-        if (at_guess := takes(guess)) <= room:
-            low, at_low = guess, at_guess
-            if high - guess > 1 and takes(guess + 1) > room:
+        if (guess_bytes := needed_bytes(guess)) <= available_bytes:
+            low, low_bytes = guess, guess_bytes
+            if high - guess > 1 and needed_bytes(guess + 1) > available_bytes:
                 break
         else:
-            high, at_high = guess, at_guess
+            high, high_bytes = guess, guess_bytes
     return low
 
 

@@ -32,10 +32,10 @@ def plan_recipe(
     for flag, value, annotation in (("--mfu", mfu, ShareAboveZero), ("--price", price, Price)):
         if value is not None:
             _check(flag, value, annotation)
-    given = [flag for flag, has in (("--mfu", mfu), ("--measured", measured), ("--here", here)) if has]
-    if len(given) > 1:
-        raise UserError(f"{given[0]} and {given[1]} each say how fast a device is; leave one out")
-    if price is not None and not given:
+    speed_flags = [flag for flag, has in (("--mfu", mfu), ("--measured", measured), ("--here", here)) if has]
+    if len(speed_flags) > 1:
+        raise UserError(f"{speed_flags[0]} and {speed_flags[1]} each say how fast a device is; leave one out")
+    if price is not None and not speed_flags:
         raise UserError("--price needs to know how long it takes: give --mfu SHARE, --measured RUN or --here as well")
     cluster = None if gpus is None else parse_cluster(gpus)
     if mfu is not None and cluster is None:

@@ -28,7 +28,7 @@ from tercet.training.planning.ranks import (
 from tercet.training.planning.run_plan import RunPlan, RunTime
 from tercet.training.planning.step_memory import Device, StepMemory, measure_step
 from tercet.training.planning.this_machine import device_memory, usable_memory
-from tercet.training.planning.throughput import Throughput, assume, measure_here, measure_run
+from tercet.training.planning.throughput import Throughput, assume, measure_run, measure_this_machine
 from tercet.training.recipe.recipe import Recipe
 from tercet.training.tasks.model_sizes import SizedRecipe, read_task, size_recipe
 from tercet.training.tasks.plan import Plan
@@ -62,13 +62,13 @@ def plan_run(
     Raises:
         UserError: where recipe, data and cluster do not fit together, or a speed says nothing of the cluster.
     """
-    sized = _size(recipe if cluster is None else on_cluster(recipe, cluster), progress=progress)
-    recipe = sized.recipe
-    device, precision = _device_of(recipe, cluster, here)
-    micro, step, memory = _count_memory(recipe, device, precision, _room(cluster, here))
+    sized_recipe = _size(recipe if cluster is None else on_cluster(recipe, cluster), progress=progress)
+    recipe = sized_recipe.recipe
+    device, precision = _device_and_precision(recipe, cluster, here)
+    micro, step, memory = _count_memory(recipe, device, precision, _available_bytes(cluster, here))
     passes, flops = micro_batches(recipe, micro), training_flops(recipe, step)
     row_flops = tokens_of_row(recipe) * flops.per_token
-    plan, time = _schedule(sized, cluster, row_flops, mfu=mfu, measured=measured, here=here, price=price)
+    plan, time = _schedule(sized_recipe, cluster, row_flops, mfu=mfu, measured=measured, here=here, price=price)
     full_batch = plan.unit * plan.units
     return RunPlan(
         recipe=name,
@@ -79,7 +79,7 @@ def plan_run(
         optimizer=recipe.training.optimizer.kind,
         parameters=step.parameters,
         trainable=step.trainable,
-        vocabulary_at_most=sized.at_most,
+        vocabulary_at_most=sized_recipe.vocabulary_limits,
         length=recipe.model.max_len,
         rows=unit_of(recipe),
         unit=flops.unit,
@@ -89,7 +89,7 @@ def plan_run(
         tokens_per_step=full_batch * tokens_of_row(recipe),
         steps=plan.steps or None,
         tokens=plan.rows_before(plan.steps) * tokens_of_row(recipe) or None,
-        length_from=_length_from(recipe),
+        length_from=_length_key(recipe),
         flops_per_token=flops.per_token,
         flops_per_step=full_batch * row_flops,
         flops=plan.rows_before(plan.steps) * row_flops or None,
@@ -114,34 +114,43 @@ def on_cluster(recipe: Recipe, cluster: Cluster) -> Recipe:
 
 def _size(recipe: Recipe, *, progress: bool) -> SizedRecipe:
     """Return the recipe with its sizes, and its data if the length of the run depends on them."""
-    sized = size_recipe(recipe, progress=progress)
-    if recipe.training.max_epochs is not None and sized.task is None:
+    sized_recipe = size_recipe(recipe, progress=progress)
+    if recipe.training.max_epochs is not None and sized_recipe.task is None:
         task = read_task(recipe, progress=progress)
-        sized = SizedRecipe(task.recipe, task=task)
-    return sized
+        sized_recipe = SizedRecipe(task.recipe, task=task)
+    return sized_recipe
 
 
 def _count_memory(
-    recipe: Recipe, device: Device, precision: str, room: int | None
+    recipe: Recipe, device: Device, precision: str, available_bytes: int | None
 ) -> tuple[int, StepMemory, tuple[RankMemory, RankMemory]]:
     """Return the micro-batch, the memory of its step, and that of each rank: as the recipe treats activations, and the
     other way."""
     count = cache(partial(count_step, recipe, device, precision))
-    part, keeps = rank_part(recipe), recipe.training.activation_checkpointing
+    part, checkpointing = rank_part(recipe), recipe.training.activation_checkpointing
     count_part = count if part is recipe else cache(partial(count_step, part, device, precision))
-    micro = auto_micro_batch(recipe, count_part, checkpointing=keeps, room=room)
-    memory = partial(_rank_memory, recipe, count_part, micro, room)
-    return micro, count(micro, keeps), (memory(keeps), memory(not keeps))
+    micro = auto_micro_batch(recipe, count_part, checkpointing=checkpointing, available_bytes=available_bytes)
+    memory = partial(_rank_memory, recipe, count_part, micro, available_bytes)
+    return micro, count(micro, checkpointing), (memory(checkpointing), memory(not checkpointing))
 
 
 def _rank_memory(
-    recipe: Recipe, count: Callable[[int, bool], StepMemory], micro: int, room: int | None, checkpointing: bool
+    recipe: Recipe,
+    count: Callable[[int, bool], StepMemory],
+    micro: int,
+    available_bytes: int | None,
+    checkpointing: bool,
 ) -> RankMemory:
-    memory = estimate_rank(recipe, count(micro, checkpointing), checkpointing=checkpointing, room=room)
-    if room is None:
+    memory = estimate_rank(
+        recipe, count(micro, checkpointing), checkpointing=checkpointing, available_bytes=available_bytes
+    )
+    if available_bytes is None:
         return memory
     return replace(
-        memory, largest_micro_batch=largest_micro_batch(recipe, count, checkpointing=checkpointing, room=room)
+        memory,
+        largest_micro_batch=largest_micro_batch(
+            recipe, count, checkpointing=checkpointing, available_bytes=available_bytes
+        ),
     )
 
 
@@ -168,7 +177,7 @@ def _new_weights(recipe: Recipe) -> tuple[str, ...]:
     return tuple(name for name in new if name not in old)
 
 
-def _device_of(recipe: Recipe, cluster: Cluster | None, here: bool) -> tuple[Device, str]:
+def _device_and_precision(recipe: Recipe, cluster: Cluster | None, here: bool) -> tuple[Device, str]:
     """Whose operations are counted, and in what precision it trains."""
     training = recipe.training
     if cluster is not None:
@@ -184,7 +193,7 @@ def _device_of(recipe: Recipe, cluster: Cluster | None, here: bool) -> tuple[Dev
     return "cpu" if accelerator(training) == "cpu" else "cuda", choose_precision(training)
 
 
-def _room(cluster: Cluster | None, here: bool) -> int | None:
+def _available_bytes(cluster: Cluster | None, here: bool) -> int | None:
     """Bytes that a device has for a run."""
     memory = None if cluster is None else cluster.gpu.memory_bytes
     if here and cluster is None:
@@ -193,7 +202,7 @@ def _room(cluster: Cluster | None, here: bool) -> int | None:
 
 
 def _schedule(
-    sized: SizedRecipe,
+    sized_recipe: SizedRecipe,
     cluster: Cluster | None,
     row_flops: int,
     *,
@@ -203,18 +212,18 @@ def _schedule(
     price: float | None,
 ) -> tuple[Plan, RunTime | None]:
     """Return the steps of the run, as many as its hours allow, and its time if the speed is known."""
-    recipe = sized.recipe
-    plan = plan_without_data(recipe) if sized.task is None else sized.task.plan
-    throughput, speed = _throughput(sized, cluster, mfu=mfu, measured=measured, here=here)
+    recipe = sized_recipe.recipe
+    plan = plan_without_data(recipe) if sized_recipe.task is None else sized_recipe.task.plan
+    throughput, speed = _throughput(sized_recipe, cluster, mfu=mfu, measured=measured, here=here)
     if throughput is None:
         return plan, None
     if recipe.training.max_hours is not None:
-        plan = _within_hours(plan, recipe, throughput, speed, row_flops)
+        plan = _plan_hours(plan, recipe, throughput, speed, row_flops)
     return plan, _time(plan, recipe, throughput, speed, row_flops, price)
 
 
 def _throughput(
-    sized: SizedRecipe, cluster: Cluster | None, *, mfu: float | None, measured: Path | None, here: bool
+    sized_recipe: SizedRecipe, cluster: Cluster | None, *, mfu: float | None, measured: Path | None, here: bool
 ) -> "tuple[Throughput | None, Speed | None]":
     gpu = None if cluster is None else cluster.gpu
     if mfu is not None:
@@ -223,14 +232,14 @@ def _throughput(
         return assume(mfu, gpu), None
     if measured is not None:
         return measure_run(measured, gpu), None
-    return measure_here(sized, gpu) if here else (None, None)
+    return measure_this_machine(sized_recipe, gpu) if here else (None, None)
 
 
-def _within_hours(plan: Plan, recipe: Recipe, throughput: Throughput, speed: "Speed | None", row_flops: int) -> Plan:
+def _plan_hours(plan: Plan, recipe: Recipe, throughput: Throughput, speed: "Speed | None", row_flops: int) -> Plan:
     if speed is not None:
         return speed.plan(plan, recipe.training)
     seconds = plan.unit * row_flops / throughput.flops_per_second / recipe.training.world_size
-    return plan.within(3600 * (recipe.training.max_hours or 0), a_unit=seconds, a_step=0)
+    return plan.for_hours(3600 * (recipe.training.max_hours or 0), unit_seconds=seconds, step_seconds=0)
 
 
 def _time(
@@ -252,7 +261,7 @@ def _time(
     )  # fmt: skip
 
 
-def _length_from(recipe: Recipe) -> str:
+def _length_key(recipe: Recipe) -> str:
     training = recipe.training
     if training.max_steps is not None:
         return "max_steps"

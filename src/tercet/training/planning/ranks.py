@@ -44,8 +44,8 @@ def strategy_of(recipe: Recipe) -> Strategy:
     """What shares the work out: ddp from two devices on, unless the recipe says fsdp or tp."""
     if recipe.training.world_size == 1:
         return "single"
-    chosen = recipe.training.strategy
-    return chosen if chosen == "fsdp" or chosen == "tp" else "ddp"
+    strategy = recipe.training.strategy
+    return strategy if strategy == "fsdp" or strategy == "tp" else "ddp"
 
 
 def rank_part(recipe: Recipe) -> Recipe:
@@ -69,7 +69,7 @@ def rank_part(recipe: Recipe) -> Recipe:
     return replace(recipe, model=model, training=replace(recipe.training, strategy="single", devices=1))
 
 
-def estimate_rank(recipe: Recipe, step: StepMemory, *, checkpointing: bool, room: int | None) -> RankMemory:
+def estimate_rank(recipe: Recipe, step: StepMemory, *, checkpointing: bool, available_bytes: int | None) -> RankMemory:
     """What one device holds, by a step that was counted of its `rank_part`."""
     world, strategy = recipe.training.world_size, strategy_of(recipe)
     shards = world if strategy == "fsdp" else 1
@@ -98,7 +98,7 @@ def estimate_rank(recipe: Recipe, step: StepMemory, *, checkpointing: bool, room
         activations=step.activations,
         workspace=step.workspace,
         total=total,
-        fits=None if room is None else total <= room,
+        fits=None if available_bytes is None else total <= available_bytes,
         largest_micro_batch=None,
     )
 
@@ -117,25 +117,25 @@ def communicated_bytes(recipe: Recipe, step: StepMemory, precision: str, *, shar
     world = recipe.training.world_size
     match strategy_of(recipe):
         case "single":
-            sent = 0
+            n_bytes = 0
         case "ddp":
-            sent = 2 * step.gradients
+            n_bytes = 2 * step.gradients
         case "fsdp" if recipe.training.reshard_after_forward:
             weights, sums = FLOAT32 * step.parameters, 1 if recipe.training.exact else passes
-            again = weights - step.outside_blocks - step.largest_block
-            sent = passes * (weights + again) + sums * step.gradients
+            regathered = weights - step.outside_blocks - step.largest_block
+            n_bytes = passes * (weights + regathered) + sums * step.gradients
         case "fsdp":
-            sent = FLOAT32 * step.parameters + step.gradients
+            n_bytes = FLOAT32 * step.parameters + step.gradients
         case "tp":
-            sent = 2 * (FLOAT32 if precision == "fp32" else FLOAT32 // 2) * _summed_up(recipe, share)
-    return sent * (world - 1) // world
+            n_bytes = 2 * (FLOAT32 if precision == "fp32" else FLOAT32 // 2) * _summed_up(recipe, share)
+    return n_bytes * (world - 1) // world
 
 
 def _summed_up(recipe: Recipe, share: int) -> int:
     """Numbers that the devices of tp add up in a step: what each sublayer gives, and the gradient of what it reads."""
-    model, again = recipe.model, recipe.training.activation_checkpointing
+    model, recomputes = recipe.model, recipe.training.activation_checkpointing
     tokens = share * (1 if isinstance(recipe, TranslationRecipe) else model.max_len)
-    forward = 2 if again else 1
+    forward = 2 if recomputes else 1
 
     def stack_sums(stack: StackSpec, *, cross: bool = False) -> int:
         sublayers = 3 if cross else 2

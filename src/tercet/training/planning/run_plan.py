@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from tercet.notebook import Summary, Table, View, format_bytes, format_count, format_duration
 from tercet.training.planning.gpus import Cluster
-from tercet.training.planning.micro_batch import with_unit
+from tercet.training.planning.micro_batch import format_with_unit
 from tercet.training.planning.ranks import RankMemory, Strategy
 from tercet.training.planning.this_machine import HEADROOM
 from tercet.training.planning.throughput import Throughput
@@ -100,10 +100,10 @@ def _facts(plan: RunPlan) -> Iterator[tuple[str, str]]:
     if plan.vocabulary_at_most:
         sizes = " and ".join(f"{size:,}" for size in plan.vocabulary_at_most.values())
         yield "vocabulary", f"{sizes} at most: learnt from the data"
-    a_step = f"{with_unit(plan.micro_batch, plan.rows)}"
-    shared = f"{plan.data_parallel_size:,} x {plan.micro_batches:,} x {a_step}"
-    of_each = f" of {plan.length:,} tokens" if plan.rows == "rows" else f", sentences of up to {plan.length:,}"
-    yield "a step", f"{with_unit(plan.batch, plan.rows)}{of_each}: {shared}"
+    micro_batch = f"{format_with_unit(plan.micro_batch, plan.rows)}"
+    split = f"{plan.data_parallel_size:,} x {plan.micro_batches:,} x {micro_batch}"
+    row_length = f" of {plan.length:,} tokens" if plan.rows == "rows" else f", sentences of up to {plan.length:,}"
+    yield "a step", f"{format_with_unit(plan.batch, plan.rows)}{row_length}: {split}"
     pairs = f" {plan.unit}s" if plan.unit == "token pair" else " tokens"
     yield "tokens", f"{plan.tokens_per_step:,}{pairs} a step" + ("" if plan.tokens is None else
         f", {format_count(plan.tokens)} in all")  # fmt: skip
@@ -117,23 +117,25 @@ def _facts(plan: RunPlan) -> Iterator[tuple[str, str]]:
 
 
 def _memory(plan: RunPlan) -> Table:
-    kept = sorted(plan.memory, key=lambda memory: memory.checkpointing)
-    chosen = plan.memory[0].checkpointing
-    titles = [f"{TITLES[memory.checkpointing]}{' *' if memory.checkpointing == chosen else ''}" for memory in kept]
+    columns = sorted(plan.memory, key=lambda memory: memory.checkpointing)
+    checkpointing = plan.memory[0].checkpointing
+    titles = [
+        f"{TITLES[memory.checkpointing]}{' *' if memory.checkpointing == checkpointing else ''}" for memory in columns
+    ]
     names = {
         "weights": "weights", "gradients": "gradients", "optimizer": f"optimizer, {plan.optimizer}",
         "average": "moving average", "communication": _name_communication(plan),
-        "activations": f"activations of {with_unit(plan.micro_batch, plan.rows)}", "workspace": "workspace",
+        "activations": f"activations of {format_with_unit(plan.micro_batch, plan.rows)}", "workspace": "workspace",
     }  # fmt: skip
-    sizes = {title: [getattr(memory, key) for memory in kept] for key, title in names.items()}
-    rows = [(title, *map(format_bytes, each)) for title, each in sizes.items() if any(each)]
-    rows.append(("in all", *(format_bytes(memory.total) for memory in kept)))
-    if any(memory.host for memory in kept):
-        rows.append(("in the host's memory", *(format_bytes(memory.host) for memory in kept)))
-    if any(memory.fits is not None for memory in kept):
-        rows.append((f"fits into {1 - HEADROOM:.0%}", *("yes" if memory.fits else "no" for memory in kept)))
-        rows.append((f"largest micro-batch, {plan.rows}", *(_largest(plan, memory) for memory in kept)))
-    header = f"memory of {'each' if plan.devices > 1 else 'the'} device", *titles
+    sizes = {title: [getattr(memory, key) for memory in columns] for key, title in names.items()}
+    rows = [(title, *map(format_bytes, values)) for title, values in sizes.items() if any(values)]
+    rows.append(("in all", *(format_bytes(memory.total) for memory in columns)))
+    if any(memory.host for memory in columns):
+        rows.append(("in the host's memory", *(format_bytes(memory.host) for memory in columns)))
+    if any(memory.fits is not None for memory in columns):
+        rows.append((f"fits into {1 - HEADROOM:.0%}", *("yes" if memory.fits else "no" for memory in columns)))
+        rows.append((f"largest micro-batch, {plan.rows}", *(_largest(plan, memory) for memory in columns)))
+    header = f"memory of {'values' if plan.devices > 1 else 'the'} device", *titles
     return Table(header=header, rows=rows, caption="* as the recipe has it", flush=True)
 
 
@@ -157,13 +159,13 @@ def _ends(plan: RunPlan) -> Iterator[tuple[str, str]]:
         yield "time", "unknown: give --mfu SHARE, --measured RUN or --here"
         return
     yield "speed", time.throughput.described
-    own = time.throughput.flops_per_second
+    flops_per_second = time.throughput.flops_per_second
     mfu = (
         ""
         if time.throughput.mfu is None or time.throughput.basis == "assumed"
         else f", {time.throughput.mfu:.1%} of peak"
     )
-    yield "", f"{format_count(round(own))}FLOP/s of the model on each device{mfu}"
+    yield "", f"{format_count(round(flops_per_second))}FLOP/s of the model on each device{mfu}"
     yield "time", f"{format_duration(time.seconds)}, {format_duration(time.seconds_per_step)} a full step"
     hours = f"{time.gpu_hours:,.4g} device hours"
     yield "cost", hours if time.cost is None else f"{time.cost:,.2f} for {hours}"

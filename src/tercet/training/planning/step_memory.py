@@ -83,13 +83,13 @@ def measure_step(
             stack.activation_checkpointing = checkpointing
         use_fused_operations(model, device)
         optimizer = build_optimizer(recipe.training.optimizer, model)
-        learnt = trainable_parameters(model)
-        for parameter in learnt:
+        trainable = trainable_parameters(model)
+        for parameter in trainable:
             parameter.grad = torch.zeros_like(parameter)
         batch = fake_batch(recipe, micro)
         dtype = DTYPES.get(precision)
         with LiveBytes() as live:
-            live.ignore([*model.parameters(), *model.buffers(), *(p.grad for p in learnt if p.grad is not None)])
+            live.ignore([*model.parameters(), *model.buffers(), *(p.grad for p in trainable if p.grad is not None)])
             activations, workspace = _run_step(live, recipe, model, optimizer, batch, dtype)
         if is_one_graph(replace(recipe.training, activation_checkpointing=checkpointing), device):
             workspace = max(workspace, _scores_of_graph(model, batch, dtype or torch.float32))
@@ -98,7 +98,7 @@ def measure_step(
         weights = _bytes_of(tensors)
         return StepMemory(
             parameters=sum(p.numel() for p in model.parameters()),
-            trainable=sum(p.numel() for p in learnt),
+            trainable=sum(p.numel() for p in trainable),
             frozen_multiplied=sum(
                 part.weight.numel()
                 for part in model.modules()
@@ -106,7 +106,7 @@ def measure_step(
             ),
             adapter=sum(p.numel() for name, p in model.named_parameters() if ".lora_" in name),
             weights=weights,
-            gradients=_bytes_of([p.grad for p in learnt if p.grad is not None]),
+            gradients=_bytes_of([p.grad for p in trainable if p.grad is not None]),
             optimizer=_bytes_of([x for s in optimizer.state.values() for x in s.values() if isinstance(x, Tensor)]),
             average=0 if recipe.training.ema is None else weights,
             activations=activations,
@@ -127,16 +127,16 @@ def _run_step(
     """Return the bytes of the activations when the loss is known, and the most on top of them during the step."""
     with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
         loss = fake_loss(recipe, model, batch)
-    activations = live.now
+    activations = live.current
     loss.backward()
     del loss
-    passes = live.peak
+    peak_of_passes = live.peak
     optimizer.step()  # which makes what it keeps
-    kept = live.now
-    live.peak = kept
+    base_bytes = live.current
+    live.peak = base_bytes
     optimizer.step()
-    stepping = live.peak - kept
-    return activations, max(0, passes - activations, stepping - activations)
+    peak_of_step = live.peak - base_bytes
+    return activations, max(0, peak_of_passes - activations, peak_of_step - activations)
 
 
 def _scores_of_graph(model: AnyModel, batch: Any, dtype: torch.dtype) -> int:
@@ -153,10 +153,10 @@ def _bytes_of(tensors: list[Tensor]) -> int:
 @contextmanager
 def _fake_tensors_on(device: Device) -> Generator[None]:
     """Take as many rows of scores at once as on `device`, and mask documents as there: fake tensors are on a CPU."""
-    of_cpu, masked_by_blocks = likelihood.AT_ONCE["cpu"], document_mask.DEVICES
+    cpu_rows, block_mask_devices = likelihood.AT_ONCE["cpu"], document_mask.DEVICES
     likelihood.AT_ONCE["cpu"] = likelihood.AT_ONCE[device]
-    document_mask.DEVICES = ("cpu",) if device in masked_by_blocks else ()
+    document_mask.DEVICES = ("cpu",) if device in block_mask_devices else ()
     try:
         yield
     finally:
-        likelihood.AT_ONCE["cpu"], document_mask.DEVICES = of_cpu, masked_by_blocks
+        likelihood.AT_ONCE["cpu"], document_mask.DEVICES = cpu_rows, block_mask_devices

@@ -46,8 +46,8 @@ def free_of_linux(root: Path) -> Iterator[int]:
         if match := re.search(r"^MemAvailable: +(\d+) kB$", (root / "proc/meminfo").read_text(), re.MULTILINE):
             yield 1024 * int(match[1])
         group = root / "sys/fs/cgroup"
-        most, used = ((group / name).read_text().strip() for name in ("memory.max", "memory.current"))
-        if most != "max":
-            yield max(0, int(most) - int(used))
+        limit, used = ((group / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        if limit != "max":
+            yield max(0, int(limit) - int(used))
     except (OSError, ValueError):
         return

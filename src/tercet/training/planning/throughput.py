@@ -78,19 +78,21 @@ def measure_run(run: Path, gpu: GPU | None) -> Throughput:
     recipe = read_recipe(run)
     recipe = replace(recipe, model=read_spec(run))
     world = recipe.training.world_size
-    each = training_flops(recipe).of_tokens(time.tokens_per_second) / world
+    device_flops = training_flops(recipe).for_tokens(time.tokens_per_second) / world
     newest = Checkpoints(run, recipe.training.keep).newest()
     device = None if newest is None else newest.arithmetic[-1]["device"]
     devices = f"{world} devices" if world > 1 else "one device"
-    told = f"{time.tokens_per_second:,.0f} tokens/s on {devices}{'' if device is None else f' ({device})'} in {run}"
-    return _on(gpu, each, device, basis="run", described=told, flag=f"--measured {run}")
+    description = (
+        f"{time.tokens_per_second:,.0f} tokens/s on {devices}{'' if device is None else f' ({device})'} in {run}"
+    )
+    return _scale_to_gpu(gpu, device_flops, device, basis="run", described=description, flag=f"--measured {run}")
 
 
-def measure_here(sized: "SizedRecipe", gpu: GPU | None) -> "tuple[Throughput, Speed | None]":
+def measure_this_machine(sized_recipe: "SizedRecipe", gpu: GPU | None) -> "tuple[Throughput, Speed | None]":
     """By doing the work of some steps on this machine.
 
     Args:
-        sized: the recipe; what a device of the cluster does is done by one device here, where there is a `gpu`.
+        sized_recipe: the recipe; what a device of the cluster does is done by one device here, where there is a `gpu`.
 
     Returns:
         it, and what was measured of validations and the optimizer beside it where this machine is the one to plan for.
@@ -108,10 +110,10 @@ def measure_here(sized: "SizedRecipe", gpu: GPU | None) -> "tuple[Throughput, Sp
     from tercet.training.planning.micro_batch import tokens_of_row
     from tercet.training.tasks.model_sizes import read_task
 
-    recipe = sized.recipe if gpu is None else share_of_one(sized.recipe)
+    recipe = sized_recipe.recipe if gpu is None else single_device_recipe(sized_recipe.recipe)
     kind = accelerator(recipe.training)
     _check_kind(kind, gpu, "--here")  # before it is measured
-    task = sized.task if sized.task is not None and gpu is None else read_task(recipe, progress=True)
+    task = sized_recipe.task if sized_recipe.task is not None and gpu is None else read_task(recipe, progress=True)
     if not task.plan.steps:
         task.plan = replace(task.plan, steps=1)  # hours, which the speed makes steps of
     model = build(task.recipe.model, seed=recipe.training.seed)
@@ -119,45 +121,50 @@ def measure_here(sized: "SizedRecipe", gpu: GPU | None) -> "tuple[Throughput, Sp
         stack.activation_checkpointing = recipe.training.activation_checkpointing
     set_trainable(model, freeze=recipe.freeze, adapter=recipe.adapter, seed=recipe.training.seed)
     warm_up()
-    chosen = choose_arithmetic(recipe.training)
-    with matmul_precision(chosen["matmul"]):
-        compiled = choose_compile(task, model, chosen["precision"])[0]
-        measured = speed(task, model, precision=chosen["precision"], compiled=compiled)
-    full_step = measured.a_unit * task.plan.units + measured.a_step
+    arithmetic = choose_arithmetic(recipe.training)
+    with matmul_precision(arithmetic["matmul"]):
+        compiled = choose_compile(task, model, arithmetic["precision"])[0]
+        measurement = speed(task, model, precision=arithmetic["precision"], compiled=compiled)
+    full_step = measurement.a_unit * task.plan.units + measurement.a_step
     tokens = task.plan.units * task.plan.unit * tokens_of_row(task.recipe)
     world = recipe.training.world_size
-    each = tokens * training_flops(task.recipe).per_token / full_step / world
+    device_flops = tokens * training_flops(task.recipe).per_token / full_step / world
     device = torch.cuda.get_device_name() if kind == "cuda" else kind
-    told = f"{full_step:.3g} s a step, as measured here ({device}) just now"
-    return _on(gpu, each, device, basis="here", described=told, flag="--here"), measured if gpu is None else None
+    description = f"{full_step:.3g} s a step, as measured here ({device}) just now"
+    return _scale_to_gpu(
+        gpu, device_flops, device, basis="here", described=description, flag="--here"
+    ), measurement if gpu is None else None
 
 
-def share_of_one(recipe: Recipe) -> Recipe:
+def single_device_recipe(recipe: Recipe) -> Recipe:
     """The recipe of one device that does what each of several does."""
     training, task = recipe.training, recipe.task
     world = training.world_size
     if isinstance(recipe, TranslationRecipe):
-        own = replace(recipe.task, batch_tokens=recipe.task.batch_tokens // world)
+        device_task = replace(recipe.task, batch_tokens=recipe.task.batch_tokens // world)
     else:
-        own = replace(task, batch_size=getattr(task, "batch_size") // world)  # noqa: B009
-    return replace(recipe, task=own, training=replace(training, devices=1, nodes=1, strategy="auto"))
+        device_task = replace(task, batch_size=getattr(task, "batch_size") // world)  # noqa: B009
+    return replace(recipe, task=device_task, training=replace(training, devices=1, nodes=1, strategy="auto"))
 
 
-def _on(gpu: GPU | None, each: float, device: str | None, *, basis: str, described: str, flag: str) -> Throughput:
-    """`each` FLOP/s that `device` was measured to have, for a `gpu`: its own speed where the two are the same, the same
+def _scale_to_gpu(
+    gpu: GPU | None, device_flops: float, device: str | None, *, basis: str, described: str, flag: str
+) -> Throughput:
+    """`device_flops` FLOP/s that `device` was measured to have, for a `gpu`: its own speed where the two are the
+    same, the same
     share of the peak where both are in the table."""
-    own = None if device is None or device == CPU else find_by_device_name(device, 0)
-    peak = None if own is None else own.peak_flops
-    mfu = None if peak is None else each / peak
+    measured_gpu = None if device is None or device == CPU else find_by_device_name(device, 0)
+    peak = None if measured_gpu is None else measured_gpu.peak_flops
+    mfu = None if peak is None else device_flops / peak
     if gpu is None or device is None:
-        return Throughput(flops_per_second=each, mfu=mfu, basis=basis, described=described)
+        return Throughput(flops_per_second=device_flops, mfu=mfu, basis=basis, described=described)
     _check_kind(device, gpu, flag)
-    if own is not None and own.name == gpu.name:
-        return Throughput(flops_per_second=each, mfu=mfu, basis=basis, described=described)
+    if measured_gpu is not None and measured_gpu.name == gpu.name:
+        return Throughput(flops_per_second=device_flops, mfu=mfu, basis=basis, described=described)
     if mfu is None or gpu.peak_flops is None:
         raise UserError(f"{flag} measures {device}, and there is no peak to compare it with {gpu.name}; give --mfu")
-    told = f"{described}: {mfu:.1%} of its peak, which is assumed of {gpu.name} too"
-    return Throughput(flops_per_second=mfu * gpu.peak_flops, mfu=mfu, basis=basis, described=told)
+    description = f"{described}: {mfu:.1%} of its peak, which is assumed of {gpu.name} too"
+    return Throughput(flops_per_second=mfu * gpu.peak_flops, mfu=mfu, basis=basis, described=description)
 
 
 def _check_kind(device: str, gpu: GPU | None, flag: str) -> None:

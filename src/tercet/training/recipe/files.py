@@ -32,15 +32,19 @@ def change_settings(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> 
     """A recipe's settings with `changes` laid over them. A length in the changes takes back the one in the settings,
     whatever that is said in: `training.max_steps=500` means so where the recipe counts epochs. Other data in the
     changes takes back the settings that belong to the recipe's own (`other_data`)."""
-    given, training = changes.get("training"), settings.get("training")
-    if isinstance(given, Mapping) and isinstance(training, Mapping) and any(given.get(k) is not None for k in LENGTHS):
+    new_training, training = changes.get("training"), settings.get("training")
+    if (
+        isinstance(new_training, Mapping)
+        and isinstance(training, Mapping)
+        and any(new_training.get(k) is not None for k in LENGTHS)
+    ):
         settings = {**settings, "training": {key: x for key, x in training.items() if key not in LENGTHS}}
     return merge(replace_data(settings, changes), changes)
 
 
 def recipe_names() -> dict[str, str]:
     """The packaged recipes, each with the comment on its first line."""
-    files = (file for file in _packaged().iterdir() if file.name.endswith(".yaml"))
+    files = (file for file in _recipe_folder().iterdir() if file.name.endswith(".yaml"))
     texts = {file.name.removesuffix(".yaml"): file.read_text(encoding="utf-8") for file in files}
     return {name: texts[name].splitlines()[0].removeprefix("#").strip() for name in sorted(texts)}
 
@@ -58,8 +62,8 @@ def recipe_text(name: str) -> str:
                 f"unknown recipe {name!r}, and no such file or folder; `tercet recipes` lists what there is"
             )
         raise UserError(f"unknown recipe {name!r}{suggest(name, recipe_names())}")
-    return (_packaged() / f"{name}.yaml").read_text(encoding="utf-8")
+    return (_recipe_folder() / f"{name}.yaml").read_text(encoding="utf-8")
 
 
-def _packaged() -> Any:
+def _recipe_folder() -> Any:
     return resources.files("tercet") / "recipes"

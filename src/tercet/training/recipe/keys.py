@@ -15,11 +15,11 @@ def recipe_keys(task: str | None = None) -> dict[str, tuple[str, ...]]:
     all. A slot that takes one of several specs offers their kinds."""
     from tercet.models import PRESETS
 
-    found: dict[str, dict[str, None]] = {"model.preset": dict.fromkeys(PRESETS)}
+    choices_by_key: dict[str, dict[str, None]] = {"model.preset": dict.fromkeys(PRESETS)}
     for spec in RECIPES.values() if task is None else [RECIPES[task]]:
         for key, choices in _walk(spec, ""):
-            found.setdefault(key, {}).update(dict.fromkeys(choices))
-    return {key: tuple(found[key]) for key in sorted(found)}
+            choices_by_key.setdefault(key, {}).update(dict.fromkeys(choices))
+    return {key: tuple(choices_by_key[key]) for key in sorted(choices_by_key)}
 
 
 def spec_files(spec: type) -> set[str]:

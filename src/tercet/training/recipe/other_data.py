@@ -11,7 +11,7 @@ from tercet.config import Plain, find_differences
 from tercet.messages import show
 
 REQUIRED = "???"  # stands for a setting that the caller has to give; the mark that OmegaConf has for it
-REPLACED = {  # by the caller's own value, or by the default, which suits any data
+REPLACED_KEYS = {  # by the caller's own value, or by the default, which suits any data
     "data.target": "the translations of the source",
     "data.source_language": "a column of the recipe's data, and the language of its sentences",
     "data.target_language": "as source_language",
@@ -20,7 +20,7 @@ REPLACED = {  # by the caller's own value, or by the default, which suits any da
     "data.source_tokenizer.alphabet": "as data.tokenizer.alphabet",
     "task.sample_prompt": "a beginning that the recipe's text has",
 }
-KEPT = {  # in use, although chosen for the recipe's data: reported
+KEPT_KEYS = {  # in use, although chosen for the recipe's data: reported
     "data.tokenizer.vocab_size": "more text is worth a larger vocabulary",
     "data.tokenizer.min_count": "as vocab_size",
     "data.tokenizer.eos_id": "how the ids of the recipe's data were made",
@@ -30,7 +30,7 @@ KEPT = {  # in use, although chosen for the recipe's data: reported
     "data.mixture": "other data, of which each step has a share",
     "task.validation_sentences": "0 if the recipe's sentences are too short for BLEU",
 }
-SUIT_ANY = {  # data of the same kind
+GENERAL_KEYS = {  # data of the same kind
     "data.source": "the data itself",
     **dict.fromkeys(
         ("data.encoding", "data.text_field", "data.documents", "data.dtype", "data.sequence_case", "data.label_field",
@@ -41,7 +41,7 @@ SUIT_ANY = {  # data of the same kind
     **dict.fromkeys(("data.over", "data.problem_type"), "the kind of labels; others are rejected"),
     **dict.fromkeys(("data.chat_template", "data.rows", "data.source_bos"), "how the model reads its data"),
     **dict.fromkeys(
-        (f"data.{which}.{key}" for which in ("tokenizer", "source_tokenizer")
+        (f"data.{side}.{key}" for side in ("tokenizer", "source_tokenizer")
          for key in ("kind", "byte_fallback", "eos", "pad", "bos", "mask", "prefix_space", "lowercase", "k", "path")),
         "a way to cut any text",
     ),
@@ -61,27 +61,30 @@ SUIT_ANY = {  # data of the same kind
 
 
 def replace_data(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> Plain:
-    """Return a recipe's settings without those in `REPLACED`, if `changes` name another source of data.
+    """Return a recipe's settings without those in `REPLACED_KEYS`, if `changes` name another source of data.
 
     A recipe that validates on what it trains on does so with the other data, too.
     """
-    own, given = _data_of(settings), _data_of(changes)
-    if own.get("source") in (None, REQUIRED) or given.get("source") in (None, own["source"]):
+    recipe_data, new_data = _data_settings(settings), _data_settings(changes)
+    if recipe_data.get("source") in (None, REQUIRED) or new_data.get("source") in (None, recipe_data["source"]):
         return dict(settings)
-    dropped = ["target", *(() if _has_columns(given) else ("source_language", "target_language"))]
-    data = {key: value for key, value in own.items() if key not in dropped}
+    removed_keys = ["target", *(() if _has_columns(new_data) else ("source_language", "target_language"))]
+    data = {key: value for key, value in recipe_data.items() if key not in removed_keys}
     validation = data.get("validation")
     if isinstance(validation, Mapping) and validation.get("kind") == "held_out":
         del data["validation"]
-        if all(validation.get(key) == own.get(key) for key in ("source", "target")):
-            data["validation"] = {**validation, **{key: given[key] for key in ("source", "target") if key in given}}
+        if all(validation.get(key) == recipe_data.get(key) for key in ("source", "target")):
+            data["validation"] = {
+                **validation,
+                **{key: new_data[key] for key in ("source", "target") if key in new_data},
+            }
     for key in ("tokenizer", "source_tokenizer"):
         if isinstance(tokenizer := data.get(key), Mapping):
             data[key] = {name: value for name, value in tokenizer.items() if name != "alphabet"}
-    replaced = {**settings, "data": data}
+    result = {**settings, "data": data}
     if isinstance(task := settings.get("task"), Mapping):
-        replaced["task"] = {key: value for key, value in task.items() if key != "sample_prompt"}
-    return replaced
+        result["task"] = {key: value for key, value in task.items() if key != "sample_prompt"}
+    return result
 
 
 def describe_other_data(settings: Plain, changes: Mapping[str, Any], *, tokenizer: bool = True) -> str | None:
@@ -91,27 +94,27 @@ def describe_other_data(settings: Plain, changes: Mapping[str, Any], *, tokenize
     Args:
         tokenizer: If False, the tokenizer of the recipe is not used.
     """
-    own, given = _data_of(settings).get("source"), _data_of(changes).get("source")
-    if own in (None, REQUIRED) or given in (None, own):
+    recipe_source, new_source = _data_settings(settings).get("source"), _data_settings(changes).get("source")
+    if recipe_source in (None, REQUIRED) or new_source in (None, recipe_source):
         return None
-    replaced = replace_data(settings, changes)
+    new_settings = replace_data(settings, changes)
     parts = [
         line
-        for key in REPLACED
+        for key in REPLACED_KEYS
         if _find(changes, key) is None
-        for line in find_differences(_find(settings, key), _find(replaced, key), key)
+        for line in find_differences(_find(settings, key), _find(new_settings, key), key)
     ]
-    kept = [
+    kept_settings = [
         f"{key}={show(value)}"
-        for key in KEPT
-        if (value := _find(replaced, key)) is not None and _find(changes, key) is None
+        for key in KEPT_KEYS
+        if (value := _find(new_settings, key)) is not None and _find(changes, key) is None
         if tokenizer or "tokenizer" not in key
     ]
-    parts += [f"kept as they are: {', '.join(kept)}"] if kept else []
-    return f"{given} takes the place of {own}: {'; '.join(parts)}" if parts else None
+    parts += [f"kept as they are: {', '.join(kept_settings)}"] if kept_settings else []
+    return f"{new_source} takes the place of {recipe_source}: {'; '.join(parts)}" if parts else None
 
 
-def _data_of(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+def _data_settings(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     data = settings.get("data")
     return data if isinstance(data, Mapping) else {}
 

@@ -23,7 +23,7 @@ STACKS = ("stack", "encoder", "decoder")
 HEADS = ("transform.", "unembedding.", "pooler.", "next_sentence.", "classifier.")
 
 
-def model_keys_beside(folder: Path, model: Mapping[str, Any]) -> Plain:
+def compatible_model_keys(folder: Path, model: Mapping[str, Any]) -> Plain:
     """Of a recipe's `model` what goes with the model in `folder`: how many tokens a row has, at most as many as that
     model knows; dropout; a classifier's settings. The rest describes the model that the recipe makes by itself.
 
@@ -34,15 +34,15 @@ def model_keys_beside(folder: Path, model: Mapping[str, Any]) -> Plain:
 
     from tercet.checkpoint import read_spec
 
-    kept = {key: model[key] for key in ("max_len", "classifier") if key in model}
-    if isinstance(max_len := kept.get("max_len"), int):
-        kept["max_len"] = min(max_len, read_spec(folder).max_len)
+    keys = {key: model[key] for key in ("max_len", "classifier") if key in model}
+    if isinstance(max_len := keys.get("max_len"), int):
+        keys["max_len"] = min(max_len, read_spec(folder).max_len)
     dropout = {
         name: {"dropout": stack["dropout"]}
         for name in STACKS
         if isinstance(stack := model.get(name), Mapping) and "dropout" in stack
     }
-    return kept | dropout
+    return keys | dropout
 
 
 def pretrained_spec(folder: Path, changes: Mapping[str, Any], *, name: str) -> AnySpec:
@@ -109,34 +109,37 @@ def load_pretrained_weights(model: "AnyModel", old: "AnyModel", folder: str) -> 
     from tercet.models import EncoderOnly
     from tercet.models.target_scale import rescale_head
 
-    new, known = model.state_dict(), old.state_dict()
+    new_state, old_state = model.state_dict(), old.state_dict()
     if _labels(old.spec) != _labels(model.spec):
-        known = {name: value for name, value in known.items() if not name.startswith("classifier.")}
-    shared = [name for name in new if name in known]
-    for name in shared:
-        if new[name].shape != known[name].shape:
-            old_shape, new_shape = ("x".join(map(str, state[name].shape)) for state in (known, new))
+        old_state = {name: value for name, value in old_state.items() if not name.startswith("classifier.")}
+    shared_names = [name for name in new_state if name in old_state]
+    for name in shared_names:
+        if new_state[name].shape != old_state[name].shape:
+            old_shape, new_shape = ("x".join(map(str, state[name].shape)) for state in (old_state, new_state))
             raise UserError(
                 f"pretrained: {name} is {old_shape} in {folder}, {new_shape} in this recipe; "
                 "leave the keys of model that set its size out"
             )
-    everything = old.state_dict()
-    taken = {everything[name].data_ptr() for name in shared}  # a tied weight is one, whatever its names
-    fresh = [name for name in new if name not in shared]
-    left = [name for name in everything if name not in shared and everything[name].data_ptr() not in taken]
-    bad = [name for name in (*fresh, *left) if not name.startswith(HEADS)]
-    if bad:
-        who = "this recipe" if bad[0] in fresh else folder
+    all_weights = old.state_dict()
+    shared_storage = {all_weights[name].data_ptr() for name in shared_names}  # a tied weight is one, whatever its names
+    new_names = [name for name in new_state if name not in shared_names]
+    unused_names = [
+        name for name in all_weights if name not in shared_names and all_weights[name].data_ptr() not in shared_storage
+    ]
+    unmatched = [name for name in (*new_names, *unused_names) if not name.startswith(HEADS)]
+    if unmatched:
+        owner = "this recipe" if unmatched[0] in new_names else folder
         raise UserError(
-            f"pretrained: only {who} has {bad[0]}{f' and {len(bad) - 1} more' if len(bad) > 1 else ''}; "
+            f"pretrained: only {owner} has {unmatched[0]}"
+            f"{f' and {len(unmatched) - 1} more' if len(unmatched) > 1 else ''}; "
             "leave the keys of model that make the two unlike out"
         )
     with torch.no_grad():
-        for name in shared:
-            new[name].copy_(known[name])
-    if "classifier.weight" in shared and isinstance(model, EncoderOnly) and (head := _head(old.spec)) is not None:
+        for name in shared_names:
+            new_state[name].copy_(old_state[name])
+    if "classifier.weight" in shared_names and isinstance(model, EncoderOnly) and (head := _head(old.spec)) is not None:
         rescale_head(model, head)
-    return PretrainedWeights(tuple(fresh), tuple(left))
+    return PretrainedWeights(tuple(new_names), tuple(unused_names))
 
 
 def save_copy(trained_model: "TrainedModel", out: Path) -> None:
@@ -146,11 +149,11 @@ def save_copy(trained_model: "TrainedModel", out: Path) -> None:
     save_trained(trained_model, out / PRETRAINED_COPY)
 
 
-def pretrained_folder(given: str, out: Path) -> Path:
+def pretrained_folder(recipe_path: str, out: Path) -> Path:
     """Where to read the pretrained model: in the run's folder once it has been begun, else where the recipe says."""
     copy = out / PRETRAINED_COPY
-    begun = (out / RECIPE).exists() and (copy / "model.safetensors").exists()
-    return copy if begun else Path(given)
+    has_started = (out / RECIPE).exists() and (copy / "model.safetensors").exists()
+    return copy if has_started else Path(recipe_path)
 
 
 def _labels(spec: AnySpec) -> tuple[str, ...]:

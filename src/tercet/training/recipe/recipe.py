@@ -209,7 +209,7 @@ def parse_recipe(data: Mapping[str, Any], *, name: str, run: Path | None = None)
         raise UserError(f"{name}: model: expected a mapping of keys, got {show(model)}")
     if not {"family", "preset"} & model.keys():
         model = {"family": FAMILIES[kind], **model}
-    pretrained = _pretrained(settings, name=name)
+    pretrained = _pretrained_path(settings, name=name)
     if run is not None and pretrained is not None and (run / PRETRAINED_COPY / "config.json").exists():
         pretrained = run / PRETRAINED_COPY
     if pretrained is None:
@@ -230,16 +230,16 @@ def parse_recipe(data: Mapping[str, Any], *, name: str, run: Path | None = None)
     return parse(RECIPES[kind], settings, name=name).with_heads()
 
 
-def with_pretrained_copy(settings: Mapping[str, Any], out: Path, *, name: str = "recipe") -> Plain:
+def use_pretrained_copy(settings: Mapping[str, Any], out: Path, *, name: str = "recipe") -> Plain:
     """`settings`, where a run that has begun in `out` is to go on and the pretrained model it began with is gone: the
     run's own copy takes its place."""
-    pretrained, copy = _pretrained(settings, name=name), out / PRETRAINED_COPY
+    pretrained, copy = _pretrained_path(settings, name=name), out / PRETRAINED_COPY
     if pretrained is None or Path(pretrained).exists() or not (copy / "config.json").exists():
         return dict(settings)
     return merge(settings, {"pretrained": str(copy)})
 
 
-def _pretrained(settings: Mapping[str, Any], *, name: str) -> str | None:
+def _pretrained_path(settings: Mapping[str, Any], *, name: str) -> str | None:
     """The path, which is looked at before the rest of the recipe is parsed."""
     pretrained = settings.get("pretrained")
     try:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from tercet.checkpoint.run_record import RECORD
 from tercet.storage import lock_folder
 from tercet.training.run.states import LockedRun, OpenedRun
-from tercet.training.run_folder.changes import can_go_on
+from tercet.training.run_folder.changes import can_resume
 from tercet.training.run_folder.checkpoints import Checkpoints
 from tercet.training.run_folder.choices import FromWeights, Restart
 from tercet.training.run_folder.folder import find_recipes, find_start, remove_run
@@ -26,10 +26,10 @@ def lock_run(opened: OpenedRun) -> LockedRun:
         if opened.primary:
             remove_run(folder, recipe)
     else:
-        record, former, recipe = find_recipes(folder, recipe, start, own=opened.is_own)
+        record, former, recipe = find_recipes(folder, recipe, start, is_current=opened.is_own)
     checkpoints = Checkpoints(folder, recipe.training.keep)
-    goes_on = record is not None and record.finished and can_go_on(record, former, recipe)
-    point = find_start(folder, checkpoints, from_weights=isinstance(start, FromWeights), longer=goes_on)
+    goes_on = record is not None and record.finished and can_resume(record, former, recipe)
+    point = find_start(folder, checkpoints, from_weights=isinstance(start, FromWeights), is_extended=goes_on)
     if opened.primary and point.weights is not None and record is None:
         (folder / RECORD).unlink(missing_ok=True)  # a damaged one; what it said is settled anew
     return LockedRun(

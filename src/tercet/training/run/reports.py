@@ -8,7 +8,7 @@ from tercet.checkpoint.run_record import Change
 from tercet.config import UserError
 from tercet.messages import print_note, show
 from tercet.models import AnySpec, stack_specs
-from tercet.training.run_folder.changes import describe_length, is_as_planned
+from tercet.training.run_folder.changes import describe_length, equals_planned_run
 from tercet.training.run_folder.checkpoints import Checkpoints
 from tercet.training.run_folder.folder import StartPoint
 
@@ -46,7 +46,7 @@ def explain_length(out: Path, task: "Task", changes: Sequence[Change], *, exact:
     if at is None:
         return None
     words = describe_length(task.recipe.training, task.plan, at)
-    if exact and not is_as_planned(task.recipe.training, task.plan, at):
+    if exact and not equals_planned_run(task.recipe.training, task.plan, at):
         raise UserError(f"{out} cannot get another length exactly: {words}; leave --exact out")
     return words
 

@@ -46,10 +46,10 @@ def describe_arithmetic(
     }
 
 
-def find_changes(then: Sequence[Mapping[str, str]], now: Mapping[str, str]) -> list[str]:
-    """What differs, such as `threads 2, now 4`; empty where all steps were worked out as they would be now."""
-    for one in reversed(then):
-        names = [name for name in {**one, **now} if one.get(name) != now.get(name)]
+def find_changes(earlier: Sequence[Mapping[str, str]], current: Mapping[str, str]) -> list[str]:
+    """What differs, such as `threads 2, current 4`; empty where all steps were worked out as they would be now."""
+    for previous in reversed(earlier):
+        names = [name for name in {**previous, **current} if previous.get(name) != current.get(name)]
         if names:
-            return [f"{name} {one.get(name, 'unset')}, now {now.get(name, 'unset')}" for name in names]
+            return [f"{name} {previous.get(name, 'unset')}, now {current.get(name, 'unset')}" for name in names]
     return []

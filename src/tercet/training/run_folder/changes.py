@@ -40,10 +40,10 @@ def read_recipe(run: Path | str) -> Recipe:
         UserError: where the folder holds none, or it is damaged.
     """
     record = read_record(Path(run))
-    return apply_changes(read_begun(Path(run), record), record, Path(run))
+    return apply_changes(read_initial_recipe(Path(run), record), record, Path(run))
 
 
-def read_begun(run: Path, record: RunRecord | None) -> Recipe:
+def read_initial_recipe(run: Path, record: RunRecord | None) -> Recipe:
     """The recipe that a run was begun with. Raises as `read_recipe` does."""
     path = run / RECIPE
     if record is not None:
@@ -51,36 +51,41 @@ def read_begun(run: Path, record: RunRecord | None) -> Recipe:
     return parse_recipe(read_yaml(path), name=str(path), run=run)
 
 
-def apply_changes(begun: Recipe, record: RunRecord | None, run: Path) -> Recipe:
+def apply_changes(initial: Recipe, record: RunRecord | None, run: Path) -> Recipe:
     """The recipe that a run was begun with, as it has become.
 
     Raises:
         UserError: where the record names changes that there are not.
     """
-    changes, known = () if record is None else record.changes, _values(begun)
-    settings = to_plain(begun)
+    changes, allowed = () if record is None else record.changes, _values(initial)
+    settings = to_plain(initial)
     for change in changes:
-        if change.key not in known:
+        if change.key not in allowed:
             raise UserError(f"{run / RECORD}: changes: there is no {show(change.key)} that may change; put it back")
         part, _, key = change.key.partition(".")
         settings[part][key] = change.new
-    return parse_recipe(settings, name=f"{run / RECORD}: changes", run=run) if changes else begun
+    return parse_recipe(settings, name=f"{run / RECORD}: changes", run=run) if changes else initial
 
 
-def keep_changes(given: Recipe, begun: Recipe, now: Recipe) -> Recipe:
-    """The recipe of a command, for a run that was begun with `begun` and has become `now`. Whoever repeats the command
-    that began it goes on with it as it is; what is neither as it was begun nor as it is now is to be changed."""
-    told, at_first, values = _values(given), _values(begun), _values(now)
+def merge_changes(requested: Recipe, initial: Recipe, current: Recipe) -> Recipe:
+    """The recipe of a command, for a run that was begun with `initial` and has become `current`. Whoever repeats
+    the command that began it goes on with it as it is; what is neither as it was begun nor as it is now is to be
+    changed."""
+    requested_values, initial_values, values = _values(requested), _values(initial), _values(current)
     lengths = [f"training.{key}" for key in LENGTHS]  # one choice: they stay or go together
-    if any(told[key] != at_first[key] for key in lengths):
-        values |= {key: told[key] for key in lengths}
+    if any(requested_values[key] != initial_values[key] for key in lengths):
+        values |= {key: requested_values[key] for key in lengths}
     machines = [f"training.{key}" for key in MACHINES]
-    values |= {key: told[key] for key in told if key in machines}
-    values |= {key: told[key] for key in told if key not in lengths and told[key] != at_first[key]}
-    return _with_values(given, values)
+    values |= {key: requested_values[key] for key in requested_values if key in machines}
+    values |= {
+        key: requested_values[key]
+        for key in requested_values
+        if key not in lengths and requested_values[key] != initial_values[key]
+    }
+    return _replace_values(requested, values)
 
 
-def with_length(now: Recipe, recipe: Recipe, record: RunRecord | None, out: Path, length: More | Until) -> Recipe:
+def set_length(current: Recipe, recipe: Recipe, record: RunRecord | None, out: Path, length: More | Until) -> Recipe:
     """The recipe by which the run in `out` goes on, with another length. A run that is still on its way to an
     end that the same `More` has put there keeps it: the command was repeated.
 
@@ -88,29 +93,29 @@ def with_length(now: Recipe, recipe: Recipe, record: RunRecord | None, out: Path
         UserError: where there is no run, or its length is not known in steps.
     """
     flag = "--more" if isinstance(length, More) else "--until"
-    given: Any = length.steps  # from Python anything
+    steps: Any = length.steps  # from Python anything
     try:
-        check_range(flag, given, Steps)
+        check_range(flag, steps, Steps)
     except ValueError as error:
         raise UserError(error) from None
-    if not isinstance(given, int):
-        raise UserError(f"{flag}={show(given)} must be a whole number")
+    if not isinstance(steps, int):
+        raise UserError(f"{flag}={show(steps)} must be a whole number")
     if record is None:
         raise UserError(f"{out} holds no run that has begun, so {flag} has nothing to make longer; set its max_steps")
-    if _length(recipe) != _length(now):
+    if _length(recipe) != _length(current):
         raise UserError(f"{flag} and another length in the recipe or in --set: leave one of them out")
     total = record.total_steps
-    until = given
+    new_total = steps
     if isinstance(length, More):
         lengths = [record.steps, *(change.steps for change in record.changes if change.steps is not None)]
-        before = lengths[-2] if len(lengths) > 1 else None
-        repeated = not record.finished and before is not None and total == before + given
-        until = total if repeated else total + given
-    if until == total:
+        previous_total = lengths[-2] if len(lengths) > 1 else None
+        is_repeated = not record.finished and previous_total is not None and total == previous_total + steps
+        new_total = total if is_repeated else total + steps
+    if new_total == total:
         return recipe
     try:
-        return _with_values(
-            recipe, {"training.max_steps": until, "training.max_epochs": None, "training.max_hours": None}
+        return _replace_values(
+            recipe, {"training.max_steps": new_total, "training.max_epochs": None, "training.max_hours": None}
         )
     except ValueError as error:
         raise UserError(error) from None
@@ -137,23 +142,23 @@ def check_devices(out: Path, old: Recipe, new: Recipe) -> None:
     if old.training.data_parallel_size == new.training.data_parallel_size:
         return
     if new.training.batch_ramp is not None:
-        why = "its batch grows by a micro-batch on each device (training.batch_ramp)"
+        reason = "its batch grows by a micro-batch on each device (training.batch_ramp)"
     elif isinstance(new.task, TranslationTaskSpec) and not isinstance(new.task.micro_batch_tokens, int):
-        why = "its buckets are a device's share of a batch, for task.micro_batch_tokens is not set"
+        reason = "its buckets are a device's share of a batch, for task.micro_batch_tokens is not set"
     else:
         return
-    raise UserError(f"{out} was begun on {old.training.world_size} devices and stays there: {why}")
+    raise UserError(f"{out} was begun on {old.training.world_size} devices and stays there: {reason}")
 
 
 def list_changes(old: Recipe, new: Recipe, *, step: int, steps: int) -> tuple[Change, ...]:
     """What is to be another in a run behind which are `step` steps; `steps` is its length from then on."""
-    before, after = _values(old), _values(new)
+    old_values, new_values = _values(old), _values(new)
     return tuple(
         Change(
-            step=step, key=key, old=before[key], new=after[key],
-            steps=steps if key.removeprefix("training.") in LENGTHS and after[key] is not None else None,
+            step=step, key=key, old=old_values[key], new=new_values[key],
+            steps=steps if key.removeprefix("training.") in LENGTHS and new_values[key] is not None else None,
         )
-        for key in before if before[key] != after[key]
+        for key in old_values if old_values[key] != new_values[key]
     )  # fmt: skip
 
 
@@ -165,12 +170,12 @@ def describe_end(record: RunRecord, spec: TrainingSpec) -> str:
     return f"it stopped at step {record.saved:,} of {total:,}, {spec.patience} validations without a better one"
 
 
-def can_go_on(record: RunRecord, old: Recipe, new: Recipe) -> bool:
+def can_resume(record: RunRecord, old: Recipe, new: Recipe) -> bool:
     """Whether a run that has ended goes on: it is made longer, or has stopped early and is given more patience."""
-    patience, more = old.training.patience, new.training.patience
+    old_patience, new_patience = old.training.patience, new.training.patience
     stopped_early = record.saved < record.total_steps
-    patient = patience is not None and (more is None or more > patience)
-    return _length(old) != _length(new) or (stopped_early and patient)
+    has_more_patience = old_patience is not None and (new_patience is None or new_patience > old_patience)
+    return _length(old) != _length(new) or (stopped_early and has_more_patience)
 
 
 def plan_with_changes(plan: "Plan", record: RunRecord) -> "Plan":
@@ -178,29 +183,31 @@ def plan_with_changes(plan: "Plan", record: RunRecord) -> "Plan":
     plan = replace(plan, steps=record.steps)
     for change in record.changes:
         if change.steps is not None:
-            plan = plan.lengthened(change.steps, at=change.step)
+            plan = plan.extended(change.steps, at=change.step)
     return plan
 
 
-def is_as_planned(spec: TrainingSpec, plan: "Plan", at: int) -> bool:
+def equals_planned_run(spec: TrainingSpec, plan: "Plan", at: int) -> bool:
     """Whether a run that was made longer at step `at` ends as one that was to be so long from its beginning."""
-    lasts = {first - 1 for first, _ in plan.lengths if 0 < first < at} | ({at - 1} if at else set[int]())
+    last_steps = {first - 1 for first, _ in plan.lengths if 0 < first < at} | ({at - 1} if at else set[int]())
     # A rate that falls has not begun to, where that of the last step under each length is the same under this one.
-    same_rates = all(_factor(spec, step, plan.planned_at(step)) == _factor(spec, step, plan.steps) for step in lasts)
-    return same_rates and plan.growing == replace(plan, lengths=()).growing
+    same_rates = all(
+        _factor(spec, step, plan.length_at(step)) == _factor(spec, step, plan.steps) for step in last_steps
+    )
+    return same_rates and plan.ramp_steps == replace(plan, lengths=()).ramp_steps
 
 
 def describe_length(spec: TrainingSpec, plan: "Plan", at: int) -> str:
     """What a run's new length does to the learning rate from step `at` on, counted from 0, and to a growing batch."""
     kind, lr = spec.schedule.kind, spec.optimizer.lr
-    after = f"{lr * _factor(spec, at, plan.steps):.4g} at step {at + 1:,}"
-    if is_as_planned(spec, plan, at):
-        return f"learning rate ({kind}): {after}, as if the run had been planned for {plan.steps:,} steps"
-    before = f"{lr * _factor(spec, at - 1, plan.planned_at(at - 1)):.4g} at step {at:,}"
-    growing = f"; the batch grows over {plan.growing:,} steps, as it was begun" if spec.batch_ramp else ""
+    next_rate = f"{lr * _factor(spec, at, plan.steps):.4g} at step {at + 1:,}"
+    if equals_planned_run(spec, plan, at):
+        return f"learning rate ({kind}): {next_rate}, as if the run had been planned for {plan.steps:,} steps"
+    previous_rate = f"{lr * _factor(spec, at - 1, plan.length_at(at - 1)):.4g} at step {at:,}"
+    growing = f"; the batch grows over {plan.ramp_steps:,} steps, as it was begun" if spec.batch_ramp else ""
     return (
-        f"learning rate ({kind}): {before}, {after}, from where on it is that of {plan.steps:,} steps{growing}: a run "
-        "planned so would have ended otherwise"
+        f"learning rate ({kind}): {previous_rate}, {next_rate}, from where on it is that of {plan.steps:,} "
+        f"steps{growing}: a run planned so would have ended otherwise"
     )
 
 
@@ -224,7 +231,7 @@ def _values(recipe: Recipe) -> dict[str, Any]:
     return dict(pairs())
 
 
-def _with_values(recipe: Recipe, values: dict[str, Any]) -> Recipe:
+def _replace_values(recipe: Recipe, values: dict[str, Any]) -> Recipe:
     """Raises ValueError where they do not fit."""
 
     def part(name: str) -> dict[str, Any]:

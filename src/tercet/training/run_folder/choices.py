@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class AsRecipe:
+class RecipeLength:
     """As many steps, epochs or hours as the recipe says."""
 
 
@@ -22,7 +22,7 @@ class Until:
     steps: int
 
 
-Length = AsRecipe | More | Until
+Length = RecipeLength | More | Until
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Resume:
         exact: Go on only if the end is that of an unbroken run to the last bit.
     """
 
-    length: Length = AsRecipe()
+    length: Length = RecipeLength()
     exact: bool = False
 
 
@@ -47,7 +47,7 @@ class Restart:
 class FromWeights:
     """Go on from the weights of the last model, with a new optimizer: for a run that has lost every checkpoint."""
 
-    length: Length = AsRecipe()
+    length: Length = RecipeLength()
 
 
 Start = Resume | Restart | FromWeights

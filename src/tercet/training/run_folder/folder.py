@@ -23,12 +23,12 @@ from tercet.training.run_folder.changes import (
     MAY_CHANGE,
     apply_changes,
     check_length,
-    keep_changes,
-    read_begun,
-    with_length,
+    merge_changes,
+    read_initial_recipe,
+    set_length,
 )
 from tercet.training.run_folder.checkpoints import FOLDER, METRICS, Checkpoint, Checkpoints
-from tercet.training.run_folder.choices import AsRecipe, FromWeights, Resume
+from tercet.training.run_folder.choices import FromWeights, RecipeLength, Resume
 
 if TYPE_CHECKING:
     from tercet.checkpoint import TrainedModel
@@ -49,13 +49,16 @@ class StartPoint:
     weights: "TrainedModel | None" = None
 
 
-def recipes_of(out: Path, recipe: Recipe, record: RunRecord | None, *, own: bool = False) -> tuple[Recipe, Recipe]:
+def recipes_of(
+    out: Path, recipe: Recipe, record: RunRecord | None, *, is_current: bool = False
+) -> tuple[Recipe, Recipe]:
     """A folder holds one run. Its length may change, and how often it looks, saves and logs; all else that changes the
     model may not.
 
     Args:
         record: what the run noted of itself, as of its recipe.
-        own: `recipe` is the run's as it is now, with changes laid over it, and not the one that it was begun with.
+        is_current: `recipe` is the run's as it is now, with changes laid over it, and not the one that it
+            was begun with.
 
     Returns:
         the run's recipe as it is now, and the one by which it goes on; twice `recipe` where there is no run.
@@ -74,10 +77,10 @@ def recipes_of(out: Path, recipe: Recipe, record: RunRecord | None, *, own: bool
         if any(not name.startswith(".") for name in names):
             raise UserError(f"{out} is not empty and holds no run; give another --out")
         return recipe, recipe
-    begun = read_begun(out, record)
-    now = apply_changes(begun, record, out)
-    recipe = recipe if own else keep_changes(recipe, begun, now)
-    old, new = to_plain(now), to_plain(recipe)
+    initial = read_initial_recipe(out, record)
+    current = apply_changes(initial, record, out)
+    recipe = recipe if is_current else merge_changes(recipe, initial, current)
+    old, new = to_plain(current), to_plain(recipe)
     for settings in (old, new):
         for size in ("vocab_size", "source_vocab_size"):  # the tokenizers' to say
             settings["model"].pop(size, None)
@@ -89,25 +92,25 @@ def recipes_of(out: Path, recipe: Recipe, record: RunRecord | None, *, own: bool
             del settings["training"][key]
     if new["pretrained"] == str(out / PRETRAINED_COPY):  # the copy of what it was begun with
         new["pretrained"] = old["pretrained"]
-    if changed := find_differences(old, new):
+    if differences := find_differences(old, new):
         raise UserError(
-            f"{out} holds a run with other settings ({'; '.join(changed)}); give another --out, or --restart, which "
-            f"deletes it (of a run that has begun, only {', '.join(MAY_CHANGE)} and logging may change)"
+            f"{out} holds a run with other settings ({'; '.join(differences)}); give another --out, or --restart, "
+            f"which deletes it (of a run that has begun, only {', '.join(MAY_CHANGE)} and logging may change)"
         )
-    return now, recipe
+    return current, recipe
 
 
 def find_recipes(
-    out: Path, recipe: Recipe, start: Resume | FromWeights, *, own: bool
+    out: Path, recipe: Recipe, start: Resume | FromWeights, *, is_current: bool
 ) -> tuple[RunRecord | None, Recipe, Recipe]:
     """What the run in `out` noted of itself, its recipe as it is now, and the one by which it is to go on; without a
     run, nothing and `recipe` twice."""
     record = find_record(out, from_weights=isinstance(start, FromWeights))
-    now, recipe = recipes_of(out, recipe, record, own=own)
-    if not isinstance(start.length, AsRecipe):
-        recipe = with_length(now, recipe, record, out, start.length)
-    check_length(out, now, recipe, record, recipe.training.max_steps)
-    return record, now, recipe
+    current, recipe = recipes_of(out, recipe, record, is_current=is_current)
+    if not isinstance(start.length, RecipeLength):
+        recipe = set_length(current, recipe, record, out, start.length)
+    check_length(out, current, recipe, record, recipe.training.max_steps)
+    return record, current, recipe
 
 
 def check_finished(out: Path, record: RunRecord) -> None:
@@ -162,17 +165,17 @@ def find_record(out: Path, *, from_weights: bool) -> RunRecord | None:
     return record
 
 
-def find_start(out: Path, checkpoints: Checkpoints, *, from_weights: bool, longer: bool = False) -> StartPoint:
+def find_start(out: Path, checkpoints: Checkpoints, *, from_weights: bool, is_extended: bool = False) -> StartPoint:
     """The newest whole checkpoint, or what was chosen in its place; nothing of a run at its end that stays there.
 
     Args:
-        longer: whether a run at its end goes on.
+        is_extended: whether a run at its end goes on.
 
     Raises:
         UserError: where a run that has trained has nothing to go on from, with the choices.
     """
     record = find_record(out, from_weights=from_weights)
-    if record is not None and record.finished and not longer:
+    if record is not None and record.finished and not is_extended:
         return StartPoint()
     checkpoint = checkpoints.newest()
     if from_weights:
@@ -183,8 +186,8 @@ def find_start(out: Path, checkpoints: Checkpoints, *, from_weights: bool, longe
     if checkpoint is not None:
         return StartPoint(checkpoint.step, checkpoint)
     if record is not None and record.saved:
-        lost = "; ".join(checkpoints.damaged.values()) or f"no checkpoint is left in {out / FOLDER}"
-        raise UserError(f"{out} has trained {record.saved:,} steps and has nothing to go on from: {lost}; {CHOICES}")
+        reason = "; ".join(checkpoints.damaged.values()) or f"no checkpoint is left in {out / FOLDER}"
+        raise UserError(f"{out} has trained {record.saved:,} steps and has nothing to go on from: {reason}; {CHOICES}")
     return StartPoint()
 
 
@@ -215,24 +218,24 @@ def _newest_model(out: Path) -> "TrainedModel":
                 return load_model(out / name)
             except UserError as error:
                 damage.append(str(error))
-    why = "; ".join(damage) or f"{out} has neither last/ nor best/"
-    raise UserError(f"--from-weights needs a whole model: {why}; --restart deletes the run and begins anew")
+    reason = "; ".join(damage) or f"{out} has neither last/ nor best/"
+    raise UserError(f"--from-weights needs a whole model: {reason}; --restart deletes the run and begins anew")
 
 
 def restore_metrics(out: Path, start: StartPoint) -> None:
     """The figures of the steps that are behind the run, and no others, in `metrics.csv`."""
     path = out / METRICS
-    now = path.read_bytes() if path.is_file() else b""
+    current = path.read_bytes() if path.is_file() else b""
     if start.checkpoint is None:
-        kept = _cut_lines(now, start.step)
+        restored = _cut_lines(current, start.step)
     else:
-        kept = start.checkpoint.metrics.read_bytes() if start.checkpoint.metrics.exists() else b""
-        if not now.startswith(kept):
+        restored = start.checkpoint.metrics.read_bytes() if start.checkpoint.metrics.exists() else b""
+        if not current.startswith(restored):
             print_note(f"{path} was damaged or missing: it is that of step {start.step} again")
-    if not kept:
+    if not restored:
         path.unlink(missing_ok=True)
-    elif kept != now:
-        write_atomically(path, kept)
+    elif restored != current:
+        write_atomically(path, restored)
 
 
 def _cut_lines(metrics: bytes, step: int) -> bytes:
@@ -240,5 +243,5 @@ def _cut_lines(metrics: bytes, step: int) -> bytes:
     the columns are left."""
     head, *lines = metrics.splitlines(keepends=True) or [b""]
     steps = (re.match(rb"(\d{1,18}),.*\n$", line) for line in lines)
-    kept = [match[0] for match in steps if match and int(match[1]) <= step]
-    return b"".join([head, *kept]) if kept else b""
+    kept_lines = [match[0] for match in steps if match and int(match[1]) <= step]
+    return b"".join([head, *kept_lines]) if kept_lines else b""

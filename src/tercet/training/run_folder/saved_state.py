@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 State = dict[str, Any]
 ARITHMETIC, RECIPE_HASH = "arithmetic", "recipe_hash"  # in addition to what Lightning keeps
 ACTIONS, SCALER = "StepActions", "MixedPrecision"  # keys of Lightning: the callback, and the precision plugin of fp16
-MOST_STEPS = 10**18
-MOST_ARITHMETIC = 10_000  # machines and settings of one run
-MOST_CHARACTERS = 200  # of the name of a device
+MAX_STEPS = 10**18
+MAX_ARITHMETIC = 10_000  # machines and settings of one run
+MAX_CHARACTERS = 200  # of the name of a device
 # Options of an optimizer that PyTorch fills in if an older version did not save them.
 OPTIONAL = {"amsgrad", "maximize", "foreach", "capturable", "differentiable", "fused", "decoupled_weight_decay"}
 
@@ -57,7 +57,7 @@ def parse_state(data: Any) -> State:
     if not all(isinstance(tensor, Tensor) for tensor in weights.values()):
         _reject("state_dict", "not only tensors")
     arithmetic, recipe_hash = _get(data, ARITHMETIC), _get(data, RECIPE_HASH)
-    if not isinstance(arithmetic, list) or not 0 < len(cast("list[Any]", arithmetic)) <= MOST_ARITHMETIC:
+    if not isinstance(arithmetic, list) or not 0 < len(cast("list[Any]", arithmetic)) <= MAX_ARITHMETIC:
         _reject(ARITHMETIC, "not a list")
     if not isinstance(recipe_hash, str):
         _reject(RECIPE_HASH, "not a text")
@@ -67,7 +67,7 @@ def parse_state(data: Any) -> State:
         "optimizer_states": [_parse_optimizer(_get(data, "optimizer_states"))],
         "lr_schedulers": [],
         "callbacks": {ACTIONS: {"Validation": _parse_validation(_get(data, "callbacks"), step)}},
-        ARITHMETIC: [_parse_arithmetic(one) for one in cast("list[Any]", arithmetic)],
+        ARITHMETIC: [_parse_arithmetic(entry) for entry in cast("list[Any]", arithmetic)],
         RECIPE_HASH: recipe_hash,
     }
     if SCALER in data:
@@ -104,7 +104,7 @@ def _parse_validation(callbacks: Any, step: int) -> State:
         _reject("Validation.best", "not a number")
     return {
         "best": float(best),
-        "best_step": _count(_get(validation, "best_step"), "Validation.best_step", most=step),
+        "best_step": _count(_get(validation, "best_step"), "Validation.best_step", maximum=step),
         "without_better": _count(_get(validation, "without_better"), "Validation.without_better"),
     }
 
@@ -132,10 +132,10 @@ def check_state(folder: Path, state: State, model: "nn.Module", recipe: "Recipe"
         tensors, _ = flatten_checkpoint(state)
         if sharded and tensors:
             raise ValueError("it has tensors in state.ckpt and in shards")
-        found = read_shard_shapes(folder) if sharded else {name: (x.shape, x.dtype) for name, x in tensors.items()}
-        if fp16 and not any(name.startswith("optimizer.") for name in found):
+        shapes = read_shard_shapes(folder) if sharded else {name: (x.shape, x.dtype) for name, x in tensors.items()}
+        if fp16 and not any(name.startswith("optimizer.") for name in shapes):
             expected = _weights(model, recipe)
-        _compare(found, expected)
+        _compare(shapes, expected)
         _check_groups(state["optimizer_states"][0]["param_groups"], model, optimizer)
         if not sharded:
             _check_tied(state["state_dict"], model)
@@ -159,10 +159,12 @@ def _weights(model: "nn.Module", recipe: "Recipe") -> "dict[str, tuple[torch.Siz
     """Return shape and type of each weight that the run's own module saves."""
     import torch
 
-    frozen = {name for name, p in model.named_parameters(remove_duplicate=False) if not p.requires_grad}
-    saved = {name: x for name, x in model.state_dict().items() if recipe.adapter is None or name not in frozen}
+    frozen_names = {name for name, p in model.named_parameters(remove_duplicate=False) if not p.requires_grad}
+    saved_weights = {
+        name: x for name, x in model.state_dict().items() if recipe.adapter is None or name not in frozen_names
+    }
     prefixes = ["model.", *(["average.module."] if recipe.training.ema else [])]
-    shapes = {f"weights.{prefix}{name}": (x.shape, x.dtype) for prefix in prefixes for name, x in saved.items()}
+    shapes = {f"weights.{prefix}{name}": (x.shape, x.dtype) for prefix in prefixes for name, x in saved_weights.items()}
     if recipe.training.ema:
         shapes["weights.average.n_averaged"] = torch.Size(), torch.int64
     return shapes
@@ -192,15 +194,20 @@ def _parameter_keys(model: "nn.Module", *, by_name: bool) -> dict[int, int | str
     return {id(p): f"model.{name}" if by_name else n for n, (name, p) in enumerate(model.named_parameters())}
 
 
-def _compare(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    for what, names in {"lacks": expected.keys() - found.keys(), "also has": found.keys() - expected.keys()}.items():
+def _compare(actual: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    for problem, names in {
+        "lacks": expected.keys() - actual.keys(),
+        "also has": actual.keys() - expected.keys(),
+    }.items():
         if names:
-            more = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
-            raise ValueError(f"it {what} {shorten(ascii(min(names)), 80)}{more}")
+            others = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
+            raise ValueError(f"it {problem} {shorten(ascii(min(names)), 80)}{others}")
     for name, (shape, dtype) in expected.items():
-        if (tuple(found[name][0]), found[name][1]) != (tuple(shape), dtype):
-            other, kind = found[name]
-            raise ValueError(f"{name} is {kind} of shape {tuple(other)} instead of {dtype} of shape {tuple(shape)}")
+        if (tuple(actual[name][0]), actual[name][1]) != (tuple(shape), dtype):
+            actual_shape, actual_dtype = actual[name]
+            raise ValueError(
+                f"{name} is {actual_dtype} of shape {tuple(actual_shape)} instead of {dtype} of shape {tuple(shape)}"
+            )
 
 
 def _check_groups(groups: list[dict[str, Any]], model: "nn.Module", optimizer: "torch.optim.Optimizer") -> None:
@@ -209,16 +216,16 @@ def _check_groups(groups: list[dict[str, Any]], model: "nn.Module", optimizer: "
         raise ValueError(
             f"its optimizer has {len(groups)} groups of parameters instead of {len(optimizer.param_groups)}"
         )
-    both = [_parameter_keys(model, by_name=by_name) for by_name in (False, True)]
-    for number, (saved, group) in enumerate(zip(groups, optimizer.param_groups, strict=True)):
-        if not any(_equal(saved.get("params"), [keys[id(p)] for p in group["params"]]) for keys in both):
+    key_maps = [_parameter_keys(model, by_name=by_name) for by_name in (False, True)]
+    for number, (saved_group, group) in enumerate(zip(groups, optimizer.param_groups, strict=True)):
+        if not any(_equal(saved_group.get("params"), [keys[id(p)] for p in group["params"]]) for keys in key_maps):
             raise ValueError(f"group {number} of its optimizer has other parameters")
         for name, value in group.items():
-            if name in ("params", "lr") or (name in OPTIONAL and name not in saved):
+            if name in ("params", "lr") or (name in OPTIONAL and name not in saved_group):
                 continue
-            if not _equal(saved.get(name), value):
+            if not _equal(saved_group.get(name), value):
                 raise ValueError(f"{name} of its optimizer is not {value!r}")
-        if not isinstance(saved.get("lr"), float):
+        if not isinstance(saved_group.get("lr"), float):
             raise ValueError("lr of its optimizer is not a number")
 
 
@@ -230,17 +237,17 @@ def _check_tied(weights: Mapping[str, "torch.Tensor"], model: "nn.Module") -> No
 
     for second, first in tied_names(model).items():
         for prefix in ("model.", "average.module."):
-            one, other = (weights.get(prefix + name) for name in (first, second))
-            if one is not None and other is not None and not torch.equal(one, other):
+            first_weight, second_weight = (weights.get(prefix + name) for name in (first, second))
+            if first_weight is not None and second_weight is not None and not torch.equal(first_weight, second_weight):
                 raise ValueError(f"{prefix}{second} is not {prefix}{first}, with which it is tied")
 
 
-def _equal(saved: Any, own: Any) -> bool:
+def _equal(saved_value: Any, value: Any) -> bool:
     """Compare plain values; a list may stand for a tuple, and a tensor for nothing."""
-    if isinstance(own, list | tuple):
-        pairs = [saved, own] if isinstance(saved, list | tuple) else [(), (None,)]
+    if isinstance(value, list | tuple):
+        pairs = [saved_value, value] if isinstance(saved_value, list | tuple) else [(), (None,)]
         return len(pairs[0]) == len(pairs[1]) and all(map(_equal, *cast("list[Any]", pairs)))
-    return isinstance(saved, bool | int | float | str | None) and saved == own
+    return isinstance(saved_value, bool | int | float | str | None) and saved_value == value
 
 
 def _check_numbers(name: str, tensor: "torch.Tensor", *, step: int) -> None:
@@ -257,13 +264,13 @@ def _check_numbers(name: str, tensor: "torch.Tensor", *, step: int) -> None:
 
 
 def _parse_arithmetic(data: Any) -> dict[str, str]:
-    named = _mapping(data, ARITHMETIC)
-    for value in (*named, *named.values()):
-        if not isinstance(value, str) or len(value) > MOST_CHARACTERS or not value.isprintable():
+    arithmetic = _mapping(data, ARITHMETIC)
+    for value in (*arithmetic, *arithmetic.values()):
+        if not isinstance(value, str) or len(value) > MAX_CHARACTERS or not value.isprintable():
             _reject(ARITHMETIC, "not short texts by name")
-    if "device" not in named:
+    if "device" not in arithmetic:
         _reject(ARITHMETIC, "without a device")
-    return dict(named)
+    return dict(arithmetic)
 
 
 def _parse_scaler(data: Mapping[str, Any]) -> dict[str, float | int]:
@@ -293,9 +300,9 @@ def _mapping(data: Any, place: str, keys: Any = str) -> Mapping[Any, Any]:
     return mapping
 
 
-def _count(value: Any, place: str, *, most: int = MOST_STEPS) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-        _reject(place, f"not a count of at most {most:,}")
+def _count(value: Any, place: str, *, maximum: int = MAX_STEPS) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= maximum:
+        _reject(place, f"not a count of at most {maximum:,}")
     return value
 
 

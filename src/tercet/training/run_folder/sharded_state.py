@@ -13,7 +13,7 @@ from tercet.reading.bounded_json import check_header
 from tercet.reading.files import check_regular_file
 
 Checkpoint = dict[str, Any]  # Lightning's
-MOST_SHARDS = 1 << 16  # a piece of each rank
+MAX_SHARDS = 1 << 16  # a piece of each rank
 WEIGHTS, OPTIMIZER = "weights.", "optimizer."  # before the names of tensors
 
 
@@ -58,8 +58,8 @@ def read_shard_shapes(folder: Path) -> dict[str, tuple[torch.Size, torch.dtype]]
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 
     paths = sorted(folder.glob("*.safetensors"))
-    if len(paths) > MOST_SHARDS:
-        raise ValueError(f"it has {len(paths):,} pieces, and {MOST_SHARDS:,} is the most")
+    if len(paths) > MAX_SHARDS:
+        raise ValueError(f"it has {len(paths):,} pieces, and {MAX_SHARDS:,} is the most")
     for path in paths:
         check_regular_file(path)
         try:
@@ -67,11 +67,11 @@ def read_shard_shapes(folder: Path) -> dict[str, tuple[torch.Size, torch.dtype]]
         except ValueError as error:
             raise ValueError(f"{path.name} is not a whole safetensors file ({shorten(error)})") from None
     try:
-        saved = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+        metadata = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
     except Exception as error:  # the reader raises whatever broken metadata leads to: KeyError, TypeError, ...
         raise ValueError(f"its pieces cannot be read ({shorten(error)})") from None
     shapes: dict[str, tuple[torch.Size, torch.dtype]] = {}
-    for name, tensor in cast("dict[str, Any]", saved).items():
+    for name, tensor in cast("dict[str, Any]", metadata).items():
         boxes = [(tuple(chunk.offsets), tuple(chunk.sizes)) for chunk in tensor.chunks]
         if not _cover(tuple(tensor.size), boxes):
             raise ValueError(f"its pieces of {shorten(ascii(name), 80)} do not cover it")
@@ -103,8 +103,8 @@ def load_sharded_tensors(folder: Path, place: Callable[[str, torch.Size, torch.d
     from torch.distributed.checkpoint.state_dict_loader import load
 
     reader = HuggingFaceStorageReader(str(folder))
-    saved = reader.read_metadata().state_dict_metadata
-    tensors = {name: place(name, x.size, x.properties.dtype) for name, x in cast(Any, saved).items()}
+    metadata = reader.read_metadata().state_dict_metadata
+    tensors = {name: place(name, x.size, x.properties.dtype) for name, x in cast(Any, metadata).items()}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")  # each rank reads for itself, as is meant
         load(tensors, storage_reader=reader, no_dist=True)

@@ -24,7 +24,7 @@ from tercet.training.recipe.recipe import ChatRecipe
 from tercet.training.tasks.plan import RowSums, plan_of
 from tercet.training.tasks.task import describe_validation
 
-SHOWN = 60  # tokens of each sample's answer
+SAMPLE_TOKENS = 60  # tokens of each sample's answer
 
 
 class ChatTask:
@@ -58,11 +58,11 @@ class ChatTask:
             int((part.lengths[rows] - 1 > self.length).sum())
             for part, rows in ((corpus.train, self.rows), (corpus.validation, self.held_out))
         )
-        beyond = len(corpus.train) - len(self.rows)
+        n_excluded = len(corpus.train) - len(self.rows)
         facts = [
             f"{len(self.rows):,} training conversations",
             *([f"{corpus.skipped:,} without an answer left out"] if corpus.skipped else []),
-            *([f"{beyond:,} whose answers begin beyond max_len left out"] if beyond else []),
+            *([f"{n_excluded:,} whose answers begin beyond max_len left out"] if n_excluded else []),
             *([f"{cut:,} longer than max_len cut"] if cut else []),
             *describe_validation(
                 len(corpus.validation),
@@ -102,22 +102,22 @@ class ChatTask:
 
     def sample(self, model: DecoderOnly) -> str:
         """The first answer in some validation conversations, and what the model answers, the likeliest token each time;
-        neither is longer than `SHOWN` tokens."""
+        neither is longer than `SAMPLE_TOKENS` tokens."""
         held_out, tokenizer = self.corpus.validation, self.corpus.tokenizer
         numbers = self.held_out[: self.recipe.task.sample_conversations]
         starts, firsts = held_out.starts[numbers], held_out.first_answers[numbers]
         prompts = [held_out.ids[start : start + first].tolist() for start, first in zip(starts, firsts, strict=True)]
-        written = [list[int]() for _ in numbers]
-        sampling = Sampling(temperature=0, max_new_tokens=SHOWN, seed=self.recipe.training.seed)
+        answers = [list[int]() for _ in numbers]
+        sampling = Sampling(temperature=0, max_new_tokens=SAMPLE_TOKENS, seed=self.recipe.training.seed)
         for column in stream(model, prompts, sampling, stop_ids=end_ids(tokenizer)):
-            for answer, token in zip(written, column, strict=True):
+            for answer, token in zip(answers, column, strict=True):
                 if token is not None:
                     answer.append(token.id)
         blocks = list[str]()
-        for number, prompt, answer in zip(numbers, prompts, written, strict=True):
+        for number, prompt, answer in zip(numbers, prompts, answers, strict=True):
             first, end = held_out.starts[number] + len(prompt), held_out.starts[number + 1]
             length = np.argmin(np.append(held_out.answers[first:end], False))  # to the first that is no answer's
-            reference = held_out.ids[first : first + min(length, SHOWN)]
+            reference = held_out.ids[first : first + min(length, SAMPLE_TOKENS)]
             lines = {"prompt": prompt, "answer": reference.tolist(), "written": answer}
             blocks.append(
                 "\n".join(f"{name:<8} {' '.join(tokenizer.decode(ids).split())}" for name, ids in lines.items())

@@ -34,7 +34,7 @@ from tercet.training.recipe.recipe import LabelsRecipe
 from tercet.training.tasks.plan import RowSums, plan_of
 from tercet.training.tasks.task import describe_validation
 
-SHOWN = 40  # tokens of each sample
+SAMPLE_TOKENS = 40  # tokens of each sample
 
 
 class LabelsTask:
@@ -118,18 +118,18 @@ class LabelsTask:
         numbers = np.arange(min(self.recipe.task.sample_texts, len(held_out)))
         batch = self._batch(held_out, numbers)
         with inference_mode(model.modules()):
-            predicted = self._predict(label_logits(model, move_batch(batch, model))).cpu().view_as(batch.targets)
+            predictions = self._predict(label_logits(model, move_batch(batch, model))).cpu().view_as(batch.targets)
         over_tokens = self.head.over == "tokens"
         several = over_tokens or self.head.problem_type == "multi_label_classification"
         blocks = list[str]()
-        for tokens, target, said in zip(batch.inputs, batch.targets, predicted, strict=True):
+        for tokens, target, prediction in zip(batch.inputs, batch.targets, predictions, strict=True):
             if over_tokens:
                 real = target != IGNORED
-                target, said = target[real], said[real]
+                target, prediction = target[real], prediction[real]
             lines = {
-                "text": " ".join(self.corpus.tokenizer.decode(tokens[:SHOWN].tolist()).split()),
-                "labels" if several else "label": self._in_words(target),
-                "said": self._in_words(said),
+                "text": " ".join(self.corpus.tokenizer.decode(tokens[:SAMPLE_TOKENS].tolist()).split()),
+                "labels" if several else "label": self._format_target(target),
+                "said": self._format_target(prediction),
             }
             blocks.append("\n".join(f"{name:<7} {line}" for name, line in lines.items()))
         return "\n\n".join(blocks)
@@ -144,24 +144,24 @@ class LabelsTask:
             case "regression":
                 return logits[:, 0]
 
-    def _in_words(self, target: Tensor) -> str:
+    def _format_target(self, target: Tensor) -> str:
         """The targets of one text: its label or labels, those of its words, or its number."""
         names = np.array(self.corpus.labels)
         match self.head.problem_type:
             case "single_label_classification":
-                return " ".join(names[target.flatten().numpy()][:SHOWN])
+                return " ".join(names[target.flatten().numpy()][:SAMPLE_TOKENS])
             case "multi_label_classification":
-                return ", ".join(names[target.numpy() > 0][:SHOWN]) or "-"
+                return ", ".join(names[target.numpy() > 0][:SAMPLE_TOKENS]) or "-"
             case "regression":
                 return f"{self.head.target_mean + self.head.target_std * target.item():.5g}"
 
     def save(self, folder: Path, model: EncoderOnly, card: Card, state: Mapping[str, Tensor]) -> None:
         save_model(folder, model, self.corpus.tokenizer, card, state=state)
 
-    def _batch(self, labelled: Labelled, numbers: np.ndarray) -> LabelledBatch:
+    def _batch(self, texts: Labelled, numbers: np.ndarray) -> LabelledBatch:
         tokenizer = self.corpus.tokenizer
         assert tokenizer.bos_id is not None
         assert tokenizer.eos_id is not None
         # Where the vocabulary has no padding any token serves: what the mask leaves out is not looked at.
         special = {"bos": tokenizer.bos_id, "eos": tokenizer.eos_id, "pad": tokenizer.pad_id or 0}
-        return collate_labels(labelled_rows(labelled, numbers, max_len=self.length, **special), self.head)
+        return collate_labels(labelled_rows(texts, numbers, max_len=self.length, **special), self.head)

@@ -39,7 +39,7 @@ class LanguageTask:
         # A model that never saw one document after another is not asked to go on from one to the next.
         starts = self.corpus.validation_documents if recipe.data.has_document_mask else None
         self.windows = Windows(self.corpus.validation, self.length, document_starts=starts)
-        self.chosen = spread(len(self.windows), self.length, spec.validation_tokens)
+        self.validation_windows = spread(len(self.windows), self.length, spec.validation_tokens)
         if spec.has_samples and spec.sample_prompt is not None:
             try:
                 encode_prompt(self.corpus.tokenizer, spec.sample_prompt)  # refused now, not after an hour
@@ -55,7 +55,7 @@ class LanguageTask:
 
     def batches(self, step: int, rank: int, world: int) -> list[CausalBatch]:
         fetch_ahead(self.rows, self.plan, step)
-        numbers, epochs = (cut_share(of_all, rank=rank, world=world) for of_all in self.plan.rows(step))
+        numbers, epochs = (cut_share(values, rank=rank, world=world) for values in self.plan.rows(step))
         shifts = self.plan.shifts(epochs, self.length)
         return [
             collate_causal(self.rows.batch(numbers[i : i + self.micro], shifts[i : i + self.micro]))
@@ -66,7 +66,7 @@ class LanguageTask:
         return self.tokens.before(self.plan, step)
 
     def validation_groups(self) -> list[np.ndarray]:
-        return group_windows(self.chosen, self.length)
+        return group_windows(self.validation_windows, self.length)
 
     def validation_batch(self, group: np.ndarray) -> CausalBatch:
         return collate_windows(self.windows.batch(group))

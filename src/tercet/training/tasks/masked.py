@@ -58,8 +58,8 @@ class MaskedTask:
         starts = self.corpus.validation_documents if recipe.data.has_document_mask else None
         pad = self.corpus.tokenizer.pad_id or 0
         self.windows = Blocks(self.corpus.validation, self.length, document_starts=starts, pad_id=pad)
-        self.chosen = spread(len(self.windows), self.length, spec.validation_tokens)
-        self.validation_batch(self.chosen[:1])  # a tokenizer that cannot mask is refused now
+        self.validation_windows = spread(len(self.windows), self.length, spec.validation_tokens)
+        self.validation_batch(self.validation_windows[:1])  # a tokenizer that cannot mask is refused now
         self.unigram = self._unigram_entropy()
 
     def describe(self) -> str:
@@ -72,18 +72,18 @@ class MaskedTask:
     def batches(self, step: int, rank: int, world: int) -> list[MaskedBatch]:
         fetch_ahead(self.rows, self.plan, step)
         numbers, epochs = self.plan.rows(step)
-        mine = len(numbers) // world
-        first, end = rank * mine, (rank + 1) * mine
+        share = len(numbers) // world
+        first, end = rank * share, (rank + 1) * share
         blocks = range(first // BLOCK, -(-end // BLOCK))
         masked = concatenate_masked([self._block(step, block, numbers, epochs) for block in blocks])
-        before = blocks.start * BLOCK
-        return [_cut(masked, i - before, min(i + self.micro, end) - before) for i in range(first, end, self.micro)]
+        offset = blocks.start * BLOCK
+        return [_cut(masked, i - offset, min(i + self.micro, end) - offset) for i in range(first, end, self.micro)]
 
     def tokens_before(self, step: int) -> int:
         return self.tokens.before(self.plan, step)
 
     def validation_groups(self) -> list[np.ndarray]:
-        return group_windows(self.chosen, self.length)
+        return group_windows(self.validation_windows, self.length)
 
     def validation_batch(self, group: np.ndarray) -> MaskedBatch:
         """Windows of the validation text, each masked by its own number."""
@@ -103,13 +103,13 @@ class MaskedTask:
 
     def sample(self, model: EncoderOnly) -> str:
         """Windows of the validation text, what is hidden in them, and what the model fills in."""
-        batch = self.validation_batch(self.chosen[:SAMPLES])
+        batch = self.validation_batch(self.validation_windows[:SAMPLES])
         inputs, positions, targets = batch.inputs, batch.positions, batch.targets
         with inference_mode(model.modules()):
-            written = likeliest_tokens(model, masked_states(model, move_batch(batch, model))).cpu()
+            predictions = likeliest_tokens(model, masked_states(model, move_batch(batch, model))).cpu()
         used = targets != IGNORED
         filled, original = inputs.clone(), inputs.clone()
-        filled.view(-1)[positions[used]] = written[used]
+        filled.view(-1)[positions[used]] = predictions[used]
         original.view(-1)[positions[used]] = targets[used]
         end = min(self.recipe.task.sample_tokens, self.length)
         views = {"masked": inputs, "filled": filled, "original": original}
@@ -122,10 +122,10 @@ class MaskedTask:
         save_model(folder, model, self.corpus.tokenizer, card, state=state)
 
     def _block(self, step: int, block: int, numbers: np.ndarray, epochs: np.ndarray) -> MaskedBatch:
-        here = slice(block * BLOCK, (block + 1) * BLOCK)
-        shifts = self.plan.shifts(epochs[here], self.length - 1)
+        block_rows = slice(block * BLOCK, (block + 1) * BLOCK)
+        shifts = self.plan.shifts(epochs[block_rows], self.length - 1)
         generator = np.random.default_rng([self.recipe.training.seed, step, block])
-        rows = self.rows.batch(numbers[here], shifts)
+        rows = self.rows.batch(numbers[block_rows], shifts)
         return collate_masked(rows, self.corpus.tokenizer, masking=self.recipe.task.masking, generator=generator)
 
     def _unigram_entropy(self) -> float:
@@ -133,16 +133,18 @@ class MaskedTask:
         counts = token_counts(self.corpus)
         nats = np.log(counts.sum()) - np.log(np.maximum(counts, 1))
         batches = map(self.validation_batch, self.validation_groups())
-        hidden = np.concatenate([batch.targets[batch.targets != IGNORED].numpy() for batch in batches])
-        if not len(hidden):
+        targets = np.concatenate([batch.targets[batch.targets != IGNORED].numpy() for batch in batches])
+        if not len(targets):
             raise UserError("no token of the validation text was hidden; give more text")
-        return float(nats[hidden].mean())
+        return float(nats[targets].mean())
 
     def _text(self, tokens: Tensor) -> str:
         """A window on one line, with its mask tokens and without other special ones."""
         tokenizer = self.corpus.tokenizer
-        shown = [token for token in tokens.tolist() if token not in tokenizer.special_ids or token == tokenizer.mask_id]
-        return " ".join(tokenizer.decode(shown, skip_special=False).split())
+        visible_tokens = [
+            token for token in tokens.tolist() if token not in tokenizer.special_ids or token == tokenizer.mask_id
+        ]
+        return " ".join(tokenizer.decode(visible_tokens, skip_special=False).split())
 
 
 def _cut(batch: MaskedBatch, first: int, end: int) -> MaskedBatch:

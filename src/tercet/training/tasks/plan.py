@@ -20,7 +20,7 @@ from tercet.data import Order
 from tercet.data.rows.order import Layout
 from tercet.training.recipe.specs import TrainingSpec
 
-LONGEST = 1 << 48  # steps: more than any run has
+MAX_STEPS = 1 << 48  # steps: more than any run has
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +46,11 @@ class Plan:
     layout: Layout | None = None
     lengths: tuple[tuple[int, int], ...] = ()
 
-    def lengthened(self, steps: int, *, at: int) -> "Plan":
+    def extended(self, steps: int, *, at: int) -> "Plan":
         """The same up to step `at`, and from there on as a run of so many steps."""
         return replace(self, steps=steps, lengths=(*(self.lengths or ((0, self.steps),)), (at, steps)))
 
-    def planned_at(self, step: int) -> int:
+    def length_at(self, step: int) -> int:
         """How long the run is to be, as it holds for `step`, counted from 0."""
         return next((steps for first, steps in reversed(self.lengths) if first <= step), self.steps)
 
@@ -79,41 +79,41 @@ class Plan:
         return self.rows_before(step) / self.n_rows
 
     def units_of(self, step: int) -> int:
-        growing = self.growing
-        return self.units if step >= growing else 1 + (self.units - 1) * step // growing
+        ramp_steps = self.ramp_steps
+        return self.units if step >= ramp_steps else 1 + (self.units - 1) * step // ramp_steps
 
     def units_before(self, step: int) -> int:
-        growing = self.growing
-        grown = min(step, growing)
-        rising = grown + floor_sum(grown, self.units - 1, growing) if growing else 0
-        return rising + (step - grown) * self.units
+        ramp_steps = self.ramp_steps
+        ramped = min(step, ramp_steps)
+        ramp_units = ramped + floor_sum(ramped, self.units - 1, ramp_steps) if ramp_steps else 0
+        return ramp_units + (step - ramped) * self.units
 
     @property
-    def growing(self) -> int:
+    def ramp_steps(self) -> int:
         """The steps over which a batch grows."""
-        return ceil(self.ramp * self.planned_at(0))
+        return ceil(self.ramp * self.length_at(0))
 
-    def lasting(self, epochs: float) -> "Plan":
+    def for_epochs(self, epochs: float) -> "Plan":
         """The shortest plan that sees the data so often; its last batch is filled up from the next epoch."""
 
         def units(steps: int) -> int:
             return replace(self, steps=steps).units_before(steps)
 
-        wanted = ceil(epochs * self.n_rows / self.unit)
-        return replace(self, steps=bisect_left(range(wanted + 1), wanted, key=units))
+        n_units = ceil(epochs * self.n_rows / self.unit)
+        return replace(self, steps=bisect_left(range(n_units + 1), n_units, key=units))
 
-    def within(self, seconds: float, *, a_unit: float, a_step: float) -> "Plan":
+    def for_hours(self, seconds: float, *, unit_seconds: float, step_seconds: float) -> "Plan":
         """The longest plan that takes no more time, of at least one step.
 
         Args:
-            a_unit: seconds that a unit of rows takes.
-            a_step: those that a step takes besides, however many rows it has.
+            unit_seconds: seconds that a unit of rows takes.
+            step_seconds: those that a step takes besides, however many rows it has.
         """
 
-        def takes(steps: int) -> float:
-            return replace(self, steps=steps).units_before(steps) * a_unit + steps * a_step
+        def duration(steps: int) -> float:
+            return replace(self, steps=steps).units_before(steps) * unit_seconds + steps * step_seconds
 
-        return replace(self, steps=max(1, bisect_right(range(LONGEST), seconds, key=takes) - 1))
+        return replace(self, steps=max(1, bisect_right(range(MAX_STEPS), seconds, key=duration) - 1))
 
 
 def plan_of(spec: TrainingSpec, n_rows: int, *, batch: int, micro: int, layout: Layout | None = None) -> Plan:
@@ -126,7 +126,7 @@ def plan_of(spec: TrainingSpec, n_rows: int, *, batch: int, micro: int, layout: 
         plan = replace(plan, unit=unit, units=batch // unit, ramp=spec.batch_ramp)
     if spec.max_steps is not None:
         return replace(plan, steps=spec.max_steps)
-    return plan if spec.max_epochs is None else plan.lasting(spec.max_epochs)
+    return plan if spec.max_epochs is None else plan.for_epochs(spec.max_epochs)
 
 
 class RowSums:
@@ -140,21 +140,21 @@ class RowSums:
         """`values` (n_rows,), or the one number that all rows have."""
         self._values = values
         self._total = values if isinstance(values, int) else int(values.sum(dtype=np.int64))
-        self._kept: tuple[tuple[int, int, int], np.ndarray] | None = None  # an epoch, and its sums
+        self._cached_sums: tuple[tuple[int, int, int], np.ndarray] | None = None  # an epoch, and its sums
 
     def before(self, plan: Plan, step: int) -> int:
         if isinstance(self._values, int):
             return plan.rows_before(step) * self._values
         epochs, rest = divmod(plan.rows_before(step), plan.n_rows)
-        return epochs * self._total + (self._in_epoch(plan, epochs, self._values, rest) if rest else 0)
+        return epochs * self._total + (self._epoch_sum(plan, epochs, self._values, rest) if rest else 0)
 
-    def _in_epoch(self, plan: Plan, epoch: int, values: np.ndarray, rows: int) -> int:
+    def _epoch_sum(self, plan: Plan, epoch: int, values: np.ndarray, rows: int) -> int:
         """Of the first `rows` rows of an epoch."""
         key = plan.n_rows, plan.seed, epoch
-        if self._kept is None or self._kept[0] != key:
+        if self._cached_sums is None or self._cached_sums[0] != key:
             numbers, _ = plan.order(plan.n_rows).rows(epoch)
-            self._kept = key, np.cumsum(values[numbers], dtype=np.int64)
-        return int(self._kept[1][rows - 1])
+            self._cached_sums = key, np.cumsum(values[numbers], dtype=np.int64)
+        return int(self._cached_sums[1][rows - 1])
 
 
 def floor_sum(n: int, a: int, m: int) -> int:

@@ -91,5 +91,5 @@ def describe_validation(count: int, items: str, *, near_duplicates: int, left_ou
         *([f"{cut:,} longer than max_len cut"] if cut else []),
         *([f"{near_duplicates:,} near {duplicates} of training {items}"] if near_duplicates else []),
     ]
-    named = items.removesuffix("s") if count == 1 else items
-    return [f"{count:,} validation {named} ({', '.join(facts)})"] if facts else []
+    noun = items.removesuffix("s") if count == 1 else items
+    return [f"{count:,} validation {noun} ({', '.join(facts)})"] if facts else []

@@ -67,10 +67,10 @@ def _rows(
 
 def spread(n_windows: int, length: int, tokens: int | None) -> np.ndarray:
     """Numbers of windows of `length` tokens, as many as make up `tokens`, evenly over all of them."""
-    some = n_windows if tokens is None else max(1, min(n_windows, tokens // length))
-    return np.linspace(0, n_windows - 1, some).astype(np.int64)
+    n_chosen = n_windows if tokens is None else max(1, min(n_windows, tokens // length))
+    return np.linspace(0, n_windows - 1, n_chosen).astype(np.int64)
 
 
-def group_windows(chosen: np.ndarray, length: int) -> list[np.ndarray]:
+def group_windows(windows: np.ndarray, length: int) -> list[np.ndarray]:
     """Windows of `length` tokens in batches."""
-    return cut_rows(chosen, ceil(len(chosen) / max(1, BATCH_TOKENS // length)))
+    return cut_rows(windows, ceil(len(windows) / max(1, BATCH_TOKENS // length)))

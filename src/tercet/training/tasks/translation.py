@@ -85,8 +85,8 @@ class TranslationTask:
 
     def batches(self, step: int, rank: int, world: int) -> list[PairBatch]:
         numbers, epochs = self.plan.rows(step)
-        mine = (cut_share(of_all, rank=rank, world=world).tolist() for of_all in (numbers, epochs))
-        buckets = itertools.starmap(self.buckets.numbers, zip(*mine, strict=True))
+        shares = (cut_share(values, rank=rank, world=world).tolist() for values in (numbers, epochs))
+        buckets = itertools.starmap(self.buckets.numbers, zip(*shares, strict=True))
         pieces = ceil(self.bucket_tokens / self.micro)  # of each bucket
         return [self._batch(self.corpus.train, rows) for bucket in buckets for rows in cut_rows(bucket, pieces)]
 
@@ -94,9 +94,9 @@ class TranslationTask:
         return self.tokens.before(self.plan, step)
 
     def validation_groups(self) -> list[np.ndarray]:
-        pairs, by_length = self.corpus.validation, np.argsort(self.held_out_lengths, kind="stable")
+        pairs, order = self.corpus.validation, np.argsort(self.held_out_lengths, kind="stable")
         longest = sum(min(int(side.max()), self.max_len) for side in (pairs.source_lengths, pairs.target_lengths))
-        return cut_rows(by_length, ceil(longest * len(by_length) / VALIDATION_TOKENS))
+        return cut_rows(order, ceil(longest * len(order) / VALIDATION_TOKENS))
 
     def validation_batch(self, group: np.ndarray) -> PairBatch:
         return self._batch(self.corpus.validation, group)
@@ -112,21 +112,21 @@ class TranslationTask:
         pairs = self._scored_pairs()
         if not pairs:
             return {}
-        written = self._translate(model, [source for source, _ in pairs])
-        return {"val/bleu": bleu(written, [reference for _, reference in pairs], language=self.language)}
+        translations = self._translate(model, [source for source, _ in pairs])
+        return {"val/bleu": bleu(translations, [reference for _, reference in pairs], language=self.language)}
 
     def sample(self, model: EncoderDecoder) -> str:
         pairs = self.corpus.validation_texts[: self.recipe.task.sample_sentences]
-        written = self._translate(model, [source for source, _ in pairs])
+        translations = self._translate(model, [source for source, _ in pairs])
         return "\n\n".join(
             f"source     {source}\nreference  {reference}\nwritten    {text}"
-            for (source, reference), text in zip(pairs, written, strict=True)
+            for (source, reference), text in zip(pairs, translations, strict=True)
         )
 
     def save(self, folder: Path, model: EncoderDecoder, card: Card, state: Mapping[str, Tensor]) -> None:
         corpus = self.corpus
-        own = None if corpus.source_tokenizer is corpus.tokenizer else corpus.source_tokenizer
-        save_model(folder, model, corpus.tokenizer, card, source_tokenizer=own, state=state)
+        source_tokenizer = None if corpus.source_tokenizer is corpus.tokenizer else corpus.source_tokenizer
+        save_model(folder, model, corpus.tokenizer, card, source_tokenizer=source_tokenizer, state=state)
 
     def _scored_pairs(self) -> Sequence[tuple[str, str]]:
         return self.corpus.validation_texts[: self.recipe.task.validation_sentences]

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from tercet.checkpoint import load_model
-from tercet.data import PairsSpec, pairs_of
+from tercet.data import PairsSpec, read_pairs
 from tercet.generation import Beam, translate
 from tercet.models import EncoderDecoder
 from tercet.tokens import Tokenizer
@@ -74,7 +74,7 @@ def main() -> None:
     spec = PairsSpec(
         source=data["source"], source_language=data["source_language"], target_language=data["target_language"]
     )
-    texts = [source for source, _ in pairs_of(spec, "test")[: args.sentences]]
+    texts = [source for source, _ in read_pairs(spec, "test")[: args.sentences]]
     same = shares(trained_model.model, trained_model.tokenizer, texts)
     for name, share in same.items():
         print(f"  {name:36} {share:8.2%} of {len(texts):,} translations have the same ids")

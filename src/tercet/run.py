@@ -19,7 +19,14 @@ from tercet.plots.run_view import RunView
 from tercet.serve.serve_options import ServeOptions
 
 if TYPE_CHECKING:
-    from tercet.encoding import Classified, Filled, MultiLabelled, Neighbours, Regressed, Tagged
+    from tercet.encoding import (
+        Classification,
+        MaskPredictions,
+        MultiLabelClassification,
+        Neighbors,
+        Regression,
+        Tagging,
+    )
     from tercet.evaluate import EvaluationOptions, Scores
     from tercet.generation import ChatModel
     from tercet.inspect import Recording
@@ -186,14 +193,16 @@ class Run(RunView):
         )  # fmt: skip
 
     @overload
-    def fill(self, texts: str, top: int | None = None, only: Sequence[str] | None = None) -> "Filled": ...
+    def fill(self, texts: str, top: int | None = None, only: Sequence[str] | None = None) -> "MaskPredictions": ...
 
     @overload
-    def fill(self, texts: list[str], top: int | None = None, only: Sequence[str] | None = None) -> "list[Filled]": ...
+    def fill(
+        self, texts: list[str], top: int | None = None, only: Sequence[str] | None = None
+    ) -> "list[MaskPredictions]": ...
 
     def fill(
         self, texts: str | list[str], top: int | None = None, only: Sequence[str] | None = None
-    ) -> "Filled | list[Filled]":
+    ) -> "MaskPredictions | list[MaskPredictions]":
         """What may stand where a text has [MASK], or each in a list: for each mask the likeliest tokens.
 
         Args:
@@ -238,7 +247,7 @@ class Run(RunView):
         top: int = 5,
         pooling: Pooling | None = None,
         batch_tokens: int = BATCH_TOKENS,
-    ) -> "Neighbours":
+    ) -> "Neighbors":
         """The texts nearest to each query, exactly, by the cosine of their vectors.
 
         Args:
@@ -251,23 +260,23 @@ class Run(RunView):
         Raises:
             UserError: where the vectors are not of this model's width, or a text cannot be encoded.
         """
-        from tercet.encoding import Neighbours, nearest
+        from tercet.encoding import Neighbors, nearest
 
         asked = [queries] if isinstance(queries, str) else queries
         is_embedded = isinstance(texts, np.ndarray)
         vectors = texts if is_embedded else self.embed(texts, pooling=pooling, batch_tokens=batch_tokens)
         found = nearest(vectors, self.embed(asked, pooling=pooling, batch_tokens=batch_tokens), top=top)
         if isinstance(queries, str):
-            return Neighbours(numbers=found.numbers[0], scores=found.scores[0])
+            return Neighbors(numbers=found.numbers[0], scores=found.scores[0])
         return found
 
     @overload
-    def classify(self, texts: str) -> "Classified": ...
+    def classify(self, texts: str) -> "Classification": ...
 
     @overload
-    def classify(self, texts: list[str]) -> "list[Classified]": ...
+    def classify(self, texts: list[str]) -> "list[Classification]": ...
 
-    def classify(self, texts: str | list[str]) -> "Classified | list[Classified]":
+    def classify(self, texts: str | list[str]) -> "Classification | list[Classification]":
         """The label of a text, or of each in a list, with its probability; for labels of words there is `tag`, for
         several labels of a text `classify_multi_label`, and for numbers `regress`."""
         from tercet.encoding import classify
@@ -277,14 +286,14 @@ class Run(RunView):
         return classified[0] if isinstance(texts, str) else classified
 
     @overload
-    def classify_multi_label(self, texts: str, *, threshold: float = 0.5) -> "MultiLabelled": ...
+    def classify_multi_label(self, texts: str, *, threshold: float = 0.5) -> "MultiLabelClassification": ...
 
     @overload
-    def classify_multi_label(self, texts: list[str], *, threshold: float = 0.5) -> "list[MultiLabelled]": ...
+    def classify_multi_label(self, texts: list[str], *, threshold: float = 0.5) -> "list[MultiLabelClassification]": ...
 
     def classify_multi_label(
         self, texts: str | list[str], *, threshold: float = 0.5
-    ) -> "MultiLabelled | list[MultiLabelled]":
+    ) -> "MultiLabelClassification | list[MultiLabelClassification]":
         """The labels of a text, or of each in a list: those with a probability above `threshold`."""
         from tercet.encoding import classify_multi_label
 
@@ -294,12 +303,12 @@ class Run(RunView):
         return labelled[0] if isinstance(texts, str) else labelled
 
     @overload
-    def regress(self, texts: str) -> "Regressed": ...
+    def regress(self, texts: str) -> "Regression": ...
 
     @overload
-    def regress(self, texts: list[str]) -> "list[Regressed]": ...
+    def regress(self, texts: list[str]) -> "list[Regression]": ...
 
-    def regress(self, texts: str | list[str]) -> "Regressed | list[Regressed]":
+    def regress(self, texts: str | list[str]) -> "Regression | list[Regression]":
         """The number of a text, or of each in a list, in the unit of those that were learnt from."""
         from tercet.encoding import regress
 
@@ -307,7 +316,7 @@ class Run(RunView):
         regressed = regress(self.trained_model.require("classify").require_labels("texts"), self.tokenizer, every)
         return regressed[0] if isinstance(texts, str) else regressed
 
-    def tag(self, sentences: Sequence[Sequence[str]]) -> "list[Tagged]":
+    def tag(self, sentences: Sequence[Sequence[str]]) -> "list[Tagging]":
         """The label of each word in each list of words, with its probability."""
         from tercet.encoding import tag
 

@@ -18,7 +18,7 @@ from tercet.data import (
     TextSpec,
     prepare,
     prepare_conversations,
-    prepare_labelled,
+    prepare_labels,
     prepare_pairs,
 )
 from tercet.data.shards.remote_tokens import RemoteTokenFolder
@@ -67,7 +67,7 @@ KINDS = {
     "labels": Kind(
         EncoderOnlySpec(**SIZES, stack=STACK, masked_head=None, classifier=Classifier(labels=("a", "b"))), "a.jsonl",
         "".join(json.dumps({"text": a * n, "label": b}) + "\n" for n in (1, 2, 3) for a, b in (("c", "a"), ("d", "b"))),
-        lambda data: prepare_labelled(parse(LabelsSpec, data), tokenizer=TOKENIZER).hash,
+        lambda data: prepare_labels(parse(LabelsSpec, data), tokenizer=TOKENIZER).hash,
     ),
     "chat": Kind(
         DecoderOnlySpec(**SIZES, stack=STACK), "a.jsonl",

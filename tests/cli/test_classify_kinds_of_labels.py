@@ -15,7 +15,7 @@ import tercet
 from tercet.checkpoint import Card, save_model
 from tercet.cli.main import main
 from tercet.config import UserError
-from tercet.encoding import MultiLabelled, Regressed
+from tercet.encoding import MultiLabelClassification, Regression
 from tercet.kernel import warm_up
 from tercet.models import Classifier, EncoderOnly, EncoderOnlySpec, StackSpec
 from tercet.tokens import Tokenizer, WordPiece
@@ -75,7 +75,7 @@ def test_sets_in_python(runs: dict[str, str]) -> None:
     p = 1 / (1 + np.exp(-logits_alone(run)))
     for threshold in (0.2, 0.5, 0.8):
         for row, one in zip(p, run.classify_multi_label(LINES, threshold=threshold), strict=True):
-            assert isinstance(one, MultiLabelled)
+            assert isinstance(one, MultiLabelClassification)
             assert set(one.labels) == {label for label, x in zip(LABELS, row, strict=True) if x > threshold}
             assert [one.scores[label] for label in LABELS] == pytest.approx(row.tolist(), abs=1e-5)
             assert list(one.scores.values()) == sorted(one.scores.values(), reverse=True)
@@ -86,7 +86,7 @@ def test_sets_in_python(runs: dict[str, str]) -> None:
 def test_numbers_in_python(runs: dict[str, str]) -> None:
     run = tercet.load(runs["numbers"])
     answers = run.regress(LINES)
-    assert all(isinstance(one, Regressed) for one in answers)
+    assert all(isinstance(one, Regression) for one in answers)
     assert [one.value for one in answers] == pytest.approx((1e4 + 20 * logits_alone(run)[:, 0]).tolist(), rel=1e-7)
     assert run.regress(LINES[1]).value == pytest.approx(answers[1].value, rel=1e-7)
     long = run.regress("the cat sat " * 30)

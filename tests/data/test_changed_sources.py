@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tercet.config import UserError
-from tercet.data import LabelsSpec, PairsSpec, TextSpec, prepare, prepare_labelled, prepare_pairs
+from tercet.data import LabelsSpec, PairsSpec, TextSpec, prepare, prepare_labels, prepare_pairs
 from tercet.tokens import Characters, Tokenizer
 
 FILES = {"a.txt": "a text\n" * 50, "a.tsv": "".join(f"text {n}\tTEXT {n}\n" for n in range(50)),
@@ -16,7 +16,7 @@ TOKENIZER = Characters(eos=False)
 PREPARED: dict[str, Callable[[str], Any]] = {
     "a.txt": lambda path: prepare(TextSpec(source=path, tokenizer=TOKENIZER)),
     "a.tsv": lambda path: prepare_pairs(PairsSpec(source=path, tokenizer=TOKENIZER)),
-    "a.csv": lambda path: prepare_labelled(LabelsSpec(source=path, tokenizer=TOKENIZER)),
+    "a.csv": lambda path: prepare_labels(LabelsSpec(source=path, tokenizer=TOKENIZER)),
 }
 
 

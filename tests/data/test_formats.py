@@ -142,7 +142,7 @@ def test_a_folder_reads_all_text_and_counts_the_rest(
     (folder / "song").write_bytes(b"ID3\xff\xfb\x90\x64")
     files = DocumentFiles(root=folder)
     assert texts(folder) == [*(f"text of {name}" for name in read[:-1]), "linked", "in an array", "text of sub/f.Py"]
-    assert files.left_out() == Counter({".html": 2, "": 2, ".json": 1, ".png": 1})
+    assert files.count_unread_files() == Counter({".html": 2, "": 2, ".json": 1, ".png": 1})
     assert main(["data", "look", str(folder)]) == 0
     out = capsys.readouterr().out
     assert re.search(r"^left out +6 files: 2 without an ending, 2 .html, 1 .json, 1 .png$", out, re.MULTILINE)

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from tercet.cli.main import main
 from tercet.config import UserError
-from tercet.data import HeldOutLabels, LabelsSpec, examples_of, labelled_rows, look, prepare_labelled
+from tercet.data import HeldOutLabels, LabelsSpec, label_rows, prepare_labels, read_label_examples, summarize_data
 from tercet.data import cache as cache_module
 from tercet.data.corpora.targets import label_indicators
 from tercet.data.datasets import docstring_code
-from tercet.data.datasets.recognise import looks_like, recognise
+from tercet.data.datasets.recognize import looks_like, recognize
 from tercet.tokens import BPE
 
 NUMBERS = [(f"text {n}", n % 7 - 1.25) for n in range(53)]
@@ -42,12 +42,12 @@ def file(folder: Path, rows: list[tuple[str, Any]], kind: Any, name: str = "a", 
 def test_labels_are_those_of_the_file(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_module, "CHUNK_CHARACTERS", 100)  # many batches
     spec = file(tmp_path, [*KINDS[kind], ("", KINDS[kind][0][1])], kind)
-    corpus = prepare_labelled(spec)
+    corpus = prepare_labels(spec)
     assert corpus.skipped == 1
     for part, side in ((corpus.train, "train"), (corpus.validation, "validation")):
-        wanted = [dict(KINDS[kind])[one.text] for one in examples_of(spec, side)]  # pyright: ignore[reportArgumentType]
+        wanted = [dict(KINDS[kind])[one.text] for one in read_label_examples(spec, side)]  # pyright: ignore[reportArgumentType]
         drawn = np.random.default_rng(1).permutation(len(part))
-        rows = labelled_rows(part, drawn, max_len=40, bos=0, eos=1, pad=2)
+        rows = label_rows(part, drawn, max_len=40, bos=0, eos=1, pad=2)
         assert isinstance(part.labels, np.memmap)
         if kind == "regression":
             assert (corpus.labels, part.labels.dtype, rows.targets.dtype) == (("label",), np.float64, np.float64)
@@ -60,7 +60,7 @@ def test_labels_are_those_of_the_file(kind: str, tmp_path: Path, monkeypatch: py
             assert said == [set(wanted[n]) for n in drawn]
             assert rows.targets.dtype == np.float32
             assert set(rows.targets.flatten()) <= {0, 1}
-    again = prepare_labelled(spec)
+    again = prepare_labels(spec)
     assert (again.scale, again.hash) == (corpus.scale, corpus.hash)
 
 
@@ -76,7 +76,7 @@ def test_indicators_are_the_sets(sets: list[set[int]], chance: Any) -> None:
 def test_the_scale_is_that_of_the_training_part(tmp_path: Path) -> None:
     held = file(tmp_path, [("z", 1e6), ("y", -1e6)], "regression", "b")
     spec = file(tmp_path, NUMBERS, "regression", validation=HeldOutLabels(source=held.source))
-    scale = prepare_labelled(spec).scale
+    scale = prepare_labels(spec).scale
     values = [number for _, number in NUMBERS]
     mean = sum(values) / len(values)
     assert scale.mean == pytest.approx(mean)
@@ -101,10 +101,10 @@ def test_what_cannot_be_learnt_is_told_before_anything_is_written(
     kind: str, rows: Any, held: Any, words: str, tmp_path: Path, kept: Path
 ) -> None:
     validation = HeldOutLabels(source=file(tmp_path, held, kind, "b").source)
-    tokenizer = prepare_labelled(file(tmp_path, [("a", "x"), ("b", "y"), ("c", "x")], "single_label_classification"))
+    tokenizer = prepare_labels(file(tmp_path, [("a", "x"), ("b", "y"), ("c", "x")], "single_label_classification"))
     before = sorted((kept / "labelled").iterdir())
     with pytest.raises(UserError, match=words) as told:
-        prepare_labelled(file(tmp_path, rows, kind, validation=validation), tokenizer=tokenizer.tokenizer)
+        prepare_labels(file(tmp_path, rows, kind, validation=validation), tokenizer=tokenizer.tokenizer)
     assert "\n" not in str(told.value)
     assert sorted((kept / "labelled").iterdir()) == before
 
@@ -114,7 +114,7 @@ def test_one_file_read_in_several_ways_is_kept_apart(tmp_path: Path) -> None:
     path.write_text("text,label\n" + "".join(f"text {n},{n % 4};{n % 3}\n" for n in range(40)))
     several: dict[str, Any] = {"problem_type": "multi_label_classification", "tokenizer": BPE(vocab_size=300)}
     read = [
-        prepare_labelled(LabelsSpec(source=str(path), **{**several, **change})).labels
+        prepare_labels(LabelsSpec(source=str(path), **{**several, **change})).labels
         for change in ({"problem_type": "single_label_classification"}, {}, {"label_separator": ";"})
     ]
     assert read[0] == read[1]
@@ -129,18 +129,18 @@ def test_one_file_read_in_several_ways_is_kept_apart(tmp_path: Path) -> None:
             {"label_fields": ("good",)},
         )
     ]
-    corpora = [prepare_labelled(spec) for spec in specs]
+    corpora = [prepare_labels(spec) for spec in specs]
     assert len({corpus.hash for corpus in corpora}) == 4
     assert [corpus.labels for corpus in corpora[1:]] == [("label",), ("good", "long"), ("good",)]
     assert corpora[1].train.labels.dtype == np.float64
-    assert prepare_labelled(specs[0]).train.labels.dtype == np.int64
+    assert prepare_labels(specs[0]).train.labels.dtype == np.int64
 
 
 def test_a_named_set_says_of_which_kind_it_is() -> None:
     with pytest.raises(UserError, match=r"lines has a number a text; set data\.problem_type to regression"):
-        examples_of(LabelsSpec(source="python-docstring-lines"), "train")
+        read_label_examples(LabelsSpec(source="python-docstring-lines"), "train")
     with pytest.raises(UserError, match=r"docstrings has a label a text; set data\.problem_type to single_label_"):
-        examples_of(LabelsSpec(source="python-docstrings", problem_type="regression"), "train")
+        read_label_examples(LabelsSpec(source="python-docstrings", problem_type="regression"), "train")
 
 
 def test_code_of_a_small_library(tmp_path: Path) -> None:
@@ -177,22 +177,22 @@ def test_code_of_this_python() -> None:
     lines = LabelsSpec(source="python-docstring-lines", problem_type="regression")
     code = LabelsSpec(source="python-docstring-code", problem_type="multi_label_classification")
     for spec in (lines, code):
-        train, validation = (examples_of(spec, part) for part in ("train", "validation"))
+        train, validation = (read_label_examples(spec, part) for part in ("train", "validation"))
         assert len(train) > 3500
         assert len(validation) >= len(train) // 10
         assert not {one.text for one in train} & {one.text for one in validation}
-    counts = Counter(label for one in examples_of(code, "train") for label in one.labels)
+    counts = Counter(label for one in read_label_examples(code, "train") for label in one.labels)
     assert len(counts) == 7
-    assert 0.4 < prepare_labelled(lines).scale.std < 3
+    assert 0.4 < prepare_labels(lines).scale.std < 3
 
 
 def test_what_a_file_is_seen_to_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kinds = {"regression": NUMBERS, "multi_label_classification": SETS, "single_label_classification": [("a", 3)]}
     for kind, rows in kinds.items():
-        seen = recognise(file(tmp_path, rows, "single_label_classification").source)
+        seen = recognize(file(tmp_path, rows, "single_label_classification").source)
         assert isinstance(seen, LabelsSpec)
         assert seen.problem_type == kind
-    summary = look(file(tmp_path, NUMBERS, "regression"))
+    summary = summarize_data(file(tmp_path, NUMBERS, "regression"))
     assert summary.numbers is not None
     values = [number for _, number in NUMBERS]
     assert (summary.numbers.min, summary.numbers.max, summary.labels) == (min(values), max(values), {})

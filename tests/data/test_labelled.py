@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from tercet.config import UserError, parse, to_plain
 from tercet.data import (
-    Drawn,
     HeldOutLabels,
+    LabeledExamples,
     LabelFile,
-    Labelled,
     LabelsSpec,
+    RandomSplit,
     encode_words,
-    examples_of,
-    labelled_rows,
-    prepare_labelled,
+    label_rows,
+    prepare_labels,
+    read_label_examples,
 )
 from tercet.data import cache as cache_module
 from tercet.data.corpora import label_corpus
@@ -44,7 +44,7 @@ def file(folder: Path, rows: list[tuple[Any, Any]], name: str = "a", **settings:
     return LabelsSpec(source=str(path), **{"tokenizer": SMALL, **settings})
 
 
-def texts(part: Labelled, tokenizer: Tokenizer) -> list[tuple[str, str]]:
+def texts(part: LabeledExamples, tokenizer: Tokenizer) -> list[tuple[str, str]]:
     found = list[tuple[str, str]]()
     for number in range(len(part)):
         ids = part.ids[part.starts[number] : part.starts[number + 1]]
@@ -60,14 +60,14 @@ def texts(part: Labelled, tokenizer: Tokenizer) -> list[tuple[str, str]]:
 def test_ids_and_labels_are_those_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizer: Any) -> None:
     monkeypatch.setattr(cache_module, "CHUNK_CHARACTERS", 100)  # many batches
     spec = file(tmp_path, [("", "odd"), *TEXTS, (" \t", "even")], tokenizer=tokenizer)
-    corpus = prepare_labelled(spec)
+    corpus = prepare_labels(spec)
     assert corpus.labels == corpus.train.names == corpus.validation.names == ("even", "odd")
     train, validation = (texts(part, corpus.tokenizer) for part in (corpus.train, corpus.validation))
     assert sorted(train + validation) == sorted(TEXTS)
     assert [one for one in TEXTS if one in train] == train, "in the order of the lines"
     assert len(validation) == 5
     assert (corpus.skipped, corpus.lost, corpus.name) == (2, 0, spec.source)
-    assert validation == [(one.text, one.labels[0]) for one in examples_of(spec, "validation")]
+    assert validation == [(one.text, one.labels[0]) for one in read_label_examples(spec, "validation")]
     assert corpus.train.lengths.sum() == len(corpus.train.ids)
     assert isinstance(corpus.train.ids, np.memmap)
     assert (corpus.train.ids.dtype, corpus.train.labels.dtype) == (np.uint16, np.int64)
@@ -83,19 +83,19 @@ def test_equal_texts_fall_on_one_side_whatever_the_order(
     rows: list[tuple[str, str]], wanted: int, seed: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("drawn")
-    spec = file(folder, rows, validation=Drawn(count=wanted))
+    spec = file(folder, rows, validation=RandomSplit(count=wanted))
     if len({text for text, _ in rows}) == 1:
         with pytest.raises(UserError, match=r"has one text alone, which cannot be divided; set data\.validation"):
-            examples_of(spec, "train")
+            read_label_examples(spec, "train")
         return
-    train, validation = examples_of(spec, "train"), examples_of(spec, "validation")
+    train, validation = read_label_examples(spec, "train"), read_label_examples(spec, "validation")
     assert train
     assert validation
     assert sorted((one.text, *one.labels) for one in train + validation) == sorted(rows)
     assert not {one.text for one in train} & {one.text for one in validation}
     seed.shuffle(rows)
     file(folder, rows)
-    assert sorted(examples_of(spec, "validation")) == sorted(validation)
+    assert sorted(read_label_examples(spec, "validation")) == sorted(validation)
 
 
 @pytest.mark.parametrize("validation", ["drawn", "held_out"])
@@ -104,9 +104,9 @@ def test_a_vocabulary_is_learnt_on_training_texts_alone(tmp_path: Path, validati
     if validation == "held_out":
         held = file(tmp_path, [("a coelacanth swims", "odd")] * 9, "b")
         spec = file(tmp_path, TEXTS, tokenizer=Words(), validation=HeldOutLabels(source=held.source))
-    corpus = prepare_labelled(spec)
-    own = {word for one in examples_of(spec, "validation") for word in one.text.split()[1:]}
-    own -= {word for one in examples_of(spec, "train") for word in one.text.split()}
+    corpus = prepare_labels(spec)
+    own = {word for one in read_label_examples(spec, "validation") for word in one.text.split()[1:]}
+    own -= {word for one in read_label_examples(spec, "train") for word in one.text.split()}
     assert own
     known = {token.strip() for token in corpus.tokenizer.tokens(range(corpus.tokenizer.vocab_size))}
     assert not own & known
@@ -118,19 +118,19 @@ def test_a_label_that_only_validation_has_is_named(tmp_path: Path, kept: Path) -
     held = file(tmp_path, [("a", "odd"), ("b", "strange"), ("c", "strange")], "b")
     spec = file(tmp_path, TEXTS, validation=HeldOutLabels(source=held.source))
     with pytest.raises(UserError, match=r"only validation has the label 'strange' \(2 times\); give more texts"):
-        prepare_labelled(spec)
+        prepare_labels(spec)
     assert not kept.exists()
-    drawn = examples_of(file(tmp_path, TEXTS), "validation")[0].text
+    drawn = read_label_examples(file(tmp_path, TEXTS), "validation")[0].text
     rows = [(text, "strange" if text == drawn else label) for text, label in TEXTS]
     with pytest.raises(UserError, match=r"only validation has the label 'strange' \(1 times\)"):
-        prepare_labelled(file(tmp_path, rows))
+        prepare_labels(file(tmp_path, rows))
     with pytest.raises(UserError, match="every training text has the label 'x'; give texts with two or more"):
-        prepare_labelled(file(tmp_path, [("a", "x"), ("b", "x")]))
+        prepare_labels(file(tmp_path, [("a", "x"), ("b", "x")]))
 
 
 def test_a_label_that_only_training_has_is_well(tmp_path: Path) -> None:
     held = file(tmp_path, [("a", "odd")], "b")
-    corpus = prepare_labelled(file(tmp_path, TEXTS, validation=HeldOutLabels(source=held.source)))
+    corpus = prepare_labels(file(tmp_path, TEXTS, validation=HeldOutLabels(source=held.source)))
     assert corpus.labels == ("even", "odd")
     assert corpus.validation.labels.tolist() == [1]
 
@@ -146,11 +146,11 @@ KINDS = [SMALL, BPE(vocab_size=300, prefix_space=True), Characters(), Words(), U
 
 @pytest.mark.parametrize("tokenizer", [*KINDS, WordPiece(vocab_size=60)])
 def test_a_label_stands_on_the_first_piece_of_its_word(tmp_path: Path, tokenizer: Any) -> None:
-    spec = file(tmp_path, SENTENCES, over="tokens", tokenizer=tokenizer, validation=Drawn(count=3))
-    corpus = prepare_labelled(spec)
+    spec = file(tmp_path, SENTENCES, over="tokens", tokenizer=tokenizer, validation=RandomSplit(count=3))
+    corpus = prepare_labels(spec)
     own = corpus.tokenizer
     for part, name in ((corpus.train, "train"), (corpus.validation, "validation")):
-        for number, one in enumerate(examples_of(spec, name)):  # pyright: ignore[reportArgumentType]
+        for number, one in enumerate(read_label_examples(spec, name)):  # pyright: ignore[reportArgumentType]
             ids, labels = (x[part.starts[number] : part.starts[number + 1]] for x in (part.ids, part.labels))
             assert ids.tolist() == own.encode(" ".join(one.texts))
             firsts = np.flatnonzero(labels >= 0)
@@ -167,7 +167,7 @@ def test_a_label_stands_on_the_first_piece_of_its_word(tmp_path: Path, tokenizer
 
 def test_words_of_which_nothing_is_left(tmp_path: Path) -> None:
     rows = [(["a", "", "b"], ["X", "Y", "Z"]), (["\u200b", "c"], ["Y", "X"]), (["\u200b"], ["Y"])] * 7
-    corpus = prepare_labelled(file(tmp_path, rows, over="tokens", tokenizer=WordPiece(vocab_size=60)))
+    corpus = prepare_labels(file(tmp_path, rows, over="tokens", tokenizer=WordPiece(vocab_size=60)))
     every = [label for part in (corpus.train, corpus.validation) for label in part.labels.tolist()]
     assert corpus.labels == ("X", "Y", "Z")
     assert Counter(every) == {0: 14, 2: 7}
@@ -188,9 +188,9 @@ def test_rows_are_the_texts_between_bos_and_eos(over: Any, data: st.DataObject) 
     ids = np.arange(10, 10 + sum(lengths), dtype=np.uint16)
     starts = np.cumsum([0, *lengths])
     labels = np.arange(len(lengths)) % 3 if over == "texts" else np.where(ids % 2, ids % 3, label_corpus.IGNORED)
-    part = Labelled(ids=ids, starts=starts, labels=labels.astype(np.int64), names=("x", "y", "z"), over=over)
+    part = LabeledExamples(ids=ids, starts=starts, labels=labels.astype(np.int64), names=("x", "y", "z"), over=over)
     numbers = np.array(data.draw(st.lists(st.integers(0, len(lengths) - 1), min_size=1, max_size=5)))
-    rows = labelled_rows(part, numbers, max_len=max_len, bos=1, eos=2, pad=0)
+    rows = label_rows(part, numbers, max_len=max_len, bos=1, eos=2, pad=0)
     assert rows.tokens.shape == rows.mask.shape
     assert rows.tokens.shape[1] == min(max_len, 2 + max(lengths[number] for number in numbers))
     for row, number in enumerate(numbers):
@@ -206,34 +206,34 @@ def test_rows_are_the_texts_between_bos_and_eos(over: Any, data: st.DataObject) 
 
 
 def test_rows_need_room(tmp_path: Path) -> None:
-    part = prepare_labelled(file(tmp_path, TEXTS)).train
+    part = prepare_labels(file(tmp_path, TEXTS)).train
     with pytest.raises(ValueError, match="max_len=2 leaves no room between bos and eos"):
-        labelled_rows(part, np.arange(2), max_len=2, bos=1, eos=2, pad=0)
+        label_rows(part, np.arange(2), max_len=2, bos=1, eos=2, pad=0)
 
 
 def test_the_second_time_nothing_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: Path) -> None:
     spec = file(tmp_path, TEXTS)
-    first = prepare_labelled(spec)
+    first = prepare_labels(spec)
     with monkeypatch.context() as patch:
         patch.setattr(LabelFile, "examples", None)
-        again = prepare_labelled(spec)
+        again = prepare_labels(spec)
     assert (again.hash, again.tokenizer.hash, again.labels) == (first.hash, first.tokenizer.hash, first.labels)
     np.testing.assert_array_equal(again.train.ids, first.train.ids)
     np.testing.assert_array_equal(again.validation.labels, first.validation.labels)
     assert not list(kept.rglob(".*")), "temporary files left behind"
     expected = first.train.labels.tolist()
     next(kept.rglob("train_labels.bin")).write_bytes(b"xx")
-    assert prepare_labelled(spec).train.labels.tolist() == expected, "damage is mended"
+    assert prepare_labels(spec).train.labels.tolist() == expected, "damage is mended"
 
 
 def test_every_change_has_its_own_ids(tmp_path: Path, kept: Path) -> None:
     spec = file(tmp_path, TEXTS)
-    hashes = {prepare_labelled(spec).hash}
-    hashes.add(prepare_labelled(file(tmp_path, TEXTS, validation=Drawn(count=2))).hash)
-    hashes.add(prepare_labelled(file(tmp_path, [*TEXTS, ("new", "odd")])).hash)
-    hashes.add(prepare_labelled(file(tmp_path, [*TEXTS, ("new", "even")])).hash)
+    hashes = {prepare_labels(spec).hash}
+    hashes.add(prepare_labels(file(tmp_path, TEXTS, validation=RandomSplit(count=2))).hash)
+    hashes.add(prepare_labels(file(tmp_path, [*TEXTS, ("new", "odd")])).hash)
+    hashes.add(prepare_labels(file(tmp_path, [*TEXTS, ("new", "even")])).hash)
     assert len(hashes) == len(list((kept / "labelled").iterdir())) == 4
-    assert prepare_labelled(file(tmp_path, TEXTS, tokenizer=Characters())).hash in hashes
+    assert prepare_labels(file(tmp_path, TEXTS, tokenizer=Characters())).hash in hashes
     assert len(list((kept / "labelled").iterdir())) == 5
 
 
@@ -242,17 +242,17 @@ def test_other_fields_are_other_texts(tmp_path: Path) -> None:
     rows = [{"text": text, "label": label, "title": text[::-1], "sort": label[0]} for text, label in TEXTS]
     path.write_text("\n".join(map(json.dumps, rows)))
     spec = LabelsSpec(source=str(path), text_field="title", label_field="sort", tokenizer=SMALL)
-    corpus = prepare_labelled(spec)
+    corpus = prepare_labels(spec)
     assert corpus.labels == ("e", "o")
-    assert corpus.hash != prepare_labelled(LabelsSpec(source=str(path), tokenizer=SMALL)).hash
+    assert corpus.hash != prepare_labels(LabelsSpec(source=str(path), tokenizer=SMALL)).hash
 
 
 def test_a_given_tokenizer_is_used(tmp_path: Path) -> None:
     given = Tokenizer.train(BPE(vocab_size=259, pad=True, bos=True), [])
-    assert prepare_labelled(file(tmp_path, TEXTS), tokenizer=given).tokenizer is given
+    assert prepare_labels(file(tmp_path, TEXTS), tokenizer=given).tokenizer is given
     lacking = Tokenizer.train(Words(), ["a b"])
     with pytest.raises(UserError, match=r"data\.tokenizer \(words\) has no bos token, which labelled"):
-        prepare_labelled(file(tmp_path, TEXTS), tokenizer=lacking)
+        prepare_labels(file(tmp_path, TEXTS), tokenizer=lacking)
 
 
 @pytest.mark.parametrize(
@@ -285,8 +285,8 @@ def test_sequences_that_are_one_unknown_word_each_are_rejected(tmp_path: Path) -
     rows = [(f"{'ACGT' * (20 + n)}{'ACGT'[n % 4]}", ("promoter", "other")[n % 2]) for n in range(40)]
     path.write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in rows))
     with pytest.raises(UserError, match=r"31 of 36 texts are one unknown token each.*\(wordpiece\)"):
-        prepare_labelled(LabelsSpec(source=str(path), tokenizer=WordPiece(vocab_size=100)))
-    corpus = prepare_labelled(LabelsSpec(source=str(path), tokenizer=KMers(k=3)))
+        prepare_labels(LabelsSpec(source=str(path), tokenizer=WordPiece(vocab_size=100)))
+    corpus = prepare_labels(LabelsSpec(source=str(path), tokenizer=KMers(k=3)))
     assert len(corpus.train) + len(corpus.validation) == 40
 
 
@@ -294,4 +294,4 @@ def test_a_letter_that_the_tokenizer_lacks_names_its_text(tmp_path: Path) -> Non
     rows = [("ACGT" * n, "ab"[n % 2]) for n in range(1, 40)]
     spec = file(tmp_path, [*rows, ("ACNT", "a")], tokenizer=Characters(alphabet="ACGT"))
     with pytest.raises(UserError, match=r"a\.jsonl, (train|validation) text \d+: the vocabulary has no 'N'"):
-        prepare_labelled(spec)
+        prepare_labels(spec)

@@ -8,7 +8,7 @@ import pytest
 
 from tercet.cli.main import main
 from tercet.config import UserError
-from tercet.data import DATASETS, LABEL_DATASETS, LabelsSpec, examples_of
+from tercet.data import DATASETS, LABEL_DATASETS, LabelsSpec, read_label_examples
 from tercet.data.datasets import docstrings
 
 
@@ -59,7 +59,9 @@ def test_no_module_is_in_two_parts() -> None:
 @pytest.mark.slow
 def test_docstrings_of_this_python(monkeypatch: pytest.MonkeyPatch, kept: Path) -> None:
     loaded = set(sys.modules)
-    train, validation = (examples_of(LabelsSpec(source="python-docstrings"), part) for part in ("train", "validation"))
+    train, validation = (
+        read_label_examples(LabelsSpec(source="python-docstrings"), part) for part in ("train", "validation")
+    )
     assert not {name for name in set(sys.modules) - loaded if name.startswith(("tkinter", "distutils", "turtle"))}
     every = train + validation
     assert len(every) >= 4000
@@ -72,7 +74,7 @@ def test_docstrings_of_this_python(monkeypatch: pytest.MonkeyPatch, kept: Path) 
     assert {one.labels[0] for one in validation} == set(counts)
     docstrings._split.cache_clear()
     monkeypatch.setattr(docstrings, "read_library", None)  # the second time nothing is read
-    assert examples_of(LabelsSpec(source="python-docstrings"), "train") == train
+    assert read_label_examples(LabelsSpec(source="python-docstrings"), "train") == train
 
 
 def test_the_command_line_shows_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

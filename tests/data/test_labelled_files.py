@@ -13,8 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tercet.config import UserError
-from tercet.data import Example, LabelFile, LabelsSpec, examples_of, read_examples
-from tercet.data.examples.labels import LabelledTexts
+from tercet.data import Example, LabelFile, LabelsSpec, read_examples, read_label_examples
+from tercet.data.examples.labels import LabelTexts
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30)
 LABEL = st.text(st.characters(categories=["L", "N", "P"]), min_size=1, max_size=9)
@@ -156,7 +156,7 @@ def test_a_hash_is_that_of_what_is_read(tmp_path: Path) -> None:
     first = file.hash()
     assert written(tmp_path / "a.csv", "text,label\na,y\n").hash() != first
     assert file.size() is None
-    one, other = (LabelledTexts(name="n", items=(Example(("a",), (label,)),)) for label in "xy")
+    one, other = (LabelTexts(name="n", items=(Example(("a",), (label,)),)) for label in "xy")
     assert one.hash() != other.hash()
     assert one.size() == 1
 
@@ -166,8 +166,8 @@ def test_names_that_are_nothing_are_told(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(
         UserError, match="no set of labelled texts or file is called 'docstrings'; did you mean 'python-do"
     ):
-        examples_of(LabelsSpec(source="docstrings"), "train")
+        read_label_examples(LabelsSpec(source="docstrings"), "train")
     with pytest.raises(UserError, match="no such file or folder: python-docstrings"):
-        examples_of(LabelsSpec(source="./python-docstrings"), "train")
+        read_label_examples(LabelsSpec(source="./python-docstrings"), "train")
     with pytest.raises(UserError, match=r"python-docstrings has a label a text; set data\.over to texts"):
-        examples_of(LabelsSpec(source="python-docstrings", over="tokens"), "train")
+        read_label_examples(LabelsSpec(source="python-docstrings", over="tokens"), "train")

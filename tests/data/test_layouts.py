@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tercet.data.rows.layouts import Mixture, ShardGroups
-from tercet.data.rows.order import Layout, Order, Shuffled
+from tercet.data.rows.order import Layout, Order, ShuffledLayout
 
 SIZES = st.lists(st.integers(1, 12), min_size=1, max_size=7).map(tuple)
 
@@ -40,8 +40,8 @@ def test_what_follows_is_the_next_group(sizes: tuple[int, ...], group: int, posi
     epoch, index = divmod(position, sum(sizes))
     order = [shards.tolist() for e in (epoch, epoch + 1) for shards in layout.groups(5, e)]
     ends = np.cumsum([sum(sizes[shard] for shard in shards) for shards in order])
-    here = int(np.searchsorted(ends, index, side="right"))
-    assert layout.following(position, 5).tolist() == order[here + 1]
+    in_group = int(np.searchsorted(ends, index, side="right"))
+    assert layout.following(position, 5).tolist() == order[in_group + 1]
 
 
 @pytest.mark.slow
@@ -51,31 +51,33 @@ def test_a_mixture_holds_its_shares_and_reads_each_source_in_order(data: st.Data
     weights = data.draw(st.lists(st.floats(0.05, 1), min_size=2, max_size=4))
     sizes = data.draw(st.lists(st.integers(1, 40), min_size=len(weights), max_size=len(weights)))
     shares = tuple(weight / sum(weights) for weight in weights)
-    layout = Mixture(tuple(Shuffled(size) for size in sizes), shares)
+    layout = Mixture(tuple(ShuffledLayout(size) for size in sizes), shares)
     numbers, epochs = line(layout, n)
     first = np.cumsum([0, *sizes])
     of_source = np.searchsorted(first, numbers, side="right") - 1
     for source, size in enumerate(sizes):
-        mine, of_epoch = numbers[of_source == source] - first[source], epochs[of_source == source]
+        mine, part_epochs = numbers[of_source == source] - first[source], epochs[of_source == source]
         assert abs(len(mine) - n * shares[source]) <= len(weights)
-        assert of_epoch.tolist() == (np.arange(len(mine)) // size).tolist()
-        assert layout.own_position(source, n) == len(mine)
+        assert part_epochs.tolist() == (np.arange(len(mine)) // size).tolist()
+        assert layout.part_position(source, n) == len(mine)
         for start in range(0, len(mine) - size + 1, size):
             assert sorted(mine[start : start + size].tolist()) == list(range(size))  # each row once an epoch
 
 
 def test_equal_sources_are_not_in_the_same_order() -> None:
-    numbers, _ = line(Mixture((Shuffled(50), Shuffled(50)), (0.5, 0.5)), 100)
+    numbers, _ = line(Mixture((ShuffledLayout(50), ShuffledLayout(50)), (0.5, 0.5)), 100)
     one, other = numbers[numbers < 50], numbers[numbers >= 50] - 50
     assert one.tolist() != other.tolist()
 
 
-@pytest.mark.parametrize("layout", [ShardGroups((5, 9, 2, 7), 2), Mixture((Shuffled(7), Shuffled(19)), (0.3, 0.7))])
+@pytest.mark.parametrize(
+    "layout", [ShardGroups((5, 9, 2, 7), 2), Mixture((ShuffledLayout(7), ShuffledLayout(19)), (0.3, 0.7))]
+)
 def test_a_step_needs_no_step_before_it(layout: Layout) -> None:
     order = Order(layout.n_rows, 4, 11, layout)
     whole, epochs = line(layout, 80, 11)
     for step in (19, 3, 0, 7):  # in any order
-        numbers, of_epoch = order.rows(step)
+        numbers, part_epochs = order.rows(step)
         assert numbers.tolist() == whole[4 * step : 4 * step + 4].tolist()
-        assert of_epoch.tolist() == epochs[4 * step : 4 * step + 4].tolist()
+        assert part_epochs.tolist() == epochs[4 * step : 4 * step + 4].tolist()
     assert Order(layout.n_rows, 4, 12, layout).rows(3)[0].tolist() != order.rows(3)[0].tolist()

@@ -21,7 +21,7 @@ from tercet.data import (
     TextSpec,
     prepare,
     prepare_conversations,
-    prepare_labelled,
+    prepare_labels,
     prepare_pairs,
 )
 from tercet.data.specs import HeldOutLabels
@@ -87,7 +87,7 @@ def test_of_pairs_labels_and_conversations() -> None:
     pairs = PairsSpec(source=files["pairs"][0], validation=HeldOutPairs(source=files["pairs"][1]), tokenizer=words)
     assert prepare_pairs(pairs).near_duplicates == NEAR
     labels = LabelsSpec(source=files["labels"][0], validation=HeldOutLabels(source=files["labels"][1]), tokenizer=words)
-    assert prepare_labelled(labels).near_duplicates == NEAR
+    assert prepare_labels(labels).near_duplicates == NEAR
     chat = ConversationsSpec(source=files["chat"][0], validation=HeldOut(source=files["chat"][1]), tokenizer=words)
     assert prepare_conversations(chat).near_duplicates == NEAR
 

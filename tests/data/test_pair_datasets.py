@@ -13,7 +13,7 @@ import pytest
 from num2words import num2words
 
 from tercet.config import UserError
-from tercet.data import PAIR_DATASETS, PairsSpec, pairs_of, read_examples
+from tercet.data import PAIR_DATASETS, PairsSpec, read_examples, read_pairs
 from tercet.data.datasets import numbers, pair_datasets
 from tercet.data.datasets.pair_datasets import MULTI30K_SHA256, find_pairs
 
@@ -41,7 +41,7 @@ def test_numbers_are_what_num2words_writes() -> None:
 @pytest.mark.slow
 def test_no_number_is_in_two_parts() -> None:
     spec = PairsSpec(source="numbers")
-    parts = [pairs_of(spec, part) for part in ("train", "validation", "test")]
+    parts = [read_pairs(spec, part) for part in ("train", "validation", "test")]
     assert [len(part) for part in parts] == [20_000, 500, 1000]
     for side in (0, 1):
         texts = [{pair[side] for pair in part} for part in parts]
@@ -58,7 +58,7 @@ def test_no_number_is_in_two_parts() -> None:
 )
 def test_either_direction(languages: tuple[str | None, str | None], first: str) -> None:
     spec = PairsSpec(source="numbers", source_language=languages[0], target_language=languages[1])
-    pair = next(pair for pair in pairs_of(spec, "train") if "twenty-seven" in pair)
+    pair = next(pair for pair in read_pairs(spec, "train") if "twenty-seven" in pair)
     assert pair == (("siebenundzwanzig", "twenty-seven") if first == "d" else ("twenty-seven", "siebenundzwanzig"))
 
 
@@ -67,7 +67,7 @@ def test_without_num2words_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -
     for cached in (numbers.number_pairs, numbers._spell_below_million):
         cached.cache_clear()
     with pytest.raises(UserError, match=r"needs num2words; pip install num2words==0\.5\.14"):
-        pairs_of(PairsSpec(source="numbers"), "test")
+        read_pairs(PairsSpec(source="numbers"), "test")
 
 
 @pytest.mark.parametrize(
@@ -87,16 +87,16 @@ def test_what_is_not_there_is_named(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=words):
-        pairs_of(PairsSpec(**settings), "train")  # pyright: ignore[reportArgumentType]
+        read_pairs(PairsSpec(**settings), "train")  # pyright: ignore[reportArgumentType]
 
 
 def test_a_path_wins_where_it_is_written_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("numbers").write_text("".join(f"word {number}\n" for number in range(20)))
     Path("b").write_text("".join(f"Wort {number}\n" for number in range(20)))
-    assert len(pairs_of(PairsSpec(source="numbers", target="b"), "train")) == 18
+    assert len(read_pairs(PairsSpec(source="numbers", target="b"), "train")) == 18
     with pytest.raises(UserError, match="numbers has no test part of its own; the datasets that do: multi30k, numbers"):
-        pairs_of(PairsSpec(source="numbers", target="b"), "test")
+        read_pairs(PairsSpec(source="numbers", target="b"), "test")
 
 
 def small(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
@@ -118,20 +118,20 @@ def test_multi30k_is_downloaded_once(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setattr(urllib.request, "urlopen", urlopen)
     spec = PairsSpec(source="multi30k", source_language="en")
     for _ in range(2):
-        assert pairs_of(spec, "test")[0] == ("test_2016_flickr.en.gz", "test_2016_flickr.de.gz")
+        assert read_pairs(spec, "test")[0] == ("test_2016_flickr.en.gz", "test_2016_flickr.de.gz")
     assert len(asked) == 2
     assert asked[0] == (
         "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/test_2016_flickr.en.gz"
     )
     (tmp_path / "cache" / "multi30k" / "test_2016_flickr.en.gz").write_bytes(b"changed")
     with pytest.raises(UserError, match=r"is not Multi30k's test_2016_flickr\.en\.gz .*remove it to download it again"):
-        pairs_of(spec, "test")
+        read_pairs(spec, "test")
     files["val.en.gz"] = b"<html>"
     with pytest.raises(UserError, match=r"wrong sha256.*put https.* at multi30k/val\.en\.gz .*set TERCET_DATA"):
-        pairs_of(spec, "validation")
+        read_pairs(spec, "validation")
     monkeypatch.setenv("TERCET_OFFLINE", "1")
     with pytest.raises(UserError, match="multi30k is not on this machine and downloads are switched off"):
-        pairs_of(spec, "validation")
+        read_pairs(spec, "validation")
 
 
 @pytest.mark.parametrize("folder", ["multi30k", "."])
@@ -141,20 +141,20 @@ def test_multi30k_from_a_folder_of_data(monkeypatch: pytest.MonkeyPatch, tmp_pat
     for name, data in files.items():
         (tmp_path / "data" / folder / name).write_bytes(data)
     monkeypatch.setenv("TERCET_DATA", str(tmp_path / "data"))
-    assert pairs_of(PairsSpec(source="multi30k"), "train")[0] == ("train.de.gz", "train.en.gz")
-    assert pairs_of(PairsSpec(source="multi30k"), "validation")[0] == ("val.de.gz", "val.en.gz")
+    assert read_pairs(PairsSpec(source="multi30k"), "train")[0] == ("train.de.gz", "train.en.gz")
+    assert read_pairs(PairsSpec(source="multi30k"), "validation")[0] == ("val.de.gz", "val.en.gz")
 
 
 def test_the_real_multi30k() -> None:
     if not os.environ.get("TERCET_DATA"):
         pytest.skip("TERCET_DATA is not set")
     spec = PairsSpec(source="multi30k")
-    parts = [pairs_of(spec, part) for part in ("train", "validation", "test")]
+    parts = [read_pairs(spec, part) for part in ("train", "validation", "test")]
     assert [len(part) for part in parts] == [29_000, 1014, 1000]
     assert parts[0][0] == (
         "Zwei junge weiße Männer sind im Freien in der Nähe vieler Büsche.",
         "Two young, White males are outside near many bushes.",
     )
     assert any("\xa0" in source for source, _ in parts[0])
-    turned = pairs_of(PairsSpec(source="multi30k", target_language="de"), "test")
+    turned = read_pairs(PairsSpec(source="multi30k", target_language="de"), "test")
     assert turned == [(target, source) for source, target in parts[2]]

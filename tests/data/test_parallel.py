@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 
 from tercet.config import UserError, parse, to_plain
 from tercet.data import (
-    Drawn,
     HeldOutPairs,
     Packed,
     Padded,
     PairFiles,
     Pairs,
     PairsSpec,
+    RandomSplit,
     TextSpec,
     cache,
-    pairs_of,
     prepare,
     prepare_pairs,
+    read_pairs,
 )
 from tercet.data.encode import learn_tokenizer
 from tercet.tokens import BPE, GPT2, Characters, Tokenizer, TokenizerFile, Unigram, WordPiece, Words
@@ -75,7 +75,7 @@ def test_ids_are_those_of_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert sorted(train + validation) == sorted(whole)
     assert [pair for pair in whole if pair in train] == train, "in the order of the lines"
     assert tuple(validation) == corpus.validation_texts
-    assert (train, validation) == (pairs_of(spec, "train"), pairs_of(spec, "validation"))
+    assert (train, validation) == (read_pairs(spec, "train"), read_pairs(spec, "validation"))
     assert (corpus.skipped, corpus.name) == (2, spec.source)
     assert corpus.train.source_lengths.sum() == len(corpus.train.source)
     assert corpus.train.target_lengths.tolist() == np.diff(corpus.train.target_starts).tolist()
@@ -104,12 +104,12 @@ def test_equal_sources_are_drawn_together_whatever_the_order(
     pairs: list[tuple[str, str]], wanted: int, seed: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("drawn")
-    spec = files(folder, pairs, validation=Drawn(count=wanted))
+    spec = files(folder, pairs, validation=RandomSplit(count=wanted))
     if len({source for source, _ in pairs}) == 1:
         with pytest.raises(UserError, match=r"cannot be divided; set data\.validation"):
-            pairs_of(spec, "train")
+            read_pairs(spec, "train")
         return
-    train, validation = pairs_of(spec, "train"), pairs_of(spec, "validation")
+    train, validation = read_pairs(spec, "train"), read_pairs(spec, "validation")
     assert sorted(train + validation) == sorted(pairs)
     assert train
     assert validation
@@ -118,13 +118,13 @@ def test_equal_sources_are_drawn_together_whatever_the_order(
     assert len(validation) <= max(min(wanted, len(pairs) // 10), often)
     seed.shuffle(pairs)
     files(folder, pairs)
-    assert sorted(pairs_of(spec, "validation")) == sorted(validation)
+    assert sorted(read_pairs(spec, "validation")) == sorted(validation)
 
 
 def test_about_as_many_are_drawn_as_asked_for(tmp_path: Path) -> None:
     many = [(f"Satz {number}", f"sentence {number}") for number in range(4000)]
-    assert len(pairs_of(files(tmp_path, many), "validation")) == 400
-    drawn = pairs_of(files(tmp_path, many, validation=Drawn(count=37)), "validation")
+    assert len(read_pairs(files(tmp_path, many), "validation")) == 400
+    drawn = read_pairs(files(tmp_path, many, validation=RandomSplit(count=37)), "validation")
     assert len(drawn) == 37
     assert drawn not in (many[:37], many[-37:])
 
@@ -139,11 +139,11 @@ def test_vocabularies_are_learnt_on_training_text_alone(tmp_path: Path, validati
             tmp_path, SENTENCES, tokenizer=Words(), validation=HeldOutPairs(source=held.source, target=held.target)
         )
     else:  # where it is drawn, the words of what was drawn
-        planted = pairs_of(spec, "validation")
+        planted = read_pairs(spec, "validation")
     corpus = prepare_pairs(spec)
     assert list(corpus.validation_texts) == planted
     own = {word for pair in planted for text in pair for word in text.split() if text.split()[0] != word}
-    own -= {word for pair in pairs_of(spec, "train") for text in pair for word in text.split()}
+    own -= {word for pair in read_pairs(spec, "train") for text in pair for word in text.split()}
     assert own
     known = {token.strip() for token in corpus.tokenizer.tokens(range(corpus.tokenizer.vocab_size))}
     assert not own & known
@@ -184,7 +184,7 @@ def test_the_second_time_nothing_is_read(tmp_path: Path, monkeypatch: pytest.Mon
 def test_every_change_has_its_own_ids(tmp_path: Path, kept: Path) -> None:
     spec = files(tmp_path, SENTENCES)
     hashes = {prepare_pairs(spec).hash}
-    hashes.add(prepare_pairs(files(tmp_path, SENTENCES, validation=Drawn(count=2))).hash)
+    hashes.add(prepare_pairs(files(tmp_path, SENTENCES, validation=RandomSplit(count=2))).hash)
     hashes.add(prepare_pairs(files(tmp_path, [*SENTENCES, ("neu", "new")])).hash)
     turned = PairsSpec(source=spec.target or "", target=spec.source, tokenizer=SMALL)
     hashes.add(prepare_pairs(turned).hash)
@@ -199,8 +199,8 @@ def test_one_file_of_pairs_by_language(tmp_path: Path) -> None:
     path = str(tmp_path / "a.jsonl")
     there = PairsSpec(source=path, source_language="de", target_language="en", tokenizer=SMALL)
     back = PairsSpec(source=path, source_language="en", target_language="de", tokenizer=SMALL)
-    assert sorted([*pairs_of(there, "train"), *pairs_of(there, "validation")]) == sorted(SENTENCES)
-    assert pairs_of(back, "validation") != [(b, a) for a, b in pairs_of(there, "validation")], "drawn by the source"
+    assert sorted([*read_pairs(there, "train"), *read_pairs(there, "validation")]) == sorted(SENTENCES)
+    assert read_pairs(back, "validation") != [(b, a) for a, b in read_pairs(there, "validation")], "drawn by the source"
     assert prepare_pairs(there).hash != prepare_pairs(back).hash
 
 

@@ -82,10 +82,12 @@ TOKENIZERS = [Tokenizer.train(BPE(vocab_size=320), [SPLIT_TEXT] * 9), Tokenizer.
 def test_no_tokenizer_notices_the_cuts(tokenizer: Tokenizer, text: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(documents_module, "PIECE", 4)
-        patch.setattr(documents_module, "LONGEST", 10**6)
+        patch.setattr(documents_module, "MAX_PIECE", 10**6)
         pieces = list(cut_pieces([text[:7], text[7:]]))
-        patch.setattr(documents_module, "LONGEST", 4)  # and where a text has no lone newline, before the last of a run
-        patch.setattr(documents_module, "_ALONE", documents_module.re.compile("(?!)"))
+        patch.setattr(
+            documents_module, "MAX_PIECE", 4
+        )  # and where a text has no lone newline, before the last of a run
+        patch.setattr(documents_module, "_SINGLE_NEWLINE", documents_module.re.compile("(?!)"))
         place = documents_module._LAST_OF_RUN.search(text, 4)
     assert "".join(piece.text for piece in pieces) == text
     assert [piece.last for piece in pieces] == [False] * (len(pieces) - 1) + [True]
@@ -105,7 +107,7 @@ def test_pieces_are_of_one_size(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_five_megabytes_without_a_newline(tmp_path: Path) -> None:
     pieces = list(DocumentFiles(root=written(tmp_path / "a.txt", "é".encode() * 5_000_000)).pieces())
-    assert [len(piece.text) for piece in pieces] == [documents_module.LONGEST, 5_000_000 - documents_module.LONGEST]
+    assert [len(piece.text) for piece in pieces] == [documents_module.MAX_PIECE, 5_000_000 - documents_module.MAX_PIECE]
 
 
 @pytest.mark.slow

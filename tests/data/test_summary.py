@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tercet.config import UserError
-from tercet.data import ConversationsSpec, Documents, LabelsSpec, PairsSpec, TextSpec, look, measure_tokens
-from tercet.data.datasets.recognise import recognise
+from tercet.data import ConversationsSpec, Documents, LabelsSpec, PairsSpec, TextSpec, measure_tokens, summarize_data
+from tercet.data.datasets.recognize import recognize
 from tercet.data.sources import documents as documents_module
 from tercet.data.sources import files as files_module
 from tercet.data.summary.data_summary import Lengths
@@ -46,9 +46,9 @@ def test_what_is_told_of_texts(texts: list[str], tmp_path_factory: pytest.TempPa
         patch.setattr(documents_module, "PIECE", 3)  # texts come in several pieces
         if not full:
             with pytest.raises(UserError, match="is empty"):
-                look(path)
+                summarize_data(path)
             return
-        found = look(path)
+        found = summarize_data(path)
     assert (found.count, found.empty) == (len(full), len(texts) - len(full))
     assert found.duplicates == len(full) - len(set(full))
     text = found.texts["text"]
@@ -70,7 +70,7 @@ def test_scripts(character: str, script: str | None) -> None:
 
 def test_a_sequence_is_one_word_wherever_it_is_cut(tmp_path: Path) -> None:
     (tmp_path / "a.fa").write_text(">a\n" + "ACGT" * 40_000)
-    found = look(tmp_path / "a.fa")
+    found = summarize_data(tmp_path / "a.fa")
     assert (found.format, found.texts["text"].words.max, found.count) == ("FASTA", 1, 1)
 
 
@@ -82,22 +82,22 @@ def test_bytes_that_are_no_utf8_are_told_with_their_places(
     monkeypatch.setattr(files_module, "BLOCK", block)
     path = tmp_path / "a.txt.gz"
     path.write_bytes(gzip.compress("naïve\nbad ".encode() + b"\xe9\xe8 x\n\nx\xff" + "é\n".encode() + b"\xe2\x82"))
-    found = look(path)
+    found = summarize_data(path)
     assert found.invalid == 5
     assert [(place.line, place.byte) for place in found.invalid_places] == [(2, 11), (2, 12), (4, 18), (5, 22), (5, 23)]
     assert (found.count, found.format) == (1, "text, gzip")
     latin = tmp_path / "b.txt"
     latin.write_bytes(b"na\xefve")
-    assert look(TextSpec(source=str(latin), encoding="latin-1")).invalid == 0
+    assert summarize_data(TextSpec(source=str(latin), encoding="latin-1")).invalid == 0
 
 
 def test_pairs_and_labels(tmp_path: Path) -> None:
     (tmp_path / "pairs.csv").write_text("source,target\na b,c\na b,c\n,d\n")
-    found = look(tmp_path / "pairs.csv")
+    found = summarize_data(tmp_path / "pairs.csv")
     assert (found.unit, found.count, found.empty, found.duplicates) == ("pairs", 2, 1, 1)
     assert found.texts["source"].words.max == 2
     (tmp_path / "labels.csv").write_text("text,label\nno,x\nyes,y\nyes,x\n,x\n")
-    found = look(tmp_path / "labels.csv")
+    found = summarize_data(tmp_path / "labels.csv")
     assert (found.unit, found.count, found.empty, found.duplicates) == ("labelled texts", 3, 1, 1)
     assert found.labels == {"x": 2, "y": 1}
 
@@ -111,18 +111,18 @@ def asked(*contents: str) -> str:
 def test_conversations(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(asked("hi", "да да") + asked("so", "b", "c") + asked("hi", "да да") + asked("d") + asked("e", " "))
-    found = look(path)
+    found = summarize_data(path)
     assert (found.unit, found.count, found.empty, found.duplicates) == ("conversations", 3, 2, 1)
     assert (found.turns, found.roles) == (Lengths.of(Counter([2, 3, 2])), {"user": 4, "assistant": 3})
     assert found.texts["assistant"].words == Lengths.of(Counter([2, 1, 2]))
     assert found.texts["assistant"].scripts == pytest.approx({"Cyrillic": 8 / 9, "Latin": 1 / 9})
     assert "system" not in found.texts
     (tmp_path / "b.tsv").write_text("question\tanswer\na\tb\n")
-    table = look(recognise(str(tmp_path / "b.tsv"), prompt_field="question", response_field="answer"))
+    table = summarize_data(recognize(str(tmp_path / "b.tsv"), prompt_field="question", response_field="answer"))
     assert (table.count, table.format) == (1, "TSV, columns 'question' and 'answer'")
     path.write_text(asked("a"))
     with pytest.raises(UserError, match="no conversation with an answer"):
-        look(path)
+        summarize_data(path)
 
 
 def test_tokens_of_conversations_are_those_that_training_reads(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_tokens_of_conversations_are_those_that_training_reads(tmp_path: Path) -
     rows = [asked("ab" * n, "c" * n) for n in range(1, 9)]
     (tmp_path / "a.jsonl").write_text("".join(rows) + asked("unanswered"))
     lengths = [3 * n + 2 for n in range(1, 9)]
-    spec, tokenizer = recognise(str(tmp_path / "a.jsonl")), Tokenizer.train(Characters(eos=True), ["abc"])
+    spec, tokenizer = recognize(str(tmp_path / "a.jsonl")), Tokenizer.train(Characters(eos=True), ["abc"])
     for max_len in (None, 7, 16, 99):
         found = measure_tokens(spec, tokenizer=tokenizer, chat_template=template, max_len=max_len)
         assert found.tokens == Lengths.of(Counter(lengths))
@@ -151,7 +151,7 @@ def test_tokens_of_conversations_are_those_that_training_reads(tmp_path: Path) -
 )
 def test_what_is_no_utf8_is_told_and_read_over(name: str, content: bytes, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
-    found, places = look(tmp_path / name), [content.index(b"\xff"), content.index(b"\xfe")]
+    found, places = summarize_data(tmp_path / name), [content.index(b"\xff"), content.index(b"\xfe")]
     assert found.invalid == 2
     assert [(place.path, place.line, place.byte) for place in found.invalid_places] == [
         (str(tmp_path / name), 2, byte) for byte in places
@@ -162,15 +162,15 @@ def test_what_is_no_utf8_is_told_and_read_over(name: str, content: bytes, tmp_pa
 def test_what_is_no_utf8_is_told_of_both_files(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).write_bytes(b"\xff\n")
-    found = look(recognise(str(tmp_path / "a"), str(tmp_path / "b")))
+    found = summarize_data(recognize(str(tmp_path / "a"), str(tmp_path / "b")))
     assert [place.path for place in found.invalid_places] == [str(tmp_path / "a"), str(tmp_path / "b")]
     with pytest.raises(UserError, match="no such file or folder"):
-        look(recognise(str(tmp_path / "a"), str(tmp_path / "none")))
+        summarize_data(recognize(str(tmp_path / "a"), str(tmp_path / "none")))
 
 
 def test_ids(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("[1, 2]\n[]\n[1, 2]\n[7]\n")
-    found = look(tmp_path / "a.jsonl")
+    found = summarize_data(tmp_path / "a.jsonl")
     assert (found.unit, found.count, found.empty, found.duplicates) == ("lists of ids", 3, 1, 1)
     assert found.ids == Lengths(total=5, min=1, median=2, p95=2, max=2)
     assert (found.largest_id, found.texts) == (7, {})
@@ -199,15 +199,15 @@ RECOGNISED = {
 @pytest.mark.parametrize(("name", "content", "expected"), [(n, c, e) for n, (c, e) in RECOGNISED.items()])
 def test_what_a_file_is_taken_for(name: str, content: str, expected: type, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)
-    assert isinstance(recognise(str(tmp_path / name)), expected)
+    assert isinstance(recognize(str(tmp_path / name)), expected)
 
 
 def test_named_things() -> None:
-    assert isinstance(recognise("numbers"), PairsSpec)
-    assert isinstance(recognise("animals"), TextSpec)
-    assert look("animals").format == "a named dataset"
+    assert isinstance(recognize("numbers"), PairsSpec)
+    assert isinstance(recognize("animals"), TextSpec)
+    assert summarize_data("animals").format == "a named dataset"
     with pytest.raises(UserError, match="no such file or folder"):
-        look("nowhere.txt")
+        summarize_data("nowhere.txt")
 
 
 def test_tokens_are_those_of_training(tmp_path: Path) -> None:
@@ -234,10 +234,10 @@ def test_tokens_are_those_of_training(tmp_path: Path) -> None:
 def test_a_large_file_takes_little_memory(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("some words of a line that is not the same as the others\n" * 50_000)
-    look("animals")  # what is imported and made once
+    summarize_data("animals")  # what is imported and made once
     tracemalloc.start()
     try:
-        found = look(TextSpec(source=str(path)))
+        found = summarize_data(TextSpec(source=str(path)))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -248,4 +248,4 @@ def test_a_large_file_takes_little_memory(tmp_path: Path) -> None:
 def test_a_first_line_that_is_no_table_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"text\rlabel\n1\n")
     with pytest.raises(UserError, match="line 1"):
-        look(tmp_path / "a.csv")
+        summarize_data(tmp_path / "a.csv")

@@ -75,7 +75,7 @@ def test_a_text_that_an_array_would_cut_is_rejected(item: str) -> None:
 
 
 def test_long_texts_leave_their_ids_or_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WIDEST", 16)
+    monkeypatch.setattr(module, "MAX_TEXT_BYTES", 16)
     texts = ["four", "five5"]
     assert read_vectors(written(tmp_path / "a.npz", texts, ["x", "y"])).row(1) == {"id": "y"}
     assert read_vectors(written(tmp_path / "b.npz", texts, [None, None])).row(1) == {"id": 1}

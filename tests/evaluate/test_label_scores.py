@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tercet.config import UserError
-from tercet.data import Labelled
+from tercet.data import LabeledExamples
 from tercet.evaluate import label_scores, score_labels
 from tercet.models import Classifier, EncoderOnly, EncoderOnlySpec, StackSpec
 from tercet.tokens import BPE, Tokenizer
@@ -115,7 +115,7 @@ def classifier(over: Any = "texts", labels: tuple[str, ...] = NAMES, max_len: in
     return model
 
 
-def examples(over: Any = "texts", names: tuple[str, ...] = NAMES, seed: int = 2) -> Labelled:
+def examples(over: Any = "texts", names: tuple[str, ...] = NAMES, seed: int = 2) -> LabeledExamples:
     draws = np.random.default_rng(seed)
     lengths = draws.integers(1, 23, 37)
     ids = draws.integers(3, TOKENIZER.vocab_size, lengths.sum()).astype(np.uint16)
@@ -123,10 +123,10 @@ def examples(over: Any = "texts", names: tuple[str, ...] = NAMES, seed: int = 2)
     if over == "tokens":
         labels[draws.random(len(ids)) < 0.4] = -100
     starts = np.cumsum([0, *lengths])
-    return Labelled(ids=ids, starts=starts, labels=labels.astype(np.int64), names=names, over=over)
+    return LabeledExamples(ids=ids, starts=starts, labels=labels.astype(np.int64), names=names, over=over)
 
 
-def said_alone(model: EncoderOnly, labelled: Labelled, number: int) -> torch.Tensor:
+def said_alone(model: EncoderOnly, labelled: LabeledExamples, number: int) -> torch.Tensor:
     ids = labelled.ids[labelled.starts[number] : labelled.starts[number + 1]][: model.max_len - 2].tolist()
     with torch.no_grad():
         tokens = torch.tensor([[TOKENIZER.bos_id, *ids, TOKENIZER.eos_id]])

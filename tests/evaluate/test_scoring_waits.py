@@ -8,7 +8,7 @@ import pytest
 from small_translator import TOKENIZER, small
 
 from simulated_gpu import numbers_in, simulated_gpu
-from tercet.data import Conversations, Corpus, Labelled
+from tercet.data import Conversations, Corpus, LabeledExamples
 from tercet.evaluate import score, score_labels, score_masked, score_pairs
 from tercet.evaluate.conversations import score_conversations
 from tercet.models import Classifier, DecoderOnly, DecoderOnlySpec, EncoderOnly, EncoderOnlySpec, MaskedHead, StackSpec
@@ -41,8 +41,8 @@ def conversations(n: int) -> Conversations:
     return Conversations(ids=ids(7 * n, 13), answers=answers, starts=starts, first_answers=np.full(n, 2))
 
 
-def labelled(n: int) -> Labelled:
-    return Labelled(
+def labelled(n: int) -> LabeledExamples:
+    return LabeledExamples(
         ids=ids(5 * n, 200), starts=np.arange(n + 1) * 5, labels=np.arange(n) % 2, names=("a", "b"),
         over="texts", problem_type="single_label_classification",
     )  # fmt: skip

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tercet.checkpoint.metrics import COLUMNS
-from tercet.encoding import Neighbours
+from tercet.encoding import Neighbors
 from tercet.evaluate import (
     AnswerScores,
     Comparison,
@@ -50,7 +50,7 @@ SECTIONS: dict[str, set[str]] = {
     "`evaluate`: several labels": figures_of(MultiLabelScores),
     "`evaluate`: numbers": figures_of(RegressionScores),
     "`evaluate --per-line`": figures_of(PairScore) - {"truncated"} | {"nats_per_token"},
-    "`embed --query`": {field.name for field in fields(Neighbours)},
+    "`embed --query`": {field.name for field in fields(Neighbors)},
     "The leaderboard of `compare`": figures_of(RunResult) | set(MEASURES) | {"parameters"},
     "`inspect`": figures_of(ModelTable, LayerRow, MemoryCost),
     "`train --plan`": figures_of(RunPlan, RankMemory, RunTime, Throughput),

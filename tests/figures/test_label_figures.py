@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tercet.config import UserError
-from tercet.data import Labelled
+from tercet.data import LabeledExamples
 from tercet.evaluate import (
     MultiLabelScores,
     RegressionScores,
@@ -150,7 +150,7 @@ def model(kind: Any, labels: tuple[str, ...] = NAMES) -> EncoderOnly:
     return made
 
 
-def examples(kind: Any, names: tuple[str, ...] = NAMES) -> Labelled:
+def examples(kind: Any, names: tuple[str, ...] = NAMES) -> LabeledExamples:
     draws = np.random.default_rng(2)
     lengths = draws.integers(1, 23, 37)
     counts = draws.integers(0, 4, 37)
@@ -158,13 +158,13 @@ def examples(kind: Any, names: tuple[str, ...] = NAMES) -> Labelled:
     labels = (
         np.concatenate([draws.permutation(3)[:n] for n in counts]) if kind != "regression" else draws.normal(size=37)
     )
-    return Labelled(
+    return LabeledExamples(
         ids=draws.integers(3, TOKENIZER.vocab_size, lengths.sum()).astype(np.uint16), starts=np.cumsum([0, *lengths]),
         labels=labels, names=names if kind != "regression" else names[:1], problem_type=kind, label_starts=starts,
     )  # fmt: skip
 
 
-def scores_alone(made: EncoderOnly, labelled: Labelled) -> np.ndarray:
+def scores_alone(made: EncoderOnly, labelled: LabeledExamples) -> np.ndarray:
     """(N, L), each text by itself."""
     rows = list[np.ndarray]()
     for number in range(len(labelled)):

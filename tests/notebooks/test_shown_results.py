@@ -13,7 +13,7 @@ from rich.console import Console
 import tercet
 from tercet.checkpoint import Card
 from tercet.checkpoint.metrics import COLUMNS
-from tercet.encoding import Classified, Filled, MultiLabelled, Neighbours, Regressed, Tagged
+from tercet.encoding import Classification, MaskPredictions, MultiLabelClassification, Neighbors, Regression, Tagging
 from tercet.encoding.fill import Candidate
 from tercet.evaluate import LanguageScores, label_scores, regression_scores
 from tercet.evaluate.translation import score_translations
@@ -26,7 +26,7 @@ from tercet.plots.svg_chart import MOST_POINTS
 from tercet.spec import spec
 
 EVIL = "<script>alert('1')</script>&"
-CLASSIFIED = Classified(label=EVIL, probability=0.9, scores={EVIL: 0.9, "b": 0.1}, truncated=True)
+CLASSIFIED = Classification(label=EVIL, probability=0.9, scores={EVIL: 0.9, "b": 0.1}, truncated=True)
 RESULTS: dict[str, Any] = {
     "completion": Completion(
         prompt=EVIL, text=EVIL, ids=(1,) * 900, logprobs=(-1.0,) * 900, finish="eos", seed=3, truncated=True, passes=9
@@ -36,9 +36,9 @@ RESULTS: dict[str, Any] = {
         truncated=False,
     ),
     "classified": CLASSIFIED,
-    "several labels": MultiLabelled(labels=(EVIL,), scores={EVIL: 0.9, "b": 0.1}, truncated=False),
-    "tagged": Tagged(words=(EVIL,) * 40, tags=(CLASSIFIED, None) * 20, truncated=False),
-    "filled": Filled(
+    "several labels": MultiLabelClassification(labels=(EVIL,), scores={EVIL: 0.9, "b": 0.1}, truncated=False),
+    "tagged": Tagging(words=(EVIL,) * 40, tags=(CLASSIFIED, None) * 20, truncated=False),
+    "filled": MaskPredictions(
         text=EVIL, masks=((Candidate(word=EVIL, ids=(1,), probability=0.5, text=EVIL),) * 5,), truncated=False
     ),
     "candidate": Candidate(word=EVIL, ids=(1,) * 9, probability=0.5, text=EVIL * 40),
@@ -50,8 +50,8 @@ PLAIN: dict[str, Any] = {
     "language scores": LanguageScores.from_sums(nats=30, text_nats=30, tokens=20, n_bytes=40, context=8, stride=4),
     "translations' scores": score_translations(["a b c d e"], ["a b c d e"]),
     "numbers' scores": regression_scores([1.0, 2.0, 3.0], [1.0, 2.5, 3.0]),
-    "number": Regressed(value=3.25, truncated=False),
-    "neighbours": Neighbours(numbers=np.arange(500).reshape(5, 100), scores=np.ones((5, 100))),
+    "number": Regression(value=3.25, truncated=False),
+    "neighbours": Neighbors(numbers=np.arange(500).reshape(5, 100), scores=np.ones((5, 100))),
 }  # fmt: skip
 
 
@@ -97,8 +97,8 @@ def test_what_is_said_of_results() -> None:
         passes=2,
     ))  # fmt: skip
     assert said == "Completion(prompt='Once', text=' upon', finish='stop', seed=3, truncated=False, passes=2)"
-    assert repr(RESULTS["filled"]).startswith('Filled("<script>')
-    assert repr(PLAIN["neighbours"]) == "Neighbours(5x100 rows, the nearest at 1)"
+    assert repr(RESULTS["filled"]).startswith('MaskPredictions("<script>')
+    assert repr(PLAIN["neighbours"]) == "Neighbors(5x100 rows, the nearest at 1)"
     html = RESULTS["completion"]._repr_html_()
     assert html.index("opacity") < html.index("&lt;script&gt;") < html.index("</span>")  # the prompt is paler
     assert "900 tokens, ended by eos, seed 3" in html

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tercet.data import Labelled, labelled_rows
+from tercet.data import LabeledExamples, label_rows
 from tercet.data.corpora import label_corpus
 from tercet.models import Classifier, EncoderOnly, EncoderOnlySpec, StackSpec
 from tercet.objectives import IGNORED, LabelledBatch, classify_loss, collate_labels
@@ -27,12 +27,12 @@ def model(over: Any = "texts", **settings: Any) -> EncoderOnly:
     return made
 
 
-def texts(over: Any = "texts") -> Labelled:
+def texts(over: Any = "texts") -> LabeledExamples:
     draws = np.random.default_rng(3)
     labels = draws.integers(0, len(LABELS), len(LENGTHS) if over == "texts" else sum(LENGTHS))
     if over == "tokens":
         labels[1::3] = IGNORED
-    return Labelled(
+    return LabeledExamples(
         ids=draws.integers(3, V, sum(LENGTHS)).astype(np.uint16),
         starts=np.cumsum([0, *LENGTHS]),
         labels=labels,
@@ -42,7 +42,7 @@ def texts(over: Any = "texts") -> Labelled:
 
 
 def batch(numbers: list[int], over: Any = "texts") -> LabelledBatch:
-    rows = labelled_rows(texts(over), np.array(numbers), max_len=11, bos=BOS, eos=EOS, pad=PAD)
+    rows = label_rows(texts(over), np.array(numbers), max_len=11, bos=BOS, eos=EOS, pad=PAD)
     return collate_labels(rows)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tercet.data import Labelled, labelled_rows
+from tercet.data import LabeledExamples, label_rows
 from tercet.models import Classifier, EncoderOnly, EncoderOnlySpec, StackSpec
 from tercet.models.target_scale import rescale_head, without_target_scale
 from tercet.objectives import LabelledBatch, classify_loss, collate_labels, count_targets, label_logits
@@ -29,12 +29,12 @@ def model(kind: str) -> EncoderOnly:
     return made
 
 
-def texts(kind: Any) -> Labelled:
+def texts(kind: Any) -> LabeledExamples:
     draws = np.random.default_rng(3)
     several = kind != "regression"
     counts = [2, 0, 5, 1, 1]
     labels = np.concatenate([draws.permutation(5)[:n] for n in counts]) if several else draws.normal(-300, 7, 5)
-    return Labelled(
+    return LabeledExamples(
         ids=draws.integers(3, V, sum(LENGTHS)).astype(np.uint16),
         starts=np.cumsum([0, *LENGTHS]),
         labels=labels,
@@ -45,7 +45,7 @@ def texts(kind: Any) -> Labelled:
 
 
 def batch(kind: str, numbers: list[int]) -> LabelledBatch:
-    rows = labelled_rows(texts(kind), np.array(numbers), max_len=11, bos=BOS, eos=EOS, pad=PAD)
+    rows = label_rows(texts(kind), np.array(numbers), max_len=11, bos=BOS, eos=EOS, pad=PAD)
     return collate_labels(rows, HEADS[kind])
 
 

@@ -21,7 +21,7 @@ from tercet.checkpoint import TrainedModel, load_model
 from tercet.checkpoint.foreign.ctranslate2_folder import ctranslate2_writer
 from tercet.checkpoint.foreign.ctranslate2_vocabulary import Vocabulary
 from tercet.config import UserError
-from tercet.data import PairsSpec, pairs_of
+from tercet.data import PairsSpec, read_pairs
 from tercet.evaluate import bleu
 from tercet.generation import Beam, translate
 from tercet.models import EncoderDecoder
@@ -87,7 +87,7 @@ class Given:
         spec = PairsSpec(
             source=data["source"], source_language=data["source_language"], target_language=data["target_language"]
         )
-        pairs = pairs_of(spec, "test")[:count]
+        pairs = read_pairs(spec, "test")[:count]
         self.trained_model, self.model = trained_model, trained_model.model
         self.texts = [source for source, _ in pairs]
         self.references = [target for _, target in pairs]

@@ -18,14 +18,14 @@ from tercet.data import (
     ConversationCorpus,
     ConversationsSpec,
     Corpus,
-    LabelledCorpus,
+    LabelCorpus,
     LabelsSpec,
     PairsSpec,
     ParallelCorpus,
     TextSpec,
     prepare,
     prepare_conversations,
-    prepare_labelled,
+    prepare_labels,
     prepare_pairs,
 )
 from tercet.data.cache import ChangedData
@@ -33,7 +33,7 @@ from tercet.data.datasets.downloads import offline
 from tercet.data.shards.find_prepared import is_url
 from tercet.data.sources.files import find_path
 
-TrainingData = Corpus | ParallelCorpus | LabelledCorpus | ConversationCorpus
+TrainingData = Corpus | ParallelCorpus | LabelCorpus | ConversationCorpus
 DataSpec = TextSpec | PairsSpec | LabelsSpec | ConversationsSpec
 
 
@@ -68,7 +68,7 @@ def open_training_data(trained_model: TrainedModel, *, download: bool = False) -
                     source = trained_model.source_tokenizer
                     return prepare_pairs(spec, tokenizer=tokenizer, source_tokenizer=source, expected_hash=expected)
                 case LabelsSpec():
-                    return prepare_labelled(spec, tokenizer=tokenizer, expected_hash=expected)
+                    return prepare_labels(spec, tokenizer=tokenizer, expected_hash=expected)
                 case ConversationsSpec():
                     template = trained_model.chat_template
                     return prepare_conversations(spec, tokenizer=tokenizer, template=template, expected_hash=expected)

@@ -16,7 +16,7 @@ from tercet.spec import ProblemType, Share
 
 if TYPE_CHECKING:
     from tercet.checkpoint import Encoder
-    from tercet.encoding import Classified, MultiLabelled, Regressed, Tagged
+    from tercet.encoding import Classification, MultiLabelClassification, Regression, Tagging
 
 NO_LABEL = "-"  # of a word that the model did not see, and of a text that has none of several labels
 
@@ -107,7 +107,7 @@ def _answers(args: argparse.Namespace, trained_model: "Encoder", texts: list[str
                 yield _number_line(args, text, regressed), regressed.truncated
 
 
-def _label_line(args: argparse.Namespace, text: str, classified: "Classified") -> str:
+def _label_line(args: argparse.Namespace, text: str, classified: "Classification") -> str:
     if args.json:
         fields = {"text": text, "label": classified.label, "probability": classified.probability}
         scores = {"scores": classified.scores} if args.scores else {}
@@ -115,7 +115,7 @@ def _label_line(args: argparse.Namespace, text: str, classified: "Classified") -
     return _in_columns(classified.scores if args.scores else {classified.label: classified.probability})
 
 
-def _labels_line(args: argparse.Namespace, text: str, labelled: "MultiLabelled") -> str:
+def _labels_line(args: argparse.Namespace, text: str, labelled: "MultiLabelClassification") -> str:
     above = {label: labelled.scores[label] for label in labelled.labels}
     if args.json:
         scores = {"scores": labelled.scores} if args.scores else {}
@@ -125,7 +125,7 @@ def _labels_line(args: argparse.Namespace, text: str, labelled: "MultiLabelled")
     return _in_columns(labelled.scores if args.scores else above) or NO_LABEL
 
 
-def _number_line(args: argparse.Namespace, text: str, regressed: "Regressed") -> str:
+def _number_line(args: argparse.Namespace, text: str, regressed: "Regression") -> str:
     if args.json:
         fields = {"text": text, "value": regressed.value, "truncated": regressed.truncated}
         return json.dumps(fields, ensure_ascii=False)
@@ -136,7 +136,7 @@ def _in_columns(probabilities: dict[str, float]) -> str:
     return "\t".join(f"{replace_line_ends(label)}\t{probability:.4f}" for label, probability in probabilities.items())
 
 
-def _tag_line(args: argparse.Namespace, text: str, tagged: "Tagged") -> str:
+def _tag_line(args: argparse.Namespace, text: str, tagged: "Tagging") -> str:
     if args.json:
         words = [
             {

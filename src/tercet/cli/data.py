@@ -69,7 +69,7 @@ def _count(args: argparse.Namespace, source: str, target: str | None) -> int:
     labelled = named or args.label_field or args.over or args.problem_type
     pairs = target is not None or source in PAIR_DATASETS or source.endswith((".tsv", ".tsv.gz"))
     if labelled:
-        from tercet.data.datasets.recognise import kind_of_labels
+        from tercet.data.datasets.recognize import kind_of_labels
 
         label_field, over = args.label_field or "label", args.over or "texts"
         spec = LabelsSpec(

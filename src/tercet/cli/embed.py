@@ -155,7 +155,7 @@ def _write_parquet(file: BinaryIO, pools: Iterator[_Pool], width: int) -> None:
 def _write_npz(file: BinaryIO, pools: Iterator[_Pool], probe: "np.ndarray") -> None:
     import numpy as np
 
-    from tercet.encoding.vector_file import check_storable, has_room, write_vectors
+    from tercet.encoding.vector_file import check_storable, fits_array, write_vectors
 
     vectors, texts = [np.zeros((0, len(probe)), np.float32)], list[Text]()
     for pool in pools:
@@ -165,7 +165,7 @@ def _write_npz(file: BinaryIO, pools: Iterator[_Pool], probe: "np.ndarray") -> N
         vectors.append(pool.vectors)
         texts += pool.texts
     every, ids = [text.text for text in texts], [text.id for text in texts]
-    if not has_room(every):
+    if not fits_array(every):
         kept = "their own" if None not in ids else "the numbers of the texts"
         print_note(f"tercet: the texts are too long for an array of them: ids are {kept}")
     write_vectors(file, np.concatenate(vectors), texts=every, ids=ids, probe=probe)

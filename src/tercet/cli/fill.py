@@ -15,7 +15,7 @@ from tercet.spec import Candidates
 if TYPE_CHECKING:
     import torch
 
-    from tercet.encoding import Filled
+    from tercet.encoding import MaskPredictions
 
 
 def register(verbs: Verbs, summary: str) -> None:
@@ -85,7 +85,7 @@ def _fill(args: argparse.Namespace, texts: Iterator[Text], only: list[str] | Non
     return 0
 
 
-def _json_object(filled: "Filled") -> str:
+def _json_object(filled: "MaskPredictions") -> str:
     masks = [
         [
             {"word": candidate.word, "ids": candidate.ids, "probability": candidate.probability, "text": candidate.text}
@@ -96,7 +96,7 @@ def _json_object(filled: "Filled") -> str:
     return json.dumps({"text": filled.text, "masks": masks, "truncated": filled.truncated}, ensure_ascii=False)
 
 
-def _lines(filled: "Filled") -> str:
+def _lines(filled: "MaskPredictions") -> str:
     """A line a candidate; before each list, where there are several, which mask it is for."""
     lists = [
         [

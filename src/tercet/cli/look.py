@@ -93,13 +93,13 @@ def look_at(args: argparse.Namespace) -> int:
         raise UserError("--max-len counts tokens, which need --tokenizer FOLDER or --recipe NAME; give one of them")
     spec, max_len = _settings(args, source, args.target)
 
-    from tercet.data import ConversationsSpec, look, measure_tokens
+    from tercet.data import ConversationsSpec, measure_tokens, summarize_data
 
     tokenizer = template = None
     if args.tokenizer is not None:
         tokenizer, template = find_tokenizer(args.tokenizer, for_chat=isinstance(spec, ConversationsSpec))
 
-    summary = look(spec)
+    summary = summarize_data(spec)
     fitted = None
     if args.recipe is not None or tokenizer is not None:
         if summary.invalid:
@@ -131,7 +131,7 @@ def look_at(args: argparse.Namespace) -> int:
 
 def _settings(args: argparse.Namespace, source: str, target: str | None) -> "tuple[Spec, int | None]":
     """How the source is read, and the context."""
-    from tercet.data.datasets.recognise import recognise
+    from tercet.data.datasets.recognize import recognize
 
     fields: dict[str, Any] = {
         "text_field": args.text_field,
@@ -141,14 +141,14 @@ def _settings(args: argparse.Namespace, source: str, target: str | None) -> "tup
         **{name: getattr(args, name) for name in CONVERSATION_FIELDS},
     }
     if args.recipe is None:
-        return _with_reading(recognise(source, target, over=args.over, **fields), args), args.max_len
+        return _with_reading(recognize(source, target, over=args.over, **fields), args), args.max_len
 
     from tercet.config import UserError
     from tercet.training.request import RunRequest, resolve
 
     name = args.recipe
     given = {name: value for name, value in fields.items() if value is not None and getattr(args, name) is not None}
-    translates = type(recognise(source, target, **fields)).__name__ == "PairsSpec"
+    translates = type(recognize(source, target, **fields)).__name__ == "PairsSpec"
     data: dict[str, Any] = {"source": source, "target": target} if translates else {"data": source}
     recipe = resolve(RunRequest(recipe=name, changes={"data": given} if given else {}, **data)).recipe
     if recipe.pretrained is not None:

@@ -17,7 +17,7 @@ from tercet.spec import Candidates
 if TYPE_CHECKING:
     import torch
 
-    from tercet.encoding import Embedded, NearestNeighbours, VectorFile
+    from tercet.encoding import Embeddings, NearestNeighbors, VectorFile
 
 TOP = 5
 Row = dict[str, Any]  # of the result: index, score, id and text where they are known
@@ -77,12 +77,12 @@ def _search(
 ) -> int:
     from tercet.checkpoint import load_model
     from tercet.config import UserError
-    from tercet.encoding import NearestNeighbours, embed
+    from tercet.encoding import NearestNeighbors, embed
 
     trained_model = load_model(args.run).require("embed")
     model = trained_model.model.to(device)
 
-    def embedded(texts: list[str]) -> "Embedded":
+    def embedded(texts: list[str]) -> "Embeddings":
         return embed(
             model, trained_model.tokenizer, texts, pooling=args.pooling or trained_model.sentence.pooling,
             max_len=trained_model.text_len, batch_tokens=args.batch_tokens,
@@ -90,7 +90,7 @@ def _search(
 
     asked = embedded(queries)
     tell_cut(asked.truncated, trained_model.text_len, what="query text")
-    search = NearestNeighbours(asked.vectors, top=args.top or TOP)
+    search = NearestNeighbors(asked.vectors, top=args.top or TOP)
     if vectors is not None:
         vectors.check_model(embedded([""]).vectors[0])
         search.push(vectors.vectors)
@@ -114,7 +114,7 @@ def _search(
 
 
 def _push_texts(
-    search: "NearestNeighbours", texts: Iterator[Text], embedded: "Callable[[list[str]], Embedded]"
+    search: "NearestNeighbors", texts: Iterator[Text], embedded: "Callable[[list[str]], Embeddings]"
 ) -> tuple[dict[int, Row], int]:
     """Push the vectors of all texts; the rows of the nearest alone are kept, and returned with how many were cut."""
     rows, count, cut = dict[int, Row](), 0, 0
@@ -128,7 +128,7 @@ def _push_texts(
     return rows, cut
 
 
-def _numbers(search: "NearestNeighbours") -> set[int]:
+def _numbers(search: "NearestNeighbors") -> set[int]:
     return set(search.result().numbers.ravel().tolist())
 
 

@@ -9,14 +9,14 @@ if TYPE_CHECKING:
     from tercet.data.corpora.conversation_corpus import Conversations as Conversations
     from tercet.data.corpora.conversation_corpus import prepare_conversations as prepare_conversations
     from tercet.data.corpora.corpus import Corpus as Corpus
-    from tercet.data.corpora.label_corpus import Labelled as Labelled
-    from tercet.data.corpora.label_corpus import LabelledCorpus as LabelledCorpus
-    from tercet.data.corpora.label_corpus import examples_of as examples_of
-    from tercet.data.corpora.label_corpus import prepare_labelled as prepare_labelled
+    from tercet.data.corpora.label_corpus import LabelCorpus as LabelCorpus
+    from tercet.data.corpora.label_corpus import LabeledExamples as LabeledExamples
+    from tercet.data.corpora.label_corpus import prepare_labels as prepare_labels
+    from tercet.data.corpora.label_corpus import read_label_examples as read_label_examples
     from tercet.data.corpora.pair_corpus import Pairs as Pairs
     from tercet.data.corpora.pair_corpus import ParallelCorpus as ParallelCorpus
-    from tercet.data.corpora.pair_corpus import pairs_of as pairs_of
     from tercet.data.corpora.pair_corpus import prepare_pairs as prepare_pairs
+    from tercet.data.corpora.pair_corpus import read_pairs as read_pairs
     from tercet.data.corpora.text_corpus import prepare as prepare
     from tercet.data.datasets.label_datasets import LABEL_DATASETS as LABEL_DATASETS
     from tercet.data.datasets.label_datasets import LabelDataset as LabelDataset
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tercet.data.rows.buckets import gather as gather
     from tercet.data.rows.conversation_rows import conversation_rows as conversation_rows
     from tercet.data.rows.label_rows import LabelRows as LabelRows
-    from tercet.data.rows.label_rows import labelled_rows as labelled_rows
+    from tercet.data.rows.label_rows import label_rows as label_rows
     from tercet.data.rows.order import Order as Order
     from tercet.data.rows.token_rows import PackedRows as PackedRows
     from tercet.data.rows.token_rows import PaddedRows as PaddedRows
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from tercet.data.shards.prepare_tokens import prepare_tokens as prepare_tokens
     from tercet.data.specs import ConversationsSpec as ConversationsSpec
     from tercet.data.specs import Documents as Documents
-    from tercet.data.specs import Drawn as Drawn
     from tercet.data.specs import HeldOut as HeldOut
     from tercet.data.specs import HeldOutLabels as HeldOutLabels
     from tercet.data.specs import HeldOutPairs as HeldOutPairs
@@ -54,11 +53,12 @@ if TYPE_CHECKING:
     from tercet.data.specs import Packed as Packed
     from tercet.data.specs import Padded as Padded
     from tercet.data.specs import PairsSpec as PairsSpec
+    from tercet.data.specs import RandomSplit as RandomSplit
     from tercet.data.specs import Sliding as Sliding
     from tercet.data.specs import Tail as Tail
     from tercet.data.specs import TextSpec as TextSpec
     from tercet.data.summary.data_summary import DataSummary as DataSummary
-    from tercet.data.summary.data_summary import look as look
+    from tercet.data.summary.data_summary import summarize_data as summarize_data
     from tercet.data.summary.token_fit import TokenFit as TokenFit
     from tercet.data.summary.token_fit import measure_tokens as measure_tokens
 else:

@@ -90,7 +90,7 @@ def write_meta(folder: Path, meta: dict[str, Any]) -> None:
 
 
 @contextmanager
-def create_atomically(folder: Path, made_of: Iterable[Snapshot] = ()) -> Generator[Path]:
+def create_atomically(folder: Path, snapshots: Iterable[Snapshot] = ()) -> Generator[Path]:
     """A temporary folder that becomes `folder` at the end, with a manifest.
 
     Raises:
@@ -98,7 +98,7 @@ def create_atomically(folder: Path, made_of: Iterable[Snapshot] = ()) -> Generat
     """
     with write_folder(folder) as new:
         yield new
-        for snapshot in made_of:
+        for snapshot in snapshots:
             snapshot.check()
 
 
@@ -113,20 +113,22 @@ def report_disk_errors() -> Generator[None]:
         ) from None
 
 
-def progress_bar(*, shown: bool) -> Progress:
+def progress_bar(*, enabled: bool) -> Progress:
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
-    return Progress(*columns, console=Console(stderr=True), transient=True, disable=not (shown and sys.stderr.isatty()))
+    return Progress(
+        *columns, console=Console(stderr=True), transient=True, disable=not (enabled and sys.stderr.isatty())
+    )
 
 
 def chunk_items(
-    items: Iterable[Item], characters: Callable[[Item], int], most: int | None = None
+    items: Iterable[Item], characters: Callable[[Item], int], max_characters: int | None = None
 ) -> Iterator[list[Item]]:
-    """Items in lists of about `most` characters, by default `CHUNK_CHARACTERS`."""
+    """Items in lists of about `max_characters` characters, by default `CHUNK_CHARACTERS`."""
     chunk, size = list[Item](), 0
     for item in items:
         chunk.append(item)
         size += 64 + characters(item)  # a million texts of a letter each are large too
-        if size >= (most or CHUNK_CHARACTERS):
+        if size >= (max_characters or CHUNK_CHARACTERS):
             yield chunk
             chunk, size = [], 0
     if chunk:

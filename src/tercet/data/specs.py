@@ -13,14 +13,14 @@ from tercet.tokens.specs import BPE, GPT2, TokenizerSpec, WordPiece
 Side = Literal["train", "validation"]
 SIDES: tuple[Side, Side] = ("train", "validation")
 FILE_SETTINGS = ("encoding", "text_field", "documents", "dtype", "sequence_case")  # of a `TextSpec`
-NOT_OF_FILES = ("idna", "punycode", "raw-unicode-escape", "unicode-escape")  # but of single names and literals
+NON_FILE_ENCODINGS = ("idna", "punycode", "raw-unicode-escape", "unicode-escape")  # but of single names and literals
 
 
 def _check_encoding(encoding: str) -> None:
     try:
         b"a".decode(encoding, "replace")  # codecs.lookup would also take "hex", which is no text encoding
         codecs.getincrementaldecoder(encoding)
-        if codecs.lookup(encoding).name in NOT_OF_FILES:
+        if codecs.lookup(encoding).name in NON_FILE_ENCODINGS:
             raise LookupError(encoding)
     except (LookupError, ValueError):
         raise ValueError(f"unknown encoding {encoding!r}; try utf-8, latin-1, cp1252 or utf-16") from None
@@ -119,7 +119,7 @@ class TextSpec:
 
     def __post_init__(self) -> None:
         _check_encoding(self.encoding)
-        if (shares := sum(each.weight for each in self.mixture)) >= 1:
+        if (shares := sum(mixed.weight for mixed in self.mixture)) >= 1:
             raise ValueError(f"the weights of mixture sum up to {shares:g} and leave nothing to source; make them less")
         if self.mixture and not isinstance(self.rows, Packed):
             raise ValueError(f"mixture is of packed rows, and rows are {self.rows.kind}; set rows to packed")
@@ -136,7 +136,7 @@ class TextSpec:
 
 
 @spec
-class Drawn:
+class RandomSplit:
     """Some of the pairs or labelled texts, about `count` and at most a tenth, are kept for validation.
 
     They are drawn by a hash of the source sentence or the text: equal ones fall on one side, and in whatever order the
@@ -177,7 +177,7 @@ class PairsSpec:
     target: Name | None = None
     source_language: Name | None = None
     target_language: Name | None = None
-    validation: Drawn | HeldOutPairs | None = None
+    validation: RandomSplit | HeldOutPairs | None = None
     tokenizer: TokenizerSpec = field(default_factory=lambda: BPE(vocab_size=8000))
     source_tokenizer: TokenizerSpec | None = None
     source_bos: bool = False
@@ -224,7 +224,7 @@ class LabelsSpec:
     problem_type: ProblemType = "single_label_classification"
     label_separator: Name = ","
     label_fields: tuple[Name, ...] = ()
-    validation: Drawn | HeldOutLabels | None = None
+    validation: RandomSplit | HeldOutLabels | None = None
     tokenizer: TokenizerSpec = field(default_factory=WordPiece)
     encoding: Name = "utf-8"
 
@@ -235,9 +235,11 @@ class LabelsSpec:
             raise ValueError(f"text_field and label_field are both {self.text_field!r}; set two")
         if self.label_fields and self.problem_type != "multi_label_classification":
             raise ValueError("label_fields are several labels: set problem_type to multi_label_classification")
-        repeated = [name for name, count in Counter((self.text_field, *self.label_fields)).items() if count > 1]
-        if repeated:
-            raise ValueError(f"{repeated[0]!r} stands twice in text_field and label_fields; name each field once")
+        repeated_fields = [name for name, count in Counter((self.text_field, *self.label_fields)).items() if count > 1]
+        if repeated_fields:
+            raise ValueError(
+                f"{repeated_fields[0]!r} stands twice in text_field and label_fields; name each field once"
+            )
         if isinstance(self.tokenizer, GPT2):
             raise ValueError("gpt2 has no pad and no bos token, which labelled texts need; use the kind wordpiece")
 
@@ -265,7 +267,7 @@ class ConversationsSpec:
     prompt_field: Name = "prompt"
     response_field: Name = "response"
     chat_template: Name | None = None
-    validation: Drawn | HeldOut = Drawn()
+    validation: RandomSplit | HeldOut = RandomSplit()
     tokenizer: TokenizerSpec = field(default_factory=BPE)
     encoding: Name = "utf-8"
 

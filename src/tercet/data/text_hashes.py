@@ -44,7 +44,7 @@ def draw_validation(text_hashes: "array[int]", count: int, error: str) -> frozen
     if len(values) < 2:
         raise UserError(error)
     limit = max(1, min(count, len(text_hashes) // 10))
-    fits = counts <= limit
-    if not fits.any():  # a handful of texts, each many times
+    fitting = counts <= limit
+    if not fitting.any():  # a handful of texts, each many times
         return frozenset([int(values[counts.argmin()])])
-    return frozenset(values[fits][np.cumsum(counts[fits]) <= limit].tolist())
+    return frozenset(values[fitting][np.cumsum(counts[fitting]) <= limit].tolist())

@@ -6,24 +6,24 @@ from typing import TYPE_CHECKING
 from tercet.lazy_exports import export_lazily
 
 if TYPE_CHECKING:
-    from tercet.encoding.batches import Encoded as Encoded
+    from tercet.encoding.batches import EncodedTexts as EncodedTexts
     from tercet.encoding.batches import encode_texts as encode_texts
-    from tercet.encoding.classify import Classified as Classified
-    from tercet.encoding.classify import MultiLabelled as MultiLabelled
-    from tercet.encoding.classify import Regressed as Regressed
-    from tercet.encoding.classify import Tagged as Tagged
+    from tercet.encoding.classify import Classification as Classification
+    from tercet.encoding.classify import MultiLabelClassification as MultiLabelClassification
+    from tercet.encoding.classify import Regression as Regression
+    from tercet.encoding.classify import Tagging as Tagging
     from tercet.encoding.classify import classify as classify
     from tercet.encoding.classify import classify_multi_label as classify_multi_label
     from tercet.encoding.classify import regress as regress
     from tercet.encoding.classify import tag as tag
-    from tercet.encoding.embed import Embedded as Embedded
+    from tercet.encoding.embed import Embeddings as Embeddings
     from tercet.encoding.embed import embed as embed
     from tercet.encoding.fill import Candidate as Candidate
-    from tercet.encoding.fill import Filled as Filled
+    from tercet.encoding.fill import MaskPredictions as MaskPredictions
     from tercet.encoding.fill import fill as fill
-    from tercet.encoding.neighbours import NearestNeighbours as NearestNeighbours
-    from tercet.encoding.neighbours import Neighbours as Neighbours
-    from tercet.encoding.neighbours import nearest as nearest
+    from tercet.encoding.neighbors import NearestNeighbors as NearestNeighbors
+    from tercet.encoding.neighbors import Neighbors as Neighbors
+    from tercet.encoding.neighbors import nearest as nearest
     from tercet.encoding.pseudo import PseudoScore as PseudoScore
     from tercet.encoding.pseudo import pseudo_logprobs as pseudo_logprobs
     from tercet.encoding.pseudo import pseudo_scores as pseudo_scores

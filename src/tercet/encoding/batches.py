@@ -21,11 +21,11 @@ from tercet.objectives import pad_rows
 from tercet.objectives.batch import to_device, wait_for_copies
 from tercet.tokens import Tokenizer
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Encoded:
+class EncodedTexts:
     """Texts as the model reads them.
 
     Attributes:
@@ -55,7 +55,7 @@ class HiddenBatch:
     token_mask: Tensor | None
 
 
-def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], *, max_len: int) -> Encoded:
+def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], *, max_len: int) -> EncodedTexts:
     """Each text between bos and eos, cut before its eos where that makes more than `max_len` tokens.
 
     Raises:
@@ -64,7 +64,7 @@ def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], *, max_len: int) ->
     return frame_rows(tokenizer, [ids.tolist() for ids in encode_located(tokenizer, texts)], max_len=max_len)
 
 
-def frame_rows(tokenizer: Tokenizer, texts: Sequence[list[int]], *, max_len: int) -> Encoded:
+def frame_rows(tokenizer: Tokenizer, texts: Sequence[list[int]], *, max_len: int) -> EncodedTexts:
     """`encode_texts` of texts that are ids already."""
     bos, eos = tokenizer.bos_id, tokenizer.eos_id
     if bos is None or eos is None:
@@ -74,8 +74,8 @@ def frame_rows(tokenizer: Tokenizer, texts: Sequence[list[int]], *, max_len: int
         )
     if max_len < 3:
         raise ValueError(f"max_len={max_len} leaves no room for a token between bos and eos; it must be at least 3")
-    room = max_len - 2
-    return Encoded(rows=[[bos, *ids[:room], eos] for ids in texts], cut=[len(ids) > room for ids in texts])
+    max_ids = max_len - 2
+    return EncodedTexts(rows=[[bos, *ids[:max_ids], eos] for ids in texts], cut=[len(ids) > max_ids for ids in texts])
 
 
 def pick_places(table: Shaped[Tensor, "B T D"], places: Sequence[tuple[int, int]]) -> Shaped[Tensor, "N D"]:
@@ -87,32 +87,32 @@ def pick_places(table: Shaped[Tensor, "B T D"], places: Sequence[tuple[int, int]
 def map_hidden(
     model: EncoderOnly,
     lengths: Sequence[int],
-    row: Callable[[int], Sequence[int]],
-    answer: Callable[[HiddenBatch], Sequence[Answer]],
+    get_row: Callable[[int], Sequence[int]],
+    function: Callable[[HiddenBatch], Sequence[Result]],
     *,
     pad: int | None,
     batch_tokens: int = BATCH_TOKENS,
-) -> list[Answer]:
+) -> list[Result]:
     """One answer for each row, in the order of the rows.
 
     Args:
         lengths: of the rows, by number.
-        row: the ids of the row with this number; asked for when its batch is made.
-        answer: for a batch, as many answers as it has rows; tensors by `to_host` are waited for once, at the end.
+        get_row: the ids of the row with this number; asked for when its batch is made.
+        function: for a batch, as many answers as it has rows; tensors by `to_host` are waited for once, at the end.
         pad: fills rows up; any id does, for nobody sees it.
         batch_tokens: the most tokens of a batch, padding included; a row that is longer stands alone.
     """
     device = model.embedding.weight.device
 
-    def read(numbers: list[int]) -> Sequence[Answer]:
-        rows = [row(number) for number in numbers]
+    def read(numbers: list[int]) -> Sequence[Result]:
+        rows = [get_row(number) for number in numbers]
         tokens, real = pad_rows(rows, device, pad=pad or 0)
         token_mask = None if len(set(map(len, rows))) == 1 else real
         with inference_mode(model.modules()):
-            return answer(
+            return function(
                 HiddenBatch(numbers=numbers, hidden=model.hidden(tokens, token_mask=token_mask), token_mask=token_mask)
             )
 
-    answers = map_by_length(read, lengths, batch_tokens)
+    results = map_by_length(read, lengths, batch_tokens)
     wait_for_copies(device)
-    return answers
+    return results

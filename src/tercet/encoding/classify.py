@@ -17,11 +17,11 @@ from tercet.objectives.batch import to_host
 from tercet.spec import ProblemType
 from tercet.tokens import Tokenizer
 
-CUT = "the end of the text was not seen"
+TRUNCATION_NOTE = "the end of the text was not seen"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Classified(Summary):
+class Classification(Summary):
     """Attributes:
     label: the likeliest.
     probability: of that label.
@@ -35,11 +35,11 @@ class Classified(Summary):
     truncated: bool
 
     def view(self) -> View:
-        return View((probability_table(self.scores, of="label"), CUT * self.truncated))
+        return View((probability_table(self.scores, of="label"), TRUNCATION_NOTE * self.truncated))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class MultiLabelled(Summary):
+class MultiLabelClassification(Summary):
     """Attributes:
     labels: those with a probability above the threshold, likeliest first; there may be none.
     scores: the probability of every label, likeliest first; each is by itself, and together they are any number.
@@ -51,14 +51,16 @@ class MultiLabelled(Summary):
     truncated: bool
 
     def view(self) -> View:
-        said = {label: p for label, p in self.scores.items() if label in self.labels}
+        selected_scores = {label: p for label, p in self.scores.items() if label in self.labels}
         rest = {label: p for label, p in self.scores.items() if label not in self.labels}
-        below = ["below the threshold", probability_table(rest, of="label")] if rest else []
-        return View((probability_table(said, of="label"), *below, CUT * self.truncated))
+        below_threshold = ["below the threshold", probability_table(rest, of="label")] if rest else []
+        return View(
+            (probability_table(selected_scores, of="label"), *below_threshold, TRUNCATION_NOTE * self.truncated)
+        )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Regressed(Summary):
+class Regression(Summary):
     """Attributes:
     value: the number, in the unit of those that were learnt from.
     truncated: whether the text was longer than the model takes, and was cut.
@@ -69,7 +71,7 @@ class Regressed(Summary):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Tagged(Summary):
+class Tagging(Summary):
     """Attributes:
     words: of the text.
     tags: one for each word; None where it stands behind what the model takes, or the tokenizer leaves nothing of it.
@@ -77,24 +79,26 @@ class Tagged(Summary):
     """
 
     words: tuple[str, ...]
-    tags: "tuple[Classified | None, ...]"
+    tags: "tuple[Classification | None, ...]"
     truncated: bool
 
     def __repr__(self) -> str:
-        tagged = (f"{word}/{tag.label if tag else None}" for word, tag in zip(self.words, self.tags, strict=True))
-        return f"Tagged({shorten(' '.join(tagged), MOST_CHARACTERS)})"
+        tagged_words = (f"{word}/{tag.label if tag else None}" for word, tag in zip(self.words, self.tags, strict=True))
+        return f"Tagging({shorten(' '.join(tagged_words), MOST_CHARACTERS)})"
 
     def view(self) -> View:
         rows = [
             (word, "", "") if tag is None else (word, tag.label, f"{tag.probability:.1%}")
             for word, tag in zip(self.words, self.tags, strict=True)
         ]
-        return View((Table(header=("word", "label", "probability"), rows=rows, left=(0, 1)), CUT * self.truncated))
+        return View(
+            (Table(header=("word", "label", "probability"), rows=rows, left=(0, 1)), TRUNCATION_NOTE * self.truncated)
+        )
 
 
 def classify(
     model: EncoderOnly, tokenizer: Tokenizer, texts: Sequence[str], *, batch_tokens: int = BATCH_TOKENS
-) -> list[Classified]:
+) -> list[Classification]:
     """The label of each text, in their order.
 
     Raises:
@@ -103,7 +107,7 @@ def classify(
     """
     labels = _head(model, "texts", "single_label_classification").labels
     logits, cuts = _text_logits(model, tokenizer, texts, batch_tokens)
-    return [_classified(labels, row.softmax(-1).tolist(), cut) for row, cut in zip(logits, cuts, strict=True)]
+    return [_make_classification(labels, row.softmax(-1).tolist(), cut) for row, cut in zip(logits, cuts, strict=True)]
 
 
 def classify_multi_label(
@@ -113,7 +117,7 @@ def classify_multi_label(
     *,
     threshold: float = THRESHOLD,
     batch_tokens: int = BATCH_TOKENS,
-) -> list[MultiLabelled]:
+) -> list[MultiLabelClassification]:
     """The labels of each text, in their order: those with a probability above `threshold`.
 
     Raises:
@@ -122,17 +126,17 @@ def classify_multi_label(
     """
     labels = _head(model, "texts", "multi_label_classification").labels
     logits, cuts = _text_logits(model, tokenizer, texts, batch_tokens)
-    found = list[MultiLabelled]()
+    results = list[MultiLabelClassification]()
     for row, cut in zip(logits, cuts, strict=True):
         scores = _rank(labels, row.sigmoid().tolist())
-        above = tuple(label for label, probability in scores.items() if probability > threshold)
-        found.append(MultiLabelled(labels=above, scores=scores, truncated=cut))
-    return found
+        selected = tuple(label for label, probability in scores.items() if probability > threshold)
+        results.append(MultiLabelClassification(labels=selected, scores=scores, truncated=cut))
+    return results
 
 
 def regress(
     model: EncoderOnly, tokenizer: Tokenizer, texts: Sequence[str], *, batch_tokens: int = BATCH_TOKENS
-) -> list[Regressed]:
+) -> list[Regression]:
     """The number of each text, in their order.
 
     Raises:
@@ -142,14 +146,14 @@ def regress(
     head = _head(model, "texts", "regression")
     logits, cuts = _text_logits(model, tokenizer, texts, batch_tokens)
     return [
-        Regressed(value=head.target_mean + head.target_std * row.item(), truncated=cut)
+        Regression(value=head.target_mean + head.target_std * row.item(), truncated=cut)
         for row, cut in zip(logits, cuts, strict=True)
     ]
 
 
 def tag(
     model: EncoderOnly, tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], *, batch_tokens: int = BATCH_TOKENS
-) -> list[Tagged]:
+) -> list[Tagging]:
     """The label of each word in each list of words: that of its first piece, as in training.
 
     Raises:
@@ -157,34 +161,43 @@ def tag(
     """
     labels = _head(model, "tokens", "single_label_classification").labels
     words = encode_words(tokenizer, sentences)
-    encoded = frame_rows(tokenizer, [ids.tolist() for ids, _ in words], max_len=model.max_len)
-    rows = encoded.rows
+    encoded_texts = frame_rows(tokenizer, [ids.tolist() for ids, _ in words], max_len=model.max_len)
+    rows = encoded_texts.rows
     # Of each text, its words' first pieces that the model reads, in the row: bos stands before them.
-    heads = [
+    first_positions = [
         [int(first) + 1 if 0 <= first < len(row) - 2 else None for first in firsts]
         for (_, firsts), row in zip(words, rows, strict=True)
     ]
 
-    seen = [[head for head in row if head is not None] for row in heads]
+    read_positions = [
+        [first_position for first_position in row if first_position is not None] for row in first_positions
+    ]
 
     def probabilities(batch: HiddenBatch) -> tuple[Tensor, ...]:
         """Of each row the probabilities (words, L) of the words that the model reads."""
         p = model.classify(batch.hidden, batch.token_mask).softmax(-1)  # (B, T, L)
-        places = [(slot, head) for slot, number in enumerate(batch.numbers) for head in seen[number]]
-        return to_host(pick_places(p, places)).split([len(seen[number]) for number in batch.numbers])
+        places = [
+            (slot, first_position)
+            for slot, number in enumerate(batch.numbers)
+            for first_position in read_positions[number]
+        ]
+        return to_host(pick_places(p, places)).split([len(read_positions[number]) for number in batch.numbers])
 
     predictions = map_hidden(
         model, [len(row) for row in rows], rows.__getitem__, probabilities,
         pad=tokenizer.pad_id, batch_tokens=batch_tokens,
     )  # fmt: skip
     return [
-        Tagged(
+        Tagging(
             words=tuple(sentence),
-            tags=tuple(None if head is None else _classified(labels, next(in_order), cut) for head in row),
+            tags=tuple(
+                None if first_position is None else _make_classification(labels, next(word_probabilities), cut)
+                for first_position in row
+            ),
             truncated=cut,
         )
-        for sentence, row, in_order, cut in zip(
-            sentences, heads, (iter(p.tolist()) for p in predictions), encoded.cut, strict=True
+        for sentence, row, word_probabilities, cut in zip(
+            sentences, first_positions, (iter(p.tolist()) for p in predictions), encoded_texts.cut, strict=True
         )
     ]
 
@@ -193,16 +206,16 @@ def _text_logits(
     model: EncoderOnly, tokenizer: Tokenizer, texts: Sequence[str], batch_tokens: int
 ) -> tuple[list[Tensor], list[bool]]:
     """The scores (L,) of each text, on the CPU, and whether it was cut."""
-    encoded = encode_texts(tokenizer, texts, max_len=model.max_len)
+    encoded_texts = encode_texts(tokenizer, texts, max_len=model.max_len)
 
     def logits(batch: HiddenBatch) -> list[Tensor]:
         return [*to_host(model.classify(batch.hidden, batch.token_mask))]  # (B, L)
 
     rows = map_hidden(
-        model, [len(row) for row in encoded.rows], encoded.rows.__getitem__, logits,
+        model, [len(row) for row in encoded_texts.rows], encoded_texts.rows.__getitem__, logits,
         pad=tokenizer.pad_id, batch_tokens=batch_tokens,
     )  # fmt: skip
-    return rows, encoded.cut
+    return rows, encoded_texts.cut
 
 
 FUNCTIONS: dict[ProblemType, tuple[str, str]] = {  # what a text gets, and who gives it
@@ -223,10 +236,10 @@ def _head(model: EncoderOnly, over: str, problem_type: ProblemType) -> Classifie
     return head
 
 
-def _classified(labels: Sequence[str], probabilities: Sequence[float], cut: bool) -> Classified:
+def _make_classification(labels: Sequence[str], probabilities: Sequence[float], cut: bool) -> Classification:
     scores = _rank(labels, probabilities)
     label, probability = next(iter(scores.items()))
-    return Classified(label=label, probability=probability, scores=scores, truncated=cut)
+    return Classification(label=label, probability=probability, scores=scores, truncated=cut)
 
 
 def _rank(labels: Sequence[str], probabilities: Sequence[float]) -> dict[str, float]:

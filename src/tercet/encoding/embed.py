@@ -22,7 +22,7 @@ from tercet.tokens import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
-class Embedded:
+class Embeddings:
     """Attributes:
     vectors: (N, D) float32, one for each text, in their order.
     truncated: how many texts were longer than the model takes, and were cut.
@@ -41,7 +41,7 @@ def embed(
     normalise: bool = True,
     max_len: int | None = None,
     batch_tokens: int = BATCH_TOKENS,
-) -> Embedded:
+) -> Embeddings:
     """The vectors of the texts; an empty one has its own, that of bos and eos.
 
     Args:
@@ -53,13 +53,13 @@ def embed(
     Raises:
         UserError: where the tokenizer has no bos or eos, or a text cannot be encoded.
     """
-    encoded = encode_texts(tokenizer, texts, max_len=min(model.max_len, max_len or model.max_len))
+    encoded_texts = encode_texts(tokenizer, texts, max_len=min(model.max_len, max_len or model.max_len))
     vectors = embed_rows(
-        model, encoded.rows, pad=tokenizer.pad_id, pooling=pooling, normalise=normalise, batch_tokens=batch_tokens
+        model, encoded_texts.rows, pad=tokenizer.pad_id, pooling=pooling, normalise=normalise, batch_tokens=batch_tokens
     )
     width = model.spec.stack.d_model
-    return Embedded(
-        vectors=np.stack(vectors) if vectors else np.zeros((0, width), np.float32), truncated=encoded.truncated
+    return Embeddings(
+        vectors=np.stack(vectors) if vectors else np.zeros((0, width), np.float32), truncated=encoded_texts.truncated
     )
 
 

@@ -44,7 +44,7 @@ class Candidate(Summary):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Filled(Summary):
+class MaskPredictions(Summary):
     """Attributes:
     text: as it was given.
     masks: for each mask, in their order, what may stand there, likeliest first, while the others stay masks.
@@ -56,14 +56,16 @@ class Filled(Summary):
     truncated: bool
 
     def __repr__(self) -> str:
-        words = "; ".join(", ".join(f"{one.word} {one.probability:.1%}" for one in mask[:3]) for mask in self.masks)
-        return f"Filled({shorten(f'{self.text!r}: {words}', MOST_CHARACTERS)})"
+        words = "; ".join(
+            ", ".join(f"{candidate.word} {candidate.probability:.1%}" for candidate in mask[:3]) for mask in self.masks
+        )
+        return f"MaskPredictions({shorten(f'{self.text!r}: {words}', MOST_CHARACTERS)})"
 
     def view(self) -> View:
         rows = [
-            (f"{number}" if place == 0 else "", one.word, f"{one.probability:.1%}", one.text)
+            (f"{number}" if place == 0 else "", candidate.word, f"{candidate.probability:.1%}", candidate.text)
             for number, mask in enumerate(self.masks, start=1)
-            for place, one in enumerate(mask)
+            for place, candidate in enumerate(mask)
         ]
         table = Table(header=("mask", "word", "probability", "text"), rows=rows, left=(1, 3))
         return View((table, "the end of the text was not seen" * self.truncated))
@@ -77,7 +79,7 @@ def fill(
     top: int | None = None,
     only: Sequence[str] | None = None,
     batch_tokens: int = BATCH_TOKENS,
-) -> list[Filled]:
+) -> list[MaskPredictions]:
     """For each text and each mask in it the likeliest tokens; special tokens and the unknown one are none of them.
 
     A mask is written [MASK], <mask>, or as the tokenizer calls it.
@@ -102,7 +104,7 @@ def fill(
     else:
         predictions = _words(model, tokenizer, masked_texts, list(dict.fromkeys(only)), top, batch_tokens)
     return [
-        Filled(text=text.text, masks=masks, truncated=text.truncated)
+        MaskPredictions(text=text.text, masks=masks, truncated=text.truncated)
         for text, masks in zip(masked_texts, predictions, strict=True)
     ]
 
@@ -114,9 +116,9 @@ def _likeliest(
     model: EncoderOnly, tokenizer: Tokenizer, texts: Sequence[MaskedText], top: int, batch_tokens: int
 ) -> list[Masks]:
     unknown = [] if tokenizer.unk_id is None else [tokenizer.unk_id]
-    never = {*tokenizer.special_ids, *unknown, *range(tokenizer.vocab_size, model.vocab_size)}
-    forbidden = to_device(torch.tensor(sorted(never), dtype=torch.long), model.embedding.weight.device)
-    n = min(top, model.vocab_size - len(never))
+    excluded = {*tokenizer.special_ids, *unknown, *range(tokenizer.vocab_size, model.vocab_size)}
+    forbidden = to_device(torch.tensor(sorted(excluded), dtype=torch.long), model.embedding.weight.device)
+    n = min(top, model.vocab_size - len(excluded))
 
     def best_tokens(batch: HiddenBatch) -> list[tuple[Tensor, Tensor]]:
         """Of each text the probabilities (masks, n) and the ids of its masks' likeliest tokens."""
@@ -131,7 +133,7 @@ def _likeliest(
 
     def candidates(text: MaskedText, number: int, values: list[float], ids: list[int]) -> tuple[Candidate, ...]:
         return tuple(
-            Candidate(word=_word(tokenizer, token), ids=(token,), probability=p, text=text.filled(number, [token]))
+            Candidate(word=_word(tokenizer, token), ids=(token,), probability=p, text=text.fill_mask(number, [token]))
             for p, token in zip(values, ids, strict=True)
         )
 
@@ -157,13 +159,13 @@ def _words(
     batch_tokens: int,
 ) -> list[Masks]:
     steps = partial(_spell, mask_id=require_mask_id(tokenizer), max_len=model.max_len)
-    spelled = [[_by_pieces(text, number, words) for number in range(len(text.positions))] for text in texts]
+    spellings = [[_group_by_pieces(text, number, words) for number in range(len(text.positions))] for text in texts]
     # Words of one piece are read off the same row, and so are words that begin alike.
     targets_of_row = dict[tuple[int, ...], set[tuple[int, int]]]()
 
-    for text, masks in zip(texts, spelled, strict=True):
-        for number, by_pieces in enumerate(masks):
-            for pieces, word in by_pieces.items():
+    for text, masks in zip(texts, spellings, strict=True):
+        for number, words_by_pieces in enumerate(masks):
+            for pieces, word in words_by_pieces.items():
                 if text.positions[number] + len(pieces) > model.max_len - 1:
                     raise ValueError(
                         f"{word!r} of {len(pieces)} tokens does not fit into max_len={model.max_len} "
@@ -178,8 +180,8 @@ def _words(
         """Of each row ln p of its targets."""
         targets = [(slot, *target) for slot, number in enumerate(batch.numbers) for target in row_targets[number]]
         states = pick_places(batch.hidden, [(slot, position) for slot, position, _ in targets])
-        of_targets = target_logprobs(model, states, torch.tensor([token for _, _, token in targets]))
-        return to_host(of_targets).split([len(row_targets[number]) for number in batch.numbers])
+        target_scores = target_logprobs(model, states, torch.tensor([token for _, _, token in targets]))
+        return to_host(target_scores).split([len(row_targets[number]) for number in batch.numbers])
 
     answers = map_hidden(
         model, [len(row) for row in rows], rows.__getitem__, logprobs, pad=tokenizer.pad_id, batch_tokens=batch_tokens
@@ -189,17 +191,17 @@ def _words(
         for row, targets, answer in zip(rows, row_targets, answers, strict=True)
     }
 
-    def candidates(text: MaskedText, number: int, by_pieces: dict[tuple[int, ...], str]) -> tuple[Candidate, ...]:
-        scored = list[Candidate]()
-        for pieces, word in by_pieces.items():
+    def candidates(text: MaskedText, number: int, words_by_pieces: dict[tuple[int, ...], str]) -> tuple[Candidate, ...]:
+        results = list[Candidate]()
+        for pieces, word in words_by_pieces.items():
             logprob = math.fsum(logprobs_of_row[row][target] for row, target in steps(text, number, pieces))
-            filled = text.filled(number, pieces)
-            scored.append(Candidate(word=word, ids=pieces, probability=math.exp(logprob), text=filled))
-        return tuple(sorted(scored, key=lambda candidate: -candidate.probability)[:top])
+            filled_text = text.fill_mask(number, pieces)
+            results.append(Candidate(word=word, ids=pieces, probability=math.exp(logprob), text=filled_text))
+        return tuple(sorted(results, key=lambda candidate: -candidate.probability)[:top])
 
     return [
-        tuple(candidates(text, number, by_pieces) for number, by_pieces in enumerate(masks))
-        for text, masks in zip(texts, spelled, strict=True)
+        tuple(candidates(text, number, words_by_pieces) for number, words_by_pieces in enumerate(masks))
+        for text, masks in zip(texts, spellings, strict=True)
     ]
 
 
@@ -217,7 +219,7 @@ def _spell(
     return [(tuple(row), (position + k, pieces[k])) for k, row in enumerate(fitting)]
 
 
-def _by_pieces(text: MaskedText, number: int, words: Sequence[str]) -> dict[tuple[int, ...], str]:
+def _group_by_pieces(text: MaskedText, number: int, words: Sequence[str]) -> dict[tuple[int, ...], str]:
     """Each word by its pieces: words that the tokenizer spells alike, as Cat and cat, are one."""
     spellings = dict[tuple[int, ...], str]()
     for word in words:

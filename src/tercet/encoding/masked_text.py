@@ -8,7 +8,7 @@ from tercet.config import UserError
 from tercet.encoding.batches import frame_rows
 from tercet.tokens import Tokenizer
 
-SPELLINGS = ("[MASK]", "<mask>")  # whatever the tokenizer's own is called, people write one of these
+MASK_NAMES = ("[MASK]", "<mask>")  # whatever the tokenizer's own is called, people write one of these
 
 
 def require_mask_id(tokenizer: Tokenizer) -> int:
@@ -28,7 +28,7 @@ class MaskedText:
     Attributes:
         row: bos, ids, eos.
         positions: of the masks in `row`.
-        before: for each mask the text up to it.
+        prefixes: for each mask the text up to it.
         truncated: whether the text was longer than the model takes, and was cut.
     """
 
@@ -36,7 +36,7 @@ class MaskedText:
     text: str
     row: list[int]
     positions: tuple[int, ...]
-    before: tuple[str, ...]
+    prefixes: tuple[str, ...]
     truncated: bool
 
     @classmethod
@@ -44,11 +44,11 @@ class MaskedText:
         """Raises UserError where the text has no mask, or one that stands behind what the model takes."""
         mask_id = require_mask_id(tokenizer)
         ids = tokenizer.encode_masked(text).tolist()
-        before = tuple(text[: match.start()] for match in _pattern(tokenizer).finditer(text))
-        if not before:
+        prefixes = tuple(text[: match.start()] for match in _pattern(tokenizer).finditer(text))
+        if not prefixes:
             raise UserError(f"no mask in {_short(text)}; write {tokenizer.mask_token} where a word is missing")
-        encoded = frame_rows(tokenizer, [ids], max_len=max_len)
-        row = encoded.rows[0]
+        encoded_texts = frame_rows(tokenizer, [ids], max_len=max_len)
+        row = encoded_texts.rows[0]
         positions = tuple(position for position, token in enumerate(row) if token == mask_id)
         if len(positions) < ids.count(mask_id):
             raise UserError(
@@ -60,8 +60,8 @@ class MaskedText:
             text=text,
             row=row,
             positions=positions,
-            before=before,
-            truncated=bool(encoded.truncated),
+            prefixes=prefixes,
+            truncated=bool(encoded_texts.truncated),
         )
 
     def pieces(self, number: int, word: str) -> tuple[int, ...]:
@@ -70,23 +70,23 @@ class MaskedText:
         Raises:
             UserError: where the vocabulary has no such word.
         """
-        known = self.row[1 : self.positions[number]]
-        ids = self.tokenizer.encode_masked(self.before[number] + word).tolist()
-        pieces = ids[len(known) :] if ids[: len(known)] == known else self.tokenizer.encode(word)
+        context = self.row[1 : self.positions[number]]
+        ids = self.tokenizer.encode_masked(self.prefixes[number] + word).tolist()
+        pieces = ids[len(context) :] if ids[: len(context)] == context else self.tokenizer.encode(word)
         if not word.strip() or not pieces or self.tokenizer.unk_id in pieces or self.tokenizer.mask_id in pieces:
             raise UserError(f"the vocabulary has no {word!r}; give words that it can spell")
         return tuple(pieces)
 
-    def filled(self, number: int, pieces: Sequence[int]) -> str:
+    def fill_mask(self, number: int, pieces: Sequence[int]) -> str:
         """The text with `pieces` in the place of one mask; the others are still there."""
         position = self.positions[number]
         text = self.tokenizer.decode([*self.row[1:position], *pieces, *self.row[position + 1 : -1]], skip_special=False)
         # A token that carries its space gave it up to the mask: the masks that stay get theirs back.
-        spaced = [before[-1:].isspace() for n, before in enumerate(self.before) if n != number]
+        has_space = [prefixes[-1:].isspace() for n, prefixes in enumerate(self.prefixes) if n != number]
         parts = _pattern(self.tokenizer).split(text)
-        if len(parts) != len(spaced) + 1:
+        if len(parts) != len(has_space) + 1:
             return text
-        for n, space in enumerate(spaced):
+        for n, space in enumerate(has_space):
             parts[n] += (" " if space and parts[n] and not parts[n][-1].isspace() else "") + str(
                 self.tokenizer.mask_token
             )
@@ -99,7 +99,7 @@ def count_masks(tokenizer: Tokenizer, text: str) -> int:
 
 
 def _pattern(tokenizer: Tokenizer) -> re.Pattern[str]:
-    names = {*SPELLINGS, *([tokenizer.mask_token] if tokenizer.mask_token else [])}
+    names = {*MASK_NAMES, *([tokenizer.mask_token] if tokenizer.mask_token else [])}
     return re.compile("|".join(map(re.escape, sorted(names))))
 
 

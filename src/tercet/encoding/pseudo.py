@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tercet.data.rows.batching import BATCH_TOKENS
-from tercet.encoding.batches import Encoded, HiddenBatch, encode_texts, map_hidden, pick_places
+from tercet.encoding.batches import EncodedTexts, HiddenBatch, encode_texts, map_hidden, pick_places
 from tercet.encoding.masked_text import require_mask_id
 from tercet.models import EncoderOnly
 from tercet.objectives import target_logprobs
@@ -58,8 +58,8 @@ def pseudo_logprobs(
     Raises:
         UserError: where the tokenizer has no mask token, bos or eos, or a text cannot be encoded.
     """
-    encoded = encode_texts(tokenizer, texts, max_len=model.max_len)
-    return _logprobs(model, tokenizer, encoded, within_word=within_word, batch_tokens=batch_tokens)
+    encoded_texts = encode_texts(tokenizer, texts, max_len=model.max_len)
+    return _logprobs(model, tokenizer, encoded_texts, within_word=within_word, batch_tokens=batch_tokens)
 
 
 def pseudo_scores(
@@ -71,33 +71,35 @@ def pseudo_scores(
     batch_tokens: int = BATCH_TOKENS,
 ) -> list[PseudoScore]:
     """The sum of each text's `pseudo_logprobs`; arguments as there."""
-    encoded = encode_texts(tokenizer, texts, max_len=model.max_len)
-    scores = _logprobs(model, tokenizer, encoded, within_word=within_word, batch_tokens=batch_tokens)
+    encoded_texts = encode_texts(tokenizer, texts, max_len=model.max_len)
+    scores = _logprobs(model, tokenizer, encoded_texts, within_word=within_word, batch_tokens=batch_tokens)
     return [
         PseudoScore(logprob=math.fsum(logprobs.tolist()), tokens=len(logprobs), truncated=cut)
-        for logprobs, cut in zip(scores, encoded.cut, strict=True)
+        for logprobs, cut in zip(scores, encoded_texts.cut, strict=True)
     ]
 
 
 def _logprobs(
-    model: EncoderOnly, tokenizer: Tokenizer, encoded: Encoded, *, within_word: bool, batch_tokens: int
+    model: EncoderOnly, tokenizer: Tokenizer, encoded_texts: EncodedTexts, *, within_word: bool, batch_tokens: int
 ) -> list[np.ndarray]:
     mask_id = require_mask_id(tokenizer)
-    rows = [np.array(row) for row in encoded.rows]
+    rows = [np.array(row) for row in encoded_texts.rows]
     ends = [_hidden_until(row, tokenizer, within_word) for row in rows]
     # One pass for each token of each text: too many to write down before they are read.
     passes = [(number, position) for number, row in enumerate(rows) for position in range(1, len(row) - 1)]
 
     def row(index: int) -> list[int]:
         number, position = passes[index]
-        hidden = rows[number].copy()
-        hidden[position : ends[number][position]] = mask_id
-        return hidden.tolist()
+        masked_row = rows[number].copy()
+        masked_row[position : ends[number][position]] = mask_id
+        return masked_row.tolist()
 
     def logprobs(batch: HiddenBatch) -> tuple[Tensor, ...]:
-        in_batch = [passes[index] for index in batch.numbers]
-        states = pick_places(batch.hidden, [(slot, position) for slot, (_, position) in enumerate(in_batch)])  # (B, D)
-        targets = torch.tensor([int(rows[number][position]) for number, position in in_batch])
+        batch_passes = [passes[index] for index in batch.numbers]
+        states = pick_places(
+            batch.hidden, [(slot, position) for slot, (_, position) in enumerate(batch_passes)]
+        )  # (B, D)
+        targets = torch.tensor([int(rows[number][position]) for number, position in batch_passes])
         return to_host(target_logprobs(model, states, targets)).split(1)
 
     lengths = [len(rows[number]) for number, _ in passes]

@@ -23,9 +23,9 @@ from tercet.messages import shorten
 from tercet.reading.npy import read_array_header
 from tercet.reading.text_files import open_regular_file
 
-WIDEST = 1 << 28  # bytes of an array of all texts
+MAX_TEXT_BYTES = 1 << 28  # bytes of an array of all texts
 KINDS = {"vectors": "f", "probe": "f", "texts": "U", "ids": "iuU"}
-SAME = 0.9999  # cosine of two vectors that one model makes of a text, whatever it computes with
+MIN_PROBE_COSINE = 0.9999  # cosine of two vectors that one model makes of a text, whatever it computes with
 LOCAL_HEADER = struct.Struct("<4s22xHH")  # of a zip file's member: signature, bytes of its name, bytes of extras
 
 
@@ -49,9 +49,9 @@ class VectorFile:
         Raises:
             UserError: where what is there is no text.
         """
-        known = {"id": self.ids, "text": self.texts}
+        stored = {"id": self.ids, "text": self.texts}
         try:
-            return {name: _item(array, number) for name, array in known.items() if array is not None}
+            return {name: _item(array, number) for name, array in stored.items() if array is not None}
         except ValueError:
             raise UserError(f"{self.path}: what it has of vector {number} is no text; make it anew") from None
 
@@ -67,7 +67,7 @@ class VectorFile:
                 f"{self.path} has vectors of {width} numbers and the model's have {len(probe)}; "
                 "give the model that made them, or make them anew with `tercet embed`"
             )
-        if self.probe is not None and not _cosine(self.probe, probe) >= SAME:
+        if self.probe is not None and not _cosine(self.probe, probe) >= MIN_PROBE_COSINE:
             raise UserError(
                 f"{self.path} has vectors that another model made, or the same before it learnt on or with another "
                 "--pooling; give that one, or make them anew with `tercet embed`"
@@ -92,11 +92,11 @@ def write_vectors(
         probe: (D,) vector of the empty text.
     """
     arrays: dict[str, np.ndarray] = {"vectors": vectors, "probe": probe}
-    if has_room(texts):
+    if fits_array(texts):
         arrays["texts"] = np.array(texts, dtype=np.str_)
-    known = [id for id in ids if id is not None]
-    if texts and len(known) == len(texts):
-        arrays["ids"] = _ids_array(known)
+    stored = [id for id in ids if id is not None]
+    if texts and len(stored) == len(texts):
+        arrays["ids"] = _ids_array(stored)
     elif "texts" not in arrays:
         arrays["ids"] = np.arange(len(texts))
     with zipfile.ZipFile(file, "w") as archive:  # np.savez cannot forbid pickles in every NumPy 2
@@ -129,9 +129,9 @@ def _ids_array(ids: Sequence[str | int]) -> np.ndarray:
     return np.array([str(id) for id in ids], np.str_)
 
 
-def has_room(texts: Sequence[str]) -> bool:
+def fits_array(texts: Sequence[str]) -> bool:
     """Whether an array of these texts is not too large."""
-    return 4 * len(texts) * max(map(len, texts), default=0) <= WIDEST
+    return 4 * len(texts) * max(map(len, texts), default=0) <= MAX_TEXT_BYTES
 
 
 def read_vectors(path: Path) -> VectorFile:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tercet.config import UserError
-from tercet.data import Labelled, LabelRows, labelled_rows
+from tercet.data import LabeledExamples, LabelRows, label_rows
 from tercet.data.rows.batching import batch_by_length
 from tercet.generation.sampling import DIVERGED
 from tercet.models import Classifier, EncoderOnly
@@ -18,7 +18,7 @@ from tercet.spec import ProblemType
 from tercet.tokens import Tokenizer
 
 
-def check_head(model: EncoderOnly, labelled: Labelled, problem_type: ProblemType) -> Classifier:
+def check_head(model: EncoderOnly, labelled: LabeledExamples, problem_type: ProblemType) -> Classifier:
     """The model's classifier, if it and the labels are of this kind.
 
     Raises:
@@ -35,7 +35,7 @@ def check_head(model: EncoderOnly, labelled: Labelled, problem_type: ProblemType
     return head
 
 
-def find_places(labelled: Labelled, known: tuple[str, ...]) -> np.ndarray:
+def find_places(labelled: LabeledExamples, known: tuple[str, ...]) -> np.ndarray:
     """The model's number of each label of the texts', -1 of one that no text has.
 
     Raises:
@@ -53,9 +53,9 @@ def find_places(labelled: Labelled, known: tuple[str, ...]) -> np.ndarray:
 
 
 def read_logits(
-    model: EncoderOnly, tokenizer: Tokenizer, labelled: Labelled, batch_tokens: int
+    model: EncoderOnly, tokenizer: Tokenizer, labelled: LabeledExamples, batch_tokens: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """In batches: the scores (N, L) of each text, or of every token, and its target as `Labelled.targets` has it.
+    """Yield per batch the logits (N, L) of each text or token, and its targets as in `LabeledExamples.targets`.
 
     Raises:
         UserError: where a score that counts is not a number, or the tokenizer is not an encoder's.
@@ -68,7 +68,7 @@ def read_logits(
 
     def launched() -> Iterator[tuple[LabelRows, Tensor]]:
         for numbers in batch_by_length(lengths, batch_tokens):
-            rows = labelled_rows(labelled, np.array(numbers), max_len=model.max_len, **special)
+            rows = label_rows(labelled, np.array(numbers), max_len=model.max_len, **special)
             batch = collate_labels(rows, model.spec.classifier)
             with inference_mode(model.modules()):
                 logits = label_logits(model, move_batch(batch, model))  # (N, L)

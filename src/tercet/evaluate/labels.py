@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tercet.config import UserError
-from tercet.data import Labelled
+from tercet.data import LabeledExamples
 from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.evaluate.label_logits import check_head, find_places, read_logits
 from tercet.evaluate.per_label import per_label_scores, per_label_table
@@ -100,7 +100,7 @@ def label_scores(
 
 
 def score_labels(
-    model: EncoderOnly, tokenizer: Tokenizer, labelled: Labelled, *, batch_tokens: int = BATCH_TOKENS
+    model: EncoderOnly, tokenizer: Tokenizer, labelled: LabeledExamples, *, batch_tokens: int = BATCH_TOKENS
 ) -> LabelScores:
     """The scores of a classifier on `labelled`, whose labels are found among the model's by their names.
 

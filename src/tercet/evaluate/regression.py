@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from tercet.config import UserError
-from tercet.data import Labelled
+from tercet.data import LabeledExamples
 from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.evaluate.label_logits import check_head, read_logits
 from tercet.evaluate.score_summary import ScoreSummary
@@ -87,7 +87,7 @@ def regression_scores(
 
 
 def score_regression(
-    model: EncoderOnly, tokenizer: Tokenizer, labelled: Labelled, *, batch_tokens: int = BATCH_TOKENS
+    model: EncoderOnly, tokenizer: Tokenizer, labelled: LabeledExamples, *, batch_tokens: int = BATCH_TOKENS
 ) -> RegressionScores:
     """The scores of a regression on `labelled`.
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from tercet.checkpoint.training_data import TrainingData, open_training_data
 from tercet.config import UserError
-from tercet.data import ConversationCorpus, Corpus, LabelledCorpus, ParallelCorpus
+from tercet.data import ConversationCorpus, Corpus, LabelCorpus, ParallelCorpus
 from tercet.evaluate.scores import describe_unknown
 from tercet.inspect import model_table
 from tercet.messages import one_line, show
@@ -124,8 +124,8 @@ def _describe_parts(data: TrainingData) -> tuple[str, str]:
                 f"{len(part):,} pairs; {len(part.source):,} source and {len(part.target):,} target tokens"
                 for part in (data.train, data.validation)
             )
-        case LabelledCorpus() | ConversationCorpus():
-            unit = "texts" if isinstance(data, LabelledCorpus) else "conversations"
+        case LabelCorpus() | ConversationCorpus():
+            unit = "texts" if isinstance(data, LabelCorpus) else "conversations"
             train, validation = (
                 f"{len(part):,} {unit}, {len(part.ids):,} tokens" for part in (data.train, data.validation)
             )

@@ -31,25 +31,25 @@ class ArrayWriter:
     def __init__(self, folder: Path, side: Side, files: Sequence[ArrayFile]) -> None:
         self._folder, self._side, self._files = folder, side, files
         self._ends = [array("q", [0]) for _ in files]  # eight bytes an example
-        self._kept: list[list[np.ndarray]] = [[] for _ in files]
+        self._chunks: list[list[np.ndarray]] = [[] for _ in files]
 
     def append(self, arrays: Sequence[Sequence[Any]]) -> None:
         """Add the arrays of some examples, those for each file."""
-        for file, of_examples, ends, kept in zip(self._files, arrays, self._ends, self._kept, strict=True):
-            joined = np.concatenate(of_examples, dtype=file.dtype, casting="unsafe")
+        for file, example_arrays, ends, chunks in zip(self._files, arrays, self._ends, self._chunks, strict=True):
+            joined = np.concatenate(example_arrays, dtype=file.dtype, casting="unsafe")
             if file.name.endswith(".npy"):
-                kept.append(joined)
+                chunks.append(joined)
             else:
-                with self._path(file.name).open("ab") as opened:
-                    opened.write(joined.tobytes())
+                with self._path(file.name).open("ab") as output:
+                    output.write(joined.tobytes())
             if file.starts:
-                ends.extend((ends[-1] + np.cumsum([len(each) for each in of_examples])).tolist())
+                ends.extend((ends[-1] + np.cumsum([len(values) for values in example_arrays])).tolist())
 
     def finish(self) -> None:
         """Write what is not yet written."""
-        for file, ends, kept in zip(self._files, self._ends, self._kept, strict=True):
-            if kept:
-                self._save(file.name, np.concatenate(kept))
+        for file, ends, chunks in zip(self._files, self._ends, self._chunks, strict=True):
+            if chunks:
+                self._save(file.name, np.concatenate(chunks))
             if file.starts:
                 self._save(file.starts, np.array(ends, dtype=np.int64))
 

@@ -17,7 +17,7 @@ from tercet.config import UserError
 from tercet.data.cache import digest, id_dtype
 from tercet.data.corpora.array_files import ArrayFile
 from tercet.data.corpora.example_preparation import ExampleCorpus, ExamplePreparation
-from tercet.data.examples.conversations import COLUMNS, Conversation, find_conversations
+from tercet.data.examples.conversations import EXCHANGE_FIELDS, Conversation, find_conversations
 from tercet.data.sources.files import find_path
 from tercet.data.specs import ConversationsSpec, HeldOut, Side
 from tercet.limits import MOST_TEMPLATE_BYTES
@@ -98,14 +98,16 @@ class _ConversationPreparation(ExamplePreparation[Conversation, ConversationCorp
     folder, title, singular, plural = "conversations", "conversations", "prompt", "conversations"
 
     def __init__(self, spec: ConversationsSpec, tokenizer: Tokenizer | None, template: str | None) -> None:
-        self._spec, self._given, self._given_template = spec, tokenizer, template
+        self._spec, self._custom_tokenizer, self._custom_template = spec, tokenizer, template
         held_out = find_conversations(spec, spec.validation.source) if isinstance(spec.validation, HeldOut) else None
         names = (spec.prompt_field, spec.response_field)
-        settings = [spec.encoding, spec.messages_field, *(names if names != COLUMNS else ())]
+        settings = [spec.encoding, spec.messages_field, *(names if names != EXCHANGE_FIELDS else ())]
         super().__init__(spec.source, find_conversations(spec), held_out, validation=spec.validation, settings=settings)
 
     def _choose_tokenizer(self) -> Tokenizer:
-        return self._given or self._learn_tokenizer(self._spec.tokenizer, Conversation.training_texts, ("eos",))
+        return self._custom_tokenizer or self._learn_tokenizer(
+            self._spec.tokenizer, Conversation.training_texts, ("eos",)
+        )
 
     @property
     def content_hash(self) -> str:
@@ -113,7 +115,7 @@ class _ConversationPreparation(ExamplePreparation[Conversation, ConversationCorp
 
     @cached_property
     def _template(self) -> str:
-        return plain_template(self.tokenizer) if self._given_template is None else self._given_template
+        return plain_template(self.tokenizer) if self._custom_template is None else self._custom_template
 
     @cached_property
     def _chat(self) -> ChatTemplate:
@@ -150,4 +152,4 @@ class _ConversationPreparation(ExamplePreparation[Conversation, ConversationCorp
 
     def _load(self, folder: Path, meta: dict[str, Any]) -> ConversationCorpus:
         fields = self._fields(folder, meta, Conversations)
-        return ConversationCorpus(**fields, template=self._template, is_plain=self._given_template is None)
+        return ConversationCorpus(**fields, template=self._template, is_plain=self._custom_template is None)

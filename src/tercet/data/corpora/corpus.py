@@ -8,7 +8,7 @@ from tercet.data.shards.sharded_array import TokenArray
 from tercet.data.shards.token_folder import TokenFolder
 from tercet.tokens import Tokenizer
 
-COUNTED_AT_ONCE = 1 << 22  # ids
+COUNT_BLOCK_IDS = 1 << 22  # ids
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class Corpus:
         if unknown is None:
             return 0.0
         counts = np.zeros(self.tokenizer.vocab_size, np.int64)
-        for start in range(0, len(self.validation), COUNTED_AT_ONCE):
-            counts += np.bincount(self.validation[start : start + COUNTED_AT_ONCE], minlength=len(counts))
+        for start in range(0, len(self.validation), COUNT_BLOCK_IDS):
+            counts += np.bincount(self.validation[start : start + COUNT_BLOCK_IDS], minlength=len(counts))
         counts[sorted(self.tokenizer.special_ids)] = 0
         return float(counts[unknown] / max(1, counts.sum()))

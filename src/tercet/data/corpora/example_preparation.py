@@ -21,7 +21,7 @@ from tercet.data.corpora.array_files import ArrayFile, ArrayWriter, open_arrays
 from tercet.data.corpora.preparation import CorpusType, Preparation, describe_tokenizer
 from tercet.data.encode.learn_tokenizer import learn_tokenizer
 from tercet.data.examples.example_source import ExampleSource, ExampleType, no_example_error, read_examples
-from tercet.data.specs import SIDES, Drawn, Side
+from tercet.data.specs import SIDES, RandomSplit, Side
 from tercet.data.text_hashes import count_near_duplicates, draw_validation, hash_near_duplicate, hash_text
 from tercet.tokens import GPT2, Tokenizer, TokenizerFile, TokenizerSpec, WordPiece
 
@@ -73,9 +73,9 @@ class ExamplePreparation(Preparation[CorpusType], Generic[ExampleType, CorpusTyp
         """`validation` is the spec of that part; `settings` are all on which the examples of a source depend."""
         super().__init__(name, [source for source in (train, held_out) if source])
         self._train, self._held_out = train, held_out
-        self._drawn = validation if isinstance(validation, Drawn) else None if held_out else Drawn()
+        self._random_split = validation if isinstance(validation, RandomSplit) else None if held_out else RandomSplit()
         # Examples that are drawn for validation are not in the text that a vocabulary is learned from.
-        self.training_hash = digest(FORMAT, self.snapshots[0].hash, settings, to_plain(self._drawn))
+        self.training_hash = digest(FORMAT, self.snapshots[0].hash, settings, to_plain(self._random_split))
         self.examples_hash = digest(self.training_hash, self.snapshots[1].hash if held_out else None)
 
     @property
@@ -99,9 +99,9 @@ class ExamplePreparation(Preparation[CorpusType], Generic[ExampleType, CorpusTyp
         if self._held_out:
             yield from read_examples(self._train if side == "train" else self._held_out)
             return
-        _, drawn = self._survey
+        _, validation_hashes = self._survey
         for example in read_examples(self._train):
-            if (hash_text(example.identity) in drawn) == (side == "validation"):
+            if (hash_text(example.identity) in validation_hashes) == (side == "validation"):
                 yield example
 
     def _check(self) -> None:
@@ -127,15 +127,15 @@ class ExamplePreparation(Preparation[CorpusType], Generic[ExampleType, CorpusTyp
                     skipped += 1
                     continue
                 complete += 1
-                if self._drawn:
+                if self._random_split:
                     hashes.append(hash_text(example.identity))
             if not complete:
                 raise no_example_error(source)
-        if not self._drawn:
+        if not self._random_split:
             return skipped, frozenset()
         remedy = f"set data.validation to {{kind: held_out, source: ...}}, or give more {self.plural}"
-        undivided = f"{self.name} has one {self.singular} alone, which cannot be divided; {remedy}"
-        return skipped, draw_validation(hashes, self._drawn.count, undivided)
+        one_example_error = f"{self.name} has one {self.singular} alone, which cannot be divided; {remedy}"
+        return skipped, draw_validation(hashes, self._random_split.count, one_example_error)
 
     def _learn_tokenizer(
         self, spec: TokenizerSpec, texts: Callable[[ExampleType], Iterable[str]], roles: Sequence[str], *key: object

@@ -9,7 +9,7 @@ import numpy as np
 
 from tercet.config import UserError
 
-AT_ONCE = 1 << 22  # ids copied together
+BLOCK_IDS = 1 << 22  # ids copied together
 
 
 def split_tail(
@@ -59,20 +59,20 @@ def split_documents(
     Raises:
         UserError: if there is only one document, or all documents are equal.
     """
-    moved = _draw_documents(text_hashes, fraction)
-    if moved is None:
-        many = f"{len(starts):,} documents that are all equal" if len(starts) > 1 else "a single document"
-        raise UserError(f"{name} is {many}, which cannot be divided; set data.validation to {{kind: tail}}")
-    everything = folder / "all.bin"
-    (folder / "train.bin").rename(everything)
-    ids = np.memmap(everything, dtype, mode="r")
+    in_validation = _draw_documents(text_hashes, fraction)
+    if in_validation is None:
+        description = f"{len(starts):,} documents that are all equal" if len(starts) > 1 else "a single document"
+        raise UserError(f"{name} is {description}, which cannot be divided; set data.validation to {{kind: tail}}")
+    all_ids_path = folder / "all.bin"
+    (folder / "train.bin").rename(all_ids_path)
+    ids = np.memmap(all_ids_path, dtype, mode="r")
     ends = np.append(starts[1:], len(ids))
-    for side, chosen in (("train", ~moved), ("validation", moved)):
-        _copy(ids, zip(starts[chosen].tolist(), ends[chosen].tolist(), strict=True), folder / f"{side}.bin")
+    for side, selected in (("train", ~in_validation), ("validation", in_validation)):
+        _copy(ids, zip(starts[selected].tolist(), ends[selected].tolist(), strict=True), folder / f"{side}.bin")
     del ids
-    everything.unlink()
+    all_ids_path.unlink()
     lengths = ends - starts
-    return (_starts(lengths[~moved]), _starts(lengths[moved])), moved
+    return (_starts(lengths[~in_validation]), _starts(lengths[in_validation])), in_validation
 
 
 def _draw_documents(text_hashes: np.ndarray, fraction: float) -> np.ndarray | None:
@@ -83,15 +83,15 @@ def _draw_documents(text_hashes: np.ndarray, fraction: float) -> np.ndarray | No
     ranks = [hashlib.sha256(str(number).encode()).digest() for number in firsts.tolist()]
     order = sorted(range(len(firsts)), key=ranks.__getitem__)
     left = max(1, round(len(text_hashes) * fraction))
-    chosen = np.zeros(len(sizes), dtype=bool)
+    selected = np.zeros(len(sizes), dtype=bool)
     for group in order[:-1]:  # one is left for training
         if sizes[group] <= left:
-            chosen[group], left = True, left - sizes[group]
+            selected[group], left = True, left - sizes[group]
         if not left:
             break
-    if not chosen.any():  # a handful of texts, each many times
-        chosen[sizes.argmin()] = True
-    return chosen[groups]
+    if not selected.any():  # a handful of texts, each many times
+        selected[sizes.argmin()] = True
+    return selected[groups]
 
 
 def _copy(ids: np.ndarray, ranges: Any, path: Path) -> None:
@@ -102,8 +102,8 @@ def _copy(ids: np.ndarray, ranges: Any, path: Path) -> None:
 
 
 def _blocks(ids: np.ndarray, start: int, end: int) -> Iterator[np.ndarray]:
-    for first in range(start, end, AT_ONCE):
-        yield ids[first : min(first + AT_ONCE, end)]
+    for first in range(start, end, BLOCK_IDS):
+        yield ids[first : min(first + BLOCK_IDS, end)]
 
 
 def _starts(lengths: np.ndarray) -> np.ndarray:

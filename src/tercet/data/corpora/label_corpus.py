@@ -24,7 +24,7 @@ from tercet.data.corpora.array_files import ArrayFile
 from tercet.data.corpora.example_preparation import ExampleCorpus, ExamplePreparation
 from tercet.data.corpora.targets import IGNORED, TargetScale, label_dtype, label_indicators
 from tercet.data.datasets.label_datasets import LABEL_DATASETS, find_labels
-from tercet.data.encode.unknown_text import check_known, encode_located
+from tercet.data.encode.unknown_text import check_unknown_share, encode_located
 from tercet.data.encode.word_pieces import encode_words
 from tercet.data.examples.labels import Example, Over
 from tercet.data.specs import HeldOutLabels, LabelsSpec, Side
@@ -33,7 +33,7 @@ from tercet.tokens import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
-class Labelled:
+class LabeledExamples:
     """Tokenised texts and their labels, memory-mapped.
 
     Attributes:
@@ -68,7 +68,7 @@ class Labelled:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelledCorpus(ExampleCorpus[Labelled]):
+class LabelCorpus(ExampleCorpus[LabeledExamples]):
     """Tokenized labeled texts in two parts.
 
     Attributes:
@@ -83,13 +83,13 @@ class LabelledCorpus(ExampleCorpus[Labelled]):
     lost: int
 
 
-def prepare_labelled(
+def prepare_labels(
     spec: LabelsSpec,
     *,
     tokenizer: Tokenizer | None = None,
     expected_hash: str | None = None,
     progress: bool = False,
-) -> LabelledCorpus:
+) -> LabelCorpus:
     """Return the corpus that `spec` describes, from the cache if it is there.
 
     Args:
@@ -105,7 +105,7 @@ def prepare_labelled(
     return _LabelPreparation(spec, tokenizer).prepare(expected_hash=expected_hash, progress=progress)
 
 
-def examples_of(spec: LabelsSpec, part: Side) -> list[Example]:
+def read_label_examples(spec: LabelsSpec, part: Side) -> list[Example]:
     """Return the texts and labels of a part, without those that have no text.
 
     Raises:
@@ -114,11 +114,11 @@ def examples_of(spec: LabelsSpec, part: Side) -> list[Example]:
     return list(_LabelPreparation(spec).examples(part))
 
 
-class _LabelPreparation(ExamplePreparation[Example, LabelledCorpus]):
+class _LabelPreparation(ExamplePreparation[Example, LabelCorpus]):
     folder, title, singular, plural = "labelled", "labelled texts", "text", "texts"
 
     def __init__(self, spec: LabelsSpec, tokenizer: Tokenizer | None = None) -> None:
-        self._spec, self._given, self._lost, train = spec, tokenizer, 0, find_labels(spec)
+        self._spec, self._custom_tokenizer, self._lost, train = spec, tokenizer, 0, find_labels(spec)
         is_named = spec.source in LABEL_DATASETS
         settings = [] if is_named else [spec.encoding, spec.text_field, spec.label_field, spec.over]
         if not is_named and spec.problem_type != "single_label_classification":
@@ -134,7 +134,9 @@ class _LabelPreparation(ExamplePreparation[Example, LabelledCorpus]):
 
     def _choose_tokenizer(self) -> Tokenizer:
         roles = ("pad", "bos", "eos")
-        tokenizer = self._given or self._learn_tokenizer(self._spec.tokenizer, lambda example: (example.text,), roles)
+        tokenizer = self._custom_tokenizer or self._learn_tokenizer(
+            self._spec.tokenizer, lambda example: (example.text,), roles
+        )
         self._check_special_tokens(tokenizer, "tokenizer", ("bos", "eos"))
         return tokenizer
 
@@ -161,13 +163,13 @@ class _LabelPreparation(ExamplePreparation[Example, LabelledCorpus]):
         if self._spec.problem_type == "multi_label_classification":
             self._check_sets(train)
         elif len(train) < 2:
-            only = next(iter(train), "")
-            raise UserError(f"{name}: every training text has the label {only!r}; give texts with two or more")
+            only_label = next(iter(train), "")
+            raise UserError(f"{name}: every training text has the label {only_label!r}; give texts with two or more")
         if unknown := sorted(validation.keys() - train.keys()):
-            named = ", ".join(f"{label!r} ({validation[label]:,} times)" for label in unknown[:5])
-            more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
+            label_list = ", ".join(f"{label!r} ({validation[label]:,} times)" for label in unknown[:5])
+            remainder = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
             raise UserError(
-                f"{name}: only validation has the label {named}{more}; give more texts with such a label, "
+                f"{name}: only validation has the label {label_list}{remainder}; give more texts with such a label, "
                 "correct it, or leave them out"
             )
         return tuple(sorted(train))
@@ -176,8 +178,8 @@ class _LabelPreparation(ExamplePreparation[Example, LabelledCorpus]):
         """Raises UserError where all training texts have the same labels, or none has any."""
         texts = sum(1 for _ in self.examples("train"))
         if all(count == texts for count in train.values()):
-            same = f"the labels {', '.join(map(repr, sorted(train)[:5]))}" if train else "no label"
-            raise UserError(f"{self.name}: every training text has {same}; give texts that differ in them")
+            description = f"the labels {', '.join(map(repr, sorted(train)[:5]))}" if train else "no label"
+            raise UserError(f"{self.name}: every training text has {description}; give texts that differ in them")
 
     @cached_property
     def _scale(self) -> TargetScale:
@@ -243,17 +245,17 @@ class _LabelPreparation(ExamplePreparation[Example, LabelledCorpus]):
         scale = {"mean": self._scale.mean, "std": self._scale.std}
         return {**meta, "labels": list(self._labels), **scale, "lost": self._lost}
 
-    def _load(self, folder: Path, meta: dict[str, Any]) -> LabelledCorpus:
+    def _load(self, folder: Path, meta: dict[str, Any]) -> LabelCorpus:
         spec, unknown_id, names = self._spec, self.tokenizer.unk_id, tuple(meta["labels"])
-        make_part = partial(Labelled, names=names, over=spec.over, problem_type=spec.problem_type)
-        corpus = LabelledCorpus(
+        make_part = partial(LabeledExamples, names=names, over=spec.over, problem_type=spec.problem_type)
+        corpus = LabelCorpus(
             **self._fields(folder, meta, make_part),
             labels=names,
             scale=TargetScale(mean=meta["mean"], std=meta["std"]),
             lost=meta["lost"],
         )
         train = corpus.train
-        alone = train.starts[:-1][train.lengths == 1]  # where a text of one token is
-        unknown = 0 if unknown_id is None else int(np.count_nonzero(train.ids[alone] == unknown_id))
-        check_known(self.name, self.tokenizer, unknown, len(train))
+        single_token_positions = train.starts[:-1][train.lengths == 1]  # where a text of one token is
+        unknown = 0 if unknown_id is None else int(np.count_nonzero(train.ids[single_token_positions] == unknown_id))
+        check_unknown_share(self.name, self.tokenizer, unknown, len(train))
         return corpus

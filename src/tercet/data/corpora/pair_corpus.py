@@ -94,7 +94,7 @@ def prepare_pairs(
     return preparation.prepare(expected_hash=expected_hash, progress=progress)
 
 
-def pairs_of(spec: PairsSpec, part: Part) -> list[Pair]:
+def read_pairs(spec: PairsSpec, part: Part) -> list[Pair]:
     """Return the pairs of a part that have text on both sides; only named datasets have a "test" part.
 
     Raises:
@@ -109,7 +109,7 @@ class _PairPreparation(ExamplePreparation[Pair, ParallelCorpus]):
     def __init__(
         self, spec: PairsSpec, tokenizer: Tokenizer | None = None, source_tokenizer: Tokenizer | None = None
     ) -> None:
-        self._spec, self._given, self._given_source = spec, tokenizer, source_tokenizer
+        self._spec, self._custom_tokenizer, self._custom_source_tokenizer = spec, tokenizer, source_tokenizer
         self._validation_texts = list[Pair]()
         train = find_pairs(spec)
         is_named = spec.target is None and spec.source in PAIR_DATASETS
@@ -130,9 +130,13 @@ class _PairPreparation(ExamplePreparation[Pair, ParallelCorpus]):
     def _tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
         """Those of source and target."""
         spec = self._spec
-        is_joint = spec.source_tokenizer is None and self._given_source is None
-        target = self._given or self._learn(spec.tokenizer, ("source", "target") if is_joint else ("target",))
-        source = target if is_joint else self._given_source or self._learn(spec.source_tokenizer, ("source",))
+        is_joint = spec.source_tokenizer is None and self._custom_source_tokenizer is None
+        target = self._custom_tokenizer or self._learn(
+            spec.tokenizer, ("source", "target") if is_joint else ("target",)
+        )
+        source = (
+            target if is_joint else self._custom_source_tokenizer or self._learn(spec.source_tokenizer, ("source",))
+        )
         if spec.source_bos and source.bos_id is not None:
             source = source.with_opening([source.bos_id])
             target = source if is_joint else target

@@ -95,7 +95,7 @@ class Preparation(ABC, Generic[CorpusType]):
             folder = cache_dir() / self.folder / digest(FORMAT, *self._key())[:32]
             if not is_complete(folder):
                 self._check()
-                with create_atomically(folder, self.snapshots) as new, progress_bar(shown=progress) as bar:
+                with create_atomically(folder, self.snapshots) as new, progress_bar(enabled=progress) as bar:
                     write_meta(new, self._write(new, bar))
         return self._load(folder, json.loads((folder / "meta.json").read_text(encoding="utf-8")))
 

@@ -15,7 +15,7 @@ from tercet.data.specs import TextSpec
 from tercet.storage import MANIFEST
 from tercet.tokens import Tokenizer
 
-AT_ONCE = 1 << 22  # ids copied together
+BLOCK_IDS = 1 << 22  # ids copied together
 
 
 def is_prepared(spec: TextSpec) -> bool:
@@ -56,17 +56,17 @@ def prepared_corpus(spec: TextSpec, *, tokenizer: Tokenizer | None = None, expec
     first, weights = folders[0], [1.0]
     content = first.contents.hash
     if len(folders) > 1:
-        weights = [1 - sum(each.weight for each in spec.mixture), *(each.weight for each in spec.mixture)]
+        weights = [1 - sum(mixed.weight for mixed in spec.mixture), *(mixed.weight for mixed in spec.mixture)]
         content = digest([folder.contents.hash for folder in folders], weights)
     check_hash(spec.source, content, expected_hash)
-    own = first.tokenizer()
+    first_tokenizer = first.tokenizer()
     for folder in folders:
         folder.check()
-        check_tokenizer(folder, folder.tokenizer(), tokenizer or own)
+        check_tokenizer(folder, folder.tokenizer(), tokenizer or first_tokenizer)
     return Corpus(
         name=spec.source,
         hash=content,
-        tokenizer=tokenizer or own,
+        tokenizer=tokenizer or first_tokenizer,
         train=first.all_ids(),
         validation=_validation_ids(folders),
         train_documents=first.all_documents(),
@@ -110,16 +110,16 @@ def _validation_ids(folders: Sequence[TokenFolder]) -> np.ndarray:
     place, file = cache_dir() / "corpora" / key[:32], f"{VALIDATION}.bin"
     with report_disk_errors():
         if not is_complete(place):
-            with create_atomically(place) as new, (new / file).open("wb") as joined:
+            with create_atomically(place) as new, (new / file).open("wb") as output:
                 for ids in parts:
-                    for start in range(0, len(ids), AT_ONCE):
-                        joined.write(ids[start : start + AT_ONCE].astype(dtype).data)
+                    for start in range(0, len(ids), BLOCK_IDS):
+                        output.write(ids[start : start + BLOCK_IDS].astype(dtype).data)
     return memory_map(place / file, dtype)
 
 
 def _validation_documents(folders: Sequence[TokenFolder]) -> np.ndarray:
-    parts, before = list[np.ndarray](), 0
+    parts, offset = list[np.ndarray](), 0
     for folder in folders:
-        parts.append(folder.documents(folder.contents.validation) + before)
-        before += folder.contents.validation.tokens
+        parts.append(folder.documents(folder.contents.validation) + offset)
+        offset += folder.contents.validation.tokens
     return np.concatenate(parts)

@@ -53,7 +53,7 @@ class _TextPreparation(Preparation[Corpus]):
     folder = "corpora"
 
     def __init__(self, spec: TextSpec, tokenizer: Tokenizer | None) -> None:
-        self._spec, self._given = spec, tokenizer
+        self._spec, self._custom_tokenizer = spec, tokenizer
         self._source, self._held_out = find_text(spec), None
         if isinstance(spec.validation, HeldOut):
             self._held_out = find_text(spec, spec.validation.source)
@@ -67,7 +67,9 @@ class _TextPreparation(Preparation[Corpus]):
 
     def _choose_tokenizer(self) -> Tokenizer:
         key = digest(FORMAT, self.snapshots[0].hash, self._settings())
-        tokenizer = self._given or learn_tokenizer(self._spec.tokenizer, self._training_texts, key, self.snapshots[:1])
+        tokenizer = self._custom_tokenizer or learn_tokenizer(
+            self._spec.tokenizer, self._training_texts, key, self.snapshots[:1]
+        )
         if tokenizer.prefix_space:  # each piece of a document would get a space, and a continuation lose one
             raise UserError("prefix_space is for sentence pairs, not for running text; leave it out of data.tokenizer")
         return tokenizer
@@ -75,12 +77,12 @@ class _TextPreparation(Preparation[Corpus]):
     def _settings(self) -> list[Any]:
         """Return how files are read; settings that the first caches did not have are left out if they are default."""
         spec, default = self._spec, TextSpec(source=self._spec.source).file_settings
-        later = [
+        newer_settings = [
             {name: value}
             for name, value in spec.file_settings.items()
             if name not in ("encoding", "text_field") and value != default[name]
         ]
-        return [spec.encoding, spec.text_field, *later]
+        return [spec.encoding, spec.text_field, *newer_settings]
 
     def _training_texts(self) -> Iterator[str]:
         """Yield the texts that a vocabulary is learned from; of ids the largest one, which is their number."""
@@ -97,10 +99,10 @@ class _TextPreparation(Preparation[Corpus]):
 
     def _key(self) -> list[Any]:
         # Corpora of documents that were divided before equal ones went together have another key.
-        together = ["equal documents together"] if isinstance(self._spec.validation, Documents) else []
+        grouping_key = ["equal documents together"] if isinstance(self._spec.validation, Documents) else []
         return [
             self.content_hash, self._settings(), to_plain(self._spec.validation), self.tokenizer.hash, sys.byteorder,
-            *encoding_key(self.tokenizer), *together,
+            *encoding_key(self.tokenizer), *grouping_key,
         ]  # fmt: skip
 
     def _check(self) -> None:
@@ -115,24 +117,27 @@ class _TextPreparation(Preparation[Corpus]):
 
     def _write(self, folder: Path, bar: Progress) -> dict[str, Any]:
         tokenizer, dtype = self.tokenizer, id_dtype(self.tokenizer)
-        written = encode_source(self._source, tokenizer, folder / "train.bin", bar)
-        starts, sizes, near = written.starts, written.sizes, written.near_hashes
+        encoded = encode_source(self._source, tokenizer, folder / "train.bin", bar)
+        starts, sizes, near = encoded.starts, encoded.sizes, encoded.near_hashes
         text_bytes, near_duplicates = int(sizes.sum()), 0
         match self._spec.validation:
             case HeldOut():
                 assert self._held_out is not None
-                other = encode_source(self._held_out, tokenizer, folder / "validation.bin", bar)
-                held_starts, held_bytes = other.starts, int(other.sizes.sum())
-                near_duplicates = count_near_duplicates(other.near_hashes, near)
+                held_out = encode_source(self._held_out, tokenizer, folder / "validation.bin", bar)
+                held_starts, held_bytes = held_out.starts, int(held_out.sizes.sum())
+                near_duplicates = count_near_duplicates(held_out.near_hashes, near)
             case Tail(fraction=fraction):
                 starts, held_starts = split_tail(folder, starts, dtype, fraction)
                 held_bytes = _count_bytes(folder / "validation.bin", tokenizer, held_starts)
                 text_bytes -= held_bytes
             case Documents(fraction=fraction):
-                (starts, held_starts), moved = split_documents(
-                    folder, starts, written.text_hashes, dtype, fraction, name=self.name
+                (starts, held_starts), in_validation = split_documents(
+                    folder, starts, encoded.text_hashes, dtype, fraction, name=self.name
                 )
-                held_bytes, near_duplicates = int(sizes[moved].sum()), count_near_duplicates(near[moved], near[~moved])
+                held_bytes, near_duplicates = (
+                    int(sizes[in_validation].sum()),
+                    count_near_duplicates(near[in_validation], near[~in_validation]),
+                )
                 text_bytes -= held_bytes
         np.save(folder / "train_documents.npy", starts, allow_pickle=False)
         np.save(folder / "validation_documents.npy", held_starts, allow_pickle=False)
@@ -161,7 +166,7 @@ class _TextPreparation(Preparation[Corpus]):
 
 
 def _report_left_out(source: DocumentSource | IdFile) -> None:
-    if isinstance(source, DocumentFiles) and (left_out := source.left_out()):
+    if isinstance(source, DocumentFiles) and (left_out := source.count_unread_files()):
         print_note(
             f"tercet: {source.name} has files that are not read: {describe_left_out(left_out)}; to read them, give "
             "their text as .txt, .jsonl or .csv"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tercet.cache_dir import cache_dir
 from tercet.data.datasets.docstrings import PARTS, load_rows, parse_library, split_examples, unambiguous
-from tercet.data.examples.labels import Example, LabelledTexts
+from tercet.data.examples.labels import Example, LabelTexts
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 LABEL_NODES: dict[str, type[ast.AST] | tuple[type[ast.AST], ...]] = {
@@ -25,14 +25,14 @@ LABEL_NODES: dict[str, type[ast.AST] | tuple[type[ast.AST], ...]] = {
 }
 
 
-def read_docstring_lines(part: str) -> LabelledTexts:
+def read_docstring_lines(part: str) -> LabelTexts:
     """The docstrings of classes and functions for "train" or "validation", and how long their code is."""
-    return LabelledTexts(name="python-docstring-lines", items=_split_lines(str(cache_dir()))[part])
+    return LabelTexts(name="python-docstring-lines", items=_split_lines(str(cache_dir()))[part])
 
 
-def read_docstring_code(part: str) -> LabelledTexts:
+def read_docstring_code(part: str) -> LabelTexts:
     """The docstrings of functions for "train" or "validation", and what their code does."""
-    return LabelledTexts(name="python-docstring-code", items=_split_code(str(cache_dir()))[part])
+    return LabelTexts(name="python-docstring-code", items=_split_code(str(cache_dir()))[part])
 
 
 @cache
@@ -66,9 +66,9 @@ def read_code_labels(library: Path) -> list[tuple[str, tuple[str, ...]]]:
 def describe_function(node: Function) -> tuple[str, ...]:
     """Of the labels "arguments" (besides self and cls), "method" (it takes self or cls), "returns" (something) and
     those of `LABEL_NODES` the ones that fit, sorted."""
-    given = node.args
-    every = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
-    names = {argument.arg for argument in every if argument is not None}
+    arguments = node.args
+    all_arguments = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+    names = {argument.arg for argument in all_arguments if argument is not None}
     labels = {"method"} if names & {"self", "cls"} else set[str]()
     if names - {"self", "cls"}:
         labels.add("arguments")

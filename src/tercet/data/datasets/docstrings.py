@@ -19,14 +19,14 @@ from typing import Any, TypeVar
 from tercet.cache_dir import cache_dir
 from tercet.config import UserError
 from tercet.data.cache import create_atomically, digest, is_complete, report_disk_errors, write_meta
-from tercet.data.examples.labels import Example, LabelledTexts
+from tercet.data.examples.labels import Example, LabelTexts
 from tercet.data.text_hashes import draw_validation, hash_text
 
-LEAST_WORDS = 3  # below, as in "Return repr(self)." cut short, there is nothing to tell parts apart by
-VALIDATION = 1000  # texts at most, and a tenth
-SKIPPED = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
+MIN_WORDS = 3  # below, as in "Return repr(self)." cut short, there is nothing to tell parts apart by
+MAX_VALIDATION = 1000  # texts at most, and a tenth
+SKIPPED_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 FORMAT = 1
-Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+DocumentedNode = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 Label = TypeVar("Label", str, tuple[str, ...])
 
 PARTS = {
@@ -51,13 +51,13 @@ PARTS = {
 }
 
 
-def read_docstrings(part: str) -> LabelledTexts:
+def read_docstrings(part: str) -> LabelTexts:
     """The docstrings for "train" or "validation".
 
     Raises:
         UserError: where Python came without the source files of its library.
     """
-    return LabelledTexts(name="python-docstrings", items=_split(str(cache_dir()))[part])
+    return LabelTexts(name="python-docstrings", items=_split(str(cache_dir()))[part])
 
 
 @cache
@@ -69,8 +69,8 @@ def _split(cache_folder: str) -> dict[str, tuple[Example, ...]]:
 def split_examples(examples: list[Example]) -> dict[str, tuple[Example, ...]]:
     """The examples of each part: validation is drawn by a hash of the text."""
     hashes = array("Q", (hash_text(example.text) for example in examples))
-    drawn = draw_validation(hashes, VALIDATION, "the library has one docstring alone")
-    held_out = [hash_text(example.text) in drawn for example in examples]
+    validation_hashes = draw_validation(hashes, MAX_VALIDATION, "the library has one docstring alone")
+    held_out = [hash_text(example.text) in validation_hashes for example in examples]
     return {
         part: tuple(
             example
@@ -81,15 +81,15 @@ def split_examples(examples: list[Example]) -> dict[str, tuple[Example, ...]]:
     }
 
 
-def load_rows(cache: Path, name: str, made_by: object, read: Callable[[Path], list[tuple[str, Any]]]) -> list[Any]:
+def load_rows(cache: Path, name: str, key: object, read: Callable[[Path], list[tuple[str, Any]]]) -> list[Any]:
     """What `read` finds in the library, a text and what belongs to it, kept on disk as the file `name`: reading takes
     some seconds.
 
     Args:
-        made_by: all that it depends on besides the library.
+        key: all that it depends on besides the library.
     """
     library = sysconfig.get_path("stdlib")
-    folder = cache / "docstrings" / digest(FORMAT, sys.version, library, made_by)[:32]
+    folder = cache / "docstrings" / digest(FORMAT, sys.version, library, key)[:32]
     path = folder / name
     if not is_complete(folder):
         rows = read(Path(library))
@@ -107,15 +107,15 @@ def read_library(library: Path) -> list[tuple[str, str]]:
     return unambiguous((text, part) for part, _, text in parse_library(library))
 
 
-def unambiguous(found: Iterable[tuple[str, Label]]) -> list[tuple[str, Label]]:
+def unambiguous(labeled_texts: Iterable[tuple[str, Label]]) -> list[tuple[str, Label]]:
     """Each text once, sorted, with what belongs to it; one to which two things belong is left out."""
     labels = dict[str, set[Label]]()
-    for text, label in found:
+    for text, label in labeled_texts:
         labels.setdefault(text, set()).add(label)
-    return sorted((text, next(iter(each))) for text, each in labels.items() if len(each) == 1)
+    return sorted((text, next(iter(text_labels))) for text, text_labels in labels.items() if len(text_labels) == 1)
 
 
-def parse_library(library: Path) -> Iterator[tuple[str, Documented, str]]:
+def parse_library(library: Path) -> Iterator[tuple[str, DocumentedNode, str]]:
     """Of all that is documented below the folder `library` the part, the syntax tree and the docstring.
 
     Raises:
@@ -135,14 +135,14 @@ def parse_library(library: Path) -> Iterator[tuple[str, Documented, str]]:
         )
 
 
-def _parse_file(path: Path, library: Path) -> Iterator[tuple[Documented, str]]:
-    if not path.is_file() or SKIPPED & set(path.relative_to(library).parts):
+def _parse_file(path: Path, library: Path) -> Iterator[tuple[DocumentedNode, str]]:
+    if not path.is_file() or SKIPPED_FOLDERS & set(path.relative_to(library).parts):
         return
     with tokenize.open(path) as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what the library's own escapes are is not ours to say
         tree = ast.parse(file.read())
     for node in ast.walk(tree):
-        if isinstance(node, Documented):
+        if isinstance(node, DocumentedNode):
             text = (ast.get_docstring(node) or "").strip()
-            if len(text.split()) >= LEAST_WORDS:
+            if len(text.split()) >= MIN_WORDS:
                 yield node, text

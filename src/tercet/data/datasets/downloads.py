@@ -30,13 +30,13 @@ def fetch_file(url: str, *, sha256: str, dataset: str, title: str, name: str) ->
         UserError: where the file is another one, or is neither on this machine nor within reach.
     """
     data_dir = os.environ.get("TERCET_DATA")
-    cached = cache_dir() / dataset / name
-    candidates = [*([Path(data_dir, dataset, name), Path(data_dir, name)] if data_dir else []), cached]
+    cache_path = cache_dir() / dataset / name
+    candidates = [*([Path(data_dir, dataset, name), Path(data_dir, name)] if data_dir else []), cache_path]
     path = next((candidate for candidate in candidates if candidate.is_file()), None)
     if path is None:
         remedy = f"put {url} at {dataset}/{name} in a folder and set TERCET_DATA to that folder"
-        _download(url, cached, sha256=sha256, dataset=dataset, title=title, remedy=remedy)
-        return cached
+        _download(url, cache_path, sha256=sha256, dataset=dataset, title=title, remedy=remedy)
+        return cache_path
     with report_file_errors(path):
         actual = _hash_file(path)
     if actual != sha256:
@@ -50,15 +50,15 @@ def fetch_file(url: str, *, sha256: str, dataset: str, title: str, name: str) ->
 @contextmanager
 def offline() -> Generator[None]:
     """Named datasets are not downloaded within: a page opens without the network."""
-    before = os.environ.get("TERCET_OFFLINE")
+    previous = os.environ.get("TERCET_OFFLINE")
     os.environ["TERCET_OFFLINE"] = "1"
     try:
         yield
     finally:
-        if before is None:
+        if previous is None:
             del os.environ["TERCET_OFFLINE"]
         else:
-            os.environ["TERCET_OFFLINE"] = before
+            os.environ["TERCET_OFFLINE"] = previous
 
 
 def _download(url: str, path: Path, *, sha256: str, dataset: str, title: str, remedy: str) -> None:

@@ -20,7 +20,7 @@ SEED = 5
 def repeated_words() -> tuple[str, ...]:
     """The documents, always the same and no two alike."""
     generator = np.random.Generator(np.random.PCG64(SEED))
-    shuffled = generator.permuted(np.tile(np.array(list(ascii_lowercase)), (DOCUMENTS, 1)), axis=1)
+    letters = generator.permuted(np.tile(np.array(list(ascii_lowercase)), (DOCUMENTS, 1)), axis=1)
     sizes = generator.integers(WORD[0], WORD[1], size=DOCUMENTS, endpoint=True)
-    words = ("".join(row[:size]) for row, size in zip(shuffled.tolist(), sizes, strict=True))
+    words = ("".join(row[:size]) for row, size in zip(letters.tolist(), sizes, strict=True))
     return tuple((word * (LENGTH // len(word) + 1))[:LENGTH] for word in words)

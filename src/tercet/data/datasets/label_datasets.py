@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from tercet.config import UserError, suggest
 from tercet.data.datasets.text_datasets import check_moved
-from tercet.data.examples.labels import LabelFile, LabelledTexts, LabelSource
+from tercet.data.examples.labels import LabelFile, LabelSource, LabelTexts
 from tercet.data.sources.files import find_path
 from tercet.data.specs import LabelsSpec, Side
 from tercet.spec import ProblemType
 
 LIBRARY = "read from the running Python's source files, so it differs between versions; PSF licence"
-IN_WORDS: dict[ProblemType, str] = {
+PROBLEM_DESCRIPTIONS: dict[ProblemType, str] = {
     "single_label_classification": "a label a text",
     "multi_label_classification": "any number of labels a text",
     "regression": "a number a text",
@@ -44,7 +44,9 @@ def find_labels(spec: LabelsSpec, part: Side = "train") -> LabelSource:
             raise UserError(f"{spec.source} has a label a text; set data.over to texts")
         problem_type = LABEL_DATASETS[spec.source].problem_type
         if spec.problem_type != problem_type:
-            raise UserError(f"{spec.source} has {IN_WORDS[problem_type]}; set data.problem_type to {problem_type}")
+            raise UserError(
+                f"{spec.source} has {PROBLEM_DESCRIPTIONS[problem_type]}; set data.problem_type to {problem_type}"
+            )
         return LABEL_DATASETS[spec.source].open(part)
     if part != "train":
         raise UserError(f"{spec.source} has no {part} part of its own; the sets that do: {', '.join(LABEL_DATASETS)}")
@@ -65,19 +67,19 @@ def find_labels(spec: LabelsSpec, part: Side = "train") -> LabelSource:
     )
 
 
-def _python_docstrings(part: Side) -> LabelledTexts:
+def _python_docstrings(part: Side) -> LabelTexts:
     from tercet.data.datasets.docstrings import read_docstrings
 
     return read_docstrings(part)
 
 
-def _docstring_lines(part: Side) -> LabelledTexts:
+def _docstring_lines(part: Side) -> LabelTexts:
     from tercet.data.datasets.docstring_code import read_docstring_lines
 
     return read_docstring_lines(part)
 
 
-def _docstring_code(part: Side) -> LabelledTexts:
+def _docstring_code(part: Side) -> LabelTexts:
     from tercet.data.datasets.docstring_code import read_docstring_code
 
     return read_docstring_code(part)

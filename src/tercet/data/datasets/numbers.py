@@ -12,7 +12,11 @@ from tercet.config import UserError
 from tercet.data.examples.pairs import Pair, PairTexts
 
 SMALL = 2_000  # all numbers below are for training
-DRAWN = {"train": 18_000, "validation": 500, "test": 1_000}  # numbers above, shared out over their lengths in digits
+PART_SIZES = {
+    "train": 18_000,
+    "validation": 500,
+    "test": 1_000,
+}  # numbers above, shared out over their lengths in digits
 LENGTHS = (4, 5, 6)
 SEED = 27
 
@@ -31,15 +35,15 @@ def number_pairs(part: str, source: str, target: str) -> PairTexts:
 @cache
 def _draw_numbers() -> dict[str, list[int]]:
     generator = np.random.Generator(np.random.PCG64(SEED))
-    parts = {part: list(range(SMALL)) if part == "train" else [] for part in DRAWN}
+    parts = {part: list(range(SMALL)) if part == "train" else [] for part in PART_SIZES}
     for index, length in enumerate(LENGTHS):
-        shares = {part: (count + index) // len(LENGTHS) for part, count in DRAWN.items()}
+        shares = {part: (count + index) // len(LENGTHS) for part, count in PART_SIZES.items()}
         first = max(SMALL, 10 ** (length - 1))
-        drawn = first + generator.permutation(10**length - first)[: sum(shares.values())]
+        sample = first + generator.permutation(10**length - first)[: sum(shares.values())]
         for part, share in shares.items():
-            parts[part] += drawn[:share].tolist()
-            drawn = drawn[share:]
-    return {part: generator.permutation(chosen).tolist() for part, chosen in parts.items()}
+            parts[part] += sample[:share].tolist()
+            sample = sample[share:]
+    return {part: generator.permutation(part_numbers).tolist() for part, part_numbers in parts.items()}
 
 
 def _spell(number: int, language: str) -> str:
@@ -47,11 +51,11 @@ def _spell(number: int, language: str) -> str:
     thousands, rest = divmod(number, 1000)
     if not thousands:
         return _spell_below_million(rest, language)
-    before = _spell_below_million(thousands * 1000, language)
+    thousands_text = _spell_below_million(thousands * 1000, language)
     if not rest:
-        return before
-    between = "" if language == "de" else " and " if rest < 100 else ", "
-    return before + between + _spell_below_million(rest, language)
+        return thousands_text
+    separator = "" if language == "de" else " and " if rest < 100 else ", "
+    return thousands_text + separator + _spell_below_million(rest, language)
 
 
 @cache

@@ -75,13 +75,15 @@ def languages(spec: PairsSpec) -> tuple[str, str]:
     Raises:
         UserError: where the dataset does not have them.
     """
-    known = PAIR_DATASETS[spec.source].languages
+    dataset_languages = PAIR_DATASETS[spec.source].languages
     source, target = spec.source_language, spec.target_language
-    for setting, chosen in (("source_language", source), ("target_language", target)):
-        if chosen is not None and chosen not in known:
-            raise UserError(f"{spec.source} has no {chosen!r}; set data.{setting} to one of {', '.join(known)}")
-    first = source or next(language for language in known if language != target)
-    return first, next(language for language in known if language != first)
+    for setting, language in (("source_language", source), ("target_language", target)):
+        if language is not None and language not in dataset_languages:
+            raise UserError(
+                f"{spec.source} has no {language!r}; set data.{setting} to one of {', '.join(dataset_languages)}"
+            )
+    first = source or next(language for language in dataset_languages if language != target)
+    return first, next(language for language in dataset_languages if language != first)
 
 
 def _multi30k(part: Part, source: str, target: str) -> PairSource:

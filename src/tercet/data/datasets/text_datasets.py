@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 
-MOVED = ("debian-descriptions", "debian-sections")  # to examples/debian
-MAY_HOLD_IDS = (".bin", ".npy", ".jsonl")
+MOVED_DATASETS = ("debian-descriptions", "debian-sections")  # to examples/debian
+ID_SUFFIXES = (".bin", ".npy", ".jsonl")
 FACTS = (
     "cats sleep most of the day.",
     "an octopus has 3 hearts.",
@@ -58,7 +58,7 @@ def find_text(spec: TextSpec, source: str | None = None) -> "DocumentSource | Id
     source = spec.source if source is None else source
     if source not in DATASETS:
         path = find_path(source)
-        if uncompressed_suffix(path) in MAY_HOLD_IDS and path.is_file():
+        if uncompressed_suffix(path) in ID_SUFFIXES and path.is_file():
             from tercet.data.sources.id_files import IdFile, holds_ids
 
             ids = IdFile(path=path, dtype=spec.dtype, encoding=spec.encoding, text_field=spec.text_field)
@@ -107,7 +107,7 @@ def find_documents(
 
 def check_moved(source: str) -> None:
     """Raise UserError for a dataset that was packaged once, with its new place."""
-    if source in MOVED:
+    if source in MOVED_DATASETS:
         raise UserError(f"{source} is now a file that examples/debian/packages.py writes; give the path of that file")
 
 

@@ -15,7 +15,7 @@ from rich.progress import Progress
 
 from tercet.config import UserError
 from tercet.data.cache import chunk_items, id_dtype
-from tercet.data.encode.unknown_text import check_known, encode_located
+from tercet.data.encode.unknown_text import check_unknown_share, encode_located
 from tercet.data.sources.documents import DocumentSource, TextPiece
 from tercet.data.sources.id_files import IdFile
 from tercet.data.text_hashes import hash_bytes, hash_near_duplicate
@@ -81,23 +81,23 @@ def encode_source(source: DocumentSource | IdFile, tokenizer: Tokenizer, path: P
     text_hashes, near_hashes, pieces = array("Q"), array("Q"), list[tuple[int, int]]()
     unknown = total = 0
     with path.open("wb") as file:
-        written = DocumentWriter(file, tokenizer)
+        writer = DocumentWriter(file, tokenizer)
         for piece in encode_pieces(source, tokenizer):
-            written.write(piece.ids, piece.n_bytes)
+            writer.write(piece.ids, piece.n_bytes)
             pieces.append((piece.text_hash, piece.text_hash if piece.text is None else hash_near_duplicate(piece.text)))
             unknown += len(piece.ids) == 1 and piece.ids[0] == tokenizer.unk_id
             total += 1
             bar.advance(task, piece.n_bytes if is_text else piece.ids.nbytes)
             if piece.last:
-                written.end()
-                for hashes, of_pieces in zip((text_hashes, near_hashes), zip(*pieces, strict=True), strict=True):
-                    hashes.append(hash_bytes(array("Q", of_pieces).tobytes()))
+                writer.end()
+                for hashes, piece_hashes in zip((text_hashes, near_hashes), zip(*pieces, strict=True), strict=True):
+                    hashes.append(hash_bytes(array("Q", piece_hashes).tobytes()))
                 pieces.clear()
     if is_text:
-        check_known(source.name, tokenizer, unknown, total)
+        check_unknown_share(source.name, tokenizer, unknown, total)
     return EncodedSource(
-        starts=np.array(written.ends[:-1], dtype=np.int64),
-        sizes=np.array(written.sizes, dtype=np.int64),
+        starts=np.array(writer.ends[:-1], dtype=np.int64),
+        sizes=np.array(writer.sizes, dtype=np.int64),
         text_hashes=np.array(text_hashes, dtype=np.uint64),
         near_hashes=np.array(near_hashes, dtype=np.uint64),
     )
@@ -120,12 +120,12 @@ def encode_pieces(
         return
     pieces = _cut_exactly(source.pieces(), tokenizer, skip)
     for chunk in chunk_items(pieces, lambda piece: len(piece.text), characters):
-        encoded = encode_located(
+        chunk_ids = encode_located(
             tokenizer, [piece.text for piece in chunk],
             (f"{source.name}, {piece.document}" for piece in chunk),
             continued=[piece.continues for piece in chunk],
         )  # fmt: skip
-        for piece, ids in zip(chunk, encoded, strict=True):
+        for piece, ids in zip(chunk, chunk_ids, strict=True):
             text = piece.text.encode()
             yield EncodedPiece(ids, len(text), piece.last, hash_bytes(text), piece.text)
 
@@ -141,17 +141,17 @@ class _Part(NamedTuple):
 
 def _cut_exactly(pieces: Iterator[TextPiece], tokenizer: Tokenizer, skip: int) -> Iterator[_Part]:
     """The pieces from number `skip` on, cut where the tokenizer joins nothing: at their ends, or soon before."""
-    before, document = None, 1  # the previous piece, and how much of it goes to this one
+    previous, document = None, 1  # the previous piece, and how much of it goes to this one
     for number, (piece, following) in enumerate(pairwise(chain(pieces, [None]))):
         assert piece is not None
-        carried, continues = before or ("", False)
+        carried_text, continues = previous or ("", False)
         end = len(piece.text)
         if not piece.last and following is not None and number >= skip - 1:
             end = _find_exact_cut(piece.text, following.text, tokenizer)
-        before = None if piece.last else (piece.text[end:], True)
+        previous = None if piece.last else (piece.text[end:], True)
         if number >= skip:
-            named = f"record {shorten(repr(piece.record), 80)}" if piece.record else f"document {document:,}"
-            yield _Part(carried + piece.text[:end], piece.last, continues, named)
+            location = f"record {shorten(repr(piece.record), 80)}" if piece.record else f"document {document:,}"
+            yield _Part(carried_text + piece.text[:end], piece.last, continues, location)
         document += piece.last
 
 
@@ -182,9 +182,9 @@ def encoding_key(tokenizer: Tokenizer) -> list[Any]:
 
     The opening of a text, the space that no piece gets, and the roles that a folder gives are not in those.
     """
-    beginning, changed = beginning_ids(tokenizer), sorted(tokenizer.changed_roles.items())
-    later = [["opening", *tokenizer.opening], ["prefix", tokenizer.adds_prefix], ["roles", *changed]]
-    return (["bos"] if beginning else []) + [part for part in later if any(part[1:])]
+    beginning, changed_roles = beginning_ids(tokenizer), sorted(tokenizer.changed_roles.items())
+    key_parts = [["opening", *tokenizer.opening], ["prefix", tokenizer.adds_prefix], ["roles", *changed_roles]]
+    return (["bos"] if beginning else []) + [part for part in key_parts if any(part[1:])]
 
 
 def check_ids(source: DocumentSource | IdFile, tokenizer: Tokenizer) -> None:
@@ -214,12 +214,12 @@ class DocumentWriter:
         self._file, self._dtype = file, dtype or id_dtype(tokenizer)
         self._beginning, self._eos = np.array(beginning_ids(tokenizer), dtype=self._dtype), tokenizer.eos_id
         self.ends, self.sizes, self.last = array("q", [0]), array("q"), last
-        self.written = self._size = 0
+        self.n_ids = self._size = 0
 
     @property
     def is_open(self) -> bool:
         """Whether something is written of a document that has not ended."""
-        return self.written > self.ends[-1] or self.last is not None
+        return self.n_ids > self.ends[-1] or self.last is not None
 
     @property
     def n_bytes(self) -> int:
@@ -228,7 +228,7 @@ class DocumentWriter:
     @property
     def starts(self) -> "array[int]":
         """Where each document starts, or goes on from another file."""
-        return self.ends if self.written > self.ends[-1] else self.ends[:-1]
+        return self.ends if self.n_ids > self.ends[-1] else self.ends[:-1]
 
     def write(self, ids: np.ndarray[Any, Any], n_bytes: int) -> None:
         """The next ids of a document, and how many bytes they stand for."""
@@ -242,13 +242,13 @@ class DocumentWriter:
     def end(self) -> None:
         if self._eos is not None and self.last != self._eos:
             self._append(np.array([self._eos]))
-        self.ends.append(self.written)
+        self.ends.append(self.n_ids)
         self.sizes.append(self._size)
         self._size, self.last = 0, None
 
     def _append(self, ids: np.ndarray[Any, Any]) -> None:
         self._file.write(ids.astype(self._dtype).tobytes())
-        self.written += len(ids)
+        self.n_ids += len(ids)
 
 
 def _cut_blocks(source: IdFile, tokenizer: Tokenizer) -> Iterator[EncodedPiece]:
@@ -257,13 +257,13 @@ def _cut_blocks(source: IdFile, tokenizer: Tokenizer) -> Iterator[EncodedPiece]:
     for ids, last in source.blocks():
         cuts = [] if tokenizer.eos_id is None else (np.flatnonzero(ids == tokenizer.eos_id) + 1).tolist()
         for start, end in pairwise([0, *cuts]):
-            yield _encoded(ids[start:end], tokenizer, last=True)
+            yield _make_piece(ids[start:end], tokenizer, last=True)
         rest = ids[cuts[-1] if cuts else 0 :]
         is_open = bool(len(rest)) or (is_open and not cuts)
         if is_open and (len(rest) or last):
-            yield _encoded(rest, tokenizer, last=last)
+            yield _make_piece(rest, tokenizer, last=last)
         is_open = is_open and not last
 
 
-def _encoded(ids: np.ndarray[Any, Any], tokenizer: Tokenizer, *, last: bool) -> EncodedPiece:
+def _make_piece(ids: np.ndarray[Any, Any], tokenizer: Tokenizer, *, last: bool) -> EncodedPiece:
     return EncodedPiece(ids, tokenizer.count_bytes(ids), last, hash_bytes(ids.tobytes()), None)

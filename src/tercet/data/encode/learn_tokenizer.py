@@ -12,13 +12,13 @@ TRAINING_BYTES = 256 << 20  # maximum text that a vocabulary is learned from
 
 
 def learn_tokenizer(
-    spec: TokenizerSpec, texts: Callable[[], Iterable[str]], content: str, made_of: Iterable[Snapshot]
+    spec: TokenizerSpec, texts: Callable[[], Iterable[str]], content: str, snapshots: Iterable[Snapshot]
 ) -> Tokenizer:
     """Return the tokenizer that is learned from `texts`, from the cache if it is there.
 
     Args:
         content: Hash of everything that the texts depend on.
-        made_of: The sources of the texts, which must not change meanwhile.
+        snapshots: The sources of the texts, which must not change meanwhile.
     """
     if spec.kind in ("gpt2", "file"):
         return Tokenizer.train(spec, ())
@@ -26,7 +26,7 @@ def learn_tokenizer(
     folder = cache_dir() / "tokenizers" / digest(FORMAT, content, to_plain(spec), *pattern)[:32]
     if not is_complete(folder):
         max_bytes = None if isinstance(spec, Characters | PlainIds) else TRAINING_BYTES
-        with create_atomically(folder, made_of) as new:
+        with create_atomically(folder, snapshots) as new:
             Tokenizer.train(spec, _take_bytes(max_bytes, texts())).save(new / "tokenizer.json")
     return Tokenizer.load(folder / "tokenizer.json")
 

@@ -9,7 +9,7 @@ from tercet.config import UserError
 from tercet.messages import shorten
 from tercet.tokens import Tokenizer
 
-MOST_UNKNOWN = 0.5  # of all texts
+MAX_UNKNOWN_SHARE = 0.5  # of all texts
 
 
 def encode_located(
@@ -38,7 +38,7 @@ def encode_located(
         raise
 
 
-def check_known(name: str, tokenizer: Tokenizer, unknown: int, total: int) -> None:
+def check_unknown_share(name: str, tokenizer: Tokenizer, unknown: int, total: int) -> None:
     """Reject data that is mostly texts of one unknown token: all of them would be the same text.
 
     A DNA sequence is such a text for WordPiece: one word that is too long.
@@ -47,7 +47,7 @@ def check_known(name: str, tokenizer: Tokenizer, unknown: int, total: int) -> No
         unknown: Number of such texts.
         total: Number of all texts.
     """
-    if unknown > MOST_UNKNOWN * total:
+    if unknown > MAX_UNKNOWN_SHARE * total:
         raise UserError(
             f"{name}: {unknown:,} of {total:,} texts are one unknown token each, so the tokenizer ({tokenizer.kind}) "
             "does not suit them; set data.tokenizer.kind to kmers or characters for DNA and other text without "

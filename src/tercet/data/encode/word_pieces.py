@@ -13,20 +13,20 @@ def encode_words(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]) -> li
     The piece is a position in the ids: that of the word's first token with more in it than a space; -1 for a word of
     which the tokenizer leaves nothing. Words are cut one by one, so that no token ever belongs to two.
     """
-    spaced = [
+    spaced_sentences = [
         [f" {word}" if number and not tokenizer.prefix_space else word for number, word in enumerate(words)]
         for words in sentences
     ]
-    distinct = list(dict.fromkeys(word for words in spaced for word in words))
+    distinct = list(dict.fromkeys(word for words in spaced_sentences for word in words))
     pieces = dict(zip(distinct, tokenizer.encode_batch(distinct), strict=True))
     begins = {word: _find_first_piece(tokenizer, ids) for word, ids in pieces.items()}
-    encoded = list[tuple[np.ndarray, np.ndarray]]()
-    for words in spaced:
+    results = list[tuple[np.ndarray, np.ndarray]]()
+    for words in spaced_sentences:
         ends = np.cumsum([0, *(len(pieces[word]) for word in words)])
         firsts = np.array([begins[word] for word in words], dtype=np.int64)
         ids = np.concatenate([np.empty(0, np.uint32), *(pieces[word] for word in words)])
-        encoded.append((ids, np.where(firsts < 0, -1, ends[:-1] + firsts)))
-    return encoded
+        results.append((ids, np.where(firsts < 0, -1, ends[:-1] + firsts)))
+    return results
 
 
 def _find_first_piece(tokenizer: Tokenizer, ids: np.ndarray) -> int:

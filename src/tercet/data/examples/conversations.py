@@ -20,8 +20,8 @@ from tercet.messages import show
 
 ROLES = ("system", "user", "assistant")
 SHAREGPT = {"human": "user", "gpt": "assistant"}  # by the names of its `from`
-LISTS = ("messages", "conversations")  # the key of the messages, and that which is taken for it
-COLUMNS = ("prompt", "response")
+MESSAGES_FIELDS = ("messages", "conversations")  # the key of the messages, and that which is taken for it
+EXCHANGE_FIELDS = ("prompt", "response")
 # What OpenAI's files may have beside role and content, and would change what is learnt.
 UNREAD_OF_OBJECT = ("tools", "functions", "parallel_tool_calls")
 UNREAD_OF_MESSAGE = ("name", "tool_calls", "tool_call_id", "function_call", "audio", "refusal")
@@ -56,25 +56,25 @@ class Conversation(NamedTuple):
 
     def training_texts(self) -> Iterator[str]:
         """What a vocabulary is learnt on: the answers, and what stands before each of them, with the names of roles."""
-        before = ""
+        context = ""
         for message in self.messages:
-            before += f"{message['role']}:\n"
+            context += f"{message['role']}:\n"
             if message["role"] == "assistant":
-                yield from (before, message["content"])
-                before = "\n\n"
+                yield from (context, message["content"])
+                context = "\n\n"
             else:
-                before += f"{message['content']}\n\n"
+                context += f"{message['content']}\n\n"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConversationFile:
     """The conversations in the JSONL, CSV or TSV file `path`; fields as in `ConversationsSpec`."""
 
-    needed: ClassVar[str] = "conversation with an answer (the role assistant)"
+    example_name: ClassVar[str] = "conversation with an answer (the role assistant)"
     path: Path
-    messages_field: str = LISTS[0]
-    prompt_field: str = COLUMNS[0]
-    response_field: str = COLUMNS[1]
+    messages_field: str = MESSAGES_FIELDS[0]
+    prompt_field: str = EXCHANGE_FIELDS[0]
+    response_field: str = EXCHANGE_FIELDS[1]
     encoding: str = "utf-8"
     errors: Errors = "strict"
 
@@ -93,8 +93,10 @@ class ConversationFile:
             for location, values in read_objects(self.path, self.encoding, self.errors, [self.messages_field]):
                 yield Conversation(self._read_object(values, location), location)
         else:
-            needed = {self.prompt_field: "data.prompt_field", self.response_field: "data.response_field"}
-            for location, row in read_table(read_lines(self.path, self.encoding, self.errors), str(self.path), needed):
+            required_fields = {self.prompt_field: "data.prompt_field", self.response_field: "data.response_field"}
+            for location, row in read_table(
+                read_lines(self.path, self.encoding, self.errors), str(self.path), required_fields
+            ):
                 yield Conversation(_exchange(row[self.prompt_field], row[self.response_field]), location)
 
     def hash(self) -> str:
@@ -107,14 +109,17 @@ class ConversationFile:
 
     def _read_object(self, values: dict[str, object], location: str) -> tuple[dict[str, str], ...]:
         """Its messages; or its prompt and response, where it has no messages or these have names of their own."""
-        named, own = (self.prompt_field, self.response_field), (self.prompt_field, self.response_field) != COLUMNS
-        if own and values.keys() >= {*named}:
+        exchange_fields, has_custom_fields = (
+            (self.prompt_field, self.response_field),
+            (self.prompt_field, self.response_field) != EXCHANGE_FIELDS,
+        )
+        if has_custom_fields and values.keys() >= {*exchange_fields}:
             return self._read_exchange(values, location)
-        keys = LISTS if self.messages_field == LISTS[0] else (self.messages_field,)
+        keys = MESSAGES_FIELDS if self.messages_field == MESSAGES_FIELDS[0] else (self.messages_field,)
         if (key := next((key for key in keys if key in values), None)) is not None:
             _check_unread(values, UNREAD_OF_OBJECT, location)
             return _read_messages(values[key], location)
-        if not own and values.keys().isdisjoint(named):
+        if not has_custom_fields and values.keys().isdisjoint(exchange_fields):
             settings = "data.messages_field, or data.prompt_field and data.response_field"
             check_field(values, self.messages_field, location, settings)  # refuses, with the nearest name
         return self._read_exchange(values, location)
@@ -159,12 +164,12 @@ def _read_message(value: object, location: str) -> dict[str, str]:
         raise UserError(f'{location} is no object; write {{"role": "user", "content": ...}}')
     message = cast("dict[str, object]", value)
     if "role" not in message and "from" in message:
-        role, content, known = message["from"], message.get("value"), (*SHAREGPT, *ROLES)
+        role, content, known_roles = message["from"], message.get("value"), (*SHAREGPT, *ROLES)
         role = SHAREGPT.get(role, role) if isinstance(role, str) else role
     else:
-        role, content, known = message.get("role"), message.get("content"), ROLES
+        role, content, known_roles = message.get("role"), message.get("content"), ROLES
     if not isinstance(role, str) or role not in ROLES:
-        guess = suggest(role, known) if isinstance(role, str) else f"; known: {', '.join(known)}"
+        guess = suggest(role, known_roles) if isinstance(role, str) else f"; known: {', '.join(known_roles)}"
         raise UserError(f"{location} has the role {show(role)[:80]}{guess}")
     if not isinstance(content, str):
         raise UserError(f"{location} has {show(content)[:80]} as its content; give a text")

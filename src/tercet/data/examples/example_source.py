@@ -34,10 +34,10 @@ class ExampleSource(TextSource, Protocol[AnyExampleType]):
     """Somewhere examples of one kind come from.
 
     Attributes:
-        needed: What an example is that is not empty.
+        example_name: What an example is that is not empty.
     """
 
-    needed: ClassVar[str]
+    example_name: ClassVar[str]
 
     def examples(self) -> Iterator[AnyExampleType]:
         """Yield every example, empty ones too."""
@@ -60,4 +60,4 @@ def read_examples(source: ExampleSource[ExampleType]) -> Iterator[ExampleType]:
 
 
 def no_example_error(source: ExampleSource[AnyExample]) -> UserError:
-    return UserError(f"{source.name} has no {source.needed}; give a file with some")
+    return UserError(f"{source.name} has no {source.example_name}; give a file with some")

@@ -57,7 +57,7 @@ def read_label_list(value: object, location: str, field: str) -> tuple[str, ...]
     if value is None:
         raise UserError(f"{location} has nothing as its {field!r}; give [] to a text without a label")
     values = cast("Sequence[object]", value) if isinstance(value, list) else (value,)
-    return _as_set([read_label(label, location, field) for label in values], location, field)
+    return _deduplicate([read_label(label, location, field) for label in values], location, field)
 
 
 def split_labels(text: str, separator: str, location: str, field: str) -> tuple[str, ...]:
@@ -74,7 +74,7 @@ def split_labels(text: str, separator: str, location: str, field: str) -> tuple[
             f"{location} has {_show(text)} as its {field!r}, where nothing stands beside {separator!r}: write each "
             "label once between separators, or set data.label_separator"
         )
-    return _as_set([read_label(label, location, field) for label in labels], location, field)
+    return _deduplicate([read_label(label, location, field) for label in labels], location, field)
 
 
 def read_indicators(
@@ -123,7 +123,7 @@ def parse_number(text: str, location: str, field: str) -> str:
     return read_number(float(text), location, field)
 
 
-def _as_set(labels: Sequence[str], location: str, field: str) -> tuple[str, ...]:
+def _deduplicate(labels: Sequence[str], location: str, field: str) -> tuple[str, ...]:
     if len(labels) > limits.LABELS_OF_A_TEXT:
         raise UserError(
             f"{location} has {len(labels):,} labels in {field!r}, and {limits.LABELS_OF_A_TEXT:,} is the most; "

@@ -29,7 +29,7 @@ from tercet.spec import ProblemType
 
 Over = Literal["texts", "tokens"]
 SUFFIXES = (".jsonl", *TABLE_SUFFIXES)
-NEEDED = "labelled text"
+EXAMPLE_NAME = "labelled text"
 
 
 class Example(NamedTuple):
@@ -60,10 +60,10 @@ LabelSource = ExampleSource[Example]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelledTexts:
+class LabelTexts:
     """Examples in memory."""
 
-    needed: ClassVar[str] = NEEDED
+    example_name: ClassVar[str] = EXAMPLE_NAME
     name: str
     items: tuple[Example, ...]
 
@@ -81,7 +81,7 @@ class LabelledTexts:
 class LabelFile:
     """The labelled texts in the JSONL, CSV or TSV file `path`; the other settings as in `LabelsSpec`."""
 
-    needed: ClassVar[str] = NEEDED
+    example_name: ClassVar[str] = EXAMPLE_NAME
     path: Path
     text_field: str = "text"
     label_field: str = "label"
@@ -108,9 +108,9 @@ class LabelFile:
             for location, values in read_objects(self.path, self.encoding, self.errors, fields):
                 yield self._read_words(values, location) if self.over == "tokens" else self._read_text(values, location)
         else:
-            needed = {self.text_field: "data.text_field", **self._label_settings}
+            required_fields = {self.text_field: "data.text_field", **self._label_settings}
             lines = read_lines(self.path, self.encoding, self.errors)
-            for location, row in read_table(lines, str(self.path), needed):
+            for location, row in read_table(lines, str(self.path), required_fields):
                 yield Example((row[self.text_field].strip(),), self._parse_labels(row, location))
 
     def hash(self) -> str:
@@ -189,10 +189,12 @@ class LabelFile:
             raise UserError(
                 f"{location} has {len(words)} in {keys[0]!r} and {len(labels)} in {keys[1]!r}; give each word its label"
             )
-        numbered = [(f"{location}: word {number}", word) for number, word in enumerate(cast(list[object], words), 1)]
+        located_words = [
+            (f"{location}: word {number}", word) for number, word in enumerate(cast(list[object], words), 1)
+        ]
         texts = [
             get_text({keys[0]: word}, keys[0], word_location, "data.text_field").strip()
-            for word_location, word in numbered
+            for word_location, word in located_words
         ]
         word_labels = [read_label(label, location, keys[1]) for label in cast(list[object], labels)]
         return Example(tuple(texts), tuple(word_labels))

@@ -20,7 +20,7 @@ from tercet.data.sources.formats import uncompressed_suffix
 from tercet.data.sources.tables import column_names, read_table
 
 SUFFIXES = (".tsv", ".csv", ".jsonl")
-NEEDED = "pair with text on both sides"
+EXAMPLE_NAME = "pair with text on both sides"
 
 
 class Pair(NamedTuple):
@@ -49,7 +49,7 @@ PairSource = ExampleSource[Pair]
 class PairTexts:
     """Pairs in memory."""
 
-    needed: ClassVar[str] = NEEDED
+    example_name: ClassVar[str] = EXAMPLE_NAME
     name: str
     texts: tuple[Pair, ...]
 
@@ -71,7 +71,7 @@ class PairFiles:
     TSV file is a header where it names both; else it has two columns and is the first pair.
     """
 
-    needed: ClassVar[str] = NEEDED
+    example_name: ClassVar[str] = EXAMPLE_NAME
     source: Path
     target: Path | None = None
     encoding: str = "utf-8"
@@ -135,8 +135,10 @@ class PairFiles:
         return {self.source_field, self.target_field} <= {*column_names(first, ".tsv")}
 
     def _rows(self) -> Iterator[tuple[str, str]]:
-        needed = {self.source_field: "data.source_language", self.target_field: "data.target_language"}
-        for _, row in read_table(read_lines(self.source, self.encoding, self.errors), str(self.source), needed):
+        required_fields = {self.source_field: "data.source_language", self.target_field: "data.target_language"}
+        for _, row in read_table(
+            read_lines(self.source, self.encoding, self.errors), str(self.source), required_fields
+        ):
             yield row[self.source_field], row[self.target_field]
 
     def _objects(self) -> Iterator[tuple[str, str]]:
@@ -147,19 +149,19 @@ class PairFiles:
 
 
 def _read_side_by_side(source: Path, target: Path, encoding: str, errors: Errors) -> Iterator[tuple[str, str]]:
-    n_pairs = more_sources = more_targets = 0
+    n_pairs = extra_sources = extra_targets = 0
     sides = (read_lines(path, encoding, errors) for path in (source, target))
     for source_line, target_line in zip_longest(*sides):
         if target_line is None:
-            more_sources += 1
+            extra_sources += 1
         elif source_line is None:
-            more_targets += 1
+            extra_targets += 1
         else:
             n_pairs += 1
             yield source_line, target_line
-    if more_sources or more_targets:
+    if extra_sources or extra_targets:
         raise UserError(
-            f"{source} has {n_pairs + more_sources:,} lines and {target} {n_pairs + more_targets:,}; "
+            f"{source} has {n_pairs + extra_sources:,} lines and {target} {n_pairs + extra_targets:,}; "
             "each line of one must be the translation of the same line of the other"
         )
 

@@ -12,7 +12,7 @@ import numpy as np
 
 BATCH_TOKENS = 16_384
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 def cut_batches(lengths: np.ndarray, batch_tokens: int) -> np.ndarray:
@@ -48,20 +48,20 @@ def batch_by_length(lengths: Sequence[int] | np.ndarray, batch_tokens: int = BAT
 
 
 def map_by_length(
-    answer: Callable[[list[int]], Sequence[Answer]],
+    function: Callable[[list[int]], Sequence[Result]],
     lengths: Sequence[int] | np.ndarray,
     batch_tokens: int = BATCH_TOKENS,
-) -> list[Answer]:
+) -> list[Result]:
     """One answer for each row, in the order of the rows.
 
     Args:
-        answer: takes the numbers of a batch's rows, and returns an answer for each of them.
+        function: takes the numbers of a batch's rows, and returns an answer for each of them.
         lengths, batch_tokens: as in `cut_batches`.
     """
-    answers = dict[int, Answer]()
+    results = dict[int, Result]()
     for numbers in batch_by_length(lengths, batch_tokens):
-        answers.update(zip(numbers, answer(numbers), strict=True))
-    return [answers[number] for number in range(len(lengths))]
+        results.update(zip(numbers, function(numbers), strict=True))
+    return [results[number] for number in range(len(lengths))]
 
 
 def cut_rows(numbers: np.ndarray, n_batches: int) -> list[np.ndarray]:
@@ -84,8 +84,8 @@ def deal_micro_batches(
     take a piece each, wait little for each other: they lie in the order of their numbers' binary digits backwards.
     """
     n_batches = world * ceil(len(numbers) / world / size)
-    by_length = np.array_split(numbers[np.argsort(lengths, kind="stable")], n_batches)
+    micro_batches = np.array_split(numbers[np.argsort(lengths, kind="stable")], n_batches)
     digits = (n_batches & -n_batches).bit_length() - 1  # the last binary digits, of which each occurs equally often
     backwards = [int(f"{n:0{digits}b}"[::-1], 2) for n in range(1 << digits)]
     order = np.concatenate([np.arange(first, n_batches, 1 << digits) for first in backwards])
-    return [by_length[place] for place in cut_share(order, rank=rank, world=world)]
+    return [micro_batches[place] for place in cut_share(order, rank=rank, world=world)]

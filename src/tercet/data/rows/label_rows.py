@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tercet.data.corpora.label_corpus import Labelled
+from tercet.data.corpora.label_corpus import LabeledExamples
 from tercet.data.corpora.targets import IGNORED
 from tercet.data.rows.padding import pad_rows
 
@@ -25,7 +25,9 @@ class LabelRows:
     targets: np.ndarray
 
 
-def labelled_rows(labelled: Labelled, numbers: np.ndarray, *, max_len: int, bos: int, eos: int, pad: int) -> LabelRows:
+def label_rows(
+    examples: LabeledExamples, numbers: np.ndarray, *, max_len: int, bos: int, eos: int, pad: int
+) -> LabelRows:
     """The texts `numbers` (B,) as a batch, as long as the longest; what is longer than `max_len` is cut before its eos.
 
     Args:
@@ -33,12 +35,12 @@ def labelled_rows(labelled: Labelled, numbers: np.ndarray, *, max_len: int, bos:
     """
     if max_len < 3:
         raise ValueError(f"max_len={max_len} leaves no room between bos and eos; allow at least 3")
-    ids, inside = pad_rows(labelled.ids, labelled.starts, numbers, pad, max_len - 2)
+    ids, text_mask = pad_rows(examples.ids, examples.starts, numbers, pad, max_len - 2)
     tokens = np.pad(ids, ((0, 0), (1, 1)), constant_values=pad)  # (B, T)
     tokens[:, 0] = bos
-    tokens[np.arange(len(tokens)), inside.sum(axis=1) + 1] = eos
-    mask = np.pad(inside, ((0, 0), (2, 0)), constant_values=True)
-    if labelled.over == "texts":
-        return LabelRows(tokens=tokens, mask=mask, targets=labelled.targets(numbers))
-    labels, _ = pad_rows(labelled.labels, labelled.starts, numbers, IGNORED, max_len - 2)
+    tokens[np.arange(len(tokens)), text_mask.sum(axis=1) + 1] = eos
+    mask = np.pad(text_mask, ((0, 0), (2, 0)), constant_values=True)
+    if examples.over == "texts":
+        return LabelRows(tokens=tokens, mask=mask, targets=examples.targets(numbers))
+    labels, _ = pad_rows(examples.labels, examples.starts, numbers, IGNORED, max_len - 2)
     return LabelRows(tokens=tokens, mask=mask, targets=np.pad(labels, ((0, 0), (1, 1)), constant_values=IGNORED))

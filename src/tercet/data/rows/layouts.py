@@ -10,7 +10,7 @@ import numpy as np
 
 from tercet.data.rows.order import Layout
 
-GROUPS_KEPT = 8  # permutations: of a group that ends and one that begins, for each of a few sources
+CACHED_GROUPS = 8  # permutations: of a group that ends and one that begins, for each of a few sources
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class ShardGroups:
         numbers = np.empty_like(index)
         for epoch in np.unique(epochs).tolist():
             ends = self._group_ends(seed, epoch)
-            of_index = np.searchsorted(ends, index, side="right")
-            for group in np.unique(of_index[epochs == epoch]).tolist():
-                here = (epochs == epoch) & (of_index == group)
+            groups = np.searchsorted(ends, index, side="right")
+            for group in np.unique(groups[epochs == epoch]).tolist():
+                in_group = (epochs == epoch) & (groups == group)
                 first = ends[group - 1] if group else 0
-                numbers[here] = _group_rows(self, seed, epoch, group)[index[here] - first]
+                numbers[in_group] = _group_rows(self, seed, epoch, group)[index[in_group] - first]
         return numbers, epochs
 
     def groups(self, seed: int, epoch: int) -> list[np.ndarray]:
@@ -88,18 +88,18 @@ class Mixture:
     def rows(self, positions: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
         numbers, epochs = np.empty_like(positions), np.empty_like(positions)
         first = 0
-        for part, (layout, (at, own)) in enumerate(zip(self.layouts, self._share(positions), strict=True)):
-            if len(own):
-                of_part, of_epoch = layout.rows(own, part_seed(seed, part))
-                numbers[at], epochs[at] = of_part + first, of_epoch
+        for part, (layout, (at, part_positions)) in enumerate(zip(self.layouts, self._share(positions), strict=True)):
+            if len(part_positions):
+                part_numbers, part_epochs = layout.rows(part_positions, part_seed(seed, part))
+                numbers[at], epochs[at] = part_numbers + first, part_epochs
             first += layout.n_rows
         return numbers, epochs
 
-    def own_position(self, part: int, position: int) -> int:
+    def part_position(self, part: int, position: int) -> int:
         """How many of the rows before a position are the layout's."""
         left = position
-        for before in range(part):
-            left -= int(np.floor(left * self._part_of_rest(before)))
+        for previous in range(part):
+            left -= int(np.floor(left * self._part_of_rest(previous)))
         return left if part == len(self.layouts) - 1 else int(np.floor(left * self._part_of_rest(part)))
 
     def _share(self, positions: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -108,10 +108,10 @@ class Mixture:
         shares = list[tuple[np.ndarray, np.ndarray]]()
         for part in range(len(self.layouts) - 1):
             share = self._part_of_rest(part)
-            before = np.floor(left * share).astype(np.int64)
-            taken = np.floor((left + 1) * share).astype(np.int64) > before
-            shares.append((at[taken], before[taken]))
-            at, left = at[~taken], (left - before)[~taken]
+            previous = np.floor(left * share).astype(np.int64)
+            is_selected = np.floor((left + 1) * share).astype(np.int64) > previous
+            shares.append((at[is_selected], previous[is_selected]))
+            at, left = at[~is_selected], (left - previous)[~is_selected]
         return [*shares, (at, left)]
 
     def _part_of_rest(self, part: int) -> float:
@@ -123,14 +123,14 @@ def part_seed(seed: int, part: int) -> int:
     return int(np.random.SeedSequence([seed, part, 3]).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
-@lru_cache(maxsize=GROUPS_KEPT)
+@lru_cache(maxsize=CACHED_GROUPS)
 def _group_ends(layout: ShardGroups, seed: int, epoch: int) -> np.ndarray:
     """Of each group where it ends in the epoch."""
     sizes = np.array(layout.sizes, dtype=np.int64)
     return np.cumsum([sizes[shards].sum() for shards in layout.groups(seed, epoch)])
 
 
-@lru_cache(maxsize=GROUPS_KEPT)
+@lru_cache(maxsize=CACHED_GROUPS)
 def _group_rows(layout: ShardGroups, seed: int, epoch: int, group: int) -> np.ndarray:
     """The rows of a group in their order."""
     sizes = np.array(layout.sizes, dtype=np.int64)

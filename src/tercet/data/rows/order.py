@@ -24,7 +24,7 @@ class Layout(Protocol):
 
 
 @dataclass(frozen=True)
-class Shuffled:
+class ShuffledLayout:
     """Each epoch a permutation of all rows."""
 
     n_rows: int
@@ -33,8 +33,8 @@ class Shuffled:
         epochs, index = np.divmod(positions, self.n_rows)
         numbers = np.empty_like(index)
         for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
-            in_epoch = epochs == epoch
-            numbers[in_epoch] = _permutation(self.n_rows, seed, epoch)[index[in_epoch]]
+            epoch_mask = epochs == epoch
+            numbers[epoch_mask] = _permutation(self.n_rows, seed, epoch)[index[epoch_mask]]
         return numbers, epochs
 
 
@@ -56,7 +56,7 @@ class Order:
     def rows(self, step: int) -> tuple[np.ndarray, np.ndarray]:
         """Row numbers (batch_size,) of batch `step`, counted from 0, and the epoch (batch_size,) of each."""
         position = step * self.batch_size + np.arange(self.batch_size, dtype=np.int64)
-        return (self.layout or Shuffled(self.n_rows)).rows(position, self.seed)
+        return (self.layout or ShuffledLayout(self.n_rows)).rows(position, self.seed)
 
     def shift(self, epoch: int, length: int) -> int:
         """By how many tokens, 0 <= shift < length, packed windows are moved in `epoch`: each epoch cuts elsewhere."""

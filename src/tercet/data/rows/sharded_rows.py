@@ -11,7 +11,7 @@ import numpy as np
 
 from tercet.config import UserError
 from tercet.data.rows.layouts import Mixture, ShardGroups, part_seed
-from tercet.data.rows.order import Layout, Shuffled
+from tercet.data.rows.order import Layout, ShuffledLayout
 from tercet.data.rows.token_rows import PackedRows, PaddedRows, TokenRows
 from tercet.data.shards.token_folder import Part, TokenFolder, release_pages
 
@@ -74,10 +74,10 @@ class ShardedRows:
 
     def batch(self, numbers: np.ndarray, shift: int | np.ndarray = 0) -> TokenRows:
         shifts = np.broadcast_to(shift, numbers.shape)
-        of_shard = np.searchsorted(self._firsts, numbers, side="right") - 1
+        row_shards = np.searchsorted(self._firsts, numbers, side="right") - 1
         batches = list[tuple[np.ndarray, TokenRows]]()
-        for shard in np.unique(of_shard).tolist():
-            at = np.flatnonzero(of_shard == shard)
+        for shard in np.unique(row_shards).tolist():
+            at = np.flatnonzero(row_shards == shard)
             batches.append((at, self._rows(shard).batch(numbers[at] - self._firsts[shard], shifts[at])))
             release_pages(self._open[shard][1])  # around each row the system may have mapped 2 MB
         return merge_rows(batches, len(numbers))
@@ -85,7 +85,7 @@ class ShardedRows:
     def count_real(self, width: int) -> np.ndarray:
         """As that of `PaddedRows`, of all shards."""
         rows = (self._rows_without_ids(part, self._folder.documents(part)) for part in self._parts)
-        return np.concatenate([each.count_real(width) for each in rows if isinstance(each, PaddedRows)])
+        return np.concatenate([part_rows.count_real(width) for part_rows in rows if isinstance(part_rows, PaddedRows)])
 
     def fetch_ahead(self, position: int, seed: int) -> None:
         """Open the shards that the rows from a position of the line of epochs on are read from, in a thread."""
@@ -129,7 +129,7 @@ class MixedRows:
 
     def __init__(self, rows: Sequence[ShardedRows], weights: Sequence[float]) -> None:
         self._rows, self._firsts = rows, np.cumsum([0, *map(len, rows)])
-        layouts: list[Layout] = [each.layout or Shuffled(len(each)) for each in rows]
+        layouts: list[Layout] = [part_rows.layout or ShuffledLayout(len(part_rows)) for part_rows in rows]
         self.layout = Mixture(tuple(layouts), tuple(weights))
 
     def __len__(self) -> int:
@@ -146,19 +146,19 @@ class MixedRows:
 
     def fetch_ahead(self, position: int, seed: int) -> None:
         for part, rows in enumerate(self._rows):
-            rows.fetch_ahead(self.layout.own_position(part, position), part_seed(seed, part))
+            rows.fetch_ahead(self.layout.part_position(part, position), part_seed(seed, part))
 
 
 def merge_rows(batches: Sequence[tuple[np.ndarray, TokenRows]], n_rows: int) -> TokenRows:
     """Batches, each with the places of its rows, as one."""
 
     def merge(parts: Sequence[tuple[np.ndarray, np.ndarray | None]]) -> np.ndarray | None:
-        merged: np.ndarray | None = None
+        result: np.ndarray | None = None
         for at, rows in parts:
             if rows is not None:
-                merged = np.empty((n_rows, *rows.shape[1:]), rows.dtype) if merged is None else merged
-                merged[at] = rows
-        return merged
+                result = np.empty((n_rows, *rows.shape[1:]), rows.dtype) if result is None else result
+                result[at] = rows
+        return result
 
     tokens = merge([(at, batch.tokens) for at, batch in batches])
     assert tokens is not None

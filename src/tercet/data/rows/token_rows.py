@@ -11,7 +11,7 @@ import numpy as np
 
 from tercet.config import UserError
 
-COUNTED_AT_ONCE = 1 << 20  # rows
+COUNT_BLOCK_ROWS = 1 << 20  # rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +65,8 @@ class PackedRows:
 
     def batch(self, numbers: np.ndarray, shift: int | np.ndarray = 0) -> TokenRows:
         """Rows `numbers` (B,), all cuts moved by `shift` tokens (one for all, or one for each row)."""
-        room = len(self._ids) - self._n_rows * self._length  # from 1 in tiny data to 2 * length - 1
-        first = np.asarray(shift) % room + numbers * self._length
+        n_offsets = len(self._ids) - self._n_rows * self._length  # from 1 in tiny data to 2 * length - 1
+        first = np.asarray(shift) % n_offsets + numbers * self._length
         positions = first[:, None] + np.arange(self._length + 1)
         documents = _document_numbers(self._starts, positions) if self._document_mask else None
         return TokenRows(tokens=self._ids[positions].astype(np.int64), documents=documents)
@@ -133,8 +133,8 @@ class PaddedRows:
     def count_real(self, width: int) -> np.ndarray:
         """Of each row (rows,) how many of its first `width` tokens are real, int32."""
         counts = np.empty(len(self), np.int32)
-        for row in range(0, len(self), COUNTED_AT_ONCE):
-            numbers = np.arange(row, min(row + COUNTED_AT_ONCE, len(self)))
+        for row in range(0, len(self), COUNT_BLOCK_ROWS):
+            numbers = np.arange(row, min(row + COUNT_BLOCK_ROWS, len(self)))
             start, end, first = self._bounds(numbers)
             counts[numbers] = np.maximum(0, np.minimum(end, first + width) - np.maximum(start, first))
         return counts
@@ -185,10 +185,10 @@ class Windows:
         """Windows `numbers` (B,), counted from the start of the ids."""
         positions = self._first[numbers][:, None] + np.arange(self._length + 1)
         real = positions < self._ends[numbers][:, None]
-        scored_before = np.where(numbers > 0, self._ends[numbers - 1] - 1, 0)
+        scored_end = np.where(numbers > 0, self._ends[numbers - 1] - 1, 0)
         tokens = np.where(real, self._ids[np.where(real, positions, 0)].astype(np.int64), 0)
         documents = None if self._starts is None else _document_numbers(self._starts, positions)
-        return TokenRows(tokens=tokens, mask=real & (positions > scored_before[:, None]), documents=documents)
+        return TokenRows(tokens=tokens, mask=real & (positions > scored_end[:, None]), documents=documents)
 
 
 class Blocks:

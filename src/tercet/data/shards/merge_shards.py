@@ -36,7 +36,7 @@ from tercet.storage import (
     write_sealed_json,
 )
 
-AT_ONCE = 1 << 22  # ids copied together
+BLOCK_IDS = 1 << 22  # ids copied together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,17 +157,17 @@ class _Merge:
         """One file of several pieces, or of a part of a shard."""
         part_starts, position, documents, n_bytes = list[np.ndarray](), 0, 0, 0
         for piece in pieces:
-            written = piece.record.parts[piece.side]
-            self._check(piece.record, ids_path(self._work, piece.record.name, piece.side), written.ids_hash)
+            part_record = piece.record.parts[piece.side]
+            self._check(piece.record, ids_path(self._work, piece.record.name, piece.side), part_record.ids_hash)
             path = starts_path(self._work, piece.record.name, piece.side)
-            self._check(piece.record, path, written.starts_hash)
+            self._check(piece.record, path, part_record.starts_hash)
             starts = np.load(path, allow_pickle=False)
-            inside = starts[(starts > piece.start) & (starts < piece.end)] - piece.start
-            part_starts.append(np.append(0, inside) + position)  # a document that is cut starts on both sides
+            inner_starts = starts[(starts > piece.start) & (starts < piece.end)] - piece.start
+            part_starts.append(np.append(0, inner_starts) + position)  # a document that is cut starts on both sides
             position += piece.tokens
             record = piece.record.parts[piece.side]
-            begins = piece.start in starts if piece.start else record.documents == record.starts
-            documents += len(inside) + begins
+            is_document_start = piece.start in starts if piece.start else record.documents == record.starts
+            documents += len(inner_starts) + is_document_start
             n_bytes += self._count_bytes(piece)
         starts = np.concatenate(part_starts).astype(np.int64)
         part = Part(name=name, tokens=position, documents=documents, starts=len(starts), bytes=n_bytes)
@@ -197,7 +197,7 @@ class _Merge:
         """(V,) of a part that is written."""
         ids = np.memmap(self._out / part.ids_file, self._settings.dtype, mode="r")
         vocab_size = self._settings.tokenizer.vocab_size
-        blocks = (ids[start : start + AT_ONCE] for start in range(0, len(ids), AT_ONCE))
+        blocks = (ids[start : start + BLOCK_IDS] for start in range(0, len(ids), BLOCK_IDS))
         return np.sum([np.bincount(block, minlength=vocab_size) for block in blocks], axis=0)
 
     def _count_bytes(self, piece: _Piece) -> int:
@@ -215,5 +215,5 @@ class _Merge:
 
     def _blocks(self, piece: _Piece) -> Iterator[np.ndarray]:
         ids = np.memmap(ids_path(self._work, piece.record.name, piece.side), self._settings.dtype, mode="r")
-        for start in range(piece.start, piece.end, AT_ONCE):
-            yield ids[start : min(start + AT_ONCE, piece.end)]
+        for start in range(piece.start, piece.end, BLOCK_IDS):
+            yield ids[start : min(start + BLOCK_IDS, piece.end)]

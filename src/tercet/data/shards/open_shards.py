@@ -26,7 +26,7 @@ class OpenShards:
         """
         self._open_ids, self._close, self._max_open = open_ids, close, max_open
         self._ids = OrderedDict[str, np.ndarray]()  # the most recently used shard last
-        self._needed: dict[str, None] = {}  # the shards of the last `keep`, in their order
+        self._requested: dict[str, None] = {}  # the shards of the last `keep`, in their order
         self._opening = dict[str, threading.Lock]()
         self._lock, self._thread, self._is_opening_ahead = threading.Lock(), threading.Thread(), False
 
@@ -51,10 +51,10 @@ class OpenShards:
     def keep(self, names: Sequence[str]) -> None:
         """Close all shards but the named ones, and open those of them that are not open yet, in a thread."""
         with self._lock:
-            if list(names) == list(self._needed):
+            if list(names) == list(self._requested):
                 return
-            self._needed = dict.fromkeys(names)
-            for name in [name for name in self._ids if name not in self._needed]:
+            self._requested = dict.fromkeys(names)
+            for name in [name for name in self._ids if name not in self._requested]:
                 self._remove(name)
             if not self._is_opening_ahead and any(name not in self._ids for name in names):
                 self._is_opening_ahead = True
@@ -67,23 +67,23 @@ class OpenShards:
             self._thread.join()
 
     def _open_ahead(self) -> None:
-        done: dict[str, None] = {}
+        processed: dict[str, None] = {}
         while True:
             with self._lock:
-                needed = self._needed
-                if needed is done:
+                requested = self._requested
+                if requested is processed:
                     self._is_opening_ahead = False
                     return
-            for name in needed:
-                if name in self._needed and name not in self._ids:
+            for name in requested:
+                if name in self._requested and name not in self._ids:
                     with suppress(UserError):  # raised again, in the reader's thread, when the shard is read
                         self.ids(name)
-            done = needed
+            processed = requested
 
     def _close_excess(self) -> None:
         """Close the least recently used shards beyond `max_open`, first those that are not needed."""
         if (excess := len(self._ids) - self._max_open) > 0:
-            for name in sorted(self._ids, key=lambda name: name in self._needed)[:excess]:  # keeps the order of use
+            for name in sorted(self._ids, key=lambda name: name in self._requested)[:excess]:  # keeps the order of use
                 self._remove(name)
 
     def _remove(self, name: str) -> None:

@@ -44,7 +44,7 @@ SHARD_TOKENS = 1 << 26  # 134 MB of 16 bits each
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
+class PreparationResult:
     """Attributes:
     contents: of the folder; None where other parts are still missing.
     missing: the parts of which units are not there yet, counted from 1.
@@ -64,7 +64,7 @@ def prepare_tokens(
     workers: int | None = None,
     part: tuple[int, int] = (1, 1),
     progress: bool = False,
-) -> Prepared:
+) -> PreparationResult:
     """Tokenise text into shards.
 
     Args:
@@ -86,29 +86,29 @@ def prepare_tokens(
     inputs = find_inputs(spec, sources or [spec.source])
     work = out / PARTS
     _make_folder(out)
-    learnt_by = None if tokenizer else spec.tokenizer
+    tokenizer_spec = None if tokenizer else spec.tokenizer
     tokenizer = tokenizer or _share_tokenizer(spec, inputs, out)
     if tokenizer.prefix_space:
         raise UserError("prefix_space is for sentence pairs, not for running text; leave it out of data.tokenizer")
-    made_from = digest_inputs(spec, inputs, tokenizer, shard_tokens, learnt_by)
+    made_from = digest_inputs(spec, inputs, tokenizer, shard_tokens, tokenizer_spec)
     if (contents := _find_finished(out, made_from)) is not None:
-        return Prepared(contents=contents)
+        return PreparationResult(contents=contents)
     units = cut_units(inputs, shard_tokens)
     _agree_on_plan(work, made_from, parts)
     if not (work / TOKENIZER).exists():
         write_atomically(work / TOKENIZER, tokenizer.to_json().encode())
     share = spec.validation.fraction if isinstance(spec.validation, Documents) else None
     settings = ShardSettings(folder=work, tokenizer=tokenizer, shard_tokens=shard_tokens, validation_share=share)
-    own = [unit for unit in units if unit.number % parts == number - 1]
+    part_units = [unit for unit in units if unit.number % parts == number - 1]
     lock = work / f"part-{number}-of-{parts}"
     with report_write_errors(lock):
         lock.mkdir(exist_ok=True)
     with lock_folder(lock):
-        _write_units(own, settings, workers, progress=progress)
+        _write_units(part_units, settings, workers, progress=progress)
     missing = sorted({unit.number % parts + 1 for unit in units if not _is_written(work, unit)})
     if missing:
-        return Prepared(contents=None, missing=tuple(missing))
-    return Prepared(contents=_merge(out, units, settings, spec, made_from))
+        return PreparationResult(contents=None, missing=tuple(missing))
+    return PreparationResult(contents=_merge(out, units, settings, spec, made_from))
 
 
 def _merge(
@@ -162,8 +162,8 @@ def _share_tokenizer(spec: TextSpec, inputs: Sequence[Input], out: Path) -> Toke
         try:
             with lock_folder(out / PARTS):
                 if not path.exists():
-                    learnt = Tokenizer.train(spec.tokenizer, sample_texts(spec, inputs))
-                    write_atomically(path, learnt.to_json().encode())
+                    learned = Tokenizer.train(spec.tokenizer, sample_texts(spec, inputs))
+                    write_atomically(path, learned.to_json().encode())
         except FolderInUse as error:
             owner = str(error).partition(";")[0]
             raise UserError(f"the tokenizer is being learnt: {owner}; give the same command again later") from None
@@ -180,15 +180,15 @@ def _agree_on_plan(work: Path, made_from: str, parts: int) -> None:
     plan: dict[str, Any] = {"made_from": made_from, "parts": parts}
     if not path.exists():
         write_sealed_json(path, plan)
-    begun = read_sealed_json(path)
-    if begun.get("made_from") != made_from:
+    recorded_plan = read_sealed_json(path)
+    if recorded_plan.get("made_from") != made_from:
         raise UserError(
             f"{work.parent} was begun with other inputs or settings; give those again, another --out, or remove it"
         )
-    if begun.get("parts") != parts:
+    if recorded_plan.get("parts") != parts:
         raise UserError(
-            f"{work.parent} was begun in {begun.get('parts')} parts, and this is one of {parts}; "
-            f"give --part N/{begun.get('parts')}, or remove it"
+            f"{work.parent} was begun in {recorded_plan.get('parts')} parts, and this is one of {parts}; "
+            f"give --part N/{recorded_plan.get('parts')}, or remove it"
         )
 
 
@@ -201,7 +201,7 @@ def _write_units(units: Sequence[Unit], settings: ShardSettings, workers: int | 
     """Write units, in this process where there is one alone or one worker."""
     left = [unit for unit in units if not _is_written(settings.folder, unit)]
     n_workers = min(workers or _cores(), len(left))
-    with progress_bar(shown=progress) as bar:
+    with progress_bar(enabled=progress) as bar:
         task = bar.add_task("tokenising", total=sum(unit.size for unit in units))
         bar.advance(task, sum(unit.size for unit in units) - sum(unit.size for unit in left))
         if n_workers <= 1:
@@ -213,7 +213,7 @@ def _write_units(units: Sequence[Unit], settings: ShardSettings, workers: int | 
 
 
 def _write_by_workers(
-    units: Sequence[Unit], settings: ShardSettings, n_workers: int, done: Callable[[Unit], None]
+    units: Sequence[Unit], settings: ShardSettings, n_workers: int, on_written: Callable[[Unit], None]
 ) -> None:
     context = multiprocessing.get_context("spawn")
     stop = context.Event()
@@ -223,7 +223,7 @@ def _write_by_workers(
         try:
             for future in as_completed(futures):
                 future.result()
-                done(futures[future])
+                on_written(futures[future])
         except BrokenProcessPool:
             raise UserError(
                 "a worker was killed, perhaps for want of memory; the same command goes on, with fewer --workers"
@@ -247,7 +247,7 @@ def _begin_worker(
     parent = multiprocessing.parent_process()
     assert parent is not None
     for end in (partial(wait, [parent.sentinel]), stop.wait):
-        threading.Thread(target=_end_after, args=(end,), daemon=True).start()
+        threading.Thread(target=_exit_after, args=(end,), daemon=True).start()
     settings = ShardSettings(
         folder=folder,
         tokenizer=Tokenizer.load(folder / TOKENIZER).with_ids(**roles),
@@ -258,7 +258,7 @@ def _begin_worker(
     _worker = partial(write_unit, settings=settings)
 
 
-def _end_after(end: Callable[[], object]) -> None:
+def _exit_after(end: Callable[[], object]) -> None:
     """At once: what is half written has no name yet."""
     end()
     os._exit(1)

@@ -25,7 +25,7 @@ GROUP = 8  # shards that are shuffled together, unless `data.shard_group` says o
 ATTEMPTS = 5
 FIRST_WAIT = 0.5  # seconds; twice as long each time
 BLOCK = 1 << 20
-ON_THIS_MACHINE = ("file", "local", "memory")
+LOCAL_SCHEMES = ("file", "local", "memory")
 
 Result = TypeVar("Result")
 
@@ -68,7 +68,7 @@ class RemoteTokenFolder(TokenFolder):
         super().__init__(url, cache / contents.hash[:32], contents, group=group, max_open=2 * group)
         with report_write_errors(self._folder):
             self._folder.mkdir(exist_ok=True)
-        self._found = self._remove_others(cache)
+        self._cached_shards = self._remove_others(cache)
 
     def check(self) -> None:
         """Check that every file is there and has its size, if the file system can list them.
@@ -77,8 +77,8 @@ class RemoteTokenFolder(TokenFolder):
             UserError: If a file is missing or has another size; the first one is named.
         """
         try:
-            listed = self._files.ls(self._root, detail=True)
-            sizes = {str(entry["name"]).rpartition("/")[2]: entry["size"] for entry in listed}
+            entries = self._files.ls(self._root, detail=True)
+            sizes = {str(entry["name"]).rpartition("/")[2]: entry["size"] for entry in entries}
         except Exception:  # not every server lists its files; a missing one is reported when it is fetched
             return
         for name, expected in self.contents.files.files.items():
@@ -89,11 +89,11 @@ class RemoteTokenFolder(TokenFolder):
 
     def open_ahead(self, shards: Sequence[int]) -> None:
         super().open_ahead(shards)
-        needed = {self.contents.shards[number].name for number in shards}
-        for name in self._found:  # by an earlier process
-            if name not in needed:
+        requested = {self.contents.shards[number].name for number in shards}
+        for name in self._cached_shards:  # by an earlier process
+            if name not in requested:
                 self._close_shard(name)
-        self._found = []
+        self._cached_shards = []
 
     def _location(self, file: str) -> str:
         return f"{self._url}/{file}"
@@ -104,9 +104,9 @@ class RemoteTokenFolder(TokenFolder):
         Raises:
             UserError: If the file cannot be fetched, or as `take`.
         """
-        with lock_file(self._lock_of(file)):
-            taken = self._take_cached(file, take)
-            return self._retry(file, lambda: self._fetch(file, take)) if taken is None else taken
+        with lock_file(self._lock_path(file)):
+            cached_result = self._take_cached(file, take)
+            return self._retry(file, lambda: self._fetch(file, take)) if cached_result is None else cached_result
 
     def _take_cached(self, file: str, take: Callable[[BinaryIO], Result]) -> Result | None:
         path = self._folder / file
@@ -126,9 +126,9 @@ class RemoteTokenFolder(TokenFolder):
         def write(new: BinaryIO) -> None:
             self._copy(file, new)
             new.flush()
-            with open(new.name, "rb") as opened:
+            with open(new.name, "rb") as input_file:
                 try:
-                    results.append(take(opened))
+                    results.append(take(input_file))
                 except DamagedFile:
                     raise _FetchError(f"it is not what {MANIFEST} says") from None
 
@@ -147,11 +147,11 @@ class RemoteTokenFolder(TokenFolder):
         """Remove a shard's files from the cache; who has one of them open keeps its content."""
         part = self._shards[name]
         for file in (part.ids_file, part.documents_file):
-            for path in (self._folder / file, self._lock_of(file)):
+            for path in (self._folder / file, self._lock_path(file)):
                 with suppress(OSError):
                     path.unlink(missing_ok=True)
 
-    def _lock_of(self, file: str) -> Path:
+    def _lock_path(self, file: str) -> Path:
         return self._folder / f".{file}.lock"
 
     def _read_manifest(self) -> bytes:
@@ -197,13 +197,13 @@ class RemoteTokenFolder(TokenFolder):
 
     def _remove_others(self, cache: Path) -> list[str]:
         """Remove what earlier contents of the URL have left, and shards beyond `max_open`; return the other shards."""
-        for other in cache.iterdir():
-            if other.is_dir() and other != self._folder:
-                shutil.rmtree(other, ignore_errors=True)
-        found = sorted(name for name, part in self._shards.items() if (self._folder / part.ids_file).exists())
-        for name in found[self.max_open :]:
+        for entry in cache.iterdir():
+            if entry.is_dir() and entry != self._folder:
+                shutil.rmtree(entry, ignore_errors=True)
+        cached_names = sorted(name for name, part in self._shards.items() if (self._folder / part.ids_file).exists())
+        for name in cached_names[self.max_open :]:
             self._close_shard(name)
-        return found[: self.max_open]
+        return cached_names[: self.max_open]
 
 
 def _remove_folder(path: Path) -> None:
@@ -221,7 +221,7 @@ def _open_file_system(url: str) -> tuple[Any, str, bool]:
     scheme = url.partition("://")[0]
     if "::" in url:
         raise UserError(f"{url} is a chain of file systems; give the URL of a folder alone")
-    if scheme not in ON_THIS_MACHINE and environ.get("TERCET_OFFLINE", "0") not in ("", "0"):
+    if scheme not in LOCAL_SCHEMES and environ.get("TERCET_OFFLINE", "0") not in ("", "0"):
         raise UserError(f"{url} is not on this machine, and TERCET_OFFLINE is set; unset it, or copy the folder here")
     import fsspec.implementations.local  # comes with PyTorch; a tenth of a second
 

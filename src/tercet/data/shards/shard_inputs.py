@@ -54,7 +54,7 @@ class Unit:
 
     @property
     def size(self) -> int:
-        return sum(each.size for each in self.inputs)
+        return sum(item.size for item in self.inputs)
 
 
 def find_inputs(spec: TextSpec, sources: Sequence[str]) -> list[Input]:
@@ -66,35 +66,43 @@ def find_inputs(spec: TextSpec, sources: Sequence[str]) -> list[Input]:
     Raises:
         UserError: where one of them is not there.
     """
-    inputs = [each for number, source in enumerate(sources) for each in _inputs_of(spec, source, f"{number}", "train")]
+    inputs = [
+        item for number, source in enumerate(sources) for item in _expand_source(spec, source, f"{number}", "train")
+    ]
     if isinstance(spec.validation, HeldOut):
-        inputs += _inputs_of(spec, spec.validation.source, "validation", "validation")
+        inputs += _expand_source(spec, spec.validation.source, "validation", "validation")
     return inputs
 
 
 def cut_units(inputs: Sequence[Input], shard_tokens: int) -> list[Unit]:
     units, group = list[Unit](), list[Input]()
-    for each, following in zip(inputs, [*inputs[1:], None], strict=True):
-        group.append(each)
-        is_full = sum(some.size for some in group) >= TOKEN_BYTES * shard_tokens
-        if is_full or following is None or following.side != each.side:
+    for item, following in zip(inputs, [*inputs[1:], None], strict=True):
+        group.append(item)
+        is_full = sum(item.size for item in group) >= TOKEN_BYTES * shard_tokens
+        if is_full or following is None or following.side != item.side:
             units.append(Unit(number=len(units), inputs=tuple(group)))
             group = []
     return units
 
 
 def digest_inputs(
-    spec: TextSpec, inputs: Sequence[Input], tokenizer: Tokenizer, shard_tokens: int, learnt_by: TokenizerSpec | None
+    spec: TextSpec,
+    inputs: Sequence[Input],
+    tokenizer: Tokenizer,
+    shard_tokens: int,
+    tokenizer_spec: TokenizerSpec | None,
 ) -> str:
     """Of all that the shards depend on, but for the bytes of the inputs, of which it has the sizes.
 
     Args:
-        learnt_by: the settings of the tokenizer, where it is learnt from the inputs.
+        tokenizer_spec: the settings of the tokenizer, where it is learnt from the inputs.
     """
-    named = [[each.key, each.size, each.side] for each in inputs]
-    settings = [spec.file_settings, to_plain(spec.validation), shard_tokens, to_plain(learnt_by)]
-    later = [part for part in encoding_key(tokenizer) if part != "bos"]  # which the hash has told from the first
-    return digest("shards", FORMAT, named, settings, tokenizer.hash, *later)
+    input_keys = [[item.key, item.size, item.side] for item in inputs]
+    settings = [spec.file_settings, to_plain(spec.validation), shard_tokens, to_plain(tokenizer_spec)]
+    encoding_parts = [
+        part for part in encoding_key(tokenizer) if part != "bos"
+    ]  # which the hash has told from the first
+    return digest("shards", FORMAT, input_keys, settings, tokenizer.hash, *encoding_parts)
 
 
 def sample_texts(spec: TextSpec, inputs: Sequence[Input]) -> Iterator[str]:
@@ -104,8 +112,8 @@ def sample_texts(spec: TextSpec, inputs: Sequence[Input]) -> Iterator[str]:
     Raises:
         UserError: where the inputs are ids, and the vocabulary is learnt from text.
     """
-    training = [each for each in inputs if each.side == "train"]
-    ids = [each.source for each in training if isinstance(each.source, IdFile)]
+    training = [item for item in inputs if item.side == "train"]
+    ids = [item.source for item in training if isinstance(item.source, IdFile)]
     if ids:
         if len(ids) < len(training) or not isinstance(spec.tokenizer, PlainIds):
             raise UserError(
@@ -114,24 +122,26 @@ def sample_texts(spec: TextSpec, inputs: Sequence[Input]) -> Iterator[str]:
             )
         yield str(max(source.largest() for source in ids))
         return
-    drawn = sorted(training, key=lambda each: hash_text(each.key))
-    takes_all = isinstance(spec.tokenizer, Characters) or sum(each.size for each in drawn) <= TRAINING_BYTES // 4
-    left, share = TRAINING_BYTES, TRAINING_BYTES // max(1, len(drawn))
-    for each in drawn:
-        taken = 0
-        for piece in each.source.pieces() if not isinstance(each.source, IdFile) else ():
+    sampled_inputs = sorted(training, key=lambda item: hash_text(item.key))
+    takes_all = (
+        isinstance(spec.tokenizer, Characters) or sum(item.size for item in sampled_inputs) <= TRAINING_BYTES // 4
+    )
+    bytes_left, share = TRAINING_BYTES, TRAINING_BYTES // max(1, len(sampled_inputs))
+    for item in sampled_inputs:
+        n_bytes = 0
+        for piece in item.source.pieces() if not isinstance(item.source, IdFile) else ():
             yield piece.text
-            taken += len(piece.text.encode())
-            if not takes_all and taken >= max(share, 1 << 20):
+            n_bytes += len(piece.text.encode())
+            if not takes_all and n_bytes >= max(share, 1 << 20):
                 break
-        left -= taken
-        if not takes_all and left <= 0:
+        bytes_left -= n_bytes
+        if not takes_all and bytes_left <= 0:
             return
 
 
 def stamps(unit: Unit) -> list[Any]:
     """What changes where a file of the unit is written to."""
-    paths = chain.from_iterable(_paths(each.source) for each in unit.inputs)
+    paths = chain.from_iterable(_paths(item.source) for item in unit.inputs)
     return [(str(path), status.st_size, status.st_mtime_ns) for path in paths for status in [path.stat()]]
 
 
@@ -141,17 +151,17 @@ def _paths(source: DocumentSource | IdFile) -> list[Path]:
     return [source.root] if isinstance(source, DocumentFiles) else []
 
 
-def _inputs_of(spec: TextSpec, source: str, prefix: str, side: Side) -> list[Input]:
+def _expand_source(spec: TextSpec, source: str, prefix: str, side: Side) -> list[Input]:
     if source in DATASETS or not has_magic(source) or Path(source).exists():
-        return _inputs_at(spec, source, prefix, side)
+        return _find_inputs(spec, source, prefix, side)
     matches = sorted(match for match in glob(source, recursive=True) if not Path(match).is_dir())
     if not matches:
         raise UserError(f"no file is called like {source}; correct the pattern, and put it in quotes")
     base = Path(*_before_pattern(Path(source)))
     return [
-        replace(each, key=f"{prefix}/{Path(match).relative_to(base).as_posix()}")
+        replace(item, key=f"{prefix}/{Path(match).relative_to(base).as_posix()}")
         for match in matches
-        for each in _inputs_at(spec, match, prefix, side)
+        for item in _find_inputs(spec, match, prefix, side)
     ]
 
 
@@ -162,18 +172,25 @@ def _before_pattern(path: Path) -> Iterator[str]:
         yield part
 
 
-def _inputs_at(spec: TextSpec, source: str, prefix: str, side: Side) -> list[Input]:
-    found = find_text(spec, source)
-    if isinstance(found, IdFile):
-        return [Input(key=f"{prefix}/{found.path.name}", source=found, size=found.path.stat().st_size, side=side)]
-    if not isinstance(found, DocumentFiles):
-        return [Input(key=f"{prefix}/{found.name}", source=found, size=found.size() or 0, side=side)]
+def _find_inputs(spec: TextSpec, source: str, prefix: str, side: Side) -> list[Input]:
+    text_source = find_text(spec, source)
+    if isinstance(text_source, IdFile):
+        return [
+            Input(
+                key=f"{prefix}/{text_source.path.name}",
+                source=text_source,
+                size=text_source.path.stat().st_size,
+                side=side,
+            )
+        ]
+    if not isinstance(text_source, DocumentFiles):
+        return [Input(key=f"{prefix}/{text_source.name}", source=text_source, size=text_source.size() or 0, side=side)]
     return [
         Input(
-            key=f"{prefix}/{path.name if path == found.root else path.relative_to(found.root).as_posix()}",
-            source=replace(found, root=path, may_be_empty=True),
+            key=f"{prefix}/{path.name if path == text_source.root else path.relative_to(text_source.root).as_posix()}",
+            source=replace(text_source, root=path, may_be_empty=True),
             size=path.stat().st_size,
             side=side,
         )
-        for path in found.files()
+        for path in text_source.files()
     ]

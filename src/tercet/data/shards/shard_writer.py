@@ -91,13 +91,13 @@ def write_unit(unit: Unit, settings: ShardSettings) -> None:
     """
     records = read_records(settings.folder, unit.number)
     end = records[-1].end if records else ReadPosition()
-    before = stamps(unit)
-    for each in unit.inputs:
-        check_ids(each.source, settings.tokenizer)
+    initial_stamps = stamps(unit)
+    for item in unit.inputs:
+        check_ids(item.source, settings.tokenizer)
     pieces = _read_pieces(unit, settings.tokenizer, end)
     number = len(records)
     while not end.ended:
-        end = _write_shard(shard_name(unit.number, number), unit, settings, pieces, end, before)
+        end = _write_shard(shard_name(unit.number, number), unit, settings, pieces, end, initial_stamps)
         number += 1
 
 
@@ -163,7 +163,7 @@ def _write_shard(
     settings: ShardSettings,
     pieces: Iterator[tuple[EncodedPiece, int, ReadPosition]],
     start: ReadPosition,
-    before: list[Any],
+    initial_stamps: list[Any],
 ) -> ReadPosition:
     folder, shard = settings.folder, _Shard(unit, settings, start)
     other_ids = io.BytesIO()
@@ -176,7 +176,7 @@ def _write_shard(
         parts[side] = shard.describe(side) | {"starts_hash": astuple(FileHash.of_bytes(starts))}
     counts = array_bytes(shard.sinks["train"].counts)
     write_atomically(counts_path(folder, name), counts)
-    if stamps(unit) != before:
+    if stamps(unit) != initial_stamps:
         raise UserError(f"{unit.inputs[0].source.name} or a file after it was changed while it was read; begin anew")
     record = {**parts, "counts_hash": astuple(FileHash.of_bytes(counts)), "end": asdict(shard.end)}
     write_sealed_json(record_path(folder, name), record)
@@ -197,26 +197,28 @@ class _Shard:
         self.end = start
         self.sinks = dict[Side, _IdSink]()
         self.writers = dict[Side, DocumentWriter]()
-        self._going_on = dict.fromkeys(SIDES, 0)  # documents that began in the shard before
+        self._continued = dict.fromkeys(SIDES, 0)  # documents that began in the shard before
 
-    def fill(self, file: BinaryIO, other: BinaryIO, pieces: Iterator[tuple[EncodedPiece, int, ReadPosition]]) -> None:
-        """Write ids of the unit's side to `file`, and those of the other one to `other`, until the shard is full."""
+    def fill(
+        self, file: BinaryIO, other_file: BinaryIO, pieces: Iterator[tuple[EncodedPiece, int, ReadPosition]]
+    ) -> None:
+        """Write ids of the unit's side to `file`, and those of the other side to `other_file`, until it is full."""
         tokenizer, dtype = self._settings.tokenizer, self._settings.dtype
-        outputs: dict[Side, BinaryIO] = {self._unit.side: file, self.other_side: other}
+        outputs: dict[Side, BinaryIO] = {self._unit.side: file, self.other_side: other_file}
         for side, output in outputs.items():
             self.sinks[side] = _IdSink(output, dtype, tokenizer.vocab_size)
             self.writers[side] = DocumentWriter(self.sinks[side], tokenizer, dtype=dtype)
         is_first = True
         for piece, document, position in pieces:
-            writer = self.writers[side := self._side_of(document)]
+            writer = self.writers[side := self._choose_side(document)]
             if is_first:
                 writer.last, is_first = self._start.last, False
-                self._going_on[side] = int(self._start.last is not None)
+                self._continued[side] = int(self._start.last is not None)
             writer.write(piece.ids, piece.n_bytes)
             if piece.last:
                 writer.end()
             self.end = replace(position, last=writer.last)
-            total = sum(each.written for each in self.writers.values())
+            total = sum(item.n_ids for item in self.writers.values())
             full = self._settings.shard_tokens * (1 if piece.last else LONGEST)
             if total >= full:
                 break
@@ -229,14 +231,14 @@ class _Shard:
         """Return the record of a side, as far as it is about its ids."""
         writer, sink = self.writers[side], self.sinks[side]
         return {
-            "tokens": writer.written,
-            "documents": len(writer.starts) - self._going_on[side],
+            "tokens": writer.n_ids,
+            "documents": len(writer.starts) - self._continued[side],
             "starts": len(writer.starts),
             "bytes": writer.n_bytes,
             "ids_hash": [sink.size, sink.hash.hexdigest()],
         }
 
-    def _side_of(self, document: int) -> Side:
+    def _choose_side(self, document: int) -> Side:
         share = self._settings.validation_share
         return self.other_side if share is not None and document < share * 2**64 else self._unit.side
 

@@ -234,7 +234,7 @@ class TokenFolder:
     @cached_property
     def _tokenizer(self) -> Tokenizer:
         try:
-            tokenizer = Tokenizer.from_json(self._read_bytes(TOKENIZER, most=MOST_VOCABULARY_BYTES).decode())
+            tokenizer = Tokenizer.from_json(self._read_bytes(TOKENIZER, max_bytes=MOST_VOCABULARY_BYTES).decode())
         except ValueError as error:
             raise DamagedFile(f"{self._location(TOKENIZER)} is not a tokenizer: {error}; {REMEDY}") from None
         if tokenizer.hash != self.contents.tokenizer_hash:
@@ -256,12 +256,12 @@ class TokenFolder:
         """
         path = self._folder / file
         try:
-            opened = open_whole_file(path)
+            input_file = open_whole_file(path)
         except UserError as error:
             raise DamagedFile(str(error)) from None
         try:
-            with opened:
-                return take(opened)
+            with input_file:
+                return take(input_file)
         except OSError as error:
             raise DamagedFile(f"cannot read {path}: {error.strerror or error}; {REMEDY}") from None
 
@@ -300,13 +300,13 @@ class TokenFolder:
         if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > RECENT:
             _verified.add(state)
 
-    def _read_bytes(self, file: str, *, most: int | None = None) -> bytes:
+    def _read_bytes(self, file: str, *, max_bytes: int | None = None) -> bytes:
         expected = self.contents.files.files[file]
-        if most is not None and expected.size > most:
-            raise UserError(f"{self._location(file)} has {expected.size} bytes, and may have {most}; {REMEDY}")
+        if max_bytes is not None and expected.size > max_bytes:
+            raise UserError(f"{self._location(file)} has {expected.size} bytes, and may have {max_bytes}; {REMEDY}")
 
-        def take(opened: BinaryIO) -> bytes:
-            data = opened.read() if os.fstat(opened.fileno()).st_size == expected.size else b""
+        def take(input_file: BinaryIO) -> bytes:
+            data = input_file.read() if os.fstat(input_file.fileno()).st_size == expected.size else b""
             if FileHash.of_bytes(data) != expected:
                 raise self._damage(file)
             return data
@@ -315,12 +315,12 @@ class TokenFolder:
 
     def _read_numbers(self, file: str, length: int) -> np.ndarray:
         """The numbers (length,) int64 of a `.npy` file."""
-        opened = BytesIO(data := self._read_bytes(file))
+        input_file = BytesIO(data := self._read_bytes(file))
         try:
-            dtype, shape, _ = read_array_header(opened)
+            dtype, shape, _ = read_array_header(input_file)
             if dtype != np.int64 or shape != (length,):
                 raise ValueError(shape)
-            return np.frombuffer(data, np.int64, length, offset=opened.tell())
+            return np.frombuffer(data, np.int64, length, offset=input_file.tell())
         except ValueError:
             raise DamagedFile(f"{self._location(file)} does not hold {length:,} numbers; {REMEDY}") from None
 
@@ -351,18 +351,18 @@ def release_pages(ids: np.ndarray) -> None:
     """What was read of a mapped array counts as this process's memory until it is given back: it stays in the system's
     cache of files, where another reading finds it."""
     base: Any = ids.base
-    mapped = getattr(base, "obj", base)  # NumPy holds a memoryview of it
-    if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        mapped.madvise(mmap.MADV_DONTNEED)
+    mapping = getattr(base, "obj", base)  # NumPy holds a memoryview of it
+    if isinstance(mapping, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        mapping.madvise(mmap.MADV_DONTNEED)
 
 
 def roles_of(tokenizer: Tokenizer) -> dict[str, int | None]:
     return {role: getattr(tokenizer, role) for role in ROLES}
 
 
-def check_tokenizer(folder: TokenFolder, own: Tokenizer, other: Tokenizer | None) -> None:
+def check_tokenizer(folder: TokenFolder, tokenizer: Tokenizer, required: Tokenizer | None) -> None:
     """Raises UserError where the model that training goes on from has another tokenizer than the tokens."""
-    if other is not None and other.hash != own.hash:
+    if required is not None and required.hash != tokenizer.hash:
         raise UserError(
             f"the tokens of {folder.name} are another tokenizer's than the model's; prepare the text with "
             "`tercet data prepare --tokenizer` and the model's folder"

@@ -24,7 +24,7 @@ from tercet.data.sources.files import (
     BLOCK,
     Errors,
     get_text,
-    holds_array,
+    is_json_array,
     open_file,
     read_lines,
     read_objects,
@@ -46,12 +46,12 @@ from tercet.data.sources.text_source import TextSource
 from tercet.reading.text_files import check_unpacked, open_regular_file
 
 PIECE = 1 << 16  # characters: from here on a piece ends at the first good place; longer ones encode more slowly
-LONGEST = 1 << 22  # characters: text without a good place is cut here, wherever that is
+MAX_PIECE = 1 << 22  # characters: text without a good place is cut here, wherever that is
 SUFFIXES = (*TEXT_SUFFIXES, ".jsonl", *TABLE_SUFFIXES, ".parquet", *fasta.SUFFIXES)
 
-NAMED = (".txt", ".md", ".jsonl", ".csv", ".parquet", ".fasta")  # in messages: of each kind the usual one
+EXAMPLE_SUFFIXES = (".txt", ".md", ".jsonl", ".csv", ".parquet", ".fasta")  # in messages: of each kind the usual one
 
-_ALONE = re.compile(r"(?<=\S)\n(?=\S)")
+_SINGLE_NEWLINE = re.compile(r"(?<=\S)\n(?=\S)")
 _BEFORE_WORD = re.compile(r"(?=[ \t]\S)")  # where there is no line end at all
 _LAST_OF_RUN = re.compile(r"(?=\n\S)")  # good for GPT-2's split too, where a text has only "\r\n" or empty lines
 
@@ -131,7 +131,9 @@ class DocumentFiles:
             raise UserError(f"no such file or folder: {self.root}{_suggest_path(self.root)}")
         readable = sorted(self._readable(), key=lambda path: path.relative_to(self.root).as_posix())
         if not readable:
-            raise UserError(f"the folder {self.root} has no file to read; put {', '.join(NAMED)} files there")
+            raise UserError(
+                f"the folder {self.root} has no file to read; put {', '.join(EXAMPLE_SUFFIXES)} files there"
+            )
         return readable
 
     def has_files(self) -> bool:
@@ -145,10 +147,10 @@ class DocumentFiles:
         if not path.is_file():
             return False
         if is_json(path):
-            return holds_array(path)
+            return is_json_array(path)
         return uncompressed_suffix(path) in SUFFIXES or is_text_without_ending(path, self.encoding)
 
-    def left_out(self) -> Counter[str]:
+    def count_unread_files(self) -> Counter[str]:
         """How many files below the folder are not read, by their ending."""
         if not self.root.is_dir():
             return Counter()
@@ -156,13 +158,13 @@ class DocumentFiles:
         return Counter(path.suffix.lower() for path in unread)
 
     def _walk(self) -> Iterator[Path]:
-        entries, seen = 0, set[tuple[int, int]]()  # a link may lead back to a folder above it
+        entries, visited = 0, set[tuple[int, int]]()  # a link may lead back to a folder above it
         for folder, folders, names in os.walk(self.root, followlinks=True):
             status = os.stat(folder)
-            if (status.st_dev, status.st_ino) in seen:
+            if (status.st_dev, status.st_ino) in visited:
                 folders.clear()
                 continue
-            seen.add((status.st_dev, status.st_ino))
+            visited.add((status.st_dev, status.st_ino))
             entries += len(folders) + len(names)
             if entries > limits.FOLDER_ENTRIES:
                 raise UserError(
@@ -212,8 +214,8 @@ class DocumentFiles:
 
     def size(self) -> int | None:
         files = self.files()
-        others = (".jsonl", *TABLE_SUFFIXES, ".parquet", *fasta.SUFFIXES)
-        is_plain_text = all(uncompressed_suffix(path) not in others and not is_gzip(path) for path in files)
+        other_suffixes = (".jsonl", *TABLE_SUFFIXES, ".parquet", *fasta.SUFFIXES)
+        is_plain_text = all(uncompressed_suffix(path) not in other_suffixes and not is_gzip(path) for path in files)
         return sum(path.stat().st_size for path in files) if is_plain_text else None
 
     def looks_like_lines(self) -> bool:
@@ -249,26 +251,26 @@ class DocumentFiles:
 def cut_pieces(chunks: Iterable[str]) -> Iterator[TextPiece]:
     """The document made of `chunks`, in pieces of about `PIECE` characters; none where it is empty."""
     rest = ""
-    searched = 0  # of `rest`: no newline before it stands alone, so that long text is looked through once
+    n_searched = 0  # of `rest`: no newline before it stands alone, so that long text is looked through once
     for chunk in chunks:
         for start in range(0, len(chunk), PIECE):  # in short steps, or a long chunk would be copied for every piece
             rest += chunk[start : start + PIECE]
-            while end := _find_cut(rest, searched):
+            while end := _find_cut(rest, n_searched):
                 yield TextPiece(rest[:end], last=False)
-                rest, searched = rest[end:], max(0, searched - end)
-            searched = len(rest) - 1
+                rest, n_searched = rest[end:], max(0, n_searched - end)
+            n_searched = len(rest) - 1
     if rest:
         yield TextPiece(rest, last=True)
 
 
-def _find_cut(text: str, searched: int) -> int | None:
+def _find_cut(text: str, n_searched: int) -> int | None:
     """Where to cut `text`, leaving something on both sides; None to wait for more of it."""
-    if newline := _ALONE.search(text, max(PIECE, searched)):
+    if newline := _SINGLE_NEWLINE.search(text, max(PIECE, n_searched)):
         return newline.end()
-    if len(text) <= LONGEST:
+    if len(text) <= MAX_PIECE:
         return None
     fair = _LAST_OF_RUN.search(text, PIECE) or _BEFORE_WORD.search(text, PIECE)
-    return fair.start() if fair else LONGEST
+    return fair.start() if fair else MAX_PIECE
 
 
 def _read_parquet(path: Path, field: str) -> Iterator[str]:
@@ -292,10 +294,10 @@ def _read_column(path: Path, file: IO[bytes], field: str) -> Iterator[str]:
     """The texts of a column, "" for null, one by one: a dictionary holds each of them once."""
     from pyarrow import parquet, types
 
-    packed = path.stat().st_size
+    packed_bytes = path.stat().st_size
     metadata = parquet.read_metadata(file)
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    check_unpacked(path, packed, sum(max(0, group.total_byte_size) for group in groups))
+    check_unpacked(path, packed_bytes, sum(max(0, group.total_byte_size) for group in groups))
     columns = metadata.schema.to_arrow_schema()
     if field not in columns.names:
         raise UserError(f"{path} has no column {field!r}{suggest_field(field, columns.names)} (set data.text_field)")
@@ -304,12 +306,12 @@ def _read_column(path: Path, file: IO[bytes], field: str) -> Iterator[str]:
     if not (types.is_string(kind) or types.is_large_string(kind)):
         raise UserError(f"{path}: the column {field!r} is not text; set data.text_field to one that is")
     table = parquet.ParquetFile(file, metadata=metadata, read_dictionary=[field], buffer_size=BLOCK)
-    unpacked = 0
+    unpacked_characters = 0
     for batch in table.iter_batches(batch_size=1024, columns=[field]):
         for value in batch.column(0):
             text = value.as_py() or ""
-            unpacked += len(text)
-            check_unpacked(path, packed, unpacked)
+            unpacked_characters += len(text)
+            check_unpacked(path, packed_bytes, unpacked_characters)
             yield text
 
 
@@ -317,6 +319,6 @@ def _suggest_path(path: Path) -> str:
     """What to say after a path that does not exist."""
     if not path.parent.is_dir():
         return "; its folder does not exist either"
-    names = [other.name for other in islice(path.parent.iterdir(), 1000) if not other.name.startswith(".")]
-    known = suggest(path.name, names)
-    return known if known.startswith("; did you mean") else f"; look in {path.parent.resolve()}"
+    names = [entry.name for entry in islice(path.parent.iterdir(), 1000) if not entry.name.startswith(".")]
+    suggestion = suggest(path.name, names)
+    return suggestion if suggestion.startswith("; did you mean") else f"; look in {path.parent.resolve()}"

@@ -16,8 +16,8 @@ FASTA, FASTQ = (".fa", ".fasta", ".fna", ".ffn", ".faa"), (".fq", ".fastq")
 SUFFIXES = (*FASTA, *FASTQ)
 PIECE = 24 * 2520  # letters; 2520 is the least that 1, 2, ... and 10 divide
 
-_NO_LETTER = re.compile(r"[^A-Za-z*.\-]")  # IUPAC's letters in either case, a stop, a gap
-_NO_QUALITY = re.compile(r"[^!-~]")
+_INVALID_LETTER = re.compile(r"[^A-Za-z*.\-]")  # IUPAC's letters in either case, a stop, a gap
+_INVALID_QUALITY = re.compile(r"[^!-~]")
 
 
 class SequencePiece(NamedTuple):
@@ -67,13 +67,13 @@ def read_fastq(lines: Iterable[str], name: str) -> Iterator[SequencePiece]:
     Raises:
         UserError: where a record is not its four lines, or has not as many qualities as letters.
     """
-    numbered = enumerate((line.removesuffix("\r") for line in lines), 1)
-    for first, header in numbered:
+    numbered_lines = enumerate((line.removesuffix("\r") for line in lines), 1)
+    for first, header in numbered_lines:
         if not header.strip():
             continue
         if not header.startswith("@"):
             raise UserError(f"{name} line {first}: a FASTQ record begins with @ and a name; give it four lines")
-        (_, sequence), (_, plus), (last, qualities) = (next(numbered, (first, None)) for _ in range(3))
+        (_, sequence), (_, plus), (last, qualities) = (next(numbered_lines, (first, None)) for _ in range(3))
         if sequence is None or plus is None or qualities is None:
             raise UserError(f"{name} line {first}: the last record has not all of its four lines; copy the file again")
         _check_letters(sequence, first + 1, name)
@@ -82,7 +82,7 @@ def read_fastq(lines: Iterable[str], name: str) -> Iterator[SequencePiece]:
                 f"{name} line {first + 2}: the third line of a FASTQ record begins with +; "
                 "write each sequence and its qualities on one line"
             )
-        if len(qualities) != len(sequence) or _NO_QUALITY.search(qualities):
+        if len(qualities) != len(sequence) or _INVALID_QUALITY.search(qualities):
             raise UserError(
                 f"{name} line {last}: {len(qualities):,} qualities (signs from ! to ~) for {len(sequence):,} letters; "
                 "give each letter one"
@@ -109,8 +109,8 @@ def _last(parts: list[str], header: int, name: str) -> str:
 
 
 def _check_letters(text: str, number: int, name: str) -> None:
-    if odd := _NO_LETTER.search(text):
+    if invalid := _INVALID_LETTER.search(text):
         raise UserError(
-            f"{name} line {number}: {shorten(repr(odd[0]), 20)} in a sequence at column {odd.start() + 1}; "
+            f"{name} line {number}: {shorten(repr(invalid[0]), 20)} in a sequence at column {invalid.start() + 1}; "
             "it has letters, * and - alone"
         )

@@ -35,18 +35,18 @@ def open_file(path: Path) -> Generator[IO[bytes]]:
         if not is_gzip(path):
             yield file
             return
-        with _Unpacked(path, file) as unpacked:
-            yield cast(IO[bytes], unpacked)
+        with _BoundedGzipFile(path, file) as gzip_file:
+            yield cast(IO[bytes], gzip_file)
 
 
-class _Unpacked(gzip.GzipFile):
+class _BoundedGzipFile(gzip.GzipFile):
     def __init__(self, path: Path, file: IO[bytes]) -> None:
         super().__init__(fileobj=file)
-        self._path, self._packed = path, path.stat().st_size
+        self._path, self._packed_bytes = path, path.stat().st_size
 
     def read(self, size: int | None = -1) -> bytes:
         data = super().read(size)
-        check_unpacked(self._path, self._packed, self.tell())
+        check_unpacked(self._path, self._packed_bytes, self.tell())
         return data
 
 
@@ -97,7 +97,7 @@ def read_lines(path: Path, encoding: str, errors: Errors = "strict") -> Iterator
     """
     number, parts, length = 1, list[str](), 0  # of the line that has not ended
     for block in read_text(path, encoding, errors):
-        first, *others = block.split("\n")
+        first, *rest = block.split("\n")
         parts.append(first)
         length += len(first)
         if length > limits.LINE_CHARACTERS:
@@ -105,10 +105,10 @@ def read_lines(path: Path, encoding: str, errors: Errors = "strict") -> Iterator
                 f"{path} line {number} has more than {limits.LINE_CHARACTERS:,} characters; end it with a newline "
                 "where it may be cut"
             )
-        if others:
+        if rest:
             yield "".join(parts)
-            yield from others[:-1]
-            number, parts, length = number + len(others), others[-1:], len(others[-1])
+            yield from rest[:-1]
+            number, parts, length = number + len(rest), rest[-1:], len(rest[-1])
     if length:
         yield "".join(parts)
 
@@ -129,7 +129,7 @@ def read_objects(
     return objects_of_lines(read_lines(path, encoding, errors), str(path), fields)
 
 
-def holds_array(path: Path) -> bool:
+def is_json_array(path: Path) -> bool:
     """Whether a JSON file begins as an array does; False also if it cannot be read."""
     try:
         with open_file(path) as file:
@@ -149,25 +149,25 @@ def objects_of_lines(lines: Iterable[str], name: str, fields: Sequence[str]) -> 
 def _read_array(blocks: Iterator[str], path: Path, fields: Sequence[str]) -> Iterator[tuple[str, dict[str, object]]]:
     """The objects of a JSON array; one of them and a block are in memory."""
     decoder, number, text = json.JSONDecoder(), 0, next(blocks)
-    place = text.index("[") + 1
+    position = text.index("[") + 1
     while True:
-        between = _BETWEEN_ITEMS.match(text, place)
-        place = place if between is None else between.end()
-        if text[place : place + 1] == "]":
+        separator = _BETWEEN_ITEMS.match(text, position)
+        position = position if separator is None else separator.end()
+        if text[position : position + 1] == "]":
             break
         location = f"{path} item {number + 1}"
         try:
-            row, place = decoder.raw_decode(text, place)
+            row, position = decoder.raw_decode(text, position)
         except (ValueError, RecursionError) as error:
             # The object may go on in the next block.
-            more = next(blocks, "") if isinstance(error, json.JSONDecodeError) else ""
-            if not more or len(text) - place > limits.LINE_CHARACTERS:
+            next_block = next(blocks, "") if isinstance(error, json.JSONDecodeError) else ""
+            if not next_block or len(text) - position > limits.LINE_CHARACTERS:
                 raise _not_json_error(error, location, "the array must hold objects") from None
-            text, place = text[place:] + more, 0
+            text, position = text[position:] + next_block, 0
             continue
         number += 1
         yield location, _check_object(row, location, fields)
-    if text[place + 1 :].strip() or any(map(str.strip, blocks)):
+    if text[position + 1 :].strip() or any(map(str.strip, blocks)):
         raise UserError(f"{path} goes on after the end of its array; write one array, or an object on each line")
 
 
@@ -195,8 +195,8 @@ def _not_json_error(error: Exception, location: str, remedy: str) -> UserError:
 def _check_object(row: object, location: str, fields: Sequence[str]) -> dict[str, object]:
     if not isinstance(row, dict):
         example = ", ".join(f"{json.dumps(field)}: ..." for field in fields)
-        where = "on each line" if " line " in location else "for each item"
-        raise UserError(f"{location} is not a JSON object; write {{{example}}} {where}")
+        position = "on each line" if " line " in location else "for each item"
+        raise UserError(f"{location} is not a JSON object; write {{{example}}} {position}")
     return cast(dict[str, object], row)
 
 
@@ -214,7 +214,7 @@ def get_text(values: dict[str, object], field: str, location: str, setting: str)
     return text
 
 
-def check_unicode(text: str, location: str, what: str = "text") -> None:
+def check_unicode(text: str, location: str, kind: str = "text") -> None:
     """Check that a text can be written as UTF-8.
 
     Raises:
@@ -223,7 +223,7 @@ def check_unicode(text: str, location: str, what: str = "text") -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise UserError(f"{location}: the {what} has half a surrogate pair (\\ud800...); remove it") from None
+        raise UserError(f"{location}: the {kind} has half a surrogate pair (\\ud800...); remove it") from None
 
 
 def check_field(values: dict[str, object], field: str, location: str, setting: str) -> None:

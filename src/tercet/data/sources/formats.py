@@ -42,9 +42,9 @@ MAGIC = {
     b"SQLite format 3": "a database", b"{\\rtf": "a text document of an office program",
 }  # fmt: skip
 WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
-LOOKED_AT = 4096  # bytes
-FEWEST_ZEROS = 8  # among them that make a file without an ending of text binary, if they are a tenth of them
-MOST_SHOWN = 4  # endings of files that a folder leaves out
+SAMPLE_BYTES = 4096  # bytes
+MIN_ZEROS = 8  # among them that make a file without an ending of text binary, if they are a tenth of them
+MAX_ENDINGS_SHOWN = 4  # endings of files that a folder leaves out
 
 
 def is_gzip(path: Path) -> bool:
@@ -74,11 +74,11 @@ def check_readable(path: Path, encoding: str) -> None:
         UserError: If it has a format that is not read, by its ending or its first bytes.
     """
     suffix = uncompressed_suffix(path)
-    found = UNREADABLE.get(suffix) or (
+    format_name = UNREADABLE.get(suffix) or (
         None if is_gzip(path) else _format_of_bytes(_first_bytes(path), suffix, encoding)
     )
-    if found is not None:
-        raise UserError(f"{path} is {found}, which is not read; give its text as .txt, .jsonl or .csv")
+    if format_name is not None:
+        raise UserError(f"{path} is {format_name}, which is not read; give its text as .txt, .jsonl or .csv")
 
 
 def is_text_without_ending(path: Path, encoding: str) -> bool:
@@ -95,28 +95,28 @@ def is_text_without_ending(path: Path, encoding: str) -> bool:
 
 def describe_left_out(counts: Mapping[str, int]) -> str:
     """Return how many files of each ending a folder leaves out, the most frequent first: "3 .png, 1 .html"."""
-    shown = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MOST_SHOWN]
-    named = [f"{count:,} {one_line(ending) or 'without an ending'}" for ending, count in shown]
-    others = sum(counts.values()) - sum(count for _, count in shown)
-    return ", ".join([*named, *([f"{others:,} others"] if others else [])])
+    most_frequent = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MAX_ENDINGS_SHOWN]
+    descriptions = [f"{count:,} {one_line(ending) or 'without an ending'}" for ending, count in most_frequent]
+    n_others = sum(counts.values()) - sum(count for _, count in most_frequent)
+    return ", ".join([*descriptions, *([f"{n_others:,} others"] if n_others else [])])
 
 
 def _first_bytes(path: Path) -> bytes:
     try:
         with open_regular_file(path) as file:
-            return file.read(LOOKED_AT)
+            return file.read(SAMPLE_BYTES)
     except OSError:
         return b""  # whoever reads it says why it cannot be read
 
 
 def _format_of_bytes(data: bytes, suffix: str, encoding: str) -> str | None:
     """What a file that begins so is; None if it may be text."""
-    known = next((name for magic, name in MAGIC.items() if data.startswith(magic)), None)
+    format_name = next((name for magic, name in MAGIC.items() if data.startswith(magic)), None)
     # Text of two or four bytes a character has zero bytes too; without its encoding it is rejected with a hint at that.
-    if known or data.startswith(WIDE_MARKS) or re.match("utf[-_ ]?(16|32)|u16|u32|ucs", encoding.lower()):
-        return known
-    if len(data) >= FEWEST_ZEROS and max(data[::2].count(0), data[1::2].count(0)) > 0.4 * len(data):
+    if format_name or data.startswith(WIDE_MARKS) or re.match("utf[-_ ]?(16|32)|u16|u32|ucs", encoding.lower()):
+        return format_name
+    if len(data) >= MIN_ZEROS and max(data[::2].count(0), data[1::2].count(0)) > 0.4 * len(data):
         return "UTF-16 without a mark (set data.encoding or --encoding to utf-16-le or utf-16-be) or binary"
-    if suffix not in TEXT_SUFFIXES and data.count(0) >= max(FEWEST_ZEROS, len(data) // 10):
+    if suffix not in TEXT_SUFFIXES and data.count(0) >= max(MIN_ZEROS, len(data) // 10):
         return "binary"
     return None

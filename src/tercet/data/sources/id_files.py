@@ -26,9 +26,9 @@ IdDtype = Literal["uint16", "uint32"]
 ARRAYS = (".bin", ".npy")
 HEADERS = {20240520: "uint16", 20240801: "uint32"}  # llm.c's, by their first number, and the ids that follow
 HEADER_BYTES = 1024
-FEWEST_PAIRS = 32  # of ids, among which upper halves are looked for
-LARGEST_HALF = MOST_IDS - 1 >> 16  # the upper 16 of 32 bits
-LOOKED_AT = 100  # lines of a JSONL file, of which the first that is not empty tells what they are
+MIN_PAIRS = 32  # of ids, among which upper halves are looked for
+MAX_UPPER_HALF = MOST_IDS - 1 >> 16  # the upper 16 of 32 bits
+SAMPLE_LINES = 100  # lines of a JSONL file, of which the first that is not empty tells what they are
 
 
 class IdBlock(NamedTuple):
@@ -124,15 +124,15 @@ class IdFile:
                 f"data.dtype to {HEADERS[magic]} (--dtype {HEADERS[magic]})"
             )
         low, high = words[: len(words) // 2 * 2].reshape(-1, 2).T[:: 1 if sys.byteorder == "little" else -1]
-        if len(low) < FEWEST_PAIRS:
+        if len(low) < MIN_PAIRS:
             return
         largest = int(high.max())
-        upper = LARGEST_HALF if self.dtype == "uint16" else 0
+        upper = MAX_UPPER_HALF if self.dtype == "uint16" else 0
         if largest <= upper and low.max() > (upper if largest else 0):
-            bits, twice = 8 * words.itemsize, 16 * words.itemsize
-            remedy = "set data.dtype to uint32 (--dtype uint32)" if twice == 32 else "write it again as uint32"
+            bits, double_bits = 8 * words.itemsize, 16 * words.itemsize
+            remedy = "set data.dtype to uint32 (--dtype uint32)" if double_bits == 32 else "write it again as uint32"
             raise UserError(
-                f"{self.path} looks like ids of {twice} bits, and is read as {bits}: every second id is at most "
+                f"{self.path} looks like ids of {double_bits} bits, and is read as {bits}: every second id is at most "
                 f"{largest}; {remedy}, or give it as .npy, which says its own"
             )
 
@@ -173,7 +173,7 @@ def holds_ids(file: IdFile) -> bool:
 
 def _has_lists(file: IdFile) -> bool:
     try:
-        lines = islice(read_lines(file.path, file.encoding), LOOKED_AT)
+        lines = islice(read_lines(file.path, file.encoding), SAMPLE_LINES)
         first = next((line for line in lines if line.strip()), "")
         row: object = json.loads(first)
     except (UserError, ValueError, RecursionError):

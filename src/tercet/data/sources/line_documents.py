@@ -7,12 +7,12 @@ from typing import Literal
 
 DocumentUnit = Literal["file", "line", "blank_line"]
 
-LEAST_LINES = 20  # fewer say nothing
-EMPTY_SHARE = 0.02  # of the lines: text in paragraphs has more
-INDENTED_SHARE = 0.05  # code and plays have more
-LEAST_CHARACTERS = 20  # of half the lines: verse, lists and code have shorter ones
-LONG_LINE = 120  # characters: nobody wraps text by hand so wide
-SENTENCE_SHARE = 0.7  # of the lines that end as a sentence does: text that is wrapped at a width has a tenth
+MIN_LINES = 20  # fewer say nothing
+MAX_EMPTY_SHARE = 0.02  # of the lines: text in paragraphs has more
+MAX_INDENTED_SHARE = 0.05  # code and plays have more
+MIN_CHARACTERS = 20  # of half the lines: verse, lists and code have shorter ones
+LONG_LINE_CHARACTERS = 120  # characters: nobody wraps text by hand so wide
+MIN_SENTENCE_SHARE = 0.7  # of the lines that end as a sentence does: text that is wrapped at a width has a tenth
 SENTENCE_ENDS = (".", "!", "?", "…", '."', '!"', '?"', ".”", "!”", "?”", ".)", "。", "！", "？", "।", "؟")
 
 
@@ -35,13 +35,13 @@ def has_document_per_line(sample: str) -> bool:
     half of them longer than text is wrapped, or nearly all of them whole sentences."""
     lines = sample.split("\n")[:-1]  # the last may go on
     texts = [line for line in lines if not _is_empty(line)]
-    if len(texts) < LEAST_LINES or len(lines) - len(texts) > EMPTY_SHARE * len(lines):
+    if len(texts) < MIN_LINES or len(lines) - len(texts) > MAX_EMPTY_SHARE * len(lines):
         return False
-    if sum(line[0].isspace() for line in texts) > INDENTED_SHARE * len(texts):
+    if sum(line[0].isspace() for line in texts) > MAX_INDENTED_SHARE * len(texts):
         return False
     median = statistics.median(map(len, texts))
     sentences = sum(line.rstrip().endswith(SENTENCE_ENDS) for line in texts)
-    return median > LONG_LINE or (median >= LEAST_CHARACTERS and sentences >= SENTENCE_SHARE * len(texts))
+    return median > LONG_LINE_CHARACTERS or (median >= MIN_CHARACTERS and sentences >= MIN_SENTENCE_SHARE * len(texts))
 
 
 def _is_empty(line: str) -> bool:

@@ -11,16 +11,16 @@ from tercet.data.sources.files import suggest_field
 from tercet.data.sources.formats import uncompressed_suffix
 
 TABLE_SUFFIXES = (".csv", ".tsv")
-SHOWN = 20  # columns that a refusal names
+MAX_COLUMNS_SHOWN = 20  # columns that a refusal names
 
 
-def read_table(lines: Iterable[str], name: str, needed: Mapping[str, str]) -> Iterator[tuple[str, dict[str, str]]]:
+def read_table(lines: Iterable[str], name: str, required: Mapping[str, str]) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the location of each row, and its fields by the names of their columns, with the white space around them.
 
     Args:
         lines: of the file, without their ends.
         name: the file's, whose ending says what separates fields.
-        needed: columns that there must be, and by which setting each was chosen.
+        required: columns that there must be, and by which setting each was chosen.
 
     Raises:
         UserError: where it is no such table.
@@ -31,7 +31,7 @@ def read_table(lines: Iterable[str], name: str, needed: Mapping[str, str]) -> It
         location = f"{name} line {number}"
         if header is None:
             header = [column.strip() for column in row]
-            _check_header(header, needed, location)
+            _check_header(header, required, location)
         elif len(row) != len(header):
             remedy = "" if is_tsv else ", and put fields that hold the separator in quotes"
             if is_tsv and any('"' in field for field in row):
@@ -69,16 +69,16 @@ def _csv_rows(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[str]]
     first, row_characters = 1, 0
     remedy = 'put fields with quotes or newlines in "quotes", quotes within them twice, or use .jsonl'
 
-    def bounded() -> Iterator[str]:
+    def bounded_lines() -> Iterator[str]:
         nonlocal row_characters
         for line in lines:
             row_characters += len(line) + 1
             if row_characters > limits.LINE_CHARACTERS:  # a quote may go on over all lines
-                most = f"{limits.LINE_CHARACTERS:,} characters"
-                raise UserError(f"{name} line {first}: the row has more than {most}; {remedy}")
+                limit = f"{limits.LINE_CHARACTERS:,} characters"
+                raise UserError(f"{name} line {first}: the row has more than {limit}; {remedy}")
             yield line + "\n"
 
-    reader = csv.reader(bounded(), strict=True)
+    reader = csv.reader(bounded_lines(), strict=True)
     while True:
         first = reader.line_num + 1  # of the row's lines
         try:
@@ -92,11 +92,11 @@ def _csv_rows(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[str]]
             yield first, row
 
 
-def _check_header(header: list[str], needed: Mapping[str, str], location: str) -> None:
-    for field, setting in needed.items():
+def _check_header(header: list[str], required: Mapping[str, str], location: str) -> None:
+    for field, setting in required.items():
         if field not in header:
             guess = suggest_field(field, header)
-            columns = "" if guess.startswith("; known") else f"; its columns: {', '.join(header[:SHOWN])}"
+            columns = "" if guess.startswith("; known") else f"; its columns: {', '.join(header[:MAX_COLUMNS_SHOWN])}"
             raise UserError(f"{location}, the header, has no column {field!r}{guess} (set {setting}){columns}")
         if header.count(field) > 1:
             raise UserError(f"{location}, the header, has {field!r} more than once; give each column its own name")

@@ -16,7 +16,7 @@ import numpy as np
 from tercet.config import UserError
 from tercet.data.datasets.label_datasets import find_labels
 from tercet.data.datasets.pair_datasets import find_pairs
-from tercet.data.datasets.recognise import looks_like, recognise
+from tercet.data.datasets.recognize import looks_like, recognize
 from tercet.data.datasets.text_datasets import find_text
 from tercet.data.examples.conversations import ROLES, ConversationFile, find_conversations
 from tercet.data.examples.example_source import no_example_error
@@ -55,8 +55,8 @@ class Lengths:
         """From how often each length comes; all zero where there is none."""
         values = np.array(sorted(counts) or [0], dtype=np.int64)
         numbers = np.array([counts[value] for value in values.tolist()], dtype=np.int64)
-        below = np.cumsum(numbers)
-        median, p95 = (int(values[np.searchsorted(below, share * below[-1])]) for share in (0.5, 0.95))
+        cumulative = np.cumsum(numbers)
+        median, p95 = (int(values[np.searchsorted(cumulative, share * cumulative[-1])]) for share in (0.5, 0.95))
         total = int((values * numbers).sum())
         return Lengths(total=total, min=int(values[0]), median=median, p95=p95, max=int(values[-1]))
 
@@ -137,7 +137,7 @@ class DataSummary:
     left_out: dict[str, int] = field(default_factory=dict[str, int])
 
 
-def look(data: str | Path | TextSpec | PairsSpec | LabelsSpec | ConversationsSpec) -> DataSummary:
+def summarize_data(data: str | Path | TextSpec | PairsSpec | LabelsSpec | ConversationsSpec) -> DataSummary:
     """What is in a file, a folder or a named dataset, read once as a stream.
 
     Args:
@@ -146,17 +146,17 @@ def look(data: str | Path | TextSpec | PairsSpec | LabelsSpec | ConversationsSpe
     Raises:
         UserError: where it is not there, or not what its name says.
     """
-    spec = recognise(str(data)) if isinstance(data, str | Path) else data
+    spec = recognize(str(data)) if isinstance(data, str | Path) else data
     match spec:
         case PairsSpec():
-            return _look_at_pairs(spec)
+            return _summarize_pairs(spec)
         case LabelsSpec():
-            return _look_at_labels(spec)
+            return _summarize_labels(spec)
         case ConversationsSpec():
-            return _look_at_conversations(spec)
+            return _summarize_conversations(spec)
         case TextSpec():
             source = find_text(spec)
-            return _look_at_ids(source) if isinstance(source, IdFile) else _look_at_text(spec, source)
+            return _summarize_ids(source) if isinstance(source, IdFile) else _summarize_text(spec, source)
 
 
 class _TextCounts:
@@ -166,21 +166,21 @@ class _TextCounts:
         self._characters, self._words = Counter[int](), Counter[int]()
         self._scripts, self._bytes = ScriptCounts(), 0
         self._length = self._n_words = 0  # of the text that has not ended
-        self._in_word = False
+        self._ends_in_word = False
 
     def push(self, piece: str, *, last: bool) -> None:
         """The next piece of a text."""
         words = len(piece.split())
-        continues = self._in_word and words and not piece[0].isspace()  # a sequence is cut within a word
+        continues = self._ends_in_word and words and not piece[0].isspace()  # a sequence is cut within a word
         self._length, self._n_words = self._length + len(piece), self._n_words + words - bool(continues)
-        self._in_word = not piece[-1:].isspace() if piece else self._in_word
+        self._ends_in_word = not piece[-1:].isspace() if piece else self._ends_in_word
         self._bytes += len(piece.encode())
         self._scripts.push(piece)
         if last:
             if self._n_words:
                 self._characters[self._length] += 1
                 self._words[self._n_words] += 1
-            self._length, self._n_words, self._in_word = 0, 0, False
+            self._length, self._n_words, self._ends_in_word = 0, 0, False
 
     def summary(self) -> TextSummary:
         return TextSummary(
@@ -191,9 +191,9 @@ class _TextCounts:
         )
 
 
-def _look_at_text(spec: TextSpec, source: DocumentSource) -> DataSummary:
+def _summarize_text(spec: TextSpec, source: DocumentSource) -> DataSummary:
     texts, hashes, empty = _TextCounts(), array("Q"), 0
-    invalid, pieces, hint, left_out = InvalidBytes(), source.pieces(), False, dict[str, int]()
+    invalid, pieces, looks_like_lines, left_out = InvalidBytes(), source.pieces(), False, dict[str, int]()
     if isinstance(source, DocumentFiles):
         text_files = (path for path in source.files() if uncompressed_suffix(path) not in (".parquet", *ARRAYS))
         invalid = find_invalid_bytes(text_files, source.encoding)
@@ -205,17 +205,21 @@ def _look_at_text(spec: TextSpec, source: DocumentSource) -> DataSummary:
             sequence_case=spec.sequence_case,
             errors=invalid.errors,
         )
-        pieces, hint, left_out = source.all_pieces(), source.looks_like_lines(), dict(source.left_out())
-    hashed, has_text = hashlib.blake2b(digest_size=8), False
+        pieces, looks_like_lines, left_out = (
+            source.all_pieces(),
+            source.looks_like_lines(),
+            dict(source.count_unread_files()),
+        )
+    hasher, has_text = hashlib.blake2b(digest_size=8), False
     for text, last, _ in pieces:
-        hashed.update(text.encode())
+        hasher.update(text.encode())
         has_text = has_text or not (text.isspace() or not text)
         texts.push(text, last=last)
         if last:
             empty += not has_text
             if has_text:
-                hashes.append(int.from_bytes(hashed.digest()))
-            hashed, has_text = hashlib.blake2b(digest_size=8), False
+                hashes.append(int.from_bytes(hasher.digest()))
+            hasher, has_text = hashlib.blake2b(digest_size=8), False
     if not hashes:
         raise UserError(f"{source.name} is empty; give a file with some text in it")
     return DataSummary(
@@ -229,23 +233,23 @@ def _look_at_text(spec: TextSpec, source: DocumentSource) -> DataSummary:
         labels={},
         invalid=invalid.count,
         invalid_places=invalid.places,
-        looks_like_lines=hint,
+        looks_like_lines=looks_like_lines,
         left_out=left_out,
     )
 
 
-def _look_at_ids(file: IdFile) -> DataSummary:
+def _summarize_ids(file: IdFile) -> DataSummary:
     lengths, hashes, largest = Counter[int](), array("Q"), 0
-    hashed, length = hashlib.blake2b(digest_size=8), 0
+    hasher, length = hashlib.blake2b(digest_size=8), 0
     for ids, last in file.blocks():
         largest = max(largest, int(ids.max(initial=0)))
-        hashed.update(ids.tobytes())
+        hasher.update(ids.tobytes())
         length += len(ids)
         if last:
             lengths[length] += 1
             if length:
-                hashes.append(int.from_bytes(hashed.digest()))
-            hashed, length = hashlib.blake2b(digest_size=8), 0
+                hashes.append(int.from_bytes(hasher.digest()))
+            hasher, length = hashlib.blake2b(digest_size=8), 0
     empty = lengths.pop(0, 0)
     kind = f"{file.dtype} each" if uncompressed_suffix(file.path) == ".bin" else "lists of ids"
     return DataSummary(
@@ -262,11 +266,11 @@ def _look_at_ids(file: IdFile) -> DataSummary:
     )
 
 
-def _look_at_pairs(spec: PairsSpec) -> DataSummary:
+def _summarize_pairs(spec: PairsSpec) -> DataSummary:
     sides, hashes, empty = {"source": _TextCounts(), "target": _TextCounts()}, array("Q"), 0
     source, invalid = find_pairs(spec), InvalidBytes()
     if isinstance(source, PairFiles):
-        source, invalid = _read_on(source)
+        source, invalid = _tolerate_invalid_bytes(source)
     for pair in source.examples():
         if pair.is_empty:
             empty += 1
@@ -291,12 +295,12 @@ def _look_at_pairs(spec: PairsSpec) -> DataSummary:
     )
 
 
-def _look_at_labels(spec: LabelsSpec) -> DataSummary:
+def _summarize_labels(spec: LabelsSpec) -> DataSummary:
     texts, labels, hashes, empty = _TextCounts(), Counter[str](), array("Q"), 0
     numbers, label_counts = array("d"), Counter[int]()
     source, invalid = find_labels(spec), InvalidBytes()
     if isinstance(source, LabelFile):
-        source, invalid = _read_on(source)
+        source, invalid = _tolerate_invalid_bytes(source)
     for example in source.examples():
         if example.is_empty:
             empty += 1
@@ -331,8 +335,8 @@ def _look_at_labels(spec: LabelsSpec) -> DataSummary:
     )
 
 
-def _look_at_conversations(spec: ConversationsSpec) -> DataSummary:
-    source, invalid = _read_on(find_conversations(spec))
+def _summarize_conversations(spec: ConversationsSpec) -> DataSummary:
+    source, invalid = _tolerate_invalid_bytes(find_conversations(spec))
     texts, messages, turns = {role: _TextCounts() for role in ROLES}, Counter[str](), Counter[int]()
     hashes, empty = array("Q"), 0
     for conversation in source.examples():
@@ -362,7 +366,7 @@ def _look_at_conversations(spec: ConversationsSpec) -> DataSummary:
     )
 
 
-def _read_on(source: FileSource) -> tuple[FileSource, InvalidBytes]:
+def _tolerate_invalid_bytes(source: FileSource) -> tuple[FileSource, InvalidBytes]:
     """The source as one that is read beyond bytes that are no UTF-8, and which these are."""
     source.size()  # names the nearest path, where there is none
     invalid = find_invalid_bytes(source.files() if isinstance(source, PairFiles) else [source.path], source.encoding)
@@ -380,7 +384,7 @@ def _format(source: str, keys: str, columns: str) -> str:
     if not path.exists():
         return "a named dataset"
     suffix = uncompressed_suffix(path)
-    packed = ", gzip" if is_gzip(path) else ""
+    compression = ", gzip" if is_gzip(path) else ""
     name = "JSON" if is_json(path) else FORMATS.get(suffix, "text")
-    named = columns if suffix in (".csv", ".tsv", ".parquet") else keys if suffix in (".jsonl", ".bin") else ""
-    return f"{name}{f', {named}' if named else ''}{packed}"
+    fields = columns if suffix in (".csv", ".tsv", ".parquet") else keys if suffix in (".jsonl", ".bin") else ""
+    return f"{name}{f', {fields}' if fields else ''}{compression}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tercet.data.sources.files import BLOCK, Errors, open_file
 
-SHOWN = 5
+MAX_PLACES = 5
 _NO_UTF8 = re.compile("[\udc80-\udcff]")  # as surrogateescape writes a byte
 
 
@@ -46,7 +46,7 @@ def find_invalid_bytes(paths: Iterable[Path], encoding: str) -> InvalidBytes:
     for path in paths:
         for line, byte in _invalid_bytes(path):
             count += 1
-            if len(places) < SHOWN:
+            if len(places) < MAX_PLACES:
                 places.append(InvalidPlace(path=str(path), line=line, byte=byte))
     return InvalidBytes(count=count, places=tuple(places))
 
@@ -61,9 +61,9 @@ def _invalid_bytes(path: Path) -> Iterator[tuple[int, int]]:
             text = decoder.decode(block, final=not block)
             start = 0
             for number in [*(match.start() for match in _NO_UTF8.finditer(text)), len(text)]:
-                between = text[start:number]
-                line += between.count("\n")
-                byte += len(between.encode("utf-8", "surrogateescape"))
+                segment = text[start:number]
+                line += segment.count("\n")
+                byte += len(segment.encode("utf-8", "surrogateescape"))
                 if number < len(text):
                     yield line, byte
                 start = number

@@ -4,7 +4,7 @@ import unicodedata
 
 import numpy as np
 
-AT_ONCE = 1 << 20  # characters
+BLOCK_CHARACTERS = 1 << 20  # characters
 WIDTHS = ("FULLWIDTH", "HALFWIDTH", "MODIFIER")  # before the script's own name, or no script
 
 
@@ -13,12 +13,12 @@ class ScriptCounts:
 
     def __init__(self) -> None:
         self._counts = np.zeros(0x110000, dtype=np.int64)  # by code point
-        self._waiting, self._length = list[str](), 0
+        self._pending, self._length = list[str](), 0
 
     def push(self, text: str) -> None:
-        self._waiting.append(text)
+        self._pending.append(text)
         self._length += len(text)
-        if self._length >= AT_ONCE:
+        if self._length >= BLOCK_CHARACTERS:
             self._count()
 
     def shares(self) -> dict[str, float]:
@@ -32,11 +32,11 @@ class ScriptCounts:
         return {name: count / letters for name, count in sorted(totals.items(), key=lambda item: (-item[1], item[0]))}
 
     def _count(self) -> None:
-        codes = np.frombuffer("".join(self._waiting).encode("utf-32-le"), dtype="<u4")
+        codes = np.frombuffer("".join(self._pending).encode("utf-32-le"), dtype="<u4")
         if len(codes):
             counts = np.bincount(codes)
             self._counts[: len(counts)] += counts
-        self._waiting, self._length = [], 0
+        self._pending, self._length = [], 0
 
 
 def find_script(character: str) -> str | None:

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from tercet.data.corpora.conversation_corpus import prepare_conversations
-from tercet.data.corpora.label_corpus import prepare_labelled
+from tercet.data.corpora.label_corpus import prepare_labels
 from tercet.data.corpora.pair_corpus import prepare_pairs
 from tercet.data.corpora.text_corpus import prepare
 from tercet.data.specs import ConversationsSpec, LabelsSpec, PairsSpec, Tail, TextSpec
@@ -53,7 +53,7 @@ def measure_tokens(
     Raises:
         UserError: where the data cannot be read, tokenised or divided.
     """
-    room, unanswered = max_len, 0
+    limit, unanswered = max_len, 0
     match spec:
         case TextSpec():
             corpus = prepare(spec, tokenizer=tokenizer)
@@ -71,24 +71,24 @@ def measure_tokens(
             sides = (np.maximum(part.source_lengths, part.target_lengths) for part in (corpus.train, corpus.validation))
             lengths, fate = np.concatenate([*sides]), "left out"
         case LabelsSpec():
-            corpus = prepare_labelled(spec, tokenizer=tokenizer)
+            corpus = prepare_labels(spec, tokenizer=tokenizer)
             lengths, fate = np.concatenate([corpus.train.lengths, corpus.validation.lengths]) + 2, "cut"  # bos and eos
         case ConversationsSpec():
             corpus = prepare_conversations(spec, tokenizer=tokenizer, template=chat_template)
             parts = corpus.train, corpus.validation
             lengths, fate = np.concatenate([part.lengths for part in parts]), "cut"
             if max_len is not None:
-                room = max_len + 1  # the last token is predicted, and read by nobody
+                limit = max_len + 1  # the last token is predicted, and read by nobody
                 unanswered = len(lengths) - sum(len(part.learnable(max_len)) for part in parts)
     values, numbers = np.unique(lengths, return_counts=True)
-    longer = lengths[lengths > room] if room is not None else lengths[:0]
+    longer = lengths[lengths > limit] if limit is not None else lengths[:0]
     return TokenFit(
         tokenizer=corpus.tokenizer.kind,
         vocab_size=corpus.tokenizer.vocab_size,
         tokens=Lengths.of(Counter(dict(zip(values.tolist(), numbers.tolist(), strict=True)))),
         max_len=max_len,
         longer=len(longer),
-        beyond=int((longer - room).sum()) if room is not None else 0,
+        beyond=int((longer - limit).sum()) if limit is not None else 0,
         fate=fate,
         unanswered=unanswered,
     )

@@ -7,7 +7,7 @@ from typing import Any
 from tercet.checkpoint import Encoder
 from tercet.checkpoint.training_data import open_training_data
 from tercet.config import UserError, parse
-from tercet.data import Labelled, LabelledCorpus, LabelsSpec, prepare_labelled
+from tercet.data import LabelCorpus, LabeledExamples, LabelsSpec, prepare_labels
 from tercet.evaluate.labels import LabelScores, score_labels
 from tercet.evaluate.multi_label import MultiLabelScores, score_multi_label
 from tercet.evaluate.regression import RegressionScores, score_regression
@@ -25,12 +25,12 @@ FIELDS = ("text_field", "label_field", "label_separator", "label_fields")  # of 
 
 
 @dataclass(frozen=True)
-class LabelsEvaluation(Evaluation[Labelled]):
+class LabelsEvaluation(Evaluation[LabeledExamples]):
     trained_model: Encoder
 
     def load(
         self, data: str | Path | None = None, *, encoding: str | None = None, text_field: str | None = None
-    ) -> Labelled:
+    ) -> LabeledExamples:
         """The labelled texts of its own data's validation part, or all of the file `data`.
 
         Args:
@@ -47,21 +47,21 @@ class LabelsEvaluation(Evaluation[Labelled]):
             fields |= {"over": head.over, "problem_type": head.problem_type}
             settings = {"source": str(data), "encoding": encoding or "utf-8", **fields}
             spec = parse(LabelsSpec, {**settings, "validation": {"kind": "held_out", "source": str(data)}})
-            return prepare_labelled(spec, tokenizer=trained_model.tokenizer).validation
+            return prepare_labels(spec, tokenizer=trained_model.tokenizer).validation
         corpus = open_training_data(trained_model, download=True)
         if corpus is None:
             raise UserError(f"{trained_model.folder} does not say what it was trained on; give --data")
-        assert isinstance(corpus, LabelledCorpus)
+        assert isinstance(corpus, LabelCorpus)
         return corpus.validation
 
-    def load_held_out(self) -> Labelled:
+    def load_held_out(self) -> LabeledExamples:
         return self.load()
 
-    def score(self, labelled: Labelled, **settings: Any) -> AnyLabelScores:
+    def score(self, labelled: LabeledExamples, **settings: Any) -> AnyLabelScores:
         """How often it is right, or how near its numbers are; settings as in `score_labels`."""
         return score_classifier(self.trained_model.model, self.trained_model.tokenizer, labelled, **settings)
 
-    def score_held_out(self, data: Labelled) -> HeldOutScores:
+    def score_held_out(self, data: LabeledExamples) -> HeldOutScores:
         scores, card = self.score(data), self.trained_model.card
         loss = card.metrics.get("val/loss")  # over the same labels, by the training
         kind, labels = "classifier", self.trained_model.label_head.labels
@@ -89,7 +89,9 @@ class LabelsEvaluation(Evaluation[Labelled]):
         return self.score(self.load(data), **settings)
 
 
-def score_classifier(model: EncoderOnly, tokenizer: Tokenizer, labelled: Labelled, **settings: Any) -> AnyLabelScores:
+def score_classifier(
+    model: EncoderOnly, tokenizer: Tokenizer, labelled: LabeledExamples, **settings: Any
+) -> AnyLabelScores:
     """The scores that there are for labels of this kind; settings as in `score_labels`."""
     match labelled.problem_type:
         case "single_label_classification":

@@ -10,7 +10,7 @@ from rich.progress import track
 from tercet.checkpoint import Translator
 from tercet.checkpoint.training_data import find_training_data, open_training_data, with_languages
 from tercet.config import UserError, parse
-from tercet.data import PAIR_DATASETS, PairsSpec, ParallelCorpus, pairs_of
+from tercet.data import PAIR_DATASETS, PairsSpec, ParallelCorpus, read_pairs
 from tercet.data.datasets.pair_datasets import pair_files, target_language
 from tercet.evaluate.pairs import score_pairs
 from tercet.evaluate.protocols import Protocol, bleu_tokenizer, prepare_texts
@@ -83,7 +83,7 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
                 raise UserError(f"--part {part}: {source} has no parts, all of it is scored; leave --part out")
             pairs = tuple(pair_files(spec, spec.source, spec.target).examples())
         elif source is not None or (part or ("test" if named else "validation")) == "test":
-            pairs = tuple(pairs_of(spec, part or "test"))
+            pairs = tuple(read_pairs(spec, part or "test"))
         else:
             corpus = open_training_data(trained_model, download=True)
             assert isinstance(corpus, ParallelCorpus)

@@ -14,11 +14,11 @@ import torch
 from tercet.checkpoint import TrainedModel
 from tercet.config import UserError
 from tercet.encoding import (
-    Classified,
-    Filled,
-    MultiLabelled,
-    Regressed,
-    Tagged,
+    Classification,
+    MaskPredictions,
+    MultiLabelClassification,
+    Regression,
+    Tagging,
     classify,
     classify_multi_label,
     fill,
@@ -93,7 +93,7 @@ class BatchTasks:
         _check_numbers(vector.sum().item() for vector in vectors)
         return vectors
 
-    def fill(self, items: list[str], options: FillOptions) -> list[Filled]:
+    def fill(self, items: list[str], options: FillOptions) -> list[MaskPredictions]:
         model = self.trained_model.require("fill").model
         filled = fill(model, self.trained_model.tokenizer, items, top=options.top, only=options.only)
         _check_numbers(candidate.probability for text in filled for mask in text.masks for candidate in mask)
@@ -101,7 +101,7 @@ class BatchTasks:
 
     def classify(
         self, items: list[str], threshold: float
-    ) -> list[Classified] | list[Tagged] | list[MultiLabelled] | list[Regressed]:
+    ) -> list[Classification] | list[Tagging] | list[MultiLabelClassification] | list[Regression]:
         """A label for each text, or each of its words; the labels above `threshold`; or a number."""
         trained_model = self.trained_model.require("classify")
         model, tokenizer, head = trained_model.model, trained_model.tokenizer, trained_model.label_head

@@ -55,7 +55,7 @@ def is_data(name: str) -> bool:
 
 
 def choose_recipe(source: str, target: str | None, data_keys: Mapping[str, Any], *, pretrained: bool) -> RecipeChoice:
-    """The recipe for data, by what `recognise` takes it for.
+    """The recipe for data, by what `recognize` takes it for.
 
     Args:
         target: the file of translations, line by line.
@@ -65,10 +65,10 @@ def choose_recipe(source: str, target: str | None, data_keys: Mapping[str, Any],
     Raises:
         UserError: where the data cannot be read.
     """
-    from tercet.data.datasets.recognise import recognise
+    from tercet.data.datasets.recognize import recognize
     from tercet.data.specs import ConversationsSpec, LabelsSpec, PairsSpec
 
-    spec = recognise(source, target, **{key: data_keys[key] for key in READING_KEYS if data_keys.get(key) is not None})
+    spec = recognize(source, target, **{key: data_keys[key] for key in READING_KEYS if data_keys.get(key) is not None})
     match spec:
         case PairsSpec():
             # numbers are spelt with few byte pairs, and scored without BLEU, which looks at four words in a row

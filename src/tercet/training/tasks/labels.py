@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tercet.checkpoint import Card, TrainedModel, save_model
 from tercet.config import UserError
-from tercet.data import Labelled, labelled_rows, prepare_labelled
+from tercet.data import LabeledExamples, label_rows, prepare_labels
 from tercet.data.rows.batching import BATCH_TOKENS, cut_rows, deal_micro_batches
 from tercet.evaluate.labels import LabelScores
 from tercet.evaluate.multi_label import MultiLabelScores
@@ -44,7 +44,7 @@ class LabelsTask:
         self.length = recipe.model.max_len
         if self.length < 3:
             raise UserError(f"model.max_len={self.length} leaves no room between two special tokens; set it larger")
-        corpus = self.corpus = prepare_labelled(
+        corpus = self.corpus = prepare_labels(
             recipe.data, tokenizer=pretrained and pretrained.tokenizer, progress=progress
         )
         scale = corpus.scale
@@ -158,10 +158,10 @@ class LabelsTask:
     def save(self, folder: Path, model: EncoderOnly, card: Card, state: Mapping[str, Tensor]) -> None:
         save_model(folder, model, self.corpus.tokenizer, card, state=state)
 
-    def _batch(self, texts: Labelled, numbers: np.ndarray) -> LabelledBatch:
+    def _batch(self, texts: LabeledExamples, numbers: np.ndarray) -> LabelledBatch:
         tokenizer = self.corpus.tokenizer
         assert tokenizer.bos_id is not None
         assert tokenizer.eos_id is not None
         # Where the vocabulary has no padding any token serves: what the mask leaves out is not looked at.
         special = {"bos": tokenizer.bos_id, "eos": tokenizer.eos_id, "pad": tokenizer.pad_id or 0}
-        return collate_labels(labelled_rows(texts, numbers, max_len=self.length, **special), self.head)
+        return collate_labels(label_rows(texts, numbers, max_len=self.length, **special), self.head)

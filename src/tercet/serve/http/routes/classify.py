@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from tercet.checkpoint import Encoder
-from tercet.encoding import Classified, MultiLabelled, Regressed, Tagged
+from tercet.encoding import Classification, MultiLabelClassification, Regression, Tagging
 from tercet.objectives import THRESHOLD
 from tercet.serve.http.bounded_request import Route
 from tercet.serve.http.context import RequestContext
@@ -20,7 +20,7 @@ from tercet.serve.http.responses import (
     TaggedWord,
 )
 
-Answer = Classified | MultiLabelled | Regressed | Tagged
+Answer = Classification | MultiLabelClassification | Regression | Tagging
 
 SCORE_CHARACTERS = 40  # of a label and its probability in JSON
 
@@ -39,7 +39,7 @@ async def classify(request: Request, body: ClassifyRequest) -> Response:
     await context.count_text_tokens(texts)
     threshold = THRESHOLD if body.threshold is None else body.threshold
     answers: list[Answer] = await context.answer_batch("classify", texts, threshold)
-    lists = sum(len(answer.words) if isinstance(answer, Tagged) else 1 for answer in answers)  # of scores
+    lists = sum(len(answer.words) if isinstance(answer, Tagging) else 1 for answer in answers)  # of scores
     labels = 1 if head is None else len(head.labels)
     return await item_list_response(
         ClassifyResponse(model=context.model.name, answers=[]), "answers", list(zip(texts, answers, strict=True)),
@@ -50,24 +50,24 @@ async def classify(request: Request, body: ClassifyRequest) -> Response:
 def _describe(item: tuple[str, Answer]) -> ClassifiedText | MultiLabelledText | RegressedText | TaggedText:
     text, answer = item
     match answer:
-        case Classified():
+        case Classification():
             return _classified(text, answer)
-        case MultiLabelled():
+        case MultiLabelClassification():
             above = {label: answer.scores[label] for label in answer.labels}
             return MultiLabelledText(text=text, labels=above, scores=answer.scores, truncated=answer.truncated)
-        case Regressed():
+        case Regression():
             return RegressedText(text=text, value=answer.value, truncated=answer.truncated)
-        case Tagged():
+        case Tagging():
             return _tagged(text, answer)
 
 
-def _classified(text: str, label: Classified) -> ClassifiedText:
+def _classified(text: str, label: Classification) -> ClassifiedText:
     return ClassifiedText(
         text=text, label=label.label, probability=label.probability, scores=label.scores, truncated=label.truncated
     )
 
 
-def _tagged(text: str, tagged: Tagged) -> TaggedText:
+def _tagged(text: str, tagged: Tagging) -> TaggedText:
     words = [
         TaggedWord(
             word=word, label=tag and tag.label, probability=tag and tag.probability, scores=tag and tag.scores

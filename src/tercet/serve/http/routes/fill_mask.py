@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from tercet.encoding import Filled
+from tercet.encoding import MaskPredictions
 from tercet.encoding.fill import TOP
 from tercet.encoding.masked_text import count_masks
 from tercet.limits import MAX_FILLED_CHARACTERS
@@ -31,13 +31,13 @@ async def fill(request: Request, body: FillRequest) -> Response:
     await context.count_text_tokens(texts)
     characters = _count_characters(context.model.trained_model.tokenizer, texts, body)
     options = FillOptions(top=body.top, only=None if body.only is None else tuple(body.only))
-    filled: list[Filled] = await context.answer_batch("fill", texts, options)
+    filled: list[MaskPredictions] = await context.answer_batch("fill", texts, options)
     return await item_list_response(
         FillResponse(model=context.model.name, answers=[]), "answers", filled, _describe, characters=characters
     )
 
 
-def _describe(filled: Filled) -> FilledText:
+def _describe(filled: MaskPredictions) -> FilledText:
     return FilledText.model_validate(filled, from_attributes=True)
 
 

@@ -16,12 +16,12 @@ from tercet.config import UserError
 from tercet.notebook import Summary, Table, View, format_value
 
 PIECE = 1 << 20  # numbers of the vectors, and of the scores, that are in memory at once
-LEAST_ROWS = 64  # of a piece, however many queries there are
-ORDINARY = (1e-15, 1e15)  # lengths whose products float32 holds; others are brought to length 1 first
+MIN_ROWS = 64  # of a piece, however many queries there are
+SAFE_LENGTHS = (1e-15, 1e15)  # lengths whose products float32 holds; others are brought to length 1 first
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Neighbours(Summary):
+class Neighbors(Summary):
     """The nearest rows to each query, the nearest first.
 
     Attributes:
@@ -34,7 +34,7 @@ class Neighbours(Summary):
 
     def __repr__(self) -> str:
         shape = "x".join(map(str, self.numbers.shape))
-        return f"Neighbours({shape} rows, the nearest at {format_value(float(self.scores.max(initial=-1)))})"
+        return f"Neighbors({shape} rows, the nearest at {format_value(float(self.scores.max(initial=-1)))})"
 
     def view(self) -> View:
         queries = zip(np.atleast_2d(self.numbers), np.atleast_2d(self.scores), strict=True)
@@ -46,7 +46,7 @@ class Neighbours(Summary):
         return View((Table(header=("query", "row", "cosine"), rows=rows, left=()),))
 
 
-class NearestNeighbours:
+class NearestNeighbors:
     """The `top` nearest to each query of all rows that were pushed; of these nothing else is kept."""
 
     def __init__(self, queries: np.ndarray, *, top: int) -> None:
@@ -70,37 +70,39 @@ class NearestNeighbours:
                 f"the vectors are {'x'.join(map(str, vectors.shape))} numbers and the model's have {width}; "
                 "give vectors that this model made"
             )
-        rows = max(LEAST_ROWS, PIECE // (width + len(self._queries)))
+        rows = max(MIN_ROWS, PIECE // (width + len(self._queries)))
         for start in range(0, len(vectors), rows):
             self._push(np.asarray(vectors[start : start + rows]))
 
-    def result(self) -> Neighbours:
+    def result(self) -> Neighbors:
         """The nearest so far."""
         shape = len(self._queries), min(self._top, self._count)
-        return Neighbours(
+        return Neighbors(
             numbers=np.array(self._numbers, np.int64).reshape(shape), scores=np.array(self._scores).reshape(shape)
         )
 
     def _push(self, vectors: np.ndarray) -> None:
         lengths = _check_lengths(vectors, "vector", self._count)
         units, divisors = vectors, lengths
-        if len(lengths) and not (ORDINARY[0] < lengths.min() and lengths.max() < ORDINARY[1]):
+        if len(lengths) and not (SAFE_LENGTHS[0] < lengths.min() and lengths.max() < SAFE_LENGTHS[1]):
             units, divisors = _unit(vectors, lengths), np.ones(1)
-        rough = self._queries.astype(np.float32) @ units.astype(np.float32).T / divisors  # (Q, N)
-        for query, (unit, scores) in enumerate(zip(self._queries, rough, strict=True)):
+        approximate = self._queries.astype(np.float32) @ units.astype(np.float32).T / divisors  # (Q, N)
+        for query, (unit, scores) in enumerate(zip(self._queries, approximate, strict=True)):
             near = self._near(query, scores)
             if len(near):
                 self._merge(query, near + self._count, _cosines(vectors[near], unit))
         self._count += len(vectors)
 
-    def _near(self, query: int, rough: np.ndarray) -> np.ndarray:
+    def _near(self, query: int, approximate: np.ndarray) -> np.ndarray:
         """The rows that may be among the nearest."""
-        known = self._scores[query]
-        least = known[-1] - self._slack if len(known) == self._top else -np.inf
-        near = np.flatnonzero(rough >= least)
-        if (beyond := len(near) - self._top) > 0:
-            least = np.partition(rough[near], beyond)[beyond] - 2 * self._slack  # the last of the nearest, by `rough`
-            near = near[rough[near] >= least]
+        best_scores = self._scores[query]
+        threshold = best_scores[-1] - self._slack if len(best_scores) == self._top else -np.inf
+        near = np.flatnonzero(approximate >= threshold)
+        if (n_excess := len(near) - self._top) > 0:
+            threshold = (
+                np.partition(approximate[near], n_excess)[n_excess] - 2 * self._slack
+            )  # the last of the nearest, by `approximate`
+            near = near[approximate[near] >= threshold]
         return near
 
     def _merge(self, query: int, numbers: np.ndarray, scores: np.ndarray) -> None:
@@ -110,24 +112,24 @@ class NearestNeighbours:
         self._numbers[query], self._scores[query] = numbers[best], scores[best]
 
 
-def nearest(vectors: np.ndarray, queries: np.ndarray, *, top: int) -> Neighbours:
+def nearest(vectors: np.ndarray, queries: np.ndarray, *, top: int) -> Neighbors:
     """The `top` rows of `vectors` (N, D) nearest to each of `queries` (Q, D). A vector of zeros is as far from all.
 
     Raises:
         UserError: where the two have different widths, or a number in them is not finite.
         ValueError: where `top` is below 1.
     """
-    search = NearestNeighbours(queries, top=top)
+    search = NearestNeighbors(queries, top=top)
     search.push(vectors)
     return search.result()
 
 
-def _check_lengths(vectors: np.ndarray, what: str, first: int = 0) -> np.ndarray:
+def _check_lengths(vectors: np.ndarray, name: str, first: int = 0) -> np.ndarray:
     """The lengths (N,) of the vectors, rounded; the message counts them from `first`."""
     with np.errstate(over="ignore", invalid="ignore"):
         lengths = np.sqrt(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64))
-    if len(bad := np.flatnonzero(~np.isfinite(lengths))):
-        raise UserError(f"{what} {first + bad[0]} has a number that is not finite; give vectors that a model made")
+    if len(invalid := np.flatnonzero(~np.isfinite(lengths))):
+        raise UserError(f"{name} {first + invalid[0]} has a number that is not finite; give vectors that a model made")
     return lengths
 
 

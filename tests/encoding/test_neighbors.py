@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from tercet.config import UserError
-from tercet.encoding import NearestNeighbours, nearest
-from tercet.encoding import neighbours as module
+from tercet.encoding import NearestNeighbors, nearest
+from tercet.encoding import neighbors as module
 
 FEW = arrays.array_shapes(min_dims=2, max_dims=2, min_side=0, max_side=9)
 
@@ -39,7 +39,7 @@ def test_they_are_those_of_brute_force(
     queries = data.draw(arrays.arrays(np.float32, (n_queries, shape[1]), elements=numbers))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "PIECE", rows * (shape[1] + n_queries))
-        patch.setattr(module, "LEAST_ROWS", 1)
+        patch.setattr(module, "MIN_ROWS", 1)
         found = nearest(vectors, queries, top=top)
     wanted, kept = cosines(vectors, queries), min(top, len(vectors))
     assert found.numbers.shape == found.scores.shape == (n_queries, kept)
@@ -70,7 +70,7 @@ def test_many_in_several_pieces(dtype: type, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("piece", [1 << 20, 385 * 30])
 def test_what_float32_cannot_tell_apart_is_told_apart(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PIECE", piece)
-    monkeypatch.setattr(module, "LEAST_ROWS", 1)
+    monkeypatch.setattr(module, "MIN_ROWS", 1)
     draw = np.random.default_rng(2)
     query = draw.normal(size=(1, 384))
     vectors = query + 1e-5 * draw.normal(size=(300, 384))  # all cosines are 1 in float32
@@ -97,7 +97,7 @@ def test_equal_vectors_come_in_their_order_wherever_they_stand(monkeypatch: pyte
 
 def test_it_reads_a_piece_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PIECE", 50 * 9)
-    monkeypatch.setattr(module, "LEAST_ROWS", 1)
+    monkeypatch.setattr(module, "MIN_ROWS", 1)
     vectors = np.random.default_rng(4).normal(size=(333, 8)).astype(np.float32)
     read = list[int]()
 
@@ -118,7 +118,7 @@ def test_it_reads_a_piece_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_pushed_bit_by_bit() -> None:
     vectors = np.random.default_rng(5).normal(size=(90, 8)).astype(np.float32)
-    search = NearestNeighbours(vectors[:2], top=7)
+    search = NearestNeighbors(vectors[:2], top=7)
     assert search.result().numbers.shape == (2, 0)
     for start in range(0, 90, 11):
         search.push(vectors[start : start + 11])

@@ -15,7 +15,7 @@ from tercet.config import UserError
 from tercet.data.datasets.label_datasets import LABEL_DATASETS
 from tercet.data.datasets.pair_datasets import PAIR_DATASETS
 from tercet.data.datasets.text_datasets import DATASETS
-from tercet.data.examples.conversations import COLUMNS, LISTS
+from tercet.data.examples.conversations import EXCHANGE_FIELDS, MESSAGES_FIELDS
 from tercet.data.examples.label_values import NUMBER
 from tercet.data.sources.documents import DocumentFiles
 from tercet.data.sources.files import find_path, read_lines, read_objects
@@ -24,11 +24,11 @@ from tercet.data.sources.tables import TABLE_SUFFIXES, column_names
 from tercet.data.specs import ConversationsSpec, LabelsSpec, PairsSpec, TextSpec
 from tercet.spec import ProblemType
 
-LOOKED_AT = 100  # lines, of which the first that is not empty tells
-LEAST_NUMBERS = 20  # different ones; fewer may be the names of classes
+SAMPLE_LINES = 100  # lines, of which the first that is not empty tells
+MIN_NUMBERS = 20  # different ones; fewer may be the names of classes
 
 
-def recognise(
+def recognize(
     source: str,
     target: str | None = None,
     *,
@@ -60,14 +60,14 @@ def recognise(
     if target is not None or source in PAIR_DATASETS:
         return PairsSpec(source=source, target=target, encoding=encoding)
     settings = {"messages_field": messages_field, "prompt_field": prompt_field, "response_field": response_field}
-    named: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
-    conversations = ConversationsSpec(source=source, encoding=encoding, **named)
-    if named:
+    conversation_fields: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
+    conversations = ConversationsSpec(source=source, encoding=encoding, **conversation_fields)
+    if conversation_fields:
         return conversations
     text = TextSpec(source=source, encoding=encoding, text_field=text_field or "text")
     if source in DATASETS:
         return text
-    labelled = LabelsSpec(
+    labels_spec = LabelsSpec(
         source=source,
         encoding=encoding,
         text_field=text.text_field,
@@ -76,7 +76,7 @@ def recognise(
         problem_type=problem_type or "single_label_classification",
     )
     if source in LABEL_DATASETS:
-        return _with_problem_type(labelled, problem_type)
+        return _with_problem_type(labels_spec, problem_type)
     path = find_path(source)
     if not path.is_file():
         DocumentFiles(root=path).files()
@@ -84,7 +84,7 @@ def recognise(
     fields = _read_fields(path, encoding)
     is_labelled = (label_field, over, problem_type) != (None, None, None)
     if is_labelled or {text.text_field, "label"} <= fields:
-        return _with_problem_type(labelled, problem_type)
+        return _with_problem_type(labels_spec, problem_type)
     return text if text_field is not None else _recognise_fields(path, fields, text, conversations)
 
 
@@ -97,8 +97,8 @@ def _recognise_fields(
         return LabelsSpec(source=source, encoding=encoding, over="tokens")
     if {"source", "target"} <= fields:
         return PairsSpec(source=source, encoding=encoding)
-    has_messages = uncompressed_suffix(path) == ".jsonl" and not fields.isdisjoint(LISTS)
-    if (has_messages or {*COLUMNS} <= fields) and text.text_field not in fields:
+    has_messages = uncompressed_suffix(path) == ".jsonl" and not fields.isdisjoint(MESSAGES_FIELDS)
+    if (has_messages or {*EXCHANGE_FIELDS} <= fields) and text.text_field not in fields:
         return conversations
     is_pairs = uncompressed_suffix(path) == ".tsv" and _has_two_columns(path, encoding)
     return PairsSpec(source=source, encoding=encoding) if is_pairs else text
@@ -111,10 +111,10 @@ def _with_problem_type(spec: LabelsSpec, problem_type: ProblemType | None) -> La
 
 
 def looks_like(labels: Iterable[str], separator: str) -> Literal["", "numbers", "lists"]:
-    """What the different labels of texts, each of which has one, may be instead: `LEAST_NUMBERS` numbers, or more than
+    """What the different labels of texts, each of which has one, may be instead: `MIN_NUMBERS` numbers, or more than
     half of them several labels with the separator between."""
     distinct = list(labels)
-    if len(distinct) >= LEAST_NUMBERS and all(NUMBER.fullmatch(label) for label in distinct):
+    if len(distinct) >= MIN_NUMBERS and all(NUMBER.fullmatch(label) for label in distinct):
         return "numbers"
     return "lists" if 2 * sum(separator in label for label in distinct) > len(distinct) else ""
 
@@ -160,4 +160,4 @@ def _first_object(path: Path, encoding: str) -> dict[str, object]:
 
 
 def _first_lines(path: Path, encoding: str) -> Iterator[str]:
-    return (line for line in islice(read_lines(path, encoding, "replace"), LOOKED_AT) if line.strip())
+    return (line for line in islice(read_lines(path, encoding, "replace"), SAMPLE_LINES) if line.strip())

@@ -50,7 +50,7 @@ def test_the_model_is_asked_once_for_a_look_and_its_blocks() -> None:
 
 
 def test_few_passes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tercet.explorer.passes.MOST_BYTES", 100_000)
+    monkeypatch.setattr("tercet.explorer.passes.MAX_CACHE_BYTES", 100_000)
     answers = Answers(trained_model(GPT))
     for text in ("a", "ab", "abc", "abcd", "abcde", "abcdef", "abcdefg"):
         answers.answer("look", {"ask": {"text": text}})

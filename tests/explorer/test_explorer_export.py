@@ -126,8 +126,8 @@ def test_a_page_that_is_not_as_expected_is_not_saved(old: str, new: str, monkeyp
 
 
 def test_a_page_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exporting, "MOST", 50_000)
-    with pytest.raises(UserError, match=r"more than 0\.05 MB, .* give a shorter text"):
+    monkeypatch.setattr(exporting, "MAX_PAGE_CHARACTERS", 50_000)
+    with pytest.raises(UserError, match=r"larger than 0\.05 MB: .* pass a shorter text"):
         page_of(GPT)
 
 
@@ -139,9 +139,9 @@ def test_weights_stand_in_it_where_they_fit(page: str, monkeypatch: pytest.Monke
         for key, answer in answers_in(page).items()
         if not key.startswith("api/logits ")
     )
-    monkeypatch.setattr(exporting, "LOGITS", 0)
+    monkeypatch.setattr(exporting, "MAX_LOGITS_CHARACTERS", 0)
     for room, kinds in ((10**7, {"float32"}), (40_000, {"uint16"}), (20_000, set[str]())):
-        monkeypatch.setattr(exporting, "MOST", used + room)
+        monkeypatch.setattr(exporting, "MAX_PAGE_CHARACTERS", used + room)
         found = answers_in(export_page(answers))
         blocks = [answer for key, answer in found.items() if key.startswith("api/block ")]
         assert {packed["type"] for answer in blocks for packed in answer["parameters"].values()} == kinds

@@ -341,7 +341,7 @@ def serve(socket_: socket.socket, control: Connection) -> None:
     with registry("gpt", "bert", "texts", "translator", limits=LIMITS) as models, tuned_interpreter():
         notes = list[str]()
         server = BoundedServer(application(models), note=notes.append, grace=1)
-        server.room.head_seconds = 60.0  # so that a large crowd has time to gather
+        server.limits.head_seconds = 60.0  # so that a large crowd has time to gather
         thread = threading.Thread(target=server.run, kwargs={"sockets": [socket_]})
         thread.start()
         while control.recv() == "busy":
@@ -367,7 +367,7 @@ class Server:
 
 @contextlib.contextmanager
 def started_server() -> Iterator[Server]:
-    listening = open_socket("127.0.0.1", 0, patience=30)
+    listening = open_socket("127.0.0.1", 0, send_timeout=30)
     context = get_context("fork")
     ours, theirs = context.Pipe()
     child = context.Process(target=serve, args=(listening, theirs), daemon=True)

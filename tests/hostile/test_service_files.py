@@ -31,7 +31,7 @@ def served(
         before: is called in the child, before the server is made.
         commands: what else it may be told to do.
     """
-    listening = open_socket("127.0.0.1", 0, patience=30)
+    listening = open_socket("127.0.0.1", 0, send_timeout=30)
     reading, writing = os.pipe()
     done_reading, done_writing = os.pipe()
 
@@ -123,5 +123,5 @@ def test_connections_fit_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_socket_survives_absurd_patience() -> None:
-    with open_socket("127.0.0.1", 0, patience=1e300) as listening:
+    with open_socket("127.0.0.1", 0, send_timeout=1e300) as listening:
         assert listening.family == socket.AF_INET

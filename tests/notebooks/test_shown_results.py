@@ -22,7 +22,7 @@ from tercet.models import PRESETS, DecoderOnlySpec, StackSpec
 from tercet.nn.specs import Rotary
 from tercet.notebook import Table, View
 from tercet.plots.loss_curve import loss_curve
-from tercet.plots.svg_chart import MOST_POINTS
+from tercet.plots.svg_chart import MAX_POINTS
 from tercet.spec import spec
 
 EVIL = "<script>alert('1')</script>&"
@@ -167,7 +167,7 @@ def test_a_loss_curve_is_bounded_and_leaves_out_what_has_no_place() -> None:
     columns["train/loss"] = [(step, 1 + 1 / step) for step in range(1, 100_000)]
     columns["val/loss"] = [(1, math.inf), (2, math.nan), (3, 0.0), (7, 1.5)]
     svg = loss_curve(columns)
-    assert svg.count(",") < 3 * MOST_POINTS
+    assert svg.count(",") < 3 * MAX_POINTS
     assert "99,999" in svg
     assert "validation, lowest 1.5 at 7" in svg
     assert "nan" not in svg

@@ -87,7 +87,7 @@ def diagonal(source: tuple[str, ...], target: tuple[str, ...], looks_at: list[in
     weights = torch.full((2, len(target), len(source)), 0.1 / len(source))
     for row, column in enumerate(looks_at):
         weights[:, row, column] += 0.9
-    return CrossAttentionMap(source=source, target=target, ended=True, weights=weights, layer=0)
+    return CrossAttentionMap(source=source, target=target, has_end=True, weights=weights, layer=0)
 
 
 def test_words_are_aligned_not_tokens() -> None:

@@ -68,7 +68,7 @@ def stacks(spec: AnySpec) -> list[StackSpec]:
 def steps(diagram: ModelDiagram) -> Iterator[Box]:
     """Every box."""
     for side in diagram.sides:
-        own = [side.tokens, side.embedding, *side.added, side.embedding_norm, side.final_norm]
+        own = [side.tokens, side.embedding, *side.additions, side.embedding_norm, side.final_norm]
         for sublayer in side.sublayers:
             own += [sublayer.before, sublayer.after]
             own += [step for branch in sublayer.branches for step in (branch.body, branch.norm)]
@@ -158,7 +158,7 @@ def test_parts_are_the_spec_s(name: str) -> None:
         assert ("causal" in attention.details[1]) == (side.name == "decoder" or spec.family == "decoder-only")
         assert f" {stack.inner_width} " in f" {network.details[0].replace(',', ' ')} "
         assert any("sqrt" in text or "√" in text for text in side.embedding.details) == spec.scale_embedding
-        assert [step.title for step in side.added if step.kind == "position"] == {
+        assert [step.title for step in side.additions if step.kind == "position"] == {
             "learned": ["Learned positions"], "sinusoidal": ["Sinusoidal positions"],
         }.get(stack.position.kind, [])  # fmt: skip
         assert any("rotary" in text for text in attention.details) == (stack.position.kind == "rotary")
@@ -323,7 +323,7 @@ def test_an_attention_s_shapes_are_the_recorded_ones(which: str) -> None:
     for column, linear in (("query", "query"), ("key", "key"), ("value", "value")):
         assert diagram.columns[column][0].shape == tuple(seen[f"{name}.{linear}"].shape)
     assert diagram.out.shape == tuple(seen[name].shape)
-    assert diagram.joined.shape == (*diagram.out.shape[:2], 6 * 10)
+    assert diagram.concatenated.shape == (*diagram.out.shape[:2], 6 * 10)
     turned = [[step.title for step in column].count("Rotation") for column in diagram.columns.values()]
     assert turned == ([1, 1, 0] if which in ("encoder", "decoder") else [0, 0, 0])
     assert [column[2].title for name, column in diagram.columns.items() if name != "value"] == ["RMS norm"] * 2

@@ -33,7 +33,7 @@ def test_sinusoids_are_the_paper_s(base: float) -> None:
     assert np.allclose(scheme.vectors[:, 1::2], np.cos(angles), atol=1e-6)
     drawn = plot_position_schemes([scheme]).axes[0].images[0].get_array()
     assert np.array_equal(drawn, scheme.vectors)
-    assert scheme.as_dict() == {"kind": "sinusoidal", "base": base, "vectors": scheme.vectors.tolist()}
+    assert scheme.to_dict() == {"kind": "sinusoidal", "base": base, "vectors": scheme.vectors.tolist()}
 
 
 def test_rotary_angles_of_a_head() -> None:
@@ -42,7 +42,7 @@ def test_rotary_angles_of_a_head() -> None:
     assert scheme.angles is not None
     assert np.allclose(scheme.angles, np.cos(angles), atol=1e-5)
     assert scheme.wavelengths == pytest.approx([2 * math.pi * 50.0 ** (2 * pair / 8) for pair in range(4)], rel=1e-5)
-    assert set(scheme.as_dict()) == {"kind", "base", "share", "cosines", "wavelengths"}
+    assert set(scheme.to_dict()) == {"kind", "base", "share", "cosines", "wavelengths"}
 
 
 def test_alibi_is_a_slope_for_each_head() -> None:
@@ -166,7 +166,7 @@ def test_bars_and_the_lowest_loss() -> None:
     assert heights == pytest.approx([*smoothing.used.tolist(), *smoothing.described.tolist()])
     labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
     assert labels[0].startswith("used in training, ε/V for every token: 0.91, others 0.01")
-    assert labels[1].startswith("often described, ε/(V - 1) for the others alone: 0.9, others 0.01111")
+    assert labels[1].startswith("often described, ε/(V - 1) for the others only: 0.9, others 0.01111")
     assert smoothing.confidence[smoothing.loss.argmin()] == pytest.approx(0.91)
     many = plot_smoothing(compute_smoothing(vocab_size=500, target=499, epsilon=0.1, points=5))
     assert len(many.axes[0].patches) == 2 * 64

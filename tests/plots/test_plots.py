@@ -28,7 +28,7 @@ from tercet.plots import (
     plot_schedule,
     plot_score,
 )
-from tercet.plots.neighbours import choose_telling_tokens, components, embeddings, find_token, nearest_tokens
+from tercet.plots.neighbours import choose_distinctive_tokens, components, embeddings, find_token, nearest_tokens
 from tercet.spec import spec
 from tercet.tokens import BPE, Characters, Tokenizer, WordPiece
 from tercet.training.tasks.plan import Plan
@@ -387,7 +387,7 @@ def test_a_vocabulary_of_one_has_no_neighbours() -> None:
 def test_telling_tokens_are_each_other_s_strangers() -> None:
     one = gpt(tokenizer=Tokenizer.train(BPE(vocab_size=270, prefix_space=True), WORDS))
     tokenizer, table = embeddings(one)
-    chosen = choose_telling_tokens(tokenizer, table)
+    chosen = choose_distinctive_tokens(tokenizer, table)
     assert 1 <= len(chosen) <= 8
     assert len(set(chosen)) == len(chosen)
     for place, row in enumerate(nearest_tokens(table, chosen, 6)):

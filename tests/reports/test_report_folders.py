@@ -17,14 +17,14 @@ import tercet
 from tercet.checkpoint.run_record import Change, read_record
 from tercet.config import UserError
 from tercet.reports.markup import element, paragraph, scrolling_table
-from tercet.reports.run_sections import MOST_SAMPLES, SAMPLE_CHARACTERS
+from tercet.reports.run_sections import MAX_SAMPLES, SAMPLE_CHARACTERS
 from tercet.reports.subject import open_subject
 from tercet.reports.write import report_page
 
 
 def test_a_run_that_trains_is_said_to_be_one(tmp_path: Path) -> None:
     page = read_page(tercet.report(make_run(tmp_path / "run", steps=200, total=1000)))
-    assert "Still running: at step 200 of 1,000 when this was written" in page.text
+    assert "Still running: at step 200 of 1,000 when this report was written" in page.text
     assert "A run that has saved no model yet" in page.words[""]
     assert "No model is saved yet" in page.words["model"]
     assert "No versions are recorded" in page.words["versions"]
@@ -71,11 +71,11 @@ def test_many_and_long_samples_are_bounded(tmp_path: Path) -> None:
     for step in range(1, 101):
         (run / "samples" / f"step-{step:06d}.txt").write_text(f"<{step}>" + "a" * 10 * SAMPLE_CHARACTERS)
     page = read_page(tercet.report(run))
-    assert page.words["samples"].count("After step") == MOST_SAMPLES
+    assert page.words["samples"].count("After step") == MAX_SAMPLES
     assert "After step 100" in page.words["samples"]
     assert "After step 1\n" in page.words["samples"] or "After step 1<" in page.words["samples"]
-    assert f"{100 - MOST_SAMPLES} others" in page.words["samples"]
-    assert len(page.html) < 2 * MOST_SAMPLES * SAMPLE_CHARACTERS
+    assert f"{100 - MAX_SAMPLES} others" in page.words["samples"]
+    assert len(page.html) < 2 * MAX_SAMPLES * SAMPLE_CHARACTERS
 
 
 @pytest.mark.slow

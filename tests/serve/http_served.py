@@ -202,7 +202,7 @@ def server_on_a_socket(
     reading_seconds: float = READING_SECONDS,
 ) -> Iterator[tuple[ModelServer, str]]:
     """It, and its address."""
-    listening = open_socket("127.0.0.1", 0, patience=30)
+    listening = open_socket("127.0.0.1", 0, send_timeout=30)
     server = ModelServer(
         application(models, rules, log=log),
         models,
@@ -211,7 +211,7 @@ def server_on_a_socket(
         shutdown_delay=shutdown_delay,
         connections=connections,
     )
-    server.room.head_seconds, server.room.reading_seconds = head_seconds, reading_seconds
+    server.limits.head_seconds, server.limits.reading_seconds = head_seconds, reading_seconds
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     try:

@@ -145,7 +145,7 @@ def _draw_positions(args: argparse.Namespace) -> Drawing:
     specs = _parse_positions(args.scheme or ("sinusoidal", "learned", "rotary", "alibi"), args.base)
     sizes = {"d_model": args.d_model, "n_heads": args.n_heads, "length": args.length}
     schemes = [initial_scheme(spec, **sizes, seed=args.seed) for spec in specs]
-    return plot_position_schemes(schemes), {"schemes": [scheme.as_dict() for scheme in schemes]}
+    return plot_position_schemes(schemes), {"schemes": [scheme.to_dict() for scheme in schemes]}
 
 
 def _parse_positions(texts: Sequence[str], base: float | None) -> "list[Position]":
@@ -208,7 +208,7 @@ def _draw_masks(args: argparse.Namespace) -> Drawing:
         grid = [record_sentence_masks(sentences, kind=kind) for kind in kinds]
     else:
         raise ValueError('masks are those of sentences; give one: tercet plot masks "The weather is great today"')
-    return plot_masks(grid), {"masks": [mask.as_dict() for row in grid for mask in row]}
+    return plot_masks(grid), {"masks": [mask.to_dict() for row in grid for mask in row]}
 
 
 def _split_words(sentences: list[str]) -> list[list[str]]:
@@ -224,7 +224,7 @@ def _draw_smoothing(args: argparse.Namespace) -> Drawing:
     from tercet.plots.smoothing import compute_smoothing, plot_smoothing
 
     smoothing = compute_smoothing(vocab_size=args.vocabulary, target=args.target, epsilon=args.epsilon)
-    return plot_smoothing(smoothing), smoothing.as_dict()
+    return plot_smoothing(smoothing), smoothing.to_dict()
 
 
 def _draw_model(args: argparse.Namespace) -> Drawing:

@@ -124,7 +124,7 @@ def _add_views(
         before, after = (lens_table(trained_model, recording, top=args.top or 1) for recording in recordings)
         answer["prompt"] = {"text": args.prompt} | lens_to_dict(after)
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
-        tables.append(render_lens(after, width=width, before=before if edits else None))
+        tables.append(render_lens(after, width=width, original=before if edits else None))
         if edits:
             answer["ablated"] = effect_to_dict(args.ablate, before, after)
             tables.append(render_effect(answer["ablated"]))

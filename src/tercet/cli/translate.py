@@ -149,11 +149,11 @@ def _side_by_side(lines: Iterator[str], prefixes: Iterator[str], path: Path) -> 
 def _few(lines: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     """The lines, if there are no more than can be drawn."""
     from tercet.config import UserError
-    from tercet.plots.cross_attention import MOST_SENTENCES
+    from tercet.plots.cross_attention import MAX_SENTENCES
 
-    few = list(islice(lines, MOST_SENTENCES + 1))
-    if len(few) > MOST_SENTENCES:
-        raise UserError(f"--attention draws up to {MOST_SENTENCES} sentences; give it a few of them")
+    few = list(islice(lines, MAX_SENTENCES + 1))
+    if len(few) > MAX_SENTENCES:
+        raise UserError(f"--attention draws up to {MAX_SENTENCES} sentences; give it a few of them")
     yield from few
 
 

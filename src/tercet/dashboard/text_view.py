@@ -9,7 +9,7 @@ from tercet.checkpoint.metrics import read_metrics
 from tercet.checkpoint.run_folder import RunFolder
 from tercet.checkpoint.run_record import METRICS
 from tercet.messages import one_line
-from tercet.plots.text_curve import MOST_WIDTH, text_curve
+from tercet.plots.text_curve import MAX_WIDTH, text_curve
 
 
 def describe_run(folder: Path) -> str:
@@ -28,6 +28,6 @@ def describe_run(folder: Path) -> str:
     if not (folder / METRICS).is_file():
         return head
     terminal = sys.stdout.isatty()
-    width = shutil.get_terminal_size().columns if terminal else MOST_WIDTH
+    width = shutil.get_terminal_size().columns if terminal else MAX_WIDTH
     curve = text_curve(read_metrics(folder / METRICS), width=width, color=terminal and "NO_COLOR" not in os.environ)
     return "\n".join(filter(None, (head, curve)))

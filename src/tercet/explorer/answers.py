@@ -143,10 +143,10 @@ class Answers:
         """What each head does in general, and how much worse this text is predicted without it."""
         attentions = [name for name, part in self.trained_model.model.named_modules() if isinstance(part, Attention)]
         original_ids = forward_pass.query.original_ids
-        rises = ablate_heads(
+        loss_increases = ablate_heads(
             self.trained_model, forward_pass.recording, edits=forward_pass.edits, original_ids=original_ids
         )
-        return {"rows": heads_to_dicts(attentions, self._scores, rises), "loss": forward_pass.loss}
+        return {"rows": heads_to_dicts(attentions, self._scores, loss_increases), "loss": forward_pass.loss}
 
     @cached_property
     def _scores(self) -> HeadScores:

@@ -13,7 +13,7 @@ from tercet.inspect.lens import stacks_of, stream_names
 from tercet.models import AnyModel, EncoderDecoder
 from tercet.models.vocabulary import Unembedding
 
-MOST_EXACT = 1_000_000  # characters up to which the numbers of a block are given as they are, beyond it in 65,535 steps
+MAX_EXACT_CHARACTERS = 1_000_000  # packed size of a block above which its numbers are sent as uint16
 
 
 def block_names(model: AnyModel) -> list[str]:
@@ -26,7 +26,7 @@ def block_names(model: AnyModel) -> list[str]:
 
 
 def block(forward_pass: Pass, name: str, *, parameters: PackedType | None = None) -> Plain:
-    """The tensors of one block, or those around the blocks of a stack; `same` names those that another one is as well.
+    """Return the tensors of one block, or those around the blocks of a stack.
 
     Args:
         parameters: how to pack the weights that belong to them, if they are wanted.
@@ -45,14 +45,14 @@ def block(forward_pass: Pass, name: str, *, parameters: PackedType | None = None
         stream = stream_names(model)[stack]
         source = stream[stream.index(name) - 1]
         names = [source, *(key for key in activations if key == name or key.startswith(f"{name}."))]
-    same = _find_shared({tensor: activations[tensor] for tensor in names})
-    unshared = {tensor: activations[tensor] for tensor in names if tensor not in same}
-    exact = sum(packed_size(tensor.shape, "float32") for tensor in unshared.values()) <= MOST_EXACT
+    duplicates = _find_shared({tensor: activations[tensor] for tensor in names})
+    distinct_tensors = {tensor: activations[tensor] for tensor in names if tensor not in duplicates}
+    exact = sum(packed_size(tensor.shape, "float32") for tensor in distinct_tensors.values()) <= MAX_EXACT_CHARACTERS
     answer: Plain = {
         "name": name,
         "input": source,
-        "tensors": {key: pack(tensor[0], "float32" if exact else "uint16") for key, tensor in unshared.items()},
-        "same": same,
+        "tensors": {key: pack(tensor[0], "float32" if exact else "uint16") for key, tensor in distinct_tensors.items()},
+        "same": duplicates,
         "parameters": {} if parameters is None else packed_parameters(model, name, parameters),
     }
     if is_stack and name == forward_pass.recording.stack and forward_pass.recording.logits is not None:

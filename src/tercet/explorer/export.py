@@ -36,8 +36,8 @@ from tercet.explorer.queries import (
 from tercet.storage import write_atomically
 from tercet.web.page_files import check_page
 
-MOST = 40_000_000  # characters; what is larger, a browser opens slowly
-LOGITS = 8_000_000  # of these for the logits of all rows
+MAX_PAGE_CHARACTERS = 40_000_000  # characters; what is larger, a browser opens slowly
+MAX_LOGITS_CHARACTERS = 8_000_000  # of these for the logits of all rows
 # The file may do nothing but run what stands in it.
 POLICY = "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data: blob:"
 
@@ -106,51 +106,51 @@ def key_of(query: AnyQuery) -> str:
 def _answer_all(answers: Answers, query: Query) -> Iterator[tuple[str, Plain]]:
     """Every answer about one text, by its key."""
     model = answers.trained_model.model
-    room = MOST
+    remaining = MAX_PAGE_CHARACTERS
 
     def answer(query: AnyQuery) -> tuple[str, Plain]:
-        nonlocal room
+        nonlocal remaining
         content = answers.answer_query(query)
-        room -= len(_json(content))
-        if room < 0:
+        remaining -= len(_json(content))
+        if remaining < 0:
             raise UserError(
-                f"the page would hold more than {MOST / 10**6:g} MB, for it keeps every number of every block; "
-                "give a shorter text"
+                f"the page would be larger than {MAX_PAGE_CHARACTERS / 10**6:g} MB: it contains every number of every "
+                "block; pass a shorter text"
             )
         return key_of(query), content
 
-    key, about = answer(ModelQuery())
-    yield key, {**about, "live": False, "start": query_to_plain(query)}
+    key, model_answer = answer(ModelQuery())
+    yield key, {**model_answer, "live": False, "start": query_to_plain(query)}
     yield answer(OverviewQuery(ask=query))
     forward_pass = answers.passes(query)
     ask, at, logits = forward_pass.query, forward_pass.at, forward_pass.recording.logits
     key, overview = answer(OverviewQuery(ask=ask))
     yield key, overview
-    unedited = replace(ask, edits=())  # what is set to zero is shown beside the same pass without it
-    if unedited != ask:
-        yield answer(OverviewQuery(ask=unedited))
-    yield answer(HeadsQuery(ask=unedited))
+    unedited_query = replace(ask, edits=())  # what is set to zero is shown beside the same pass without it
+    if unedited_query != ask:
+        yield answer(OverviewQuery(ask=unedited_query))
+    yield answer(HeadsQuery(ask=unedited_query))
     if "translate" in answers.trained_model.verbs:
         yield answer(BeamsQuery(ask=ask))
     if overview["top"] is not None:
         with suppress(UserError):  # where the head is not linear
             yield answer(AttributionQuery(ask=ask, at=at, id=overview["top"]["ids"][at][0]))
     blocks = [answer(BlockQuery(ask=ask, name=name)) for name in block_names(model)]
-    if logits is not None and packed_size(logits.shape, "float32") <= min(LOGITS, room):
+    if logits is not None and packed_size(logits.shape, "float32") <= min(MAX_LOGITS_CHARACTERS, remaining):
         for row in range(len(logits)):
             yield answer(LogitsQuery(ask=ask, at=row))
-    kind = _choose_kind(answers, room)
+    kind = _choose_kind(answers, remaining)
     for key, block in blocks:
         weights = {} if kind is None else packed_parameters(model, block["name"], kind)
         yield key, {**block, "parameters": weights}
 
 
-def _choose_kind(answers: Answers, room: int) -> PackedType | None:
+def _choose_kind(answers: Answers, remaining: int) -> PackedType | None:
     """How the weights are packed to fit into the room that is left, if they do."""
     model = answers.trained_model.model
     shapes = [weight.shape for name in block_names(model) for weight in parameters_of(model, name).values()]
     kinds: tuple[PackedType, ...] = ("float32", "uint16")
-    return next((kind for kind in kinds if sum(packed_size(shape, kind) + 200 for shape in shapes) <= room), None)
+    return next((kind for kind in kinds if sum(packed_size(shape, kind) + 200 for shape in shapes) <= remaining), None)
 
 
 def _json(data: Any) -> str:

@@ -12,9 +12,9 @@ from tercet.storage import DamagedFile
 from tercet.tokens import Tokenizer
 
 SENTENCE = "The cat sat on the mat."
-MOST = 32  # tokens of a line; the rest is left out, for a page that can be overlooked
+MAX_TOKENS = 32  # tokens of a line; the rest is left out, for a page that can be overlooked
 FALLBACK_TOKENS = 6
-LINES = 100  # looked at, for one that the tokenizer knows all of
+MAX_LINES = 100  # looked at, for one that the tokenizer knows all of
 
 
 def opening_query(trained_model: TrainedModel, text: str | None = None, *, target: str | None = None) -> Query:
@@ -26,20 +26,20 @@ def opening_query(trained_model: TrainedModel, text: str | None = None, *, targe
     """
     if text is not None:
         return Query(text=text, target=target)
-    tokenizer, room = trained_model.source_tokenizer, trained_model.model.max_len
+    tokenizer, max_len = trained_model.source_tokenizer, trained_model.model.max_len
     lines = (_encode_readable(tokenizer, line) for line in [*_read_held_out_lines(trained_model), SENTENCE])
     ids = next(filter(None, lines), None) or _any_tokens(tokenizer)
-    ids = ids[: max(1, min(MOST, room - 2))]
+    ids = ids[: max(1, min(MAX_TOKENS, max_len - 2))]
     if isinstance(trained_model, Encoder):
-        return _with_mask(trained_model, ids)
+        return _mask_middle_token(trained_model, ids)
     text = tokenizer.decode(ids)
     if (tokenizer.encode(text) if text else []) == ids:
         return Query(text=text, target=target)
-    row = tokenizer.frame(ids, max_len=room) if "translate" in trained_model.verbs else ids
+    row = tokenizer.frame(ids, max_len=max_len) if "translate" in trained_model.verbs else ids
     return Query(text=text, target=target, ids=tuple(row))
 
 
-def _with_mask(trained_model: Encoder, ids: list[int]) -> Query:
+def _mask_middle_token(trained_model: Encoder, ids: list[int]) -> Query:
     """The text between bos and eos with one token of it masked, in the middle, if there is a mask."""
     tokenizer = trained_model.tokenizer
     frame = [token for token in (tokenizer.bos_id, tokenizer.eos_id) if token is not None]
@@ -74,18 +74,20 @@ def _read_held_out_lines(trained_model: TrainedModel) -> list[str]:
     try:
         match data := open_training_data(trained_model):
             case ParallelCorpus():
-                return [source for source, _ in data.validation_texts[:LINES]]
+                return [source for source, _ in data.validation_texts[:MAX_LINES]]
             case LabelCorpus() | ConversationCorpus():
                 part = data.validation
                 ids = part.ids[part.starts[0] : part.starts[1]]
             case Corpus():
-                ids = data.validation[: 50 * MOST]
+                ids = data.validation[: 50 * MAX_TOKENS]
             case None:
                 return []
     except DamagedFile:
         raise
     except UserError:
         return []
-    lines = list(islice(filter(None, map(str.strip, trained_model.tokenizer.decode(ids.tolist()).splitlines())), LINES))
+    lines = list(
+        islice(filter(None, map(str.strip, trained_model.tokenizer.decode(ids.tolist()).splitlines())), MAX_LINES)
+    )
     # The first may be the end of a line that begins in the training part.
     return sorted([*lines[1:], *lines[:1]], key=lambda line: len(line.split()) < 2)

@@ -12,7 +12,7 @@ from tercet.inspect.lens import find_top_tokens, lens_top_tokens, stream_names
 from tercet.inspect.recording import Side
 from tercet.tokens import Tokenizer
 
-MAPS = 1_000_000  # characters that all attention maps may take together; beyond it they come block by block
+MAX_MAPS_CHARACTERS = 1_000_000  # packed size of all attention maps above which they are sent per block
 LENS_TOKENS = 5  # tokens shown in a cell of the lens
 NEXT_TOKENS = 20  # bars of the next token's distribution
 
@@ -25,16 +25,16 @@ def overview(forward_pass: Pass, at: int | None) -> Plain:
     shown_ids: set[int] = set()
     if recording.logits is not None:
         likeliest = find_top_tokens(recording.logits, LENS_TOKENS)
-        by_layer = lens_top_tokens(forward_pass.trained_model.model, recording.activations, LENS_TOKENS)
+        layer_predictions = lens_top_tokens(forward_pass.trained_model.model, recording.activations, LENS_TOKENS)
         logits = pack(recording.logits[row])
         top = {"ids": likeliest.ids, "probabilities": pack(likeliest.probabilities)}
         lens = {
-            "names": list(by_layer),
-            "ids": [layer.ids for layer in by_layer.values()],
-            "probabilities": pack(torch.stack([layer.probabilities for layer in by_layer.values()])),
+            "names": list(layer_predictions),
+            "ids": [layer.ids for layer in layer_predictions.values()],
+            "probabilities": pack(torch.stack([layer.probabilities for layer in layer_predictions.values()])),
         }
         shown_ids = set(recording.logits.topk(min(NEXT_TOKENS, recording.logits.shape[-1])).indices.unique().tolist())
-        shown_ids |= {number for layer in by_layer.values() for cell in layer.ids for number in cell}
+        shown_ids |= {number for layer in layer_predictions.values() for cell in layer.ids for number in cell}
     return {
         "ask": query_to_plain(forward_pass.query),
         "at": row,
@@ -86,6 +86,6 @@ def _pack_norms(forward_pass: Pass, names: list[str]) -> Plain:
 def _pack_attention_maps(forward_pass: Pass) -> dict[str, Plain]:
     """All attention weights, in 255 steps; none where they are too many."""
     maps = {name: tensor[0] for name, tensor in forward_pass.recording.activations.items() if name.endswith(".weights")}
-    if sum(packed_size(tensor.shape, "uint8") for tensor in maps.values()) > MAPS:
+    if sum(packed_size(tensor.shape, "uint8") for tensor in maps.values()) > MAX_MAPS_CHARACTERS:
         return {}
     return {name: pack(tensor, "uint8") for name, tensor in maps.items()}

@@ -12,7 +12,7 @@ from tercet.inspect.losses import mean_loss, token_losses
 from tercet.inspect.recording import Recording, Side, read
 from tercet.models import Edit
 
-MOST_BYTES = 2**29  # of the passes that are kept; the last one is kept whatever it takes
+MAX_CACHE_BYTES = 2**29  # of the passes that are kept; the last one is kept whatever it takes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +77,10 @@ class PassCache:
 
     def _remember(self, query: Query, new: Pass) -> None:
         # The ids alone do not say that something was cut off before them.
-        by_ids = replace(new, recording=replace(new.recording, truncated=False))
-        self._passes |= {new.query: by_ids, query: new}
+        pass_of_ids = replace(new, recording=replace(new.recording, truncated=False))
+        self._passes |= {new.query: pass_of_ids, query: new}
         # Most stand there twice.
-        while len(self._passes) > 2 and sum(map(_count_bytes, self._passes.values())) > 2 * MOST_BYTES:
+        while len(self._passes) > 2 and sum(map(_count_bytes, self._passes.values())) > 2 * MAX_CACHE_BYTES:
             self._passes.popitem(last=False)
 
 
@@ -98,8 +98,8 @@ def _run_pass(trained_model: TrainedModel, query: Query) -> Pass:
         raise UserError(str(error)) from None
     if query.original_ids is not None:
         _check_originals(trained_model, recording.side, query.original_ids)
-    resolved = replace(query, ids=recording.ids, target_ids=recording.target_ids)
-    return Pass(trained_model=trained_model, query=resolved, recording=recording)
+    resolved_query = replace(query, ids=recording.ids, target_ids=recording.target_ids)
+    return Pass(trained_model=trained_model, query=resolved_query, recording=recording)
 
 
 def _check_originals(trained_model: TrainedModel, side: Side, original_ids: Sequence[int]) -> None:

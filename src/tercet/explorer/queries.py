@@ -131,7 +131,7 @@ def parse_query(kind: type[QueryT], body: Any) -> QueryT:
     """
     if not isinstance(body, Mapping):
         raise UserError(f"expected a JSON object, got {body!r:.60}")
-    return parse(kind, _with_edits(body))
+    return parse(kind, _parse_edits(body))
 
 
 def query_to_plain(query: Query) -> Plain:
@@ -139,7 +139,7 @@ def query_to_plain(query: Query) -> Plain:
     return to_plain(query)
 
 
-def _with_edits(body: Mapping[str, Any]) -> Plain:
+def _parse_edits(body: Mapping[str, Any]) -> Plain:
     """The body with its edits parsed: `parse` goes into mappings, not into lists of them."""
     ask = body.get("ask")
     if not isinstance(ask, Mapping) or not isinstance(ask.get("edits"), list):

@@ -147,13 +147,13 @@ def _apply_norm(norm: nn.Module, parts: Parts) -> Parts:
     total = torch.stack(list(parts.values())).sum(0)  # (D)
     assert isinstance(norm, nn.LayerNorm | StdLayerNorm | nn.RMSNorm)
     assert norm.eps is not None
-    centred = not isinstance(norm, nn.RMSNorm)
+    centered = not isinstance(norm, nn.RMSNorm)
     if isinstance(norm, StdLayerNorm):
         size = total.std() + norm.eps
     else:
-        size = (total.var(correction=0) if centred else total.square().mean()).add(norm.eps).sqrt()
+        size = (total.var(correction=0) if centered else total.square().mean()).add(norm.eps).sqrt()
     gain = _to_float64(norm.weight) / size
-    normed = {part: (vector - vector.mean() if centred else vector) * gain for part, vector in parts.items()}
+    normed = {part: (vector - vector.mean() if centered else vector) * gain for part, vector in parts.items()}
     bias = None if isinstance(norm, nn.RMSNorm) else norm.bias
     if bias is not None:
         normed["norm bias"] = normed.get("norm bias", 0.0) + _to_float64(bias)
@@ -170,7 +170,7 @@ def _to_float64(tensor: Tensor) -> Tensor:
     return tensor.detach().cpu().double()
 
 
-def _check(what: str, numbers: Sequence[int], size: int) -> None:
-    beyond = [number for number in numbers if not 0 <= number < size]
-    if beyond:
-        raise ValueError(f"there is no {what} {beyond[0]}; there are {size}, 0 to {size - 1}")
+def _check(name: str, numbers: Sequence[int], size: int) -> None:
+    out_of_range = [number for number in numbers if not 0 <= number < size]
+    if out_of_range:
+        raise ValueError(f"there is no {name} {out_of_range[0]}; there are {size}, 0 to {size - 1}")

@@ -10,7 +10,7 @@ from tercet.inspect.token_text import label_with_spaces
 from tercet.notebook import Table, View
 from tercet.tokens import Tokenizer
 
-MOST_PARTS = 12  # that have a line each
+MAX_PARTS = 12  # that have a line each
 
 
 def attribution_to_dict(
@@ -47,14 +47,14 @@ def attribution_to_dict(
 def render_attribution(attribution: dict[str, Any], recording: Recording) -> View:
     """Return the largest parts of what `attribution_to_dict` returned, and the others in one row."""
     pairs = sorted(zip(attribution["names"], attribution["values"], strict=True), key=lambda pair: -abs(pair[1]))
-    rows = [(name, f"{value:+.3f}") for name, value in pairs[:MOST_PARTS]]
-    if len(pairs) > MOST_PARTS:
-        rows.append((f"{len(pairs) - MOST_PARTS} more", f"{sum(value for _, value in pairs[MOST_PARTS:]):+.3f}"))
+    rows = [(name, f"{value:+.3f}") for name, value in pairs[:MAX_PARTS]]
+    if len(pairs) > MAX_PARTS:
+        rows.append((f"{len(pairs) - MAX_PARTS} more", f"{sum(value for _, value in pairs[MAX_PARTS:]):+.3f}"))
     rows.append(("logit", f"{attribution['logit']:+.3f}"))
     row, token = attribution["row"], label_with_spaces(attribution["text"])
-    where = f"row {row} ({label_with_spaces(recording.side.texts[row])})"
+    place = f"row {row} ({label_with_spaces(recording.side.texts[row])})"
     table = Table(header=("part", "share"), rows=rows, flush=True)
-    return View((f"the logit of {token} at {where}, as a sum over the parts", table))
+    return View((f"the logit of {token} at {place}, as a sum over the parts", table))
 
 
 def _find_token(tokenizer: Tokenizer, text: str) -> int:

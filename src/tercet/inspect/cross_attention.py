@@ -29,14 +29,14 @@ class CrossAttentionMap:
         source: the text of each source token, and of the end.
         opening: how many of the source's tokens stand before its text.
         target: the same of the translation.
-        ended: the translation's last token is its end.
+        has_end: the translation's last token is its end.
         weights: of each target token on each source token, for all heads of one layer; a row sums to one.
         layer: which, counted from 0; the same in each model of an ensemble, whose heads stand side by side.
     """
 
     source: tuple[str, ...]
     target: tuple[str, ...]
-    ended: bool
+    has_end: bool
     opening: int = 0
     weights: Float[Tensor, "H T S"]
     layer: int
@@ -46,7 +46,7 @@ class CrossAttentionMap:
         """Which tokens make up each word of the source, and each of the translation; what frames them is no word."""
         words = words_of(self.source[self.opening : -1])
         source_words = [range(word.start + self.opening, word.stop + self.opening) for word in words]
-        return source_words, words_of(self.target[:-1] if self.ended else self.target)
+        return source_words, words_of(self.target[:-1] if self.has_end else self.target)
 
     @property
     def alignment(self) -> list[tuple[int, int]]:
@@ -83,7 +83,7 @@ def read_cross_attention(
     encoder_tokenizer = tokenizer if source_tokenizer is None else source_tokenizer
     # An empty line was never decoded.
     if not translation.ids or encoder_tokenizer.eos_id is None or tokenizer.bos_id is None:
-        return CrossAttentionMap(source=(), target=(), ended=False, weights=torch.zeros(1, 0, 0), layer=0)
+        return CrossAttentionMap(source=(), target=(), has_end=False, weights=torch.zeros(1, 0, 0), layer=0)
     depths = sorted({len(model.decoder.blocks) for model in models})
     if len(depths) > 1:
         raise UserError(f"models of {depths} layers have no layer in common to look at; ask one of them alone")
@@ -95,12 +95,12 @@ def read_cross_attention(
     source = torch.tensor([source_ids], device=device)
     decoder_inputs = torch.tensor([[tokenizer.bos_id, *target[:-1]]], device=device)
     weights = [cross_attention(model, source, decoder_inputs)[layer, 0] for model in models]
-    ended = translation.finish == "eos"
-    written = tokenizer.tokens(target[:-1] if ended else target)
+    has_end = translation.finish == "eos"
+    target_texts = tokenizer.tokens(target[:-1] if has_end else target)
     return CrossAttentionMap(
         source=(*encoder_tokenizer.tokens(source_ids[:-1]), END),
-        target=(*written, *([END] if ended else [])),
-        ended=ended,
+        target=(*target_texts, *([END] if has_end else [])),
+        has_end=has_end,
         opening=len(encoder_tokenizer.opening),
         weights=torch.cat(weights).float().cpu(),
         layer=layer,

@@ -41,33 +41,33 @@ def read_with_edits(
     Raises:
         UserError: for a text that cannot be read, and edits that do not fit.
     """
-    before = read(trained_model, text, target=target)
+    original = read(trained_model, text, target=target)
     if not edits:
-        return before, before
+        return original, original
     try:
-        return before, read(trained_model, ids=before.ids, target_ids=before.target_ids, edits=edits)
+        return original, read(trained_model, ids=original.ids, target_ids=original.target_ids, edits=edits)
     except ValueError as error:
         raise UserError(str(error)) from None
 
 
 @torch.inference_mode()
-def effect_to_dict(edits: Sequence[str], before: LensTable, after: LensTable) -> dict[str, Any]:
+def effect_to_dict(edits: Sequence[str], original: LensTable, edited: LensTable) -> dict[str, Any]:
     """For programs: the loss before and after, and the row and token whose probability changed most.
 
     Args:
         edits: as they were written.
     """
     most_changed: dict[str, Any] | None = None
-    if before.recording.logits is not None and after.recording.logits is not None:
-        old, new = before.recording.logits.softmax(-1), after.recording.logits.softmax(-1)  # (T, V)
+    if original.recording.logits is not None and edited.recording.logits is not None:
+        old, new = original.recording.logits.softmax(-1), edited.recording.logits.softmax(-1)  # (T, V)
         row, token = divmod(int((new - old).abs().argmax()), old.shape[-1])
-        text = before.recording.side.tokenizer.tokens([token])[0]
+        text = original.recording.side.tokenizer.tokens([token])[0]
         probability, becomes = float(old[row, token]), float(new[row, token])
         most_changed = {"row": row, "id": token, "text": text, "probability": probability, "becomes": becomes}
     return {
         "edits": list(edits),
-        "loss_before": before.loss,
-        "loss_after": after.loss,
+        "loss_before": original.loss,
+        "loss_after": edited.loss,
         "most_changed": most_changed,
     }
 
@@ -78,9 +78,9 @@ def render_effect(effect: dict[str, Any]) -> View:
     if effect["loss_before"] is not None:
         rise = effect["loss_after"] - effect["loss_before"]
         sentence += f" the loss goes from {effect['loss_before']:.4f} to {effect['loss_after']:.4f} ({rise:+.4f})"
-    most = effect["most_changed"]
-    if most is not None:
+    change = effect["most_changed"]
+    if change is not None:
         joint = "; most changes" if effect["loss_before"] is not None else " most changes"
-        sentence += f"{joint} {label_with_spaces(most['text'])} at row {most['row']}, "
-        sentence += f"{most['probability']:.3f} to {most['becomes']:.3f}"
+        sentence += f"{joint} {label_with_spaces(change['text'])} at row {change['row']}, "
+        sentence += f"{change['probability']:.3f} to {change['becomes']:.3f}"
     return View((sentence,))

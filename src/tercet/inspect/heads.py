@@ -112,14 +112,14 @@ def ablations(
         edits: made in every pass, so that heads are compared in a model that is changed already.
     """
     with record(model, edits=edits, only=()):  # by the same arithmetic: a head that does nothing rises by exactly 0
-        before = loss()
+        baseline = loss()
 
-    def rise(attention: str, head: int) -> float:
+    def loss_increase(attention: str, head: int) -> float:
         with record(model, edits=[*edits, Edit(name=f"{attention}.heads", heads=(head,))], only=()):
-            return loss() - before
+            return loss() - baseline
 
     return {
-        name: tuple(rise(name, head) for head in range(part.n_heads))
+        name: tuple(loss_increase(name, head) for head in range(part.n_heads))
         for name, part in model.named_modules()
         if isinstance(part, Attention)
     }
@@ -153,7 +153,7 @@ def ablate_heads(
 
 
 def heads_to_dicts(
-    names: Sequence[str], scores: HeadScores, rises: Mapping[str, Sequence[float]]
+    names: Sequence[str], scores: HeadScores, loss_increases: Mapping[str, Sequence[float]]
 ) -> list[dict[str, Any]]:
     """For programs: of each attention what is known of its heads; None for what was not measured."""
 
@@ -165,7 +165,7 @@ def heads_to_dicts(
             "name": name,
             "previous": to_list(scores.previous.get(name)),
             "induction": to_list(scores.induction.get(name)),
-            "ablation": list(rises[name]) if name in rises else None,
+            "ablation": list(loss_increases[name]) if name in loss_increases else None,
         }
         for name in names
     ]

@@ -17,7 +17,7 @@ from tercet.inspect.recording import Recording, Side
 from tercet.inspect.token_text import label_with_spaces
 from tercet.notebook import Table, View
 
-WIDEST = 12  # the most characters of a token that are shown
+MAX_TOKEN_CHARACTERS = 12  # the most characters of a token that are shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,33 +68,33 @@ def lens_to_dict(table: LensTable) -> dict[str, Any]:
     }
 
 
-def render_lens(table: LensTable, *, width: int, before: LensTable | None = None) -> View:
+def render_lens(table: LensTable, *, width: int, original: LensTable | None = None) -> View:
     """A row for each token of the last side, a column for each block, as many of the last ones as fit into `width`.
 
     Args:
-        before: the same without the edits that this one was made with.
+        original: the same without the edits that this one was made with.
     """
     side, names = table.recording.side, list(table.lens)
     has_loss = table.loss is not None
-    headings = ["row", "token", "id", *(["loss"] if has_loss else []), *(["before"] if has_loss and before else [])]
+    headings = ["row", "token", "id", *(["loss"] if has_loss else []), *(["before"] if has_loss and original else [])]
     cells = [
         [[f"{_shorten(text)} {probability:.2f}" for _, text, probability in cell] for cell in table.cells(row)]
         for row in range(len(side.ids))
     ]
     widths = [max(len(line) for row in cells for line in row[i]) + 2 for i in range(len(names))]
-    room = width - 6 - (WIDEST + 2) - 9 * (len(headings) - 2)
-    shown = max(1, sum(sum(widths[i:]) <= room for i in range(len(widths)))) if widths else 0
-    hidden = len(names) - shown
-    header = [*headings, *map(_name_column, names[hidden:])]
+    max_width = width - 6 - (MAX_TOKEN_CHARACTERS + 2) - 9 * (len(headings) - 2)
+    n_shown = max(1, sum(sum(widths[i:]) <= max_width for i in range(len(widths)))) if widths else 0
+    n_hidden = len(names) - n_shown
+    header = [*headings, *map(_name_column, names[n_hidden:])]
     rows = list[list[str]]()
     for row, (number, text) in enumerate(zip(side.ids, side.texts, strict=True)):
         losses = [_format_nats(table.losses[row])] if has_loss else []
-        losses += [_format_nats(before.losses[row])] if has_loss and before else []
-        blocks = ["\n".join(cell) for cell in cells[row][hidden:]]
+        losses += [_format_nats(original.losses[row])] if has_loss and original else []
+        blocks = ["\n".join(cell) for cell in cells[row][n_hidden:]]
         rows.append([str(row), _shorten(text), str(number), *losses, *blocks])
     left = (1, *range(len(headings), len(header)))
     grid = Table(header=header, rows=rows, left=left, unbroken=range(len(header)), flush=True)
-    return View((*_describe_sources(table.recording), grid, "", _write_notes(table, hidden)))
+    return View((*_describe_sources(table.recording), grid, "", _write_notes(table, n_hidden)))
 
 
 def _describe_sources(recording: Recording) -> list[str]:
@@ -106,18 +106,18 @@ def _describe_sources(recording: Recording) -> list[str]:
     return lines
 
 
-def _write_notes(table: LensTable, hidden: int) -> str:
+def _write_notes(table: LensTable, n_hidden: int) -> str:
     notes: list[str] = []
     if table.recording.truncated:
         notes.append("the text is longer than the context; a part of it was left out")
     if not table.lens:
         notes.append("the model scores no words, so there are no guesses")
     else:
-        where = "comes after the token" if table.recording.causal else "stands there"
-        notes.append(f"what {where}, if the model ended with that block; the last block's is what it says")
-    if hidden:
+        meaning = "comes after the token" if table.recording.causal else "stands there"
+        notes.append(f"what {meaning}, if the model ended with that block; the last block's is what it says")
+    if n_hidden:
         notes.append(
-            f"what stands before {_name_column(list(table.lens)[hidden])} does not fit; widen the terminal to see it"
+            f"what stands before {_name_column(list(table.lens)[n_hidden])} does not fit; widen the terminal to see it"
         )
     if table.loss is not None:
         notes.append(f"loss of what came: {table.loss:.4f} nats/token")
@@ -130,7 +130,7 @@ def _tokens_to_dicts(side: Side) -> list[dict[str, Any]]:
 
 def _shorten(token: str) -> str:
     text = label_with_spaces(token)
-    return text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"
+    return text if len(text) <= MAX_TOKEN_CHARACTERS else text[: MAX_TOKEN_CHARACTERS - 1] + "…"
 
 
 def _format_nats(loss: float | None) -> str:

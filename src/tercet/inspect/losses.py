@@ -30,8 +30,8 @@ def token_losses(
 
 def mean_loss(losses: Sequence[float | None]) -> float | None:
     """The mean over the rows that have one; None where none has."""
-    known = [loss for loss in losses if loss is not None]
-    return sum(known) / len(known) if known else None
+    values = [loss for loss in losses if loss is not None]
+    return sum(values) / len(values) if values else None
 
 
 def _targets(recording: Recording, original_ids: Sequence[int] | None) -> list[int]:

@@ -128,10 +128,10 @@ class ModelTable:
         attentions = sum(row.count for row in self.rows if row.kind == "Attention")
         length = f"T = {self.length:,}{' on each side' if pairs else ''}"
         multiplied = f"N = {self.multiplied:,} multiplied, L = {attentions} attentions"
-        assumed = (
+        assumption = (
             "attention as if not causal" if memory.cache_per_token_float32 else "every place scored, masked or not"
         )
-        return Table(header=("cost", ""), rows=rows, left=(0, 1), caption=f"{multiplied}, {length}; {assumed}")
+        return Table(header=("cost", ""), rows=rows, left=(0, 1), caption=f"{multiplied}, {length}; {assumption}")
 
 
 def model_table(model: AnySpec | AnyModel, *, length: int | None = None) -> ModelTable:
@@ -257,12 +257,12 @@ def _count_flops(part: nn.Module, length: int) -> int:
     return 0
 
 
-def _sum_rows(row: LayerRow, other: LayerRow) -> LayerRow:
+def _sum_rows(row: LayerRow, second: LayerRow) -> LayerRow:
     return replace(
         row,
-        count=row.count + other.count,
-        parameters=row.parameters + other.parameters,
-        flops=row.flops + other.flops,
+        count=row.count + second.count,
+        parameters=row.parameters + second.parameters,
+        flops=row.flops + second.flops,
     )
 
 

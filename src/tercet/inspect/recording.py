@@ -133,10 +133,10 @@ def read(
         }
     with inference_mode(parts_of(model)), record(model, edits=edits, only=only) as activations:
         if isinstance(trained_model, Encoder) and "fill" not in trained_model.verbs:
-            trained_model.model.hidden(*_as_tensors(model, sides))
+            trained_model.model.hidden(*_to_tensors(model, sides))
             logits = None
         else:
-            logits = model(*_as_tensors(model, sides))[0]
+            logits = model(*_to_tensors(model, sides))[0]
     causal = "embed" not in trained_model.verbs
     return Recording(sides=sides, activations=activations, logits=logits, causal=causal, truncated=truncated)
 
@@ -144,10 +144,10 @@ def read(
 def compute_logits(model: AnyModel, recording: Recording) -> Float[Tensor, "T V"]:
     """The logits of the same tokens, by the model as it is at the time of the call."""
     with inference_mode(parts_of(model)):
-        return model(*_as_tensors(model, recording.sides))[0]
+        return model(*_to_tensors(model, recording.sides))[0]
 
 
-def _as_tensors(model: AnyModel, sides: Mapping[str, Side]) -> list[Int[Tensor, "1 T"]]:
+def _to_tensors(model: AnyModel, sides: Mapping[str, Side]) -> list[Int[Tensor, "1 T"]]:
     return [torch.tensor([side.ids], device=device_of(model)) for side in sides.values()]
 
 
@@ -167,27 +167,27 @@ def _encode_text(trained_model: TrainedModel, text: str, ids: Sequence[int] | No
     body = tokenizer.encode(text) if tokenizer.mask_id is None else tokenizer.encode_masked(text).tolist()
     if not body and translates:
         raise UserError("the text is empty; give at least one word to read")
-    room = model.max_len - len(opening) - 1
-    return [*opening, *body[:room], _require(tokenizer.eos_id, "eos")], len(body) > room
+    max_body = model.max_len - len(opening) - 1
+    return [*opening, *body[:max_body], _require(tokenizer.eos_id, "eos")], len(body) > max_body
 
 
 def _encode_target(
     trained_model: Translator, source_ids: Sequence[int], target: str | None, target_ids: Sequence[int] | None
 ) -> tuple[list[int], bool]:
     """What the decoder reads: bos and the target, without its end."""
-    tokenizer, most = trained_model.tokenizer, trained_model.model.max_len
+    tokenizer, max_len = trained_model.tokenizer, trained_model.model.max_len
     bos, eos = _require(tokenizer.bos_id, "bos"), _require(tokenizer.eos_id, "eos")
     if target_ids is not None:
-        return _check_ids(tokenizer, target_ids)[:most], len(target_ids) > most
+        return _check_ids(tokenizer, target_ids)[:max_len], len(target_ids) > max_len
     if target is not None:
         whole = [bos, *tokenizer.encode(target)]
-        return whole[:most], len(whole) > most
+        return whole[:max_len], len(whole) > max_len
     source = trained_model.source_tokenizer.decode(source_ids)
     best = translate(
         trained_model.model, tokenizer, [source], Beam(size=1), source_tokenizer=trained_model.source_tokenizer
     )[0][0]  # fmt: skip
     target_row = [bos, *(token for token in best.ids if token != eos)]
-    return target_row[:most], len(target_row) > most
+    return target_row[:max_len], len(target_row) > max_len
 
 
 def _check_ids(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
@@ -199,7 +199,7 @@ def _check_ids(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
     return list(ids)
 
 
-def _require(token: int | None, what: str) -> int:
+def _require(token: int | None, name: str) -> int:
     if token is None:
-        raise UserError(f"the tokenizer has no {what} token, without which the model was not trained to read a text")
+        raise UserError(f"the tokenizer has no {name} token, without which the model was not trained to read a text")
     return token

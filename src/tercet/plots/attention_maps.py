@@ -30,8 +30,8 @@ KINDS = {
     ("decoder", "cross"): "across: the translation looks at the source",
 }
 TICKS = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0)
-MOST_LABELS = 40  # of an axis
-SHORT = 100  # letters of the text in a title
+MAX_LABELS = 40  # of an axis
+MAX_TITLE_CHARACTERS = 100  # letters of the text in a title
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class AttentionMaps:
         keys: (S) those looked at.
     """
 
-    about: str
+    description: str
     weights: list[ma.MaskedArray]
     queries: list[str]
     keys: list[str]
@@ -90,20 +90,20 @@ def check_layer(trained_model: TrainedModel, *, stack: str | None, layer: int | 
 def attention_maps(recording: Recording, *, stack: str | None = None) -> list[AttentionMaps]:
     """What was recorded of each kind of attention, in the order in which the model does them."""
     maps: list[AttentionMaps] = []
-    for (where, kind), about in KINDS.items():
-        if where not in recording.sides or stack not in (None, where):
+    for (stack_name, kind), description in KINDS.items():
+        if stack_name not in recording.sides or stack not in (None, stack_name):
             continue
         names: list[str] = []
-        while (name := f"{where}.blocks.{len(names)}.{kind}_attention") + ".weights" in recording.activations:
+        while (name := f"{stack_name}.blocks.{len(names)}.{kind}_attention") + ".weights" in recording.activations:
             names.append(name)
         weights: list[ma.MaskedArray] = []
         for name in names:
             heads = recording.activations[f"{name}.weights"][0].float().cpu()  # (H, T, S)
             mask = recording.activations[f"{name}.mask"][0].cpu().expand_as(heads)
             weights.append(ma.masked_array(heads.numpy(), ~mask.numpy()))
-        queries = [label_token(token) for token in recording.sides[where].texts]
+        queries = [label_token(token) for token in recording.sides[stack_name].texts]
         keys = [label_token(token) for token in recording.sides["encoder"].texts] if kind == "cross" else queries
-        maps.append(AttentionMaps(about=about, weights=weights, queries=queries, keys=keys))
+        maps.append(AttentionMaps(description=description, weights=weights, queries=queries, keys=keys))
     return maps
 
 
@@ -118,7 +118,10 @@ def _quote(side: Side) -> str:
         label_with_spaces(" ".join(side.tokenizer.decode(side.ids, skip_special=False).split())).replace("␣", " "),
         len(side.ids),
     )
-    return f"{text if len(text) <= SHORT else f'{text[: SHORT - 1]}…'}  ({n} {'token' if n == 1 else 'tokens'})"
+    return (
+        f"{text if len(text) <= MAX_TITLE_CHARACTERS else f'{text[: MAX_TITLE_CHARACTERS - 1]}…'}  "
+        f"({n} {'token' if n == 1 else 'tokens'})"
+    )
 
 
 def _plot_overview(kinds: list[AttentionMaps], title: str, texts: str) -> Figure:
@@ -145,7 +148,7 @@ def _plot_overview(kinds: list[AttentionMaps], title: str, texts: str) -> Figure
                 if head == 0:
                     axes.set_ylabel(f"block {layer}", fontsize=SMALL)
         if len(kinds) > 1:
-            add_title(part, maps.about, size=MIDDLE)
+            add_title(part, maps.description, size=MIDDLE)
         if number == len(kinds) - 1:
             _add_colorbar(part, image, grid)
     return _add_header(figure, title, texts, grey=_has_masked(kinds))
@@ -154,8 +157,8 @@ def _plot_overview(kinds: list[AttentionMaps], title: str, texts: str) -> Figure
 def _plot_heads(kinds: list[AttentionMaps], layer: int, title: str, texts: str) -> Figure:
     """A row of large squares for each kind, with tokens along their sides."""
     widest = max(len(maps.keys) for maps in kinds)
-    across = max(len(maps.weights[layer]) for maps in kinds)
-    columns = math.ceil(across / math.ceil(across / 4))
+    n_heads = max(len(maps.weights[layer]) for maps in kinds)
+    columns = math.ceil(n_heads / math.ceil(n_heads / 4))
     side = min(5.0, max(2.4, 0.17 * widest))
     lines = [math.ceil(len(maps.weights[layer]) / columns) for maps in kinds]
     margin = 0.07 * max(len(text) for maps in kinds for text in (*maps.queries, *maps.keys))
@@ -172,14 +175,14 @@ def _plot_heads(kinds: list[AttentionMaps], layer: int, title: str, texts: str) 
                 continue
             image = _draw_map(axes, maps.weights[layer][head])
             axes.set_title(f"block {layer}, head {head}", fontsize=MIDDLE)
-            axes.set_xticks(*thin_labels(maps.keys, MOST_LABELS), rotation=90)
-            axes.set_yticks(*thin_labels(maps.queries, MOST_LABELS))
+            axes.set_xticks(*thin_labels(maps.keys, MAX_LABELS), rotation=90)
+            axes.set_yticks(*thin_labels(maps.queries, MAX_LABELS))
             axes.tick_params(length=0, labelsize=SMALL)
             disable_mathtext([*axes.get_xticklabels(), *axes.get_yticklabels()])
         part.supxlabel("token looked at", fontsize=MIDDLE)
         part.supylabel("token that looks", fontsize=MIDDLE)
         if len(kinds) > 1:
-            add_title(part, maps.about, size=10)
+            add_title(part, maps.description, size=10)
         _add_colorbar(part, image, grid)
     return _add_header(figure, title, texts, grey=_has_masked(kinds))
 

@@ -16,7 +16,7 @@ from tercet.plots.picture_file import check_picture, disable_mathtext, save
 
 FLAG = "--attention"
 DPI = 130
-MOST_SENTENCES = 8
+MAX_SENTENCES = 8
 
 
 def draw_cross_attention(maps: Sequence[CrossAttentionMap], path: Path) -> None:
@@ -27,9 +27,9 @@ def draw_cross_attention(maps: Sequence[CrossAttentionMap], path: Path) -> None:
     """
     check_picture(path, FLAG)
     maps = [sentence for sentence in maps if sentence.target]
-    if not 1 <= len(maps) <= MOST_SENTENCES:
+    if not 1 <= len(maps) <= MAX_SENTENCES:
         raise UserError(
-            f"--attention draws 1 to {MOST_SENTENCES} sentences, and there are {len(maps)}; give it a few of them"
+            f"--attention draws 1 to {MAX_SENTENCES} sentences, and there are {len(maps)}; give it a few of them"
         )
     widths = [max(4.5, 0.34 * len(sentence.source) + 2.6) for sentence in maps]
     heights = [max(1.6, 0.26 * len(sentence.target) + 1.7) for sentence in maps]

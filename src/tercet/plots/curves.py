@@ -23,7 +23,7 @@ SCORES = {
         "predicted and true numbers of the validation part",
     ),
 }
-FEW = 30  # points that are marked one by one
+MAX_MARKED_POINTS = 30  # points that are marked one by one
 
 
 def plot_loss(metrics: Path, *, title: str) -> Figure:
@@ -35,11 +35,11 @@ def plot_loss(metrics: Path, *, title: str) -> Figure:
         NothingToDraw: where no loss was logged yet.
     """
     columns = read_metrics(metrics)
-    scored = bool(_find_score_group(columns))
-    figure = new_figure(13 if scored else 8, 5)
-    panels = figure.subplots(1, 2 if scored else 1, squeeze=False)[0]
+    has_scores = bool(_find_score_group(columns))
+    figure = new_figure(13 if has_scores else 8, 5)
+    panels = figure.subplots(1, 2 if has_scores else 1, squeeze=False)[0]
     _draw_losses(panels[0], columns, f"{title}: loss", metrics)
-    if scored:
+    if has_scores:
         _draw_score(panels[1], columns)
     return figure
 
@@ -106,7 +106,7 @@ def choose_loss_ticks(low: float, high: float) -> Locator:
 
 def _draw_score(axes: Axes, columns: Columns, title: str = "") -> None:
     group = _find_score_group(columns)
-    names, about = SCORES[group]
+    names, description = SCORES[group]
     seconds, bottom, top = _keep_finite(columns["seconds"]), 0.0, 0.0
     for (name, word), color in zip(names.items(), (DARK, RED), strict=False):
         scores = [(step, score) for step, score in columns[name] if math.isfinite(score) and step in seconds]
@@ -117,7 +117,7 @@ def _draw_score(axes: Axes, columns: Columns, title: str = "") -> None:
         last = f"{word}, highest {best:.4g} at step {step:,}; last {scores[-1][1]:.4g}"
         _draw_line(axes, [(seconds[step] / 60, score) for step, score in scores], color, 1.6, last)
     axes.set(xlabel="minutes of training", ylabel=group)
-    disable_mathtext([axes.set_title(title + about)])
+    disable_mathtext([axes.set_title(title + description)])
     axes.set_ylim(1.08 * bottom, max(1e-3, 1.08 * top))
     axes.set_xlim(left=0)
     axes.grid(color=LINES)
@@ -142,7 +142,7 @@ def _keep_finite(points: Sequence[tuple[int, float]]) -> dict[int, float]:
 
 
 def _draw_line(axes: Axes, points: Points, color: str, width: float, label: str) -> None:
-    marker = "o" if len(points) <= FEW or width > 1 else None
+    marker = "o" if len(points) <= MAX_MARKED_POINTS or width > 1 else None
     x, y = [x for x, _ in points], [y if math.isfinite(y) else math.nan for _, y in points]  # a gap, and no edge
     axes.plot(x, y, color=color, linewidth=width, marker=marker, markersize=3, label=label)
 
@@ -163,16 +163,18 @@ def _mean_by_epoch(train: Sequence[tuple[int, float]], epochs: dict[int, float])
     for step, loss in train:
         if math.isfinite(epochs.get(step, math.nan)):
             groups.setdefault(int(epochs[step]), []).append((step, loss))
-    finished = list(groups.values())
+    epochs_of_points = list(groups.values())
     if not _ends_an_epoch([point for point in epochs.items() if math.isfinite(point[1])]):
-        finished = finished[:-1]
-    return [(points[-1][0], sum(loss for _, loss in points) / len(points)) for points in finished]
+        epochs_of_points = epochs_of_points[:-1]
+    return [(points[-1][0], sum(loss for _, loss in points) / len(points)) for points in epochs_of_points]
 
 
 def _ends_an_epoch(epochs: Points) -> bool:
     """Whether the last step that was logged, which begins at the last of `epochs`, also ends that epoch."""
     if len(epochs) < 2:
         return False
-    (before, began), (last, begins) = epochs[-2:]
-    ends = begins + 1.01 * (begins - began) / (last - before)  # a hundredth of a step is room for rounding
-    return ends >= int(begins) + 1
+    (previous_step, previous_epoch), (last_step, last_epoch) = epochs[-2:]
+    end = last_epoch + 1.01 * (last_epoch - previous_epoch) / (
+        last_step - previous_step
+    )  # a hundredth of a step is room for rounding
+    return end >= int(last_epoch) + 1

@@ -12,7 +12,7 @@ from tercet.plots.picture_file import disable_mathtext, ignore_missing_glyphs
 # Blue against red, unlike in lightness too, is told apart by nearly all eyes; lines differ in style as well.
 DARK, PALE, RED, GREY, LINES = "#1f4e79", "#9db4c8", "#c0504d", "#7f7f7f", "#e4e4e4"
 SMALL, MIDDLE, LARGE = 8, 9, 12  # points, of labels, of what stands beside axes, and of a title
-FILLED = 0.97  # of the width by a title: letters are measured on one grid of dots, and drawn on another
+TITLE_WIDTH_SHARE = 0.97  # text is measured on another pixel grid than it is drawn on
 
 
 class NotebookFigure(Figure):
@@ -41,18 +41,18 @@ def add_title(figure: Figure | SubFigure, text: str, *, size: float = LARGE) -> 
     disable_mathtext([figure.suptitle("\n".join(lines), fontsize=size)])
     root = figure.get_figure(root=True)
     assert root is not None
-    added = len(lines) - len(text.split("\n"))
-    root.set_figheight(root.get_figheight() + added * 1.3 * size / 72)
+    extra_lines = len(lines) - len(text.split("\n"))
+    root.set_figheight(root.get_figheight() + extra_lines * 1.3 * size / 72)
 
 
 def _wrap_line(figure: Figure | SubFigure, line: str, size: float) -> list[str]:
     """A line as lines that fit: broken at spaces, or anywhere in a word that is too wide by itself."""
-    font, room = FontProperties(size=size), FILLED * figure.bbox.width
+    font, max_width = FontProperties(size=size), TITLE_WIDTH_SHARE * figure.bbox.width
     renderer = cast("FigureCanvasAgg", figure.canvas).get_renderer()  # `sheet` gave it that
 
     def fits(text: str) -> bool:
         with ignore_missing_glyphs():
-            return renderer.get_text_width_height_descent(text, font, ismath=False)[0] <= room
+            return renderer.get_text_width_height_descent(text, font, ismath=False)[0] <= max_width
 
     lines, current = list[str](), ""
     for word in line.split(" "):

@@ -28,9 +28,9 @@ from tercet.plots.figure import MIDDLE, SMALL, add_title, new_figure
 from tercet.plots.picture_file import disable_mathtext
 
 PAD = "<pad>"
-SEEN, HIDDEN = "#9ec3e6", "#f4f4f4"
-WRITTEN = 24  # words of a side up to which each square says what is added to its score
-ABOUT = {
+ALLOWED_COLOR, HIDDEN_COLOR = "#9ec3e6", "#f4f4f4"
+MAX_LABELED_WORDS = 24  # words of a side up to which each square says what is added to its score
+DESCRIPTIONS = {
     "encoder": "encoder: sees all real tokens",
     "decoder": "decoder: sees no later token",
     "cross": "across: the target sees the source",
@@ -53,7 +53,7 @@ class WordMask:
     keys: tuple[str, ...]
     allowed: np.ndarray
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, "queries": self.queries, "keys": self.keys, "allowed": self.allowed.tolist()}
 
 
@@ -105,8 +105,8 @@ def plot_masks(grid: Sequence[Sequence[WordMask]]) -> Figure:
         for axes in line[len(row) :]:
             axes.set_axis_off()
     handles = [
-        Patch(facecolor=SEEN, edgecolor="#b0b0b0", label="allowed: 0 is added to the score"),
-        Patch(facecolor=HIDDEN, edgecolor="#b0b0b0", label="hidden: −∞ is added to the score"),
+        Patch(facecolor=ALLOWED_COLOR, edgecolor="#b0b0b0", label="allowed: 0 is added to the score"),
+        Patch(facecolor=HIDDEN_COLOR, edgecolor="#b0b0b0", label="hidden: −∞ is added to the score"),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=SMALL, frameon=False)
     add_title(figure, "Masks: a row is a word that looks, a column a word that is looked at", size=MIDDLE + 1)
@@ -114,7 +114,7 @@ def plot_masks(grid: Sequence[Sequence[WordMask]]) -> Figure:
 
 
 def _draw_mask(axes: Any, mask: WordMask) -> None:
-    axes.imshow(mask.allowed, cmap=ListedColormap([HIDDEN, SEEN]), vmin=0, vmax=1)
+    axes.imshow(mask.allowed, cmap=ListedColormap([HIDDEN_COLOR, ALLOWED_COLOR]), vmin=0, vmax=1)
     n_queries, n_keys = mask.allowed.shape
     axes.set_xticks(range(n_keys), [label_token(word) for word in mask.keys], rotation=90)
     axes.set_yticks(range(n_queries), [label_token(word) for word in mask.queries])
@@ -127,14 +127,14 @@ def _draw_mask(axes: Any, mask: WordMask) -> None:
     axes.tick_params(which="minor", length=0)
     for edge in axes.spines.values():
         edge.set(color="#b0b0b0", linewidth=0.6)
-    if max(n_queries, n_keys) <= WRITTEN:
+    if max(n_queries, n_keys) <= MAX_LABELED_WORDS:
         for query, key in np.ndindex(mask.allowed.shape):
             allowed = mask.allowed[query, key]
             axes.text(
                 key, query, "0" if allowed else "−∞", ha="center", va="center", fontsize=SMALL,
                 color="#1f3a56" if allowed else "#8a8a8a",
             )  # fmt: skip
-    axes.set_xlabel(ABOUT[mask.kind], fontsize=MIDDLE)
+    axes.set_xlabel(DESCRIPTIONS[mask.kind], fontsize=MIDDLE)
 
 
 @torch.no_grad()

@@ -22,10 +22,10 @@ from tercet.plots.picture_file import NothingToDraw, disable_mathtext, ignore_mi
 from tercet.plots.positions import choose_stacks
 from tercet.tokens import Tokenizer
 
-ON_MAP = 400  # points of the map
-CHOSEN, NEAR = 8, 6  # rows of the table by itself, and neighbours in each
-MOST = 24  # rows that can be read
-AMONG = 1000  # tokens from which the rows are chosen
+MAP_TOKENS = 400  # points of the map
+DEFAULT_ROWS, NEIGHBORS_PER_ROW = 8, 6  # rows of the table by itself, and neighbours in each
+MAX_ROWS = 24  # rows that can be read
+CANDIDATES = 1000  # tokens from which the rows are chosen
 
 
 def plot_neighbours(
@@ -45,12 +45,14 @@ def plot_neighbours(
     texts = tokenizer.tokens(range(tokenizer.vocab_size))
     if len(texts) < 2:
         raise NothingToDraw(f"{trained_model.folder} has a vocabulary of one token, which has no neighbours")
-    if tokens is not None and not 1 <= len(tokens) <= MOST:
-        raise UserError(f"the picture has room for 1 to {MOST} tokens, and there are {len(tokens)}; give fewer")
+    if tokens is not None and not 1 <= len(tokens) <= MAX_ROWS:
+        raise UserError(f"the picture has room for 1 to {MAX_ROWS} tokens, and there are {len(tokens)}; give fewer")
     ids = (
-        choose_telling_tokens(tokenizer, table) if tokens is None else [find_token(tokenizer, word) for word in tokens]
+        choose_distinctive_tokens(tokenizer, table)
+        if tokens is None
+        else [find_token(tokenizer, word) for word in tokens]
     )
-    neighbours = nearest_tokens(table, ids, NEAR)
+    neighbours = nearest_tokens(table, ids, NEIGHBORS_PER_ROW)
     figure = new_figure(14, max(6.0, 0.42 * len(ids) + 1.5))
     side = f", {stack}" if stack else ""
     name = trained_model.card.name or trained_model.folder.name
@@ -70,32 +72,32 @@ def embeddings(trained_model: TrainedModel, stack: str | None = None) -> tuple[T
     return tokenizer, part.weight.detach()[: tokenizer.vocab_size].float().cpu()
 
 
-def nearest_tokens(table: Float[Tensor, "V D"], ids: Sequence[int], most: int) -> list[list[tuple[int, float]]]:
+def nearest_tokens(table: Float[Tensor, "V D"], ids: Sequence[int], count: int) -> list[list[tuple[int, float]]]:
     """For each id the other tokens of the greatest cosine, greatest first."""
     unit = F.normalize(table, dim=-1)
     cosines = unit[list(ids)] @ unit.T  # (N, V)
     cosines[range(len(ids)), list(ids)] = -torch.inf
-    values, others = cosines.topk(min(most, len(table) - 1), dim=-1)
-    return [list(zip(*row, strict=True)) for row in zip(others.tolist(), values.tolist(), strict=True)]
+    values, neighbor_ids = cosines.topk(min(count, len(table) - 1), dim=-1)
+    return [list(zip(*row, strict=True)) for row in zip(neighbor_ids.tolist(), values.tolist(), strict=True)]
 
 
-def choose_telling_tokens(tokenizer: Tokenizer, table: Float[Tensor, "V D"]) -> list[int]:
+def choose_distinctive_tokens(tokenizer: Tokenizer, table: Float[Tensor, "V D"]) -> list[int]:
     """Of the first words of the vocabulary those with the nearest neighbours, none of them another's neighbour.
 
     Tokens that are seldom met are all pushed the same way and lie together without meaning anything by it; so only
     those are taken that lie far from the middle of the vocabulary, a quarter of the words.
     """
     unit = F.normalize(table, dim=-1)
-    words = torch.tensor(first_tokens(tokenizer, AMONG))
-    away = (unit[words] - unit.mean(0)).norm(dim=-1)
-    words = words[away >= away.quantile(0.75)] if len(words) > 4 * CHOSEN else words
+    words = torch.tensor(first_tokens(tokenizer, CANDIDATES))
+    distances = (unit[words] - unit.mean(0)).norm(dim=-1)
+    words = words[distances >= distances.quantile(0.75)] if len(words) > 4 * DEFAULT_ROWS else words
     cosines = unit[words] @ unit.T  # (N, V)
     cosines[range(len(words)), words] = -torch.inf
-    near = cosines.topk(min(NEAR, len(table) - 1), dim=-1)
+    near = cosines.topk(min(NEIGHBORS_PER_ROW, len(table) - 1), dim=-1)
     chosen: list[int] = []
     excluded = set[int]()
     for place in near.values.mean(-1).argsort(descending=True, stable=True).tolist():
-        if len(chosen) < CHOSEN and int(words[place]) not in excluded:
+        if len(chosen) < DEFAULT_ROWS and int(words[place]) not in excluded:
             chosen.append(int(words[place]))
             excluded |= {chosen[-1], *near.indices[place].tolist()}
     return chosen
@@ -125,14 +127,14 @@ def find_token(tokenizer: Tokenizer, word: str) -> int:
     )
 
 
-def first_tokens(tokenizer: Tokenizer, most: int) -> list[int]:
+def first_tokens(tokenizer: Tokenizer, count: int) -> list[int]:
     """The vocabulary's first tokens that stand for text; where there are many of letters, those of two or more."""
     texts = tokenizer.tokens(range(tokenizer.vocab_size))
     real = [token for token in range(len(texts)) if token not in tokenizer.special_ids and texts[token]]
     words = [
         token for token in real if len(texts[token].strip().strip("#")) > 1 and texts[token].strip("# ▁").isalpha()
     ]
-    return (words if len(words) >= min(most, ON_MAP) // 4 else real or list(range(len(texts))))[:most]
+    return (words if len(words) >= min(count, MAP_TOKENS) // 4 else real or list(range(len(texts))))[:count]
 
 
 def components(rows: Float[Tensor, "N D"]) -> tuple[Float[Tensor, "N 2"], list[float]]:
@@ -140,12 +142,12 @@ def components(rows: Float[Tensor, "N D"]) -> tuple[Float[Tensor, "N 2"], list[f
 
     A direction and its opposite are the same; of the two it is the one whose greatest number is positive.
     """
-    centred = rows.double() - rows.double().mean(0)
-    _, strengths, directions = torch.linalg.svd(centred, full_matrices=False)
+    centered = rows.double() - rows.double().mean(0)
+    _, strengths, directions = torch.linalg.svd(centered, full_matrices=False)
     wide = directions[:2]
     signs = wide.gather(1, wide.abs().argmax(1, keepdim=True)).sign()
     shares = strengths.square() / strengths.square().sum().clamp(min=1e-300)
-    return (centred @ (wide * signs).T).float(), shares[:2].tolist()
+    return (centered @ (wide * signs).T).float(), shares[:2].tolist()
 
 
 def _draw_table(axes: Axes, names: list[str], neighbours: list[list[tuple[int, float]]], texts: list[str]) -> None:
@@ -173,8 +175,8 @@ def _draw_table(axes: Axes, names: list[str], neighbours: list[list[tuple[int, f
 def _draw_map(
     picture: Figure, axes: Axes, tokenizer: Tokenizer, table: Tensor, ids: Sequence[int], texts: list[str]
 ) -> None:
-    mapped = list(dict.fromkeys([*ids, *first_tokens(tokenizer, ON_MAP)]))
-    points, shares = components(table[mapped])
+    map_ids = list(dict.fromkeys([*ids, *first_tokens(tokenizer, MAP_TOKENS)]))
+    points, shares = components(table[map_ids])
     x, y = (points[:, 0].tolist(), points[:, 1].tolist() if points.shape[1] > 1 else [0.0] * len(points))
     axes.scatter(x, y, s=5, color=PALE, linewidths=0)
     axes.scatter(x[: len(ids)], y[: len(ids)], s=16, color=RED, linewidths=0, label="the tokens of the table")
@@ -182,20 +184,20 @@ def _draw_map(
     labels = [f"component {number} ({share:.1%} of the variance)" for number, share in enumerate([*shares, 0.0][:2], 1)]
     axes.set(xlabel=labels[0], ylabel=labels[1], xticks=[], yticks=[])
     axes.set_title(
-        f"map of {len(mapped)} of {tokenizer.vocab_size:,} tokens; labels that would overlap are left out", fontsize=10
+        f"map of {len(map_ids)} of {tokenizer.vocab_size:,} tokens; labels that would overlap are left out", fontsize=10
     )
     axes.legend(fontsize=SMALL, loc="best")
     with ignore_missing_glyphs():
         picture.draw_without_rendering()  # where the points come to lie is known once all else has its place
     free = _LabelSpace(picture, axes)
-    for number, token in enumerate(mapped):
-        chosen = number < len(ids)
-        label, size = _shorten(label_with_spaces(texts[token])), MIDDLE if chosen else 7
-        if (at := free.place(x[number], y[number], label, size, far=chosen)) is not None:
+    for number, token in enumerate(map_ids):
+        is_row = number < len(ids)
+        label, size = _shorten(label_with_spaces(texts[token])), MIDDLE if is_row else 7
+        if (at := free.place(x[number], y[number], label, size, far=is_row)) is not None:
             words = axes.annotate(
                 label, (x[number], y[number]), xytext=at, textcoords="offset points", va="center",
-                arrowprops={"arrowstyle": "-", "color": RED, "linewidth": 0.6} if chosen else None,
-                fontsize=size, color=RED if chosen else DARK, fontweight="bold" if chosen else "normal",
+                arrowprops={"arrowstyle": "-", "color": RED, "linewidth": 0.6} if is_row else None,
+                fontsize=size, color=RED if is_row else DARK, fontweight="bold" if is_row else "normal",
             )  # fmt: skip
             disable_mathtext([words])
 
@@ -206,8 +208,8 @@ class _LabelSpace:
     def __init__(self, picture: Figure, axes: Axes) -> None:
         self.axes, self.scale = axes, 72 / picture.dpi
         (left, bottom), (right, top) = axes.bbox.get_points() * self.scale
-        self.inside = left, bottom, right, top
-        self.covered: list[tuple[float, float, float, float]] = []
+        self.bounds = left, bottom, right, top
+        self.boxes: list[tuple[float, float, float, float]] = []
 
     def place(self, x: float, y: float, label: str, size: float, *, far: bool) -> tuple[float, float] | None:
         """An offset at which a label covers no other; None where there is none. `far` goes on looking further away."""
@@ -215,23 +217,23 @@ class _LabelSpace:
         width, height = 0.68 * size * len(label), 1.25 * size
         offsets = [(3.0, 0.0), (-3.0 - width, 0.0), (-width / 2, height * 0.8), (-width / 2, -height * 0.8)]
         for ring in range(1, 16) if far else ():
-            around = [math.tau * turn / 16 for turn in range(16)]
+            angles = [math.tau * turn / 16 for turn in range(16)]
             reach = 1.2 * ring * height
-            offsets += [(reach * math.cos(turn) - width / 2, reach * math.sin(turn)) for turn in around]
+            offsets += [(reach * math.cos(turn) - width / 2, reach * math.sin(turn)) for turn in angles]
         for dx, dy in offsets:
             box = (left + dx, bottom + dy - height / 2, left + dx + width, bottom + dy + height / 2)
             if self._free(box):
-                self.covered.append(box)
+                self.boxes.append(box)
                 return dx, dy
         return offsets[0] if far else None
 
     def _free(self, box: tuple[float, float, float, float]) -> bool:
-        low_x, low_y, high_x, high_y = self.inside
+        low_x, low_y, high_x, high_y = self.bounds
         if box[0] < low_x or box[1] < low_y or box[2] > high_x or box[3] > high_y:
             return False
         return not any(
-            box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3]
-            for other in self.covered
+            box[0] < existing[2] and existing[0] < box[2] and box[1] < existing[3] and existing[1] < box[3]
+            for existing in self.boxes
         )
 
 

@@ -41,9 +41,9 @@ def save(figure: "Figure", path: Path, *, flag: str = "--out", dpi: int = DPI, a
 
     check_picture(path, flag)
     settings: Any = {"svg.hashsalt": "tercet", **({"svg.fonttype": "none"} if as_text else {})}
-    dated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix, {"Software": None})
+    metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix, {"Software": None})
     with ignore_missing_glyphs(), mpl.rc_context(settings):
-        write_atomically(path, lambda file: figure.savefig(file, format=path.suffix[1:], dpi=dpi, metadata=dated))
+        write_atomically(path, lambda file: figure.savefig(file, format=path.suffix[1:], dpi=dpi, metadata=metadata))
 
 
 @contextmanager
@@ -54,11 +54,11 @@ def ignore_missing_glyphs() -> Generator[None]:
         yield
 
 
-def thin_labels(texts: Sequence[str], most: int) -> tuple[list[int], list[str]]:
-    """The places of at most `most` labels, evenly apart, and what they say; numbered where some are left out."""
-    every = max(1, -(-len(texts) // most))
-    places = list(range(0, len(texts), every))
-    return places, [texts[place] if every == 1 else f"{place} {texts[place]}" for place in places]
+def thin_labels(texts: Sequence[str], count: int) -> tuple[list[int], list[str]]:
+    """The places of at most `count` labels, evenly apart, and what they say; numbered where some are left out."""
+    stride = max(1, -(-len(texts) // count))
+    places = list(range(0, len(texts), stride))
+    return places, [texts[place] if stride == 1 else f"{place} {texts[place]}" for place in places]
 
 
 def disable_mathtext(labels: Sequence[Any]) -> None:

@@ -13,7 +13,7 @@ from tercet.nn.positions import PositionScheme
 from tercet.nn.specs import NoPosition, Normal, Position
 from tercet.plots.picture_file import NothingToDraw
 
-MOST = 512  # positions that a picture's points can tell apart; to skip some would draw waves that are not there
+MAX_POSITIONS = 512  # a picture cannot show more; drawing every second one would show false waves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,14 +23,14 @@ class DrawnScheme:
     Attributes:
         length: tokens of the context.
         d_head: width of a head, which rotary turns.
-        begins: whether its numbers are those before any training.
+        is_initial: whether its numbers are those before any training.
     """
 
     spec: Position
     module: PositionScheme
     d_head: int
     length: int
-    begins: bool = False
+    is_initial: bool = False
 
     @property
     def vectors(self) -> Tensor | None:
@@ -62,7 +62,7 @@ class DrawnScheme:
             bias = self.module.bias(self._positions, self._positions)
         return None if bias is None else bias[0].float().cpu()
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The scheme's settings and what is drawn of it."""
         tensors = {"vectors": self.vectors, "cosines": self.angles, "bias": self.bias}
         numbers = {name: tensor.tolist() for name, tensor in tensors.items() if tensor is not None}
@@ -71,7 +71,7 @@ class DrawnScheme:
     @property
     def _positions(self) -> Tensor:
         device = next((parameter.device for parameter in self.module.parameters()), None)
-        return torch.arange(min(self.length, MOST), device=device)[None]  # (1, P)
+        return torch.arange(min(self.length, MAX_POSITIONS), device=device)[None]  # (1, P)
 
 
 def initial_scheme(
@@ -91,4 +91,4 @@ def initial_scheme(
     module = spec.build(d_model=d_model, d_head=d_head, n_heads=n_heads, n_layers=1, max_len=length, causal=False)
     if list(module.parameters()):
         initialise(module, Normal(), seed=seed)
-    return DrawnScheme(spec=spec, module=module, d_head=d_head, length=length, begins=True)
+    return DrawnScheme(spec=spec, module=module, d_head=d_head, length=length, is_initial=True)

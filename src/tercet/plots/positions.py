@@ -27,7 +27,7 @@ from tercet.nn.positions import RelativeBiasPositions
 from tercet.nn.specs import Position
 from tercet.plots.figure import DARK, LINES, MIDDLE, RED, SMALL, add_title, new_figure
 from tercet.plots.picture_file import NothingToDraw
-from tercet.plots.position_scheme import MOST, DrawnScheme
+from tercet.plots.position_scheme import MAX_POSITIONS, DrawnScheme
 
 NARROW = 256  # dimensions beside each other that half a sheet has room for
 
@@ -51,20 +51,20 @@ def plot_positions(trained_model: TrainedModel, *, stack: str | None = None) -> 
         NothingToDraw: for a model without positions.
         UserError: for a stack that it does not have.
     """
-    chosen = {
+    stacks = {
         name: part for name, part in choose_stacks(trained_model, stack).items() if part.spec.position.kind != "none"
     }
-    if not chosen:
+    if not stacks:
         raise NothingToDraw(
             f"{trained_model.folder} has no position scheme (position: none): nothing tells its tokens where they stand"
         )
-    chosen = _merge_equal_stacks(chosen)
+    stacks = _merge_equal_stacks(stacks)
     length = trained_model.model.max_len
     schemes = {
         "" if name == "stack" else f"{name}: ": DrawnScheme(
             spec=part.spec.position, module=part.position, d_head=part.spec.head_width, length=length
         )
-        for name, part in chosen.items()
+        for name, part in stacks.items()
     }
     title = f"{trained_model.card.name or trained_model.folder.name}: how the model tells positions apart"
     return _plot_schemes(schemes, title, context="the context")
@@ -89,12 +89,12 @@ def _format_spec(spec: Position) -> str:
     return f"{spec.kind} ({', '.join(changes)})" if changes else spec.kind
 
 
-def _merge_equal_stacks(chosen: dict[str, Stack]) -> dict[str, Stack]:
+def _merge_equal_stacks(stacks: dict[str, Stack]) -> dict[str, Stack]:
     """Two stacks that tell positions in one and the same way, drawn once."""
-    distinct = {(s.position, s.d_model, s.head_width, s.n_heads) for s in (stack.spec for stack in chosen.values())}
-    if len(chosen) > len(distinct) == 1 and not any(list(stack.position.parameters()) for stack in chosen.values()):
-        return {" and ".join(chosen): next(iter(chosen.values()))}
-    return chosen
+    distinct = {(s.position, s.d_model, s.head_width, s.n_heads) for s in (stack.spec for stack in stacks.values())}
+    if len(stacks) > len(distinct) == 1 and not any(list(stack.position.parameters()) for stack in stacks.values()):
+        return {" and ".join(stacks): next(iter(stacks.values()))}
+    return stacks
 
 
 def _plot_schemes(schemes: dict[str, DrawnScheme], title: str, *, context: str) -> Figure:
@@ -116,9 +116,9 @@ def _plot_schemes(schemes: dict[str, DrawnScheme], title: str, *, context: str) 
 def _draw_vectors(figure: SubFigure, name: str, scheme: DrawnScheme, vectors: Tensor) -> None:
     rows, width = vectors.shape
     left, right = figure.subplots(1, 2, width_ratios=(2.2 if width > NARROW else 1, 1))
-    most = float(vectors.abs().max())
+    largest = float(vectors.abs().max())
     strength = max(
-        min(most, 5 * float(vectors.square().mean().sqrt())), 1e-12
+        min(largest, 5 * float(vectors.square().mean().sqrt())), 1e-12
     )  # a few great numbers outshine no others
     end = rows - 0.5
     image = left.imshow(
@@ -129,13 +129,15 @@ def _draw_vectors(figure: SubFigure, name: str, scheme: DrawnScheme, vectors: Te
         aspect="auto",
         extent=(-0.5, width - 0.5, end, -0.5),
     )
-    known = {"learned": "a learned vector", "sinusoidal": "sines and cosines"}
-    kind = known.get(scheme.spec.kind, f"the vector of {scheme.spec.kind}")  # of a scheme that is not Tercet's
-    if scheme.begins and list(scheme.module.parameters()):
+    kind_names = {"learned": "a learned vector", "sinusoidal": "sines and cosines"}
+    kind = kind_names.get(scheme.spec.kind, f"the vector of {scheme.spec.kind}")  # of a scheme that is not Tercet's
+    if scheme.is_initial and list(scheme.module.parameters()):
         kind += ", before it is learnt,"
     title = f"{name}{kind} for each position{_describe_cut(scheme.length)}"
     _label_axes(left, "dimension of the vector", "position", title)
-    _add_colorbar(figure, image, left, "value added to the embedding", extend="both" if most > strength else "neither")
+    _add_colorbar(
+        figure, image, left, "value added to the embedding", extend="both" if largest > strength else "neither"
+    )
     unit = F.normalize(vectors, dim=-1)
     image = right.imshow(
         (unit @ unit.T).numpy(), cmap="RdBu_r", vmin=-1, vmax=1, aspect="auto", extent=(-0.5, end, end, -0.5)
@@ -152,10 +154,10 @@ def _draw_angles(figure: SubFigure, name: str, scheme: DrawnScheme, cos: Tensor,
         extent=(-0.5, cos.shape[1] - 0.5, len(cos) - 0.5, -0.5),
     )  # fmt: skip
     n_unturned = scheme.d_head - 2 * len(wavelengths)
-    unturned = f"; {n_unturned} of {scheme.d_head} numbers are not turned" if n_unturned else ""
+    unturned_note = f"; {n_unturned} of {scheme.d_head} numbers are not turned" if n_unturned else ""
     _label_axes(
         left,
-        f"pair of a head's numbers{unturned}",
+        f"pair of a head's numbers{unturned_note}",
         "position",
         f"{name}the angle that turns each pair{_describe_cut(length)}",
     )
@@ -171,8 +173,8 @@ def _draw_angles(figure: SubFigure, name: str, scheme: DrawnScheme, cos: Tensor,
     right.grid(color=LINES)
     right.legend(fontsize=SMALL)
     short = int((np.array(wavelengths) <= length).sum())
-    about = f"{short} of {len(wavelengths)} pairs turn full circle within {context}"
-    _label_axes(right, "pair", "tokens for a full turn (logarithmic scale)", about)
+    title = f"{short} of {len(wavelengths)} pairs turn full circle within {context}"
+    _label_axes(right, "pair", "tokens for a full turn (logarithmic scale)", title)
 
 
 def _draw_bias(figure: SubFigure, name: str, scheme: DrawnScheme, bias: Tensor) -> None:
@@ -189,8 +191,8 @@ def _draw_bias(figure: SubFigure, name: str, scheme: DrawnScheme, bias: Tensor) 
     axes.grid(color=LINES)
     axes.legend(fontsize=SMALL - 1, ncols=-(-len(lines) // 16), loc="lower left")
     is_alibi = scheme.spec.kind == "alibi"
-    about = "the penalty of distance (ALiBi)" if is_alibi else f"what {scheme.spec.kind} adds at each distance"
-    _label_axes(axes, "distance to the token looked at (tokens)", "added to the score", f"{name}{about}")
+    title = "the penalty of distance (ALiBi)" if is_alibi else f"what {scheme.spec.kind} adds at each distance"
+    _label_axes(axes, "distance to the token looked at (tokens)", "added to the score", f"{name}{title}")
     image = map_axes.imshow(bias[0].numpy(), cmap="Blues_r", aspect="auto", vmax=0)
     _label_axes(
         map_axes,
@@ -205,20 +207,22 @@ def _draw_learned_bias(figure: SubFigure, name: str, scheme: DrawnScheme, bias: 
     """A line a head for what each distance adds, of keys before and behind, beside what the first head adds."""
     axes, map_axes = figure.subplots(1, 2)
     causal = getattr(scheme.module, "causal", False)
-    before, behind = bias[:, -1], bias[:, 0, 1:]  # (H, P) of the last query, (H, P - 1) of the first
-    lines = before if causal else torch.cat((before, behind), dim=1)
-    distances = range(1 - before.shape[1], 1 if causal else before.shape[1])
+    past, future = bias[:, -1], bias[:, 0, 1:]  # (H, P) of the last query, (H, P - 1) of the first
+    lines = past if causal else torch.cat((past, future), dim=1)
+    distances = range(1 - past.shape[1], 1 if causal else past.shape[1])
     colors = colormaps["viridis"](np.linspace(0, 0.88, len(lines)))
     for head, (line, color) in enumerate(zip(lines, colors, strict=True)):
         axes.plot(distances, line.numpy(), color=color, linestyle=("-", "--", ":")[head % 3], label=f"head {head}")
     axes.grid(color=LINES)
     axes.legend(fontsize=SMALL - 1, ncols=-(-len(lines) // 16))
-    kind = "the learned bias of each distance" + (", before it is learnt" if scheme.begins else "")
+    kind = "the learned bias of each distance" + (", before it is learnt" if scheme.is_initial else "")
     layer = " (of block 0)" if getattr(scheme.spec, "per_layer", False) else ""
     _label_axes(axes, "key's position less the query's (tokens)", "added to the score", f"{name}{kind}{layer}")
-    seen = bias[0].masked_fill(torch.ones_like(bias[0]).triu(1) > 0, math.nan) if causal else bias[0]
-    most = max(float(bias[0].abs().max()), 1e-12)
-    image = map_axes.imshow(seen.numpy(), cmap="RdBu_r", vmin=-most, vmax=most, aspect="auto", interpolation="nearest")
+    visible_bias = bias[0].masked_fill(torch.ones_like(bias[0]).triu(1) > 0, math.nan) if causal else bias[0]
+    largest = max(float(bias[0].abs().max()), 1e-12)
+    image = map_axes.imshow(
+        visible_bias.numpy(), cmap="RdBu_r", vmin=-largest, vmax=largest, aspect="auto", interpolation="nearest"
+    )
     title = f"{name}what head 0 adds to its scores{_describe_cut(scheme.length)}"
     _label_axes(map_axes, "key's position", "query's position", title)
     _add_colorbar(figure, image, map_axes, "added to the score")
@@ -238,4 +242,4 @@ def _add_colorbar(figure: SubFigure, image: Any, axes: Any, words: str, *, exten
 
 
 def _describe_cut(length: int) -> str:
-    return "" if length <= MOST else f" (the first {MOST} of {length:,})"
+    return "" if length <= MAX_POSITIONS else f" (the first {MAX_POSITIONS} of {length:,})"

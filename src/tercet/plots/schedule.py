@@ -9,11 +9,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 
 from tercet.checkpoint.metrics import read_metrics
-from tercet.plots.curves import FEW, format_steps
+from tercet.plots.curves import MAX_MARKED_POINTS, format_steps
 from tercet.plots.figure import DARK, GREY, LINES, RED, SMALL, add_title, new_figure
 from tercet.plots.picture_file import NothingToDraw, disable_mathtext
 
-LOGGED = ("lr", "momentum")  # and what begins with one of them and a slash: one of several groups
+COLUMNS = ("lr", "momentum")  # and what begins with one of them and a slash: one of several groups
 NAMES = {"lr": "learning rate"}
 STYLES = ("-", "--", ":", "-.")
 COLORS = (DARK, RED, GREY, "#2e8b78")
@@ -32,7 +32,7 @@ def plot_schedule(metrics: Path, *, title: str) -> Figure:
             for name, points in columns.items()
             if name.partition("/")[0] == kind and (finite := [point for point in points if math.isfinite(point[1])])
         }
-        for kind in LOGGED
+        for kind in COLUMNS
     }
     groups = {kind: curves for kind, curves in groups.items() if curves}
     if "lr" not in groups:
@@ -41,7 +41,7 @@ def plot_schedule(metrics: Path, *, title: str) -> Figure:
     for axes, (kind, curves) in zip(figure.subplots(len(groups), 1, squeeze=False)[:, 0], groups.items(), strict=True):
         for number, (name, points) in enumerate(curves.items()):
             steps, values = [step for step, _ in points], [value for _, value in points]
-            marker = "o" if len(points) <= FEW else None
+            marker = "o" if len(points) <= MAX_MARKED_POINTS else None
             top = f"highest {max(values):.4g}, last {values[-1]:.4g}"
             axes.plot(
                 steps, values, color=DARK, linestyle=STYLES[number % len(STYLES)], linewidth=1.6,
@@ -69,16 +69,16 @@ def plot_schedules(rates: Mapping[str, Sequence[float]], *, title: str = "Learni
         peak = f"highest {highest:.4g} at step {curve.index(highest) + 1:,}"
         axes.plot(
             range(1, len(curve) + 1), curve, color=color, linestyle=style, linewidth=1.6,
-            marker="o" if len(curve) <= FEW else None, markersize=3, label=f"{name}: {peak}",
+            marker="o" if len(curve) <= MAX_MARKED_POINTS else None, markersize=3, label=f"{name}: {peak}",
         )  # fmt: skip
     _format_axes(axes, NAMES["lr"])
     disable_mathtext([axes.set_title(title), *axes.legend(fontsize=SMALL).get_texts()])
     return figure
 
 
-def _format_axes(axes: Axes, what: str) -> None:
+def _format_axes(axes: Axes, label: str) -> None:
     axes.set_ylim(bottom=0)
-    axes.set(xlabel="optimizer step", ylabel=what)
+    axes.set(xlabel="optimizer step", ylabel=label)
     format_steps(axes)
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:.4g}"))
     axes.grid(color=LINES)
@@ -86,8 +86,8 @@ def _format_axes(axes: Axes, what: str) -> None:
 
 def _mark_phases(axes: Axes, points: list[tuple[int, float]]) -> None:
     """Colour the steps before the rate is at its full height, and those after it leaves it."""
-    most = max(rate for _, rate in points)
-    full = [step for step, rate in points if rate >= most * (1 - 1e-6)]
+    peak = max(rate for _, rate in points)
+    full = [step for step, rate in points if rate >= peak * (1 - 1e-6)]
     first, last = points[0][0], points[-1][0]
     if full[0] > first:
         words = "to" if full[0] < last else "rises still at"

@@ -20,8 +20,8 @@ from tercet.models.vocabulary import Unembedding
 from tercet.objectives.likelihood import negative_log_likelihood
 from tercet.plots.figure import DARK, LINES, MIDDLE, PALE, RED, SMALL, new_figure
 
-MOST = 64  # tokens whose bars can be told apart: those around the target
-SURE = 1 - 1e-4  # the most that a model is drawn to be sure of
+MAX_BARS = 64  # tokens whose bars can be told apart: those around the target
+MAX_CONFIDENCE = 1 - 1e-4  # the most that a model is drawn to be sure of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class Smoothing:
     loss: Tensor
     plain: Tensor
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         numbers = {name: getattr(self, name).tolist() for name in ("used", "described", "confidence", "loss", "plain")}
         return {"target": self.target, "epsilon": self.epsilon} | numbers
 
@@ -62,9 +62,9 @@ def compute_smoothing(*, vocab_size: int, target: int, epsilon: float, points: i
     described = torch.full((vocab_size,), epsilon / (vocab_size - 1))
     described[target] = 1 - epsilon
     used = (scores.softmax(-1) - gradient).detach()
-    ends = torch.logit(torch.tensor([1 / vocab_size, SURE]))
-    even = torch.linspace(float(ends[0]), float(ends[1]), points).sigmoid()  # closer where the loss bends
-    confidence = torch.cat((even, used[target, None].clamp(max=SURE))).sort().values
+    ends = torch.logit(torch.tensor([1 / vocab_size, MAX_CONFIDENCE]))
+    grid = torch.linspace(float(ends[0]), float(ends[1]), points).sigmoid()  # closer where the loss bends
+    confidence = torch.cat((grid, used[target, None].clamp(max=MAX_CONFIDENCE))).sort().values
     rows = ((1 - confidence) / (vocab_size - 1))[:, None].repeat(1, vocab_size)
     rows[:, target] = confidence
     pairs = [_compute_losses(row, target, epsilon) for row in rows.log()]
@@ -85,21 +85,27 @@ def plot_smoothing(smoothing: Smoothing) -> Figure:
     size, epsilon = len(used), smoothing.epsilon
     figure = new_figure(12, 4.8)
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
-    first = min(max(0, target - MOST // 2), max(0, size - MOST))
-    tokens = torch.arange(first, min(size, first + MOST))
-    other = (target + 1) % size
+    first = min(max(0, target - MAX_BARS // 2), max(0, size - MAX_BARS))
+    tokens = torch.arange(first, min(size, first + MAX_BARS))
+    other_token = (target + 1) % size
     for shift, values, color, name in (
-        (-0.2, used, DARK, f"used in training, ε/V for every token: {used[target]:.6g}, others {used[other]:.4g}"),
+        (
+            -0.2,
+            used,
+            DARK,
+            f"used in training, ε/V for every token: {used[target]:.6g}, others {used[other_token]:.4g}",
+        ),
         (
             0.2,
             described,
             PALE,
-            f"often described, ε/(V - 1) for the others alone: {described[target]:.6g}, others {described[other]:.4g}",
+            f"often described, ε/(V - 1) for the others only: {described[target]:.6g}, "
+            f"others {described[other_token]:.4g}",
         ),
     ):
         left.bar((tokens + shift).numpy(), values[tokens].numpy(), width=0.4, color=color, label=name)
-    some = "" if size <= MOST else f" ({tokens[0]} to {tokens[-1]} of {size:,})"
-    left.set(xlabel=f"token{some}", ylabel="share of the target distribution", ylim=(0, 1.22))
+    token_range = "" if size <= MAX_BARS else f" ({tokens[0]} to {tokens[-1]} of {size:,})"
+    left.set(xlabel=f"token{token_range}", ylabel="share of the target distribution", ylim=(0, 1.22))
     left.xaxis.set_major_locator(MaxNLocator(nbins=16 if size <= 100 else 6, integer=True))
     if size <= 16:
         for token, value in enumerate(used.tolist()):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from html import escape
 
 LEFT, RIGHT, BOTTOM = 58, 10, 26  # margins in CSS pixels; the one above is as high as what stands there
-MOST_POINTS = 400  # of a line
+MAX_POINTS = 400  # of a line
 BLUE, RED = "#6488b4", "#d8605a"  # each stands 3 to 1 or more from white and from black
 
 Points = Sequence[tuple[int, float]]
@@ -36,11 +36,11 @@ class ChartLine:
 def chart_lines(lines: Sequence[ChartLine], *, log: bool) -> list[ChartLine]:
     """The lines that have a point to draw, without what has no place on the scale."""
     bottom = 0.0 if log else -math.inf
-    kept = [
+    drawable = [
         ChartLine(name=line.name, color=line.color, points=[(x, y) for x, y in line.points if bottom < y < math.inf])
         for line in lines
     ]
-    return [line for line in kept if line.points]
+    return [line for line in drawable if line.points]
 
 
 def svg_chart(
@@ -95,15 +95,15 @@ def svg_chart(
 
 def _thin(points: Points) -> list[tuple[int, float]]:
     """Of each stretch the lowest and the highest, in their order, the first and last points kept."""
-    if len(points) <= MOST_POINTS:
+    if len(points) <= MAX_POINTS:
         return list(points)
-    stretch = -(-2 * len(points) // (MOST_POINTS - 2))
-    kept = [points[0]]
+    stretch = -(-2 * len(points) // (MAX_POINTS - 2))
+    thinned = [points[0]]
     for start in range(0, len(points), stretch):
         part = range(start, min(start + stretch, len(points)))
         ends = {min(part, key=lambda n: points[n][1]), max(part, key=lambda n: points[n][1])}
-        kept += [points[n] for n in sorted(ends)]
-    return [*kept, points[-1]]
+        thinned += [points[n] for n in sorted(ends)]
+    return [*thinned, points[-1]]
 
 
 def _line(points: Sequence[tuple[float, float]], color: str) -> str:

@@ -16,7 +16,7 @@ from typing import TextIO
 
 from tercet.checkpoint.metrics import Columns
 
-HEIGHT, MOST_WIDTH, LEAST_WIDTH = 7, 72, 30  # lines, and columns of the terminal
+HEIGHT, MAX_WIDTH, MIN_WIDTH = 7, 72, 30  # lines, and columns of the terminal
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of a braille character, by row and column
 TRAINING, VALIDATION, PLAIN = "\033[34m", "\033[31m", "\033[0m"
 
@@ -31,21 +31,21 @@ def text_curve(columns: Columns, *, width: int, height: int = HEIGHT, color: boo
         height: lines, without the axis.
         color: tell the two apart by colour; where both fall into one character, it is the validation's.
     """
-    if width < LEAST_WIDTH:
+    if width < MIN_WIDTH:
         return ""
-    width = min(width, MOST_WIDTH) - 12
+    width = min(width, MAX_WIDTH) - 12
     training, validation = (
-        _drawable(one) for one in (columns["train/nll"] or columns["train/loss"], columns["val/loss"])
+        _drawable(column) for column in (columns["train/nll"] or columns["train/loss"], columns["val/loss"])
     )
-    every = [*training, *validation]
-    if len(every) < 2:
+    all_points = [*training, *validation]
+    if len(all_points) < 2:
         return ""
-    first, last = min(step for step, _ in every), max(step for step, _ in every)
-    losses = [loss for _, loss in _bucketed(training, first, last, 2 * width)] + [loss for _, loss in validation]
+    first, last = min(step for step, _ in all_points), max(step for step, _ in all_points)
+    losses = [loss for _, loss in _average_buckets(training, first, last, 2 * width)] + [loss for _, loss in validation]
     low, high = min(losses), max(losses)
     cells = [[0] * width for _ in range(height)]
     owner = [[""] * width for _ in range(height)]
-    for points, paint in ((_bucketed(training, first, last, 2 * width), TRAINING), (validation, VALIDATION)):
+    for points, paint in ((_average_buckets(training, first, last, 2 * width), TRAINING), (validation, VALIDATION)):
         for x, y in _dots(points, first, last, low, high, 2 * width, 4 * height):
             cells[y // 4][x // 2] |= DOTS[y % 4][x % 2]
             owner[y // 4][x // 2] = paint
@@ -59,11 +59,11 @@ def text_curve(columns: Columns, *, width: int, height: int = HEIGHT, color: boo
         lines.append(f"{label:>9} {'┤' if label else '│'}{text.rstrip()}")
     ends = f"step {first:,}", f"{last:,}"
     lines.append(" " * 11 + ends[0] + ends[1].rjust(max(1, width - len(ends[0]))))
-    said = [
+    labels = [
         f"{name} {points[-1][1]:.4g}" for name, points in (("training", training), ("validation", validation)) if points
     ]
     paints = [paint for paint, points in ((TRAINING, training), (VALIDATION, validation)) if points]
-    legend = [f"{paint}{text}{PLAIN}" if color else text for paint, text in zip(paints, said, strict=True)]
+    legend = [f"{paint}{text}{PLAIN}" if color else text for paint, text in zip(paints, labels, strict=True)]
     return "\n".join([*lines, " " * 11 + "loss: " + ", ".join(legend)])
 
 
@@ -83,7 +83,7 @@ def _drawable(points: Points) -> list[tuple[int, float]]:
     return [(step, loss) for step, loss in points if 0 < loss < math.inf]
 
 
-def _bucketed(points: Points, first: int, last: int, buckets: int) -> list[tuple[int, float]]:
+def _average_buckets(points: Points, first: int, last: int, buckets: int) -> list[tuple[int, float]]:
     """The mean of each bucket of steps."""
     groups: dict[int, list[tuple[int, float]]] = {}
     for step, loss in points:

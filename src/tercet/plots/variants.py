@@ -14,15 +14,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter, NullLocator, StrMethodFormatter
 
 from tercet.checkpoint.metrics import Columns
-from tercet.plots.curves import FEW, choose_loss_ticks, format_steps
+from tercet.plots.curves import MAX_MARKED_POINTS, choose_loss_ticks, format_steps
 from tercet.plots.figure import LINES, SMALL, new_figure
 from tercet.plots.picture_file import NothingToDraw, disable_mathtext
 
 # Okabe and Ito (2008), without yellow, which is too pale for a line: told apart by nearly all eyes.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#56b4e9", "#e69f00")
 STYLES = ("-", "--", "-.", ":")
-BEHIND = "#d5d5d5"
-MOST_PANELS = 4  # in a row
+BACKGROUND_COLOR = "#d5d5d5"
+MAX_PANELS = 4  # in a row
 UNITS = {"seconds": 1, "minutes": 60, "hours": 3600}
 EARLY = 0.1  # of the steps: losses before that may leave the picture, which shows where variants part
 
@@ -66,18 +66,20 @@ def plot_variants(variants: Sequence[VariantCurves], *, title: str) -> Figure:
     figure = new_figure(max(7.5, 4.4 * len(panels)), 7.6 if len(panels) < 3 else 8.2)
     grid = figure.subplots(2, len(panels), squeeze=False, sharey=len({variant.panel for variant in plotted}) == 1)
     styles = _choose_styles(panels)
-    for (name, members), (above, below) in zip(panels.items(), grid.T, strict=True):
-        for axes, unit in ((above, None), (below, _time_unit(list(bands.values())))):
-            others = [variant for variant in plotted if variant not in members and variant.panel == members[0].panel]
-            for other in others:
-                _draw(axes, bands[other.name], BEHIND, "-", None, unit=unit)
+    for (name, members), (step_axes, time_axes) in zip(panels.items(), grid.T, strict=True):
+        for axes, unit in ((step_axes, None), (time_axes, _time_unit(list(bands.values())))):
+            background_variants = [
+                variant for variant in plotted if variant not in members and variant.panel == members[0].panel
+            ]
+            for background_variant in background_variants:
+                _draw(axes, bands[background_variant.name], BACKGROUND_COLOR, "-", None, unit=unit)
             for number, variant in enumerate(members):
                 color, style, label = styles[variant.name]
                 _draw(axes, bands[variant.name], color, style, label, unit=unit, front=len(members) - number)
-            _format_axes(axes, [bands[variant.name] for variant in (*members, *others)], unit=unit)
+            _format_axes(axes, [bands[variant.name] for variant in (*members, *background_variants)], unit=unit)
         if name:
-            disable_mathtext([above.set_title(name, fontsize=SMALL + 2)])
-        legend = above.legend(fontsize=SMALL, loc="upper right")
+            disable_mathtext([step_axes.set_title(name, fontsize=SMALL + 2)])
+        legend = step_axes.legend(fontsize=SMALL, loc="upper right")
         disable_mathtext(legend.get_texts())
     for row in grid:
         row[0].set_ylabel("validation loss (nats, logarithmic scale)")
@@ -124,7 +126,7 @@ def _group_by_panel(variants: Sequence[VariantCurves]) -> dict[str, list[Variant
         # The key with fewer values makes the panels, the best one's first.
         first = min(keys, key=lambda key: len({variant.settings[key] for variant in variants}))
         values = list(dict.fromkeys(variant.settings[first] for variant in variants))
-        if 1 < len(values) <= MOST_PANELS:
+        if 1 < len(values) <= MAX_PANELS:
             return {f"{first}={v}": [variant for variant in variants if variant.settings[first] == v] for v in values}
     return {"": list(variants)}
 
@@ -165,7 +167,7 @@ def _draw(
     axes: Axes, band: Band, color: str, style: str, label: str | None, *, unit: str | None, front: int = 0
 ) -> None:
     x = band.steps if unit is None else tuple(seconds / UNITS[unit] for seconds in band.seconds)
-    marker = "o" if len(x) <= FEW and label is not None else None
+    marker = "o" if len(x) <= MAX_MARKED_POINTS and label is not None else None
     axes.plot(
         x, band.mean, color=color, linestyle=style, linewidth=1.6 if label else 0.8, marker=marker, markersize=2.5,
         label=label, zorder=2 + front / 100 if label else 1,

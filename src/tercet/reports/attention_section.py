@@ -11,7 +11,7 @@ from tercet.reports.markup import Section, element, join, missing, paragraph
 from tercet.reports.subject import ReportSubject
 
 DPI, CSS_DPI = 150, 96  # sharp on screens of twice as many dots
-MOST_PIXELS = 4096  # of a side: a model of many blocks and heads is drawn with fewer dots
+MAX_PIXELS = 4096  # of a side: a model of many blocks and heads is drawn with fewer dots
 
 
 def attention_section(subject: ReportSubject) -> Section:
@@ -31,7 +31,7 @@ def _picture(trained_model: TrainedModel) -> tuple[str, ...]:
 
     query = opening_query(trained_model)
     figure = plot_attention(trained_model, query.text, target=query.target, ids=query.ids)
-    dpi = min(DPI, MOST_PIXELS / max(figure.get_size_inches()))
+    dpi = min(DPI, MAX_PIXELS / max(figure.get_size_inches()))
     file = io.BytesIO()
     with ignore_missing_glyphs():
         figure.savefig(file, format="png", dpi=dpi, metadata={"Software": None})
@@ -42,6 +42,6 @@ def _picture(trained_model: TrainedModel) -> tuple[str, ...]:
         alt=f"The attention maps of every head of every block for the text {query.text!r}: a row is a token that "
         "looks, a column one that is looked at, and what is darker is looked at more.",
     )  # fmt: skip
-    words = "What each head of each block looks at in one text; `tercet explore` shows it with all numbers."
+    caption = "What each head of each block looks at in one text; `tercet explore` shows it with all numbers."
     box = element("div", image, class_="wide picture", role="region", aria_label="Attention maps", tabindex="0")
-    return paragraph(words), box
+    return paragraph(caption), box

@@ -26,12 +26,12 @@ class Section:
 
 def element(tag: str, /, *children: str, **attributes: str) -> Markup:
     """An element; `class_` and `aria_label` are written class and aria-label."""
-    written = "".join(
+    attribute_text = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(visible(value))}"' for key, value in attributes.items()
     )
     if tag in VOID:
-        return Markup(f"<{tag}{written}>")
-    return Markup(f"<{tag}{written}>{join(*children)}</{tag}>")
+        return Markup(f"<{tag}{attribute_text}>")
+    return Markup(f"<{tag}{attribute_text}>{join(*children)}</{tag}>")
 
 
 def join(*children: str) -> Markup:
@@ -59,7 +59,7 @@ def missing(text: str) -> Markup:
     return paragraph(text, class_="missing")
 
 
-def folded(summary: str, *children: str) -> Markup:
+def collapsed_block(summary: str, *children: str) -> Markup:
     """What is shown when somebody asks for it, and printed always."""
     return element("details", element("summary", summary), *children)
 
@@ -100,5 +100,5 @@ def scrolling_table(
     caption = element("caption", label) if label else ""
     top = element("thead", element("tr", *head)) if any(header) else ""
     table = element("table", *filter(None, (caption, top)), element("tbody", *body))
-    named = {"role": "region", "aria_label": label, "tabindex": "0"} if label else {}
-    return element("div", table, class_="wide", **named)
+    region = {"role": "region", "aria_label": label, "tabindex": "0"} if label else {}
+    return element("div", table, class_="wide", **region)

@@ -13,9 +13,9 @@ from tercet.notebook import format_count, format_value
 from tercet.reports.markup import (
     Markup,
     Section,
+    collapsed_block,
     element,
     facts_list,
-    folded,
     join,
     missing,
     paragraph,
@@ -24,7 +24,7 @@ from tercet.reports.markup import (
 from tercet.reports.subject import ReportSubject
 from tercet.settings_yaml import write_yaml
 
-ELSEWHERE = ("Data", "Data hash", "Tokenizer hash", "Git commit", "Trained for")  # facts that other sections have
+OMITTED_FACTS = ("Data", "Data hash", "Tokenizer hash", "Git commit", "Trained for")  # facts that other sections have
 HEADER = ("layer", "module", "output", "parameters", "FLOPs")
 
 
@@ -34,12 +34,15 @@ def model_section(subject: ReportSubject) -> Section:
     if trained_model is None:
         body = missing("No model is saved yet; its sizes are in the recipe below.")
         return Section(id="model", title="The model", body=join(body, facts_list(_origin(subject.recipe))))
-    facts = trained_model.card.facts(trained_model.model.spec, n_parameters=trained_model.n_parameters)
-    shown = {"Kind": trained_model.kind, **{name: value for name, value in facts.items() if name not in ELSEWHERE}}
-    shown |= _origin(subject.recipe)
+    card_facts = trained_model.card.facts(trained_model.model.spec, n_parameters=trained_model.n_parameters)
+    facts = {
+        "Kind": trained_model.kind,
+        **{name: value for name, value in card_facts.items() if name not in OMITTED_FACTS},
+    }
+    facts |= _origin(subject.recipe)
     if trained_model.task == "labels":
         head = trained_model.require("classify").label_head
-        shown["Labels"] = one_line(", ".join(head.labels)) if head.problem_type != "regression" else "a number"
+        facts["Labels"] = one_line(", ".join(head.labels)) if head.problem_type != "regression" else "a number"
     table = model_table(trained_model.model.spec)
     rows = [
         (
@@ -54,7 +57,9 @@ def model_section(subject: ReportSubject) -> Section:
     label = f"Layers: shapes for {table.length:,} tokens, FLOPs of a forward pass for one {table.unit}"
     layers = scrolling_table(rows, label=label, header=HEADER, right=(False, False, True, True, True))
     return Section(
-        id="model", title="The model", body=join(facts_list(shown), folded(f"{len(rows)} kinds of layers", layers))
+        id="model",
+        title="The model",
+        body=join(facts_list(facts), collapsed_block(f"{len(rows)} kinds of layers", layers)),
     )
 
 
@@ -63,7 +68,7 @@ def _origin(recipe: Mapping[str, Any]) -> dict[str, str]:
     pretrained, adapter = recipe.get("pretrained"), recipe.get("adapter")
     facts = {"Fine-tuned from": one_line(str(pretrained)) if pretrained else ""}
     if isinstance(adapter, Mapping):
-        facts["Adapter"] = _in_words(adapter)
+        facts["Adapter"] = _format_settings(adapter)
     if freeze := recipe.get("freeze"):
         facts["Frozen"] = one_line(", ".join(map(str, freeze)) if isinstance(freeze, list | tuple) else str(freeze))
     return facts
@@ -84,9 +89,11 @@ def data_section(subject: ReportSubject) -> Section:
         if data.get(key)
     }  # fmt: skip
     validation = data.get("validation")
-    facts["Kept for validation"] = _in_words(validation) if isinstance(validation, Mapping) else "as the data has it"
+    facts["Kept for validation"] = (
+        _format_settings(validation) if isinstance(validation, Mapping) else "as the data has it"
+    )
     if isinstance(tokenizer := data.get("tokenizer"), Mapping):
-        facts["Tokenizer"] = _in_words(tokenizer)
+        facts["Tokenizer"] = _format_settings(tokenizer)
     sizes, note = count_data(subject)
     facts |= sizes
     if subject.trained_model is not None:
@@ -141,7 +148,9 @@ def recipe_section(subject: ReportSubject) -> Section:
     """The whole recipe, folded, and what was changed since the run was begun."""
     if not subject.recipe:
         return Section(id="recipe", title="The recipe", body=missing("No recipe is recorded with this model."))
-    yaml = folded("recipe.yaml", element("pre", element("code", write_yaml(dict(subject.recipe))), tabindex="0"))
+    yaml = collapsed_block(
+        "recipe.yaml", element("pre", element("code", write_yaml(dict(subject.recipe))), tabindex="0")
+    )
     return Section(id="recipe", title="The recipe", body=join(yaml, _changes_table(subject)))
 
 
@@ -172,7 +181,7 @@ def versions_section(subject: ReportSubject) -> Section:
     return Section(id="versions", title="Versions", body=body)
 
 
-def _in_words(settings: Mapping[str, Any]) -> str:
+def _format_settings(settings: Mapping[str, Any]) -> str:
     """`{"kind": "tail", "fraction": 0.1}` as "tail, fraction 0.1"; what is off or not set is left out."""
     parts = [str(settings["kind"])] if settings.get("kind") else []
     parts += [

@@ -13,7 +13,7 @@ from tercet.messages import one_line
 from tercet.notebook import format_count, format_duration
 from tercet.plots.loss_curve import loss_lines
 from tercet.plots.svg_chart import BLUE, RED, ChartLine, chart_lines, svg_chart
-from tercet.reports.markup import Markup, Section, element, facts_list, folded, join, missing
+from tercet.reports.markup import Markup, Section, collapsed_block, element, facts_list, join, missing
 from tercet.reports.measures import MEASURES
 from tercet.reports.subject import ReportSubject, strip_folder
 from tercet.training.planning.flops import training_flops
@@ -21,7 +21,7 @@ from tercet.training.run_folder.changes import read_recipe
 from tercet.training.run_folder.checkpoints import Checkpoints
 
 CHART = (440, 180)  # CSS pixels: one fits a phone, two stand side by side
-MOST_SAMPLES, SAMPLE_CHARACTERS = 9, 6000  # shown, and of each
+MAX_SAMPLES, SAMPLE_CHARACTERS = 9, 6000  # shown, and of each
 NO_RUN = "The model has no run beside it, so nothing is known of its training here."
 
 
@@ -81,7 +81,7 @@ def samples_section(subject: ReportSubject) -> Section:
     """The texts that validations wrote: the last one open, some of those before it folded."""
     run = subject.run
     steps = [] if run is None else run.samples()
-    shown = list[Markup]()
+    blocks = list[Markup]()
     for step in reversed(_choose_evenly(steps)):
         assert run is not None
         try:
@@ -89,25 +89,27 @@ def samples_section(subject: ReportSubject) -> Section:
         except UserError as error:
             text = f"({strip_folder(str(error), run.folder)})"
         cut = text[:SAMPLE_CHARACTERS]
-        after = f"\n[{len(text) - len(cut):,} more characters]" if len(cut) < len(text) else ""
-        written = element("pre", cut, after, class_="sample", dir="auto", lang="")
+        omission = f"\n[{len(text) - len(cut):,} more characters]" if len(cut) < len(text) else ""
+        sample_text = element("pre", cut, omission, class_="sample", dir="auto", lang="")
         heading = f"After step {step:,}"
-        shown.append(join(element("h3", heading), written) if not shown else folded(heading, written))
+        blocks.append(
+            join(element("h3", heading), sample_text) if not blocks else collapsed_block(heading, sample_text)
+        )
     if run is None:
         body = missing(NO_RUN)
-    elif not shown:
+    elif not blocks:
         body = missing("The run has kept no samples: its recipe asks for none, or it was not validated yet.")
     else:
-        left_out = len(steps) - len(shown)
-        body = join(*shown, missing(f"{left_out:,} others are in the run's folder.") if left_out else "")
+        left_out = len(steps) - len(blocks)
+        body = join(*blocks, missing(f"{left_out:,} others are in the run's folder.") if left_out else "")
     return Section(id="samples", title="Samples", body=body)
 
 
 def _choose_evenly(steps: list[int]) -> list[int]:
-    """At most MOST_SAMPLES of them, the first and the last among them."""
-    if len(steps) <= MOST_SAMPLES:
+    """At most MAX_SAMPLES of them, the first and the last among them."""
+    if len(steps) <= MAX_SAMPLES:
         return steps
-    places = sorted({round(n * (len(steps) - 1) / (MOST_SAMPLES - 1)) for n in range(MOST_SAMPLES)})
+    places = sorted({round(n * (len(steps) - 1) / (MAX_SAMPLES - 1)) for n in range(MAX_SAMPLES)})
     return [steps[place] for place in places]
 
 
@@ -115,10 +117,10 @@ def cost_section(subject: ReportSubject) -> Section:
     """Hours, steps, tokens, speed, FLOPs, machines, and how often the training was taken up again."""
     if subject.run is None:
         card = None if subject.trained_model is None else subject.trained_model.card
-        known = {} if card is None or not card.step else {
+        facts = {} if card is None or not card.step else {
             "Steps": f"{card.step:,}", "Tokens read": f"{card.tokens_seen:,}"
         }  # fmt: skip
-        return Section(id="cost", title="What it cost", body=join(facts_list(known), missing(NO_RUN)))
+        return Section(id="cost", title="What it cost", body=join(facts_list(facts), missing(NO_RUN)))
     time = training_time(subject.columns)
     if time is None:
         return Section(id="cost", title="What it cost", body=missing("No time is logged yet."))
@@ -155,23 +157,28 @@ def _machines(subject: ReportSubject) -> dict[str, str]:
     with suppress(UserError, OSError, RuntimeError, KeyError, ValueError):  # no whole one, or it is replaced just now
         checkpoint = Checkpoints(subject.folder, 1).newest()
         if checkpoint is not None:
-            each = [
-                ", ".join(words.format(one[name]) for name, words in kinds.items() if name in one)
-                for one in checkpoint.arithmetic
+            machines = [
+                ", ".join(words.format(machine[name]) for name, words in kinds.items() if name in machine)
+                for machine in checkpoint.arithmetic
             ]
-            each = [one.replace("1 threads", "1 thread") if ", 1 threads" in one else one for one in each]
-            return {"Machine": one_line("; then ".join(dict.fromkeys(each)))}
+            machines = [
+                machine.replace("1 threads", "1 thread") if ", 1 threads" in machine else machine
+                for machine in machines
+            ]
+            return {"Machine": one_line("; then ".join(dict.fromkeys(machines)))}
     return {"Machine": "not known: no whole checkpoint is left"}
 
 
 def _sessions(subject: ReportSubject) -> str:
     """How often the training was taken up again: the first line that a session logs has no speed."""
     speeds = dict(subject.columns["tokens_per_second"])
-    begun = [step for step, value in subject.columns["tokens"] if step not in speeds and math.isfinite(value)]
-    resumed = begun[1:]
-    if not resumed:
+    session_starts = [step for step, value in subject.columns["tokens"] if step not in speeds and math.isfinite(value)]
+    resume_steps = session_starts[1:]
+    if not resume_steps:
         return "one, without a break that its figures show"
-    places = ", ".join(f"{step:,}" for step in resumed[:20]) + (", …" if len(resumed) > 20 else "")
-    return f"{len(resumed) + 1:,}: resumed {len(resumed):,} times, first logged again at step {places}".replace(
-        "resumed 1 times", "resumed once"
+    places = ", ".join(f"{step:,}" for step in resume_steps[:20]) + (", …" if len(resume_steps) > 20 else "")
+    return (
+        f"{len(resume_steps) + 1:,}: resumed {len(resume_steps):,} times, first logged again at step {places}".replace(
+            "resumed 1 times", "resumed once"
+        )
     )

@@ -36,9 +36,9 @@ def score_section(subject: ReportSubject, *, evaluate: bool) -> Section:
     Raises:
         UserError: where it is to be scored and its data is not to be had.
     """
-    parts = [_recorded(subject)]
+    parts = [_recorded_scores(subject)]
     if evaluate and subject.trained_model is not None:
-        parts.append(_evaluated(subject.trained_model))
+        parts.append(_evaluation_tables(subject.trained_model))
     elif (
         subject.trained_model is not None
         and "evaluate" in subject.trained_model.verbs
@@ -46,32 +46,36 @@ def score_section(subject: ReportSubject, *, evaluate: bool) -> Section:
     ):
         command = "`tercet watch RUN --export PAGE.html --evaluate`"
         words = f"It was not scored for this report. {command} scores it as `tercet evaluate` does"
-        beside = ", beside counting and compressing." if subject.task == "language" else "."
-        parts.append(missing(words + beside))
+        suffix = ", beside counting and compressing." if subject.task == "language" else "."
+        parts.append(missing(words + suffix))
     return Section(id="scores", title="Scores", body=join(*parts))
 
 
-def _recorded(subject: ReportSubject) -> Markup:
+def _recorded_scores(subject: ReportSubject) -> Markup:
     """A row a measure: the model's own, the last validation's, and what guessing gives."""
     trained_model = subject.trained_model
-    own = {} if trained_model is None else {k: v for k, v in trained_model.card.metrics.items() if k.startswith("val/")}
-    last = {name: point for name in ("val/loss", *MEASURES) if (point := subject.latest(name)) is not None}
-    names = [name for name in ("val/loss", *MEASURES) if name in own or name in last]
+    model_metrics = (
+        {} if trained_model is None else {k: v for k, v in trained_model.card.metrics.items() if k.startswith("val/")}
+    )
+    last_points = {name: point for name in ("val/loss", *MEASURES) if (point := subject.latest(name)) is not None}
+    names = [name for name in ("val/loss", *MEASURES) if name in model_metrics or name in last_points]
     if not names:
         return missing("No validation is recorded.")
-    step = max((step for step, _ in last.values()), default=0)
+    step = max((step for step, _ in last_points.values()), default=0)
     header = ["measure"]
-    if own and trained_model is not None:
+    if model_metrics and trained_model is not None:
         header.append(f"this model, step {trained_model.card.step:,}")
-    beside = bool(last) and not (own and trained_model is not None and trained_model.card.step == step)
-    header += [f"last, step {step:,}"] if beside else []
-    guessing = _guessing(subject)
-    columns = bool(own) + beside
+    has_last_column = bool(last_points) and not (
+        model_metrics and trained_model is not None and trained_model.card.step == step
+    )
+    header += [f"last, step {step:,}"] if has_last_column else []
+    guessing = _guessing_scores(subject)
+    columns = bool(model_metrics) + has_last_column
     rows = list[list[str]]()
     for name in names:
         title, form = MEASURES[name][:2] if name in MEASURES else (f"Loss, {_unit(subject)}", "{:.4f}")
-        values = [own.get(name)] if own else []
-        values += [last[name][1] if name in last else None] if beside else []
+        values = [model_metrics.get(name)] if model_metrics else []
+        values += [last_points[name][1] if name in last_points else None] if has_last_column else []
         rows.append([title, *("" if value is None else form.format(value) for value in values), guessing.get(name, "")])
         if name == "val/loss" and _unit(subject).endswith("token"):
             powers = ("" if value is None or value > 700 else f"{math.exp(value):,.2f}" for value in values)
@@ -97,7 +101,7 @@ def _problem_type(subject: ReportSubject) -> str:
     return str(data.get("problem_type", "")) if isinstance(data, Mapping) else ""
 
 
-def _guessing(subject: ReportSubject) -> dict[str, str]:
+def _guessing_scores(subject: ReportSubject) -> dict[str, str]:
     """By measure what guessing gives, in words; nothing where no model says how many tokens or labels there are."""
     if entropy := subject.latest("val/unigram_entropy"):
         return {"val/loss": f"{entropy[1]:.4f}, counting tokens"}
@@ -110,8 +114,11 @@ def _guessing(subject: ReportSubject) -> dict[str, str]:
             case "regression":
                 return {"val/loss": "1, the mean for every text"}
             case "single_label_classification" if labels > 1:
-                alike = f"each of {labels:,} labels alike"
-                return {"val/loss": f"{math.log(labels):.4f}, {alike}", "val/accuracy": f"{1 / labels:.1%}, {alike}"}
+                uniform = f"each of {labels:,} labels alike"
+                return {
+                    "val/loss": f"{math.log(labels):.4f}, {uniform}",
+                    "val/accuracy": f"{1 / labels:.1%}, {uniform}",
+                }
             case _:
                 return {}
     vocabulary = trained_model.model.spec.vocab_size
@@ -120,7 +127,7 @@ def _guessing(subject: ReportSubject) -> dict[str, str]:
     return {"val/loss": f"{math.log(vocabulary):.4f}, each of {vocabulary:,} tokens alike"}
 
 
-def _evaluated(trained_model: TrainedModel) -> Markup:
+def _evaluation_tables(trained_model: TrainedModel) -> Markup:
     """The tables of `tercet evaluate`."""
     return join(
         element("h3", "As ", element("code", "tercet evaluate"), " scores it"), *map(_part, _score(trained_model).parts)

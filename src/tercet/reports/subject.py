@@ -41,8 +41,8 @@ class ReportSubject:
     @property
     def name(self) -> str:
         """As the card names it, else the folder's own name; never its path, for a report is given to others."""
-        known = "" if self.trained_model is None or self.run is not None else self.trained_model.card.name
-        return one_line(known or self.folder.resolve().name) or "a model"
+        card_name = "" if self.trained_model is None or self.run is not None else self.trained_model.card.name
+        return one_line(card_name or self.folder.resolve().name) or "a model"
 
     @property
     def task(self) -> str:
@@ -76,10 +76,10 @@ def open_subject(path: Path, trained_model: TrainedModel | None = None) -> Repor
     warnings = list[str]()
     run = RunFolder(folder)
 
-    def read(something: Any, *arguments: Any) -> Any:
+    def read(reader: Any, *arguments: Any) -> Any:
         """What it returns; None where a file is damaged, of which a reader is told."""
         try:
-            return something(*arguments)
+            return reader(*arguments)
         except UserError as error:
             warnings.append(strip_folder(str(error), folder))
             return None

@@ -53,8 +53,8 @@ def write_report(
     subject = open_subject(folder, trained_model)
     if subject.trained_model is not None and device is not None:
         subject.trained_model.model.to(device)
-    beside = subject.folder.with_suffix(".html") if subject.folder.is_file() else subject.folder / NAME
-    path = beside if out is None else Path(out)
+    default_path = subject.folder.with_suffix(".html") if subject.folder.is_file() else subject.folder / NAME
+    path = default_path if out is None else Path(out)
     check_page(path, "--out")
     write_atomically(path, report_page(subject, evaluate=evaluate).encode())
     return path
@@ -108,11 +108,11 @@ def _section(section: Section) -> Markup:
 
 def _header(subject: ReportSubject) -> Markup:
     trained_model = subject.trained_model
-    known = (
+    descriptions = (
         "" if trained_model is None else trained_model.kind,
         "" if trained_model is None else trained_model.card.choice,
     )
-    lead = ", ".join(filter(None, known)) or "a run that has saved no model yet"
+    lead = ", ".join(filter(None, descriptions)) or "a run that has saved no model yet"
     warnings = [paragraph(warning, class_="problem") for warning in subject.warnings]
     return element(
         "header",
@@ -134,18 +134,21 @@ def describe_state(subject: ReportSubject) -> str:
     status = subject.status
     if status is None:
         return "How far the run is cannot be read."
-    of = "" if status.total is None else f" of {status.total:,}"
-    kept = 0 if subject.record is None else subject.record.saved  # which may be of a step that was not logged
-    step = max(status.step, kept)
-    saved = f"; saved as of step {kept:,}" if 0 < kept < step else ""
+    total_text = "" if status.total is None else f" of {status.total:,}"
+    saved_step = 0 if subject.record is None else subject.record.saved  # which may be of a step that was not logged
+    step = max(status.step, saved_step)
+    saved_note = f"; saved as of step {saved_step:,}" if 0 < saved_step < step else ""
     match status.state:
         case "finished":
-            early = of if status.total is not None and step < status.total else ""
+            early = total_text if status.total is not None and step < status.total else ""
             return f"Finished after {step:,}{early} steps."
         case "running":
-            return f"Still running: at step {step:,}{of} when this was written{saved}. Write it again at the end."
+            return (
+                f"Still running: at step {step:,}{total_text} when this report was written{saved_note}. "
+                "Write it again when training has finished."
+            )
         case "interrupted":
-            return f"Interrupted at step {step:,}{of}{saved}. `tercet train` goes on from there."
+            return f"Interrupted at step {step:,}{total_text}{saved_note}. `tercet train` goes on from there."
         case _:
             return "The run has not begun."
 

@@ -70,7 +70,7 @@ def serve(
     rules = _access_rules(host, os.environ.get(KEY), hosts, origins, max_body, open_to_all)
     _check_seconds(grace=grace, shutdown_delay=shutdown_delay)
     limits = Limits() if limits is None else limits
-    listening = open_socket(host, port, patience=limits.seconds)
+    listening = open_socket(host, port, send_timeout=limits.seconds)
     warm_up()  # whoever asks meanwhile waits for it
     log = ServerLog(quiet=quiet, as_json=json_log)
     registry = ModelRegistry(

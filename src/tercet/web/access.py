@@ -13,7 +13,7 @@ from typing import Literal
 
 from tercet.loopback import host_name, is_loopback
 
-ANY = "*"
+ANY_NAME = "*"
 SECURITY_HEADERS = {  # of every answer, unless it says otherwise
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -23,7 +23,7 @@ SECURITY_HEADERS = {  # of every answer, unless it says otherwise
 
 
 @dataclass(frozen=True)
-class Refusal:
+class Rejection:
     """Why a request is not answered, without the remedy; `code` is a word for programs."""
 
     message: str
@@ -42,22 +42,22 @@ class AllowedNames:
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
 
-    def refuse(self, headers: Mapping[str, str]) -> Refusal | None:
+    def check_headers(self, headers: Mapping[str, str]) -> Rejection | None:
         """Why a request with these headers (names in lower case) gets no answer; None where it gets one."""
         host = headers.get("host", "")
-        if not self._is_own(host_name(host)):
-            return Refusal(f"{host[:80]!r} is not a name of this machine", "wrong_host")
+        if not self._is_allowed(host_name(host)):
+            return Rejection(f"{host[:80]!r} is not a name of this machine", "wrong_host")
         origin = headers.get("origin")
-        if origin is None or ANY in self.origins or origin in self.origins:
+        if origin is None or ANY_NAME in self.origins or origin in self.origins:
             return None
         if origin.partition("://")[2].lower() == host.lower():
             return None
-        return Refusal(f"pages of {origin[:80]!r} may not ask here", "wrong_origin")
+        return Rejection(f"pages of {origin[:80]!r} may not ask here", "wrong_origin")
 
-    def _is_own(self, name: str) -> bool:
-        if ANY in self.hosts or name in self.hosts or is_loopback(name):
+    def _is_allowed(self, name: str) -> bool:
+        if ANY_NAME in self.hosts or name in self.hosts or is_loopback(name):
             return True
-        return not self.local and (_is_address(name) or name in _own_names())
+        return not self.local and (_is_address(name) or name in _host_names())
 
 
 def _is_address(name: str) -> bool:
@@ -68,6 +68,6 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def _own_names() -> set[str]:
+def _host_names() -> set[str]:
     name = socket.gethostname().lower()
     return {name, f"{name}.local"}

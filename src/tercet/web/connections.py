@@ -20,7 +20,7 @@ MAY_RESPOND = (h11.IDLE, h11.SEND_RESPONSE)
 
 
 @dataclass
-class ConnectionRoom:
+class ConnectionLimits:
     """What the connections of one server share.
 
     Attributes:
@@ -51,18 +51,20 @@ class StrictConnection(h11.Connection):
 class BoundedProtocol(H11Protocol):
     """uvicorn's, with an end to each wait; what it refuses itself has the shape of the service's errors."""
 
-    def __init__(self, *args: Any, room: ConnectionRoom, **more: Any) -> None:
-        super().__init__(*args, **more)
+    def __init__(self, *args: Any, limits: ConnectionLimits, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.conn = StrictConnection(h11.SERVER, self.config.h11_max_incomplete_event_size or MAX_HEAD_BYTES)
-        self._room = room
+        self._limits = limits
         self._head_timer: asyncio.TimerHandle | None = None
         self._reading_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self._room.capacity:
-            longest = next((one for one in self._room.idle if not one.transport.is_closing()), self)
-            longest.refuse(503, "there are too many connections; try again in a second", "too_many_connections")
+        if len(self.connections) > self._limits.capacity:
+            longest = next(
+                (connection for connection in self._limits.idle if not connection.transport.is_closing()), self
+            )
+            longest.reject(503, "there are too many connections; try again in a second", "too_many_connections")
         if not transport.is_closing():
             self._wait_for_request()
 
@@ -91,7 +93,7 @@ class BoundedProtocol(H11Protocol):
         super().resume_writing()
         self._stop_watching()
 
-    def answer_with(self, headers: list[tuple[bytes, bytes]]) -> None:
+    def set_default_headers(self, headers: list[tuple[bytes, bytes]]) -> None:
         """These headers, also for the request that is being answered, unless its answer has begun."""
         if self._is_answering:
             self.cycle.default_headers = headers
@@ -101,9 +103,9 @@ class BoundedProtocol(H11Protocol):
             super().shutdown()
 
     def send_400_response(self, msg: str) -> None:
-        self.refuse(400, f"this is not HTTP/1.1 as it should be, or its head is too large ({msg})", "invalid_http")
+        self.reject(400, f"this is not HTTP/1.1 as it should be, or its head is too large ({msg})", "invalid_http")
 
-    def refuse(self, status: int, message: str, code: str) -> None:
+    def reject(self, status: int, message: str, code: str) -> None:
         """End the connection; with an answer, where one can still be given."""
         if self.transport.is_closing():
             return
@@ -131,19 +133,21 @@ class BoundedProtocol(H11Protocol):
 
     def _wait_for_request(self) -> None:
         self._stop_waiting()
-        self._room.idle[self] = None
-        self._head_timer = self.loop.call_later(self._room.head_seconds, self._on_timeout)
+        self._limits.idle[self] = None
+        self._head_timer = self.loop.call_later(self._limits.head_seconds, self._on_timeout)
 
     def _stop_waiting(self) -> None:
-        self._room.idle.pop(self, None)
+        self._limits.idle.pop(self, None)
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
 
     def _on_timeout(self) -> None:
         if self.conn.our_state is h11.IDLE and self.conn.trailing_data[0]:
-            message = f"the request's head did not come whole within {self._room.head_seconds:g} seconds; send it again"
-            self.refuse(408, message, "timeout")
+            message = (
+                f"the request's head did not come whole within {self._limits.head_seconds:g} seconds; send it again"
+            )
+            self.reject(408, message, "timeout")
         else:
             self._stop_waiting()
             self._close()
@@ -156,16 +160,16 @@ class BoundedProtocol(H11Protocol):
     def _watch_reader(self) -> None:
         self._stop_watching()
         unread = self.transport.get_write_buffer_size()
-        self._reading_timer = self.loop.call_later(self._room.reading_seconds, self._check_reader, unread)
+        self._reading_timer = self.loop.call_later(self._limits.reading_seconds, self._check_reader, unread)
 
     def _stop_watching(self) -> None:
         if self._reading_timer is not None:
             self._reading_timer.cancel()
             self._reading_timer = None
 
-    def _check_reader(self, unread_before: int) -> None:
+    def _check_reader(self, previous_unread: int) -> None:
         """Nothing is written meanwhile, so what is unread only shrinks."""
-        if unread_before - self.transport.get_write_buffer_size() >= MIN_READ_BYTES:
+        if previous_unread - self.transport.get_write_buffer_size() >= MIN_READ_BYTES:
             self._watch_reader()
         else:
             self.transport.abort()

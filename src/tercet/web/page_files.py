@@ -13,16 +13,16 @@ from tercet.config import UserError
 
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 IMPORT_MAP = re.compile(r'(?<=<script type="importmap">).*?(?=</script>)', re.DOTALL)
-SHARED = "tercet.web"
+SHARED_PACKAGE = "tercet.web"
 
 
 @cache
 def read_page_files(package: str) -> Mapping[str, str]:
     """The text of each file of the page that `package` has, by its name; read once, for every request asks for one."""
-    found = [file for name in (SHARED, package) for file in files(name).joinpath("page").iterdir()]
+    paths = [file for name in (SHARED_PACKAGE, package) for file in files(name).joinpath("page").iterdir()]
     texts = {
         file.name: file.read_text(encoding="utf-8")
-        for file in sorted(found, key=lambda file: file.name)
+        for file in sorted(paths, key=lambda file: file.name)
         if type_of(file.name) is not None
     }
     return MappingProxyType(texts)

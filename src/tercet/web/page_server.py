@@ -29,7 +29,7 @@ from tercet.web.server import BoundedServer, open_socket
 
 PORTS_TRIED = 20  # ports after the one that was asked for
 MAX_BODY_BYTES = 1_000_000  # bytes of a question
-PATIENCE = 60.0  # seconds for which a browser may take nothing of an answer
+SEND_TIMEOUT = 60.0  # seconds for which a browser may take nothing of an answer
 Answer = Callable[[str, Any], Response]  # from a query's name and body; in a thread of its own
 
 
@@ -39,9 +39,9 @@ def open_page(port: int, *, host: str = LOOPBACK) -> tuple[Any, str]:
     Raises:
         UserError: where nothing can be opened there.
     """
-    listening = open_socket(host, port, patience=PATIENCE, ports_tried=PORTS_TRIED + 1)
-    shown = f"[{host}]" if ":" in host else host
-    return listening, f"http://{shown}:{listening.getsockname()[1]}/"
+    listening = open_socket(host, port, send_timeout=SEND_TIMEOUT, ports_tried=PORTS_TRIED + 1)
+    url_host = f"[{host}]" if ":" in host else host
+    return listening, f"http://{url_host}:{listening.getsockname()[1]}/"
 
 
 def serve_page(app: Starlette, listening: Any, address: str, *, browse: bool = False) -> None:
@@ -69,11 +69,11 @@ def page_application(files: Callable[[], Mapping[str, str]], answer: Answer, *, 
 
     async def page(request: Request) -> Response:
         name = request.path_params.get("name", "index.html")
-        every = files()
-        if name not in every:
+        page_texts = files()
+        if name not in page_texts:
             return _error_response(404, f"there is no {name!r:.60} here")
-        headers = {"Content-Security-Policy": policy(every["index.html"])} if name == "index.html" else {}
-        return _with_headers(Response(every[name], media_type=type_of(name), headers=headers))
+        headers = {"Content-Security-Policy": policy(page_texts["index.html"])} if name == "index.html" else {}
+        return _add_headers(Response(page_texts[name], media_type=type_of(name), headers=headers))
 
     async def respond(request: Request) -> Response:
         name = request.path_params["name"]
@@ -97,11 +97,11 @@ class _Guard:
         self._app, self._names = app, names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = self._names.refuse(Request(scope).headers) if scope["type"] == "http" else None
-        if refusal is None:
+        rejection = self._names.check_headers(Request(scope).headers) if scope["type"] == "http" else None
+        if rejection is None:
             await self._app(scope, receive, send)
         else:
-            response = _error_response(403, f"{refusal.message}; open the address that was printed")
+            response = _error_response(403, f"{rejection.message}; open the address that was printed")
             await response(scope, receive, send)
 
 
@@ -128,7 +128,7 @@ async def _answer_post(request: Request, respond: Callable[[Any], Response]) -> 
     except (ValueError, RecursionError):
         return _error_response(400, "the question is not valid JSON")
     try:
-        return _with_headers(await run_in_threadpool(respond, data))
+        return _add_headers(await run_in_threadpool(respond, data))
     except UserError as error:
         return _error_response(400, " ".join(str(error)[:MAX_ERROR_CHARACTERS].split()))
 
@@ -143,10 +143,10 @@ def _on_failure(_request: Request, _error: Exception) -> Response:
 
 
 def _error_response(status: int, error: str) -> Response:
-    return _with_headers(JSONResponse({"error": error}, status_code=status))
+    return _add_headers(JSONResponse({"error": error}, status_code=status))
 
 
-def _with_headers(response: Response) -> Response:
+def _add_headers(response: Response) -> Response:
     for name, value in {**SECURITY_HEADERS, "cache-control": "no-store"}.items():
         response.headers.setdefault(name, value)
     return response

@@ -18,7 +18,7 @@ import uvicorn
 
 from tercet.config import UserError
 from tercet.limits import MAX_CONNECTIONS, MAX_HEAD_BYTES, RESERVED_FILES
-from tercet.web.connections import BoundedProtocol, ConnectionRoom
+from tercet.web.connections import BoundedProtocol, ConnectionLimits
 
 OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 SECONDS_BETWEEN_NOTES = 60.0
@@ -51,10 +51,10 @@ class BoundedServer(uvicorn.Server):
         connections: int = MAX_CONNECTIONS,
     ) -> None:
         capacity, batch = connection_capacity(connections)
-        self.room = ConnectionRoom(capacity)
+        self.limits = ConnectionLimits(capacity)
         config = uvicorn.Config(
             app,
-            http=partial(BoundedProtocol, room=self.room),  # type: ignore[arg-type]
+            http=partial(BoundedProtocol, limits=self.limits),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
             log_level="error",  # what others make of their requests is told to them
@@ -86,7 +86,7 @@ class BoundedServer(uvicorn.Server):
         self.on_drain()
         self.server_state.default_headers = [*self.server_state.default_headers, CLOSE_HEADER]
         for connection in self._connections:
-            connection.answer_with(self.server_state.default_headers)
+            connection.set_default_headers(self.server_state.default_headers)
         # 2. Until they know, requests are taken.
         await self._wait(self._shutdown_delay)
         # 3. No more are: nothing listens, and connections end, idle ones now, the others with their answer.
@@ -95,10 +95,10 @@ class BoundedServer(uvicorn.Server):
         for connection in self._connections:
             connection.shutdown()
         # 4. Those that were taken are finished,
-        if not await self._wait(self._grace, for_connections=True):
+        if not await self._wait(self._grace, until_closed=True):
             # 5. or told that they are not,
             self.on_grace_over()
-            await self._wait(LAST_ANSWER_SECONDS, for_connections=True, hurried=False)
+            await self._wait(LAST_ANSWER_SECONDS, until_closed=True, interruptible=False)
         # 6. or cut off.
         for connection in self._connections:
             connection.transport.abort()
@@ -112,14 +112,14 @@ class BoundedServer(uvicorn.Server):
 
     @property
     def _connections(self) -> list[BoundedProtocol]:
-        return [one for one in self.server_state.connections if isinstance(one, BoundedProtocol)]
+        return [connection for connection in self.server_state.connections if isinstance(connection, BoundedProtocol)]
 
-    async def _wait(self, seconds: float, *, for_connections: bool = False, hurried: bool = True) -> bool:
+    async def _wait(self, seconds: float, *, until_closed: bool = False, interruptible: bool = True) -> bool:
         """At most so long: until no connection is left (True), if for them; until a second signal, if hurried."""
         end = time.monotonic() + seconds
-        while time.monotonic() < end and not (hurried and self.force_exit):
+        while time.monotonic() < end and not (interruptible and self.force_exit):
             await asyncio.sleep(TICK_SECONDS)  # first: what was just accepted is a connection by then
-            if for_connections and not self._connections and not self.server_state.tasks:
+            if until_closed and not self._connections and not self.server_state.tasks:
                 return True
         return False
 
@@ -133,18 +133,18 @@ class BoundedServer(uvicorn.Server):
             self._note(f"no connection can be taken now: {error.strerror}; those that there are go on (see ulimit -n)")
 
 
-def connection_capacity(most: int = MAX_CONNECTIONS) -> tuple[int, int]:
+def connection_capacity(limit: int = MAX_CONNECTIONS) -> tuple[int, int]:
     """How many connections may be open, and how many may be taken in one go, so that files are left for other things.
 
     Each is a file before it is counted, and the one that makes room for it is a file until it has ended.
     """
     if sys.platform == "win32":  # sockets are no files there
-        return most, LARGEST_BATCH
+        return limit, LARGEST_BATCH
     import resource
 
     free = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _open_files() - RESERVED_FILES
     batch = max(1, min(LARGEST_BATCH, free // (2 * TURNS)))
-    return max(1, min(most, free - TURNS * batch)), batch
+    return max(1, min(limit, free - TURNS * batch)), batch
 
 
 def _open_files() -> int:
@@ -154,11 +154,11 @@ def _open_files() -> int:
         return RESERVED_FILES
 
 
-def open_socket(host: str, port: int, *, patience: float, ports_tried: int = 1) -> socket.socket:
+def open_socket(host: str, port: int, *, send_timeout: float, ports_tried: int = 1) -> socket.socket:
     """A listening socket at the first free port from `port` on; 0 takes any that is free.
 
     Args:
-        patience: seconds after which the kernel cuts off a reader who takes nothing.
+        send_timeout: seconds after which the kernel cuts off a reader who takes nothing.
 
     Raises:
         UserError: where nothing can be opened there.
@@ -171,7 +171,7 @@ def open_socket(host: str, port: int, *, patience: float, ports_tried: int = 1) 
         if sys.platform != "win32":  # there it would let two programs share a port
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
-            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * min(patience, 1e6)))
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * min(send_timeout, 1e6)))
         try:
             listening.bind((host, candidate))
             listening.listen(LONGEST_QUEUE)

@@ -16,16 +16,16 @@ from tercet.nn.linear import Linear
 from tercet.nn.specs import ALiBi, NoPosition, Position, RelativeBias, Rotary
 from tercet.plots.diagrams.boxes import Box, Shape, format_position, format_sizes, has_bias
 from tercet.plots.diagrams.canvas import SOFT, TITLE, Canvas, format_letters, format_shape
-from tercet.plots.diagrams.description import ACROSS, ALL, CAUSAL, build_on_meta, resolve_sizes
+from tercet.plots.diagrams.description import SEES_ALL, SEES_EARLIER, SEES_SOURCE, build_on_meta, resolve_sizes
 
-WIDE, APART, GAP = 2.3, 2.75, 0.42  # inches: a box, from one column's middle to the next's, an arrow
+BOX_WIDTH, COLUMN_DISTANCE, GAP = 2.3, 2.75, 0.42  # inches: a box, from one column's middle to the next's, an arrow
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionDiagram:
     """Attributes:
     name: the module's, as in the weights file, `*` for the number of the block.
-    about: in words, which attention it is.
+    description: in words, which attention it is.
     inputs: what queries are made of, and what keys and values are: one and the same in self-attention.
     columns: of query, key and value the boxes from bottom to top, the last of which gives (B, heads, tokens, K).
     scores, weights, heads, joined, out: the boxes above them.
@@ -33,13 +33,13 @@ class AttentionDiagram:
     """
 
     name: str
-    about: str
+    description: str
     inputs: tuple[Box, ...]
     columns: dict[str, tuple[Box, ...]]
     scores: Box
     weights: Box
     heads: Box
-    joined: Box
+    concatenated: Box
     out: Box
     letters: dict[str, str]
 
@@ -83,7 +83,7 @@ def describe_attention(
         letters.pop("T" if which == "encoder" else "S", None)
     return AttentionDiagram(
         name=f"{side}.blocks.*.{kind}_attention",
-        about={"self": "self-attention", "encoder": "the encoder's self-attention",
+        description={"self": "self-attention", "encoder": "the encoder's self-attention",
                "decoder": "the decoder's self-attention", "cross": "the decoder's cross-attention"}[which],
         **_describe_steps(part, stack, position, kind=kind, b=(b,), queries=(queries,), keys=(keys,)),
         letters=letters,
@@ -97,38 +97,40 @@ def plot_attention_shapes(diagram: AttentionDiagram, *, name: str = "") -> Figur
         name: of the model, for the title.
     """
     canvas = Canvas()
-    places = {"query": -APART, "key": 0.0, "value": APART}
-    wide, (query, key, value) = 2 * APART + WIDE, places.values()
+    places = {"query": -COLUMN_DISTANCE, "key": 0.0, "value": COLUMN_DISTANCE}
+    wide, (query, key, value) = 2 * COLUMN_DISTANCE + BOX_WIDTH, places.values()
     middles = [0.0] if len(diagram.inputs) == 1 else [query, (key + value) / 2]
-    sizes = [wide] if len(diagram.inputs) == 1 else [WIDE, APART + WIDE]
+    sizes = [wide] if len(diagram.inputs) == 1 else [BOX_WIDTH, COLUMN_DISTANCE + BOX_WIDTH]
     floor = max(
         canvas.draw_box(step, x, 0, width) for step, x, width in zip(diagram.inputs, middles, sizes, strict=True)
     )
     tops: dict[str, float] = {}
     last: dict[str, Box] = {}
     for column, x in places.items():
-        y, before = floor, diagram.inputs[0 if column == "query" else -1]
+        y, previous = floor, diagram.inputs[0 if column == "query" else -1]
         for step in diagram.columns[column]:
-            y = canvas.draw_box(step, x, _draw_arrow(canvas, x, y, before), WIDE)
-            before = step
-        tops[column], last[column] = y, before
+            y = canvas.draw_box(step, x, _draw_arrow(canvas, x, y, previous), BOX_WIDTH)
+            previous = step
+        tops[column], last[column] = y, previous
     level = max(tops["query"], tops["key"])
     for column in ("query", "key"):
         _draw_arrow(canvas, places[column], tops[column], last[column], to=level + GAP)
     middle = (query + key) / 2
-    y = canvas.draw_box(diagram.scores, middle, level + GAP, APART + WIDE)
-    y = canvas.draw_box(diagram.weights, middle, _draw_arrow(canvas, middle, y, diagram.scores), APART + WIDE)
+    y = canvas.draw_box(diagram.scores, middle, level + GAP, COLUMN_DISTANCE + BOX_WIDTH)
+    y = canvas.draw_box(
+        diagram.weights, middle, _draw_arrow(canvas, middle, y, diagram.scores), COLUMN_DISTANCE + BOX_WIDTH
+    )
     if diagram.weights.dropout:
         canvas.draw_arrow((middle, y), (middle, y + 0.1), head=False)
         y = canvas.draw_chip(f"dropout {diagram.weights.dropout:g}", middle, y + 0.1)
     top = _draw_arrow(canvas, middle, y, diagram.weights)
     _draw_arrow(canvas, value, tops["value"], last["value"], to=top)
     y = canvas.draw_box(diagram.heads, 0.0, top, wide)
-    y = canvas.draw_box(diagram.joined, 0.0, _draw_arrow(canvas, 0.0, y, diagram.heads), wide)
-    y = canvas.draw_box(diagram.out, 0.0, _draw_arrow(canvas, 0.0, y, diagram.joined), wide)
+    y = canvas.draw_box(diagram.concatenated, 0.0, _draw_arrow(canvas, 0.0, y, diagram.heads), wide)
+    y = canvas.draw_box(diagram.out, 0.0, _draw_arrow(canvas, 0.0, y, diagram.concatenated), wide)
     _draw_arrow(canvas, 0.0, y, diagram.out)
     left, bottom, high = canvas.left, canvas.bottom, canvas.top + 0.35
-    canvas.draw_text(diagram.about, left, high, size=TITLE, color=SOFT, align="left")
+    canvas.draw_text(diagram.description, left, high, size=TITLE, color=SOFT, align="left")
     canvas.draw_text(name or "Attention", left, high + 0.25, size=13, weight="bold", align="left")
     canvas.draw_text(format_letters(diagram.letters), left, bottom - 0.25, color=SOFT, align="left")
     return canvas.finish()
@@ -154,7 +156,7 @@ def _describe_steps(
         columns[name] = _describe_column(name, linear, norm, shape, position if turns else None)
     shares = "" if n_groups == n_heads else f"{n_heads // n_groups} query heads share each key/value head"
     bias = format_position(position) if isinstance(position, ALiBi | RelativeBias) else ""
-    sees = ACROSS if kind == "cross" else CAUSAL if stack.causal else ALL
+    sees = SEES_SOURCE if kind == "cross" else SEES_EARLIER if stack.causal else SEES_ALL
     return {
         "inputs": tuple(inputs),
         "columns": columns,
@@ -165,7 +167,7 @@ def _describe_steps(
                         dropout=part.dropout),
         "heads": Box(kind="product", title="weights · v", name="heads", shape=q_shape,
                       details=("of each query and head the mean of the values, by its weights",)),
-        "joined": Box(kind="pool", title="Concatenate the heads", shape=(*b, *queries, n_heads * d_head)),
+        "concatenated": Box(kind="pool", title="Concatenate the heads", shape=(*b, *queries, n_heads * d_head)),
         "out": _describe_linear("Output projection", part.out, (*b, *queries, width)),
     }  # fmt: skip
 

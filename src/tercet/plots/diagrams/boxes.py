@@ -95,8 +95,8 @@ def read_feedforward(part: FeedForward, spec: StackSpec, name: str, shape: Shape
     return Box(kind="feedforward", title="Feed-forward network", name=name, details=tuple(details), shape=shape)
 
 
-def read_linear(part: nn.Linear, name: str, shape: Shape, *, title: str, more: tuple[str, ...] = ()) -> Box:
-    details = (f"{format_sizes(part)}, {'with bias' if has_bias(part) else 'no bias'}", *more)
+def read_linear(part: nn.Linear, name: str, shape: Shape, *, title: str, extra_details: tuple[str, ...] = ()) -> Box:
+    details = (f"{format_sizes(part)}, {'with bias' if has_bias(part) else 'no bias'}", *extra_details)
     return Box(kind="linear", title=title, name=name, details=details, shape=shape)
 
 
@@ -122,8 +122,8 @@ def format_position(position: Position) -> str:
         case ALiBi():
             return "ALiBi: scores fall with distance"
         case RelativeBias(n_buckets=n, per_layer=per_layer):
-            whose = "each block's own" if per_layer else "shared by all blocks"
-            return f"learned bias of {n} buckets of distance, {whose}"
+            sharing = "each block's own" if per_layer else "shared by all blocks"
+            return f"learned bias of {n} buckets of distance, {sharing}"
         case _:
             return ""
 

@@ -18,7 +18,7 @@ FILL = {
 }  # fmt: skip
 INK, SOFT, EDGE = "#222222", "#5b6570", "#6b7280"
 TITLE, TEXT, SMALL = 9.0, 7.5, 7.0  # points
-LINE, ROOM = 0.145, 0.09  # inches: a line of details, and above and below the words of a box
+LINE, PADDING = 0.145, 0.09  # inches: a line of details, and above and below the words of a box
 LETTERS_AN_INCH = 16.5  # of the details' size
 MARGIN = 0.3
 
@@ -43,9 +43,9 @@ class Canvas:
     def draw_box(self, step: Box, x: float, y: float, width: float) -> float:
         """A box whose lower edge is at y, its middle at x; where its upper edge is."""
         lines = [line for text in step.details for line in textwrap.wrap(text, int(width * LETTERS_AN_INCH))]
-        height = 2 * ROOM + 0.17 + LINE * len(lines)
+        height = 2 * PADDING + 0.17 + LINE * len(lines)
         self.draw_frame(x - width / 2, y, width, height, fill=FILL[step.kind], dashed=step.kind == "outside")
-        top = y + height - ROOM - 0.085
+        top = y + height - PADDING - 0.085
         self.draw_text(step.title, x, top, size=TITLE, weight="bold")
         for number, line in enumerate(lines, 1):
             self.draw_text(line, x, top - 0.015 - LINE * number, size=TEXT)
@@ -59,11 +59,11 @@ class Canvas:
         return y + 0.2
 
     def draw_frame(self, x: float, y: float, width: float, height: float, *, fill: str, dashed: bool = False,
-              behind: bool = False) -> None:  # fmt: skip
+              background: bool = False) -> None:  # fmt: skip
         patch = FancyBboxPatch(
             (x, y), width, height, boxstyle="round,pad=0,rounding_size=0.06", facecolor=fill,
-            edgecolor="#b6bcc6" if behind else EDGE, linewidth=0.8, linestyle="--" if dashed else "-",
-            zorder=0 if behind else 3,
+            edgecolor="#b6bcc6" if background else EDGE, linewidth=0.8, linestyle="--" if dashed else "-",
+            zorder=0 if background else 3,
         )  # fmt: skip
         self.axes.add_patch(patch)
         self._reach((x, y), (x + width, y + height))

@@ -26,9 +26,9 @@ from tercet.plots.diagrams.boxes import (
     read_position,
 )
 
-CAUSAL = "causal mask: sees itself and earlier tokens"
-ALL = "sees all tokens"
-ACROSS = "queries see all tokens of the source"
+SEES_EARLIER = "causal mask: sees itself and earlier tokens"
+SEES_ALL = "sees all tokens"
+SEES_SOURCE = "queries see all tokens of the source"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,14 +54,14 @@ class StackDiagram:
 
     Attributes:
         name: `encoder`, `decoder`, or `stack` where there is one only.
-        added: what is added to the embeddings, in this order.
+        additions: what is added to the embeddings, in this order.
         dropout: on their sum, after the norm.
     """
 
     name: str
     tokens: Box
     embedding: Box
-    added: tuple[Box, ...]
+    additions: tuple[Box, ...]
     embedding_norm: Box | None
     dropout: float
     n_layers: int
@@ -98,16 +98,19 @@ def describe_model(
         ValueError: for sizes below 1 or beyond the context, a source length without a source, and a spec whose sizes do
             not fit together.
     """
-    model, known = build_on_meta(spec)
+    model, is_complete = build_on_meta(spec)
     letters, b, t, s = resolve_sizes(spec, batch, length, source_length)
     tokens: Size = spec.vocab_size or "V"
     if isinstance(model, EncoderDecoder):
         assert isinstance(spec, EncoderDecoderSpec)
-        own = tokens if spec.share_embeddings or spec.vocab_size else "V of the source"
-        own = own if spec.source_vocab_size is None else spec.source_vocab_size
+        source_vocabulary = tokens if spec.share_embeddings or spec.vocab_size else "V of the source"
+        source_vocabulary = source_vocabulary if spec.source_vocab_size is None else spec.source_vocab_size
         sides = (
             _describe_side(
-                model, model.encoder, "encoder", _describe_embedding(model, "source_embedding", (b, s), own)
+                model,
+                model.encoder,
+                "encoder",
+                _describe_embedding(model, "source_embedding", (b, s), source_vocabulary),
             ),
             _describe_side(model, model.decoder, "decoder", _describe_embedding(model, "embedding", (b, t), tokens)),
         )
@@ -118,7 +121,7 @@ def describe_model(
         letters["L"] = "labels"
     return ModelDiagram(
         family=spec.family,
-        parameters=sum(parameter.numel() for parameter in model.parameters()) if known else None,
+        parameters=sum(parameter.numel() for parameter in model.parameters()) if is_complete else None,
         sides=sides,
         heads=_describe_heads(model, spec, b, t, tokens),
         letters=letters,
@@ -157,19 +160,19 @@ def resolve_sizes(
 
 def _describe_side(model: AnyModel, stack: Stack, name: str, embedding: Box) -> StackDiagram:
     spec, wide = stack.spec, embedding.shape
-    added = [read_position(stack, name, wide)]
+    additions = [read_position(stack, name, wide)]
     if isinstance(model, EncoderOnly) and model.spec.n_segments:
         rows = f"{model.spec.n_segments} × {spec.d_model}"
         segment = Box(
             kind="embedding", title="Segment embedding", name="segment_embedding", details=(rows,), shape=wide
         )
-        added.insert(0, segment)
-    what = {"encoder": "Source tokens", "decoder": "Target tokens"}.get(name, "Tokens")
+        additions.insert(0, segment)
+    title = {"encoder": "Source tokens", "decoder": "Target tokens"}.get(name, "Tokens")
     return StackDiagram(
         name=name,
-        tokens=Box(kind="input", title=what, details=("ids of the vocabulary",), shape=wide[:-1]),
+        tokens=Box(kind="input", title=title, details=("ids of the vocabulary",), shape=wide[:-1]),
         embedding=embedding,
-        added=tuple(step for step in added if step is not None),
+        additions=tuple(step for step in additions if step is not None),
         embedding_norm=read_norm(stack.embedding_norm, f"{name}.embedding_norm", wide),
         dropout=stack.dropout.p,
         n_layers=len(stack.blocks),
@@ -202,16 +205,24 @@ def _describe_sublayers(stack: Stack, name: str, shape: Shape) -> tuple[Sublayer
     block = stack.blocks[0]
     assert isinstance(block, Block)
     prefix, spec = f"{name}.blocks.*", stack.spec
-    sees = CAUSAL if stack.causal else ALL
-    own = read_attention(block.self_attention, f"{prefix}.self_attention", shape, sees=sees, position=spec.position)
+    sees = SEES_EARLIER if stack.causal else SEES_ALL
+    self_attention = read_attention(
+        block.self_attention, f"{prefix}.self_attention", shape, sees=sees, position=spec.position
+    )
     title = "Masked multi-head self-attention" if stack.causal else "Multi-head self-attention"
-    parts: list[tuple[Residual, str, Box]] = [(block.self_residual, "self_residual", replace(own, title=title))]
+    parts: list[tuple[Residual, str, Box]] = [
+        (block.self_residual, "self_residual", replace(self_attention, title=title))
+    ]
     if block.cross_attention is not None and block.cross_residual is not None:
-        across = read_attention(block.cross_attention, f"{prefix}.cross_attention", shape, sees=ACROSS, position=None)
-        parts.append((block.cross_residual, "cross_residual", replace(across, title="Multi-head cross-attention")))
+        cross_attention = read_attention(
+            block.cross_attention, f"{prefix}.cross_attention", shape, sees=SEES_SOURCE, position=None
+        )
+        parts.append(
+            (block.cross_residual, "cross_residual", replace(cross_attention, title="Multi-head cross-attention"))
+        )
     network = read_feedforward(block.feedforward, spec, f"{prefix}.feedforward", shape)
     parts.append((block.feedforward_residual, "feedforward_residual", network))
-    each = [
+    sublayers = [
         Sublayer(
             before=read_norm(residual.before, f"{prefix}.{part}.before", shape),
             branches=(
@@ -225,9 +236,9 @@ def _describe_sublayers(stack: Stack, name: str, shape: Shape) -> tuple[Sublayer
         for residual, part, body in parts
     ]
     if not block.parallel:
-        return tuple(each)
-    branches = tuple(branch for sublayer in each for branch in sublayer.branches)
-    return (Sublayer(before=each[0].before, branches=branches, after=each[-1].after),)
+        return tuple(sublayers)
+    branches = tuple(branch for sublayer in sublayers for branch in sublayer.branches)
+    return (Sublayer(before=sublayers[0].before, branches=branches, after=sublayers[-1].after),)
 
 
 def _describe_heads(model: AnyModel, spec: AnySpec, b: Size, t: Size, tokens: Size) -> tuple[tuple[Box, ...], ...]:
@@ -248,7 +259,11 @@ def _describe_encoder_heads(
             act = ACTIVATION_TITLES[spec.stack.activation]
             steps.append(
                 read_linear(
-                    model.transform.dense, "transform.dense", (b, t, width), title="Dense layer", more=(f"then {act}",)
+                    model.transform.dense,
+                    "transform.dense",
+                    (b, t, width),
+                    title="Dense layer",
+                    extra_details=(f"then {act}",),
                 )
             )
             norm = read_norm(model.transform.norm, "transform.norm", (b, t, width))
@@ -260,7 +275,11 @@ def _describe_encoder_heads(
         pooled = (
             first,
             read_linear(
-                model.pooler.dense, "pooler.dense", (b, width), title="Pooler", more=(f"then {spec.pooler_activation}",)
+                model.pooler.dense,
+                "pooler.dense",
+                (b, width),
+                title="Pooler",
+                extra_details=(f"then {spec.pooler_activation}",),
             ),
         )
     by_pooler = spec.classifier is not None and spec.classifier.over == "texts" and spec.classifier.pooling == "pooler"

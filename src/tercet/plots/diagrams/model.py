@@ -6,8 +6,8 @@ from tercet.plots.diagrams.boxes import Box
 from tercet.plots.diagrams.canvas import SOFT, TITLE, Canvas, format_letters, format_shape
 from tercet.plots.diagrams.description import ModelDiagram, StackDiagram, Sublayer
 
-WIDE, BESIDE = 3.3, 2.0  # inches: a box, and one whose vectors are added from beside
-GAP, WIDER = 0.3, 0.42  # inches: an arrow, and one that leaves a block
+BOX_WIDTH, SIDE_WIDTH = 3.3, 2.0  # inches: a box, and one whose vectors are added from beside
+GAP, LONG_GAP = 0.3, 0.42  # inches: an arrow, and one that leaves a block
 PARALLEL = 2.5  # inches: a box of several that read the same input
 GUTTER = 1.5  # inches between the frames of the encoder and the decoder
 EDGE = 0.45  # inches from the boxes of a block to its frame, where the stream goes around them
@@ -34,12 +34,12 @@ def plot_model(diagram: ModelDiagram, *, name: str = "", note: str = "") -> Figu
     if crossings:
         _draw_memory(canvas, ends[0], halves[0] + GUTTER / 2, crossings, format_shape(diagram.sides[0].shape))
     _draw_heads(canvas, diagram, middle, ends[-1])
-    about = [diagram.family]
+    summary = [diagram.family]
     if diagram.parameters is not None:
-        about.append(f"{diagram.parameters:,} parameters")
+        summary.append(f"{diagram.parameters:,} parameters")
     left, bottom = canvas.left, canvas.bottom
     top = canvas.top + 0.35
-    canvas.draw_text(" · ".join(about), left, top, size=TITLE, color=SOFT, align="left")
+    canvas.draw_text(" · ".join(summary), left, top, size=TITLE, color=SOFT, align="left")
     canvas.draw_text(name or diagram.family, left, top + 0.25, size=13, weight="bold", align="left")
     for number, line in enumerate(line for line in (format_letters(diagram.letters), note) if line):
         canvas.draw_text(line, left, bottom - 0.25 - 0.17 * number, color=SOFT, align="left")
@@ -48,19 +48,19 @@ def plot_model(diagram: ModelDiagram, *, name: str = "", note: str = "") -> Figu
 
 def _draw_side(canvas: Canvas, side: StackDiagram, x: float, outer: int) -> tuple[float, list[tuple[float, float]]]:
     """A stack from its tokens on; where it ends, and where what crosses over enters it."""
-    y = canvas.draw_box(side.tokens, x, 0, WIDE)
+    y = canvas.draw_box(side.tokens, x, 0, BOX_WIDTH)
     y = _draw_arrow(canvas, x, y, side.tokens)
-    y = canvas.draw_box(side.embedding, x, y, WIDE)
+    y = canvas.draw_box(side.embedding, x, y, BOX_WIDTH)
     shape = side.embedding
-    for number, step in enumerate(side.added):
-        y = _draw_arrow(canvas, x, y, shape, gap=WIDER if number else GAP)
+    for number, step in enumerate(side.additions):
+        y = _draw_arrow(canvas, x, y, shape, gap=LONG_GAP if number else GAP)
         middle = y + 0.1
-        away = x + outer * (0.95 + BESIDE / 2)  # beside the shapes and the dropout
-        canvas.draw_box(step, away, middle - 0.25, BESIDE)
-        canvas.draw_arrow((away - outer * BESIDE / 2, middle), (x + outer * 0.1, middle))
+        side_x = x + outer * (0.95 + SIDE_WIDTH / 2)  # beside the shapes and the dropout
+        canvas.draw_box(step, side_x, middle - 0.25, SIDE_WIDTH)
+        canvas.draw_arrow((side_x - outer * SIDE_WIDTH / 2, middle), (x + outer * 0.1, middle))
         y = canvas.draw_plus(x, y)
     if side.embedding_norm is not None:
-        y = canvas.draw_box(side.embedding_norm, x, _draw_arrow(canvas, x, y, shape), WIDE)
+        y = canvas.draw_box(side.embedding_norm, x, _draw_arrow(canvas, x, y, shape), BOX_WIDTH)
     y = _draw_dropout(canvas, side.dropout, x, y)
     y = _draw_arrow(canvas, x, y, shape)
     floor, crossings = y, []
@@ -69,12 +69,12 @@ def _draw_side(canvas: Canvas, side: StackDiagram, x: float, outer: int) -> tupl
         y, crossing = _draw_sublayer(canvas, sublayer, x, y, outer, side)
         crossings += [(crossing_x, crossing_y) for crossing_x, crossing_y in crossing]
     ceiling = y + 0.12
-    canvas.draw_frame(x - half - EDGE, floor, 2 * (half + EDGE), ceiling - floor, fill="#f6f7f9", behind=True)
+    canvas.draw_frame(x - half - EDGE, floor, 2 * (half + EDGE), ceiling - floor, fill="#f6f7f9", background=True)
     times = x + outer * (half + 0.6)
     canvas.draw_text(f"{side.n_layers} ×", times, (floor + ceiling) / 2, size=14, weight="bold",
                  align="left" if outer > 0 else "right")  # fmt: skip
     if side.final_norm is not None:
-        y = canvas.draw_box(side.final_norm, x, _draw_arrow(canvas, x, y, shape, gap=WIDER), WIDE)
+        y = canvas.draw_box(side.final_norm, x, _draw_arrow(canvas, x, y, shape, gap=LONG_GAP), BOX_WIDTH)
     return y, crossings
 
 
@@ -88,7 +88,7 @@ def _draw_sublayer(
     stream = side.embedding
     if sublayer.before is not None:
         y = _draw_arrow(canvas, x, y, stream)
-        y = canvas.draw_box(sublayer.before, x, y, WIDE)
+        y = canvas.draw_box(sublayer.before, x, y, BOX_WIDTH)
     places, width = _place_branches(sublayer, x)
     if len(places) > 1:
         canvas.draw_arrow((x, y), (x, y + 0.14), head=False)
@@ -110,42 +110,42 @@ def _draw_sublayer(
     if len(places) > 1:
         top += 0.25
         for place, low in zip(places, tops, strict=True):
-            beside = 0.1 if place > x else -0.1
-            ends = [(x, top)] if place == x else [(place, top + 0.1), (x + beside, top + 0.1)]
+            offset = 0.1 if place > x else -0.1
+            ends = [(x, top)] if place == x else [(place, top + 0.1), (x + offset, top + 0.1)]
             canvas.draw_arrow((place, low), *ends)
         top = canvas.draw_plus(x, top)
     top = _draw_arrow(canvas, x, top, stream)
-    around = x + outer * (half + 0.25)
-    canvas.draw_arrow((x, split), (around, split), (around, top + 0.1), (x + outer * 0.1, top + 0.1))
+    skip_x = x + outer * (half + 0.25)
+    canvas.draw_arrow((x, split), (skip_x, split), (skip_x, top + 0.1), (x + outer * 0.1, top + 0.1))
     y = canvas.draw_plus(x, top)
     if sublayer.after is not None:
-        y = canvas.draw_box(sublayer.after, x, _draw_arrow(canvas, x, y, stream), WIDE)
+        y = canvas.draw_box(sublayer.after, x, _draw_arrow(canvas, x, y, stream), BOX_WIDTH)
     return y, crossings
 
 
 def _draw_memory(canvas: Canvas, end: float, gutter: float, crossings: list[tuple[float, float]], shape: str) -> None:
     """From the top of the encoder through the gutter to where the decoder looks at it."""
     ((x, y),) = crossings
-    canvas.draw_arrow((0, end), (0, end + WIDER), (gutter, end + WIDER), (gutter, y), (x, y))
-    canvas.draw_text(f"memory {shape}", gutter / 2 + 0.05, end + WIDER + 0.1, color=SOFT)
+    canvas.draw_arrow((0, end), (0, end + LONG_GAP), (gutter, end + LONG_GAP), (gutter, y), (x, y))
+    canvas.draw_text(f"memory {shape}", gutter / 2 + 0.05, end + LONG_GAP + 0.1, color=SOFT)
 
 
 def _draw_heads(canvas: Canvas, diagram: ModelDiagram, x: float, y: float) -> None:
-    hidden = diagram.sides[-1]
-    last = hidden.final_norm or hidden.embedding
+    last_side = diagram.sides[-1]
+    last = last_side.final_norm or last_side.embedding
     places = [x + (n - (len(diagram.heads) - 1) / 2) * HEADS for n in range(len(diagram.heads))]
     if len(places) > 1:
         canvas.draw_arrow((x, y), (x, y + 0.25), head=False)
         y += 0.25
         canvas.draw_arrow((min(places), y), (max(places), y), head=False)
     for place, head in zip(places, diagram.heads, strict=True):
-        top, before, gap = y, last, WIDER
+        top, previous, gap = y, last, LONG_GAP
         for step in head:
-            top = canvas.draw_box(step, place, _draw_arrow(canvas, place, top, before, gap=gap), WIDE)
-            before, gap = step, GAP
-        _draw_arrow(canvas, place, top, before)
+            top = canvas.draw_box(step, place, _draw_arrow(canvas, place, top, previous, gap=gap), BOX_WIDTH)
+            previous, gap = step, GAP
+        _draw_arrow(canvas, place, top, previous)
     if not places:
-        _draw_arrow(canvas, x, y, last, gap=WIDER)
+        _draw_arrow(canvas, x, y, last, gap=LONG_GAP)
 
 
 def _draw_arrow(canvas: Canvas, x: float, y: float, step: Box, *, gap: float = GAP) -> float:
@@ -166,7 +166,7 @@ def _place_branches(sublayer: Sublayer, x: float) -> tuple[list[float], float]:
     """The middles of a sublayer's boxes, and how wide they are."""
     count = len(sublayer.branches)
     if count == 1:
-        return [x], WIDE
+        return [x], BOX_WIDTH
     return [x + (n - (count - 1) / 2) * (PARALLEL + 0.15) for n in range(count)], PARALLEL
 
 

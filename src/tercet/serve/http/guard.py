@@ -112,8 +112,8 @@ class Guard:
             )  # fmt: skip
 
     def _access_error(self, request: Request) -> APIError | None:
-        if (refusal := self.rules.names.refuse(request.headers)) is not None:
-            return APIError(403, f"{refusal.message}; {REMEDIES[refusal.code]}", code=refusal.code)
+        if (rejection := self.rules.names.check_headers(request.headers)) is not None:
+            return APIError(403, f"{rejection.message}; {REMEDIES[rejection.code]}", code=rejection.code)
         if self.rules.key is None or request.url.path in OPEN:
             return None
         scheme, _, key = request.headers.get("authorization", "").partition(" ")

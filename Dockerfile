@@ -1,4 +1,4 @@
-# `tercet serve` on a CPU, for a folder of runs that is mounted at /runs; docs/serving.md
+# `tercet serve` on a CPU, for a folder of runs that is mounted at /runs; docs/how-to/serving.md
 #
 #     docker build -t tercet .
 #     docker run --rm -p 127.0.0.1:8000:8000 -v "$PWD/runs:/runs:ro" -e TERCET_API_KEY tercet

@@ -53,14 +53,14 @@ test-fast: setup
 test-exhaustive: setup
 	$(PYTEST) -m exhaustive
 
-# Tests of what a GPU computes; docs/gpu.md. The machine need not be set up: PYTHON has PyTorch and the other packages, and
+# Tests of what a GPU computes; docs/how-to/gpu.md. The machine need not be set up: PYTHON has PyTorch and the other packages, and
 # its versions may differ from those of the locks, so warnings are no errors. TEST_DEVICE=cpu checks the tests themselves.
 TEST_DEVICE := cuda
 test-gpu:
 	PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH} TERCET_KERNEL=off TERCET_TEST_DEVICE=$(TEST_DEVICE) \
 		$(PYTHON) -m pytest -n 4 -W default tests/gpu
 
-# Malformed input, damaged files, killed runs and failing disks, by the thousand; docs/hostile.md
+# Malformed input, damaged files, killed runs and failing disks, by the thousand; docs/dev/hostile.md
 HOSTILE := 20
 hostile: setup
 	mkdir -p build
@@ -68,12 +68,12 @@ hostile: setup
 	TERCET_HOSTILE=$(HOSTILE) TERCET_HOSTILE_REPORT=$(CURDIR)/build/hostile.jsonl $(PYTEST) -o timeout=14400 tests/hostile; \
 		status=$$?; $(BIN)/python tests/hostile/report.py build/hostile.jsonl; exit $$status
 
-# Faults planted one at a time in a copy of the source, each of which a test must catch; docs/planted-faults.md
+# Faults planted one at a time in a copy of the source, each of which a test must catch; docs/dev/planted-faults.md
 faults: setup
 	$(BIN)/python tests/planted/plant.py
 
 # The C++ kernels under sanitizers, by two compilers, for other CPUs, and on so many cases from Python;
-# docs/kernels-proven.md. On Debian: apt-get install clang libomp-dev qemu-user g++-aarch64-linux-gnu
+# docs/dev/kernels-proven.md. On Debian: apt-get install clang libomp-dev qemu-user g++-aarch64-linux-gnu
 CASES := 500000
 sanitize: setup
 	$(BIN)/python tests/kernel/variants.py $(CASES)
@@ -99,7 +99,7 @@ docs: .venv-docs/.stamp
 	.venv-docs/bin/python $(LOCKED) -r requirements-docs.lock
 	@touch $@
 
-# What docs/releasing.md says: dist/ with wheel, sdist and SBOM, known faults looked up, hashes printed.
+# What docs/dev/releasing.md says: dist/ with wheel, sdist and SBOM, known faults looked up, hashes printed.
 release: .venv-release/.stamp setup
 	.venv-release/bin/python release.py
 
@@ -115,7 +115,7 @@ lock: .venv-release/.stamp
 	.venv-release/bin/python $(LOCKED) -r requirements-release.lock
 	@touch $@
 
-# make bench BENCH="gpt --nanogpt ../nanoGPT" picks rows and says where peers are; docs/benchmarks.md
+# make bench BENCH="gpt --nanogpt ../nanoGPT" picks rows and says where peers are; docs/explanation/benchmarks.md
 bench: setup
 	$(BIN)/python -m benchmarks.speed $(BENCH)
 

@@ -1,4 +1,4 @@
-"""Make a release in dist/: wheels, sdist, SBOM and their hashes: `make release`; see docs/releasing.md.
+"""Make a release in dist/: wheels, sdist, SBOM and their hashes: `make release`; see docs/dev/releasing.md.
 
 The same commit gives the same sdist and the same wheel for any machine, byte for byte, wherever, whenever and by whom
 they are built; and with the same compiler the same wheel for this kind of machine, which has the kernels in it.

@@ -1,4 +1,4 @@
-"""What docs/architecture.md says is where: each file is there, and each name is defined in it."""
+"""What docs/explanation/architecture.md says is where: each file is there, and each name is defined in it."""
 
 import ast
 import re
@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "tercet"
-PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
 ITEM = re.compile(r"^\d+\. .*(?:\n +.*)*", re.MULTILINE)
 CODE = re.compile(r"`([^`]+)`")
 WALKS = ("From text to loss", "From prompt to screen")
@@ -17,7 +17,7 @@ WALKS = ("From text to loss", "From prompt to screen")
 
 def section(title: str) -> str:
     found = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
-    assert found, f"docs/architecture.md has no section {title!r}"
+    assert found, f"docs/explanation/architecture.md has no section {title!r}"
     return found[1]
 
 

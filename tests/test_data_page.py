@@ -1,4 +1,4 @@
-"""Every command on docs/data.md runs on such files as it tells of, with a model that is trained for a few steps."""
+"""Every command of docs/how-to/data.md runs on files of the kind that it describes, with a model of a few steps."""
 
 import json
 import random
@@ -12,7 +12,7 @@ import pytest
 from tercet.cli.main import main
 from tercet.tokens import BPE, Tokenizer
 
-PAGE = Path(__file__).parent.parent / "docs" / "data.md"
+PAGE = Path(__file__).parent.parent / "docs" / "how-to" / "data.md"
 COMMANDS = re.compile(r"```sh\n(.*?)```", re.DOTALL)
 FEW = {"training.max_steps": 3, "training.validate_every": 3, "training.precision": "fp32", "training.compile": "never"}
 TINY = {**FEW, "model.stack.d_model": 32, "model.stack.n_layers": 1, "data.validation": "{kind: tail, fraction: 0.1}"}

@@ -53,7 +53,7 @@ def choices(spec: type) -> set[str]:
 
 def documented() -> set[str]:
     """Every word in code marks."""
-    text = (ROOT / "docs" / "settings.md").read_text()
+    text = (ROOT / "docs" / "reference" / "settings.md").read_text()
     return set(re.findall(r"[a-z_0-9-]+", " ".join(re.findall(r"`([^`]*)`", text))))
 
 
@@ -68,7 +68,7 @@ def test_every_choice_is_named() -> None:
 
 
 def test_defaults_in_the_settings_are_the_real_ones() -> None:
-    text = (ROOT / "docs" / "settings.md").read_text()
+    text = (ROOT / "docs" / "reference" / "settings.md").read_text()
     from tercet.training.optim.specs import AdamW, Muon
 
     muon = Muon()
@@ -107,7 +107,7 @@ def test_python_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_python_in_the_how_tos_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a process of its own, as a reader's: here types are checked at each call, and a new scheme is no member."""
     monkeypatch.setenv("TERCET_CACHE", fill_cache(tmp_path / "cache"))
-    blocks = PYTHON.findall((DOCS / page).read_text())
+    blocks = PYTHON.findall((DOCS / "how-to" / page).read_text())
     assert len(blocks) >= 3
     subprocess.run([sys.executable, "-c", "\n".join(blocks)], cwd=tmp_path, check=True)
 
@@ -117,7 +117,7 @@ def test_python_in_the_how_tos_runs(page: str, tmp_path: Path, monkeypatch: pyte
     "page",
     [
         pytest.param(page, id=page.name, marks=pytest.mark.exhaustive if page.name.startswith(("2", "4")) else ())
-        for page in sorted((DOCS / "learn").glob("[0-9]-*.md"))
+        for page in sorted((DOCS / "tutorials").glob("[0-9]-*.md"))
     ],
 )
 def test_python_in_the_chapters_prints_what_stands_there(
@@ -134,7 +134,7 @@ def test_python_in_the_chapters_prints_what_stands_there(
         assert capsys.readouterr().out == (block[2] or ""), f"after line {lines.count(chr(10))} of {page.name}"
 
 
-@pytest.mark.parametrize("page", sorted((DOCS / "learn").glob("[0-9]-*.md")), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", sorted((DOCS / "tutorials").glob("[0-9]-*.md")), ids=lambda page: page.name)
 def test_each_chapter_shows_the_tools_that_answer_its_questions(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     tools = ("compare", "explore", "plot attention", "plot masks", "train")
@@ -173,19 +173,19 @@ def test_every_page_is_reached_from_the_index() -> None:
 @pytest.mark.slow
 def test_the_glossarys_names_are_in_the_code() -> None:
     source = "\n".join(file.read_text() for file in (ROOT / "src").rglob("*.py"))
-    names = re.findall(r"`(\w+)`", (DOCS / "glossary.md").read_text())
+    names = re.findall(r"`(\w+)`", (DOCS / "explanation" / "glossary.md").read_text())
     assert len(names) > 30
     assert [name for name in names if not re.search(rf"\b{name}\b", source)] == []
 
 
-@pytest.mark.parametrize("page", sorted((DOCS / "measurements").glob("*.md")), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", sorted((ROOT / "benchmarks" / "log").glob("*.md")), ids=lambda page: page.name)
 def test_measurements_are_narrow(page: Path) -> None:
     assert max(map(len, page.read_text().splitlines())) <= 120
 
 
-def api_pages() -> Any:
-    """`docs/api.py`, which MkDocs loads as a hook."""
-    spec = importlib.util.spec_from_file_location("api_pages", DOCS / "api.py")
+def site_hooks() -> Any:
+    """`docs/site_hooks.py`, which MkDocs loads."""
+    spec = importlib.util.spec_from_file_location("site_hooks", DOCS / "site_hooks.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -194,7 +194,7 @@ def api_pages() -> Any:
 
 
 def test_the_api_reference_has_every_exported_name() -> None:
-    exports = api_pages().exports()
+    exports = site_hooks().exports()
     assert {"tercet", "tercet.nn", "tercet.models", "tercet.inspect"} <= set(exports)
     for package, names in exports.items():
         module = importlib.import_module(package)
@@ -207,6 +207,6 @@ def test_the_api_reference_has_every_exported_name() -> None:
             assert wrong == []
 
 
-def test_the_navigation_has_four_doors() -> None:
-    titles = [title for section in api_pages().navigation() for title in section]
-    assert titles == ["Tercet", "Learn it", "Use it", "Understand it", "Extend it", "API reference"]
+def test_the_navigation_has_five_sections() -> None:
+    titles = [title for section in site_hooks().navigation() for title in section]
+    assert titles == ["Tercet", "Tutorials", "How-to guides", "Reference", "Explanation", "Development"]

@@ -1,4 +1,4 @@
-"""The guides of docs/learn: their Python runs, and prints what stands there; their commands run on small files."""
+"""The guides of docs/tutorials: their Python runs, and prints what stands there; their commands run on small files."""
 
 import random
 import re
@@ -11,7 +11,7 @@ import pytest
 from tercet.cli.main import main, make_parser, read_arguments
 from tercet.training import recipe_names
 
-LEARN = Path(__file__).parent.parent / "docs" / "learn"
+LEARN = Path(__file__).parent.parent / "docs" / "tutorials"
 GUIDES = sorted(page for page in LEARN.glob("[a-z]*.md") if page.name != "index.md")
 BLOCK = re.compile(r"```(python|sh|yaml)\n(.*?)```(?:\n\n```output\n(.*?)```)?", re.DOTALL)
 FEW = ("training.max_steps=2", "training.validate_every=2", "training.save_every=2", "training.compile=never")

@@ -23,7 +23,7 @@ from tercet.training.optim.schedules import WSD, Cosine, LinearDecay
 from tercet.training.optim.specs import Adam, AdamW, Muon
 from tercet.training.recipe.recipe import RECIPES
 
-PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "settings.md"
 RANGES = re.compile(r"^\| of \| key \| range \|\n(?:\|.*\n)*", re.MULTILINE)
 HUGE = int("f" * 5000, 16)  # Python refuses to write it down
 
@@ -161,7 +161,7 @@ def write_ranges() -> str:
 def test_the_ranges_stand_on_the_page() -> None:
     """Write it anew with `python tests/test_spec.py`."""
     text = PAGE.read_text(encoding="utf-8")
-    assert RANGES.search(text), "docs/settings.md has no section Ranges with a table"
+    assert RANGES.search(text), "docs/reference/settings.md has no section Ranges with a table"
     assert RANGES.sub(lambda _: write_ranges(), text) == text
 
 

@@ -1,4 +1,6 @@
-"""How fast Tercet is beside its peers, on the same work, in one run: `python -m benchmarks.speed`; docs/benchmarks.md.
+"""Speed of Tercet and its peers on the same work in one run: `python -m benchmarks.speed`.
+
+See docs/explanation/benchmarks.md.
 
     row -> contenders -> checked -> warmed up -> rounds -> figures -> JSON, table, picture
 

@@ -1,9 +1,11 @@
-"""The notebooks beside this file, from their sources: `python examples/notebooks/build.py` writes them anew.
+"""Build the notebooks next to this file from their sources: `python examples/notebooks/build.py`.
 
-A source is a Python file of cells, each behind a line `# %%`, or `# %% [markdown]` where it is text in comments, which
-editors run cell by cell as well; such a notebook has no outputs until it is run. Or it is a chapter of `docs/learn`:
-each `python` block is a cell, an `output` block behind it what that cell prints (a test compares the two), and a folded
-answer is folded there, too: its text everywhere, its code and output in JupyterLab.
+A source is one of two things:
+
+- A Python file of cells. Each cell follows a line `# %%`, or `# %% [markdown]` for text in comments. Editors run such a
+  file cell by cell. Its notebook has no outputs until it is run.
+- A chapter of `docs/tutorials`. Each `python` block becomes a cell and the `output` block after it becomes that cell's
+  output (a test compares the two). Folded answers stay folded: text everywhere, code and output in JupyterLab.
 """
 
 import json
@@ -13,7 +15,7 @@ from posixpath import normpath
 from typing import Any
 
 HERE = Path(__file__).parent
-CHAPTERS = HERE.parents[1] / "docs" / "learn"
+CHAPTERS = HERE.parents[1] / "docs" / "tutorials"
 CELL = re.compile(r"^# %%( \[markdown\])?\n", re.MULTILINE)
 BLOCK = re.compile(r"^```python\n(.*?)^```$(?:\n\n```output\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 DETAILS = re.compile(r"^<(/?)details.*\n?", re.MULTILINE)
@@ -47,12 +49,17 @@ def to_notebook(source: str) -> dict[str, Any]:
     return of_cells(cells)
 
 
+def relocate_links(text: str) -> str:
+    """Make the relative links of a chapter relative to the notebooks' folder."""
+    return LINK.sub(lambda link: link[1] + normpath(f"../../docs/tutorials/{link[2]}"), text)
+
+
 def chapter_to_notebook(page: str) -> dict[str, Any]:
-    """The notebook of a chapter; its links lead to the pages from here."""
+    """Return the notebook of a chapter."""
     texts, codes, outputs = (BLOCK.split(page)[start::3] for start in range(3))
     cells, folded = list[dict[str, Any]](), False
     for number, text in enumerate(texts):
-        first, *others = DETAILS.split(LINK.sub(lambda link: link[1] + normpath(f"../../docs/learn/{link[2]}"), text))
+        first, *others = DETAILS.split(relocate_links(text))
         cells += text_cells(first, folded=folded)
         for closes, part in zip(others[::2], others[1::2], strict=True):
             folded = not closes

@@ -23,7 +23,7 @@
     print(tercet.report("runs/mine", "mine.html"))
     print(tercet.plan("gpt2-124m", gpus="8xH100", mfu=0.4).time)
 
-The parts they are made of are in `tercet.nn` and `tercet.models`, recipes and their keys in docs/settings.md.
+The parts they are made of are in `tercet.nn` and `tercet.models`, recipes and their keys in docs/reference/settings.md.
 """
 
 from typing import TYPE_CHECKING, Any

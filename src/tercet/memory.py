@@ -1,7 +1,7 @@
 """Memory that is freed is kept for what comes next, and lies in large pages, where the C library is glibc.
 
 By itself glibc hands large blocks back to the system, which has to clear each page again when the next step asks for
-it: a quarter of a training step on a CPU (docs/measurements/memory.md). In pages of 2 MB the CPU looks up an
+it: a quarter of a training step on a CPU (benchmarks/log/memory.md). In pages of 2 MB the CPU looks up an
 address 512 times less often than in pages of 4 KB, and fetches weights ahead without a stop at each border.
 """
 

@@ -1,6 +1,6 @@
 """Each family of `transformers` that Tercet reads: its folder opens as it is, and what is written says the same.
 
-python -m pytest tests/checkpoint/test_families.py -m slow -k table -n 0 -s      # the table in docs/exporting.md
+python -m pytest tests/checkpoint/test_families.py -m slow -k table -n 0 -s      # the table in docs/how-to/exporting.md
 """
 
 import json

@@ -343,7 +343,7 @@ def test_a_package_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_the_page_on_exporting_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "exporting.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "exporting.md").read_text()
     model = shaken(DecoderOnly(DecoderOnlySpec(vocab_size=17, max_len=29, stack=STACK)), 0)
     source = saved(tmp_path / "ours", model)
     commands = re.findall(r"^tercet convert runs/mine (\S+) --to (\S+)", page, re.MULTILINE)

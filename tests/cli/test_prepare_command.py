@@ -10,7 +10,7 @@ import pytest
 
 from tercet.cli.main import main
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "large-corpora.md"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "how-to" / "large-corpora.md"
 COMMANDS = re.compile(r"```sh\n(.*?)```", re.DOTALL)
 
 

@@ -148,7 +148,7 @@ def test_two_runs_side_by_side_in_a_browser(browser: Any, tmp_path: Path) -> Non
 
 @slow
 def test_two_runs_of_100_000_steps_are_there_at_once(tmp_path: Path) -> None:
-    """Processor time, which a busy machine does not stretch; measured in docs/measurements/explorer.md."""
+    """Processor time, which a busy machine does not stretch; measured in benchmarks/log/explorer.md."""
     answers = RunAnswers([make_run(tmp_path / name, steps=100_000) for name in ("one", "two")])
     started = time.process_time()
     answers.answer("runs", {})

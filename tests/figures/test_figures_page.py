@@ -27,7 +27,7 @@ from tercet.training.planning.run_plan import RunPlan, RunTime
 from tercet.training.planning.throughput import Throughput
 
 ROOT = Path(__file__).parent.parent.parent
-PAGE = (ROOT / "docs" / "figures.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
 WORDS = {  # fields that say what something is, and hold no figure
     "signature", "chrf_signature", "protocol", "references", "search", "notes", "labels", "name", "settings", "seed",
     "folder", "scores", "precision", "rows", "unit", "memory", "kind", "tied_to", "recipe", "cluster", "strategy",

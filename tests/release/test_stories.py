@@ -1,4 +1,4 @@
-"""The commands of docs/stories.md, as they stand there, most from a wheel in an empty environment; a few steps each."""
+"""The commands of docs/how-to/from-data-to-result.md run as written, most of them from a wheel in a new environment."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from tercet.cli.main import main
 
 pytestmark = pytest.mark.slow
 
-PAGE = (ROOT / "docs" / "stories.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "from-data-to-result.md").read_text(encoding="utf-8")
 COMMANDS, PYTHON = (re.compile(rf"```{language}\n(.*?)```", re.DOTALL) for language in ("sh", "python"))
 FEW = ("training.max_steps=4", "training.validate_every=2", "training.save_every=2", "training.compile=never")
 TINY = (

@@ -1,4 +1,4 @@
-"""docs/serving.md tells the truth: its questions are answered, and its tables name what there is."""
+"""docs/how-to/serving.md tells the truth: its questions are answered, and its tables name what there is."""
 
 import re
 import subprocess
@@ -18,7 +18,7 @@ from tercet.serve.http.guard import AccessRules
 from tercet.serve.http.page_files import page_paths
 from tercet.serve.http.requests import MAX_LOGPROBS, MAX_TEXTS_READ, MAX_TEXTS_WRITTEN
 
-TEXT = (Path(__file__).parent.parent.parent / "docs" / "serving.md").read_text()
+TEXT = (Path(__file__).parent.parent.parent / "docs" / "how-to" / "serving.md").read_text()
 ADDRESS = "http://127.0.0.1:8000"
 
 

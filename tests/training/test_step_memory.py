@@ -21,7 +21,7 @@ from tercet.training.recipe.recipe import TranslationRecipe
 from tercet.training.tasks.open_task import task_of
 from tercet.training.tasks.task import Task
 
-WITHIN = 0.1  # what docs/planning.md says of activations on a CPU
+WITHIN = 0.1  # what docs/how-to/planning.md says of activations on a CPU
 FAMILIES = ("text", "masked", "pairs")
 EXHAUSTIVE = pytest.mark.exhaustive
 

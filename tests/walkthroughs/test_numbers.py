@@ -1,4 +1,4 @@
-"""Every number that docs/walkthroughs.md says of a text holds of its recipe: as a key, or by the test that it names."""
+"""Every number in docs/explanation/walkthroughs.md is a key of the text's recipe or has a test that the page names."""
 
 import math
 import re
@@ -32,7 +32,7 @@ from tercet.training.recipe.files import recipe_names
 from tercet.training.recipe.recipe import load_recipe
 from tercet.training.tasks.model_sizes import size_recipe
 
-PAGE = Path(__file__).parents[2] / "docs" / "walkthroughs.md"
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "walkthroughs.md"
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Shell completion: the script of each shell, and the candidates that it asks for at each TAB.
 
-Why not shtab or argcomplete: docs/measurements/libraries.md.
+Why not shtab or argcomplete: benchmarks/log/libraries.md.
 """
 
 from collections.abc import Callable

@@ -30,7 +30,7 @@ OF_THE_SYSTEM = {
     errno.EACCES, errno.EDQUOT, errno.EIO, errno.EISDIR, errno.ELOOP, errno.EMFILE, errno.ENAMETOOLONG, errno.ENOENT,
     errno.ENOSPC, errno.ENOTDIR, errno.EPERM, errno.EROFS, errno.ESTALE,
 }  # fmt: skip
-SPINS = "10000"  # rounds, then a waiting thread sleeps; docs/measurements/training-speed.md
+SPINS = "10000"  # rounds, then a waiting thread sleeps; benchmarks/log/training-speed.md
 # Each is a module of this package, and only that of the verb that is asked for is imported.
 VERBS = {
     "train": "train a model by a recipe or on a file, or plan the run: memory, steps, time and cost on given GPUs",

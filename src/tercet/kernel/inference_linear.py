@@ -3,7 +3,7 @@ arithmetic.
 
 A token that is written is one row, and PyTorch's products are made for many: for one to sixteen rows they reach a half
 to a quarter of that speed, and do not know weights in int8. `gemv.h` is made for few; `gemm.h` for the beams of a
-batch and for prompts, where PyTorch's first choice is half as fast on some CPUs (docs/measurements/kernels.md).
+batch and for prompts, where PyTorch's first choice is half as fast on some CPUs (benchmarks/log/kernels.md).
 """
 
 import torch

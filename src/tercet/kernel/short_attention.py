@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tercet.kernel.masked_softmax import masked_softmax
 
-# Keys up to which it takes less time than the fused kernel (docs/measurements/kernels.md): in fp32 as it comes, and
+# Keys up to which it takes less time than the fused kernel (benchmarks/log/kernels.md): in fp32 as it comes, and
 # where small products go through oneDNN (bf16, or fp32 let in), which the fused kernel is slow with.
 SHORT, SHORT_BY_ONEDNN = 128, 1024
 

@@ -1,7 +1,7 @@
 """For how much work a kernel that has PyTorch's way beside it is used: where it was measured to take no more time.
 
 By the kernels' level, and if that matters by the CPU's vendor, as whole training steps were measured
-(docs/measurements/kernels.md). A kernel alone, in a loop, finds in the caches what a step does not, so no machine
+(benchmarks/log/kernels.md). A kernel alone, in a loop, finds in the caches what a step does not, so no machine
 measures a table of its own.
 """
 

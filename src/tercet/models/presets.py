@@ -105,7 +105,7 @@ PRESETS: dict[str, AnySpec] = {
         stack=StackSpec(d_model=512, n_layers=6, n_heads=8, position=Sinusoidal(), placement="post", activation="relu"),
     ),
     # Ours: what the record runs on small models showed to carry over. Each ingredient's worth is in
-    # docs/measurements/language-models.md.
+    # benchmarks/log/language-models.md.
     "modern": DecoderOnlySpec(
         vocab_size=8_192,
         max_len=512,

@@ -34,7 +34,7 @@ from tercet.nn.linear import multiplied_dtype
 from tercet.objectives.loss import IGNORED, Loss
 
 # Scores worked out together: what a cache holds, or what keeps a GPU busy. But of so many rows of float32 at least, for
-# with each lot the unembedding is read twice, and its gradient read and written (docs/measurements/kernels.md).
+# with each lot the unembedding is read twice, and its gradient read and written (benchmarks/log/kernels.md).
 AT_ONCE, ROWS = {"cpu": 1 << 21, "cuda": 1 << 27}, 512
 WHOLE = 2 << 30  # bytes of scores that a compiled graph writes at once
 FEW = 1 << 25  # multiplications up to which calls take longer than they do: by fewer calls, in one lot, it is faster

@@ -1,6 +1,6 @@
 """Which files a folder has, with the size and the hash of each: `manifest.json`, written last.
 
-XXH3 finds damage, at the speed at which memory is read (docs/measurements/storage.md). It does not stop who means to
+XXH3 finds damage, at the speed at which memory is read (benchmarks/log/storage.md). It does not stop who means to
 deceive.
 """
 

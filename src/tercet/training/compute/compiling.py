@@ -106,7 +106,7 @@ def compile_in_place(model: AnyModel, *, sharded: bool = False) -> None:
     """Compile each block; names stay as they are.
 
     Blocks are alike, so the first one's graph serves all. A few small ones are compiled as one stack, because their
-    calls would take a tenth of a step (docs/measurements/kernels.md), unless activations are computed twice.
+    calls would take a tenth of a step (benchmarks/log/kernels.md), unless activations are computed twice.
 
     Args:
         sharded: If True, each block's weights are gathered as it is called.

@@ -18,7 +18,7 @@ from tercet.checkpoint.foreign.config_settings import (
     GENERATION_USED,
     IRRELEVANT,
     REJECTED,
-    SUPPRESSED,
+    SUPPRESSION_KEYS,
     USED,
     USED_BY_ALL,
     check_folder,
@@ -38,7 +38,13 @@ def decided(kind: str) -> set[str]:
 
 def test_every_family_has_a_list_and_no_key_has_two_decisions() -> None:
     assert USED.keys() == READERS.keys()
-    generation = [*GENERATION_USED, *GENERATION_IRRELEVANT, *GENERATION_REJECTED, *GENERATION_REPORTED, *SUPPRESSED]
+    generation = [
+        *GENERATION_USED,
+        *GENERATION_IRRELEVANT,
+        *GENERATION_REJECTED,
+        *GENERATION_REPORTED,
+        *SUPPRESSION_KEYS,
+    ]
     assert len(generation) == len(set(generation))
     assert not set(IRRELEVANT) & {*REJECTED, *USED_BY_ALL}
     for kind in READERS:

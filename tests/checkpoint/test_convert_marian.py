@@ -167,9 +167,9 @@ def test_what_no_marian_has_is_refused_by_name(
     assert [path.name for path in tmp_path.iterdir()] == ["ours"]
 
 
-@pytest.mark.parametrize("part", [*writer.READS, *writer.WRITES, None])
+@pytest.mark.parametrize("part", [*writer.INPUT_WEIGHTS, *writer.OUTPUT_WEIGHTS, None])
 def test_a_permutation_forgotten_in_one_part_is_seen(part: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    for table in ("READS", "WRITES"):
+    for table in ("INPUT_WEIGHTS", "OUTPUT_WEIGHTS"):
         monkeypatch.setattr(writer, table, tuple(name for name in getattr(writer, table) if name != part))
     model = ours(tie_embeddings=False, share_embeddings=False)
     config, state = to_marian(model)

@@ -26,7 +26,7 @@ from tercet.checkpoint import convert, load_model, read_spec
 from tercet.checkpoint.folder import READERS
 from tercet.checkpoint.foreign.llama import from_llama
 from tercet.checkpoint.foreign.t5 import to_t5
-from tercet.checkpoint.foreign.unsupported import UNSUPPORTED
+from tercet.checkpoint.foreign.unsupported import UNSUPPORTED_TYPES
 from tercet.cli.main import main
 from tercet.config import UserError
 from tercet.kernel import warm_up
@@ -190,13 +190,13 @@ def any_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(tmp_path_factory.mktemp("any") / "theirs", FAMILIES["GPT-2"].draw(0))
 
 
-@pytest.mark.parametrize("kind", UNSUPPORTED)
+@pytest.mark.parametrize("kind", UNSUPPORTED_TYPES)
 def test_what_is_not_read_is_refused_by_what_it_has(kind: str, any_folder: Path, tmp_path: Path) -> None:
     assert kind in transformers.CONFIG_MAPPING
     assert kind not in READERS
     folder = reconfigured(any_folder, {"model_type": kind})
     with pytest.raises(
-        UserError, match=f"{kind}' with {UNSUPPORTED[kind]}, which Tercet does not have; .* 'bert', .*'qwen3'"
+        UserError, match=f"{kind}' with {UNSUPPORTED_TYPES[kind]}, which Tercet does not have; .* 'bert', .*'qwen3'"
     ):
         load_model(folder)
     with pytest.raises(UserError, match=f"a model of type '{kind}' with "):

@@ -12,7 +12,7 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from tercet.config import UserError
 from tercet.tokens import Tokenizer
-from tercet.tokens.foreign import tokenizers_of
+from tercet.tokens.foreign import load_tokenizers
 
 TEXT = "The cat sat on the mat. Don't they say: naïve größe, 1234 567? \n\n  def f(x):\n    return x\n"
 LINES = [
@@ -107,7 +107,7 @@ def both(folder: Path, kind: str) -> tuple[Tokenizer, Any]:
     build().save_pretrained(folder)
     config = {"model_type": model_type}
     (folder / "config.json").write_text(json.dumps(config))
-    return tokenizers_of(folder, config)[0], transformers.AutoTokenizer.from_pretrained(folder)
+    return load_tokenizers(folder, config)[0], transformers.AutoTokenizer.from_pretrained(folder)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -145,7 +145,7 @@ def two_files(folder: Path, kind: str, **settings: Any) -> Path:
 
 
 def test_a_roberta_of_two_files(tmp_path: Path) -> None:
-    ours, _ = tokenizers_of(two_files(tmp_path, "roberta"), {"model_type": "roberta"})
+    ours, _ = load_tokenizers(two_files(tmp_path, "roberta"), {"model_type": "roberta"})
     theirs = roberta()
     for line in LINES:
         ids = theirs(line, split_special_tokens=True)["input_ids"]
@@ -157,4 +157,4 @@ def test_a_roberta_of_two_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize("settings", [{}, {"tokenizer_class": "Qwen2Tokenizer"}])
 def test_two_files_that_are_split_otherwise_are_refused(settings: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has no tokenizer\.json, and a qwen2 splits a text in its own way; save its"):
-        tokenizers_of(two_files(tmp_path, "qwen2", **settings), {"model_type": "qwen2"})
+        load_tokenizers(two_files(tmp_path, "qwen2", **settings), {"model_type": "qwen2"})

@@ -45,7 +45,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         read = GgufFile(tmp_path / "a.gguf")
         assert read.settings == told
         assert {name: type(value) for name, value in read.settings.items()} == {n: type(v) for n, v in told.items()}
-        assert list(read.stored) == list(tensors)
+        assert list(read.locations) == list(tensors)
         assert all(torch.equal(read.tensor(name), tensor) for name, tensor in tensors.items())
 
     check()
@@ -98,7 +98,7 @@ def test_what_the_gguf_package_writes_is_read(alignment: int | None, tmp_path: P
         assert read.tensor(name).dtype == torch.float32
         assert (read.tensor(name).numpy() == expected).all(), name
     assert abs(read.tensor("Q8_0").numpy() - drawn).max() < 0.03
-    assert all(where.start % (alignment or 32) == 0 for where in read.stored.values())
+    assert all(where.start % (alignment or 32) == 0 for where in read.locations.values())
 
 
 @pytest.mark.parametrize("kind", ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS", "IQ2_XXS", "MXFP4"])
@@ -107,7 +107,7 @@ def test_any_type_that_the_package_unpacks(kind: str, tmp_path: Path) -> None:
     numbers, n_bytes = gguf.GGML_QUANT_SIZES[its]
     data = np.random.default_rng(0).integers(0, 60, (3, 2 * 256 // numbers * n_bytes), dtype=np.uint8)
     read = GgufFile(written_by_theirs(tmp_path / "a.gguf", a=(data, its)))
-    assert read.stored["a"].shape == (3, 512)
+    assert read.locations["a"].shape == (3, 512)
     assert np.array_equal(read.tensor("a").numpy(), gguf.quants.dequantize(data, its), equal_nan=True)
 
 
@@ -250,7 +250,7 @@ def test_flipped_bytes_are_refused_or_a_whole_model(n: int, files: list[bytes], 
     ends: list[int] = []
     for data in files:
         assert opens_or_is_refused(data, tmp_path / "a.gguf")
-        ends.append(min(where.start for where in GgufFile(tmp_path / "a.gguf").stored.values()))
+        ends.append(min(where.start for where in GgufFile(tmp_path / "a.gguf").locations.values()))
     places = st.one_of(st.integers(0, 600), st.integers(-900, -1), st.integers(0, 20_000))  # tokens fill the middle
 
     @settings(FUZZ, max_examples=n)
@@ -287,7 +287,7 @@ def test_a_file_that_is_cut_short_or_has_holes_is_refused(n: int, files: list[by
 def test_settings_of_any_value_are_refused_or_a_whole_model(n: int, files: list[bytes], tmp_path: Path) -> None:
     (tmp_path / "plain.gguf").write_bytes(files[0])
     plain = GgufFile(tmp_path / "plain.gguf")
-    tensors = {name: plain.tensor(name) for name in plain.stored}
+    tensors = {name: plain.tensor(name) for name in plain.locations}
     odd = st.one_of(VALUES, st.sampled_from([0, 1, 2, 2**31 - 1, 2**32 - 1, float("nan"), float("inf"), -0.0, ""]))
 
     @settings(FUZZ, max_examples=n)

@@ -106,7 +106,7 @@ def edited(
     """Another file with some settings and tensors changed, added or (None) removed."""
     read = GgufFile(file)
     told = {**read.settings, **(settings or {})}
-    kept = {**{name: read.tensor(name) for name in read.stored}, **(tensors or {})}
+    kept = {**{name: read.tensor(name) for name in read.locations}, **(tensors or {})}
     path = folder / "edited.gguf"
     write_gguf(
         path,

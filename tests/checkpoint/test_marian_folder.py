@@ -128,10 +128,10 @@ def test_a_forgotten_permutation_is_seen(monkeypatch: pytest.MonkeyPatch) -> Non
     assert furthest(from_marian(told(reference), reference.state_dict()), reference) > 1e-2
 
 
-@pytest.mark.parametrize("part", [*reader.READS, *reader.WRITES])
+@pytest.mark.parametrize("part", [*reader.INPUT_WEIGHTS, *reader.OUTPUT_WEIGHTS])
 def test_a_permutation_forgotten_in_one_part_is_seen(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     reference = usual()
-    for table in ("READS", "WRITES"):
+    for table in ("INPUT_WEIGHTS", "OUTPUT_WEIGHTS"):
         monkeypatch.setattr(reader, table, tuple(name for name in getattr(reader, table) if name != part))
     assert furthest(from_marian(told(reference), reference.state_dict()), reference) > 1e-3
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tercet.checkpoint.metrics import as_history, read_metrics, training_time
+from tercet.checkpoint.metrics import read_metrics, to_history, training_time
 from tercet.checkpoint.run_record import Change, RunRecord, read_record
 from tercet.config import UserError
 from tercet.storage import DamagedFile
@@ -42,14 +42,14 @@ def test_save_keeps_samples_up_to_its_step(tmp_path: Path) -> None:
     def samples(record: RunRecord) -> list[int]:
         return sorted(int(name[-10:-4]) for name in record.files.files if name.startswith("samples/"))
 
-    first = RECORD.saved_at(tmp_path, 10)
+    first = RECORD.update_saved(tmp_path, 10)
     assert (first.saved, samples(first)) == (10, [5, 10])
     assert "recipe.yaml" in first.files.files
     assert "notes.txt" not in first.files.files
-    second = first.saved_at(tmp_path, 20)
+    second = first.update_saved(tmp_path, 20)
     assert samples(second) == [5, 10, 15, 20]
     (tmp_path / "samples" / "step-000005.txt").write_text("overwritten since the first save")
-    again = second.saved_at(tmp_path, 15)  # a run that was resumed from an earlier checkpoint
+    again = second.update_saved(tmp_path, 15)  # a run that was resumed from an earlier checkpoint
     assert samples(again) == [5, 10, 15]
     with pytest.raises(DamagedFile):
         again.check_file(tmp_path, "samples/step-000005.txt")
@@ -59,7 +59,7 @@ def test_save_keeps_samples_up_to_its_step(tmp_path: Path) -> None:
 def test_metrics_may_grow_until_the_run_is_finished(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     path.write_text("step,seconds\n1,2.0\n")
-    record = RECORD.saved_at(tmp_path, 1)
+    record = RECORD.update_saved(tmp_path, 1)
     path.write_text(path.read_text() + "2,3.0\n")
     record.check_file(tmp_path, "metrics.csv")
     with pytest.raises(DamagedFile):
@@ -78,7 +78,7 @@ def test_metrics_are_read_by_column(tmp_path: Path) -> None:
     time = training_time(columns)
     assert time is not None
     assert (time.seconds, time.tokens_per_second, time.steps, time.tokens) == (9.5, 50.0, 30, 300)
-    history = as_history(columns)
+    history = to_history(columns)
     assert list(history) == ["step", "train/loss", "val/loss", "tokens", "tokens_per_second", "seconds"]
     assert history["step"] == [10, 20, 30]
     assert [x == x for x in history["val/loss"]] == [False, True, False]  # NaN if nothing was measured

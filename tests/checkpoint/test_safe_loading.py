@@ -211,7 +211,7 @@ def test_a_name_in_a_gguf_file_is_never_a_path(tmp_path: Path) -> None:
     file = taken_out(tmp_path, llama())
     (file.parent / "manifest.json").unlink()
     read = GgufFile(file)
-    tensors = {name: read.tensor(name) for name in read.stored}
+    tensors = {name: read.tensor(name) for name in read.locations}
     write_gguf(file, {**read.settings, "general.name": "../../planted"}, tensors)
     before = sorted(tmp_path.iterdir())
     out = convert(file, tmp_path / "deep" / "out")

@@ -25,7 +25,7 @@ ENDS = [2, 70, 71]
 @pytest.mark.parametrize("to", [None, "hf", "gguf"])
 def test_all_ends_come_through_every_folder(to: str | None, tmp_path: Path) -> None:
     """vllm#4180, vllm#4182, mlx-vlm#309, exllamav2#449: `eos_token_id` is a list, of which only one stops."""
-    source = saved(tmp_path / "ours", llama(), BYTES.with_ids(eos_id=2).with_other_ends([71, 70]))
+    source = saved(tmp_path / "ours", llama(), BYTES.with_ids(eos_id=2).with_other_end_ids([71, 70]))
     tokenizer = load_model(convert(source, tmp_path / "out", to)).tokenizer
     assert tokenizer.end_ids == ENDS
     assert end_ids(tokenizer) == frozenset(ENDS)
@@ -36,7 +36,7 @@ def test_all_ends_come_through_every_folder(to: str | None, tmp_path: Path) -> N
 
 
 def test_more_ends_than_llama_cpp_has_are_rejected(tmp_path: Path) -> None:
-    source = saved(tmp_path / "ours", llama(), BYTES.with_ids(eos_id=2).with_other_ends([70, 71, 72]))
+    source = saved(tmp_path / "ours", llama(), BYTES.with_ids(eos_id=2).with_other_end_ids([70, 71, 72]))
     with pytest.raises(UserError, match=r"any of the ids \[2, 70, 71, 72\], and in llama.cpp with at most three"):
         convert(source, tmp_path / "out", "gguf")
 
@@ -77,11 +77,11 @@ def test_any_end_of_a_folder_stops_as_in_transformers(place: str, tmp_path: Path
 
 
 def test_a_translator_with_several_ends_is_rejected(tmp_path: Path) -> None:
-    from tercet.tokens.foreign import tokenizers_of
+    from tercet.tokens.foreign import load_tokenizers
 
     Tokenizer(words(11)).save(tmp_path / "tokenizer.json")
     with pytest.raises(UserError, match="a translation has 2 end tokens"):
-        tokenizers_of(tmp_path, {"decoder_start_token_id": 3, "eos_token_id": [2, 5]})
+        load_tokenizers(tmp_path, {"decoder_start_token_id": 3, "eos_token_id": [2, 5]})
 
 
 def test_an_exported_chat_template_is_not_cut_into_letters(tmp_path: Path) -> None:

@@ -141,5 +141,5 @@ def test_url_of_a_card_is_not_fetched(data: dict[str, Any], tmp_path: Path, monk
 def test_card_without_folders_names_no_folder_of_a_mixture() -> None:
     data = {"source": "/home/me/a", "mixture": [{"source": "/home/me/b", "weight": 0.5}]}
     card = replace(model_with_card("text", data, "").card, data_name="/home/me/a")
-    assert "/home" not in json.dumps(to_plain(card.without_folders()))
+    assert "/home" not in json.dumps(to_plain(card.remove_folders()))
     assert card.strip_folders("of /home/me/a and /home/me/b") == "of ./a and ./b"

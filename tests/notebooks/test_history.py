@@ -7,7 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import tercet
-from tercet.checkpoint.metrics import as_history, read_metrics
+from tercet.checkpoint.metrics import read_metrics, to_history
 
 
 def test_a_history_is_columns_of_one_length(tiny_run: tercet.Run) -> None:
@@ -33,7 +33,7 @@ def test_a_history_is_a_data_frame(tiny_run: tercet.Run) -> None:
 
 
 def test_a_history_of_nothing_has_no_rows() -> None:
-    assert as_history({"val/loss": []}) == {"step": []}
+    assert to_history({"val/loss": []}) == {"step": []}
 
 
 @pytest.mark.slow

@@ -20,11 +20,11 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from tercet.config import UserError
 from tercet.tokens import Tokenizer
-from tercet.tokens.foreign import tokenizers_of
-from tercet.tokens.sentencepiece import HIDDEN, build_unigram, read_pieces
+from tercet.tokens.foreign import load_tokenizers
+from tercet.tokens.sentencepiece import HIDDEN_PREFIX, build_unigram, read_pieces
 
 TEXT = "The cat sat on the mat. Don't they say: naïve größe, 1234 567? \n\n  def f(x):\n    return x\n" * 3
-texts = st.text(st.characters(exclude_categories=("Cs",), exclude_characters=HIDDEN), max_size=40)
+texts = st.text(st.characters(exclude_categories=("Cs",), exclude_characters=HIDDEN_PREFIX), max_size=40)
 
 
 @cache
@@ -121,7 +121,7 @@ class TestTwoFiles:
         from transformers import GPT2TokenizerFast
 
         folder = gpt2_files(tmp_path, add_prefix_space=spaced, eos_token="<|endoftext|>", bos_token="<|endoftext|>")
-        ours, source = tokenizers_of(folder, {"eos_token_id": 50_256})
+        ours, source = load_tokenizers(folder, {"eos_token_id": 50_256})
         assert source is ours
         assert (ours.eos_id, ours.bos_id, ours.pad_id) == (0, 0, None)
         assert ours.decode([0, *ours.encode("the")]).strip() == "the"
@@ -143,12 +143,12 @@ class TestTwoFiles:
         ):  # fmt: skip
             (folder / name).write_text(content)
             with pytest.raises(UserError, match=r"are not a BPE of bytes|not valid JSON|expected an object") as told:
-                tokenizers_of(folder, {})
+                load_tokenizers(folder, {})
             assert "\n" not in str(told.value)
             (folder / name).write_text(whole[name])
         (folder / "merges.txt").unlink()
         with pytest.raises(UserError, match=r"cannot read .*tokenizer\.json"):
-            tokenizers_of(folder, {})
+            load_tokenizers(folder, {})
 
 
 class TestWhoEnds:
@@ -162,7 +162,7 @@ class TestWhoEnds:
 
     def told(self, folder: Path, config: dict[str, Any], library: tokenizers.Tokenizer) -> Tokenizer:
         library.save(str(folder / "tokenizer.json"))
-        return tokenizers_of(folder, config)[0]
+        return load_tokenizers(folder, config)[0]
 
     def test_the_order_in_which_files_are_asked(self, tmp_path: Path) -> None:
         nameless = byte_level(special=("[end]",))
@@ -238,7 +238,7 @@ def best(line: str, scores: dict[str, float]) -> float:
 
 class TestPieces:
     def sides(self, folder: Path) -> tuple[Tokenizer, Tokenizer]:
-        return tokenizers_of(marian_files(folder), {"decoder_start_token_id": IDS["<pad>"], "eos_token_id": 0})
+        return load_tokenizers(marian_files(folder), {"decoder_start_token_id": IDS["<pad>"], "eos_token_id": 0})
 
     def test_each_side_is_cut_by_its_own_scores(self, tmp_path: Path) -> None:
         target, source = self.sides(tmp_path)
@@ -271,7 +271,7 @@ class TestPieces:
 
     def test_special_tokens_do_not_come_out_of_a_text(self, tmp_path: Path) -> None:
         for one in self.sides(tmp_path):
-            for line in ("</s>", "<pad>", "a </s>a", f"{HIDDEN}abc", f"{HIDDEN}</s>"):
+            for line in ("</s>", "<pad>", "a </s>a", f"{HIDDEN_PREFIX}abc", f"{HIDDEN_PREFIX}</s>"):
                 assert not set(one.encode(line)) & {0, IDS["<pad>"]}, line
 
     def test_a_language_is_asked_for_in_front(self, tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ class TestPieces:
         folder = marian_files(tmp_path, separate_vocabs=True)
         own = {name: place for place, name in enumerate(["<pad>", "</s>", "<unk>", *TARGET])}
         (folder / "target_vocab.json").write_text(json.dumps(own))
-        target, source = tokenizers_of(folder, {})
+        target, source = load_tokenizers(folder, {})
         assert (target.vocab_size, source.vocab_size) == (len(own), len(IDS))
         assert (target.eos_id, source.eos_id) == (1, 0)
         assert target.tokens(target.encode("aß")) == ["▁", "aß"]
@@ -314,7 +314,7 @@ class TestPieces:
     def test_files_that_are_not_read_say_why(self, file: bytes, message: str, tmp_path: Path) -> None:
         (marian_files(tmp_path) / "source.spm").write_bytes(file)
         with pytest.raises(UserError, match=message) as told:
-            tokenizers_of(tmp_path, {})
+            load_tokenizers(tmp_path, {})
         assert "source.spm is not a sentencepiece model that Tercet reads" in str(told.value)
         assert "\n" not in str(told.value)
 
@@ -326,7 +326,7 @@ class TestPieces:
             whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
         (marian_files(tmp_path) / "source.spm").write_bytes(whole[: data.draw(st.integers(0, len(whole)))])
         with contextlib.suppress(UserError):  # and no other
-            tokenizers_of(tmp_path, {})
+            load_tokenizers(tmp_path, {})
 
     @pytest.mark.parametrize(
         ("ids", "message"),
@@ -341,7 +341,7 @@ class TestPieces:
     def test_a_broken_list_of_ids_says_so(self, ids: str, message: str, tmp_path: Path) -> None:
         (marian_files(tmp_path) / "vocab.json").write_text(ids)
         with pytest.raises(UserError, match=message):
-            tokenizers_of(tmp_path, {})
+            load_tokenizers(tmp_path, {})
 
     @pytest.mark.parametrize(("joined", "before"), [(1, 1), (0, 1), (1, 0)])
     def test_what_it_does_with_spaces(self, joined: int, before: int, tmp_path: Path) -> None:
@@ -395,7 +395,7 @@ class TestBesideSentencepiece:
             from transformers import MarianTokenizer
 
             theirs = MarianTokenizer.from_pretrained(tmp_path)
-        target, source = tokenizers_of(tmp_path, {})
+        target, source = load_tokenizers(tmp_path, {})
         odd = ["ﬁne ½ Ⅳ é 漢字", "  a   b \t c\n d ", "", " ", "Ein　Mann", "zero\u200bwidth", "a\u00adb 🙂"]
         for line in [*odd, *lines["source"][4000:]]:
             assert source.encode(line) == theirs(line, add_special_tokens=False)["input_ids"], line

@@ -52,7 +52,7 @@ def test_end_of_text_is_eos_and_never_from_text() -> None:
 
 @pytest.fixture
 def nothing_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpt2, "SHIPPED", ())
+    monkeypatch.setattr(gpt2, "RANK_FILES", ())
 
 
 @pytest.mark.usefixtures("nothing_shipped")
@@ -88,11 +88,13 @@ def test_ranks_among_the_files_of_a_package(name: str, monkeypatch: pytest.Monke
     path.write_text(json.dumps(names) if path.suffix == ".json" else "".join(rows))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(gpt2, "SPECIAL", SPECIAL)
-    monkeypatch.setattr(gpt2, "SHIPPED", (("not_installed", name), ("ships_ranks", "not/there"), ("ships_ranks", name)))
+    monkeypatch.setattr(
+        gpt2, "RANK_FILES", (("not_installed", name), ("ships_ranks", "not/there"), ("ships_ranks", name))
+    )
     monkeypatch.setitem(gpt2.SHA256, "there", "")
-    assert gpt2.find_shipped_ranks() is None, "a file that is not the one published"
+    assert gpt2.find_installed_ranks() is None, "a file that is not the one published"
     monkeypatch.setitem(gpt2.SHA256, path.name, hashlib.sha256(path.read_bytes()).hexdigest())
-    assert gpt2.find_shipped_ranks() == RANKS
+    assert gpt2.find_installed_ranks() == RANKS
     assert Tokenizer.train(GPT2(), []).hash == OURS.hash
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tercet.config import UserError
 from tercet.tokens import Fields, KMers, PlainIds, Tokenizer, TrainableTokenizerSpec
 from tercet.tokens import sequences as module
-from tercet.tokens.sentencepiece import HIDDEN
+from tercet.tokens.sentencepiece import HIDDEN_PREFIX
 
 GAMES = ["e4 e5, Nf3\tNc6\ne4 e5  d4,d5 ", "e4 c5 O-O <eos> 1/2-1/2"]
 DNA = "".join(random.Random(1).choices("ACGT", k=3000)) + "NNAC"
@@ -100,7 +100,7 @@ def test_a_number_of_the_data_may_end_documents() -> None:
 
 @ALL
 def test_no_text_spells_a_special_token(tokenizer: Tokenizer) -> None:
-    for name in ("<eos>", "<mask>", "<pad>", f"{HIDDEN}<eos>", f"e4 {HIDDEN}<mask>"):
+    for name in ("<eos>", "<mask>", "<pad>", f"{HIDDEN_PREFIX}<eos>", f"e4 {HIDDEN_PREFIX}<mask>"):
         try:
             assert not set(tokenizer.encode(name)) & tokenizer.special_ids
         except UserError:
@@ -135,7 +135,7 @@ def test_a_stream_is_the_text(tokenizer: Tokenizer, ids: list[int]) -> None:
 def test_what_is_never_the_same_again_is_forgotten(
     spec: TrainableTokenizerSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "COUNTED", 100)
+    monkeypatch.setattr(module, "MAX_COUNTS", 100)
     texts = [f"AAAA{n:04d}" if spec.kind == "kmers" else f"often {n}" for n in range(1000)]
     tokenizer = Tokenizer.train(spec, texts)
     assert tokenizer.vocab_size < 150
@@ -143,7 +143,7 @@ def test_what_is_never_the_same_again_is_forgotten(
 
 
 def test_more_characters_than_the_vocabulary_holds() -> None:
-    with pytest.raises(UserError, match="26 different characters, more than vocab_size=20 holds"):
+    with pytest.raises(UserError, match="too many different characters for vocab_size=20: 26"):
         Tokenizer.train(KMers(vocab_size=20), ["abcdefghijklmnopqrstuvwxyz"])
 
 

@@ -126,7 +126,7 @@ def test_a_pair_of_bytes_seen_once_is_not_merged() -> None:
 
 def test_more_characters_than_the_vocabulary_holds() -> None:
     with pytest.raises(
-        UserError, match=r"more different characters than vocab_size=9 holds; set tokenizer\.vocab_size"
+        UserError, match=r"too many different characters for vocab_size=9; increase tokenizer\.vocab_size"
     ):
         Tokenizer.train(Unigram(vocab_size=9), ["abcdefghij klm"])
 

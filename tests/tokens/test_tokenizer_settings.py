@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 from tercet.config import UserError
 from tercet.tokens.chat_template import ChatTemplate
-from tercet.tokens.foreign import tokenizers_of
+from tercet.tokens.foreign import load_tokenizers
 from tercet.tokens.tokenizer_settings import IRRELEVANT, USED
 
 TEXT = "The Café 中文 sat on a MAT"
@@ -50,7 +50,7 @@ def folder_of(folder: Path, tokenizer: Tokenizer, model_type: str, **files: Any)
 
 
 def ours(folder: Path, model_type: str) -> Any:
-    return tokenizers_of(folder, {"model_type": model_type})[0]
+    return load_tokenizers(folder, {"model_type": model_type})[0]
 
 
 @pytest.mark.slow

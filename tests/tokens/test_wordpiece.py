@@ -105,7 +105,7 @@ def test_the_commonest_pair_is_merged_first() -> None:
 
 
 def test_a_small_vocabulary_is_refused_with_numbers() -> None:
-    with pytest.raises(UserError, match=r"characters \(4, 3 of them inside words\) than vocab_size=11 holds; set tok"):
+    with pytest.raises(UserError, match="for vocab_size=11: 4, and 3 of them inside words; increase tok"):
         Tokenizer.train(WordPiece(vocab_size=11), ["abcd"])
     assert Tokenizer.train(WordPiece(vocab_size=12), ["abcd"]).vocab_size == 12
     with pytest.raises(UserError, match="wordpiece needs vocab_size >= 6"):

@@ -82,14 +82,16 @@ def adapter_of(model: nn.Module, state: Mapping[str, Tensor] | None = None, *, b
         state: full tensors in the place of the model's own, by name, as gathered from sharded training.
     """
     layers = {unwrap_name(name): layer for name, layer in lora_layers(model).items()}
-    learn = {unwrap_name(name) for name, parameter in model.named_parameters() if parameter.requires_grad}
+    trainable = {unwrap_name(name) for name, parameter in model.named_parameters() if parameter.requires_grad}
     tensors = unwrap_names(model.state_dict() if state is None else state)
-    low = {
+    low_ranks = {
         name: LowRank(A=tensors[f"{name}.lora_A"], B=tensors[f"{name}.lora_B"], scaling=layer.scaling)
         for name, layer in layers.items()
     }
     matrices = {f"{name}.{matrix}" for name in layers for matrix in ("lora_A", "lora_B")}
-    return Adapter(base=base, layers=low, full_weights={name: tensors[name] for name in sorted(learn - matrices)})
+    return Adapter(
+        base=base, layers=low_ranks, full_weights={name: tensors[name] for name in sorted(trainable - matrices)}
+    )
 
 
 @torch.no_grad()
@@ -106,11 +108,15 @@ def build_adapted_model(base: AnyModel, spec: AnySpec, adapter: Adapter, source:
                 model = build(spec)
         except ValueError as error:
             raise UserError(f"{source}: {error}") from None
-        known, own = base.state_dict(), model.state_dict()
-        given = {name: known[name] for name in own if name in known and known[name].shape == own[name].shape}
-        if missing := [name for name in own if name not in given and name not in adapter.full_weights]:
+        base_state, model_state = base.state_dict(), model.state_dict()
+        common_state = {
+            name: base_state[name]
+            for name in model_state
+            if name in base_state and base_state[name].shape == model_state[name].shape
+        }
+        if missing := [name for name in model_state if name not in common_state and name not in adapter.full_weights]:
             raise UserError(f"{source}: neither the adapter nor its model has {first_names(missing)}; train again")
-        model.load_state_dict(given, strict=False)
+        model.load_state_dict(common_state, strict=False)
     merge_adapter(model, adapter, source)
     return model
 
@@ -122,41 +128,45 @@ def merge_adapter(model: nn.Module, adapter: Adapter, source: Path) -> None:
     Raises:
         UserError: where the model, that of `source`, has no such layer, or one of another shape.
     """
-    own, linears = model.state_dict(), {name: m for name, m in model.named_modules() if isinstance(m, Linear)}
-    shapes = {name: (len(low.B), low.A.shape[1]) for name, low in adapter.layers.items()}
+    weights, layers = model.state_dict(), {name: m for name, m in model.named_modules() if isinstance(m, Linear)}
+    shapes = {name: (len(low_rank.B), low_rank.A.shape[1]) for name, low_rank in adapter.layers.items()}
     unknown = [
-        *(name for name in shapes if name not in linears),
-        *(name for name in adapter.full_weights if name not in own),
+        *(name for name in shapes if name not in layers),
+        *(name for name in adapter.full_weights if name not in weights),
     ]
-    unlike = [
-        *(name for name, shape in shapes.items() if name in linears and tuple(linears[name].weight.shape) != shape),
-        *(name for name, tensor in adapter.full_weights.items() if name in own and own[name].shape != tensor.shape),
+    mismatched = [
+        *(name for name, shape in shapes.items() if name in layers and tuple(layers[name].weight.shape) != shape),
+        *(
+            name
+            for name, tensor in adapter.full_weights.items()
+            if name in weights and weights[name].shape != tensor.shape
+        ),
     ]
-    if unknown or unlike:
-        what = f"has no {first_names(unknown)}" if unknown else f"has another size in {first_names(unlike)}"
-        raise UserError(f"{source} is no adapter of this model, which {what}; give the model that it was trained on")
-    for name, low in adapter.layers.items():
-        weight = linears[name].weight
-        weight.copy_(weight.float() + low.product().to(weight.device))
+    if unknown or mismatched:
+        problem = f"has no {first_names(unknown)}" if unknown else f"has another size in {first_names(mismatched)}"
+        raise UserError(f"{source} is no adapter of this model, which {problem}; give the model that it was trained on")
+    for name, low_rank in adapter.layers.items():
+        weight = layers[name].weight
+        weight.copy_(weight.float() + low_rank.product().to(weight.device))
     for name, tensor in adapter.full_weights.items():
-        own[name].copy_(tensor)
+        weights[name].copy_(tensor)
 
 
 @torch.no_grad()
 def fill_adapter(model: nn.Module, adapter: Adapter) -> None:
     """Give a model that has layers with low-rank matrices those of an adapter that was made of the same."""
-    layers, own = lora_layers(model), model.state_dict()
-    for name, low in adapter.layers.items():
-        layers[name].lora_A.copy_(low.A)
-        layers[name].lora_B.copy_(low.B)
+    layers, weights = lora_layers(model), model.state_dict()
+    for name, low_rank in adapter.layers.items():
+        layers[name].lora_A.copy_(low_rank.A)
+        layers[name].lora_B.copy_(low_rank.B)
     for name, tensor in adapter.full_weights.items():
-        own[name].copy_(tensor)
+        weights[name].copy_(tensor)
 
 
 def write_adapter(folder: Path, adapter: Adapter) -> None:
     """Write both files. Raises as `write_atomically` does."""
-    ranks = {name: len(low.A) for name, low in adapter.layers.items()}
-    alphas = {name: low.scaling * len(low.A) for name, low in adapter.layers.items()}
+    ranks = {name: len(low_rank.A) for name, low_rank in adapter.layers.items()}
+    alphas = {name: low_rank.scaling * len(low_rank.A) for name, low_rank in adapter.layers.items()}
     rank, alpha = (max(set(of.values()), key=list(of.values()).count) for of in (ranks, alphas))
     config = {
         "peft_type": "LORA",
@@ -176,8 +186,8 @@ def write_adapter(folder: Path, adapter: Adapter) -> None:
     write_atomically(folder / CONFIG, (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode())
     matrices = {
         f"{PREFIX}{name}.{matrix}.weight": tensor
-        for name, low in adapter.layers.items()
-        for matrix, tensor in (("lora_A", low.A), ("lora_B", low.B))
+        for name, low_rank in adapter.layers.items()
+        for matrix, tensor in (("lora_A", low_rank.A), ("lora_B", low_rank.B))
     }
     write_tensors(folder / WEIGHTS, matrices | {PREFIX + name: tensor for name, tensor in adapter.full_weights.items()})
 
@@ -191,7 +201,7 @@ def read_adapter(folder: Path) -> Adapter:
     path = folder / CONFIG
     config = read_json_file(path)
     check_settings(config, path)
-    pairs, whole = dict[str, dict[str, Tensor]](), dict[str, Tensor]()
+    pairs, full_weights = dict[str, dict[str, Tensor]](), dict[str, Tensor]()
     for name, tensor in read_tensors(folder / WEIGHTS).items():
         layer, _, matrix = name.removeprefix(PREFIX).removesuffix(".weight").rpartition(".")
         if matrix in ("lora_A", "lora_B") and name.startswith(PREFIX) and tensor.ndim == 2:
@@ -199,17 +209,21 @@ def read_adapter(folder: Path) -> Adapter:
         elif "lora_" in name or not name.startswith(PREFIX):
             raise UserError(f"{folder / WEIGHTS}: {show(name)} is no part of a LoRA adapter that Tercet knows")
         else:
-            whole[name.removeprefix(PREFIX)] = tensor
-    bad = [name for name, pair in pairs.items() if len(pair) != 2 or len(pair["lora_A"]) != pair["lora_B"].shape[1]]
-    if bad or not pairs:
-        what = f"A and B of {first_names(bad)} do not belong together" if bad else "there are no A and B"
-        raise UserError(f"{folder / WEIGHTS}: {what}; copy it again")
+            full_weights[name.removeprefix(PREFIX)] = tensor
+    incomplete = [
+        name for name, pair in pairs.items() if len(pair) != 2 or len(pair["lora_A"]) != pair["lora_B"].shape[1]
+    ]
+    if incomplete or not pairs:
+        problem = (
+            f"A and B of {first_names(incomplete)} do not belong together" if incomplete else "there are no A and B"
+        )
+        raise UserError(f"{folder / WEIGHTS}: {problem}; copy it again")
     layers = {
         name: LowRank(A=pair["lora_A"], B=pair["lora_B"], scaling=_scaling(config, name, len(pair["lora_A"]), path))
         for name, pair in pairs.items()
     }
     base = config.get("base_model_name_or_path")
-    return Adapter(base=base if isinstance(base, str) else "", layers=layers, full_weights=whole)
+    return Adapter(base=base if isinstance(base, str) else "", layers=layers, full_weights=full_weights)
 
 
 def find_base(folder: Path, adapter: Adapter) -> Path:

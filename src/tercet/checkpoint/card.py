@@ -18,7 +18,7 @@ from tercet.models import AnySpec, stack_specs
 from tercet.settings_yaml import write_yaml
 from tercet.version import tercet_version
 
-BEST_BY = {
+BEST_BY_TEXTS = {
     "loss": "best validation loss {:.4f}", "bleu": "highest BLEU {:.2f}", "accuracy": "highest accuracy {:.1%}",
     "f1": "highest F1 {:.1%}", "pearson": "highest Pearson correlation {:.3f}",
     "spearman": "highest Spearman correlation {:.3f}",
@@ -59,13 +59,13 @@ class Card:
         """What made a validation of its training better than another."""
         task = self.recipe.get("task")
         best_by = task.get("best_by") if isinstance(task, Mapping) else None
-        return best_by if isinstance(best_by, str) and best_by in BEST_BY else "loss"
+        return best_by if isinstance(best_by, str) and best_by in BEST_BY_TEXTS else "loss"
 
     @property
     def choice(self) -> str:
         """What it is among its run's models, such as "best validation loss 1.2340 at step 800"; nothing of others."""
         if self.kept_as == "best" and f"val/{self.best_by}" in self.metrics:
-            return f"{BEST_BY[self.best_by].format(self.metrics[f'val/{self.best_by}'])} at step {self.step:,}"
+            return f"{BEST_BY_TEXTS[self.best_by].format(self.metrics[f'val/{self.best_by}'])} at step {self.step:,}"
         return f"last, at step {self.step:,}" if self.kept_as == "last" else ""
 
     @property
@@ -73,9 +73,9 @@ class Card:
         """The recipe's `data`; None where the model was not trained here."""
         return data_settings(self.recipe)
 
-    def without_folders(self) -> "Card":
+    def remove_folders(self) -> "Card":
         """The same, as it may leave this machine: of paths the last part alone."""
-        return replace(self, data_name=_last_part(self.data_name), recipe=without_folders(self.recipe))
+        return replace(self, data_name=_last_part(self.data_name), recipe=remove_folders(self.recipe))
 
     def strip_folders(self, text: str) -> str:
         """A text about the model, such as the README.md of one that an earlier version wrote, without its folders."""
@@ -84,8 +84,8 @@ class Card:
         return text
 
     def __repr__(self) -> str:
-        known = (self.name, self.choice, f"trained on {self.data_name}" if self.data_name else "")
-        return f"Card({', '.join(filter(None, known))})"
+        parts = (self.name, self.choice, f"trained on {self.data_name}" if self.data_name else "")
+        return f"Card({', '.join(filter(None, parts))})"
 
     def facts(self, spec: AnySpec, *, n_parameters: int) -> dict[str, str]:
         """What a model is, in words; "" where that is not known. `n_parameters` counts tied weights once."""
@@ -133,17 +133,17 @@ def data_settings(recipe: Mapping[str, Any]) -> dict[str, Any] | None:
     return {key: data[key] for key in data if key != "kind"} if isinstance(data, Mapping) else None
 
 
-def without_folders(recipe: Mapping[str, Any]) -> dict[str, Any]:
+def remove_folders(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """The recipe, or a part of it, with `./name` in the place of every path that names a folder."""
 
-    def replaced(key: str, value: Any) -> Any:
+    def replace_path(key: str, value: Any) -> Any:
         if isinstance(value, Mapping):
-            return without_folders(value)
+            return remove_folders(value)
         if isinstance(value, list | tuple):  # the sources of a mixture
-            return [replaced(key, item) for item in value]
+            return [replace_path(key, item) for item in value]
         return _last_part(value) if key in PATHS else value
 
-    return {key: replaced(key, value) for key, value in recipe.items()}
+    return {key: replace_path(key, value) for key, value in recipe.items()}
 
 
 def _paths(recipe: Mapping[str, Any]) -> Iterator[str]:

@@ -16,7 +16,7 @@ from tercet.reading.files import read_text_file
 from tercet.storage import write_atomically
 
 FILE = "chat_template.jinja"
-USUAL = "default"  # the name, where a folder has a list of several
+DEFAULT_NAME = "default"  # the name, where a folder has a list of several
 
 
 def read_chat_template(folder: Path) -> str | None:
@@ -31,7 +31,7 @@ def read_chat_template(folder: Path) -> str | None:
     settings = folder / "tokenizer_config.json"
     if not settings.is_file():
         return None
-    return _template_in(read_json_file(settings).get("chat_template"), settings)
+    return _find_template(read_json_file(settings).get("chat_template"), settings)
 
 
 def write_chat_template(folder: Path, template: str) -> None:
@@ -39,12 +39,12 @@ def write_chat_template(folder: Path, template: str) -> None:
     write_atomically(folder / FILE, template.encode())
 
 
-def _template_in(settings: Any, path: Path) -> str | None:
+def _find_template(settings: Any, path: Path) -> str | None:
     """A template stands there as its text, or in a list of several with their names."""
     template = settings
     if isinstance(settings, list):
-        named = [entry for entry in cast("list[Any]", settings) if isinstance(entry, dict)]
-        template = next((entry.get("template") for entry in named if entry.get("name") == USUAL), None)
+        entries = [entry for entry in cast("list[Any]", settings) if isinstance(entry, dict)]
+        template = next((entry.get("template") for entry in entries if entry.get("name") == DEFAULT_NAME), None)
     if template is not None and not isinstance(template, str):
         raise UserError(f"{path} has a chat_template that is no text; put back the file that was saved")
     if template is not None and len(template) > MOST_TEMPLATE_BYTES:

@@ -9,8 +9,8 @@ from tercet.tokens.forms import FORMS
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")  # any one of them
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors")  # in their place, beside the model that it belongs to
-NEEDED = ("config.json", "model.safetensors", "tokenizer.json")
-INSTEAD = {"model.safetensors": [*((name,) for name in WEIGHTS), ADAPTER], "tokenizer.json": FORMS}  # of others
+REQUIRED_FILES = ("config.json", "model.safetensors", "tokenizer.json")
+ALTERNATIVES = {"model.safetensors": [*((name,) for name in WEIGHTS), ADAPTER], "tokenizer.json": FORMS}  # of others
 GGUF = ".gguf"
 MODELS = ("best", "last", PRETRAINED_COPY)  # folders of a run
 
@@ -28,19 +28,19 @@ def find_model(path: Path) -> Path:
     if not path.is_dir():
         raise UserError(f"no such folder: {path}{_did_you_mean(path)}")
     folders = (path, path / "best", path / "last")
-    whole = [folder for folder in folders if not _missing(folder)]
-    begun = [folder for folder in folders if len(_missing(folder)) < len(NEEDED)]
-    if whole and whole[0] in (path, *begun[:1]):  # the last does not take the place of a broken best in silence
-        _check_links(whole[0], path)
-        return whole[0]
+    complete = [folder for folder in folders if not _missing(folder)]
+    partial = [folder for folder in folders if len(_missing(folder)) < len(REQUIRED_FILES)]
+    if complete and complete[0] in (path, *partial[:1]):  # the last does not take the place of a broken best in silence
+        _check_links(complete[0], path)
+        return complete[0]
     if files := sorted(file for file in path.iterdir() if file.suffix.lower() == GGUF and file.is_file()):
         if len(files) == 1:
             check_links(path)
             return files[0]
         raise UserError(f"{path} has {len(files)} {GGUF} files; give one of them, such as {files[0]}")
-    if begun:
-        names = " and ".join(_missing(begun[0]))
-        raise UserError(f"no whole model in {begun[0]}: {names} missing; copy the whole folder, or train again")
+    if partial:
+        names = " and ".join(_missing(partial[0]))
+        raise UserError(f"no whole model in {partial[0]}: {names} missing; copy the whole folder, or train again")
     raise UserError(f"no model in {path}: it has no config.json, best/ or last/; train one with --out {path}")
 
 
@@ -59,12 +59,14 @@ def _missing(folder: Path) -> list[str]:
 
     if has_files(*ADAPTER) and not has_files("config.json"):  # as the peft library keeps one, which is all of it
         return []
-    return [name for name in NEEDED if not any(has_files(*names) for names in INSTEAD.get(name, [(name,)]))]
+    return [
+        name for name in REQUIRED_FILES if not any(has_files(*names) for names in ALTERNATIVES.get(name, [(name,)]))
+    ]
 
 
 def _did_you_mean(path: Path) -> str:
     if not path.parent.is_dir():
         return ""
-    folders = {str(other): other.name for other in path.parent.iterdir() if other.is_dir()}
+    folders = {str(sibling): sibling.name for sibling in path.parent.iterdir() if sibling.is_dir()}
     guess = suggest(str(path), folders)
     return guess if guess.startswith("; did you mean") else ""

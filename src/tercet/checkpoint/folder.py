@@ -48,7 +48,7 @@ from tercet.checkpoint.foreign.peft_folder import import_adapter
 from tercet.checkpoint.foreign.readers import READERS
 from tercet.checkpoint.foreign.sentence_folder import read_sentence_settings
 from tercet.checkpoint.foreign.state_dict import read_state_dict
-from tercet.checkpoint.foreign.unsupported import UNSUPPORTED
+from tercet.checkpoint.foreign.unsupported import UNSUPPORTED_TYPES
 from tercet.checkpoint.trained_model import TrainedModel
 from tercet.checkpoint.weights import check_weights, read_tensors, read_weights, write_weights
 from tercet.config import Plain, UserError, parse, suggest, to_plain
@@ -67,10 +67,10 @@ from tercet.storage import (
     write_folder,
 )
 from tercet.tokens import Tokenizer
-from tercet.tokens.foreign import tokenizers_of
+from tercet.tokens.foreign import load_tokenizers
 
 # What a folder of any kind may hold of a model: it makes way for a new one, with which it would be read together.
-PARTS = {
+MODEL_FILES = {
     "config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "source_tokenizer.json", "vocab.json",
     "merges.txt", "vocab.txt", "target_vocab.json", "source.spm", "target.spm", "card.json", "README.md",
@@ -78,7 +78,7 @@ PARTS = {
     "target_vocabulary.json", "model.gguf", "model.onnx", "model.onnx.data", "encoder.onnx", "encoder.onnx.data",
     "decoder.onnx", "decoder.onnx.data", *ADAPTER, MANIFEST,
 }  # fmt: skip
-FOR_PEOPLE = {"README.md"}  # whoever has the model may write on it
+EDITABLE_FILES = {"README.md"}  # whoever has the model may write on it
 MAX_NEW_TOKENS = 200
 
 
@@ -109,17 +109,17 @@ def save_model(
         UserError: where the disk is full or refuses.
         ValueError: where tokenizer, state and model do not belong together.
     """
-    sizes = {name: own.vocab_size for name, own in _tokenizers(tokenizer, source_tokenizer).items()}
-    if sizes != _sizes(model.spec, cut_apart=source_tokenizer is not None):
+    sizes = {name: item.vocab_size for name, item in _tokenizers(tokenizer, source_tokenizer).items()}
+    if sizes != _sizes(model.spec, separate_source=source_tokenizer is not None):
         raise ValueError(f"tokenizers of {sizes} ids, a model of {_sizes(model.spec)}")
     n_parameters = sum(parameter.numel() for parameter in model.parameters())
     card = replace(
-        card.without_folders(), metrics={name: float(x) for name, x in card.metrics.items() if math.isfinite(x)}
+        card.remove_folders(), metrics={name: float(x) for name, x in card.metrics.items() if math.isfinite(x)}
     )
     config = {**to_plain(model.spec), "tercet_version": current_versions()["tercet"]}
     texts = {
         "config.json": _json(config),
-        **{name: own.to_json() for name, own in _tokenizers(tokenizer, source_tokenizer).items()},
+        **{name: item.to_json() for name, item in _tokenizers(tokenizer, source_tokenizer).items()},
         **(
             {} if isinstance(model.spec, EncoderOnlySpec) else {"generation_config.json": _json(_generation(tokenizer))}
         ),
@@ -152,7 +152,7 @@ def replace_model_folder(folder: Path) -> Generator[Path]:
 
 def _is_foreign_entry(path: Path) -> bool:
     """Return whether an entry of a model folder is the user's: a model has no subfolders."""
-    return path.name not in PARTS or (path.is_dir() and not path.is_symlink())
+    return path.name not in MODEL_FILES or (path.is_dir() and not path.is_symlink())
 
 
 def save_trained(trained_model: TrainedModel, folder: Path | str, *, readme: str | None = None) -> None:
@@ -162,7 +162,7 @@ def save_trained(trained_model: TrainedModel, folder: Path | str, *, readme: str
         trained_model.model,
         trained_model.tokenizer,
         trained_model.card,
-        source_tokenizer=trained_model.own_source_tokenizer,
+        source_tokenizer=trained_model.separate_source_tokenizer,
         chat_template=trained_model.chat_template,
         readme=readme,
     )
@@ -190,10 +190,10 @@ def _load(folder: Path, manifest: Manifest | None) -> TrainedModel:
     if _is_foreign(config):
         return _load_foreign(folder, config)
     spec = _spec(config, folder / "config.json")
-    cut_apart = isinstance(spec, EncoderDecoderSpec) and (folder / "source_tokenizer.json").is_file()
-    tokenizers = {name: Tokenizer.load(folder / name) for name in _sizes(spec, cut_apart=cut_apart)}
+    separate_source = isinstance(spec, EncoderDecoderSpec) and (folder / "source_tokenizer.json").is_file()
+    tokenizers = {name: Tokenizer.load(folder / name) for name in _sizes(spec, separate_source=separate_source)}
     _check_sizes(folder, spec, tokenizers)
-    tokenizer = _with_own_ids(tokenizers["tokenizer.json"], folder)
+    tokenizer = _apply_saved_ids(tokenizers["tokenizer.json"], folder)
     source_tokenizer = tokenizers.get("source_tokenizer.json", tokenizer)
     card = _read_card(folder)
     if card.tokenizer_hash and card.tokenizer_hash != tokenizer_hash(tokenizer, source_tokenizer):
@@ -283,7 +283,7 @@ def _read_spec(folder: Path, manifest: Manifest | None) -> AnySpec:
     config = read_json_file(folder / "config.json")
     if not _is_foreign(config):
         return _spec(config, folder / "config.json")
-    tokenizer, _ = tokenizers_of(folder, config)
+    tokenizer, _ = load_tokenizers(folder, config)
     with name_in_errors(folder):
         reader = READERS[str(config["model_type"])]
         return reader.spec(rename_keys(config), read_state_dict(folder), n_ids=tokenizer.vocab_size)
@@ -292,7 +292,9 @@ def _read_spec(folder: Path, manifest: Manifest | None) -> AnySpec:
 def _check(folder: Path, manifest: Manifest | None, names: Iterable[str] | None = None) -> None:
     """A folder that came without a manifest is believed."""
     if manifest is not None:
-        manifest.check(folder, [name for name in manifest.files if name not in FOR_PEOPLE] if names is None else names)
+        manifest.check(
+            folder, [name for name in manifest.files if name not in EDITABLE_FILES] if names is None else names
+        )
 
 
 def _is_foreign(config: Plain) -> bool:
@@ -301,18 +303,18 @@ def _is_foreign(config: Plain) -> bool:
 
 
 def _load_foreign(folder: Path, config: Plain) -> TrainedModel:
-    tokenizer, source_tokenizer = tokenizers_of(folder, config)
+    tokenizer, source_tokenizer = load_tokenizers(folder, config)
     check_folder(folder, config, silent_ids={*tokenizer.special_ids, tokenizer.pad_id, tokenizer.unk_id} - {None})
     template = read_chat_template(folder)
     state = read_state_dict(folder)
     with name_in_errors(folder):
         model = READERS[str(config["model_type"])].model(rename_keys(config), state, n_ids=tokenizer.vocab_size)
-    own = None if source_tokenizer is tokenizer else source_tokenizer
-    _check_sizes(folder, model.spec, _tokenizers(tokenizer, own))
+    separate_source_tokenizer = None if source_tokenizer is tokenizer else source_tokenizer
+    _check_sizes(folder, model.spec, _tokenizers(tokenizer, separate_source_tokenizer))
     return TrainedModel.wrap(
         model,
         tokenizer,
-        source_tokenizer=own,
+        source_tokenizer=separate_source_tokenizer,
         sentence=read_sentence_settings(folder) if isinstance(model.spec, EncoderOnlySpec) else None,
         card=Card(name=folder.name),
         chat_template=template,
@@ -320,18 +322,18 @@ def _load_foreign(folder: Path, config: Plain) -> TrainedModel:
     )
 
 
-def _with_own_ids(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
+def _apply_saved_ids(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
     """With the beginning, the end and the padding that we wrote beside it: a name alone may not tell them."""
     path = folder / "generation_config.json"
     settings = read_json_file(path) if path.is_file() else {}
     ids = {f"{role}_id": settings.get(f"{role}_token_id") for role in ("bos", "eos", "pad")}
-    others = list[Any]()
+    other_end_ids = list[Any]()
     if isinstance(ids["eos_id"], list) and ids["eos_id"]:
-        ids["eos_id"], *others = cast("list[Any]", ids["eos_id"])
-    if any(type(number) is not int for number in (*filter(None, ids.values()), *others)):
+        ids["eos_id"], *other_end_ids = cast("list[Any]", ids["eos_id"])
+    if any(type(number) is not int for number in (*filter(None, ids.values()), *other_end_ids)):
         raise UserError(f"{path}: token ids must be whole numbers, one each; put back the file that was saved")
     try:
-        return tokenizer.with_ids(**ids).with_other_ends(others)
+        return tokenizer.with_ids(**ids).with_other_end_ids(other_end_ids)
     except ValueError as error:
         raise UserError(f"{path}: {error}; put back the file that was saved") from None
 
@@ -343,11 +345,13 @@ def tokenizer_hash(tokenizer: Tokenizer, source_tokenizer: Tokenizer) -> str:
 
 def _spec(config: Plain, path: Path) -> AnySpec:
     if "family" not in config:
-        known, kind = ", ".join(map(repr, sorted(READERS))), config.get("model_type")
-        lacking = UNSUPPORTED.get(kind) if isinstance(kind, str) else None
-        what = "no family and no model_type" if kind is None else f"a model of type {shorten(repr(kind))}"
-        why = "" if lacking is None else f" with {lacking}, which Tercet does not have"
-        raise UserError(f"{path} has {what}{why}; Tercet opens its own folders and those of model_type {known}")
+        supported, kind = ", ".join(map(repr, sorted(READERS))), config.get("model_type")
+        missing_part = UNSUPPORTED_TYPES.get(kind) if isinstance(kind, str) else None
+        description = "no family and no model_type" if kind is None else f"a model of type {shorten(repr(kind))}"
+        reason = "" if missing_part is None else f" with {missing_part}, which Tercet does not have"
+        raise UserError(
+            f"{path} has {description}{reason}; Tercet opens its own folders and those of model_type {supported}"
+        )
     family = str(config["family"])
     if family not in SPECS:
         raise UserError(f"{path}: unknown family {family!r}{suggest(family, SPECS)}")
@@ -356,7 +360,7 @@ def _spec(config: Plain, path: Path) -> AnySpec:
 
 
 def _check_sizes(folder: Path, spec: AnySpec, tokenizers: Mapping[str, Tokenizer]) -> None:
-    for name, size in _sizes(spec, cut_apart="source_tokenizer.json" in tokenizers).items():
+    for name, size in _sizes(spec, separate_source="source_tokenizer.json" in tokenizers).items():
         if name not in tokenizers:
             raise UserError(
                 f"{folder}: the source has {size} ids of its own and no {name}; put back the one of the model"
@@ -368,29 +372,29 @@ def _check_sizes(folder: Path, spec: AnySpec, tokenizers: Mapping[str, Tokenizer
             )
 
 
-def _sizes(spec: AnySpec, *, cut_apart: bool = False) -> dict[str, int]:
+def _sizes(spec: AnySpec, *, separate_source: bool = False) -> dict[str, int]:
     """The tokenizer files of a model, and how many ids each must have.
 
     Args:
-        cut_apart: whether a shared vocabulary has another tokenizer for the source.
+        separate_source: whether a shared vocabulary has another tokenizer for the source.
     """
     sizes = {"tokenizer.json": spec.vocab_size}
-    if isinstance(spec, EncoderDecoderSpec) and (cut_apart or spec.source_vocab_size is not None):
-        own = spec.source_vocab_size
-        sizes["source_tokenizer.json"] = spec.vocab_size if own is None else own
+    if isinstance(spec, EncoderDecoderSpec) and (separate_source or spec.source_vocab_size is not None):
+        source_size = spec.source_vocab_size
+        sizes["source_tokenizer.json"] = spec.vocab_size if source_size is None else source_size
     return sizes
 
 
 def _tokenizers(tokenizer: Tokenizer, source_tokenizer: Tokenizer | None) -> dict[str, Tokenizer]:
-    own = {} if source_tokenizer is None else {"source_tokenizer.json": source_tokenizer}
-    return {"tokenizer.json": tokenizer, **own}
+    source = {} if source_tokenizer is None else {"source_tokenizer.json": source_tokenizer}
+    return {"tokenizer.json": tokenizer, **source}
 
 
 def _generation(tokenizer: Tokenizer) -> Plain:
     """What the ecosystem's programs ask for before they write; ids that the vocabulary does not have are left out."""
     ids = {"bos_token_id": tokenizer.bos_id, "eos_token_id": end_setting(tokenizer), "pad_token_id": tokenizer.pad_id}
-    known = {name: number for name, number in ids.items() if number is not None}
-    return {**known, "do_sample": True, "temperature": 1.0, "max_new_tokens": MAX_NEW_TOKENS}
+    known_ids = {name: number for name, number in ids.items() if number is not None}
+    return {**known_ids, "do_sample": True, "temperature": 1.0, "max_new_tokens": MAX_NEW_TOKENS}
 
 
 def _json(data: Any) -> str:

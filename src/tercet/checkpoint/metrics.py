@@ -74,18 +74,18 @@ class MetricsFile:
         steps = self.column("step")
         for name in self._names:
             values = self.column(name)
-            known = np.isfinite(steps) & ~np.isnan(values)
+            measured = np.isfinite(steps) & ~np.isnan(values)
             if name != "step":
-                columns[name] = list(zip(map(int, steps[known].tolist()), values[known].tolist(), strict=True))
+                columns[name] = list(zip(map(int, steps[measured].tolist()), values[measured].tolist(), strict=True))
         return columns
 
     def axis(self, name: str) -> np.ndarray:
         """(N) the steps, or the tokens or seconds until each, never falling; NaN where none were noted."""
         steps, values = self.column("step"), self.column(name)
-        known = np.isfinite(values)
-        if name != "step" and not known.any():
+        measured = np.isfinite(values)
+        if name != "step" and not measured.any():
             return np.full(self._rows, np.nan)
-        return np.maximum.accumulate(np.interp(steps, steps[known], values[known])) if self._rows else steps
+        return np.maximum.accumulate(np.interp(steps, steps[measured], values[measured])) if self._rows else steps
 
     def refresh(self) -> None:
         """Read what was appended. A file that is not there has no rows.
@@ -144,18 +144,18 @@ class MetricsFile:
         """(rows, columns) of whole lines: at once, or line by line where one is none of a run's."""
         width, step = len(self._names), self._names.index("step")
         text = text.replace(b"\r\n", b"\n")
-        filled = text.replace(b",,", b",nan,").replace(b",,", b",nan,").replace(b",\n", b",nan\n")
+        with_nan = text.replace(b",,", b",nan,").replace(b",,", b",nan,").replace(b",\n", b",nan\n")
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error", DeprecationWarning)  # how numpy says that something is no number
-                cells = np.fromstring(filled.replace(b"\n", b","), sep=",")
+                cells = np.fromstring(with_nan.replace(b"\n", b","), sep=",")
             table = cells.reshape(-1, width)
-            before = self._table[self._rows - 1, step] if self._rows else -1
-            if len(table) == text.count(b"\n") and (np.diff(table[:, step], prepend=before) >= 0).all():
+            previous_step = self._table[self._rows - 1, step] if self._rows else -1
+            if len(table) == text.count(b"\n") and (np.diff(table[:, step], prepend=previous_step) >= 0).all():
                 return table
         except (ValueError, DeprecationWarning):
             pass
-        return self._parse_lines(filled.splitlines(), width, step)
+        return self._parse_lines(with_nan.splitlines(), width, step)
 
     def _parse_lines(self, lines: list[bytes], width: int, step: int) -> np.ndarray:
         rows = list[list[float]]()
@@ -197,15 +197,15 @@ def _not_written_by_a_run(path: Path, line: int) -> UserError:
     return UserError(f"{path} line {line}: not what a run writes; put back the file of the run")
 
 
-def as_history(columns: Columns) -> dict[str, list[float]]:
+def to_history(columns: Columns) -> dict[str, list[float]]:
     """Columns of one length, a row a logged step: "step" first, NaN where nothing was measured, and no column that was
     never measured. `pandas.DataFrame` takes it as it is."""
     steps = sorted({step for points in columns.values() for step, _ in points})
     history: dict[str, list[float]] = {"step": [*steps]}
     for name, points in columns.items():
         if points:
-            at = dict(points)
-            history[name] = [at.get(step, math.nan) for step in steps]
+            values = dict(points)
+            history[name] = [values.get(step, math.nan) for step in steps]
     return history
 
 

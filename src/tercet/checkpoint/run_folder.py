@@ -26,7 +26,7 @@ from tercet.storage.folder_lock import OWNER
 
 State = Literal["waiting", "running", "interrupted", "finished"]
 SILENCE = 300.0  # seconds without a line, after which a run on another machine is taken to have stopped
-LATELY = 64  # logged steps by which speed is told
+RECENT_STEPS = 64  # logged steps by which speed is told
 SAMPLE = re.compile(r"step-(\d{1,18})\.txt")
 
 
@@ -76,10 +76,10 @@ class RunFolder:
         updated = None
         with suppress(OSError):
             updated = max(0.0, time.time() - metrics.path.stat().st_mtime)
-        known = seconds[np.isfinite(seconds)]
+        finite_seconds = seconds[np.isfinite(seconds)]
         return RunStatus(
             state=state, detail=detail, step=step, total=total, left=left, updated=updated,
-            seconds=float(known[-1]) if len(known) else None,
+            seconds=float(finite_seconds[-1]) if len(finite_seconds) else None,
         )  # fmt: skip
 
     def total_steps(self, record: RunRecord | None) -> int | None:
@@ -109,7 +109,7 @@ class RunFolder:
 
     def settings(self) -> dict[str, str]:
         """The recipe as it is now, by dotted keys, each value as text."""
-        settings = {key: _as_text(value) for key, value in _flatten(self.recipe())}
+        settings = {key: _format_value(value) for key, value in _flatten(self.recipe())}
         for change in self.changes():
             settings[change["key"]] = change["new"]
         return settings
@@ -118,8 +118,8 @@ class RunFolder:
         """Settings that became others after the run had begun."""
         record = self.record()
         return [
-            {"step": one.step, "key": one.key, "old": _as_text(one.old), "new": _as_text(one.new)}
-            for one in (record.changes if record else ())
+            {"step": change.step, "key": change.key, "old": _format_value(change.old), "new": _format_value(change.new)}
+            for change in (record.changes if record else ())
         ]
 
     def samples(self) -> list[int]:
@@ -147,10 +147,10 @@ class RunFolder:
         host, pid = owner
         if host == socket.gethostname():
             return ("running", "") if _is_alive(pid) else ("interrupted", f"process {pid} is gone")
-        silent = self._silence()
-        if silent is None or silent < SILENCE:
+        silence = self._silence()
+        if silence is None or silence < SILENCE:
             return "running", f"on {host}"
-        return "interrupted", f"nothing heard from {host} for {silent / 60:.0f} minutes"
+        return "interrupted", f"nothing heard from {host} for {silence / 60:.0f} minutes"
 
     def _silence(self) -> float | None:
         """Seconds since anything was written, less what a logged step takes."""
@@ -158,9 +158,9 @@ class RunFolder:
         for name in (METRICS, RECORD, OWNER):
             with suppress(OSError):
                 times.append((self.folder / name).stat().st_mtime)
-        seconds = self.metrics.column("seconds")[-LATELY:]
-        usual = float(np.nanmax(np.diff(seconds), initial=0.0)) if len(seconds) > 1 else 0.0
-        return max(0.0, time.time() - max(times) - 2 * usual) if times else None
+        seconds = self.metrics.column("seconds")[-RECENT_STEPS:]
+        step_seconds = float(np.nanmax(np.diff(seconds), initial=0.0)) if len(seconds) > 1 else 0.0
+        return max(0.0, time.time() - max(times) - 2 * step_seconds) if times else None
 
     def _read_once(self, name: str, read: Any) -> Any:
         path = self.folder / name
@@ -175,11 +175,11 @@ class RunFolder:
 
 
 def _seconds_left(steps: np.ndarray, seconds: np.ndarray, total: int) -> float | None:
-    known = np.flatnonzero(np.isfinite(seconds))[-LATELY:]
-    if len(known) < 2:
+    finite = np.flatnonzero(np.isfinite(seconds))[-RECENT_STEPS:]
+    if len(finite) < 2:
         return None
-    done, took = steps[known[-1]] - steps[known[0]], seconds[known[-1]] - seconds[known[0]]
-    return float(took / done * max(0.0, total - steps[-1])) if done > 0 and took > 0 else None
+    n_steps, duration = steps[finite[-1]] - steps[finite[0]], seconds[finite[-1]] - seconds[finite[0]]
+    return float(duration / n_steps * max(0.0, total - steps[-1])) if n_steps > 0 and duration > 0 else None
 
 
 def _is_alive(pid: int) -> bool:
@@ -204,10 +204,10 @@ def _flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def _as_text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if value is None:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
-    text = ", ".join(map(_as_text, value)) if isinstance(value, list) else f"{value}"
+    text = ", ".join(map(_format_value, value)) if isinstance(value, list) else f"{value}"
     return text if len(text) <= RECIPE_CHARACTERS else f"{text[:RECIPE_CHARACTERS]} …"

@@ -20,7 +20,7 @@ PRETRAINED_COPY = "pretrained"  # the folder of the model that the run went on f
 Matmul = Literal["highest", "medium"]  # PyTorch's words; "medium" lets oneDNN in on a CPU
 
 METRICS = "metrics.csv"  # lines are added after the save that hashed it
-HASHED = (RECIPE, METRICS, "loss.png")  # as they are at each save, beside the samples
+HASHED_FILES = (RECIPE, METRICS, "loss.png")  # as they are at each save, beside the samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,20 +98,22 @@ class RunRecord:
             "finished": self.finished, "saved": self.saved, "data": self.data, "tokenizer": self.tokenizer,
             "precision": self.precision, "matmul": self.matmul, "compile": self.compile,
             **({"threads": self.threads} if self.threads is not None else {}), "steps": self.steps,
-            **({"micro_batches": [list(one) for one in self.micro_batches]} if self.micro_batches else {}),
+            **({"micro_batches": [list(entry) for entry in self.micro_batches]} if self.micro_batches else {}),
             **({"changes": [change.to_plain() for change in self.changes]} if self.changes else {}),
             "files": self.files.to_plain(),
         }  # fmt: skip
         write_sealed_json(out / RECORD, plain)
 
-    def saved_at(self, out: Path, step: int) -> "RunRecord":
+    def update_saved(self, out: Path, step: int) -> "RunRecord":
         """The record when `step` steps are behind the run, with the hashes of what `out` holds of them."""
         # Samples of a save before are as they were then; those of later steps will be written again.
-        known = {name: file for name, file in self.files.files.items() if 0 < _step(name) <= min(step, self.saved)}
+        previous_hashes = {
+            name: file for name, file in self.files.files.items() if 0 < _step(name) <= min(step, self.saved)
+        }
         samples = [path for path in (out / "samples").glob("*") if self.saved < _step(path.name) <= step]
-        paths = [path for name in HASHED if (path := out / name).is_file()] + sorted(samples)
-        new = {path.relative_to(out).as_posix(): FileHash.of(path) for path in paths}
-        return replace(self, saved=step, files=Manifest({**known, **new}))
+        paths = [path for name in HASHED_FILES if (path := out / name).is_file()] + sorted(samples)
+        new_hashes = {path.relative_to(out).as_posix(): FileHash.of(path) for path in paths}
+        return replace(self, saved=step, files=Manifest({**previous_hashes, **new_hashes}))
 
     def check_file(self, out: Path, name: str) -> None:
         """Compare the file `name` of the run in `out` with what was written.

@@ -51,10 +51,10 @@ def load_safely(path: Path, kind: str) -> Any:
     """
     check_regular_file(path)
     try:
-        zipped = is_zipfile(path)
-        _check_archive(path) if zipped else _check_old(path)
+        is_archive = is_zipfile(path)
+        _check_archive(path) if is_archive else _check_old(path)
         # The oldest files are not archives, and are read whole.
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=is_archive)
     except UserError:
         raise
     except Exception as error:  # torch's reader raises whatever a broken pickle leads to: KeyError, IndexError, ...
@@ -82,11 +82,11 @@ def _check_archive(path: Path) -> None:
         entries = archive.infolist()
         if len(entries) > MOST_TENSORS:
             raise ValueError(f"{len(entries)} entries, and {MOST_TENSORS} is the most")
-        if packed := [entry.filename for entry in entries if entry.compress_type != ZIP_STORED]:
-            raise BadZipFile(f"{shorten(repr(packed[0]), 50)} is compressed, which torch writes nothing")
+        if compressed := [entry.filename for entry in entries if entry.compress_type != ZIP_STORED]:
+            raise BadZipFile(f"{shorten(repr(compressed[0]), 50)} is compressed, which torch writes nothing")
         # torch compares names without their case, and takes the first of two.
-        by_name = {entry.filename.lower(): entry for entry in entries}
-        if len(by_name) < len(entries):
+        entries_by_name = {entry.filename.lower(): entry for entry in entries}
+        if len(entries_by_name) < len(entries):
             raise BadZipFile("two entries have one name")
         pickles = [entry for entry in entries if entry.filename.lower().endswith(".pkl")]
         if len(pickles) != 1 or pickles[0].filename.rpartition("/")[2] != PICKLE:
@@ -94,7 +94,7 @@ def _check_archive(path: Path) -> None:
         folder = pickles[0].filename.removesuffix(PICKLE).lower()
         sizes = {
             name.removeprefix(folder + DATA): entry.file_size
-            for name, entry in by_name.items()
+            for name, entry in entries_by_name.items()
             if name.startswith(folder + DATA)
         }
         if pickles[0].file_size > MOST_PICKLE_BYTES:

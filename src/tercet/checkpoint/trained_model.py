@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal, TypeVar, overload
 
 from tercet.checkpoint.adapter import Adapter
-from tercet.checkpoint.card import Card, data_settings, without_folders
+from tercet.checkpoint.card import Card, data_settings, remove_folders
 from tercet.checkpoint.foreign.sentence_folder import SentenceSettings
 from tercet.checkpoint.run_record import RECIPE, read_record
 from tercet.config import UserError, parse
@@ -38,7 +38,7 @@ KINDS: dict[TaskKind, str] = {
     "labels": "a classifier",
     "embedding": "an encoder",
 }
-REFUSALS: dict[Verb, str] = {
+REJECTIONS: dict[Verb, str] = {
     "generate": "which cannot write",
     "translate": "no translator",
     "fill": "which fills no masks",
@@ -82,8 +82,8 @@ class TrainedModel(ABC):
 
     def describe(self) -> str:
         """Where it is, what it is, and how good it was, in a line."""
-        known = (shorten(self.folder), self.kind, f"{self.n_parameters:,} parameters", self.card.choice)
-        return ", ".join(filter(None, known))
+        parts = (shorten(self.folder), self.kind, f"{self.n_parameters:,} parameters", self.card.choice)
+        return ", ".join(filter(None, parts))
 
     @staticmethod
     def wrap(
@@ -128,7 +128,7 @@ class TrainedModel(ABC):
         """What can be asked of it, what it is for first."""
 
     @property
-    def own_source_tokenizer(self) -> Tokenizer | None:
+    def separate_source_tokenizer(self) -> Tokenizer | None:
         """The source's, where it is another than the target's."""
         return None if self.source_tokenizer is self.tokenizer else self.source_tokenizer
 
@@ -157,12 +157,12 @@ class TrainedModel(ABC):
         """
         if verb not in self.verbs:
             raise UserError(
-                f"{self.folder} is {self.kind}, {self._refusal(verb)}: use `tercet {self.verbs[0]} {self.folder}`"
+                f"{self.folder} is {self.kind}, {self._rejection(verb)}: use `tercet {self.verbs[0]} {self.folder}`"
             )
         return self
 
-    def _refusal(self, verb: Verb) -> str:
-        return REFUSALS[verb]
+    def _rejection(self, verb: Verb) -> str:
+        return REJECTIONS[verb]
 
     def trained_on(self, spec: type[Spec]) -> Spec | None:
         """The settings of the data that it was trained on, where its card has them.
@@ -181,9 +181,9 @@ class TrainedModel(ABC):
         if record is not None:
             record.check_file(run, RECIPE)
         with suppress(UserError):
-            given = data_settings(read_yaml(run / RECIPE))
-            if given is not None and without_folders(given) == without_folders(settings):
-                settings = given
+            run_settings = data_settings(read_yaml(run / RECIPE))
+            if run_settings is not None and remove_folders(run_settings) == remove_folders(settings):
+                settings = run_settings
         return parse(spec, settings, name=f"the recipe in {self.folder / 'card.json'}")
 
     def readme(self) -> str | None:
@@ -240,8 +240,8 @@ class Translator(TrainedModel):
     def verbs(self) -> tuple[Verb, ...]:
         return "translate", "evaluate"
 
-    def _refusal(self, verb: Verb) -> str:
-        return "which needs a source" if verb == "generate" else super()._refusal(verb)
+    def _rejection(self, verb: Verb) -> str:
+        return "which needs a source" if verb == "generate" else super()._rejection(verb)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -37,7 +37,7 @@ TrainingData = Corpus | ParallelCorpus | LabelCorpus | ConversationCorpus
 DataSpec = TextSpec | PairsSpec | LabelsSpec | ConversationsSpec
 
 
-def with_languages(spec: PairsSpec, trained_model: TrainedModel) -> PairsSpec:
+def apply_languages(spec: PairsSpec, trained_model: TrainedModel) -> PairsSpec:
     """Return a spec that reads the columns, or the direction, of the pairs that a translator was trained on."""
     trained_on = trained_model.trained_on(PairsSpec)
     if trained_on is None:
@@ -60,20 +60,24 @@ def open_training_data(trained_model: TrainedModel, *, download: bool = False) -
     spec = find_training_data(trained_model)
     if spec is None:
         return None
-    tokenizer, expected = trained_model.tokenizer, trained_model.card.data_hash
+    tokenizer, expected_hash = trained_model.tokenizer, trained_model.card.data_hash
     try:
         with nullcontext() if download else offline():
             match spec:
                 case PairsSpec():
                     source = trained_model.source_tokenizer
-                    return prepare_pairs(spec, tokenizer=tokenizer, source_tokenizer=source, expected_hash=expected)
+                    return prepare_pairs(
+                        spec, tokenizer=tokenizer, source_tokenizer=source, expected_hash=expected_hash
+                    )
                 case LabelsSpec():
-                    return prepare_labels(spec, tokenizer=tokenizer, expected_hash=expected)
+                    return prepare_labels(spec, tokenizer=tokenizer, expected_hash=expected_hash)
                 case ConversationsSpec():
                     template = trained_model.chat_template
-                    return prepare_conversations(spec, tokenizer=tokenizer, template=template, expected_hash=expected)
+                    return prepare_conversations(
+                        spec, tokenizer=tokenizer, template=template, expected_hash=expected_hash
+                    )
                 case TextSpec():
-                    return prepare(spec, tokenizer=tokenizer, expected_hash=expected)
+                    return prepare(spec, tokenizer=tokenizer, expected_hash=expected_hash)
     except ChangedData:
         raise UserError(
             f"{spec.source} has changed since the training, and may hold what was trained on; {_remedy(trained_model)}"

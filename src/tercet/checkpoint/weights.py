@@ -29,12 +29,12 @@ def write_weights(path: Path, model: nn.Module, state: Mapping[str, Tensor] | No
         UserError: as `write_atomically`.
     """
     expected = unwrap_names(model.state_dict())
-    second = tied_names(model)
+    tied = tied_names(model)
     tensors = expected if state is None else unwrap_names(state)
-    missing, unexpected = set(expected) - set(tensors) - set(second), set(tensors) - set(expected)
+    missing, unexpected = set(expected) - set(tensors) - set(tied), set(tensors) - set(expected)
     if missing or unexpected:
         raise ValueError(f"state does not fit the model: missing {sorted(missing)}, unknown {sorted(unexpected)}")
-    write_tensors(path, {name: tensor for name, tensor in tensors.items() if name not in second})
+    write_tensors(path, {name: tensor for name, tensor in tensors.items() if name not in tied})
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -50,8 +50,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 def own_tensors(model: nn.Module) -> dict[str, Tensor]:
     """The model's tensors by name, a tied one under its first name alone."""
-    second = tied_names(model)
-    return {name: tensor for name, tensor in model.state_dict().items() if name not in second}
+    tied = tied_names(model)
+    return {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
 
 
 def read_weights(path: Path, model: nn.Module) -> None:
@@ -76,17 +76,17 @@ def check_weights(path: Path, model: nn.Module) -> None:
         UserError: as `read_weights`.
     """
     tensors = read_tensors(path)
-    own = model.state_dict()
-    second = tied_names(model)
-    missing = [name for name in own if name not in tensors and name not in second]
-    unexpected = [name for name in tensors if name not in own]
-    shapes = [name for name in tensors if name in own and tensors[name].shape != own[name].shape]
+    model_tensors = model.state_dict()
+    tied = tied_names(model)
+    missing = [name for name in model_tensors if name not in tensors and name not in tied]
+    unexpected = [name for name in tensors if name not in model_tensors]
+    shapes = [name for name in tensors if name in model_tensors and tensors[name].shape != model_tensors[name].shape]
     if missing or unexpected or shapes:
         mistakes = [
             *([f"{first_names(missing)} missing"] if missing else []),
             *([f"{first_names(unexpected)} unknown"] if unexpected else []),
             *(
-                f"{name} has shape {shape_of(tensors[name])} where the config needs {shape_of(own[name])}"
+                f"{name} has shape {shape_of(tensors[name])} where the config needs {shape_of(model_tensors[name])}"
                 for name in shapes[:2]
             ),
         ]
@@ -119,9 +119,9 @@ def tied_names(model: nn.Module) -> dict[str, str]:
     first: dict[int, str] = {}
     tied: dict[str, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        known = first.setdefault(id(parameter), name)
-        if known != name:
-            tied[unwrap_name(name)] = unwrap_name(known)
+        first_name = first.setdefault(id(parameter), name)
+        if first_name != name:
+            tied[unwrap_name(name)] = unwrap_name(first_name)
     return tied
 
 
@@ -135,8 +135,8 @@ def unwrap_name(name: str) -> str:
 
 
 def first_names(names: list[str]) -> str:
-    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
-    return ", ".join(shorten(name) for name in names[:2]) + more
+    suffix = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    return ", ".join(shorten(name) for name in names[:2]) + suffix
 
 
 def shape_of(tensor: Tensor) -> str:

@@ -61,14 +61,14 @@ def _pairs(args: argparse.Namespace) -> int:
     device = pick(args.device, models=[args.run])
 
     from tercet.checkpoint import load_model
-    from tercet.checkpoint.training_data import with_languages
+    from tercet.checkpoint.training_data import apply_languages
     from tercet.evaluate import score_pairs
 
     trained_model = load_model(args.run)
     if "fill" in trained_model.verbs:
         raise UserError(f"--source is for translators, and {args.run} is none: give texts on stdin, or --data FILE")
     trained_model = trained_model.require("translate")
-    files = pair_files(with_languages(spec, trained_model), spec.source, spec.target)
+    files = pair_files(apply_languages(spec, trained_model), spec.source, spec.target)
     for _ in files.examples():
         pass  # files that do not match are reported before anything is written
     place(trained_model.model, device, args.quantize or "none")

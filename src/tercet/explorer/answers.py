@@ -81,7 +81,7 @@ class Answers:
 
     def model(self) -> Plain:
         trained_model, model, tokenizer = self.trained_model, self.trained_model.model, self.trained_model.tokenizer
-        card = trained_model.card.without_folders()  # a page is saved, and given to others
+        card = trained_model.card.remove_folders()  # a page is saved, and given to others
         folder = self.trained_model.folder.absolute()
         run = folder.parent if folder.name in ("best", "last") else folder
         head = trained_model.model.spec.masked_head if isinstance(trained_model, Encoder) else None

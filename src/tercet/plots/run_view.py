@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tercet.checkpoint import Card, TrainedModel
 from tercet.checkpoint.find_run import find_metrics
-from tercet.checkpoint.metrics import as_history, read_metrics
+from tercet.checkpoint.metrics import read_metrics, to_history
 from tercet.config import UserError
 from tercet.models import AnyModel
 from tercet.plots.loss_curve import loss_curve
@@ -56,7 +56,7 @@ class RunView:
         Raises:
             UserError: where the model was not trained here, or the file is damaged.
         """
-        return as_history(read_metrics(self._metrics))
+        return to_history(read_metrics(self._metrics))
 
     def plot(self) -> "Figure":
         """The losses against steps, and scores beside them where there are any; a notebook shows it, and

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tercet.checkpoint import TrainedModel, load_model
-from tercet.checkpoint.card import without_folders
+from tercet.checkpoint.card import remove_folders
 from tercet.checkpoint.find_run import find_run_folder, is_run
 from tercet.checkpoint.metrics import Columns
 from tercet.checkpoint.run_folder import RunFolder, RunStatus
@@ -71,7 +71,7 @@ def open_subject(path: Path, trained_model: TrainedModel | None = None) -> Repor
         trained_model = load_model(path) if trained_model is None else trained_model
         return ReportSubject(
             folder=trained_model.folder, run=None, status=None, record=None, trained_model=trained_model,
-            recipe=without_folders(trained_model.card.recipe), columns=defaultdict(list), warnings=(),
+            recipe=remove_folders(trained_model.card.recipe), columns=defaultdict(list), warnings=(),
         )  # fmt: skip
     warnings = list[str]()
     run = RunFolder(folder)
@@ -100,7 +100,7 @@ def open_subject(path: Path, trained_model: TrainedModel | None = None) -> Repor
         status=status,
         record=record,
         trained_model=trained_model,
-        recipe=without_folders(recipe),
+        recipe=remove_folders(recipe),
         columns=_finite(run.metrics.columns()),
         warnings=tuple(dict.fromkeys(warnings)),
     )

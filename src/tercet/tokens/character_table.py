@@ -16,9 +16,9 @@ class CharacterTable:
         codes = {ord(name): token for token, name in enumerate(names) if len(name) == 1}
         self._ids = np.full(max(codes, default=0) + 2, -1, dtype=np.int64)  # the last row is every code point above
         self._ids[list(codes)] = list(codes.values())
-        fallback = {name: token for token, name in enumerate(names)}
-        bytes_known = all(name in fallback for name in BYTE_TOKENS)
-        self._bytes = np.array([fallback[name] for name in BYTE_TOKENS]) if bytes_known else None
+        ids_by_name = {name: token for token, name in enumerate(names)}
+        has_byte_tokens = all(name in ids_by_name for name in BYTE_TOKENS)
+        self._bytes = np.array([ids_by_name[name] for name in BYTE_TOKENS]) if has_byte_tokens else None
 
     def encode(self, text: str) -> np.ndarray[Any, np.dtype[np.uint32]]:
         codes = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
@@ -36,12 +36,12 @@ class CharacterTable:
         return ids.astype(np.uint32)
 
     def _unknown_error(self, characters: Sequence[str]) -> UserError:
-        named = ", ".join(f"{character!r} (U+{ord(character):04X})" for character in characters[:5])
-        more = f" and {len(characters) - 5} more" if len(characters) > 5 else ""
+        shown_characters = ", ".join(f"{character!r} (U+{ord(character):04X})" for character in characters[:5])
+        suffix = f" and {len(characters) - 5} more" if len(characters) > 5 else ""
         remedy = "set byte_fallback: true, or use the kind bpe, and train again"
         if all(character.upper() != character and self._has(character.upper()) for character in characters):
             remedy = f"write it in capitals (of sequences: data.sequence_case: upper), or {remedy}"
-        return UserError(f"the vocabulary has no {named}{more}; {remedy}")
+        return UserError(f"the vocabulary has no {shown_characters}{suffix}; {remedy}")
 
     def _has(self, character: str) -> bool:
         return len(character) == 1 and ord(character) < len(self._ids) and bool(self._ids[ord(character)] >= 0)

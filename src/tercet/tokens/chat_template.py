@@ -28,7 +28,7 @@ WORKER = Path(__file__).with_name("template_worker.py")
 MARK = "\ud800"  # half a surrogate pair, which no valid text has
 # What the tokenizers library takes for white space; Python's own has four separators more.
 WHITE_SPACE = "".join(chr(code) for code in range(0x3001) if chr(code).isspace() and not 0x1C <= code <= 0x1F)
-PLAIN = (
+PLAIN_TEMPLATE = (
     "{% for message in messages %}{{ message['role'] }}:\n{{ message['content'] }}"
     "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{{ '\\n\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}assistant:\n{% endif %}"
@@ -46,7 +46,7 @@ def plain_template(tokenizer: Tokenizer) -> str:
             f"the tokenizer ({tokenizer.kind}) has no token for the end of an answer, and the model no chat template; "
             "set data.chat_template, or train with a tokenizer that has eos: true"
         )
-    return ("{{ bos_token }}" if tokenizer.opening else "") + PLAIN
+    return ("{{ bos_token }}" if tokenizer.opening else "") + PLAIN_TEMPLATE
 
 
 class ChatTemplate:
@@ -91,13 +91,13 @@ class ChatTemplate:
         Raises:
             UserError: as `encode`, and where a text does not begin with the one that a model would have gone on from.
         """
-        marked = self._mark(messages)
+        marked_messages = self._mark(messages)
         ids, answers, text = list[int](), list[bool](), ""
         for number, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
-            prompt = self.render(marked[:number])
-            whole = self.render(marked[: number + 1], generation_prompt=False)
+            prompt = self.render(marked_messages[:number])
+            whole = self.render(marked_messages[: number + 1], generation_prompt=False)
             if not (prompt.startswith(text) and whole.startswith(prompt)):
                 raise UserError(
                     f"the chat template writes message {number + 1}, an answer, otherwise than a model would be asked "
@@ -107,8 +107,8 @@ class ChatTemplate:
             answer = self._encode(whole[len(prompt) :], continued=prompt != "")
             ids += question + answer
             ends = [place for place, token in enumerate(answer, 1) if token in self._tokenizer.special_ids]
-            learnt = 0 if message.get("weight") == "0" else ends[-1] if ends else len(answer)
-            answers += [False] * len(question) + [place < learnt for place in range(len(answer))]
+            n_learned = 0 if message.get("weight") == "0" else ends[-1] if ends else len(answer)
+            answers += [False] * len(question) + [place < n_learned for place in range(len(answer))]
             text = whole
         return ids, answers
 
@@ -125,28 +125,26 @@ class ChatTemplate:
             raise UserError(f"the model's chat template refuses these messages: {error}") from None
 
     def _mark(self, messages: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
-        return [
-            {key: self._as_text(value) for key, value in message.items() if key != "weight"} for message in messages
-        ]
+        return [{key: self._escape(value) for key, value in message.items() if key != "weight"} for message in messages]
 
     def _encode(self, text: str, *, continued: bool = False) -> list[int]:
         """The ids of `text`; if it is `continued`, it follows another part of the conversation."""
         ids, pieces = list[int](), self._pieces(text)
-        for before, piece, after in zip(["", *pieces], pieces, [*pieces[1:], ""], strict=False):
+        for previous_piece, piece, next_piece in zip(["", *pieces], pieces, [*pieces[1:], ""], strict=False):
             token = self._special.get(piece)
             if token is not None:
                 ids.append(token)
-            elif piece := self._strip(before, piece, after):
-                after_start = self._starts_only and (continued or bool(ids))
-                ids += self._tokenizer.encode_batch([piece.replace(MARK, "")], continued=[after_start])[0].tolist()
+            elif piece := self._strip(previous_piece, piece, next_piece):
+                is_inside = self._starts_only and (continued or bool(ids))
+                ids += self._tokenizer.encode_batch([piece.replace(MARK, "")], continued=[is_inside])[0].tolist()
         return ids
 
-    def _strip(self, before: str, text: str, after: str) -> str:
+    def _strip(self, previous_piece: str, text: str, next_piece: str) -> str:
         """The text without the white space that a special token before or after it takes (rstrip, lstrip)."""
-        found = self._tokenizer.special_tokens
-        if (token := found.get(self._special.get(before, -1))) is not None and token.rstrip:
+        special_tokens = self._tokenizer.special_tokens
+        if (token := special_tokens.get(self._special.get(previous_piece, -1))) is not None and token.rstrip:
             text = text.lstrip(WHITE_SPACE)
-        if (token := found.get(self._special.get(after, -1))) is not None and token.lstrip:
+        if (token := special_tokens.get(self._special.get(next_piece, -1))) is not None and token.lstrip:
             text = text.rstrip(WHITE_SPACE)
         return text
 
@@ -154,10 +152,10 @@ class ChatTemplate:
         if not self._special:
             return [text]
         longest_first = sorted(self._special, key=len, reverse=True)
-        cut = re.split(f"({'|'.join(map(re.escape, longest_first))})", text)
-        return [piece for piece in cut if piece]
+        pieces = re.split(f"({'|'.join(map(re.escape, longest_first))})", text)
+        return [piece for piece in pieces if piece]
 
-    def _as_text(self, text: str) -> str:
+    def _escape(self, text: str) -> str:
         """What a person wrote, with a mark inside everything that would be read as a special token."""
         check_unicode(text)
         for name in self._special:
@@ -182,7 +180,7 @@ class _Renderer:
         with self._lock:
             if self._process is None:
                 self._start()
-            return self._ask(names)
+            return self._request(names)
 
     def _start(self) -> None:
         bounds = map(str, (TEMPLATE_SECONDS, MOST_TEMPLATE_MEMORY, MOST_PROMPT_BYTES))
@@ -191,9 +189,9 @@ class _Renderer:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         self._end = finalize(self, _end, self._process)
-        self._ask({"source": self._source})
+        self._request({"source": self._source})
 
-    def _ask(self, request: Mapping[str, Any]) -> str:
+    def _request(self, request: Mapping[str, Any]) -> str:
         process = self._process
         assert process is not None
         assert process.stdin is not None

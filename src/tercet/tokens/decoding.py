@@ -17,7 +17,7 @@ CLEANUPS = [
 ]
 
 
-MOST_BEFORE = 16  # tokens of a prompt that are decoded again with each new token
+MAX_CONTEXT_TOKENS = 16  # tokens of a prompt that are decoded again with each new token
 
 
 class TextStream(Protocol):
@@ -54,27 +54,29 @@ class RedecodingStream:
     where a byte that is no UTF-8 changes how the bytes before it are read, so a run of bytes is held back to its end.
     """
 
-    def __init__(self, decode: Callable[[list[int]], str], held: frozenset[int], *, after: Sequence[int] = ()) -> None:
-        """Decode what follows `after`, of which the last few tokens suffice; `held` are the ids of single bytes."""
-        self._decode, self._held = decode, held
-        start = max(0, len(after) - MOST_BEFORE)
-        while start and after[start] in held:  # bytes are read from the first of their run
+    def __init__(
+        self, decode: Callable[[list[int]], str], byte_ids: frozenset[int], *, after: Sequence[int] = ()
+    ) -> None:
+        """Decode what follows `after`, of which the last few tokens suffice; `byte_ids` are the ids of single bytes."""
+        self._decode, self._byte_ids = decode, byte_ids
+        start = max(0, len(after) - MAX_CONTEXT_TOKENS)
+        while start and after[start] in byte_ids:  # bytes are read from the first of their run
             start -= 1
         self._ids = list(after[start:])
-        self._emitted = decode(self._ids)
+        self._emitted_text = decode(self._ids)
 
     def push(self, token: int) -> str:
         self._ids.append(token)
-        return "" if token in self._held else self._new_text(unfinished="\ufffd")
+        return "" if token in self._byte_ids else self._new_text(incomplete_end="\ufffd")
 
     def flush(self) -> str:
-        return self._new_text(unfinished=None)
+        return self._new_text(incomplete_end=None)
 
-    def _new_text(self, unfinished: str | None) -> str:
+    def _new_text(self, incomplete_end: str | None) -> str:
         text = self._decode(self._ids)
-        if unfinished and text.endswith(unfinished):
+        if incomplete_end and text.endswith(incomplete_end):
             return ""
-        new, self._emitted = text.removeprefix(self._emitted), text
+        new, self._emitted_text = text.removeprefix(self._emitted_text), text
         return new
 
 
@@ -104,9 +106,11 @@ def byte_table(structure: dict[str, Any], names: Sequence[str]) -> list[bytes] |
         case [] if is_separated(structure):  # the library joins by a space what has no decoder
             return [f" {name}".encode() if name else b"" for name in names]
         case ["WordPiece"]:
-            inside, tidy = structure["decoder"]["prefix"], structure["decoder"]["cleanup"]
-            pieces = [name.removeprefix(inside) if name.startswith(inside) else f" {name}" for name in names]
-            return [_clean_up(piece, tidy).encode() if name else b"" for name, piece in zip(names, pieces, strict=True)]
+            prefix, cleanup = structure["decoder"]["prefix"], structure["decoder"]["cleanup"]
+            pieces = [name.removeprefix(prefix) if name.startswith(prefix) else f" {name}" for name in names]
+            return [
+                _clean_up(piece, cleanup).encode() if name else b"" for name, piece in zip(names, pieces, strict=True)
+            ]
         case _:
             return None
 
@@ -124,10 +128,10 @@ def is_separated(structure: dict[str, Any]) -> bool:
     return not decoder_steps(structure) and structure["model"]["type"] == "WordLevel"
 
 
-def _clean_up(piece: str, tidy: bool) -> str:
+def _clean_up(piece: str, cleanup: bool) -> str:
     """The library's `cleanup`, one token at a time: no space before a full stop, and English contractions joined."""
-    for spaced, joined in CLEANUPS if tidy else ():
-        piece = piece.replace(spaced, joined)
+    for pattern, replacement in CLEANUPS if cleanup else ():
+        piece = piece.replace(pattern, replacement)
     return piece
 
 
@@ -153,5 +157,5 @@ def _decoders(structure: dict[str, Any]) -> list[dict[str, Any]]:
 def byte_characters() -> list[str]:
     """The visible character by which GPT-2's vocabulary writes each byte: itself where it prints, else from U+0100."""
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = iter(range(0x100, 0x200))
-    return [chr(byte if byte in visible else next(hidden)) for byte in range(256)]
+    substitutes = iter(range(0x100, 0x200))
+    return [chr(byte if byte in visible else next(substitutes)) for byte in range(256)]

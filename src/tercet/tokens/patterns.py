@@ -7,7 +7,7 @@ alternatives is one of these:
     '(?:[sdmt]|ll|ve|re)      no repetition
      ?[^\\s\\p{L}]+[\\r\\n]*      a repetition, and behind it nothing that could fail
     \\s+(?!\\S)                 over white space, where a `\\s+` behind it takes the run that it went back over
-    those of `KNOWN`
+    those of `KNOWN_ALTERNATIVES`
 """
 
 import re
@@ -22,9 +22,9 @@ CLASS = r"\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\\[])*\]"
 ATOM = rf"(?:\\[pP]\{{\^?\w+\}}|\\x\{{[0-9A-Fa-f]+\}}|\\[^\dkgKXRG]|{CLASS}|[^\\\[\](){{}}|*+?^$])"
 WORDS = r"\((?:\?i:|\?:)(?:[\w'’|]|\[\w+\])+\)"  # (?i:'s|'t|'re)
 OPTIONAL = rf"(?:{WORDS}\?|{ATOM}[?*]\+?)"
-FIXED = rf"(?:{WORDS}\??|{ATOM}(?:\?\+?|\{{\d\}})?)"
-REPEATED = rf"{ATOM}(?:[*+]\+?|\{{\d,\d?\}})"
-LINEAR = re.compile(rf"(?:\^|\\b)?{FIXED}{{0,8}}(?:\$|\\b|{REPEATED}{OPTIONAL}{{0,3}})?")
+FIXED_LENGTH = rf"(?:{WORDS}\??|{ATOM}(?:\?\+?|\{{\d\}})?)"
+REPETITION = rf"{ATOM}(?:[*+]\+?|\{{\d,\d?\}})"
+LINEAR = re.compile(rf"(?:\^|\\b)?{FIXED_LENGTH}{{0,8}}(?:\$|\\b|{REPETITION}{OPTIONAL}{{0,3}})?")
 
 BEFORE_LAST = r"\s+(?!\S)"  # all of a run but its last
 BEFORE_SPACES = (BEFORE_LAST, r"\s*[\r\n]+", r"\s*[\r\n]", r"\s*\r?\n", r"\s++$", r"\s+$")
@@ -33,7 +33,7 @@ SPACES, SPACE = (r"\s+", r"\s++"), r"\s"
 _ENDING = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _CAPITALS = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_ENDING}"
-KNOWN: dict[str, Sequence[str]] = {  # with what must follow and take the run that it goes back over
+KNOWN_ALTERNATIVES: dict[str, Sequence[str]] = {  # with what must follow and take the run that it goes back over
     r" ?[\p{L}\p{M}\p{N}]+(?:[-'’][\p{L}\p{M}\p{N}]+)*": (),  # our kind words; it goes back over a hyphen
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_ENDING}": [_CAPITALS],  # GPT-4o
 }
@@ -48,7 +48,10 @@ def check_pattern(pattern: str) -> None:
         following = alternatives[number:]
         if not (
             LINEAR.fullmatch(alternative)
-            or (alternative in KNOWN and [*KNOWN[alternative]] == following[1 : 1 + len(KNOWN[alternative])])
+            or (
+                alternative in KNOWN_ALTERNATIVES
+                and [*KNOWN_ALTERNATIVES[alternative]] == following[1 : 1 + len(KNOWN_ALTERNATIVES[alternative])]
+            )
             or (alternative in BEFORE_SPACES and _take_spaces(following))
         ):
             raise ValueError(
@@ -59,9 +62,9 @@ def check_pattern(pattern: str) -> None:
 
 def _take_spaces(alternatives: Sequence[str]) -> bool:
     """Whether a run of white space is taken as a whole by what follows the first of these."""
-    before = [*takewhile(lambda alternative: alternative in BEFORE_SPACES, alternatives)]
-    after = alternatives[len(before) : len(before) + 1]
-    return bool(after) and (after[0] in SPACES or (after[0] == SPACE and BEFORE_LAST in before))
+    leading = [*takewhile(lambda alternative: alternative in BEFORE_SPACES, alternatives)]
+    closing = alternatives[len(leading) : len(leading) + 1]
+    return bool(closing) and (closing[0] in SPACES or (closing[0] == SPACE and BEFORE_LAST in leading))
 
 
 def _split_alternatives(pattern: str) -> list[str]:

@@ -1,12 +1,12 @@
-"""A Unigram vocabulary as the sentencepiece program writes it (.spm), with the ids that a translator gives its pieces.
+"""Unigram vocabularies of sentencepiece (.spm), with the ids that a translator assigns to the pieces.
 
-Kudo and Richardson (2018). The file is a protobuf message, of which three parts matter: the pieces with their scores,
-the kind of model, and the table that normalises characters (nmt_nfkc), which is taken over as it is.
+Kudo and Richardson (2018). The file is a protobuf message, of which three parts are used: the pieces with their scores,
+the model type, and the table that normalizes characters (nmt_nfkc), which is copied unchanged.
 
-Marian numbers the pieces of two such files, the source's and the target's, in one list. A name of the list that the
-side at hand would never cut out of a text (the other side's pieces, and `</s>`) is written behind `HIDDEN`, a code
-point that no text has: so it keeps its id and its text, and cannot be found. Runs of characters that this side does
-not know at all are looked up in the list, as transformers does.
+Marian numbers the pieces of two such files, of source and target, in a single list. Names that one side never produces
+from a text (pieces of the other side, and `</s>`) are prefixed with `HIDDEN_PREFIX`, a code point that no text
+contains: they keep their id and text but are never matched. Runs of characters that are unknown to this side are looked
+up in the list, as in `transformers`.
 """
 
 import math
@@ -24,7 +24,7 @@ from tercet.messages import shorten
 from tercet.reading.files import read_regular_file
 from tercet.tokens.structure import check_names, check_table
 
-HIDDEN = "\ufdd0"  # a noncharacter: for use inside a program, never in a text
+HIDDEN_PREFIX = "\ufdd0"  # a noncharacter: for use inside a program, never in a text
 SPACE = "▁"
 NORMAL, UNKNOWN, CONTROL, UNUSED = 1, 2, 3, 5  # kinds of pieces; 4 is the user's own, 6 a byte
 UNIGRAM = 1
@@ -37,8 +37,8 @@ class SentencePieceModel:
 
     scores: dict[str, float] = field(default_factory=dict[str, float])
     table: bytes = b""
-    space_before: bool = True
-    spaces_joined: bool = True
+    adds_space: bool = True
+    joins_spaces: bool = True
 
 
 def read_pieces(path: Path) -> SentencePieceModel:
@@ -77,33 +77,37 @@ def build_unigram(
     check_names([*ids])
     codes = {name: None for name in ids if name.startswith(">>") and name.endswith("<<")}  # languages, as in ">>fr<<"
     lowest = min(pieces.scores.values(), default=0.0)
-    known = set("".join(pieces.scores))
+    known_characters = set("".join(pieces.scores))
     vocabulary: list[tuple[str, float]] = []
     for _, name in sorted(names.items()):
         if name in pieces.scores and name not in special and name != unknown:
             vocabulary.append((name, pieces.scores[name]))
         elif name in codes:
             vocabulary.append((name, 0.0))
-        elif known.isdisjoint(name) and name not in special and name != unknown:
+        elif known_characters.isdisjoint(name) and name not in special and name != unknown:
             vocabulary.append((name, lowest - 1))  # a rare character, which beats being unknown (lowest - 11)
         else:
-            vocabulary.append((HIDDEN + name, 0.0))
-    built = tokenizers.Tokenizer(models.Unigram(vocabulary, unk_id=ids[unknown]))
-    built.normalizer = _normalizer(pieces)
+            vocabulary.append((HIDDEN_PREFIX + name, 0.0))
+    tokenizer = tokenizers.Tokenizer(models.Unigram(vocabulary, unk_id=ids[unknown]))
+    tokenizer.normalizer = _normalizer(pieces)
     is_space_inside = any(SPACE in name[1:] for name in pieces.scores)
-    scheme = "always" if pieces.space_before else "never"
-    built.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme=scheme, split=not is_space_inside)
-    built.decoder = decoders.Sequence([decoders.Replace(HIDDEN, ""), decoders.Metaspace(SPACE, prepend_scheme=scheme)])
-    built.add_special_tokens([AddedToken(HIDDEN + name, special=True, normalized=False) for name in sorted(special)])
-    built.add_tokens([AddedToken(name, special=False, normalized=False) for name in codes])
-    return built
+    scheme = "always" if pieces.adds_space else "never"
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme=scheme, split=not is_space_inside)
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace(HIDDEN_PREFIX, ""), decoders.Metaspace(SPACE, prepend_scheme=scheme)]
+    )
+    tokenizer.add_special_tokens(
+        [AddedToken(HIDDEN_PREFIX + name, special=True, normalized=False) for name in sorted(special)]
+    )
+    tokenizer.add_tokens([AddedToken(name, special=False, normalized=False) for name in codes])
+    return tokenizer
 
 
 def _normalizer(pieces: SentencePieceModel) -> normalizers.Normalizer:
-    steps: list[normalizers.Normalizer] = [normalizers.Replace(HIDDEN, "\ufffd")]
+    steps: list[normalizers.Normalizer] = [normalizers.Replace(HIDDEN_PREFIX, "\ufffd")]
     if pieces.table:
         steps.append(normalizers.Precompiled(pieces.table))
-    if pieces.spaces_joined:
+    if pieces.joins_spaces:
         steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex("^ | $"), "")]
     return normalizers.Sequence(steps)
 
@@ -130,7 +134,7 @@ def _parse(data: bytes) -> SentencePieceModel:
             model.table = _bytes(settings.get(2, b""))
             if model.table:
                 check_table(model.table)
-            model.space_before, model.spaces_joined = bool(settings.get(3, 1)), bool(settings.get(4, 1))
+            model.adds_space, model.joins_spaces = bool(settings.get(3, 1)), bool(settings.get(4, 1))
             if not settings.get(5, 1):
                 raise ValueError("it does not write spaces as ▁")
     if not model.scores:

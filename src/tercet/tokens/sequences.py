@@ -1,7 +1,7 @@
 """Tokenizers of what is no prose: fields between separators, k-mers of a sequence, ids that are there already.
 
 A field or a k-mer could be spelt as a special token is, for nothing takes `<eos>` apart here. So special tokens stand
-behind `HIDDEN`, a code point that the normalizer takes out of every text.
+behind `HIDDEN_PREFIX`, a code point that the normalizer takes out of every text.
 """
 
 import re
@@ -15,13 +15,13 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from tercet.config import UserError
 from tercet.limits import MOST_IDS, MOST_TOKEN_CHARACTERS
-from tercet.tokens.sentencepiece import HIDDEN
+from tercet.tokens.sentencepiece import HIDDEN_PREFIX
 from tercet.tokens.specs import Fields, KMers, PlainIds
 from tercet.tokens.trainers import BOS, EOS, MASK, PAD, UNKNOWN, special_tokens
 
 SEPARATORS = r"[ \t\n\r\f\v,]+"  # between fields
 END_OF_DATA = "<|endoftext|>"  # a number of the data's own that ends a document, as in GPT-2's
-COUNTED = 4 << 20  # different fields or k-mers that are counted at a time: some 400 MB
+MAX_COUNTS = 4 << 20  # different fields or k-mers that are counted at a time: some 400 MB
 MER_SCORE, CHARACTER_SCORE = -1.0, -10.0  # natural logs: a known k-mer beats its characters, k of them
 DIGITS = 10  # of an id that is read: MOST_IDS has seven
 
@@ -32,15 +32,17 @@ _NO_ID = re.compile(r"[^0-9 \t\n\r\f\v]+")
 def train_fields(spec: Fields, texts: Iterable[str]) -> tokenizers.Tokenizer:
     """The commonest fields, in the order of their counts."""
     counts = _count(_SEPARATORS.split(text) for text in texts)
-    names = [*_hidden(spec), UNKNOWN]
+    names = [*_hidden_names(spec), UNKNOWN]
     fields = (name for name in counts if 0 < len(name) <= MOST_TOKEN_CHARACTERS and counts[name] >= spec.min_count)
     names += _commonest({name: counts[name] for name in fields}, spec.vocab_size - len(names))
     model = models.WordLevel({name: number for number, name in enumerate(names)}, unk_token=UNKNOWN)
-    built = tokenizers.Tokenizer(model)  # without a decoder the library joins tokens by a space
-    built.normalizer = normalizers.Replace(HIDDEN, "\ufffd")
-    built.pre_tokenizer = pre_tokenizers.Split(Regex(SEPARATORS), "removed")
-    built.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in [*_hidden(spec), UNKNOWN]])
-    return built
+    tokenizer = tokenizers.Tokenizer(model)  # without a decoder the library joins tokens by a space
+    tokenizer.normalizer = normalizers.Replace(HIDDEN_PREFIX, "\ufffd")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(SEPARATORS), "removed")
+    tokenizer.add_special_tokens(
+        [AddedToken(name, special=True, normalized=False) for name in [*_hidden_names(spec), UNKNOWN]]
+    )
+    return tokenizer
 
 
 def train_kmers(spec: KMers, texts: Iterable[str]) -> tokenizers.Tokenizer:
@@ -50,23 +52,25 @@ def train_kmers(spec: KMers, texts: Iterable[str]) -> tokenizers.Tokenizer:
         characters.update(text)
         counts.update(text[start : start + spec.k] for start in range(0, len(text) - spec.k + 1, spec.k))
         _bound(counts)
-    special = [*_hidden(spec), UNKNOWN]
-    single = sorted(characters - {HIDDEN})
-    room = spec.vocab_size - len(special) - len(single)
-    if room < 0:
+    special = [*_hidden_names(spec), UNKNOWN]
+    single_characters = sorted(characters - {HIDDEN_PREFIX})
+    n_free = spec.vocab_size - len(special) - len(single_characters)
+    if n_free < 0:
         raise UserError(
-            f"the text has {len(single):,} different characters, more than vocab_size={spec.vocab_size} holds; "
-            "set tokenizer.vocab_size higher"
+            f"too many different characters for vocab_size={spec.vocab_size}: {len(single_characters):,}; "
+            "increase tokenizer.vocab_size"
         )
-    mers = _commonest({name: count for name, count in counts.items() if HIDDEN not in name}, room if spec.k > 1 else 0)
-    scores = [*((name, 0.0) for name in special), *((name, CHARACTER_SCORE) for name in single)]
+    mers = _commonest(
+        {name: count for name, count in counts.items() if HIDDEN_PREFIX not in name}, n_free if spec.k > 1 else 0
+    )
+    scores = [*((name, 0.0) for name in special), *((name, CHARACTER_SCORE) for name in single_characters)]
     scores += [(name, MER_SCORE) for name in mers]
-    built = tokenizers.Tokenizer(models.Unigram(scores, unk_id=len(special) - 1))
-    built.normalizer = normalizers.Replace(HIDDEN, "\ufffd")
-    built.pre_tokenizer = pre_tokenizers.FixedLength(spec.k)
-    built.decoder = decoders.Fuse()
-    built.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in special])
-    return built
+    tokenizer = tokenizers.Tokenizer(models.Unigram(scores, unk_id=len(special) - 1))
+    tokenizer.normalizer = normalizers.Replace(HIDDEN_PREFIX, "\ufffd")
+    tokenizer.pre_tokenizer = pre_tokenizers.FixedLength(spec.k)
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in special])
+    return tokenizer
 
 
 def make_plain_ids(spec: PlainIds, texts: Iterable[str]) -> tokenizers.Tokenizer:
@@ -80,17 +84,19 @@ def make_plain_ids(spec: PlainIds, texts: Iterable[str]) -> tokenizers.Tokenizer
         size = 1 + max((int(ids.max()) for text in texts if len(ids := parse_ids(text, MOST_IDS))), default=-1)
         size = max(size, 1, 0 if spec.eos_id is None else spec.eos_id + 1)
     names = [str(number) for number in range(size)]
-    special = [name for name, wanted in _above(spec) if wanted]
+    special = [name for name, is_enabled in _special_flags(spec) if is_enabled]
     if spec.eos_id is not None:
         names[spec.eos_id] = END_OF_DATA
     names += special
     if len(names) > MOST_IDS:
         raise UserError(f"{len(names):,} ids are more than the {MOST_IDS:,} of any vocabulary; give smaller numbers")
-    built = tokenizers.Tokenizer(models.WordLevel({name: number for number, name in enumerate(names)}, unk_token=""))
-    built.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = tokenizers.Tokenizer(
+        models.WordLevel({name: number for number, name in enumerate(names)}, unk_token="")
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     special += [] if spec.eos_id is None else [END_OF_DATA]
-    built.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in special])
-    return built
+    tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in special])
+    return tokenizer
 
 
 def parse_ids(text: str, limit: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
@@ -131,30 +137,30 @@ def count_plain_ids(vocabulary: dict[str, int]) -> int:
     return 1 + max(number for name, number in vocabulary.items() if name == END_OF_DATA or name == str(number))
 
 
-def _above(spec: PlainIds) -> Iterator[tuple[str, bool]]:
+def _special_flags(spec: PlainIds) -> Iterator[tuple[str, bool]]:
     yield from ((PAD, spec.pad), (BOS, spec.bos), (EOS, spec.eos and spec.eos_id is None), (MASK, spec.mask))
 
 
-def _hidden(spec: Fields | KMers) -> list[str]:
-    return [HIDDEN + name for name in special_tokens(spec)]
+def _hidden_names(spec: Fields | KMers) -> list[str]:
+    return [HIDDEN_PREFIX + name for name in special_tokens(spec)]
 
 
 def _count(pieces: Iterable[list[str]]) -> Counter[str]:
     counts = Counter[str]()
-    for some in pieces:
-        counts.update(some)
+    for batch in pieces:
+        counts.update(batch)
         _bound(counts)
     return counts
 
 
 def _bound(counts: Counter[str]) -> None:
     """Forget the rarest where there are too many to keep: of what is never the same again, as time stamps are."""
-    if len(counts) > COUNTED:
-        kept = counts.most_common(COUNTED // 2)
+    if len(counts) > MAX_COUNTS:
+        commonest = counts.most_common(MAX_COUNTS // 2)
         counts.clear()
-        counts.update(dict(kept))
+        counts.update(dict(commonest))
 
 
-def _commonest(counts: dict[str, int], most: int) -> list[str]:
-    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return [name for name, _ in ranked[: max(0, most)]]
+def _commonest(counts: dict[str, int], limit: int) -> list[str]:
+    ranking = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return [name for name, _ in ranking[: max(0, limit)]]

@@ -24,8 +24,8 @@ class Characters:
 
     def __post_init__(self) -> None:
         if self.alphabet is not None and len(set(self.alphabet)) != len(self.alphabet):
-            repeated = next(character for character in self.alphabet if self.alphabet.count(character) > 1)
-            raise ValueError(f"alphabet has {repeated!r} more than once; list each character once")
+            duplicate = next(character for character in self.alphabet if self.alphabet.count(character) > 1)
+            raise ValueError(f"alphabet has {duplicate!r} more than once; list each character once")
         if self.alphabet == "" and not self.byte_fallback:
             raise ValueError("alphabet is empty; list some characters, or set byte_fallback: true")
         if any("\ud800" <= character <= "\udfff" for character in self.alphabet or ""):
@@ -52,9 +52,9 @@ class Words:
     prefix_space: bool = False
 
     def __post_init__(self) -> None:
-        least = 4 + self.bos + self.mask  # <pad>, <eos>, <unk> and a word
-        if self.vocab_size < least:
-            raise ValueError(f"words need vocab_size >= {least}, got {self.vocab_size}")
+        minimum = 4 + self.bos + self.mask  # <pad>, <eos>, <unk> and a word
+        if self.vocab_size < minimum:
+            raise ValueError(f"words need vocab_size >= {minimum}, got {self.vocab_size}")
 
 
 @spec
@@ -73,10 +73,10 @@ class BPE:
     prefix_space: bool = False
 
     def __post_init__(self) -> None:
-        least = 256 + self.eos + self.pad + self.bos + self.mask
-        if self.vocab_size < least:
+        minimum = 256 + self.eos + self.pad + self.bos + self.mask
+        if self.vocab_size < minimum:
             raise ValueError(
-                f"bpe needs vocab_size >= {least} (256 bytes and {least - 256} special), got {self.vocab_size}"
+                f"bpe needs vocab_size >= {minimum} (256 bytes and {minimum - 256} special), got {self.vocab_size}"
             )
 
 
@@ -99,9 +99,9 @@ class Unigram:
     prefix_space: bool = False
 
     def __post_init__(self) -> None:
-        least = 4 + self.bos + self.mask
-        if self.vocab_size < least:
-            raise ValueError(f"unigram needs vocab_size >= {least}, got {self.vocab_size}")
+        minimum = 4 + self.bos + self.mask
+        if self.vocab_size < minimum:
+            raise ValueError(f"unigram needs vocab_size >= {minimum}, got {self.vocab_size}")
 
 
 @spec
@@ -138,9 +138,9 @@ class Fields:
     mask: bool = False
 
     def __post_init__(self) -> None:
-        least = 2 + self.eos + self.pad + self.bos + self.mask  # <unk> and a field
-        if self.vocab_size < least:
-            raise ValueError(f"fields need vocab_size >= {least}, got {self.vocab_size}")
+        minimum = 2 + self.eos + self.pad + self.bos + self.mask  # <unk> and a field
+        if self.vocab_size < minimum:
+            raise ValueError(f"fields need vocab_size >= {minimum}, got {self.vocab_size}")
 
 
 @spec
@@ -160,9 +160,9 @@ class KMers:
     mask: bool = False
 
     def __post_init__(self) -> None:
-        least = 2 + self.eos + self.pad + self.bos + self.mask
-        if self.vocab_size < least:
-            raise ValueError(f"kmers need vocab_size >= {least}, got {self.vocab_size}")
+        minimum = 2 + self.eos + self.pad + self.bos + self.mask
+        if self.vocab_size < minimum:
+            raise ValueError(f"kmers need vocab_size >= {minimum}, got {self.vocab_size}")
 
 
 @spec

@@ -89,16 +89,16 @@ def check_table(table: bytes) -> None:
     units = np.frombuffer(table, "<u4", size // 4, offset=4).astype(np.int64)
     offsets = (units >> 10) << ((units & 1 << 9) >> 6)
     starts = np.isin(np.frombuffer(b"\0" + texts, np.uint8), range(0x80, 0xC0), invert=True)[1:]  # of characters
-    seen, nodes = np.zeros(len(units), bool), offsets[:1]
+    visited, nodes = np.zeros(len(units), bool), offsets[:1]
     while len(nodes):
         if (nodes | 255).max() >= len(units):
             raise ValueError("its table of characters leads out of itself")
-        nodes = np.unique(nodes[~seen[nodes]])
-        seen[nodes] = True
-        below = nodes[:, None] ^ np.arange(1, 256)
-        below = below[units[below] & (1 << 31 | 255) == np.arange(1, 256)]
-        nodes = below ^ offsets[below]
-        leaves = nodes[units[below] & 1 << 8 > 0]
+        nodes = np.unique(nodes[~visited[nodes]])
+        visited[nodes] = True
+        children = nodes[:, None] ^ np.arange(1, 256)
+        children = children[units[children] & (1 << 31 | 255) == np.arange(1, 256)]
+        nodes = children ^ offsets[children]
+        leaves = nodes[units[children] & 1 << 8 > 0]
         if (leaves >= len(units)).any() or not _all_within(units[leaves] & (1 << 31) - 1, starts):
             raise ValueError("its table of characters leads out of itself")
 
@@ -134,9 +134,9 @@ def library_errors() -> Generator[None]:
 def _check_model(model: Mapping[str, Any]) -> None:
     vocabulary = model.get("vocab")
     if isinstance(vocabulary, dict):
-        by_name = cast("dict[str, Any]", vocabulary)
-        check_names([*by_name])
-        check_ids([*by_name.values()])
+        ids_by_name = cast("dict[str, Any]", vocabulary)
+        check_names([*ids_by_name])
+        check_ids([*ids_by_name.values()])
     elif isinstance(vocabulary, list):
         pieces = cast("list[Any]", vocabulary)
         check_names([piece[0] if isinstance(piece, list) and piece else None for piece in pieces])
@@ -148,12 +148,12 @@ def _check_model(model: Mapping[str, Any]) -> None:
 def _steps(part: Any) -> Iterator[dict[str, Any]]:
     """The steps of a normalizer, a pre-tokenizer or a decoder, those of a sequence one by one."""
     for step in _dicts([part]):
-        below = [step[key] for key in ("normalizers", "pretokenizers", "decoders") if key in step]
-        if not below:
+        nested_steps = [step[key] for key in ("normalizers", "pretokenizers", "decoders") if key in step]
+        if not nested_steps:
             yield step
-        for steps in below:
-            for nested in _dicts(steps):
-                yield from _steps(nested)
+        for steps in nested_steps:
+            for substep in _dicts(steps):
+                yield from _steps(substep)
 
 
 def _check_panics(name: str, step: Mapping[str, Any]) -> None:
@@ -175,10 +175,10 @@ def _growth(step: Mapping[str, Any]) -> int:
     """How many characters a step may make of one."""
     match step:
         case {"type": "Replace", "pattern": pattern, "content": str(content)}:
-            replaced = pattern.get("String") if isinstance(pattern, dict) else None
-            if replaced == "":
+            pattern_text = pattern.get("String") if isinstance(pattern, dict) else None
+            if pattern_text == "":
                 raise ValueError("it replaces nothing by something")
-            return max(1, len(content) // (len(replaced) if isinstance(replaced, str) else 1))
+            return max(1, len(content) // (len(pattern_text) if isinstance(pattern_text, str) else 1))
         case {"type": "Prepend", "prepend": str(content)} | {"type": "Append", "append": str(content)}:
             return max(1, len(content))
         case {"type": "ByteLevel"}:

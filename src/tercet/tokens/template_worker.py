@@ -19,7 +19,7 @@ from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 
-def serve(seconds: float, memory: int, most_bytes: int) -> None:
+def serve(seconds: float, memory: int, max_bytes: int) -> None:
     """Answer the requests on standard input one by one; what takes more than `seconds` or `memory` ends the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever asks; this ends when nobody can any more
     _limit_memory(memory)
@@ -37,8 +37,8 @@ def serve(seconds: float, memory: int, most_bytes: int) -> None:
             else:
                 text = template.render(request)
             answer = json.dumps({"text": text}).encode()
-            if len(answer) > most_bytes:
-                answer = json.dumps({"error": f"its text is longer than {most_bytes} bytes"}).encode()
+            if len(answer) > max_bytes:
+                answer = json.dumps({"error": f"its text is longer than {max_bytes} bytes"}).encode()
         except MemoryError:
             return
         except Exception as error:  # a template's mistake is of any kind

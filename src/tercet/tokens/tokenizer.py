@@ -30,11 +30,11 @@ from tercet.tokens.decoding import (
     has_prefix_space,
 )
 from tercet.tokens.gpt2 import load_gpt2
-from tercet.tokens.kinds import recognise_kind
-from tercet.tokens.library import Ids, check_unicode, decode_ids, encode_texts, unicode_error, without_prefix
+from tercet.tokens.kinds import recognize_kind
+from tercet.tokens.library import Ids, check_unicode, decode_ids, encode_texts, remove_prefix, unicode_error
 from tercet.tokens.opening import read_opening, replace_opening
 from tercet.tokens.role_names import ENDS, MASKS, PADS, STARTS, UNKNOWNS, first_id
-from tercet.tokens.sentencepiece import HIDDEN
+from tercet.tokens.sentencepiece import HIDDEN_PREFIX
 from tercet.tokens.sequences import count_plain_ids, make_plain_ids, parse_ids, train_fields, train_kmers
 from tercet.tokens.specs import (
     BPE,
@@ -53,8 +53,8 @@ from tercet.tokens.structure import check_structure, library_errors
 from tercet.tokens.word_starts import WHITE, NameWordStarts, TextWordStarts
 from tercet.tokens.wordpiece import train_wordpiece
 
-WHOLE = ("fields", "kmers", "ids")  # the kinds whose tokens are each a word
-SPACE_BEFORE = ("words", "bpe", "unigram", "gpt2")  # the kinds whose words carry the space before them
+WHOLE_WORD_KINDS = ("fields", "kmers", "ids")  # the kinds whose tokens are each a word
+SPACE_PREFIXED_KINDS = ("words", "bpe", "unigram", "gpt2")  # the kinds whose words carry the space before them
 
 
 class Tokenizer:
@@ -86,34 +86,36 @@ class Tokenizer:
         structure = json.loads(library.to_str())
         self._library = library
         self.vocab_size: int = max(library.get_vocab().values(), default=-1) + 1
-        names = [(library.id_to_token(token) or "").removeprefix(HIDDEN) for token in range(self.vocab_size)]
-        added = library.get_added_tokens_decoder()
-        special = {token.content.removeprefix(HIDDEN): number for number, token in added.items() if token.special}
-        ids = [first_id(special, known) for known in (PADS, STARTS, ENDS, MASKS)]
+        names = [(library.id_to_token(token) or "").removeprefix(HIDDEN_PREFIX) for token in range(self.vocab_size)]
+        added_tokens = library.get_added_tokens_decoder()
+        special = {
+            token.content.removeprefix(HIDDEN_PREFIX): number for number, token in added_tokens.items() if token.special
+        }
+        ids = [first_id(special, role_names) for role_names in (PADS, STARTS, ENDS, MASKS)]
         self.pad_id, self.bos_id, self.eos_id, self.mask_id = ids
         self.mask_token = None if self.mask_id is None else names[self.mask_id]
-        by_name = {name: token for token, name in enumerate(names)}
-        self.unk_id = first_id(by_name, UNKNOWNS)
+        ids_by_name = {name: token for token, name in enumerate(names)}
+        self.unk_id = first_id(ids_by_name, UNKNOWNS)
         self.special_ids = frozenset(special.values()) - {self.unk_id}
         self.opening = read_opening(structure)
-        if beyond := [number for number in self.opening if not 0 <= number < self.vocab_size]:
-            raise ValueError(f"its post-processor begins a text with the id {beyond[0]}, which the vocabulary lacks")
-        self.kind = recognise_kind(structure, self.vocab_size)
+        if invalid := [number for number in self.opening if not 0 <= number < self.vocab_size]:
+            raise ValueError(f"its post-processor begins a text with the id {invalid[0]}, which the vocabulary lacks")
+        self.kind = recognize_kind(structure, self.vocab_size)
         self.hash = hashlib.sha256(json.dumps(structure, sort_keys=True).encode()).hexdigest()
         self.prefix_space = has_prefix_space(structure)
-        self.adds_prefix = without_prefix(structure) != structure
+        self.adds_prefix = remove_prefix(structure) != structure
         self.other_end_ids, self.changed_roles = frozenset[int](), dict[str, int]()
-        self._names, self._ids = names, by_name
+        self._names, self._ids = names, ids_by_name
         self._table = byte_table(structure, names)
         self._first = first_table(structure, names, self._table) if self._table is not None else []
         lengths = [0 if token in self.special_ids else len(piece) for token, piece in enumerate(self._table or ())]
         self._lengths = np.array(lengths, dtype=np.int64)
-        self._byte_ids = frozenset(by_name[name] for name in trainers.BYTE_TOKENS if name in by_name)
+        self._byte_ids = frozenset(ids_by_name[name] for name in trainers.BYTE_TOKENS if name in ids_by_name)
         self._characters = CharacterTable(names) if self.kind == "characters" else None
-        self.id_limit = count_plain_ids(by_name) if self.kind == "ids" else self.vocab_size
+        self.id_limit = count_plain_ids(ids_by_name) if self.kind == "ids" else self.vocab_size
         self.uses_library = self.kind not in ("characters", "ids")
         self._continues: str = structure["model"].get("continuing_subword_prefix") or ""
-        self.special_tokens = {number: added[number] for number in special.values()}
+        self.special_tokens = {number: added_tokens[number] for number in special.values()}
         self._word_starts = self._find_word_starts()
 
     @classmethod
@@ -182,20 +184,20 @@ class Tokenizer:
             ValueError: for an id that the vocabulary does not have.
         """
         ids = {"bos_id": bos_id, "eos_id": eos_id, "pad_id": pad_id}
-        changed = {name: n for name, n in ids.items() if n is not None and n != getattr(self, name)}
-        self._check_ids(changed.values())
-        if not changed:
+        changes = {name: n for name, n in ids.items() if n is not None and n != getattr(self, name)}
+        self._check_ids(changes.values())
+        if not changes:
             return self
-        names = [self._library.id_to_token(number) for number in changed.values() if number not in self.special_ids]
+        names = [self._library.id_to_token(number) for number in changes.values() if number not in self.special_ids]
         tokenizer = copy(self)
         if names:
             library = tokenizers.Tokenizer.from_str(self.to_json())
             library.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
             tokenizer = Tokenizer(library)
             tokenizer._copy_roles(self)
-        for name, number in changed.items():
+        for name, number in changes.items():
             setattr(tokenizer, name, number)
-        tokenizer.changed_roles = self.changed_roles | changed
+        tokenizer.changed_roles = self.changed_roles | changes
         return tokenizer
 
     @property
@@ -203,7 +205,7 @@ class Tokenizer:
         """All ids that end a generated text: `eos_id` first, then the others in their order."""
         return [*([] if self.eos_id is None else [self.eos_id]), *sorted(self.other_end_ids - {self.eos_id})]
 
-    def with_other_ends(self, ids: Iterable[int]) -> "Tokenizer":
+    def with_other_end_ids(self, ids: Iterable[int]) -> "Tokenizer":
         """The same tokenizer, for a model whose texts these ids end as well; a document ends with `eos_id` alone.
 
         Raises:
@@ -287,14 +289,14 @@ class Tokenizer:
             )
         parts = [parts[0], *(part.lstrip() if self.special_tokens[self.mask_id].rstrip else part for part in parts[1:])]
         parts[0] = f" {parts[0]}" if self.prefix_space else parts[0]
-        cut: list[str | None] = []  # None is a mask
+        segments: list[str | None] = []  # None is a mask
         for part in parts[:-1]:
-            cut += [*self._split_before_mask(part), None]
-        texts = [*(part for part in cut if part is not None), parts[-1]]
-        library = self._library_without_prefix if self.prefix_space else self._library
-        encoded = iter(encode_texts(library, texts) if self.uses_library else self.encode_batch(texts))
+            segments += [*self._split_before_mask(part), None]
+        texts = [*(part for part in segments if part is not None), parts[-1]]
+        library = self._unprefixed_library if self.prefix_space else self._library
+        id_arrays = iter(encode_texts(library, texts) if self.uses_library else self.encode_batch(texts))
         mask = np.array([self.mask_id], dtype=np.uint32)
-        return np.concatenate([mask if part is None else next(encoded) for part in [*cut, parts[-1]]])
+        return np.concatenate([mask if part is None else next(id_arrays) for part in [*segments, parts[-1]]])
 
     def word_starts(self, ids: np.ndarray) -> np.ndarray:
         """Whether each token of `ids` (..., T) begins a word; special and unknown ones do, and what follows them."""
@@ -306,12 +308,12 @@ class Tokenizer:
         The kind wordpiece writes a space between words and none before . , ! ?, whatever the text had; a piece from
         inside a word keeps its ## where it comes first.
         """
-        known = [token for token in map(int, ids) if 0 <= token < self.vocab_size]
+        valid_ids = [token for token in map(int, ids) if 0 <= token < self.vocab_size]
         if self._table is None:
-            return decode_ids(self._library, known, skip_special=skip_special)
-        skipped = self.special_ids if skip_special else frozenset[int]()
-        shown = [token for token in known if token not in skipped and self._table[token]]
-        pieces = [(self._table if number else self._first)[token] for number, token in enumerate(shown)]
+            return decode_ids(self._library, valid_ids, skip_special=skip_special)
+        skipped_ids = self.special_ids if skip_special else frozenset[int]()
+        visible_ids = [token for token in valid_ids if token not in skipped_ids and self._table[token]]
+        pieces = [(self._table if number else self._first)[token] for number, token in enumerate(visible_ids)]
         return b"".join(pieces).decode("utf-8", "replace")
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
@@ -319,10 +321,10 @@ class Tokenizer:
 
         The kind wordpiece shows no spaces but `##ing`. Ids that the vocabulary does not have are empty.
         """
-        known = [token if 0 <= token < self.vocab_size else None for token in map(int, ids)]
+        valid_ids = [token if 0 <= token < self.vocab_size else None for token in map(int, ids)]
         if self._table is None or self._continues:
-            return ["" if token is None else self._names[token] for token in known]
-        return ["" if token is None else self._table[token].decode("utf-8", "backslashreplace") for token in known]
+            return ["" if token is None else self._names[token] for token in valid_ids]
+        return ["" if token is None else self._table[token].decode("utf-8", "backslashreplace") for token in valid_ids]
 
     def stream(self, *, after: Sequence[int] = ()) -> TextStream:
         """A decoder for ids that come one at a time; special ids are silent.
@@ -331,10 +333,10 @@ class Tokenizer:
             after: The ids that the text continues: its text is that of both together without the text of these, so the
                 space before the first word is not lost.
         """
-        continued = [token for token in after if 0 <= token < self.vocab_size and token not in self.special_ids]
+        context_ids = [token for token in after if 0 <= token < self.vocab_size and token not in self.special_ids]
         if self._table is None:
-            return RedecodingStream(self.decode, self._byte_ids, after=continued)
-        first = self._table if any(self._table[token] for token in continued) else self._first
+            return RedecodingStream(self.decode, self._byte_ids, after=context_ids)
+        first = self._table if any(self._table[token] for token in context_ids) else self._first
         return ByteStream(self._table, first, self.special_ids)
 
     def count_bytes(self, ids: np.ndarray) -> int:
@@ -357,34 +359,34 @@ class Tokenizer:
             return encode_texts(self._library, texts)
         parts = {place: [text for text, is_continued in zip(texts, continued, strict=True) if is_continued == place]
                  for place in (False, True)}  # fmt: skip
-        encoded = {False: iter(encode_texts(self._library, parts[False])),
-                   True: iter(encode_texts(self._library_without_prefix, parts[True]))}  # fmt: skip
-        return [next(encoded[bool(is_continued)]) for is_continued in continued]
+        id_arrays = {False: iter(encode_texts(self._library, parts[False])),
+                   True: iter(encode_texts(self._unprefixed_library, parts[True]))}  # fmt: skip
+        return [next(id_arrays[bool(is_continued)]) for is_continued in continued]
 
     @cached_property
-    def _library_without_prefix(self) -> tokenizers.Tokenizer:
+    def _unprefixed_library(self) -> tokenizers.Tokenizer:
         """The library's tokenizer for a text that continues another one, before which no space is put."""
         if not self.adds_prefix:
             return self._library
-        structure = without_prefix(json.loads(self._library.to_str()))
+        structure = remove_prefix(json.loads(self._library.to_str()))
         library = tokenizers.Tokenizer.from_str(json.dumps(structure))
         library.encode_special_tokens = True
         return library
 
-    def _copy_roles(self, other: "Tokenizer") -> None:
-        self.pad_id, self.bos_id, self.eos_id = other.pad_id, other.bos_id, other.eos_id
-        self.changed_roles, self.other_end_ids = other.changed_roles, other.other_end_ids
+    def _copy_roles(self, source: "Tokenizer") -> None:
+        self.pad_id, self.bos_id, self.eos_id = source.pad_id, source.bos_id, source.eos_id
+        self.changed_roles, self.other_end_ids = source.changed_roles, source.other_end_ids
 
     def _check_ids(self, ids: Iterable[int]) -> None:
-        if beyond := [number for number in ids if not 0 <= number < self.vocab_size]:
-            raise ValueError(f"the vocabulary has no id {beyond[0]}; ids are 0 to {self.vocab_size - 1}")
+        if invalid := [number for number in ids if not 0 <= number < self.vocab_size]:
+            raise ValueError(f"the vocabulary has no id {invalid[0]}; ids are 0 to {self.vocab_size - 1}")
 
     def _find_word_starts(self) -> Callable[[np.ndarray], np.ndarray]:
-        if self.kind in WHOLE:
+        if self.kind in WHOLE_WORD_KINDS:
             return NameWordStarts([True] * self.vocab_size, self.special_ids, self.unk_id)
         if self._table is not None and not self._continues:
-            as_gpt2 = self.kind not in ("characters", "words", "unigram")
-            return TextWordStarts(self._table, self.special_ids, self.unk_id, as_gpt2=as_gpt2)
+            gpt2_rules = self.kind not in ("characters", "words", "unigram")
+            return TextWordStarts(self._table, self.special_ids, self.unk_id, gpt2_rules=gpt2_rules)
         if self._continues:
             begins = [not name.startswith(self._continues) for name in self._names]
         else:
@@ -395,6 +397,6 @@ class Tokenizer:
         """The text before a mask, cut as it would be if a word stood there."""
         if self.mask_id is not None and self.special_tokens[self.mask_id].lstrip:  # RoBERTa's takes all white space
             return [part.rstrip()]
-        if self.kind not in SPACE_BEFORE or part[-1:] not in WHITE:
+        if self.kind not in SPACE_PREFIXED_KINDS or part[-1:] not in WHITE:
             return [part]
         return [part[:-1]] if part.endswith(" ") else [part[:-1], part[-1]]

@@ -16,7 +16,7 @@ from tercet.messages import print_note, show
 from tercet.reading.bounded_json import read_json_file
 from tercet.tokens.tokenizer import Tokenizer
 
-CONFIG, SPECIAL_MAP, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
+CONFIG, SPECIAL_MAP, ADDED_TOKENS = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
 # By class, and by model_type if there is no class.
 WORDPIECE = (
     "BertTokenizer",
@@ -72,18 +72,18 @@ SAVE = "save it with AutoTokenizer.from_pretrained(...).save_pretrained(...)"
 OFF: tuple[Any, ...] = (None, False, 0, "", [], {})
 
 
-def obey_settings(tokenizer: Tokenizer, folder: Path, model_type: str) -> Tokenizer:
+def apply_settings(tokenizer: Tokenizer, folder: Path, model_type: str) -> Tokenizer:
     """Return the tokenizer of a tokenizer.json as `transformers` changes it by the other files.
 
     Raises:
         UserError: With the key or token by which these files make another tokenizer than Tercet's.
     """
-    if not any((folder / name).is_file() for name in (CONFIG, SPECIAL_MAP, ADDED)):
+    if not any((folder / name).is_file() for name in (CONFIG, SPECIAL_MAP, ADDED_TOKENS)):
         return tokenizer
     path = folder / CONFIG
     settings = _read(path)
-    known = {*USED, *IRRELEVANT}
-    if unknown := [key for key, value in settings.items() if key not in known and not _is_off(key, value)]:
+    known_keys = {*USED, *IRRELEVANT}
+    if unknown := [key for key, value in settings.items() if key not in known_keys and not _is_off(key, value)]:
         print_note(f"tercet: {path}: these keys are not followed: {', '.join(map(show, unknown))}")
     structure = json.loads(tokenizer.to_json())
     _check_added(structure, folder, settings)
@@ -95,9 +95,9 @@ def obey_settings(tokenizer: Tokenizer, folder: Path, model_type: str) -> Tokeni
         normalizer.update(flags, clean_text=True)
     elif kind in BYTES and splitter.get("type") == "ByteLevel":
         splitter["add_prefix_space"] = settings.get("add_prefix_space") is True
-    elif isinstance(asked := settings.get("add_prefix_space"), bool) and asked != tokenizer.adds_prefix:
-        puts = "puts a space before a text" if tokenizer.adds_prefix else "puts no space before a text"
-        raise UserError(f"{path}: add_prefix_space is {str(asked).lower()}, and tokenizer.json {puts}; {SAVE}")
+    elif isinstance(adds_space := settings.get("add_prefix_space"), bool) and adds_space != tokenizer.adds_prefix:
+        problem = "puts a space before a text" if tokenizer.adds_prefix else "puts no space before a text"
+        raise UserError(f"{path}: add_prefix_space is {str(adds_space).lower()}, and tokenizer.json {problem}; {SAVE}")
     is_same = previous == json.dumps([normalizer, splitter])
     return tokenizer if is_same else Tokenizer.from_json(json.dumps(structure))
 
@@ -109,33 +109,35 @@ def _is_off(key: str, value: Any) -> bool:
 
 def _check_added(structure: Mapping[str, Any], folder: Path, settings: Mapping[str, Any]) -> None:
     """Raises UserError if the other files have a token that tokenizer.json does not have in the same way."""
-    own = {token["content"]: token for token in structure["added_tokens"]}
+    tokens_by_name = {token["content"]: token for token in structure["added_tokens"]}
     vocabulary = structure["model"].get("vocab", {})
     names = set(vocabulary) if isinstance(vocabulary, dict) else {piece[0] for piece in vocabulary}
-    for path, number, token in _listed(folder, settings):
-        name, known = str(token.get("content")), own.get(str(token.get("content")))
-        if known is None and (number is not None or name not in names):
+    for path, number, token in _list_tokens(folder, settings):
+        name, json_token = str(token.get("content")), tokens_by_name.get(str(token.get("content")))
+        if json_token is None and (number is not None or name not in names):
             raise UserError(f"{path} has the token {show(name)}, which tokenizer.json does not have; {SAVE}")
-        differs = [] if known is None else [key for key in STRIPS if token.get(key, known[key]) != known[key]]
-        if known is not None and number is not None and number != known["id"]:
+        differs = (
+            [] if json_token is None else [key for key in STRIPS if token.get(key, json_token[key]) != json_token[key]]
+        )
+        if json_token is not None and number is not None and number != json_token["id"]:
             differs = ["id"]
         if differs:
             raise UserError(f"{path} has the token {show(name)} with another {differs[0]} than tokenizer.json; {SAVE}")
 
 
-def _listed(folder: Path, settings: Mapping[str, Any]) -> Iterator[tuple[Path, int | None, Mapping[str, Any]]]:
+def _list_tokens(folder: Path, settings: Mapping[str, Any]) -> Iterator[tuple[Path, int | None, Mapping[str, Any]]]:
     """Yield each token that a file lists, with its id and its flags if the file has them."""
     decoder: Any = settings.get("added_tokens_decoder")
     for number, token in cast("dict[str, Any]", decoder).items() if isinstance(decoder, dict) else ():
         if isinstance(token, dict) and number.isdecimal():
             yield folder / CONFIG, int(number), cast("dict[str, Any]", token)
-    for name, number in _read(folder / ADDED).items():
+    for name, number in _read(folder / ADDED_TOKENS).items():
         if type(number) is int:
-            yield folder / ADDED, number, {"content": name}
+            yield folder / ADDED_TOKENS, number, {"content": name}
     for file, values in ((CONFIG, settings), (SPECIAL_MAP, _read(folder / SPECIAL_MAP))):
         for key in ("additional_special_tokens", "extra_special_tokens"):
-            listed: Any = values.get(key)
-            tokens = list(cast("dict[str, Any]", listed).values()) if isinstance(listed, dict) else listed
+            entries: Any = values.get(key)
+            tokens = list(cast("dict[str, Any]", entries).values()) if isinstance(entries, dict) else entries
             for token in cast("list[Any]", tokens) if isinstance(tokens, list) else []:
                 yield (
                     folder / file,

@@ -56,41 +56,41 @@ def train_characters(spec: Characters, texts: Iterable[str]) -> tokenizers.Token
         alphabet = sorted(known_characters)
     names = [*special_tokens(spec), *(BYTE_TOKENS if spec.byte_fallback else ()), *alphabet]
     vocabulary = {name: number for number, name in enumerate(names)}
-    built = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=spec.byte_fallback))
-    built.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
-    built.add_special_tokens([AddedToken(name, special=True) for name in special_tokens(spec)])
-    return built
+    tokenizer = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=spec.byte_fallback))
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in special_tokens(spec)])
+    return tokenizer
 
 
 def train_words(spec: Words, texts: Iterable[str]) -> tokenizers.Tokenizer:
-    built = tokenizers.Tokenizer(models.WordLevel(unk_token=UNKNOWN))
-    built.pre_tokenizer = splitter = pre_tokenizers.Split(Regex(WORD), "isolated")
-    _set_decoder(built, spec, decoders.Fuse())
+    tokenizer = tokenizers.Tokenizer(models.WordLevel(unk_token=UNKNOWN))
+    tokenizer.pre_tokenizer = splitter = pre_tokenizers.Split(Regex(WORD), "isolated")
+    _set_decoder(tokenizer, spec, decoders.Fuse())
     trainer = trainers.WordLevelTrainer(
         vocab_size=spec.vocab_size,
         min_frequency=spec.min_count,
         special_tokens=[AddedToken(name, special=True) for name in [*special_tokens(spec), UNKNOWN]],
         show_progress=False,
     )
-    built.train_from_iterator(cut_words(texts, splitter, keep=0), trainer)
-    return _without_long_words(built)
+    tokenizer.train_from_iterator(cut_words(texts, splitter, keep=0), trainer)
+    return _remove_long_words(tokenizer)
 
 
-def _without_long_words(built: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+def _remove_long_words(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     """The same tokenizer without the words that no file of a tokenizer may have; they are unknown then."""
-    structure = json.loads(built.to_str())
+    structure = json.loads(tokenizer.to_str())
     words = structure["model"]["vocab"]
-    kept = [word for word in sorted(words, key=words.__getitem__) if len(word) <= MOST_TOKEN_CHARACTERS]
-    if len(kept) == len(words):
-        return built
-    structure["model"]["vocab"] = {word: number for number, word in enumerate(kept)}
+    kept_words = [word for word in sorted(words, key=words.__getitem__) if len(word) <= MOST_TOKEN_CHARACTERS]
+    if len(kept_words) == len(words):
+        return tokenizer
+    structure["model"]["vocab"] = {word: number for number, word in enumerate(kept_words)}
     return tokenizers.Tokenizer.from_str(json.dumps(structure))
 
 
 def train_bpe(spec: BPE, texts: Iterable[str]) -> tokenizers.Tokenizer:
-    built = tokenizers.Tokenizer(models.BPE())
-    built.pre_tokenizer = splitter = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    _set_decoder(built, spec, decoders.ByteLevel())
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = splitter = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    _set_decoder(tokenizer, spec, decoders.ByteLevel())
     trainer = trainers.BpeTrainer(
         vocab_size=spec.vocab_size,
         min_frequency=2,  # a pair seen once teaches nothing, and a small text need not fill the vocabulary
@@ -99,8 +99,8 @@ def train_bpe(spec: BPE, texts: Iterable[str]) -> tokenizers.Tokenizer:
         max_token_length=MOST_TOKEN_CHARACTERS,
         show_progress=False,
     )
-    built.train_from_iterator(cut_words(texts, splitter), trainer)
-    return built
+    tokenizer.train_from_iterator(cut_words(texts, splitter), trainer)
+    return tokenizer
 
 
 def train_unigram(spec: Unigram, texts: Iterable[str]) -> tokenizers.Tokenizer:
@@ -125,8 +125,8 @@ def train_unigram(spec: Unigram, texts: Iterable[str]) -> tokenizers.Tokenizer:
         if "not large enough" not in str(error):
             raise
         raise UserError(
-            f"the text has more different characters than vocab_size={spec.vocab_size} holds; "
-            "set tokenizer.vocab_size higher, or use the kind bpe"
+            f"too many different characters for vocab_size={spec.vocab_size}; "
+            "increase tokenizer.vocab_size, or use the kind bpe"
         ) from None
     structure = json.loads(library.to_str())
     scores = structure["model"]["vocab"][len(names) :]
@@ -134,29 +134,29 @@ def train_unigram(spec: Unigram, texts: Iterable[str]) -> tokenizers.Tokenizer:
         raise UserError(
             "the text has too few different pieces to learn a unigram vocabulary; use the kind bpe or characters"
         )
-    learnt = {piece: round(score, 4) for piece, score in scores}
+    learned = {piece: round(score, 4) for piece, score in scores}
     # Characters that earned no place come last, 0.0001 apart, in no certain order: they share the lowest score.
-    lowest = min(learnt.values(), default=0.0)
-    single = [piece for piece in learnt if len(piece) == 1]
-    rare = [piece for piece in single if learnt[piece] <= lowest + len(single) * 0.0001]
-    learnt |= dict.fromkeys(rare, lowest)
-    scored = sorted(learnt.items(), key=lambda item: (-item[1], item[0]))
-    structure["model"]["vocab"] = [*((name, 0.0) for name in names), *scored]
+    lowest = min(learned.values(), default=0.0)
+    single = [piece for piece in learned if len(piece) == 1]
+    rare = [piece for piece in single if learned[piece] <= lowest + len(single) * 0.0001]
+    learned |= dict.fromkeys(rare, lowest)
+    scored_pieces = sorted(learned.items(), key=lambda item: (-item[1], item[0]))
+    structure["model"]["vocab"] = [*((name, 0.0) for name in names), *scored_pieces]
     return tokenizers.Tokenizer.from_str(json.dumps(structure))
 
 
-def _set_decoder(built: tokenizers.Tokenizer, spec: Words | BPE | Unigram, decoder: decoders.Decoder) -> None:
+def _set_decoder(tokenizer: tokenizers.Tokenizer, spec: Words | BPE | Unigram, decoder: decoders.Decoder) -> None:
     """How tokens become text again, and the space that `prefix_space` puts before it.
 
     The library's own `add_prefix_space` adds none where there is one already, so that " a" would come back as "a".
     """
-    built.decoder = decoder
+    tokenizer.decoder = decoder
     if spec.prefix_space:
-        built.normalizer = normalizers.Prepend(" ")
-        built.decoder = decoders.Sequence([decoder, decoders.Strip(" ", 1, 0)])
+        tokenizer.normalizer = normalizers.Prepend(" ")
+        tokenizer.decoder = decoders.Sequence([decoder, decoders.Strip(" ", 1, 0)])
 
 
 def special_tokens(spec: Characters | Words | BPE | Unigram | Fields | KMers) -> list[str]:
     """The names of the special tokens that a spec asks for, in the order of their ids."""
     flags = ((PAD, spec.pad), (BOS, spec.bos), (EOS, spec.eos), (MASK, spec.mask))
-    return [name for name, is_wanted in flags if is_wanted]
+    return [name for name, is_enabled in flags if is_enabled]

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-SPACE, LETTER, NUMBER, OTHER, MARK, ALONE, UNKNOWN = range(7)
+SPACE, LETTER, NUMBER, OTHER, MARK, SEPARATE, UNKNOWN = range(7)
 NOT_SEEN = 255
 WHITE = frozenset("\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000") | set(map(chr, range(0x2000, 0x200B)))
 CONTRACTION = re.compile("'(?:s|t|re|ve|m|ll|d)")
-ALONE_BYTE = b"\xff"  # never part of UTF-8
+SEPARATE_BYTE = b"\xff"  # never part of UTF-8
 
 
 class NameWordStarts:
@@ -24,30 +24,34 @@ class NameWordStarts:
 
     def __init__(self, begins: Sequence[bool], special: Iterable[int], unknown: int | None) -> None:
         self._begins = np.array([*begins, True])  # the last row is every id that the vocabulary does not have
-        self._alone = _mark_alone(len(begins), special, unknown)
+        self._separate = _mark_separate(len(begins), special, unknown)
 
     def __call__(self, ids: np.ndarray) -> np.ndarray:
-        rows = _as_rows(ids, len(self._begins) - 1)
-        starts = self._begins[rows] | self._alone[rows]
-        starts[:, 1:] |= self._alone[rows[:, :-1]]
+        rows = _to_rows(ids, len(self._begins) - 1)
+        starts = self._begins[rows] | self._separate[rows]
+        starts[:, 1:] |= self._separate[rows[:, :-1]]
         return starts[:, 1:].reshape(ids.shape)
 
 
 class TextWordStarts:
     """Where only the text tells."""
 
-    def __init__(self, table: Sequence[bytes], special: Iterable[int], unknown: int | None, *, as_gpt2: bool) -> None:
-        """`as_gpt2`: cut as GPT-2 cuts, where `'ll` is a word and an accent by itself is no letter."""
-        self._alone, self._unknown = _mark_alone(len(table), special, unknown), unknown
-        pieces = [ALONE_BYTE if alone else piece for piece, alone in zip([*table, b""], self._alone, strict=True)]
+    def __init__(
+        self, table: Sequence[bytes], special: Iterable[int], unknown: int | None, *, gpt2_rules: bool
+    ) -> None:
+        """`gpt2_rules`: cut as GPT-2 cuts, where `'ll` is a word and an accent by itself is no letter."""
+        self._separate, self._unknown = _mark_separate(len(table), special, unknown), unknown
+        pieces = [
+            SEPARATE_BYTE if separate else piece for piece, separate in zip([*table, b""], self._separate, strict=True)
+        ]
         self._lengths = np.array([len(piece) for piece in pieces])
         self._offsets = self._lengths.cumsum() - self._lengths
         self._bytes = np.frombuffer(b"".join(pieces), dtype=np.uint8)
-        self._as_gpt2 = as_gpt2
+        self._gpt2_rules = gpt2_rules
         self._classes = np.full(0x110000, NOT_SEEN, dtype=np.uint8)  # by code point, filled as they come
 
     def __call__(self, ids: np.ndarray) -> np.ndarray:
-        rows = _as_rows(ids, len(self._lengths) - 1)
+        rows = _to_rows(ids, len(self._lengths) - 1)
         flat = rows.reshape(-1)
         lengths = self._lengths[flat]
         offsets = lengths.cumsum() - lengths
@@ -60,10 +64,10 @@ class TextWordStarts:
         first_bytes = n_bytes.cumsum() - n_bytes
 
         classes = self._classes_of(codes)
-        alone = np.zeros(len(positions), dtype=np.uint8)
-        alone[offsets[self._alone[flat]]] = ALONE
-        alone[offsets[flat == self._unknown]] = UNKNOWN
-        classes = np.maximum(classes, alone[first_bytes])
+        separate = np.zeros(len(positions), dtype=np.uint8)
+        separate[offsets[self._separate[flat]]] = SEPARATE
+        separate[offsets[flat == self._unknown]] = UNKNOWN
+        classes = np.maximum(classes, separate[first_bytes])
         begins = np.zeros(len(positions) + 1, dtype=bool)  # by byte; an empty token may stand behind the last
         begins[first_bytes] = self._begins(text, codes, classes)
         starts = begins[offsets] & (lengths > 0)
@@ -74,13 +78,13 @@ class TextWordStarts:
 
         `WORD` cuts at some of those places, and no token of `words` begins at the others.
         """
-        before = np.concatenate([[ALONE], classes[:-1]])
-        after = np.concatenate([classes[1:], [ALONE]])
-        carried = np.concatenate([[False], codes[:-1] == ord(" ")]) & (before == SPACE)
-        begins = (classes != before) & ~carried | (classes >= ALONE)
+        previous = np.concatenate([[SEPARATE], classes[:-1]])
+        following = np.concatenate([classes[1:], [SEPARATE]])
+        has_space_before = np.concatenate([[False], codes[:-1] == ord(" ")]) & (previous == SPACE)
+        begins = (classes != previous) & ~has_space_before | (classes >= SEPARATE)
         # Of a run of white space before a word, the last goes with the word or stands alone.
-        begins |= (classes == SPACE) & ((before != SPACE) | ((after != SPACE) & (after != ALONE)))
-        for contraction in CONTRACTION.finditer(text) if self._as_gpt2 else ():
+        begins |= (classes == SPACE) & ((previous != SPACE) | ((following != SPACE) & (following != SEPARATE)))
+        for contraction in CONTRACTION.finditer(text) if self._gpt2_rules else ():
             start, end = contraction.span()
             if begins[start]:
                 begins[start + 1 : end] = False
@@ -92,7 +96,7 @@ class TextWordStarts:
         if (classes == NOT_SEEN).any():
             for code in np.unique(codes[classes == NOT_SEEN]).tolist():
                 kind = _classify(chr(code))
-                self._classes[code] = kind if kind != MARK else OTHER if self._as_gpt2 else LETTER
+                self._classes[code] = kind if kind != MARK else OTHER if self._gpt2_rules else LETTER
             classes = self._classes[codes]
         return classes
 
@@ -103,15 +107,15 @@ def _classify(character: str) -> int:
     return {"L": LETTER, "N": NUMBER, "M": MARK}.get(unicodedata.category(character)[0], OTHER)
 
 
-def _as_rows(ids: np.ndarray, outside: int) -> np.ndarray:
-    """Ids as rows (R, 1+T) behind a token that stands alone; those that the vocabulary does not have are `outside`."""
+def _to_rows(ids: np.ndarray, padding_row: int) -> np.ndarray:
+    """Return ids as rows (R, 1+T) after a separate token; ids outside the vocabulary become `padding_row`."""
     ids = np.asarray(ids).astype(np.int64)
     rows = ids.reshape(-1, ids.shape[-1]) if ids.size else np.zeros((0, ids.shape[-1]), dtype=np.int64)
-    rows = np.where((rows >= 0) & (rows < outside), rows, outside)
-    return np.concatenate([np.full((len(rows), 1), outside), rows], axis=1)
+    rows = np.where((rows >= 0) & (rows < padding_row), rows, padding_row)
+    return np.concatenate([np.full((len(rows), 1), padding_row), rows], axis=1)
 
 
-def _mark_alone(size: int, special: Iterable[int], unknown: int | None) -> np.ndarray:
-    alone = np.zeros(size + 1, dtype=bool)
-    alone[[*special, size if unknown is None else unknown, size]] = True
-    return alone
+def _mark_separate(size: int, special: Iterable[int], unknown: int | None) -> np.ndarray:
+    separate = np.zeros(size + 1, dtype=bool)
+    separate[[*special, size if unknown is None else unknown, size]] = True
+    return separate

@@ -21,7 +21,7 @@ from tercet.tokens.specs import WordPiece
 from tercet.tokens.trainers import LONGEST_WORD
 
 PAD, UNKNOWN, START, END, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-INSIDE = "##"
+CONTINUATION = "##"
 MOST_WORD_CHARACTERS = 100  # BERT's: a longer word is unknown
 BATCH_WORDS = 10_000  # words that are handed to the library together
 
@@ -39,22 +39,22 @@ def train_wordpiece(spec: WordPiece, texts: Iterable[str]) -> tokenizers.Tokeniz
             for start in range(0, len(word), LONGEST_WORD):  # learning from a word takes its length squared
                 counts[word[start : start + LONGEST_WORD]] += count
     names = [*SPECIAL, *_learn_pieces(counts, spec.vocab_size)]
-    built = tokenizers.Tokenizer(
+    tokenizer = tokenizers.Tokenizer(
         models.WordPiece(
             {name: number for number, name in enumerate(names)},
             unk_token=UNKNOWN,
-            continuing_subword_prefix=INSIDE,
+            continuing_subword_prefix=CONTINUATION,
             max_input_chars_per_word=MOST_WORD_CHARACTERS,
         )
     )
-    built.normalizer, built.pre_tokenizer = normalizer, splitter
-    built.decoder = decoders.WordPiece(INSIDE)
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
+    tokenizer.decoder = decoders.WordPiece(CONTINUATION)
     ends = [(name, names.index(name)) for name in (START, END)]
-    built.post_processor = processors.TemplateProcessing(  # for who opens the file elsewhere; `encode` adds nothing
+    tokenizer.post_processor = processors.TemplateProcessing(  # for who opens the file elsewhere; `encode` adds nothing
         single=f"{START}:0 $A:0 {END}:0", pair=f"{START}:0 $A:0 {END}:0 $B:1 {END}:1", special_tokens=ends
     )
-    built.add_special_tokens([AddedToken(name, special=True) for name in SPECIAL])
-    return built
+    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in SPECIAL])
+    return tokenizer
 
 
 def _count_chunks(texts: Iterable[str]) -> Counter[str]:
@@ -69,24 +69,24 @@ def _count_chunks(texts: Iterable[str]) -> Counter[str]:
 def _learn_pieces(counts: Counter[str], vocab_size: int) -> list[str]:
     """The pieces in the order of their ids: characters inside words, characters, then merges from the commonest on."""
     characters = set[str]().union(*counts)
-    inside = [INSIDE + character for character in sorted(set[str]().union(*(word[1:] for word in counts)))]
-    if len(SPECIAL) + len(inside) + len(characters) > vocab_size:
+    continuations = [CONTINUATION + character for character in sorted(set[str]().union(*(word[1:] for word in counts)))]
+    if len(SPECIAL) + len(continuations) + len(characters) > vocab_size:
         raise UserError(
-            f"the text has more different characters ({len(characters)}, {len(inside)} of them inside words) than "
-            f"vocab_size={vocab_size} holds; set tokenizer.vocab_size higher, or use the kind bpe"
+            f"too many different characters for vocab_size={vocab_size}: {len(characters)}, and {len(continuations)} "
+            "of them inside words; increase tokenizer.vocab_size, or use the kind bpe"
         )
     library = tokenizers.Tokenizer(models.WordPiece(unk_token=UNKNOWN))
     library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size - len(SPECIAL),
         min_frequency=2,  # a pair seen once teaches nothing, and a small text need not fill the vocabulary
-        special_tokens=inside,
-        continuing_subword_prefix=INSIDE,
+        special_tokens=continuations,
+        continuing_subword_prefix=CONTINUATION,
         show_progress=False,
     )
     library.train_from_iterator(_repeat_words(counts), trainer)
-    learnt = library.get_vocab(with_added_tokens=False)
-    return sorted(learnt, key=learnt.__getitem__)
+    learned = library.get_vocab(with_added_tokens=False)
+    return sorted(learned, key=learned.__getitem__)
 
 
 def _repeat_words(counts: Counter[str]) -> Iterator[str]:

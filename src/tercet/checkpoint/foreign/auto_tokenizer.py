@@ -15,37 +15,42 @@ from typing import Any
 from tercet.config import Plain
 from tercet.models import AnySpec, DecoderOnlySpec, EncoderDecoderSpec, EncoderOnlySpec
 from tercet.tokens import Tokenizer
-from tercet.tokens.tokenizer import SPACE_BEFORE
+from tercet.tokens.tokenizer import SPACE_PREFIXED_KINDS
 
 ROLES = ("bos", "eos", "pad", "mask")
-AS_BERT = {"bos": "cls", "eos": "sep"}  # what an encoder's beginning and end are called besides
+BERT_ROLES = {"bos": "cls", "eos": "sep"}  # what an encoder's beginning and end are called besides
 
 
 def tokenizer_json(tokenizer: Tokenizer, spec: AnySpec) -> str:
     """The tokenizer.json, for a model of this spec."""
     structure: Plain = json.loads(tokenizer.to_json())
-    added: list[Plain] = structure["added_tokens"]
-    if _shows_unknown(tokenizer) and _in_model(structure, tokenizer.unk_id):
-        added = [token for token in added if token["id"] != tokenizer.unk_id]  # else decoding would drop it
-    if _is_masked(spec) and tokenizer.kind in SPACE_BEFORE:
+    added_tokens: list[Plain] = structure["added_tokens"]
+    if _shows_unknown(tokenizer) and _is_in_model(structure, tokenizer.unk_id):
+        added_tokens = [
+            token for token in added_tokens if token["id"] != tokenizer.unk_id
+        ]  # else decoding would drop it
+    if _is_masked(spec) and tokenizer.kind in SPACE_PREFIXED_KINDS:
         # The mask takes the space before it, as a word does.
-        added = [{**token, "lstrip": token["id"] == tokenizer.mask_id or token["lstrip"]} for token in added]
+        added_tokens = [
+            {**token, "lstrip": token["id"] == tokenizer.mask_id or token["lstrip"]} for token in added_tokens
+        ]
     return json.dumps(
-        {**structure, "added_tokens": added, "post_processor": _post_processor(tokenizer, spec)},
+        {**structure, "added_tokens": added_tokens, "post_processor": _post_processor(tokenizer, spec)},
         indent=2,
         ensure_ascii=False,
     )
 
 
-def tokenizer_config(tokenizer: Tokenizer, spec: AnySpec, *, chats: bool = False) -> Plain:
+def tokenizer_config(tokenizer: Tokenizer, spec: AnySpec, *, has_chat_template: bool = False) -> Plain:
     """The tokenizer_config.json that stands beside it.
 
     Args:
-        chats: whether a chat template stands there as well. Its special tokens come as text, and must not be cut.
+        has_chat_template: If True, the folder also has a chat template. Its special tokens come as text and must not
+            be split.
     """
     names = special_names(tokenizer)
     if isinstance(spec, EncoderOnlySpec):
-        names |= {other: names[role] for role, other in AS_BERT.items() if role in names}
+        names |= {bert_role: names[role] for role, bert_role in BERT_ROLES.items() if role in names}
     if tokenizer.unk_id is not None and not _shows_unknown(tokenizer):
         names["unk"] = tokenizer.tokens([tokenizer.unk_id])[0]
     segments = isinstance(spec, EncoderOnlySpec) and spec.n_segments > 1
@@ -56,15 +61,15 @@ def tokenizer_config(tokenizer: Tokenizer, spec: AnySpec, *, chats: bool = False
         "model_input_names": ["input_ids", *(["token_type_ids"] if segments else []), "attention_mask"],
         "padding_side": "left" if isinstance(spec, DecoderOnlySpec) else "right",
         "clean_up_tokenization_spaces": False,
-        "split_special_tokens": not (_is_masked(spec) or chats),
+        "split_special_tokens": not (_is_masked(spec) or has_chat_template),
     }
 
 
 def special_names(tokenizer: Tokenizer) -> dict[str, str]:
     """Each role's token as the file writes it."""
-    added = {token["id"]: token["content"] for token in json.loads(tokenizer.to_json())["added_tokens"]}
+    added_tokens = {token["id"]: token["content"] for token in json.loads(tokenizer.to_json())["added_tokens"]}
     ids = {role: getattr(tokenizer, f"{role}_id") for role in ROLES}
-    return {role: added[number] for role, number in ids.items() if number in added}
+    return {role: added_tokens[number] for role, number in ids.items() if number in added_tokens}
 
 
 def _post_processor(tokenizer: Tokenizer, spec: AnySpec) -> Plain | None:
@@ -77,10 +82,12 @@ def _post_processor(tokenizer: Tokenizer, spec: AnySpec) -> Plain | None:
         )
     if isinstance(spec, EncoderDecoderSpec) and "eos" in names:
         begins = tokenizer.opening == (tokenizer.bos_id,) and "bos" in names  # as a source may
-        before = [_special(names["bos"])] if begins else []
+        start_tokens = [_special(names["bos"])] if begins else []
         end = _special(names["eos"])
         roles = ("bos", "eos") if begins else ("eos",)
-        return _template(tokenizer, roles, [*before, _text("A"), end], [*before, _text("A"), _text("B"), end])
+        return _template(
+            tokenizer, roles, [*start_tokens, _text("A"), end], [*start_tokens, _text("A"), _text("B"), end]
+        )
     return json.loads(tokenizer.to_json())["post_processor"] if tokenizer.opening else None
 
 
@@ -110,6 +117,6 @@ def _shows_unknown(tokenizer: Tokenizer) -> bool:
     return tokenizer.unk_id is not None and tokenizer.decode([tokenizer.unk_id]) != ""
 
 
-def _in_model(structure: Plain, number: int | None) -> bool:
+def _is_in_model(structure: Plain, number: int | None) -> bool:
     vocabulary: Any = structure["model"]["vocab"]
     return number in vocabulary.values() if isinstance(vocabulary, dict) else number in range(len(vocabulary))

@@ -21,7 +21,7 @@ from tercet.checkpoint.foreign.config_keys import (
     with_ids,
 )
 from tercet.checkpoint.foreign.features import (
-    FIXED,
+    FIXED_POSITIONS,
     Feature,
     check_features,
     features_of_heads,
@@ -30,7 +30,14 @@ from tercet.checkpoint.foreign.features import (
     rewrite_model,
 )
 from tercet.checkpoint.foreign.label_names import read_labels, read_problem_type, write_labels
-from tercet.checkpoint.foreign.state_dict import Source, build_model, export_state, merge_tied, strip_names, their_name
+from tercet.checkpoint.foreign.state_dict import (
+    Source,
+    build_model,
+    export_state,
+    foreign_name,
+    merge_tied,
+    strip_names,
+)
 from tercet.checkpoint.weights import own_tensors
 from tercet.config import Plain, UserError
 from tercet.models import Classifier, Dropout, EncoderOnly, EncoderOnlySpec, MaskedHead, StackSpec
@@ -73,7 +80,7 @@ def from_bert(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: 
     Raises:
         UserError: where the two do not belong together, or are of another model.
     """
-    tensors, spec = _their_names(state), bert_spec(config, state, n_ids=n_ids)
+    tensors, spec = _foreign_names(state), bert_spec(config, state, n_ids=n_ids)
     tied = merge_decoder(tensors, spec, decoder=DECODER, bias=BIAS, kind=KIND)
     return build_model(EncoderOnly, spec, tensors, bert_source, kind=KIND, tied=tied)
 
@@ -81,7 +88,7 @@ def from_bert(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: 
 def bert_spec(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> EncoderOnlySpec:
     """The spec of what `from_bert` reads; no tensor is looked into. Raises as it does."""
     with raise_config_errors(KIND):
-        return with_ids(_spec(config, _their_names(state)), n_ids)
+        return with_ids(_spec(config, _foreign_names(state)), n_ids)
 
 
 def to_bert(model: EncoderOnly) -> tuple[Plain, dict[str, Tensor]]:
@@ -94,13 +101,13 @@ def to_bert(model: EncoderOnly) -> tuple[Plain, dict[str, Tensor]]:
     spec, stack = model.spec, model.spec.stack
     masked = spec.masked_head is not None
     features = [
-        *features_of_stack("stack", stack, placement="post", positions=FIXED, gated=False),
+        *features_of_stack("stack", stack, placement="post", positions=FIXED_POSITIONS, gated=False),
         *features_of_heads("stack", stack),
         *features_of_vocabulary(spec, embedding_norm=True, tied=masked and spec.tie_embeddings),
         *_features_of_heads_on_top(spec),
     ]
     check_features(f"{KIND} of transformers", features)
-    written = replace(
+    export_spec = replace(
         spec,
         pad_vocab_to=1,
         scale_embedding=False,
@@ -108,10 +115,10 @@ def to_bert(model: EncoderOnly) -> tuple[Plain, dict[str, Tensor]]:
         masked_head=MaskedHead(transform=True, bias=True) if masked else None,
         stack=replace(stack, position=Learned(), bias=True, norm_bias=True),
     )
-    equal = rewrite_model(model, written)
-    config = _config(equal.spec)
+    equivalent = rewrite_model(model, export_spec)
+    config = _config(equivalent.spec)
     prefix = "" if config["architectures"] == ["BertModel"] else "bert."
-    state = export_state(own_tensors(equal), bert_source, prefix=prefix, outside=("cls.", "classifier."))
+    state = export_state(own_tensors(equivalent), bert_source, prefix=prefix, unprefixed=("cls.", "classifier."))
     if masked and not spec.tie_embeddings:
         state[f"{DECODER}.bias"] = state[BIAS].clone()  # the one that counts where the matrices are two
     return config, state
@@ -215,14 +222,14 @@ def read_classifier(config: Mapping[str, Any], weight: Tensor, *, pooler: bool) 
     Args:
         weight: a row for each label.
     """
-    own = "hidden_dropout_prob" if config.get("classifier_dropout") is None else "classifier_dropout"
+    dropout_key = "hidden_dropout_prob" if config.get("classifier_dropout") is None else "classifier_dropout"
     over = "texts" if pooler else "tokens"
     return Classifier(
         labels=read_labels(config, len(weight)),
         over=over,
         problem_type=read_problem_type(config, len(weight), over),
         pooling="pooler" if pooler else "mean",
-        dropout=read_value(config, own, float),
+        dropout=read_value(config, dropout_key, float),
     )
 
 
@@ -243,7 +250,7 @@ def _spec(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> EncoderOnly
     )
 
 
-def _their_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _foreign_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     positions = "embeddings.position_ids"  # 0, 1, 2 ...
     return strip_names(state, prefix="bert.", no_weight=lambda name: name == positions, rename=_new_name)
 
@@ -255,4 +262,4 @@ def _new_name(name: str) -> str:
 
 
 def bert_source(ours: str) -> Source:
-    return Source(name=BIAS if ours == "unembedding.bias" else their_name(ours, NAMES))
+    return Source(name=BIAS if ours == "unembedding.bias" else foreign_name(ours, NAMES))

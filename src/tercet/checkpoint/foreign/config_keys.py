@@ -88,8 +88,8 @@ def raise_config_errors(kind: str) -> Generator[None]:
 
 def with_ids(spec: Spec, n_ids: int | None) -> Spec:
     """The spec for a tokenizer of `n_ids`: rows of the embedding that it has no id for only pad the vocabulary."""
-    own = isinstance(spec, EncoderDecoderSpec) and spec.source_vocab_size is not None
-    if n_ids is None or own or not 0 < n_ids < spec.vocab_size:
+    has_source_vocabulary = isinstance(spec, EncoderDecoderSpec) and spec.source_vocab_size is not None
+    if n_ids is None or has_source_vocabulary or not 0 < n_ids < spec.vocab_size:
         return spec
     return replace(spec, vocab_size=n_ids, pad_vocab_to=spec.vocab_size)
 
@@ -105,4 +105,4 @@ def name_in_errors(path: Path) -> Generator[None]:
 
 def is_any_of(value: Any, allowed: tuple[Any, ...]) -> bool:
     """Return whether a setting has one of these values, of the same type: 1 is not True."""
-    return any(type(value) is type(one) and value == one for one in allowed)
+    return any(type(value) is type(option) and value == option for option in allowed)

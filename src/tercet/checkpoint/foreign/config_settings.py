@@ -41,7 +41,7 @@ LLAMA = (
     "head_dim", "hidden_act", "max_position_embeddings", "rms_norm_eps", "rope_theta", "rope_scaling",
     "rope_parameters", "partial_rotary_factor", "attention_dropout",
 )  # fmt: skip
-WINDOWED = ("sliding_window", "use_sliding_window", "max_window_layers", "layer_types")
+WINDOW_KEYS = ("sliding_window", "use_sliding_window", "max_window_layers", "layer_types")
 BERT = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",
     "hidden_dropout_prob", "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size",
@@ -56,8 +56,8 @@ T5 = (
 USED = {
     "llama": (*LLAMA, "attention_bias", "mlp_bias"),
     "mistral": (*LLAMA, "sliding_window"),
-    "qwen2": (*LLAMA, *WINDOWED),
-    "qwen3": (*LLAMA, *WINDOWED, "attention_bias"),
+    "qwen2": (*LLAMA, *WINDOW_KEYS),
+    "qwen3": (*LLAMA, *WINDOW_KEYS, "attention_bias"),
     "gemma": (*LLAMA, "attention_bias", "use_bidirectional_attention"),
     "gpt2": (
         "vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_inner", "activation_function",
@@ -77,7 +77,7 @@ USED = {
     ),
     **dict.fromkeys(("t5", "mt5", "umt5"), T5),
 }  # fmt: skip
-USED_BY_ALL = (
+COMMON_KEYS = (
     "model_type", "tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id",
 )  # fmt: skip
 ALIASES = {  # other names of keys, which win over these as in `transformers`
@@ -172,7 +172,7 @@ GENERATION_REPORTED = (  # constraints on a text that Tercet does not have
     "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "begin_suppress_tokens", "sequence_bias",
     "watermarking_config", "constraints", "force_words_ids",
 )  # fmt: skip
-SUPPRESSED = ("bad_words_ids", "suppress_tokens")  # reported unless they are ids that no translation has
+SUPPRESSION_KEYS = ("bad_words_ids", "suppress_tokens")  # reported unless they are ids that no translation has
 NEUTRAL = {"encoder_repetition_penalty": (1, 1.0)}
 
 
@@ -193,30 +193,32 @@ def check_folder(folder: Path, config: Mapping[str, Any], *, silent_ids: Contain
         UserError: With the first key whose value Tercet does not compute.
     """
     kind = str(config["model_type"])
-    known = {*USED[kind], *USED_BY_ALL, *IRRELEVANT, *ALIASES.get(kind, {})}
-    of_generation = {key: config[key] for key in generation_keys() - known if key in config}
-    _check({**config, **dict.fromkeys(of_generation)}, folder / "config.json", known, REJECTED)
+    known_keys = {*USED[kind], *COMMON_KEYS, *IRRELEVANT, *ALIASES.get(kind, {})}
+    generation_settings = {key: config[key] for key in generation_keys() - known_keys if key in config}
+    _check({**config, **dict.fromkeys(generation_settings)}, folder / "config.json", known_keys, REJECTED)
     path = folder / "generation_config.json"
-    for settings, source in ((of_generation, folder / "config.json"), (_read(path), path)):
-        silenced = {key for key in SUPPRESSED if all(number in silent_ids for number in _flatten(settings.get(key)))}
-        neutral = {key for key, values in NEUTRAL.items() if is_any_of(settings.get(key), values)}
-        expected = {*GENERATION_USED, *GENERATION_IRRELEVANT, *silenced, *neutral}
-        _check(settings, source, expected, GENERATION_REJECTED)
+    for settings, source in ((generation_settings, folder / "config.json"), (_read(path), path)):
+        silent_keys = {
+            key for key in SUPPRESSION_KEYS if all(number in silent_ids for number in _flatten(settings.get(key)))
+        }
+        neutral_keys = {key for key, values in NEUTRAL.items() if is_any_of(settings.get(key), values)}
+        known_generation_keys = {*GENERATION_USED, *GENERATION_IRRELEVANT, *silent_keys, *neutral_keys}
+        _check(settings, source, known_generation_keys, GENERATION_REJECTED)
 
 
 def generation_keys() -> set[str]:
     """Return every key of a generation_config.json."""
-    return {*GENERATION_USED, *GENERATION_IRRELEVANT, *GENERATION_REJECTED, *GENERATION_REPORTED, *SUPPRESSED}
+    return {*GENERATION_USED, *GENERATION_IRRELEVANT, *GENERATION_REJECTED, *GENERATION_REPORTED, *SUPPRESSION_KEYS}
 
 
 def _check(
-    settings: Mapping[str, Any], path: Path, known: Container[str], rejected: Mapping[str, tuple[Any, ...]]
+    settings: Mapping[str, Any], path: Path, known_keys: Container[str], allowed_values: Mapping[str, tuple[Any, ...]]
 ) -> None:
-    for key, allowed in rejected.items():
+    for key, allowed in allowed_values.items():
         if not is_any_of(value := settings.get(key), allowed):
             raise UserError(f"{path}: {key} is {show(value)}, which Tercet does not have")
-    on = [key for key, value in settings.items() if key not in rejected and not is_any_of(value, OFF)]
-    if unknown := [key for key in on if key not in known]:
+    active = [key for key, value in settings.items() if key not in allowed_values and not is_any_of(value, OFF)]
+    if unknown := [key for key in active if key not in known_keys]:
         print_note(f"tercet: {path}: these keys are not followed: {', '.join(map(show, unknown))}")
 
 

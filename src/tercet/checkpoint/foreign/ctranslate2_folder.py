@@ -21,7 +21,7 @@ from tercet.checkpoint.foreign.ctranslate2_readme import card
 from tercet.checkpoint.foreign.ctranslate2_stack import ACTIVATIONS, decoder_of, encoder_of, fill_linear, fill_stack
 from tercet.checkpoint.foreign.ctranslate2_vocabulary import Vocabulary
 from tercet.checkpoint.foreign.export_files import check_translates, import_library, tokenizer_files
-from tercet.checkpoint.foreign.features import FIXED, Feature, check_features, features_of_block
+from tercet.checkpoint.foreign.features import FIXED_POSITIONS, Feature, check_features, features_of_block
 from tercet.checkpoint.trained_model import TrainedModel
 from tercet.config import UserError
 from tercet.models import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly, StackSpec
@@ -80,7 +80,7 @@ def _features(trained_model: TrainedModel) -> list[Feature]:
     for key, stack in stacks.items():
         causal = isinstance(model, DecoderOnly) or key == "decoder"
         features += [
-            (f"{key}.position", stack.position.kind, [*FIXED, "rotary", *(["alibi"] if causal else [])]),
+            (f"{key}.position", stack.position.kind, [*FIXED_POSITIONS, "rotary", *(["alibi"] if causal else [])]),
             (f"{key}.placement", stack.placement, ["pre", "post", "sandwich"]),
             (f"{key}.norm", stack.norm, ["layer", "rms"]),
             *features_of_block(key, stack),
@@ -108,8 +108,8 @@ def _is_default(stacks: dict[str, StackSpec]) -> bool:
 
 def _epsilon(stacks: dict[str, StackSpec]) -> float | None:
     """The one epsilon of all norms; None where there are two, which can only be theirs by default."""
-    every = {eps for _, eps in _norms(stacks)}
-    return every.pop() if len(every) == 1 else None
+    epsilons = {eps for _, eps in _norms(stacks)}
+    return epsilons.pop() if len(epsilons) == 1 else None
 
 
 def _generator(specs: Any, model: DecoderOnly, trained_model: TrainedModel) -> Any:
@@ -146,17 +146,20 @@ def _encoder(specs: Any, model: EncoderOnly, trained_model: TrainedModel) -> Any
 
 
 def _translator(specs: Any, model: EncoderDecoder, trained_model: TrainedModel) -> Any:
-    vocabulary, read = Vocabulary.of(trained_model.tokenizer), Vocabulary.of(trained_model.source_tokenizer)
+    vocabulary, source_vocabulary = (
+        Vocabulary.of(trained_model.tokenizer),
+        Vocabulary.of(trained_model.source_tokenizer),
+    )
     encoder, decoder = encoder_of(specs, model.encoder), decoder_of(specs, model.decoder, cross=True)
-    for theirs, stack, table, embedding, tokens in (
-        (encoder, model.encoder, encoder.embeddings[0], model.source_embedding, read),
+    for side, stack, table, embedding, tokens in (
+        (encoder, model.encoder, encoder.embeddings[0], model.source_embedding, source_vocabulary),
         (decoder, model.decoder, decoder.embeddings, model.embedding, vocabulary),
     ):
-        fill_stack(theirs, stack, max_len=model.max_len)
-        _embed(theirs, table, embedding, tokens)
+        fill_stack(side, stack, max_len=model.max_len)
+        _embed(side, table, embedding, tokens)
     _unembed(decoder, model, vocabulary)
     spec = specs.TransformerSpec(encoder, decoder)
-    spec.register_source_vocabulary(read.tokens)
+    spec.register_source_vocabulary(source_vocabulary.tokens)
     spec.register_target_vocabulary(vocabulary.tokens)
     _name_special(spec.config, vocabulary)
     spec.config.decoder_start_token = vocabulary.bos
@@ -167,9 +170,9 @@ def _name_special(config: Any, vocabulary: Vocabulary) -> None:
     config.bos_token, config.eos_token, config.unk_token = vocabulary.bos, vocabulary.eos, vocabulary.unk
 
 
-def _embed(theirs: Any, table: Any, embedding: TokenEmbedding, vocabulary: Vocabulary) -> None:
+def _embed(stack_spec: Any, table: Any, embedding: TokenEmbedding, vocabulary: Vocabulary) -> None:
     table.weight = vocabulary.rows(embedding.weight)
-    theirs.scale_embeddings = embedding.scale
+    stack_spec.scale_embeddings = embedding.scale
 
 
 def _unembed(decoder: Any, model: DecoderOnly | EncoderDecoder, vocabulary: Vocabulary) -> None:

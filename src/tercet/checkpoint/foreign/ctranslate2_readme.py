@@ -18,7 +18,7 @@ source_tokenizer.encode_special_tokens = True  # what a text spells out is text
 translator = ctranslate2.Translator("this_folder", compute_type="float32")  # "int8": smaller and faster
 answer = translator.translate_batch(
     [source_tokenizer.encode("A sentence.").tokens],
-    beam_size=5, max_input_length={max_len}, max_decoding_length={max_len}, suppress_sequences={never},
+    beam_size=5, max_input_length={max_len}, max_decoding_length={max_len}, suppress_sequences={forbidden_tokens},
 )[0]
 print(tokenizer.decode([tokenizer.token_to_id(token) for token in answer.hypotheses[0]]))
 """
@@ -63,24 +63,26 @@ WORDS = {
 def card(trained_model: TrainedModel) -> str:
     """The README.md."""
     model, tokenizer = trained_model.model, trained_model.tokenizer
-    longest = model.spec.max_len
+    max_len = model.spec.max_len
     if isinstance(model, DecoderOnly):
         ends = tokenizer.tokens(tokenizer.end_ids) if tokenizer.other_end_ids else []
         code = GENERATOR.format(
-            max_len=longest, text=sample_text(tokenizer), ends=f", end_token={ends!r}" if ends else ""
+            max_len=max_len, text=sample_text(tokenizer), ends=f", end_token={ends!r}" if ends else ""
         )
-        return extend_card(trained_model, PROGRAM, code, WORDS["generator"].format(max_len=longest))
+        return extend_card(trained_model, PROGRAM, code, WORDS["generator"].format(max_len=max_len))
     if isinstance(model, EncoderOnly):
         pooler = ", and its pooler's output as `pooler_output`," if model.spec.pooler else ""
         words = WORDS["encoder"].format(pooler=pooler)
-        return extend_card(trained_model, PROGRAM, ENCODER.format(max_len=longest), words)
-    own = trained_model.source_tokenizer is not tokenizer
-    source = "source_tokenizer.json" if own else "tokenizer.json"
-    code = TRANSLATOR.format(max_len=longest, source=source, never=[[token] for token in never(tokenizer)])
+        return extend_card(trained_model, PROGRAM, ENCODER.format(max_len=max_len), words)
+    has_source_tokenizer = trained_model.source_tokenizer is not tokenizer
+    source = "source_tokenizer.json" if has_source_tokenizer else "tokenizer.json"
+    code = TRANSLATOR.format(
+        max_len=max_len, source=source, forbidden_tokens=[[token] for token in forbidden_tokens(tokenizer)]
+    )
     return extend_card(trained_model, PROGRAM, code, WORDS["translator"])
 
 
-def never(tokenizer: Tokenizer) -> list[str]:
+def forbidden_tokens(tokenizer: Tokenizer) -> list[str]:
     """The tokens that a translation has none of."""
     special = {tokenizer.bos_id, tokenizer.pad_id, tokenizer.unk_id, *tokenizer.special_ids} - {tokenizer.eos_id, None}
     names = Vocabulary.of(tokenizer).tokens

@@ -6,7 +6,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from tercet.checkpoint.foreign.features import FIXED
+from tercet.checkpoint.foreign.features import FIXED_POSITIONS
 from tercet.models.stack import Stack
 from tercet.nn import Attention, Block, FeedForward, Residual
 from tercet.nn.positions import RotaryPositions
@@ -53,21 +53,23 @@ def _switches(specs: Any, stack: Stack) -> dict[str, Any]:
     return switches
 
 
-def fill_stack(theirs: Any, stack: Stack, *, max_len: int) -> None:
+def fill_stack(target: Any, stack: Stack, *, max_len: int) -> None:
     """All but the embedding: positions, norms and blocks."""
     spec = stack.spec
-    if spec.position.kind in FIXED:
-        embedded = stack.position.embed(torch.arange(max_len)[None])
-        theirs.position_encodings.encodings = torch.zeros(max_len, spec.d_model) if embedded is None else embedded[0]
+    if spec.position.kind in FIXED_POSITIONS:
+        position_table = stack.position.embed(torch.arange(max_len)[None])
+        target.position_encodings.encodings = (
+            torch.zeros(max_len, spec.d_model) if position_table is None else position_table[0]
+        )
     if not isinstance(stack.embedding_norm, nn.Identity):
-        _norm(theirs.layernorm_embedding, stack.embedding_norm)
+        _norm(target.layernorm_embedding, stack.embedding_norm)
     if not isinstance(stack.final_norm, nn.Identity):
-        _norm(theirs.layer_norm, stack.final_norm)
-    for block, layer in zip(cast("Iterable[Block]", stack.blocks), theirs.layer, strict=True):
-        _attention(layer.self_attention, block.self_attention, fused=("query", "key", "value"))
+        _norm(target.layer_norm, stack.final_norm)
+    for block, layer in zip(cast("Iterable[Block]", stack.blocks), target.layer, strict=True):
+        _attention(layer.self_attention, block.self_attention, fused_parts=("query", "key", "value"))
         _norms(layer, "self_attention", ("input_layer_norm", "post_attention_layer_norm"), block.self_residual)
         if block.cross_attention is not None and block.cross_residual is not None:
-            _attention(layer.attention, block.cross_attention, fused=("key", "value"))
+            _attention(layer.attention, block.cross_attention, fused_parts=("key", "value"))
             names = ("external_pre_encoder_attention_layer_norm", "external_post_encoder_attention_layer_norm")
             _norms(layer, "attention", names, block.cross_residual)
         _feedforward(layer.ffn, block.feedforward)
@@ -77,48 +79,48 @@ def fill_stack(theirs: Any, stack: Stack, *, max_len: int) -> None:
 
 def _norms(layer: Any, part: str, names: tuple[str, str], residual: Residual) -> None:
     """A sublayer has one norm, before it or after the sum; the layer has those of a sandwich."""
-    own = [norm for norm in residual.children() if isinstance(norm, nn.LayerNorm | nn.RMSNorm)]
-    theirs = [getattr(layer, part).layer_norm] if len(own) == 1 else [getattr(layer, name) for name in names]
-    for norm, place in zip(own, theirs, strict=True):
+    norms = [norm for norm in residual.children() if isinstance(norm, nn.LayerNorm | nn.RMSNorm)]
+    target = [getattr(layer, part).layer_norm] if len(norms) == 1 else [getattr(layer, name) for name in names]
+    for norm, place in zip(norms, target, strict=True):
         _norm(place, norm)
 
 
-def _attention(theirs: Any, ours: Attention, *, fused: tuple[str, ...]) -> None:
+def _attention(target: Any, source: Attention, *, fused_parts: tuple[str, ...]) -> None:
     """What reads one input is one matrix; in cross-attention the queries read another."""
-    *first, last = theirs.linear
-    if "query" not in fused:
-        fill_linear(first[0], ours.query)
-    linears: list[nn.Linear] = [getattr(ours, name) for name in fused]
+    *first, last = target.linear
+    if "query" not in fused_parts:
+        fill_linear(first[0], source.query)
+    linears: list[nn.Linear] = [getattr(source, name) for name in fused_parts]
     first[-1].weight = torch.cat([linear.weight for linear in linears])
     biases = [bias for linear in linears if (bias := _bias(linear)) is not None]
     if biases:  # all have one, or none
         first[-1].bias = torch.cat(biases)
-    fill_linear(last, ours.out)
-    if not isinstance(ours.query_norm, nn.Identity):
-        _norm(theirs.q_norm, ours.query_norm)
-        _norm(theirs.k_norm, ours.key_norm)
+    fill_linear(last, source.out)
+    if not isinstance(source.query_norm, nn.Identity):
+        _norm(target.q_norm, source.query_norm)
+        _norm(target.k_norm, source.key_norm)
 
 
-def _feedforward(theirs: Any, ours: FeedForward) -> None:
-    if ours.gate is None:
-        fill_linear(theirs.linear_0, ours.up)
+def _feedforward(target: Any, source: FeedForward) -> None:
+    if source.gate is None:
+        fill_linear(target.linear_0, source.up)
     else:
-        fill_linear(theirs.linear_0, ours.gate)  # the one that is bent
-        fill_linear(theirs.linear_0_noact, ours.up)
-    fill_linear(theirs.linear_1, ours.down)
+        fill_linear(target.linear_0, source.gate)  # the one that is bent
+        fill_linear(target.linear_0_noact, source.up)
+    fill_linear(target.linear_1, source.down)
 
 
-def fill_linear(theirs: Any, ours: nn.Linear) -> None:
-    theirs.weight = ours.weight
-    if (bias := _bias(ours)) is not None:
-        theirs.bias = bias
+def fill_linear(target: Any, source: nn.Linear) -> None:
+    target.weight = source.weight
+    if (bias := _bias(source)) is not None:
+        target.bias = bias
 
 
-def _norm(theirs: Any, ours: nn.Module) -> None:
-    theirs.gamma = ours.weight
-    if isinstance(ours, nn.LayerNorm):
-        bias = _bias(ours)
-        theirs.beta = torch.zeros(ours.normalized_shape) if bias is None else bias
+def _norm(target: Any, source: nn.Module) -> None:
+    target.gamma = source.weight
+    if isinstance(source, nn.LayerNorm):
+        bias = _bias(source)
+        target.beta = torch.zeros(source.normalized_shape) if bias is None else bias
 
 
 def _bias(part: nn.Module) -> Tensor | None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from tercet.config import Plain
 from tercet.tokens import Tokenizer
 
-NEVER = -1e9  # the score of a token that is not ours
+UNUSED_SCORE = -1e9  # the score of a token that is not ours
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Vocabulary:
         names = _names(tokenizer)
         n_ids = len(names)
         if tokenizer.eos_id is None and ends:
-            names.append(_unused(names, "<end>"))
+            names.append(_unused_name(names, "<end>"))
         eos = names[-1] if tokenizer.eos_id is None else names[tokenizer.eos_id]
         bos = eos if tokenizer.bos_id is None else names[tokenizer.bos_id]
         unk = eos if tokenizer.unk_id is None else names[tokenizer.unk_id]
@@ -52,11 +52,11 @@ class Vocabulary:
 
     def bias(self, bias: Tensor | None) -> Tensor | None:
         """A number for each token; None where all are zero."""
-        more = len(self.tokens) - self.n_ids
-        if bias is None and not more:
+        n_extra = len(self.tokens) - self.n_ids
+        if bias is None and not n_extra:
             return None
-        own = torch.zeros(self.n_ids) if bias is None else bias[: self.n_ids]
-        return F.pad(own, (0, more), value=NEVER)
+        values = torch.zeros(self.n_ids) if bias is None else bias[: self.n_ids]
+        return F.pad(values, (0, n_extra), value=UNUSED_SCORE)
 
 
 def _names(tokenizer: Tokenizer) -> list[str]:
@@ -67,11 +67,11 @@ def _names(tokenizer: Tokenizer) -> list[str]:
     else:
         ids = {number: piece[0] for number, piece in enumerate(vocabulary)}
     ids |= {token["id"]: token["content"] for token in structure["added_tokens"]}
-    taken = list(ids.values())
-    return [ids[n] if n in ids else _unused(taken, f"<unused {n}>") for n in range(tokenizer.vocab_size)]
+    existing_names = list(ids.values())
+    return [ids[n] if n in ids else _unused_name(existing_names, f"<unused {n}>") for n in range(tokenizer.vocab_size)]
 
 
-def _unused(taken: Sequence[str], name: str) -> str:
-    while name in taken:
+def _unused_name(existing_names: Sequence[str], name: str) -> str:
+    while name in existing_names:
         name = f"<{name}>"
     return name

@@ -19,7 +19,7 @@ from tercet.checkpoint.foreign.config_keys import (
     with_ids,
 )
 from tercet.checkpoint.foreign.features import (
-    FIXED,
+    FIXED_POSITIONS,
     Feature,
     check_features,
     features_of_heads,
@@ -28,7 +28,7 @@ from tercet.checkpoint.foreign.features import (
     rewrite_model,
 )
 from tercet.checkpoint.foreign.label_names import read_labels, read_problem_type, write_labels
-from tercet.checkpoint.foreign.state_dict import Source, build_model, export_state, strip_names, their_name
+from tercet.checkpoint.foreign.state_dict import Source, build_model, export_state, foreign_name, strip_names
 from tercet.checkpoint.weights import own_tensors
 from tercet.config import Plain
 from tercet.models import BranchDropout, Classifier, Dropout, EncoderOnly, EncoderOnlySpec, MaskedHead, StackSpec
@@ -70,7 +70,7 @@ def from_distilbert(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n
     Raises:
         UserError: where the two do not belong together, or are of another model.
     """
-    tensors, spec = _their_names(state), distilbert_spec(config, state, n_ids=n_ids)
+    tensors, spec = _foreign_names(state), distilbert_spec(config, state, n_ids=n_ids)
     tied = None if spec.masked_head is None else TIED
     return build_model(EncoderOnly, spec, tensors, distilbert_source, kind=KIND, tied=tied)
 
@@ -80,7 +80,7 @@ def distilbert_spec(
 ) -> EncoderOnlySpec:
     """The spec of what `from_distilbert` reads; no tensor is looked into. Raises as it does."""
     with raise_config_errors(KIND):
-        return with_ids(_spec(config, _their_names(state)), n_ids)
+        return with_ids(_spec(config, _foreign_names(state)), n_ids)
 
 
 def is_distilbert(spec: EncoderOnlySpec) -> bool:
@@ -100,7 +100,7 @@ def to_distilbert(model: EncoderOnly) -> tuple[Plain, dict[str, Tensor]]:
     spec, stack = model.spec, model.spec.stack
     masked = spec.masked_head is not None
     features = [
-        *features_of_stack("stack", stack, placement="post", positions=FIXED, gated=False),
+        *features_of_stack("stack", stack, placement="post", positions=FIXED_POSITIONS, gated=False),
         *features_of_heads("stack", stack),
         ("stack.norm_eps", stack.norm_eps, [EPSILON]),
         ("n_segments", spec.n_segments, [0]),
@@ -108,17 +108,17 @@ def to_distilbert(model: EncoderOnly) -> tuple[Plain, dict[str, Tensor]]:
         *_features_of_heads_on_top(spec),
     ]
     check_features(f"{KIND} of transformers", features)
-    written = replace(
+    export_spec = replace(
         spec,
         pad_vocab_to=1,
         scale_embedding=False,
         masked_head=MaskedHead(transform=True, bias=True) if masked else None,
         stack=replace(stack, position=Learned(), bias=True, norm_bias=True),
     )
-    equal = rewrite_model(model, written)
-    config = _config(equal.spec)
+    equivalent = rewrite_model(model, export_spec)
+    config = _config(equivalent.spec)
     prefix = "" if config["architectures"] == ["DistilBertModel"] else "distilbert."
-    return config, export_state(own_tensors(equal), distilbert_source, prefix=prefix, outside=HEADS)
+    return config, export_state(own_tensors(equivalent), distilbert_source, prefix=prefix, unprefixed=HEADS)
 
 
 def _features_of_heads_on_top(spec: EncoderOnlySpec) -> list[Feature]:
@@ -204,10 +204,10 @@ def _spec(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> EncoderOnly
     )
 
 
-def _their_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _foreign_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     positions = "embeddings.position_ids"  # 0, 1, 2 ...
     return strip_names(state, prefix="distilbert.", no_weight=lambda name: name == positions)
 
 
 def distilbert_source(ours: str) -> Source:
-    return Source(name=their_name(ours, NAMES))
+    return Source(name=foreign_name(ours, NAMES))

@@ -22,7 +22,11 @@ from tercet.nn.specs import Placement
 Model = TypeVar("Model", bound=AnyModel)
 Feature = tuple[str, Any, Sequence[Any]]  # the key of a setting, what it is, what it may be
 
-FIXED = ("learned", "sinusoidal", "none")  # schemes that are a vector for each position, which a table can hold
+FIXED_POSITIONS = (
+    "learned",
+    "sinusoidal",
+    "none",
+)  # schemes that are a vector for each position, which a table can hold
 
 
 def check_features(kind: str, features: Sequence[Feature]) -> None:
@@ -31,11 +35,11 @@ def check_features(kind: str, features: Sequence[Feature]) -> None:
     Raises:
         UserError: with their keys, and the settings that could be converted.
     """
-    wrong = [feature for feature in features if feature[1] not in feature[2]]
-    if wrong:
-        are = _list(f"{key} is {_as_setting(value)}" for key, value, _ in wrong)
-        wanted = _list(f"{key}: {' or '.join(map(_as_setting, known))}" for key, _, known in wrong)
-        raise UserError(f"{are}, which no {kind} has; a model with {wanted} could be converted")
+    unsupported = [feature for feature in features if feature[1] not in feature[2]]
+    if unsupported:
+        values = _list(f"{key} is {_format_setting(value)}" for key, value, _ in unsupported)
+        alternatives = _list(f"{key}: {' or '.join(map(_format_setting, allowed))}" for key, _, allowed in unsupported)
+        raise UserError(f"{values}, which no {kind} has; a model with {alternatives} could be converted")
 
 
 def _list(words: Iterable[str]) -> str:
@@ -107,18 +111,18 @@ def rewrite_model(model: Model, spec: AnySpec) -> Model:
     if spec == model.spec:
         return model
     with raise_config_errors("model"):
-        equal = build(spec)
+        equivalent = build(spec)
     tensors = model.state_dict()
-    for name, tensor in own_tensors(equal).items():
+    for name, tensor in own_tensors(equivalent).items():
         if name in tensors:
             tensor.copy_(tensors[name][: len(tensor)])  # left out: rows that pad the vocabulary, positions never used
-            tensor.mul_(_scale(model, name) / _scale(equal, name))
+            tensor.mul_(_scale(model, name) / _scale(equivalent, name))
         elif name == "stack.position.table.weight" and not isinstance(model, EncoderDecoder):
-            embedded = model.stack.position.embed(torch.arange(len(tensor))[None])
-            tensor.copy_(torch.zeros_like(tensor) if embedded is None else embedded[0])
+            position_table = model.stack.position.embed(torch.arange(len(tensor))[None])
+            tensor.copy_(torch.zeros_like(tensor) if position_table is None else position_table[0])
         else:
             tensor.zero_()
-    return cast("Model", equal.eval())
+    return cast("Model", equivalent.eval())
 
 
 def _scale(model: AnyModel, name: str) -> float:
@@ -126,5 +130,5 @@ def _scale(model: AnyModel, name: str) -> float:
     return part.scale if isinstance(part, TokenEmbedding) else 1.0
 
 
-def _as_setting(value: Any) -> str:
+def _format_setting(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)

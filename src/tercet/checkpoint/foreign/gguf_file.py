@@ -36,14 +36,14 @@ NUMBERS = {
     0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8",
 }  # fmt: skip
 U32, I32, F32, BOOL, TEXT, LIST = 4, 5, 6, 7, 8, 9
-PLAIN = {0: ("<f4", torch.float32), 1: ("<f2", torch.float16), 30: ("<i2", torch.bfloat16)}  # types of tensors
+PLAIN_TYPES = {0: ("<f4", torch.float32), 1: ("<f2", torch.float16), 30: ("<i2", torch.bfloat16)}  # types of tensors
 PLAIN_F32 = 0
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stored:
+class TensorLocation:
     """Where a tensor is.
 
     Attributes:
@@ -63,7 +63,7 @@ class GgufFile:
 
     Attributes:
         settings: every key with its value: a number, a truth value, a text, or a list of such.
-        stored: every tensor's name with its place.
+        locations: every tensor's name with its place.
 
     Raises:
         UserError: where the file is broken, cut short, or says what cannot be.
@@ -76,7 +76,7 @@ class GgufFile:
             self._bytes: Bytes = (
                 np.asarray(np.memmap(path, np.uint8, "r")) if path.stat().st_size else np.zeros(0, "u1")
             )
-            self.settings, self.stored = _read(_Header(self._bytes))
+            self.settings, self.locations = _read(_Header(self._bytes))
 
     def tensor(self, name: str) -> Tensor:
         """A tensor's numbers, in float32.
@@ -84,14 +84,14 @@ class GgufFile:
         Raises:
             UserError: where its type is not known, or the `gguf` package that knows it is missing.
         """
-        where = self.stored[name]
-        data = self._bytes[where.start : where.end]
-        if where.kind in PLAIN:
-            numbers, dtype = PLAIN[where.kind]
-            return torch.from_numpy(np.array(data).view(numbers)).view(dtype).float().reshape(where.shape)
-        rows = data.reshape(prod(where.shape[:-1]), -1)
+        location = self.locations[name]
+        data = self._bytes[location.start : location.end]
+        if location.kind in PLAIN_TYPES:
+            numbers, dtype = PLAIN_TYPES[location.kind]
+            return torch.from_numpy(np.array(data).view(numbers)).view(dtype).float().reshape(location.shape)
+        rows = data.reshape(prod(location.shape[:-1]), -1)
         with np.errstate(all="ignore"):  # what is no number stays none
-            return torch.from_numpy(_dequantize(rows, where.kind, name)).reshape(where.shape)
+            return torch.from_numpy(_dequantize(rows, location.kind, name)).reshape(location.shape)
 
 
 def write_gguf(path: Path, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
@@ -107,11 +107,11 @@ def write_gguf(path: Path, settings: Mapping[str, Any], tensors: Mapping[str, Te
     header = bytearray(MAGIC + struct.pack("<IQQ", VERSIONS[-1], len(tensors), len(settings)))
     for key, value in settings.items():
         header += _text(key) + _setting(value)
-    place = 0
+    offset = 0
     for name, tensor in tensors.items():
         sizes = tuple(reversed(tensor.shape))
-        header += _text(name) + struct.pack(f"<I{len(sizes)}QIQ", len(sizes), *sizes, PLAIN_F32, place)
-        place = _round_up(place + 4 * tensor.numel(), ALIGNMENT)
+        header += _text(name) + struct.pack(f"<I{len(sizes)}QIQ", len(sizes), *sizes, PLAIN_F32, offset)
+        offset = _round_up(offset + 4 * tensor.numel(), ALIGNMENT)
 
     def write(file: BinaryIO) -> None:
         file.write(header.ljust(_round_up(len(header), ALIGNMENT), b"\0"))
@@ -128,21 +128,21 @@ class _Header:
 
     def __init__(self, data: Bytes) -> None:
         self.size = len(data)
-        self.place = 0
+        self.offset = 0
         self._items = 0  # of all lists
         self._data = data[:MOST_GGUF_HEADER_BYTES].data
 
     def number(self, form: str) -> Any:
         """One number, `form` as in `struct`."""
-        place = self.place
+        offset = self.offset
         self.skip(struct.calcsize(f"<{form}"))
-        return struct.unpack_from(f"<{form}", self._data, place)[0]
+        return struct.unpack_from(f"<{form}", self._data, offset)[0]
 
     def text(self) -> str:
         length = self.number("Q")
-        place = self.place
+        offset = self.offset
         self.skip(length)
-        return str(self._data[place : self.place], "utf-8")
+        return str(self._data[offset : self.offset], "utf-8")
 
     def value(self, kind: int) -> Any:
         if kind == TEXT:
@@ -153,14 +153,14 @@ class _Header:
         return bool(value) if kind == BOOL else value
 
     def skip(self, n: int) -> None:
-        if n > len(self._data) - self.place:
+        if n > len(self._data) - self.offset:
             cut = (
                 "the file ends"
                 if self.size == len(self._data)
                 else f"{MOST_GGUF_HEADER_BYTES} bytes of settings are passed"
             )
-            raise ValueError(f"{cut} inside a value of {n} bytes at byte {self.place}")
-        self.place += n
+            raise ValueError(f"{cut} inside a value of {n} bytes at byte {self.offset}")
+        self.offset += n
 
     def _list(self, kind: int, n: int) -> list[Any]:
         self._items += n
@@ -168,25 +168,25 @@ class _Header:
             raise ValueError(f"its lists claim {self._items} items, and {MOST_GGUF_ITEMS} is the most")
         if kind != TEXT:
             return self._numbers(kind, n)
-        if 8 * n > len(self._data) - self.place:
+        if 8 * n > len(self._data) - self.offset:
             self.skip(8 * n)  # too many for the file, were they all empty
         return [self.text() for _ in range(n)]
 
     def _numbers(self, kind: int, n: int) -> list[Any]:
         if kind not in NUMBERS:
-            raise ValueError(f"a value of the unknown kind {kind} at byte {self.place}")
-        form, place = np.dtype(NUMBERS[kind]), self.place
+            raise ValueError(f"a value of the unknown kind {kind} at byte {self.offset}")
+        form, offset = np.dtype(NUMBERS[kind]), self.offset
         self.skip(n * form.itemsize)
-        return np.frombuffer(self._data[place : self.place], dtype=form).tolist()
+        return np.frombuffer(self._data[offset : self.offset], dtype=form).tolist()
 
 
-def _read(header: _Header) -> tuple[Plain, dict[str, Stored]]:
+def _read(header: _Header) -> tuple[Plain, dict[str, TensorLocation]]:
     if header.number("4s") != MAGIC:
         raise ValueError("it does not begin with GGUF")
     version = header.number("I")
     if version not in VERSIONS:
-        turned = int.from_bytes(version.to_bytes(4, "little"), "big") in VERSIONS
-        reason = "its numbers are big-endian" if turned else f"its version is {version}"
+        is_big_endian = int.from_bytes(version.to_bytes(4, "little"), "big") in VERSIONS
+        reason = "its numbers are big-endian" if is_big_endian else f"its version is {version}"
         raise ValueError(f"{reason}; Tercet reads the little-endian versions {' and '.join(map(str, VERSIONS))}")
     n_tensors, n_settings = header.number("Q"), header.number("Q")
     if max(n_tensors, n_settings) > MOST_TENSORS:
@@ -210,31 +210,33 @@ def _read(header: _Header) -> tuple[Plain, dict[str, Stored]]:
             raise ValueError(f"the tensor {name!r} has {n_sizes} dimensions, and may have {MOST_SIZES}")
         sizes = tuple(header.number("Q") for _ in range(n_sizes))
         layouts[name] = tuple(reversed(sizes)), header.number("I"), header.number("Q")
-    start = _round_up(header.place, alignment)
-    stored = {name: _locate(name, *layout, start, alignment, header.size) for name, layout in layouts.items()}
-    in_order = sorted(stored, key=lambda name: stored[name].start)
-    for first, second in pairwise(in_order):  # or few bytes could pose as many large tensors
-        if stored[second].start < stored[first].end:
+    start = _round_up(header.offset, alignment)
+    locations = {name: _locate(name, *layout, start, alignment, header.size) for name, layout in layouts.items()}
+    ordered_names = sorted(locations, key=lambda name: locations[name].start)
+    for first, second in pairwise(ordered_names):  # or few bytes could pose as many large tensors
+        if locations[second].start < locations[first].end:
             raise ValueError(f"the tensors {first!r} and {second!r} share bytes")
-    return settings, stored
+    return settings, locations
 
 
-def _locate(name: str, shape: tuple[int, ...], kind: int, place: int, start: int, alignment: int, size: int) -> Stored:
+def _locate(
+    name: str, shape: tuple[int, ...], kind: int, offset: int, start: int, alignment: int, size: int
+) -> TensorLocation:
     numbers, n_bytes = _block(kind, name)
     if not prod(shape) or shape[-1] % numbers:
         raise ValueError(f"the tensor {name!r} has rows of {shape[-1]}, and its type blocks of {numbers}")
-    if place % alignment:
-        raise ValueError(f"the tensor {name!r} begins at {place}, which is no multiple of {alignment}")
-    end = start + place + prod(shape) // numbers * n_bytes
+    if offset % alignment:
+        raise ValueError(f"the tensor {name!r} begins at {offset}, which is no multiple of {alignment}")
+    end = start + offset + prod(shape) // numbers * n_bytes
     if end > size:
         raise ValueError(f"the tensor {name!r} ends at byte {end}, and the file at {size}")
-    return Stored(shape=shape, kind=kind, start=start + place, end=end)
+    return TensorLocation(shape=shape, kind=kind, start=start + offset, end=end)
 
 
 def _block(kind: int, name: str) -> tuple[int, int]:
     """How many numbers of a type are kept together, and in how many bytes."""
-    if kind in PLAIN:
-        return 1, np.dtype(PLAIN[kind][0]).itemsize
+    if kind in PLAIN_TYPES:
+        return 1, np.dtype(PLAIN_TYPES[kind][0]).itemsize
     gguf = _package()
     if kind not in {member.value for member in gguf.GGMLQuantizationType}:
         raise ValueError(f"the tensor {name!r} is of the unknown type {kind}")
@@ -274,8 +276,8 @@ def _raise_file_errors(path: Path) -> Generator[None]:
         raise UserError(f"cannot read {path}: {error.strerror}; copy it again") from None
 
 
-def _round_up(place: int, alignment: int) -> int:
-    return -(-place // alignment) * alignment
+def _round_up(offset: int, alignment: int) -> int:
+    return -(-offset // alignment) * alignment
 
 
 def _text(text: str) -> bytes:
@@ -288,12 +290,12 @@ def _setting(value: Any) -> bytes:
         kind = _kind(value)
         return struct.pack("<I", kind) + _item(value, kind)
     items = cast("Sequence[Any]", value)
-    kind = _kind(items[0], listed=True) if items else TEXT
+    kind = _kind(items[0], in_list=True) if items else TEXT
     return struct.pack("<IIQ", LIST, kind, len(items)) + b"".join(_item(item, kind) for item in items)
 
 
-def _kind(value: Any, *, listed: bool = False) -> int:
-    kinds = {str: TEXT, bool: BOOL, int: I32 if listed else U32, float: F32}
+def _kind(value: Any, *, in_list: bool = False) -> int:
+    kinds = {str: TEXT, bool: BOOL, int: I32 if in_list else U32, float: F32}
     return kinds[type(value)]
 
 

@@ -42,7 +42,7 @@ def gguf_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
             "a model with family: decoder-only could be converted"
         )
     settings, tensors = to_gguf(model)
-    about: dict[str, Any] = {
+    file_settings: dict[str, Any] = {
         **settings,
         "general.type": "model",
         "general.name": trained_model.card.name or "A Tercet model",
@@ -54,7 +54,7 @@ def gguf_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
 
     def write(folder: Path) -> None:
         write_atomically(folder / "README.md", card.encode())
-        write_gguf(folder / FILE, about, tensors)
+        write_gguf(folder / FILE, file_settings, tensors)
 
     return write
 
@@ -66,8 +66,8 @@ def read_gguf_spec(path: Path) -> DecoderOnlySpec:
         return gguf_spec(file, n_ids=from_settings(file.settings).vocab_size)
 
 
-def load_gguf(path: Path, given: Path) -> TrainedModel:
-    """The model in the file at `path`; `given` is how it was asked for.
+def load_gguf(path: Path, requested_path: Path) -> TrainedModel:
+    """The model in the file at `path`; `requested_path` is how it was asked for.
 
     Raises:
         UserError: where the file is broken, or has what Tercet does not.
@@ -86,5 +86,5 @@ def load_gguf(path: Path, given: Path) -> TrainedModel:
         tokenizer,
         card=Card(name=name if isinstance(name, str) and name else path.stem),
         chat_template=template if isinstance(template, str) else None,
-        folder=given,
+        folder=requested_path,
     )

@@ -20,7 +20,7 @@ from tercet.checkpoint.foreign.gguf_file import GgufFile
 from tercet.checkpoint.foreign.gguf_settings import check_settings
 from tercet.checkpoint.foreign.gpt2 import from_gpt2, gpt2_spec, to_gpt2
 from tercet.checkpoint.foreign.llama import from_llama, llama_spec, to_llama
-from tercet.checkpoint.foreign.state_dict import their_name
+from tercet.checkpoint.foreign.state_dict import foreign_name
 from tercet.checkpoint.weights import first_names
 from tercet.config import Plain, UserError
 from tercet.models import DecoderOnly, DecoderOnlySpec
@@ -56,8 +56,8 @@ NAMES: dict[Architecture, dict[str, str]] = {
         "transformer.h.N.mlp.c_proj": "blk.N.ffn_down",
     },
 }
-TRANSPOSED = ("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight")  # of a GPT-2
-BIASED = {"attention": ("attn_q", "attn_k", "attn_v", "attn_output"), "mlp": ("ffn_gate", "ffn_up", "ffn_down")}
+TRANSPOSED_WEIGHTS = ("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight")  # of a GPT-2
+BIAS_LAYERS = {"attention": ("attn_q", "attn_k", "attn_v", "attn_output"), "mlp": ("ffn_gate", "ffn_up", "ffn_down")}
 ACTIVATION = {"llama": "silu", "gpt2": "gelu_tanh"}
 TITLES = {"llama": "Llama", "gpt2": "GPT-2"}
 FREQUENCIES = "rope_freqs.weight"
@@ -73,19 +73,19 @@ def from_gguf(file: GgufFile, *, n_ids: int) -> DecoderOnly:
     Raises:
         UserError: where it is of another architecture, asks for what Tercet does not have, or is not whole.
     """
-    described = _describe(file)
-    if described.kind == "llama":
-        config = _config_of_llama(described)
-        return from_llama(config, _state_of_llama(described, config), n_ids=n_ids)
-    return from_gpt2(_config_of_gpt2(described), _state_of_gpt2(described), n_ids=n_ids)
+    description = _describe(file)
+    if description.kind == "llama":
+        config = _config_of_llama(description)
+        return from_llama(config, _state_of_llama(description, config), n_ids=n_ids)
+    return from_gpt2(_config_of_gpt2(description), _state_of_gpt2(description), n_ids=n_ids)
 
 
 def gguf_spec(file: GgufFile, *, n_ids: int) -> DecoderOnlySpec:
     """The spec of what `from_gguf` reads; no tensor is looked into. Raises as it does."""
-    described = _describe(file)
-    if described.kind == "llama":
-        return llama_spec(_config_of_llama(described), {}, n_ids=n_ids)
-    return gpt2_spec(_config_of_gpt2(described), {}, n_ids=n_ids)
+    description = _describe(file)
+    if description.kind == "llama":
+        return llama_spec(_config_of_llama(description), {}, n_ids=n_ids)
+    return gpt2_spec(_config_of_gpt2(description), {}, n_ids=n_ids)
 
 
 def to_gguf(model: DecoderOnly) -> tuple[Plain, dict[str, Tensor]]:
@@ -98,22 +98,22 @@ def to_gguf(model: DecoderOnly) -> tuple[Plain, dict[str, Tensor]]:
     config, state = to_llama(model, "llama") if kind == "llama" else to_gpt2(model)
     activation = ("stack.activation", model.spec.stack.activation, [ACTIVATION[kind]])
     check_features(f"{TITLES[kind]} of llama.cpp", [activation])
-    tensors = {their_name(name, NAMES[kind]): tensor for name, tensor in state.items()}
+    tensors = {foreign_name(name, NAMES[kind]): tensor for name, tensor in state.items()}
     if kind == "llama":
         heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
         tensors = {
-            name: _in_pairs(tensor, heads[part]) if (part := _part(name)) in heads else tensor
+            name: _interleave_rows(tensor, heads[part]) if (part := _part(name)) in heads else tensor
             for name, tensor in tensors.items()
         }
         settings = _settings_of_llama(config)
     else:
-        tensors = {name: tensor.T if name.endswith(TRANSPOSED) else tensor for name, tensor in tensors.items()}
+        tensors = {name: tensor.T if name.endswith(TRANSPOSED_WEIGHTS) else tensor for name, tensor in tensors.items()}
         settings = _settings_of_gpt2(config)
     return {"general.architecture": kind, **{f"{kind}.{key}": value for key, value in settings.items()}}, tensors
 
 
 @dataclass(frozen=True)
-class _Described:
+class _Description:
     """A file and the architecture that it says it has; settings are asked for without the latter's name."""
 
     file: GgufFile
@@ -134,25 +134,25 @@ class _Described:
         return float(str(single)) if single == value else value  # the shortest decimal that is it: 1e-05
 
     def n_rows(self, name: str) -> int:
-        return self.file.stored[name].shape[0]
+        return self.file.locations[name].shape[0]
 
     def check(self, keys: str, name: str, *shape: int) -> None:
         """Hold the sizes of the settings against those of a matrix, before a model is made of that size."""
-        stored = self.file.stored[name].shape
-        if stored != shape:
+        locations = self.file.locations[name].shape
+        if locations != shape:
             names = " and ".join(f"{self.kind}.{key}" for key in keys.split())
-            expected, actual = ("x".join(map(str, sizes)) for sizes in (shape, stored))
+            expected, actual = ("x".join(map(str, sizes)) for sizes in (shape, locations))
             raise UserError(f"{names} make {name} {expected}, and it is {actual}; copy the file again")
 
     def state(self) -> dict[str, Tensor]:
         """All tensors by their names in `transformers`."""
-        return {their_name(name, self.our_names()): self.file.tensor(name) for name in self.names()}
+        return {foreign_name(name, self.transformers_names()): self.file.tensor(name) for name in self.names()}
 
-    def our_names(self) -> dict[str, str]:
+    def transformers_names(self) -> dict[str, str]:
         return {theirs: ours for ours, theirs in NAMES[self.kind].items()}
 
     def names(self) -> list[str]:
-        return [name for name in self.file.stored if name != FREQUENCIES]
+        return [name for name in self.file.locations if name != FREQUENCIES]
 
     def n_blocks(self) -> int:
         """How many blocks there are, all of them alike: a model is never larger than the tensors of its file.
@@ -163,56 +163,61 @@ class _Described:
         blocks: dict[int, dict[str, tuple[int, ...]]] = {}
         for name in self.names():
             if match := BLOCK.fullmatch(name):
-                blocks.setdefault(int(match[1]), {})[match[2]] = self.file.stored[name].shape
+                blocks.setdefault(int(match[1]), {})[match[2]] = self.file.locations[name].shape
         if sorted(blocks) != list(range(len(blocks))) or not blocks:
             raise UserError("its blocks are not numbered from 0 on; copy the file again")
-        odd = next((number for number, shapes in blocks.items() if shapes != blocks[0]), None)
+        odd_block = next((number for number, shapes in blocks.items() if shapes != blocks[0]), None)
         if len(blocks) != self.read_int("block_count"):
             raise UserError(
                 f"{self.kind}.block_count is {self.read_int('block_count')}, and there are {len(blocks)} blocks"
             )
-        if odd is not None:
-            raise UserError(f"its block {odd} has not the tensors of block 0, or other sizes; copy the file again")
-        known = set(NAMES[self.kind].values())
-        unknown = [name for name in self.names() if BLOCK.sub(r"blk.N.\2", name).rpartition(".")[0] not in known]
-        needed = [f"{name.replace('.N.', '.0.')}.weight" for name in known - {"output"}]
-        missing = sorted(name for name in needed if name not in self.file.stored)
+        if odd_block is not None:
+            raise UserError(
+                f"its block {odd_block} has not the tensors of block 0, or other sizes; copy the file again"
+            )
+        known_names = set(NAMES[self.kind].values())
+        unknown = [name for name in self.names() if BLOCK.sub(r"blk.N.\2", name).rpartition(".")[0] not in known_names]
+        required_names = [f"{name.replace('.N.', '.0.')}.weight" for name in known_names - {"output"}]
+        missing = sorted(name for name in required_names if name not in self.file.locations)
         if unknown or missing:
             reason = f"lacks {first_names(missing)}" if missing else f"has {first_names(unknown)}"
             raise UserError(f"it {reason}, which is no {TITLES[self.kind]} that Tercet reads")
         return len(blocks)
 
 
-def _describe(file: GgufFile) -> _Described:
+def _describe(file: GgufFile) -> _Description:
     kind = file.settings.get("general.architecture")
     if not isinstance(kind, str) or kind not in NAMES:  # a file may hold anything
         raise UserError(f"it has a model of the architecture {kind!r}; Tercet reads {', '.join(map(repr, NAMES))}")
     check_settings(file.settings, kind)
-    return _Described(file, kind)
+    return _Description(file, kind)
 
 
-def _config_of_llama(described: _Described) -> Plain:
-    _check_rotation(described)
-    n_blocks = described.n_blocks()
-    heads = described.read_int("attention.head_count")
-    kv_heads = described.read_int("attention.head_count_kv", heads)
-    width = described.read_int("embedding_length")
-    head_dim = described.read_int("attention.key_length", max(width // heads, 1))
-    turned = described.read_int("rope.dimension_count", head_dim)
-    if turned != head_dim or described.read_int("attention.value_length", head_dim) != head_dim:
-        raise UserError(f"its heads are {head_dim} wide, of which {turned} turn; Tercet reads a Llama of equal widths")
-    inner, n_rows = described.read_int("feed_forward_length"), described.n_rows("token_embd.weight")
-    described.check("embedding_length", "token_embd.weight", n_rows, width)
-    described.check("feed_forward_length embedding_length", "blk.0.ffn_up.weight", inner, width)
-    described.check("attention.head_count embedding_length", "blk.0.attn_q.weight", heads * head_dim, width)
-    described.check("attention.head_count_kv embedding_length", "blk.0.attn_k.weight", kv_heads * head_dim, width)
-    biased = {
-        part: any(f"blk.0.{name}.bias" in described.file.stored for name in names) for part, names in BIASED.items()
+def _config_of_llama(description: _Description) -> Plain:
+    _check_rotation(description)
+    n_blocks = description.n_blocks()
+    heads = description.read_int("attention.head_count")
+    kv_heads = description.read_int("attention.head_count_kv", heads)
+    width = description.read_int("embedding_length")
+    head_dim = description.read_int("attention.key_length", max(width // heads, 1))
+    rotary_dim = description.read_int("rope.dimension_count", head_dim)
+    if rotary_dim != head_dim or description.read_int("attention.value_length", head_dim) != head_dim:
+        raise UserError(
+            f"its heads are {head_dim} wide, of which {rotary_dim} turn; Tercet reads a Llama of equal widths"
+        )
+    inner, n_rows = description.read_int("feed_forward_length"), description.n_rows("token_embd.weight")
+    description.check("embedding_length", "token_embd.weight", n_rows, width)
+    description.check("feed_forward_length embedding_length", "blk.0.ffn_up.weight", inner, width)
+    description.check("attention.head_count embedding_length", "blk.0.attn_q.weight", heads * head_dim, width)
+    description.check("attention.head_count_kv embedding_length", "blk.0.attn_k.weight", kv_heads * head_dim, width)
+    has_bias = {
+        part: any(f"blk.0.{name}.bias" in description.file.locations for name in names)
+        for part, names in BIAS_LAYERS.items()
     }
     return {
         "model_type": "llama",
         "vocab_size": n_rows,
-        "max_position_embeddings": described.read_int("context_length"),
+        "max_position_embeddings": description.read_int("context_length"),
         "hidden_size": width,
         "intermediate_size": inner,
         "num_hidden_layers": n_blocks,
@@ -220,50 +225,52 @@ def _config_of_llama(described: _Described) -> Plain:
         "num_key_value_heads": kv_heads,
         "head_dim": head_dim,
         "hidden_act": ACTIVATION["llama"],
-        "rms_norm_eps": described.read_float("attention.layer_norm_rms_epsilon"),
-        "rope_theta": described.read_float("rope.freq_base", 10_000.0),
-        "tie_word_embeddings": "output.weight" not in described.file.stored,
-        **{f"{part}_bias": some for part, some in biased.items()},
+        "rms_norm_eps": description.read_float("attention.layer_norm_rms_epsilon"),
+        "rope_theta": description.read_float("rope.freq_base", 10_000.0),
+        "tie_word_embeddings": "output.weight" not in description.file.locations,
+        **{f"{part}_bias": value for part, value in has_bias.items()},
     }
 
 
-def _state_of_llama(described: _Described, config: Plain) -> dict[str, Tensor]:
-    state, theirs, head_dim = described.state(), described.our_names(), config["head_dim"]
+def _state_of_llama(description: _Description, config: Plain) -> dict[str, Tensor]:
+    state, theirs, head_dim = description.state(), description.transformers_names(), config["head_dim"]
     for part, n in (("q_proj", config["num_attention_heads"]), ("k_proj", config["num_key_value_heads"])):
         for name in [name for name in state if f".{part}." in name]:
             if len(state[name]) != n * head_dim or head_dim % 2:
                 raise UserError(f"{name} has {len(state[name])} rows for {n} heads of {head_dim} numbers, in pairs")
-            state[name] = _in_halves(state[name], n)
-    for part, names in BIASED.items():  # of the four of attention, some files have three
+            state[name] = _deinterleave_rows(state[name], n)
+    for part, names in BIAS_LAYERS.items():  # of the four of attention, some files have three
         for name in names if config[f"{part}_bias"] else ():
             for number in range(config["num_hidden_layers"]):
-                ours = their_name(f"blk.{number}.{name}.bias", theirs)
+                ours = foreign_name(f"blk.{number}.{name}.bias", theirs)
                 state.setdefault(ours, torch.zeros(len(state[ours.removesuffix("bias") + "weight"])))
     return state
 
 
-def _check_rotation(described: _Described) -> None:
-    scaled = described.file.settings.get("llama.rope.scaling.type", "none")
-    if scaled != "none" or "llama.rope.scale_linear" in described.file.settings:
-        raise UserError(f"its rotation is scaled ({scaled}), which Tercet does not have; it reads a Llama without")
-    if FREQUENCIES in described.file.stored and not bool((described.file.tensor(FREQUENCIES) == 1).all()):
+def _check_rotation(description: _Description) -> None:
+    scaling_type = description.file.settings.get("llama.rope.scaling.type", "none")
+    if scaling_type != "none" or "llama.rope.scale_linear" in description.file.settings:
+        raise UserError(
+            f"its rotation is scaled ({scaling_type}), which Tercet does not have; it reads a Llama without"
+        )
+    if FREQUENCIES in description.file.locations and not bool((description.file.tensor(FREQUENCIES) == 1).all()):
         raise UserError("its rotation is scaled (rope_freqs), which Tercet does not have; it reads a Llama without")
-    if described.file.settings.get("llama.expert_count", 0):
+    if description.file.settings.get("llama.expert_count", 0):
         raise UserError("it is a mixture of experts, which Tercet does not have")
 
 
-def _config_of_gpt2(described: _Described) -> Plain:
-    n_blocks = described.n_blocks()
-    width, heads = described.read_int("embedding_length"), described.read_int("attention.head_count")
+def _config_of_gpt2(description: _Description) -> Plain:
+    n_blocks = description.n_blocks()
+    width, heads = description.read_int("embedding_length"), description.read_int("attention.head_count")
     inner, n_rows, context = (
-        described.read_int("feed_forward_length"),
-        described.n_rows("token_embd.weight"),
-        described.read_int("context_length"),
+        description.read_int("feed_forward_length"),
+        description.n_rows("token_embd.weight"),
+        description.read_int("context_length"),
     )
-    described.check("embedding_length", "token_embd.weight", n_rows, width)
-    described.check("context_length embedding_length", "position_embd.weight", context, width)
-    described.check("feed_forward_length embedding_length", "blk.0.ffn_up.weight", inner, width)
-    described.check("embedding_length", "blk.0.attn_qkv.weight", 3 * width, width)
+    description.check("embedding_length", "token_embd.weight", n_rows, width)
+    description.check("context_length embedding_length", "position_embd.weight", context, width)
+    description.check("feed_forward_length embedding_length", "blk.0.ffn_up.weight", inner, width)
+    description.check("embedding_length", "blk.0.attn_qkv.weight", 3 * width, width)
     return {
         "model_type": "gpt2",
         "vocab_size": n_rows,
@@ -273,19 +280,22 @@ def _config_of_gpt2(described: _Described) -> Plain:
         "n_head": heads,
         "n_inner": inner,
         "activation_function": "gelu_new",
-        "layer_norm_epsilon": described.read_float("attention.layer_norm_epsilon"),
+        "layer_norm_epsilon": description.read_float("attention.layer_norm_epsilon"),
         "embd_pdrop": 0.0,
         "attn_pdrop": 0.0,
         "resid_pdrop": 0.0,
-        "tie_word_embeddings": "output.weight" not in described.file.stored,
+        "tie_word_embeddings": "output.weight" not in description.file.locations,
     }
 
 
-def _state_of_gpt2(described: _Described) -> dict[str, Tensor]:
-    turned = {their_name(f"blk.0.{name}", described.our_names()).partition(".0.")[2] for name in TRANSPOSED}
+def _state_of_gpt2(description: _Description) -> dict[str, Tensor]:
+    transposed_names = {
+        foreign_name(f"blk.0.{name}", description.transformers_names()).partition(".0.")[2]
+        for name in TRANSPOSED_WEIGHTS
+    }
     return {
-        name: tensor.T if tensor.ndim == 2 and name.endswith(tuple(turned)) else tensor
-        for name, tensor in described.state().items()
+        name: tensor.T if tensor.ndim == 2 and name.endswith(tuple(transposed_names)) else tensor
+        for name, tensor in description.state().items()
     }
 
 
@@ -317,12 +327,12 @@ def _settings_of_gpt2(config: Mapping[str, Any]) -> Plain:
     }
 
 
-def _in_pairs(rows: Tensor, heads: int) -> Tensor:
+def _interleave_rows(rows: Tensor, heads: int) -> Tensor:
     """Of each head, row i + K/2 next to row i."""
     return rows.unflatten(0, (heads, 2, -1)).transpose(1, 2).reshape(rows.shape)
 
 
-def _in_halves(rows: Tensor, heads: int) -> Tensor:
+def _deinterleave_rows(rows: Tensor, heads: int) -> Tensor:
     """The inverse."""
     return rows.unflatten(0, (heads, -1, 2)).transpose(1, 2).reshape(rows.shape)
 

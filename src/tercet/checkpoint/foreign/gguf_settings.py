@@ -32,7 +32,7 @@ IRRELEVANT = {
     ),
 }  # fmt: skip
 NEUTRAL: dict[str, tuple[Any, ...]] = {"attention.causal": (True,)}
-ELSEWHERE = (  # of the file, and of its tokenizer
+FILE_KEYS = (  # of the file, and of its tokenizer
     "general.architecture", "general.alignment", "general.quantization_version", "general.file_type", "general.type",
     *(f"tokenizer.ggml.{key}" for key in (
         "model", "pre", "tokens", "token_type", "scores", "merges", "bos_token_id", "eos_token_id", "eot_token_id",
@@ -40,7 +40,7 @@ ELSEWHERE = (  # of the file, and of its tokenizer
     )),
     "tokenizer.chat_template",
 )  # fmt: skip
-NOTED = {  # by a pattern
+IGNORED_PATTERNS = {  # by a pattern
     r"general\.(?:base_model|dataset|source|sampling|license)\b.*": "origin, and settings of sampling",
     r"general\.(?:name|author|version|organization|finetune|basename|description|quantized_by|size_label|license|url|doi|"
     r"uuid|repo_url|tags|languages)": "names and authors",
@@ -52,7 +52,7 @@ NOTED = {  # by a pattern
     r"tokenizer\.ggml\.(?:token_type_count|add_sep_token|remove_extra_whitespaces|precompiled_charsmap)":
         "of the kinds bert and t5",
 }  # fmt: skip
-REPORTED = ("tokenizer.ggml.add_eos_token",)  # llama.cpp ends a prompt with it
+REPORTED_KEYS = ("tokenizer.ggml.add_eos_token",)  # llama.cpp ends a prompt with it
 
 
 def check_settings(settings: Mapping[str, Any], kind: str) -> None:
@@ -79,4 +79,4 @@ def check_settings(settings: Mapping[str, Any], kind: str) -> None:
 
 def is_listed(key: str) -> bool:
     """Return whether a key that does not belong to an architecture is in a list."""
-    return key in ELSEWHERE or any(re.fullmatch(pattern, key) for pattern in NOTED)
+    return key in FILE_KEYS or any(re.fullmatch(pattern, key) for pattern in IGNORED_PATTERNS)

@@ -22,14 +22,14 @@ from tercet.checkpoint.foreign.config_keys import (
     with_ids,
 )
 from tercet.checkpoint.foreign.features import (
-    FIXED,
+    FIXED_POSITIONS,
     check_features,
     features_of_heads,
     features_of_stack,
     features_of_vocabulary,
     rewrite_model,
 )
-from tercet.checkpoint.foreign.state_dict import Source, build_model, export_state, strip_names, their_name
+from tercet.checkpoint.foreign.state_dict import Source, build_model, export_state, foreign_name, strip_names
 from tercet.checkpoint.weights import own_tensors
 from tercet.config import Plain
 from tercet.models import DecoderOnly, DecoderOnlySpec, Dropout, StackSpec
@@ -50,7 +50,7 @@ NAMES = {
     "stack.blocks.N.feedforward.down": "h.N.mlp.c_proj",
     "stack.blocks.N.feedforward_residual.before": "h.N.ln_2",
 }
-FUSED = ("query", "key", "value")  # the order in which c_attn has them
+FUSED_PARTS = ("query", "key", "value")  # the order in which c_attn has them
 MASK = re.compile(r"h\.\d+\.attn\.(?:bias|masked_bias)")
 REQUIRED_SETTINGS = {
     "scale_attn_weights": True,
@@ -90,15 +90,15 @@ def to_gpt2(model: DecoderOnly) -> tuple[Plain, dict[str, Tensor]]:
     """
     spec, stack = model.spec, model.spec.stack
     features = [
-        *features_of_stack("stack", stack, placement="pre", positions=FIXED, gated=False),
+        *features_of_stack("stack", stack, placement="pre", positions=FIXED_POSITIONS, gated=False),
         *features_of_heads("stack", stack),
         *features_of_vocabulary(spec, embedding_norm=False, tied=spec.tie_embeddings),
     ]
     check_features(f"{KIND} of transformers", features)
     stack = replace(stack, position=Learned(), bias=True, norm_bias=True)
-    equal = rewrite_model(model, replace(spec, pad_vocab_to=1, scale_embedding=False, stack=stack))
-    state = export_state(own_tensors(equal), gpt2_source, prefix="transformer.", outside=("lm_head.",))
-    return _config(equal.spec), state
+    equivalent = rewrite_model(model, replace(spec, pad_vocab_to=1, scale_embedding=False, stack=stack))
+    state = export_state(own_tensors(equivalent), gpt2_source, prefix="transformer.", unprefixed=("lm_head.",))
+    return _config(equivalent.spec), state
 
 
 def _config(spec: DecoderOnlySpec) -> Plain:
@@ -148,7 +148,7 @@ def _spec(config: Mapping[str, Any]) -> DecoderOnlySpec:
 
 
 def gpt2_source(ours: str) -> Source:
-    name, part = their_name(ours, NAMES), ours.split(".")[-2]
-    if part in FUSED:
-        return Source(name=name, transposed=True, part=FUSED.index(part), parts=len(FUSED))
+    name, part = foreign_name(ours, NAMES), ours.split(".")[-2]
+    if part in FUSED_PARTS:
+        return Source(name=name, transposed=True, part=FUSED_PARTS.index(part), parts=len(FUSED_PARTS))
     return Source(name=name, transposed=part in ("out", "up", "down"))

@@ -15,15 +15,15 @@ def read_labels(config: Mapping[str, Any], count: int) -> tuple[str, ...]:
     Raises:
         UserError: where some have none.
     """
-    named: Any = config.get("id2label") or {}
-    if not isinstance(named, dict):
-        raise UserError(f"config.json has {shorten(repr(named))} as id2label; put back the label of each number")
-    names = cast("dict[Any, Any]", named)
-    numbered = [f"LABEL_{number}" for number in range(count)]  # what transformers writes where nobody gave names
+    id2label: Any = config.get("id2label") or {}
+    if not isinstance(id2label, dict):
+        raise UserError(f"config.json has {shorten(repr(id2label))} as id2label; put back the label of each number")
+    names = cast("dict[Any, Any]", id2label)
+    default_labels = [f"LABEL_{number}" for number in range(count)]  # what transformers writes where nobody gave names
     labels = [str(names.get(str(number), names.get(number, ""))) for number in range(len(names))]
     # A file may keep the two names of a default beside a num_labels that was given later.
     if len(labels) != count and (config.get("num_labels") == count or (not labels and count == 2)):
-        labels = numbered
+        labels = default_labels
     if len(labels) != count or not all(labels):
         raise UserError(f"the classifier scores {count} labels and id2label names {len(names)}; name them all")
     return tuple(labels)
@@ -36,16 +36,18 @@ def read_problem_type(config: Mapping[str, Any], count: int, over: Literal["text
     Raises:
         UserError: where it is a kind that Tercet does not have.
     """
-    given = config.get("problem_type")
+    problem_type = config.get("problem_type")
     if over == "tokens":
         return "single_label_classification"
-    if given is None:
+    if problem_type is None:
         return "regression" if count == 1 else "single_label_classification"
-    if given not in get_args(ProblemType):
-        raise UserError(f"problem_type is {shorten(repr(given))}; Tercet reads {', '.join(get_args(ProblemType))}")
-    if given == "regression" and count > 1:
+    if problem_type not in get_args(ProblemType):
+        raise UserError(
+            f"problem_type is {shorten(repr(problem_type))}; Tercet reads {', '.join(get_args(ProblemType))}"
+        )
+    if problem_type == "regression" and count > 1:
         raise UserError(f"problem_type is regression of {count} numbers; Tercet reads a regression of one number alone")
-    return given
+    return problem_type
 
 
 def write_labels(classifier: Classifier) -> Plain:

@@ -36,7 +36,7 @@ from tercet.checkpoint.foreign.features import (
     features_of_vocabulary,
     rewrite_model,
 )
-from tercet.checkpoint.foreign.state_dict import Source, build_model, export_state, strip_names, their_name
+from tercet.checkpoint.foreign.state_dict import Source, build_model, export_state, foreign_name, strip_names
 from tercet.checkpoint.weights import own_tensors
 from tercet.config import Plain, UserError
 from tercet.messages import print_note
@@ -63,8 +63,8 @@ NAMES = {
 NORMS = ("before.weight", "final_norm.weight")  # how the names of norms end, but for those on queries and keys
 QUERIES_KEYS = ("query.weight", "query.bias", "key.weight", "key.bias")
 REQUIRED_SETTINGS = {"use_bidirectional_attention": False}
-LEAST_EPS = 1e-12  # of norms on queries and keys, whose epsilon becomes a scale
-WINDOW, FIRST_WINDOWED = 4096, 28  # what their library takes where the config does not say it
+MIN_EPS = 1e-12  # of norms on queries and keys, whose epsilon becomes a scale
+WINDOW, FIRST_WINDOW_LAYER = 4096, 28  # what their library takes where the config does not say it
 Switch = bool | str  # what is always so, or the key of the config that says it
 
 
@@ -75,9 +75,9 @@ class Family:
     Attributes:
         kind: its name, with which that of its class in `transformers` begins.
         qkv_bias, out_bias, feedforward_bias: which linear layers have biases.
-        divided: whether d_model must be a multiple of n_heads, whatever a head's width.
+        divisible_width: whether d_model must be a multiple of n_heads, whatever a head's width.
         head_dim: a head's width where the config does not say it; None is d_model / n_heads.
-        windowed: whether attention has a window; where it is a key's name, only if that is true.
+        window: whether attention has a window; where it is a key's name, only if that is true.
         norm_offset: what is added to the weights of norms.
         renamed_activations: names that stand for another in its config.
     """
@@ -87,9 +87,9 @@ class Family:
     out_bias: Switch = False
     feedforward_bias: Switch = False
     qk_norm: bool = False
-    divided: bool = False
+    divisible_width: bool = False
     head_dim: int | None = None
-    windowed: Switch = False
+    window: Switch = False
     norm_offset: float = 0.0
     scale_embedding: bool = False
     tie_embeddings: bool = False
@@ -103,13 +103,14 @@ class Family:
 
 FAMILIES = {
     "llama": Family(
-        kind="Llama", qkv_bias="attention_bias", out_bias="attention_bias", feedforward_bias="mlp_bias", divided=True,
+        kind="Llama", qkv_bias="attention_bias", out_bias="attention_bias", feedforward_bias="mlp_bias",
+        divisible_width=True,
     ),
-    "mistral": Family(kind="Mistral", windowed=True),
-    "qwen2": Family(kind="Qwen2", qkv_bias=True, windowed="use_sliding_window"),
+    "mistral": Family(kind="Mistral", window=True),
+    "qwen2": Family(kind="Qwen2", qkv_bias=True, window="use_sliding_window"),
     "qwen3": Family(
         kind="Qwen3", qkv_bias="attention_bias", out_bias="attention_bias", qk_norm=True, head_dim=128,
-        windowed="use_sliding_window",
+        window="use_sliding_window",
     ),
     "gemma": Family(
         kind="Gemma", qkv_bias="attention_bias", out_bias="attention_bias", head_dim=256, norm_offset=1.0,
@@ -174,13 +175,13 @@ def to_llama(model: DecoderOnly, model_type: str | None = None) -> tuple[Plain, 
     ]
     check_features(f"{family.kind} of transformers", features)
     biases = _write_biases(stack.biases, family)
-    scaled = family.scale_embedding
-    equal = rewrite_model(
-        model, replace(spec, pad_vocab_to=1, scale_embedding=scaled, stack=replace(stack, bias=biases))
+    scale_embedding = family.scale_embedding
+    equivalent = rewrite_model(
+        model, replace(spec, pad_vocab_to=1, scale_embedding=scale_embedding, stack=replace(stack, bias=biases))
     )
     source = partial(llama_source, family=family, norm_eps=stack.norm_eps)
-    state = export_state(own_tensors(equal), source, prefix="model.", outside=("lm_head.",))
-    return _config(equal.spec, model_type, position), state
+    state = export_state(own_tensors(equivalent), source, prefix="model.", unprefixed=("lm_head.",))
+    return _config(equivalent.spec, model_type, position), state
 
 
 def _nearest(spec: DecoderOnlySpec) -> str:
@@ -190,16 +191,16 @@ def _nearest(spec: DecoderOnlySpec) -> str:
         return "qwen3"
     if spec.scale_embedding and spec.tie_embeddings:
         return "gemma"
-    alone = biases.qkv and not biases.out and not biases.feedforward
-    return "qwen2" if alone and stack.d_model == stack.n_heads * stack.head_width else "llama"
+    only_qkv = biases.qkv and not biases.out and not biases.feedforward
+    return "qwen2" if only_qkv and stack.d_model == stack.n_heads * stack.head_width else "llama"
 
 
 def _features_of_family(stack: StackSpec, family: Family) -> list[Feature]:
     activations = [ours for ours, theirs in ACTIVATION_NAMES.items() if theirs not in family.renamed_activations]
     biases = [kind for kind, switch in family.switches.items() if switch is False]
-    known_eps = [max(stack.norm_eps, LEAST_EPS)] if family.qk_norm else [stack.norm_eps]
+    known_eps = [max(stack.norm_eps, MIN_EPS)] if family.qk_norm else [stack.norm_eps]
     return [
-        *([feature_of_width("stack", stack)] if family.divided else []),
+        *([feature_of_width("stack", stack)] if family.divisible_width else []),
         ("stack.norm_eps", stack.norm_eps, known_eps),
         ("stack.activation", stack.activation, activations),
         *((f"stack.bias.{kind}", getattr(stack.biases, kind), [False]) for kind in biases),
@@ -209,9 +210,11 @@ def _features_of_family(stack: StackSpec, family: Family) -> list[Feature]:
 def _write_biases(biases: Biases, family: Family) -> Biases:
     """Where one switch is for several kinds of layers, all of them have biases, or none."""
     switches = family.switches
-    asked = {switch: any(getattr(biases, kind) for kind in switches if switches[kind] == switch) for switch in
+    has_bias = {switch: any(getattr(biases, kind) for kind in switches if switches[kind] == switch) for switch in
              switches.values() if isinstance(switch, str)}  # fmt: skip
-    return Biases(**{kind: asked[switch] if isinstance(switch, str) else switch for kind, switch in switches.items()})
+    return Biases(
+        **{kind: has_bias[switch] if isinstance(switch, str) else switch for kind, switch in switches.items()}
+    )
 
 
 def _config(spec: DecoderOnlySpec, model_type: str, position: Rotary) -> Plain:
@@ -243,8 +246,8 @@ def _spec(config: Mapping[str, Any], family: Family) -> DecoderOnlySpec:
     heads, width = read_value(config, "num_attention_heads", int), read_value(config, "hidden_size", int)
     context, window = read_value(config, "max_position_embeddings", int), _window(config, family)
     activation, norm_eps = read_value(config, "hidden_act", str), read_value(config, "rms_norm_eps", float)
-    if family.qk_norm and norm_eps < LEAST_EPS:
-        raise UserError(f"rms_norm_eps is {norm_eps}; Tercet reads a {family.kind} of {LEAST_EPS} or more")
+    if family.qk_norm and norm_eps < MIN_EPS:
+        raise UserError(f"rms_norm_eps is {norm_eps}; Tercet reads a {family.kind} of {MIN_EPS} or more")
     return DecoderOnlySpec(
         vocab_size=read_value(config, "vocab_size", int),
         max_len=context if window is None else min(context, window),
@@ -274,13 +277,13 @@ def _spec(config: Mapping[str, Any], family: Family) -> DecoderOnlySpec:
 
 def _window(config: Mapping[str, Any], family: Family) -> int | None:
     """How many tokens some layer looks back at the most, itself included; None where all look back at all."""
-    switch = family.windowed
+    switch = family.window
     if not (read_bool(config, switch, False) if isinstance(switch, str) else switch):
         return None
     if config.get("sliding_window", WINDOW) is None:
         return None
     if isinstance(switch, str):  # then it is the window of some layers alone
-        first = read_value(config, "max_window_layers", int, FIRST_WINDOWED)
+        first = read_value(config, "max_window_layers", int, FIRST_WINDOW_LAYER)
         kinds = config.get("layer_types")
         slides = (
             "sliding_attention" in kinds
@@ -324,4 +327,6 @@ def llama_source(ours: str, family: Family, norm_eps: float) -> Source:
     # In theirs the norms on queries and keys have the epsilon e of the others, and x / sqrt(mean(x^2) + e) is what
     # comes of c x where e is c^2 as large.
     scale = math.sqrt(QK_EPS / norm_eps) if family.qk_norm and ours.endswith(QUERIES_KEYS) else 1.0
-    return Source(name=their_name(ours, NAMES), scale=scale, offset=family.norm_offset if ours.endswith(NORMS) else 0.0)
+    return Source(
+        name=foreign_name(ours, NAMES), scale=scale, offset=family.norm_offset if ours.endswith(NORMS) else 0.0
+    )

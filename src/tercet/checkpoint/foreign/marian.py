@@ -33,7 +33,14 @@ from tercet.checkpoint.foreign.features import (
     features_of_vocabulary,
     rewrite_model,
 )
-from tercet.checkpoint.foreign.state_dict import Source, build_model, export_state, merge_tied, strip_names, their_name
+from tercet.checkpoint.foreign.state_dict import (
+    Source,
+    build_model,
+    export_state,
+    foreign_name,
+    merge_tied,
+    strip_names,
+)
 from tercet.checkpoint.weights import own_tensors
 from tercet.config import Plain, UserError
 from tercet.models import Dropout, EncoderDecoder, EncoderDecoderSpec, StackSpec
@@ -66,7 +73,7 @@ NAMES = {
     },
 }
 BIAS = "final_logits_bias"  # (1, V)
-SHARED, EMBEDDINGS = "shared.weight", tuple(f"{side}.embed_tokens.weight" for side in SIDES)
+SHARED_EMBEDDING, EMBEDDINGS = "shared.weight", tuple(f"{side}.embed_tokens.weight" for side in SIDES)
 REQUIRED_SETTINGS = {
     "normalize_before": False,
     "normalize_embedding": False,
@@ -76,8 +83,8 @@ REQUIRED_SETTINGS = {
 }
 
 # Which dimension of a tensor is the stream: what a matrix reads is its last, what it writes its first.
-READS = ("query.weight", "key.weight", "value.weight", "up.weight", "embedding.weight")
-WRITES = ("out.weight", "out.bias", "down.weight", "down.bias", "after.weight", "after.bias")
+INPUT_WEIGHTS = ("query.weight", "key.weight", "value.weight", "up.weight", "embedding.weight")
+OUTPUT_WEIGHTS = ("out.weight", "out.bias", "down.weight", "down.bias", "after.weight", "after.bias")
 
 
 def from_marian(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> EncoderDecoder:
@@ -91,12 +98,12 @@ def from_marian(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids
     Raises:
         UserError: where the two do not belong together, or ask for what Tercet does not have.
     """
-    tensors, shared = _their_names(config, state)
+    tensors, shared = _foreign_names(config, state)
     tables = {side: tensors.pop(f"{side}.embed_positions.weight", None) for side in SIDES}
     if BIAS in tensors and tensors[BIAS].ndim == 2 and len(tensors[BIAS]) == 1:
         tensors[BIAS] = tensors[BIAS][0]
     spec = marian_spec(config, state, n_ids=n_ids)
-    tied = ("lm_head.weight", SHARED if shared else EMBEDDINGS[1])
+    tied = ("lm_head.weight", SHARED_EMBEDDING if shared else EMBEDDINGS[1])
     model = build_model(EncoderDecoder, spec, tensors, partial(marian_source, shared=shared), kind=KIND, tied=tied)
     order = interleave_columns(model.spec.encoder.d_model)
     for side, table in tables.items():
@@ -109,9 +116,9 @@ def marian_spec(
     config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None
 ) -> EncoderDecoderSpec:
     """The spec of what `from_marian` reads; no tensor but the embeddings is looked into. Raises as it does."""
-    tensors, shared = _their_names(config, state)
+    tensors, shared = _foreign_names(config, state)
     with raise_config_errors(KIND):
-        return with_ids(_spec(config, shared=shared, biased=BIAS in tensors), n_ids)
+        return with_ids(_spec(config, shared=shared, logit_bias=BIAS in tensors), n_ids)
 
 
 def to_marian(model: EncoderDecoder) -> tuple[Plain, dict[str, Tensor]]:
@@ -126,12 +133,12 @@ def to_marian(model: EncoderDecoder) -> tuple[Plain, dict[str, Tensor]]:
     check_features(f"{KIND} of transformers", _features(spec))
     shared = spec.share_embeddings and spec.tie_embeddings
     sides = {side: replace(getattr(spec, side), bias=True, norm_bias=True) for side in SIDES}
-    equal = rewrite_model(model, replace(spec, pad_vocab_to=1, logit_bias=True, share_embeddings=shared, **sides))
-    back = interleave_columns(spec.encoder.d_model).argsort()
-    tensors = {name: _in_order(name, tensor, back) for name, tensor in own_tensors(equal).items()}
-    state = export_state(tensors, partial(marian_source, shared=shared), prefix="model.", outside=("lm_head.", BIAS))
+    equivalent = rewrite_model(model, replace(spec, pad_vocab_to=1, logit_bias=True, share_embeddings=shared, **sides))
+    inverse_order = interleave_columns(spec.encoder.d_model).argsort()
+    tensors = {name: _reorder_tensor(name, tensor, inverse_order) for name, tensor in own_tensors(equivalent).items()}
+    state = export_state(tensors, partial(marian_source, shared=shared), prefix="model.", unprefixed=("lm_head.", BIAS))
     state[BIAS] = state[BIAS][None]
-    return _config(equal.spec), state
+    return _config(equivalent.spec), state
 
 
 def _features(spec: EncoderDecoderSpec) -> list[Feature]:
@@ -181,7 +188,7 @@ def interleave_columns(width: int) -> Int[Tensor, " D"]:
     return torch.arange(width).view(2, -1).T.flatten()
 
 
-def _spec(config: Mapping[str, Any], *, shared: bool, biased: bool) -> EncoderDecoderSpec:
+def _spec(config: Mapping[str, Any], *, shared: bool, logit_bias: bool) -> EncoderDecoderSpec:
     read_model_type(config, "marian")
     check_settings(config, REQUIRED_SETTINGS, KIND)
     source_size = read_value(config, "vocab_size", int)
@@ -189,7 +196,7 @@ def _spec(config: Mapping[str, Any], *, shared: bool, biased: bool) -> EncoderDe
     target_size = source_size if is_joint else read_value(config, "decoder_vocab_size", int, source_size)
     rate = read_value(config, "dropout", float)
     attention = read_value(config, "attention_dropout", float, 0.0)
-    inside = read_value(config, "activation_dropout", float, 0.0)
+    activation_rate = read_value(config, "activation_dropout", float, 0.0)
     encoder, decoder = (
         StackSpec(
             d_model=read_value(config, "d_model", int),
@@ -199,7 +206,7 @@ def _spec(config: Mapping[str, Any], *, shared: bool, biased: bool) -> EncoderDe
             position=Sinusoidal(),
             placement="post",
             activation=read_activation(config, "activation_function"),
-            dropout=Dropout(embedding=rate, attention=attention, activation=inside, residual=rate),
+            dropout=Dropout(embedding=rate, attention=attention, activation=activation_rate, residual=rate),
         )
         for side in SIDES
     )
@@ -210,36 +217,41 @@ def _spec(config: Mapping[str, Any], *, shared: bool, biased: bool) -> EncoderDe
         tie_embeddings=read_bool(config, "tie_word_embeddings", True),
         share_embeddings=shared,
         scale_embedding=read_bool(config, "scale_embedding", False),
-        logit_bias=biased,
+        logit_bias=logit_bias,
         encoder=encoder,
         decoder=decoder,
     )
 
 
-def _their_names(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], bool]:
+def _foreign_names(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], bool]:
     """The tensors without the prefix, and whether both sides have one embedding."""
     tensors = strip_names(state, prefix="model.", no_weight=lambda name: False)
     return tensors, _share(config, tensors)
 
 
 def _share(config: Mapping[str, Any], tensors: dict[str, Tensor]) -> bool:
-    """Whether both sides have one embedding, from then on under `SHARED` alone; else each has its own."""
+    """Whether both sides have one embedding, from then on under `SHARED_EMBEDDING` alone; else each has its own."""
     if not read_bool(config, "share_encoder_decoder_embeddings", True):
         return False
-    if not read_bool(config, "tie_word_embeddings", True):  # then some versions share nothing, and never read `SHARED`
-        both = tensors.pop(SHARED, None)
-        own = [tensors.setdefault(name, both) if both is not None else tensors.get(name) for name in EMBEDDINGS]
-        if own[0] is None or own[1] is None or not torch.equal(own[0], own[1]):
+    if not read_bool(
+        config, "tie_word_embeddings", True
+    ):  # then some versions share nothing, and never read `SHARED_EMBEDDING`
+        shared_table = tensors.pop(SHARED_EMBEDDING, None)
+        tables = [
+            tensors.setdefault(name, shared_table) if shared_table is not None else tensors.get(name)
+            for name in EMBEDDINGS
+        ]
+        if tables[0] is None or tables[1] is None or not torch.equal(tables[0], tables[1]):
             return False
     for name in EMBEDDINGS:
-        merge_tied(tensors, name, SHARED, KIND)
+        merge_tied(tensors, name, SHARED_EMBEDDING, KIND)
     return True
 
 
 def marian_source(ours: str, shared: bool) -> Source:
     if shared and ours in ("source_embedding.weight", "embedding.weight"):
-        return Source(name=SHARED)
-    return Source(name=BIAS if ours == "unembedding.bias" else their_name(ours, NAMES))
+        return Source(name=SHARED_EMBEDDING)
+    return Source(name=BIAS if ours == "unembedding.bias" else foreign_name(ours, NAMES))
 
 
 def _check_positions(model: EncoderDecoder, side: str, table: Tensor | None, order: Tensor) -> None:
@@ -255,22 +267,22 @@ def _check_positions(model: EncoderDecoder, side: str, table: Tensor | None, ord
 @torch.no_grad()
 def _reorder(model: EncoderDecoder, order: Tensor) -> None:
     for name, parameter in model.named_parameters():  # a shared one comes once
-        parameter.copy_(_in_order(name, parameter, order))
+        parameter.copy_(_reorder_tensor(name, parameter, order))
 
 
-def reorder_low_rank(name: str, a: Tensor, b: Tensor, *, back: bool = False) -> tuple[Tensor, Tensor]:
-    """A (r, K) and B (N, r) of an adapter of the weight `name` of ours, read from theirs, or `back` from ours."""
-    if name.endswith(READS):
+def reorder_low_rank(name: str, a: Tensor, b: Tensor, *, inverse: bool = False) -> tuple[Tensor, Tensor]:
+    """A (r, K) and B (N, r) of an adapter of the weight `name` of ours, read from theirs, or `inverse` from ours."""
+    if name.endswith(INPUT_WEIGHTS):
         order = interleave_columns(a.shape[1])
-        return a[:, order.argsort() if back else order], b
-    if name.endswith(WRITES):
+        return a[:, order.argsort() if inverse else order], b
+    if name.endswith(OUTPUT_WEIGHTS):
         order = interleave_columns(len(b))
-        return a, b[order.argsort() if back else order]
+        return a, b[order.argsort() if inverse else order]
     return a, b
 
 
-def _in_order(name: str, tensor: Tensor, order: Tensor) -> Tensor:
+def _reorder_tensor(name: str, tensor: Tensor, order: Tensor) -> Tensor:
     """The tensor of ours called `name`, where the stream has its columns in another order."""
-    if name.endswith(READS):
+    if name.endswith(INPUT_WEIGHTS):
         return tensor[:, order]
-    return tensor[order] if name.endswith(WRITES) else tensor
+    return tensor[order] if name.endswith(OUTPUT_WEIGHTS) else tensor

@@ -52,29 +52,31 @@ def graphs_of(model: AnyModel) -> list[Graph]:
     ids = torch.zeros(2, min(3, model.max_len), dtype=torch.long)  # a size of 1 would be taken for a fixed one
     token_mask = torch.ones_like(ids)
     if isinstance(model, DecoderOnly):
-        return [_graph("model.onnx", Writing(model), {"input_ids": (ids, ROWS)}, "logits")]
+        return [_graph("model.onnx", LanguageModelGraph(model), {"input_ids": (ids, ROWS)}, "logits")]
     if isinstance(model, EncoderOnly):
         inputs = {"input_ids": (ids, ROWS), "attention_mask": (token_mask, ROWS)}
         if model.spec.n_segments > 1:
             inputs["token_type_ids"] = (torch.zeros_like(ids), ROWS)
-        reading = Reading(model)
-        return [_graph("model.onnx", reading, inputs, *reading.outputs)]
+        encoder = EncoderGraph(model)
+        return [_graph("model.onnx", encoder, inputs, *encoder.outputs)]
     mask = (token_mask, SOURCE)
     memory = torch.zeros(*ids.shape, model.spec.encoder.d_model)
     inputs = {"decoder_input_ids": (ids, ROWS), "memory": (memory, SOURCE), "attention_mask": mask}
     return [
-        _graph("encoder.onnx", Encoding(model), {"input_ids": (ids, SOURCE), "attention_mask": mask}, "memory"),
-        _graph("decoder.onnx", Decoding(model), inputs, "logits"),
+        _graph(
+            "encoder.onnx", SourceEncoderGraph(model), {"input_ids": (ids, SOURCE), "attention_mask": mask}, "memory"
+        ),
+        _graph("decoder.onnx", DecoderGraph(model), inputs, "logits"),
     ]
 
 
-def _graph(name: str, module: nn.Module, shaped: dict[str, tuple[Tensor, Dims]], *outputs: str) -> Graph:
-    inputs = {key: tensor for key, (tensor, _) in shaped.items()}
-    dims = {key: dict(dims) for key, (_, dims) in shaped.items()}
+def _graph(name: str, module: nn.Module, named_inputs: dict[str, tuple[Tensor, Dims]], *outputs: str) -> Graph:
+    inputs = {key: tensor for key, (tensor, _) in named_inputs.items()}
+    dims = {key: dict(dims) for key, (_, dims) in named_inputs.items()}
     return Graph(name=name, module=module.eval(), inputs=inputs, dims=dims, outputs=outputs)
 
 
-class Writing(nn.Module):
+class LanguageModelGraph(nn.Module):
     def __init__(self, model: DecoderOnly) -> None:
         super().__init__()
         self.model = model
@@ -83,7 +85,7 @@ class Writing(nn.Module):
         return self.model(input_ids)
 
 
-class Reading(nn.Module):
+class EncoderGraph(nn.Module):
     """An encoder and all its heads."""
 
     def __init__(self, model: EncoderOnly) -> None:
@@ -108,18 +110,18 @@ class Reading(nn.Module):
         first = real.long().argmax(1)[:, None, None].expand(-1, 1, hidden.shape[-1])
         first = hidden.gather(1, first)  # (B, 1, D): what reads the first real token is given nothing else
         model, head = self.model, self.model.spec.classifier
-        by_first = head is not None and head.over == "texts" and head.pooling != "mean"
+        uses_first_token = head is not None and head.over == "texts" and head.pooling != "mean"
         heads: dict[str, Callable[[], Tensor]] = {
             "hidden": lambda: hidden,
             "logits": lambda: model.logits(hidden),
             "pooled": lambda: model.pooled(first),
             "next_sentence": lambda: model.next_sentence_logits(first),
-            "classes": lambda: model.classify(first) if by_first else model.classify(hidden, real),
+            "classes": lambda: model.classify(first) if uses_first_token else model.classify(hidden, real),
         }
         return tuple(heads[name]() for name in self.outputs)
 
 
-class Encoding(nn.Module):
+class SourceEncoderGraph(nn.Module):
     def __init__(self, model: EncoderDecoder) -> None:
         super().__init__()
         self.model = model
@@ -128,7 +130,7 @@ class Encoding(nn.Module):
         return self.model.encode(input_ids, token_mask=attention_mask != 0)
 
 
-class Decoding(nn.Module):
+class DecoderGraph(nn.Module):
     def __init__(self, model: EncoderDecoder) -> None:
         super().__init__()
         self.model = model
@@ -147,11 +149,11 @@ def _attend(
     *,
     rotation: Rotation | None = None,
     cache: None = None,
-    **how: Any,
+    **options: Any,
 ) -> Float[Tensor, "B T D"]:
     """`Attention.forward` as a graph can have it: it counts no rows, which would fix the size of a batch, and it is
     written out, so that a query that may see nothing takes zeros in every runtime."""
     q = self.query_norm(self.query(x).unflatten(-1, (self.n_heads, self.d_head))).transpose(1, 2)  # (B, H, T, K)
     q = q if rotation is None else rotate(q, rotation)
     k, v = self.keys_values(x if source is None else source, rotation)  # (B, G, S, K)
-    return self.out(attend_by_hand(q, k, v, **how).transpose(1, 2).flatten(-2))  # (B, T, D)
+    return self.out(attend_by_hand(q, k, v, **options).transpose(1, 2).flatten(-2))  # (B, T, D)

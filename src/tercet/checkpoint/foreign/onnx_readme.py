@@ -5,7 +5,7 @@ from tercet.checkpoint.trained_model import TrainedModel
 from tercet.models import Classifier, DecoderOnly, EncoderOnly
 from tercet.spec import ProblemType
 
-WRITING = """
+LANGUAGE_MODEL = """
 import numpy
 import onnxruntime
 from tokenizers import Tokenizer
@@ -19,7 +19,7 @@ while len(ids) < {max_len}:  # the likeliest token, again and again
 print(tokenizer.decode(ids))
 """
 
-READING = """
+ENCODER = """
 import numpy
 import onnxruntime
 from tokenizers import Tokenizer
@@ -36,7 +36,7 @@ outputs = dict(zip([output.name for output in session.get_outputs()], session.ru
 
 SEGMENTS = 'inputs["token_type_ids"] = numpy.array([text.type_ids for text in texts])\n'
 
-TRANSLATING = """
+TRANSLATOR = """
 import numpy
 import onnxruntime
 from tokenizers import Tokenizer
@@ -49,8 +49,8 @@ mask = numpy.ones_like(source)
 memory = encoder.run(["memory"], {{"input_ids": source, "attention_mask": mask}})[0]
 ids = [{bos}]
 while len(ids) < {max_len} and ids[-1] != {eos}:  # the likeliest token, again and again
-    given = {{"decoder_input_ids": numpy.array([ids]), "memory": memory, "attention_mask": mask}}
-    ids.append(int(decoder.run(["logits"], given)[0][0, -1].argmax()))
+    inputs = {{"decoder_input_ids": numpy.array([ids]), "memory": memory, "attention_mask": mask}}
+    ids.append(int(decoder.run(["logits"], inputs)[0][0, -1].argmax()))
 print(tokenizer.decode(ids))
 """
 
@@ -79,19 +79,19 @@ CLASSES: dict[ProblemType, str] = {
 def card(trained_model: TrainedModel, outputs: tuple[str, ...]) -> str:
     """The README.md; `outputs` are those of the last graph."""
     model, tokenizer = trained_model.model, trained_model.tokenizer
-    longest = model.spec.max_len
+    max_len = model.spec.max_len
     if isinstance(model, DecoderOnly):
-        code, words = WRITING.format(max_len=longest, text=sample_text(tokenizer)), WORDS["writing"]
+        code, words = LANGUAGE_MODEL.format(max_len=max_len, text=sample_text(tokenizer)), WORDS["writing"]
     elif isinstance(model, EncoderOnly):
         segments = SEGMENTS if model.spec.n_segments > 1 else ""
-        code = READING.format(max_len=longest, pad=tokenizer.pad_id or 0, segments=segments)
+        code = ENCODER.format(max_len=max_len, pad=tokenizer.pad_id or 0, segments=segments)
         head = model.spec.classifier or Classifier()
         classes = CLASSES[head.problem_type].format(labels=", ".join(head.labels))
-        described = [OUTPUTS[name].format(classes=classes) for name in outputs]
-        words = WORDS["reading"].format(outputs="; ".join(described))
+        descriptions = [OUTPUTS[name].format(classes=classes) for name in outputs]
+        words = WORDS["reading"].format(outputs="; ".join(descriptions))
     else:
-        own = trained_model.source_tokenizer is not tokenizer
-        source = "source_tokenizer.json" if own else "tokenizer.json"
-        code = TRANSLATING.format(max_len=longest, source=source, bos=tokenizer.bos_id, eos=tokenizer.eos_id)
+        has_source_tokenizer = trained_model.source_tokenizer is not tokenizer
+        source = "source_tokenizer.json" if has_source_tokenizer else "tokenizer.json"
+        code = TRANSLATOR.format(max_len=max_len, source=source, bos=tokenizer.bos_id, eos=tokenizer.eos_id)
         words = WORDS["translating"]
     return extend_card(trained_model, "onnxruntime", code, words)

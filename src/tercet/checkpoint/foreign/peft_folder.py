@@ -81,15 +81,15 @@ def import_adapter(adapter: Adapter, model: AnyModel, folder: Path) -> Adapter:
     unknown = list(adapter.layers)
     for model_type, source in _sources(model).items():
         names = _names(model, source)
-        known = {name: theirs for name in names if (theirs := _find(_layer(names[name].name), adapter.layers))}
-        unknown = min(unknown, [name for name in adapter.layers if name not in known.values()], key=len)
+        matches = {name: theirs for name in names if (theirs := _find(_layer(names[name].name), adapter.layers))}
+        unknown = min(unknown, [name for name in adapter.layers if name not in matches.values()], key=len)
         if not unknown:
             _check_ties(adapter, model, names, folder)
             layers = {
                 _layer(name): _read(adapter.layers[theirs], name, names[name], model_type)
-                for name, theirs in known.items()
+                for name, theirs in matches.items()
             }
-            return Adapter(base=adapter.base, layers=layers, full_weights=_read_whole(adapter, names, folder))
+            return Adapter(base=adapter.base, layers=layers, full_weights=_read_full_weights(adapter, names, folder))
     raise UserError(f"{folder} is no adapter of this model, which has no {first_names(unknown)}; give the right model")
 
 
@@ -102,28 +102,32 @@ def _check_ties(adapter: Adapter, model: AnyModel, names: Mapping[str, Source], 
     ties = tied_names(model)
     tied = {names[name].name for name in ties.values() if name in names}
     heads = ("lm_head.weight", *tied)
-    if ties and (saved := [name for name in adapter.full_weights if any(name.endswith(head) for head in heads)]):
+    if ties and (
+        saved_weights := [name for name in adapter.full_weights if any(name.endswith(head) for head in heads)]
+    ):
         raise UserError(
-            f"{folder} has {first_names(saved)} of its own, and its model has one matrix that embeds and scores "
-            "tokens; merge it in peft (merge_and_unload)"
+            f"{folder} has its own {first_names(saved_weights)}, but its model has a single matrix for embedding and "
+            "output; merge it in peft (merge_and_unload)"
         )
 
 
 def _export_adapter(adapter: Adapter, model: AnyModel, model_type: str, state: Mapping[str, Tensor]) -> Adapter:
     """The inverse of `import_adapter`: `state` has the names of a whole model there."""
     names = _names(model, _sources(model)[model_type])
-    joined, n_parts = dict[str, dict[int, LowRank]](), dict[str, int]()
-    for layer, low in adapter.layers.items():
+    parts_by_layer, n_parts = dict[str, dict[int, LowRank]](), dict[str, int]()
+    for layer, low_rank in adapter.layers.items():
         theirs = names[f"{layer}.weight"]
         key = _layer(_find(theirs.name, state) or theirs.name)
-        joined.setdefault(key, {})[theirs.part] = _write(low, f"{layer}.weight", theirs, model_type)
+        parts_by_layer.setdefault(key, {})[theirs.part] = _write(low_rank, f"{layer}.weight", theirs, model_type)
         n_parts[key] = theirs.parts
-    saved = {key.rpartition(".")[0] for name in adapter.full_weights if (key := _find(names[name].name, state))}
+    saved_modules = {key.rpartition(".")[0] for name in adapter.full_weights if (key := _find(names[name].name, state))}
     # There a module is saved whose name ends as one does that is: DistilBERT's "pre_classifier" beside "classifier".
-    whole = {key: tensor for key, tensor in state.items() if key.rpartition(".")[0].endswith(tuple(saved))}
-    layers = {key: _join(parts, n_parts[key]) for key, parts in joined.items()}
+    full_weights = {
+        key: tensor for key, tensor in state.items() if key.rpartition(".")[0].endswith(tuple(saved_modules))
+    }
+    layers = {key: _join(parts, n_parts[key]) for key, parts in parts_by_layer.items()}
     transposed = any(names[f"{layer}.weight"].transposed for layer in adapter.layers)
-    return Adapter(base=adapter.base, layers=layers, full_weights=whole, transposed=transposed)
+    return Adapter(base=adapter.base, layers=layers, full_weights=full_weights, transposed=transposed)
 
 
 def _sources(model: AnyModel) -> dict[str, SourceOf]:
@@ -132,14 +136,14 @@ def _sources(model: AnyModel) -> dict[str, SourceOf]:
         return {"bert": bert_source, "distilbert": distilbert_source}  # RoBERTa's blocks have BERT's names
     if isinstance(model, EncoderDecoder):
         if is_t5(model.spec):
-            source = partial(t5_source, spec=model.spec, divided=model.spec.scale_embedding)
+            source = partial(t5_source, spec=model.spec, divide_logits=model.spec.scale_embedding)
             return dict.fromkeys(T5_FAMILIES, source)
         return {"marian": partial(marian_source, shared=True)}
     stack = model.spec.stack
-    kin = {name: family for name, family in FAMILIES.items() if family.qk_norm == stack.qk_norm}
+    families = {name: family for name, family in FAMILIES.items() if family.qk_norm == stack.qk_norm}
     return {
         "gpt2": gpt2_source,
-        **{name: partial(llama_source, family=family, norm_eps=stack.norm_eps) for name, family in kin.items()},
+        **{name: partial(llama_source, family=family, norm_eps=stack.norm_eps) for name, family in families.items()},
     }
 
 
@@ -152,45 +156,50 @@ def _names(model: AnyModel, source: SourceOf) -> dict[str, Source]:
     return names
 
 
-def _find(name: str, known: Iterable[str]) -> str | None:
-    """The one of `known` that is `name`, or `name` within a larger model."""
-    return next((key for key in known if key == name or key.endswith(f".{name}")), None)
+def _find(name: str, names: Iterable[str]) -> str | None:
+    """The one of `names` that is `name`, or `name` within a larger model."""
+    return next((key for key in names if key == name or key.endswith(f".{name}")), None)
 
 
 def _layer(name: str) -> str:
     return name.removesuffix(".weight")
 
 
-def _read(low: LowRank, name: str, theirs: Source, model_type: str) -> LowRank:
-    a, b = low.A, low.B.chunk(theirs.parts)[theirs.part]
+def _read(low_rank: LowRank, name: str, theirs: Source, model_type: str) -> LowRank:
+    a, b = low_rank.A, low_rank.B.chunk(theirs.parts)[theirs.part]
     a, b = reorder_low_rank(name, a, b) if model_type == "marian" else (a, b)
-    return LowRank(A=a, B=b, scaling=low.scaling * theirs.scale)
+    return LowRank(A=a, B=b, scaling=low_rank.scaling * theirs.scale)
 
 
-def _write(low: LowRank, name: str, theirs: Source, model_type: str) -> LowRank:
+def _write(low_rank: LowRank, name: str, theirs: Source, model_type: str) -> LowRank:
     """The inverse of `_read`, but for the other parts."""
-    a, b = reorder_low_rank(name, low.A, low.B, back=True) if model_type == "marian" else (low.A, low.B)
-    return LowRank(A=a, B=b, scaling=low.scaling / theirs.scale)
+    a, b = (
+        reorder_low_rank(name, low_rank.A, low_rank.B, inverse=True)
+        if model_type == "marian"
+        else (low_rank.A, low_rank.B)
+    )
+    return LowRank(A=a, B=b, scaling=low_rank.scaling / theirs.scale)
 
 
 def _join(parts: Mapping[int, LowRank], n_parts: int) -> LowRank:
     """Several of ours as one of theirs, of which each has its rows."""
-    low = [parts[part] for part in sorted(parts)]
+    low_ranks = [parts[part] for part in sorted(parts)]
     if n_parts == 1:
-        return low[0]
-    n_rows, scaling = len(low[0].B), low[0].scaling
-    b = low[0].B.new_zeros(n_parts * n_rows, sum(len(one.A) for one in low))
+        return low_ranks[0]
+    n_rows, scaling = len(low_ranks[0].B), low_ranks[0].scaling
+    b = low_ranks[0].B.new_zeros(n_parts * n_rows, sum(len(low_rank.A) for low_rank in low_ranks))
     column = 0
-    for part, one in zip(sorted(parts), low, strict=True):
-        b[part * n_rows : (part + 1) * n_rows, column : column + len(one.A)] = one.B * (one.scaling / scaling)
-        column += len(one.A)
-    return LowRank(A=torch.cat([one.A for one in low]), B=b, scaling=scaling)
+    for part, low_rank in zip(sorted(parts), low_ranks, strict=True):
+        rows, columns = slice(part * n_rows, (part + 1) * n_rows), slice(column, column + len(low_rank.A))
+        b[rows, columns] = low_rank.B * (low_rank.scaling / scaling)
+        column += len(low_rank.A)
+    return LowRank(A=torch.cat([low_rank.A for low_rank in low_ranks]), B=b, scaling=scaling)
 
 
-def _read_whole(adapter: Adapter, names: Mapping[str, Source], folder: Path) -> dict[str, Tensor]:
-    known = {name: theirs for name in names if (theirs := _find(names[name].name, adapter.full_weights))}
-    if left := [name for name in adapter.full_weights if name not in known.values()]:
+def _read_full_weights(adapter: Adapter, names: Mapping[str, Source], folder: Path) -> dict[str, Tensor]:
+    matches = {name: theirs for name in names if (theirs := _find(names[name].name, adapter.full_weights))}
+    if unmatched := [name for name in adapter.full_weights if name not in matches.values()]:
         raise UserError(
-            f"{folder}: the model that the adapter belongs to has no {first_names(left)}; give the right one"
+            f"{folder}: the model that the adapter belongs to has no {first_names(unmatched)}; give the right one"
         )
-    return {name: names[name].read(adapter.full_weights[theirs]) for name, theirs in known.items()}
+    return {name: names[name].read(adapter.full_weights[theirs]) for name, theirs in matches.items()}

@@ -15,7 +15,7 @@ from torch import Tensor
 from tercet.checkpoint.foreign.bert import NAMES as BERT_NAMES
 from tercet.checkpoint.foreign.bert import merge_decoder, read_classifier, read_encoder
 from tercet.checkpoint.foreign.config_keys import raise_config_errors, read_bool, read_model_type, read_value, with_ids
-from tercet.checkpoint.foreign.state_dict import Source, build_model, strip_names, their_name
+from tercet.checkpoint.foreign.state_dict import Source, build_model, foreign_name, strip_names
 from tercet.config import UserError
 from tercet.models import EncoderOnly, EncoderOnlySpec, MaskedHead
 
@@ -43,10 +43,10 @@ def from_roberta(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_id
     Raises:
         UserError: where the two do not belong together, or are of another model.
     """
-    tensors, spec = _their_names(state), roberta_spec(config, state, n_ids=n_ids)
+    tensors, spec = _foreign_names(state), roberta_spec(config, state, n_ids=n_ids)
     tied = merge_decoder(tensors, spec, decoder=DECODER, bias=BIAS, kind=KIND)
     texts = spec.classifier is not None and spec.classifier.over == "texts"
-    source = partial(_source, names=NAMES | (OVER_TEXTS if texts else {}), skipped=_first_position(config))
+    source = partial(_source, names=NAMES | (OVER_TEXTS if texts else {}), skipped_rows=_first_position(config))
     return build_model(EncoderOnly, spec, tensors, source, kind=KIND, tied=tied)
 
 
@@ -55,7 +55,7 @@ def roberta_spec(
 ) -> EncoderOnlySpec:
     """The spec of what `from_roberta` reads; no tensor is looked into. Raises as it does."""
     with raise_config_errors(KIND):
-        return with_ids(_spec(config, _their_names(state)), n_ids)
+        return with_ids(_spec(config, _foreign_names(state)), n_ids)
 
 
 def _spec(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> EncoderOnlySpec:
@@ -89,14 +89,16 @@ def _first_position(config: Mapping[str, Any]) -> int:
     return pad + 1
 
 
-def _their_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _foreign_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Without what is no weight: positions 0, 1, 2 ..., and the pooler of old files whose classifier reads none."""
-    unread = ("pooler.",) if "classifier.dense.weight" in state else ()
+    unread_prefixes = ("pooler.",) if "classifier.dense.weight" in state else ()
     return strip_names(
-        state, prefix="roberta.", no_weight=lambda name: name == "embeddings.position_ids" or name.startswith(unread)
+        state,
+        prefix="roberta.",
+        no_weight=lambda name: name == "embeddings.position_ids" or name.startswith(unread_prefixes),
     )
 
 
-def _source(ours: str, names: Mapping[str, str], skipped: int) -> Source:
-    name = BIAS if ours == "unembedding.bias" else their_name(ours, names)
-    return Source(name=name, skipped=skipped if ours == POSITIONS else 0)
+def _source(ours: str, names: Mapping[str, str], skipped_rows: int) -> Source:
+    name = BIAS if ours == "unembedding.bias" else foreign_name(ours, names)
+    return Source(name=name, skipped_rows=skipped_rows if ours == POSITIONS else 0)

@@ -25,7 +25,7 @@ LENGTH_FILES = tuple(
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 MOST_LEN = 1 << 30  # tokens; above it stands for any number, as 1e30 does in a tokenizer_config.json
-HIDDEN = {"method": "forward", "method_output_name": "last_hidden_state"}
+HIDDEN_STATE_OUTPUT = {"method": "forward", "method_output_name": "last_hidden_state"}
 OFF = (None, False, "", {}, [])
 POOLINGS: dict[str, Pooling] = {"cls": "first", "cls_token": "first", "mean": "mean", "mean_tokens": "mean"}
 # By file: the keys that Tercet reads, those that change no vector, and those that must have one of the values.
@@ -41,7 +41,7 @@ IRRELEVANT = {
     "length": ("unpad_inputs",),
     "prompts": ("__version__", "similarity_fn_name", "model_type"),
 }
-REQUIRED: dict[str, dict[str, tuple[Any, ...]]] = {
+REQUIRED_VALUES: dict[str, dict[str, tuple[Any, ...]]] = {
     MODULES: {},
     "pooling": {
         f"pooling_mode_{name}": OFF
@@ -50,7 +50,7 @@ REQUIRED: dict[str, dict[str, tuple[Any, ...]]] = {
     "length": {
         "do_lower_case": OFF, "transformer_task": ("feature-extraction", None), "model_args": OFF,
         "tokenizer_args": OFF, "config_args": OFF, "module_output_name": ("token_embeddings", None),
-        "modality_config": (None, {"text": HIDDEN}), "processing_kwargs": OFF, "query_length": OFF,
+        "modality_config": (None, {"text": HIDDEN_STATE_OUTPUT}), "processing_kwargs": OFF, "query_length": OFF,
         "document_length": OFF, "query_expansion": OFF,
     },
     "prompts": {"truncate_dim": OFF},
@@ -114,11 +114,15 @@ def _read_pooling(path: Path, folder: Path) -> Pooling:
     _check_keys(config, "pooling", path)
     modes = {name.removeprefix("pooling_mode_") for name in USED["pooling"][1:] if config.get(name) is True}
     modes |= {config["pooling_mode"]} if isinstance(config.get("pooling_mode"), str) else set()
-    known: list[Pooling] = [kind for name, kind in POOLINGS.items() if name in modes]
-    if len({*known}) != 1 or not modes <= POOLINGS.keys() or not isinstance(config.get("pooling_mode", ""), str | None):
-        asked = config.get("pooling_mode") or sorted(modes)
-        raise UserError(f"{path}: the pooling is {show(asked)}, and Tercet has the mean or the first token")
-    return known[0]
+    poolings: list[Pooling] = [kind for name, kind in POOLINGS.items() if name in modes]
+    if (
+        len({*poolings}) != 1
+        or not modes <= POOLINGS.keys()
+        or not isinstance(config.get("pooling_mode", ""), str | None)
+    ):
+        requested = config.get("pooling_mode") or sorted(modes)
+        raise UserError(f"{path}: the pooling is {show(requested)}, and Tercet has the mean or the first token")
+    return poolings[0]
 
 
 def _read_length(folder: Path) -> int | None:
@@ -151,6 +155,8 @@ def _check_keys(config: Mapping[str, Any], file: str, path: Path) -> None:
     for key, value in config.items():
         if key in USED[file] or key in IRRELEVANT[file]:
             continue
-        if not is_any_of(value, REQUIRED[file].get(key, OFF)):
-            known = "which Tercet does not have" if key in REQUIRED[file] else "a key that Tercet does not know"
-            raise UserError(f"{path}: {key} is {show(value)}, {known}")
+        if not is_any_of(value, REQUIRED_VALUES[file].get(key, OFF)):
+            problem = (
+                "which Tercet does not have" if key in REQUIRED_VALUES[file] else "a key that Tercet does not know"
+            )
+            raise UserError(f"{path}: {key} is {show(value)}, {problem}")

@@ -34,7 +34,7 @@ class Source:
         transposed: its matrix is kept as (in, out), where ours is (out, in).
         part, parts: which of several of ours, that stand side by side in its last dimension.
         scale, offset: ours is theirs * scale + offset, worked out in float32.
-        skipped: how many rows of theirs stand before ours.
+        skipped_rows: how many rows of theirs stand before ours.
     """
 
     name: str
@@ -43,15 +43,15 @@ class Source:
     parts: int = 1
     scale: float = 1.0
     offset: float = 0.0
-    skipped: int = 0
+    skipped_rows: int = 0
 
     def shape(self, ours: Tensor) -> torch.Size:
         first, *rest = reversed(ours.shape) if self.transposed else ours.shape
-        *rest, last = (first + self.skipped, *rest)
+        *rest, last = (first + self.skipped_rows, *rest)
         return torch.Size([*rest, last * self.parts])
 
     def read(self, theirs: Tensor) -> Tensor:
-        tensor = self._turn(theirs.chunk(self.parts, dim=-1)[self.part][self.skipped :])
+        tensor = self._turn(theirs.chunk(self.parts, dim=-1)[self.part][self.skipped_rows :])
         return tensor if self._is_plain else tensor.float() * self.scale + self.offset
 
     def write(self, ours: Tensor) -> Tensor:
@@ -96,12 +96,12 @@ def merge_tied(state: dict[str, Tensor], second: str, first: str, kind: str) -> 
             )
 
 
-def their_name(name: str, table: Mapping[str, str]) -> str:
+def foreign_name(name: str, table: Mapping[str, str]) -> str:
     """Their name of our tensor `name`, by a table of parts."""
-    part, _, of_part = name.rpartition(".")
+    part, _, tensor_kind = name.rpartition(".")
     number = re.search(r"\.\d+(?=\.|$)", part)
-    theirs = table[part if number is None else part.replace(number[0], ".N", 1)]
-    return f"{theirs if number is None else theirs.replace('.N', number[0], 1)}.{of_part}"
+    foreign_part = table[part if number is None else part.replace(number[0], ".N", 1)]
+    return f"{foreign_part if number is None else foreign_part.replace('.N', number[0], 1)}.{tensor_kind}"
 
 
 @torch.no_grad()
@@ -127,22 +127,22 @@ def build_model(
         model = build_meta(spec, n_tensors=len(state))
     if tied is not None and spec.tie_embeddings:
         merge_tied(state, *tied, kind)
-    own = own_tensors(model)
-    sources = {name: source(name) for name in own}
-    shapes = {theirs.name: theirs.shape(own[name]) for name, theirs in sources.items()}
+    native = own_tensors(model)
+    sources = {name: source(name) for name in native}
+    shapes = {theirs.name: theirs.shape(native[name]) for name, theirs in sources.items()}
     missing = [name for name in shapes if name not in state]
     unknown = [name for name in state if name not in shapes]
-    unlike = [name for name, shape in shapes.items() if name in state and state[name].shape != shape]
-    mistakes = [
+    mismatched = [name for name, shape in shapes.items() if name in state and state[name].shape != shape]
+    problems = [
         *([f"{first_names(missing)} missing"] if missing else []),
         *([f"{first_names(unknown)} unknown"] if unknown else []),
         *(
             f"{name} has shape {shape_of(state[name])} where the config needs {'x'.join(map(str, shapes[name]))}"
-            for name in unlike[:2]
+            for name in mismatched[:2]
         ),
     ]
-    if mistakes:
-        raise UserError(f"the weights do not fit the config of this {kind}: {'; '.join(mistakes)}")
+    if problems:
+        raise UserError(f"the weights do not fit the config of this {kind}: {'; '.join(problems)}")
     with raise_config_errors(kind):  # only now: it takes memory, which the weights are known to fill
         model = model_class(spec)
     for name, tensor in own_tensors(model).items():
@@ -151,17 +151,17 @@ def build_model(
 
 
 def export_state(
-    tensors: Mapping[str, Tensor], source: Callable[[str], Source], *, prefix: str, outside: tuple[str, ...]
+    tensors: Mapping[str, Tensor], source: Callable[[str], Source], *, prefix: str, unprefixed: tuple[str, ...]
 ) -> dict[str, Tensor]:
     """The inverse of `build_model`: our tensors under their names, those that are one tensor of theirs put together.
 
     Args:
-        prefix: before each name but those that begin as one of `outside` does.
+        prefix: before each name but those that begin as one of `unprefixed` does.
     """
     parts: dict[str, dict[int, Tensor]] = {}
     for name, tensor in tensors.items():
         theirs = source(name)
-        full = theirs.name if theirs.name.startswith(outside) else f"{prefix}{theirs.name}"
+        full = theirs.name if theirs.name.startswith(unprefixed) else f"{prefix}{theirs.name}"
         parts.setdefault(full, {})[theirs.part] = theirs.write(tensor)
     return {name: torch.cat([columns[n] for n in sorted(columns)], dim=-1) for name, columns in parts.items()}
 
@@ -174,10 +174,10 @@ def read_state_dict(folder: Path) -> Mapping[str, Tensor]:
     Raises:
         UserError: where a file is broken or missing.
     """
-    whole, index, pickled = (folder / name for name in WEIGHTS)
-    if whole.is_file():
-        return read_tensors(whole)
-    return _read_shards(index) if index.is_file() else read_pickled_weights(pickled)
+    single_file, index, pickle_file = (folder / name for name in WEIGHTS)
+    if single_file.is_file():
+        return read_tensors(single_file)
+    return _read_shards(index) if index.is_file() else read_pickled_weights(pickle_file)
 
 
 def _read_shards(index: Path) -> Mapping[str, Tensor]:
@@ -188,8 +188,8 @@ def _read_shards(index: Path) -> Mapping[str, Tensor]:
     state: dict[str, Tensor] = {}
     for name in sorted(names):
         tensors = read_tensors(index.parent / name)
-        if repeated := [tensor for tensor in tensors if tensor in state]:
-            raise UserError(f"{index}: {first_names(repeated)} stands in two files; copy the folder again")
+        if duplicates := [tensor for tensor in tensors if tensor in state]:
+            raise UserError(f"{index}: {first_names(duplicates)} stands in two files; copy the folder again")
         state |= tensors
     return state
 

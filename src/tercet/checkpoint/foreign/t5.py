@@ -35,7 +35,14 @@ from tercet.checkpoint.foreign.features import (
     features_of_vocabulary,
     rewrite_model,
 )
-from tercet.checkpoint.foreign.state_dict import Source, build_model, export_state, merge_tied, strip_names, their_name
+from tercet.checkpoint.foreign.state_dict import (
+    Source,
+    build_model,
+    export_state,
+    foreign_name,
+    merge_tied,
+    strip_names,
+)
 from tercet.checkpoint.weights import own_tensors
 from tercet.config import Plain, UserError
 from tercet.models import Dropout, EncoderDecoder, EncoderDecoderSpec, StackSpec
@@ -69,9 +76,9 @@ NAMES = {
         }.items()
     },
 }
-SHARED, OUTPUT = "shared.weight", "lm_head.weight"
+SHARED_EMBEDDING, OUTPUT = "shared.weight", "lm_head.weight"
 EMBEDDINGS = tuple(f"{side}.embed_tokens.weight" for side in SIDES)
-UNREAD = (
+UNUSED_BIAS = (
     "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"  # of old files; nothing is added there
 )
 CONTEXT = 512  # tokens that they were trained with, where the config does not say it: no table ends
@@ -84,19 +91,19 @@ class T5Family:
     Attributes:
         kind: its name, with which that of its class in `transformers` begins.
         feed_forward: its network where the config does not say it.
-        divides: whether logits are divided by sqrt(D), where the config says that embeddings are tied.
+        divides_logits: whether logits are divided by sqrt(D), where the config says that embeddings are tied.
         per_layer: whether each layer has a bias of its own.
     """
 
     kind: str
     feed_forward: str = "gated-gelu"
-    divides: bool = True
+    divides_logits: bool = True
     per_layer: bool = False
 
 
 FAMILIES = {
     "t5": T5Family(kind="T5", feed_forward="relu"),
-    "mt5": T5Family(kind="MT5", divides=False),
+    "mt5": T5Family(kind="MT5", divides_logits=False),
     "umt5": T5Family(kind="UMT5", per_layer=True),
 }
 
@@ -113,17 +120,19 @@ def from_t5(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: in
         UserError: where the two do not belong together, or ask for what Tercet does not have.
     """
     family = FAMILIES[read_model_type(config, *FAMILIES)]
-    tensors = _their_tensors(state, family.kind)
+    tensors = _foreign_tensors(state, family.kind)
     spec = t5_spec(config, state, n_ids=n_ids)
-    source = partial(t5_source, spec=spec, divided=_divides(config, family))
-    return build_model(EncoderDecoder, spec, tensors, source, kind=family.kind, tied=(OUTPUT, SHARED))
+    source = partial(t5_source, spec=spec, divide_logits=_divides(config, family))
+    return build_model(EncoderDecoder, spec, tensors, source, kind=family.kind, tied=(OUTPUT, SHARED_EMBEDDING))
 
 
 def t5_spec(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> EncoderDecoderSpec:
     """The spec of what `from_t5` reads; no tensor but the embeddings is looked into. Raises as it does."""
     family = FAMILIES[read_model_type(config, *FAMILIES)]
-    tensors = _their_tensors(state, family.kind)
-    tied = OUTPUT not in tensors or (SHARED in tensors and torch.equal(tensors[OUTPUT], tensors[SHARED]))
+    tensors = _foreign_tensors(state, family.kind)
+    tied = OUTPUT not in tensors or (
+        SHARED_EMBEDDING in tensors and torch.equal(tensors[OUTPUT], tensors[SHARED_EMBEDDING])
+    )
     with raise_config_errors(family.kind):
         return with_ids(_spec(config, family, tied=tied), n_ids)
 
@@ -145,24 +154,26 @@ def to_t5(model: EncoderDecoder) -> tuple[Plain, dict[str, Tensor]]:
     position = spec.encoder.position if isinstance(spec.encoder.position, RelativeBias) else RelativeBias()
     model_type = "umt5" if position.per_layer else "t5"
     check_features(f"{FAMILIES[model_type].kind} of transformers", _features(spec, position))
-    divided = spec.tie_embeddings and spec.scale_embedding
-    equal = rewrite_model(model, replace(spec, pad_vocab_to=1, tie_embeddings=divided, scale_embedding=divided))
-    source = partial(t5_source, spec=equal.spec, divided=divided)
-    config = _config(equal.spec, model_type, position, divided=divided)
-    return config, export_state(own_tensors(equal), source, prefix="", outside=())
+    divide_logits = spec.tie_embeddings and spec.scale_embedding
+    equivalent = rewrite_model(
+        model, replace(spec, pad_vocab_to=1, tie_embeddings=divide_logits, scale_embedding=divide_logits)
+    )
+    source = partial(t5_source, spec=equivalent.spec, divide_logits=divide_logits)
+    config = _config(equivalent.spec, model_type, position, divide_logits=divide_logits)
+    return config, export_state(own_tensors(equivalent), source, prefix="", unprefixed=())
 
 
-def t5_source(ours: str, spec: EncoderDecoderSpec, divided: bool) -> Source:
+def t5_source(ours: str, spec: EncoderDecoderSpec, divide_logits: bool) -> Source:
     """Args:
-    divided: whether their logits are divided by sqrt(D).
+    divide_logits: whether their logits are divided by sqrt(D).
     """
-    name = their_name(ours, NAMES)
+    name = foreign_name(ours, NAMES)
     if ours.endswith(".up.weight") and spec.encoder.gated:
         name = name.replace(".wi.", ".wi_1.")
     scores_tokens = "embedding" in ours and (spec.tie_embeddings or ours.startswith("unembedding"))
     if ours.endswith(".query.weight"):
         return Source(name=name, scale=math.sqrt(spec.encoder.head_width))
-    return Source(name=name, scale=spec.encoder.d_model**-0.5 if divided and scores_tokens else 1.0)
+    return Source(name=name, scale=spec.encoder.d_model**-0.5 if divide_logits and scores_tokens else 1.0)
 
 
 def _features(spec: EncoderDecoderSpec, position: RelativeBias) -> list[Feature]:
@@ -177,8 +188,8 @@ def _features(spec: EncoderDecoderSpec, position: RelativeBias) -> list[Feature]
             *((f"{side}.bias.{kind}", has, [False]) for kind, has in vars(biases).items()),
             (f"{side}.n_kv_heads", stack.kv_heads, [stack.n_heads]),
         ]
-    same = ("n_heads", "head_width", "inner_width", "activation", "norm_eps")
-    features += [(f"decoder.{key}", getattr(decoder, key), [getattr(encoder, key)]) for key in same]
+    shared_keys = ("n_heads", "head_width", "inner_width", "activation", "norm_eps")
+    features += [(f"decoder.{key}", getattr(decoder, key), [getattr(encoder, key)]) for key in shared_keys]
     if isinstance(decoder.position, RelativeBias):
         features += [
             (f"decoder.position.{key}", value, [getattr(position, key)])
@@ -196,7 +207,7 @@ def _features(spec: EncoderDecoderSpec, position: RelativeBias) -> list[Feature]
     ]
 
 
-def _config(spec: EncoderDecoderSpec, model_type: str, position: RelativeBias, *, divided: bool) -> Plain:
+def _config(spec: EncoderDecoderSpec, model_type: str, position: RelativeBias, *, divide_logits: bool) -> Plain:
     stack = spec.encoder
     return {
         "architectures": [f"{FAMILIES[model_type].kind}ForConditionalGeneration"],
@@ -215,8 +226,8 @@ def _config(spec: EncoderDecoderSpec, model_type: str, position: RelativeBias, *
         "feed_forward_proj": _write_network(stack.activation, gated=stack.gated),
         "layer_norm_epsilon": stack.norm_eps,
         "dropout_rate": stack.dropout.branches.feedforward,
-        "tie_word_embeddings": divided,
-        "scale_decoder_outputs": divided,
+        "tie_word_embeddings": divide_logits,
+        "scale_decoder_outputs": divide_logits,
     }
 
 
@@ -224,11 +235,13 @@ def _spec(config: Mapping[str, Any], family: T5Family, *, tied: bool) -> Encoder
     rate = read_value(config, "dropout_rate", float, 0.1)
     network = read_value(config, "feed_forward_proj", str, family.feed_forward)
     activation, gated = _read_network(network)
-    written = {key: config[key] for key in ("dense_act_fn", "is_gated_act") if config.get(key) is not None}
-    if written.get("is_gated_act", gated) is not gated or (
-        "dense_act_fn" in written and read_activation(written, "dense_act_fn") != activation
+    network_settings = {key: config[key] for key in ("dense_act_fn", "is_gated_act") if config.get(key) is not None}
+    if network_settings.get("is_gated_act", gated) is not gated or (
+        "dense_act_fn" in network_settings and read_activation(network_settings, "dense_act_fn") != activation
     ):
-        raise UserError(f"feed_forward_proj is {network!r} and {written} says otherwise; put back what was trained")
+        raise UserError(
+            f"feed_forward_proj is {network!r} and {network_settings} says otherwise; put back what was trained"
+        )
     n_layers = read_value(config, "num_layers", int)
     encoder = StackSpec(
         d_model=read_value(config, "d_model", int),
@@ -261,7 +274,9 @@ def _spec(config: Mapping[str, Any], family: T5Family, *, tied: bool) -> Encoder
 
 def _divides(config: Mapping[str, Any], family: T5Family) -> bool:
     """Newer files say it by itself; in older ones the first T5 alone has its embeddings tied."""
-    return family.divides and read_bool(config, "scale_decoder_outputs", read_bool(config, "tie_word_embeddings", True))
+    return family.divides_logits and read_bool(
+        config, "scale_decoder_outputs", read_bool(config, "tie_word_embeddings", True)
+    )
 
 
 def _read_network(name: str) -> tuple[Activation, bool]:
@@ -275,9 +290,9 @@ def _write_network(activation: Activation, *, gated: bool) -> str:
     return f"gated-{name}" if gated else name
 
 
-def _their_tensors(state: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
-    """The tensors, the embedding of both sides under `SHARED` alone."""
-    tensors = strip_names(state, prefix="", no_weight=lambda name: name == UNREAD)
+def _foreign_tensors(state: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
+    """The tensors, the embedding of both sides under `SHARED_EMBEDDING` alone."""
+    tensors = strip_names(state, prefix="", no_weight=lambda name: name == UNUSED_BIAS)
     for name in EMBEDDINGS:
-        merge_tied(tensors, name, SHARED, kind)
+        merge_tied(tensors, name, SHARED_EMBEDDING, kind)
     return tensors

@@ -39,7 +39,7 @@ def transformers_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
         "config.json": _json({**config, **ids, **start, "dtype": dtype}),
         "tokenizer.json": tokenizer_json(tokenizer, model.spec) + "\n",
         "tokenizer_config.json": _json(
-            tokenizer_config(tokenizer, model.spec, chats=trained_model.chat_template is not None)
+            tokenizer_config(tokenizer, model.spec, has_chat_template=trained_model.chat_template is not None)
         ),
         "README.md": _card(trained_model, config["architectures"][0]),
     }

@@ -4,7 +4,7 @@ EXPERTS = "a mixture of experts"
 WINDOWS = "attention within a window, by another rotation, in most layers"
 TWO_TOKENS = "two tokens before a target"
 
-UNSUPPORTED = {
+UNSUPPORTED_TYPES = {
     "albert": "the weights of one block for all",
     "bart": TWO_TOKENS,
     "deberta": "attention to relative positions",

@@ -8,7 +8,7 @@ from typing import Any
 from rich.progress import track
 
 from tercet.checkpoint import Translator
-from tercet.checkpoint.training_data import find_training_data, open_training_data, with_languages
+from tercet.checkpoint.training_data import apply_languages, find_training_data, open_training_data
 from tercet.config import UserError, parse
 from tercet.data import PAIR_DATASETS, PairsSpec, ParallelCorpus, read_pairs
 from tercet.data.datasets.pair_datasets import pair_files, target_language
@@ -76,7 +76,7 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
             assert isinstance(spec, PairsSpec)
         else:
             files = {"source": str(source), "target": None if target is None else str(target)}
-            spec = with_languages(parse(PairsSpec, {**files, "encoding": encoding or "utf-8"}), trained_model)
+            spec = apply_languages(parse(PairsSpec, {**files, "encoding": encoding or "utf-8"}), trained_model)
         named = spec.target is None and spec.source in PAIR_DATASETS
         if source is not None and not named:
             if part is not None:

@@ -55,13 +55,13 @@ def make_loggers(recipe: Recipe, out: Path) -> "list[Logger]":
         wandb = _wandb()
         from pytorch_lightning.loggers import WandbLogger
 
-        from tercet.checkpoint.card import without_folders  # with torch
+        from tercet.checkpoint.card import remove_folders  # with torch
 
         offline = recipe.logging.wandb == "offline"
         settings = wandb.Settings(x_disable_stats=True, silent=True)
         loggers["wandb"] = WandbLogger(
             name=out.name, id=out.name, save_dir=out, project=recipe.logging.wandb_project, offline=offline,
-            config=without_folders(to_plain(recipe)), resume="allow", settings=settings,
+            config=remove_folders(to_plain(recipe)), resume="allow", settings=settings,
         )  # fmt: skip
     for name, logger in loggers.items():
         with _report_failure(name):

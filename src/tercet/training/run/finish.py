@@ -65,7 +65,7 @@ def _close(trained_model: TrainedRun) -> None:
         if (out / METRICS).exists():
             save(plot_loss(out / METRICS, title=out.name), out / "loss.png")
     record = replace(
-        trained_model.record.saved_at(out, trained_model.record.saved), finished=trained_model.signal is None
+        trained_model.record.update_saved(out, trained_model.record.saved), finished=trained_model.signal is None
     )
     record.write(out)
     if record.finished:

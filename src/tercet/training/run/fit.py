@@ -28,11 +28,11 @@ class RunNotes:
         if self._started.changes or self.record.finished:
             self._write(replace(self.record, finished=False))
         restore_metrics(self._folder, point)
-        self._write(replace(self.record, threads=kernel_threads()).saved_at(self._folder, point.step))
+        self._write(replace(self.record, threads=kernel_threads()).update_saved(self._folder, point.step))
 
     def save(self, step: int) -> None:
         """Note that `step` steps are saved."""
-        self._write(self.record.saved_at(self._folder, step))
+        self._write(self.record.update_saved(self._folder, step))
         self._started.locked.checkpoints.remove_old()
 
     def save_micro_batch(self, step: int, micro: int) -> None:

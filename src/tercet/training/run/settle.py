@@ -48,7 +48,7 @@ def settle(built: BuiltModel, opened: OpenedRun) -> RunRecord:
     record = RunRecord(
         data=task.data_hash, tokenizer=task.tokenizer_hash, precision=precision, matmul=matmul, compile=compiled,
         micro_batches=micro_batches, steps=task.plan.steps,
-    ).saved_at(out, 0)  # fmt: skip
+    ).update_saved(out, 0)  # fmt: skip
     record.write(out)
     return record
 

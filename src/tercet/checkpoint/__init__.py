@@ -1,4 +1,4 @@
-"""A trained model as one folder that anything can read: JSON for settings, safetensors for weights, never pickle."""
+"""Trained models as folders that any program can read: settings as JSON, weights as safetensors, no pickle."""
 
 from typing import TYPE_CHECKING
 

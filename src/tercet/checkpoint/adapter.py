@@ -1,10 +1,11 @@
-"""An adapter's folder, as the `peft` library keeps it: what was learnt beside a model that stayed as it was.
+"""LoRA adapters in the format of the `peft` library: trained weights on top of a frozen base model.
 
-adapter_config.json         rank, alpha, which layers, and where the model is that it belongs to
-adapter_model.safetensors   A and B of each layer, and whole weights that learnt beside them, such as a classifier's
+adapter_config.json         rank, alpha, the adapted layers, and the path of the base model
+adapter_model.safetensors   A and B of each layer, and fully trained weights, such as those of a classifier
 
-The names in it are those of modules, each after "base_model.model.". A run with an adapter has such a folder, with a
-model folder's other files, in the place of `best/` and `last/`; the model is in `pretrained/` beside them.
+Names are those of modules, prefixed with "base_model.model.". A run that trains an adapter writes these two files to
+`best/` and `last/` instead of the weights, together with the other files of a model folder. The base model is in
+`pretrained/` next to them.
 """
 
 import json
@@ -32,30 +33,32 @@ from tercet.storage import write_atomically
 
 CONFIG, WEIGHTS = ADAPTER
 PREFIX = "base_model.model."
-BASE = f"../{PRETRAINED_COPY}"  # of a run's adapter
+BASE = f"../{PRETRAINED_COPY}"  # base model of an adapter that a run wrote
 
 
 @dataclass(frozen=True, kw_only=True)
 class LowRank:
-    """What is added to a layer's weight: `scaling` B A, of A (r, K) and B (N, r)."""
+    """Low-rank update of a layer's weight: `scaling` B A, with A (r, K) and B (N, r)."""
 
     A: Tensor
     B: Tensor
     scaling: float
 
     def product(self) -> Tensor:
-        """(N, K) float32."""
+        """Return the update as an (N, K) float32 matrix."""
         return self.B.float() @ self.A.float() * self.scaling
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adapter:
-    """Attributes:
-    base: the folder of the model that it belongs to, as its file has it.
-    layers: by the name of the linear layer.
-    full_weights: those that learnt as they are, by name.
-    transposed: whether the model keeps its matrices as (in, out), as GPT-2 does in `transformers`.
-    task_type: Which class of `peft` wraps the model of `transformers`; None for any model.
+    """An adapter of a base model.
+
+    Attributes:
+        base: Folder of the base model, as given in the adapter's settings.
+        layers: Low-rank update of each linear layer, by the name of the layer.
+        full_weights: Fully trained weights, by name.
+        transposed: If True, the model stores its matrices as (in, out), as GPT-2 does in `transformers`.
+        task_type: Class of `peft` that wraps the model of `transformers`; None for any model.
     """
 
     base: str
@@ -66,20 +69,21 @@ class Adapter:
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether a folder holds an adapter in the place of a model's weights."""
+    """Return whether a folder contains an adapter instead of a model's weights."""
     return all((folder / name).is_file() for name in ADAPTER)
 
 
 def is_foreign_adapter(folder: Path) -> bool:
-    """Whether it holds an adapter alone, as the `peft` library keeps one."""
+    """Return whether a folder contains an adapter and no model settings, as `peft` writes it."""
     return is_adapter(folder) and not (folder / "config.json").is_file()
 
 
 def adapter_of(model: nn.Module, state: Mapping[str, Tensor] | None = None, *, base: str = BASE) -> Adapter:
-    """What learns in a model that has layers with low-rank matrices.
+    """Return the adapter that consists of the trainable weights of a model with low-rank matrices.
 
     Args:
-        state: full tensors in the place of the model's own, by name, as gathered from sharded training.
+        state: Full tensors by name, as gathered from sharded training; by default those of the model.
+        base: Path of the base model, as written to the adapter's settings.
     """
     layers = {unwrap_name(name): layer for name, layer in lora_layers(model).items()}
     trainable = {unwrap_name(name) for name, parameter in model.named_parameters() if parameter.requires_grad}
@@ -96,10 +100,10 @@ def adapter_of(model: nn.Module, state: Mapping[str, Tensor] | None = None, *, b
 
 @torch.no_grad()
 def build_adapted_model(base: AnyModel, spec: AnySpec, adapter: Adapter, source: Path) -> AnyModel:
-    """The model of `spec` with the weights of `base` and what the adapter in `source` learnt; `base` may become it.
+    """Return the model of `spec` with the weights of `base` and of the adapter in `source`; it may be `base` itself.
 
     Raises:
-        UserError: where the three do not belong together.
+        UserError: If the adapter, the base and the spec do not match.
     """
     model = base
     if spec != base.spec:  # other heads, or rows of another length
@@ -123,10 +127,10 @@ def build_adapted_model(base: AnyModel, spec: AnySpec, adapter: Adapter, source:
 
 @torch.no_grad()
 def merge_adapter(model: nn.Module, adapter: Adapter, source: Path) -> None:
-    """Add each product to the weight of its layer, and take over the whole weights.
+    """Add the product of each adapted layer to its weight, and copy the full weights.
 
     Raises:
-        UserError: where the model, that of `source`, has no such layer, or one of another shape.
+        UserError: If the model lacks a layer of the adapter in `source`, or has it with another shape.
     """
     weights, layers = model.state_dict(), {name: m for name, m in model.named_modules() if isinstance(m, Linear)}
     shapes = {name: (len(low_rank.B), low_rank.A.shape[1]) for name, low_rank in adapter.layers.items()}
@@ -154,7 +158,7 @@ def merge_adapter(model: nn.Module, adapter: Adapter, source: Path) -> None:
 
 @torch.no_grad()
 def fill_adapter(model: nn.Module, adapter: Adapter) -> None:
-    """Give a model that has layers with low-rank matrices those of an adapter that was made of the same."""
+    """Copy an adapter into the low-rank matrices and full weights of a model with the same layers."""
     layers, weights = lora_layers(model), model.state_dict()
     for name, low_rank in adapter.layers.items():
         layers[name].lora_A.copy_(low_rank.A)
@@ -164,7 +168,7 @@ def fill_adapter(model: nn.Module, adapter: Adapter) -> None:
 
 
 def write_adapter(folder: Path, adapter: Adapter) -> None:
-    """Write both files. Raises as `write_atomically` does."""
+    """Write both files. Raises like `write_atomically`."""
     ranks = {name: len(low_rank.A) for name, low_rank in adapter.layers.items()}
     alphas = {name: low_rank.scaling * len(low_rank.A) for name, low_rank in adapter.layers.items()}
     rank, alpha = (max(set(of.values()), key=list(of.values()).count) for of in (ranks, alphas))
@@ -178,7 +182,7 @@ def write_adapter(folder: Path, adapter: Adapter) -> None:
         "rank_pattern": {name: r for name, r in ranks.items() if r != rank},
         "alpha_pattern": {name: _whole_number(a) for name, a in alphas.items() if a != alpha},
         "modules_to_save": sorted({name.rpartition(".")[0] for name in adapter.full_weights}) or None,
-        "lora_dropout": 0.0,  # learning is over
+        "lora_dropout": 0.0,  # dropout is only used in training
         "bias": "none",
         "fan_in_fan_out": adapter.transposed,
         "inference_mode": True,
@@ -193,10 +197,10 @@ def write_adapter(folder: Path, adapter: Adapter) -> None:
 
 
 def read_adapter(folder: Path) -> Adapter:
-    """The adapter in a folder, ours or one that `peft` wrote, whose names are then those of the other library's model.
+    """Read the adapter in a folder, written by Tercet or by `peft`; the latter has the names of the base's library.
 
     Raises:
-        UserError: where its files are broken, or it is a variant that is another formula.
+        UserError: If a file is damaged, or the adapter is an unsupported variant.
     """
     path = folder / CONFIG
     config = read_json_file(path)
@@ -227,10 +231,10 @@ def read_adapter(folder: Path) -> Adapter:
 
 
 def find_base(folder: Path, adapter: Adapter) -> Path:
-    """The folder of the model that the adapter in `folder` belongs to.
+    """Return the folder of the base model of the adapter in `folder`.
 
     Raises:
-        UserError: where it is not there.
+        UserError: If the folder does not exist.
     """
     for path in (folder / adapter.base, Path(adapter.base)):
         if adapter.base and path.exists():
@@ -242,10 +246,10 @@ def find_base(folder: Path, adapter: Adapter) -> Path:
 
 
 def _scaling(config: Mapping[str, Any], name: str, rank: int, path: Path) -> float:
-    """What a layer's product is multiplied by: alpha/r, or alpha/√r where it is stabilised (Kalajdzievski 2023)."""
+    """Return the factor of a layer's product: alpha/r, or alpha/√r if it is stabilized (Kalajdzievski 2023)."""
     alpha: Any = config.get("lora_alpha", 8)
     patterns: Any = config.get("alpha_pattern") or {}
-    # In theirs each is a regular expression; of names, which have no other sign than a dot, it is the same.
+    # In `peft` each pattern is a regular expression, which is equivalent for names of words and dots.
     if not isinstance(patterns, dict) or any(re.search(r"[^\w.]", pattern) for pattern in patterns):
         raise UserError(f"{path}: alpha_pattern is {show(patterns)}, where Tercet reads names of layers, each in full")
     alpha = next((value for pattern, value in patterns.items() if f".{name}".endswith(f".{pattern}")), alpha)
@@ -255,5 +259,5 @@ def _scaling(config: Mapping[str, Any], name: str, rank: int, path: Path) -> flo
 
 
 def _whole_number(value: float) -> int | float:
-    """As `peft` writes it: 16, not 16.0."""
+    """Return a whole number as an int, as `peft` writes it: 16, not 16.0."""
     return int(value) if value == int(value) else value

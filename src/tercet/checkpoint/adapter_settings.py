@@ -1,6 +1,6 @@
-"""Every key of a `peft` adapter's settings for LoRA, and what it means for the adapter's weights.
+"""The keys of a `peft` LoRA adapter's settings, and their effect on the adapter's weights.
 
-A key that is not listed is rejected unless it is off (null, false, 0 or empty), as `peft` writes unused variants.
+An unlisted key is rejected unless it is off (null, false, 0 or empty), as `peft` writes unused variants.
 """
 
 from collections.abc import Mapping
@@ -42,8 +42,8 @@ IRRELEVANT = {
     "qalora_group_size": "read only with use_qalora, which is rejected",
 }
 OFF = (None, False, 0, "", {}, [])
-# Initializations that leave the base's weights as they are. The others (pissa, olora, corda, loftq, lora_ga) subtract
-# what A and B begin with, so that the adapter belongs to another model than its base.
+# Initializations that do not change the weights of the base. The others (pissa, olora, corda, loftq, lora_ga) subtract
+# the initial product of A and B, so that the adapter fits a modified base only.
 INITIALIZATIONS = (None, True, False, "gaussian", "orthogonal", "eva")
 REJECTED = {
     "init_lora_weights": INITIALIZATIONS,
@@ -66,10 +66,10 @@ REJECTED = {
 
 
 def check_settings(config: Mapping[str, Any], path: Path) -> None:
-    """Reject an adapter whose product is not what is added to the weights of its base.
+    """Reject an adapter whose update of the base's weights is not the scaled product of A and B.
 
     Raises:
-        UserError: With the first key that Tercet does not know, or whose value is another formula.
+        UserError: If a key is unknown, or its value changes the formula; the first such key is named.
     """
     if config.get("peft_type", "LORA") != "LORA":
         raise UserError(

@@ -1,7 +1,7 @@
-"""Where a model comes from and how good it is: a card, for people as README.md and for programs as card.json.
+"""Model cards: origin and quality of a model, as README.md for people and as card.json for programs.
 
-It holds no time of day, so that the same training gives the same folder to the last bit. It is given to others with the
-model, so what is written names no folder of this machine: of `/home/me/novels.txt` it says `./novels.txt`.
+A card contains no time of day, so the same training gives a bitwise identical folder. Cards are shared together with
+the model, so they contain no folders of this machine: `/home/me/novels.txt` is written as `./novels.txt`.
 """
 
 import platform
@@ -23,22 +23,25 @@ BEST_BY_TEXTS = {
     "f1": "highest F1 {:.1%}", "pearson": "highest Pearson correlation {:.3f}",
     "spearman": "highest Spearman correlation {:.3f}",
 }  # fmt: skip
-PATHS = ("source", "target", "path", "pretrained", "chat_template")  # keys of a recipe, at any depth, that may be paths
+PATHS = ("source", "target", "path", "pretrained", "chat_template")  # recipe keys whose values may be paths
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Card:
-    """What is worth knowing about a trained model.
+    """Description of a trained model.
 
     Attributes:
-        step: optimizer steps taken.
-        tokens_seen: training tokens read, repeats included.
-        metrics: by name, such as {"validation_loss": 1.47}; losses are nats per token.
-        data_hash, tokenizer_hash: sha256 as hex digits.
-        git_commit: of the repository that the training was started in; None outside one.
-        recipe: the resolved recipe, as plain dictionaries.
-        kept_as: which of its run's models it is: the best by the task's `best_by`, or the last.
-        changes: of the recipe since the run was begun, as `run.json` has them.
+        name: Name of the model.
+        step: Number of optimizer steps.
+        tokens_seen: Number of training tokens, including repetitions.
+        metrics: Metrics by name, such as {"validation_loss": 1.47}; losses are in nats per token.
+        data_name: Name or path of the training data.
+        data_hash, tokenizer_hash: SHA-256 as hex digits.
+        versions: Versions of Tercet, torch and Python.
+        git_commit: Commit of the repository in which the training was started; None outside a repository.
+        recipe: The resolved recipe, as plain dictionaries.
+        kept_as: Which model of its run it is: the best one by the task's `best_by`, or the last one.
+        changes: Changes of the recipe since the run was started, in the format of `run.json`.
     """
 
     name: str = ""
@@ -56,29 +59,29 @@ class Card:
 
     @property
     def best_by(self) -> str:
-        """What made a validation of its training better than another."""
+        """The metric by which the best model of the run was selected."""
         task = self.recipe.get("task")
         best_by = task.get("best_by") if isinstance(task, Mapping) else None
         return best_by if isinstance(best_by, str) and best_by in BEST_BY_TEXTS else "loss"
 
     @property
     def choice(self) -> str:
-        """What it is among its run's models, such as "best validation loss 1.2340 at step 800"; nothing of others."""
+        """Which model of its run it is, such as "best validation loss 1.2340 at step 800"; empty for other models."""
         if self.kept_as == "best" and f"val/{self.best_by}" in self.metrics:
             return f"{BEST_BY_TEXTS[self.best_by].format(self.metrics[f'val/{self.best_by}'])} at step {self.step:,}"
         return f"last, at step {self.step:,}" if self.kept_as == "last" else ""
 
     @property
     def data_settings(self) -> dict[str, Any] | None:
-        """The recipe's `data`; None where the model was not trained here."""
+        """The recipe's `data`; None if the model was not trained here."""
         return data_settings(self.recipe)
 
     def remove_folders(self) -> "Card":
-        """The same, as it may leave this machine: of paths the last part alone."""
+        """Return a copy for sharing, with only the last part of each path."""
         return replace(self, data_name=_last_part(self.data_name), recipe=remove_folders(self.recipe))
 
     def strip_folders(self, text: str) -> str:
-        """A text about the model, such as the README.md of one that an earlier version wrote, without its folders."""
+        """Remove the folders of the card's paths from a text, such as a README.md written by an earlier version."""
         for path in sorted({self.data_name, *_paths(self.recipe)}, key=len, reverse=True):
             text = text.replace(path, _last_part(path)) if path else text
         return text
@@ -88,7 +91,7 @@ class Card:
         return f"Card({', '.join(filter(None, parts))})"
 
     def facts(self, spec: AnySpec, *, n_parameters: int) -> dict[str, str]:
-        """What a model is, in words; "" where that is not known. `n_parameters` counts tied weights once."""
+        """Return the properties of the model as text; "" if unknown. `n_parameters` counts tied weights once."""
         return {
             "Family": spec.family,
             "Parameters": f"{n_parameters:,}",
@@ -98,7 +101,7 @@ class Card:
             "Context": f"{spec.max_len:,} tokens",
             "Vocabulary": f"{spec.vocab_size:,} tokens",
             "Checkpoint": self.choice,
-            "Trained for": f"{self.step:,} steps, {self.tokens_seen:,} tokens" if self.step else "",  # here
+            "Trained for": f"{self.step:,} steps, {self.tokens_seen:,} tokens" if self.step else "",  # if trained here
             "Data": self.data_name,
             "Data hash": self.data_hash,
             "Tokenizer hash": self.tokenizer_hash,
@@ -106,7 +109,7 @@ class Card:
         }
 
     def to_markdown(self, spec: AnySpec, *, n_parameters: int) -> str:
-        """The model folder's README.md."""
+        """Return the content of the model folder's README.md."""
         facts = self.facts(spec, n_parameters=n_parameters)
         parts = [f"# {self.name or 'A Tercet model'}\n", _table("", "", facts)]
         if self.metrics:
@@ -128,13 +131,13 @@ class Card:
 
 
 def data_settings(recipe: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A recipe's `data`; None where it has none. Older recipes said their task in it."""
+    """Return a recipe's `data`, or None. In older recipes it also contains the task."""
     data: Any = recipe.get("data")
     return {key: data[key] for key in data if key != "kind"} if isinstance(data, Mapping) else None
 
 
 def remove_folders(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """The recipe, or a part of it, with `./name` in the place of every path that names a folder."""
+    """Return a recipe, or a part of one, with `./name` instead of each path that contains a folder."""
 
     def replace_path(key: str, value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -147,7 +150,7 @@ def remove_folders(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _paths(recipe: Mapping[str, Any]) -> Iterator[str]:
-    """Every path in a recipe that names a folder."""
+    """Yield every path in a recipe that contains a folder."""
     for key, value in recipe.items():
         if isinstance(value, Mapping):
             yield from _paths(value)
@@ -159,17 +162,17 @@ def _paths(recipe: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _last_part(path: Any) -> Any:
-    """`./name`, a path still, where the name alone could be that of a dataset; what is no path stays."""
+    """Return `./name`, which is still a path, since a bare name could be a dataset; other values are unchanged."""
     return f"./{PurePath(path).name}" if isinstance(path, str) and "/" in path else path
 
 
 def current_versions() -> dict[str, str]:
-    """Of what decides the numbers a training gives."""
+    """Return the versions of the programs that determine the results of a training."""
     return {"tercet": tercet_version(), "torch": str(torch.__version__), "python": platform.python_version()}
 
 
 def git_commit(folder: Path | None = None) -> str | None:
-    """The commit of the repository around `folder` (here by default); None where there is none, or no git."""
+    """Return the commit of the repository around `folder` (default: current directory), or None."""
     command = ["git", "rev-parse", "--verify", "--quiet", "HEAD"]
     try:
         result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=10, check=False)

@@ -1,9 +1,9 @@
-"""How a conversation becomes one text: a template (Jinja) that a model folder may carry beside its tokenizer.
+"""Files of a chat template (Jinja), which turns a conversation into a text, next to a model's tokenizer.
 
-chat_template.jinja      the template alone, as we keep it, and transformers since version 5
-tokenizer_config.json    the key chat_template, as older folders have it
+chat_template.jinja      the template as a file, as Tercet writes it, and transformers since version 5
+tokenizer_config.json    the key chat_template, in older folders
 
-It is kept, passed on and never run here: a template is a program of the model's maker.
+The template is stored and passed on here. It is never run, since it is a program of the model's author.
 """
 
 from pathlib import Path
@@ -16,14 +16,14 @@ from tercet.reading.files import read_text_file
 from tercet.storage import write_atomically
 
 FILE = "chat_template.jinja"
-DEFAULT_NAME = "default"  # the name, where a folder has a list of several
+DEFAULT_NAME = "default"  # the name to use if a folder has several templates
 
 
 def read_chat_template(folder: Path) -> str | None:
-    """The folder's template; None where it has none.
+    """Read a folder's chat template; None if it has none.
 
     Raises:
-        UserError: where it cannot be read as a template.
+        UserError: If it cannot be read as a template.
     """
     path = folder / FILE
     if path.is_file():
@@ -35,12 +35,11 @@ def read_chat_template(folder: Path) -> str | None:
 
 
 def write_chat_template(folder: Path, template: str) -> None:
-    """Write the template."""
     write_atomically(folder / FILE, template.encode())
 
 
 def _find_template(settings: Any, path: Path) -> str | None:
-    """A template stands there as its text, or in a list of several with their names."""
+    """Return the template from a key that is a text, or a list of named templates."""
     template = settings
     if isinstance(settings, list):
         entries = [entry for entry in cast("list[Any]", settings) if isinstance(entry, dict)]

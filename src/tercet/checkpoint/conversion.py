@@ -1,7 +1,7 @@
-"""From one kind of model folder to another: ours, or one that other people's programs open without us.
+"""Conversion between model folders: to Tercet's own format, or to a format of another program.
 
-The source is whatever `load_model` opens. What can be refused is refused before anything is written, and the new folder
-appears as a whole, so that a conversion that fails leaves nothing.
+The source is anything that `load_model` opens. All checks are made before anything is written, and the new folder
+appears as a whole, so a failed conversion leaves nothing behind.
 """
 
 from collections.abc import Callable
@@ -22,28 +22,28 @@ from tercet.messages import print_note
 from tercet.storage import lock_folder
 from tercet.storage.folder_lock import LOCK
 
-MODELS = ("best", "last", PRETRAINED_COPY)  # folders of a run that hold a model
+MODELS = ("best", "last", PRETRAINED_COPY)  # folders of a run that contain a model
 
 
 def convert(
     src: Path | str, dst: Path | str, to: str | None = None, *, merge: bool = False, force: bool = False
 ) -> Path:
-    """Write the model of one folder as another folder.
+    """Write a model in another format.
 
     Args:
-        src: the folder of a run or of a model, ours or one of those that `load_model` recognises, or a GGUF file.
-        dst: a folder that is not there yet, or is empty.
-        to: "hf" for one that the `transformers` library opens, or another kind of `WRITERS`; ours by default.
-        merge: of a model and what an adapter learnt beside it, write one model.
-        force: write into a folder that holds something. Files that are not part of a model, and subfolders, stay as
-            they are; the folder and the replaced files keep their owner and mode.
+        src: Folder of a run or of a model in any format that `load_model` recognizes, or a GGUF file.
+        dst: A new or empty folder.
+        to: "hf" for the `transformers` library, or another key of `WRITERS`; by default Tercet's own format.
+        merge: If True, merge an adapter into its base model.
+        force: If True, allow a folder that is not empty. Files that are not part of a model, and subfolders, are left
+            unchanged. The folder and the replaced files keep their owner and mode.
 
     Returns:
         dst.
 
     Raises:
-        UserError: If `src` is no model, `dst` is taken or belongs to a running training, or the model has no equal
-            there.
+        UserError: If `src` is not a model, `dst` is not empty or belongs to a running training, or the format cannot
+            represent the model.
     """
     if to is not None and to not in WRITERS:
         raise UserError(f"--to {to} is unknown{suggest(to, WRITERS)}")
@@ -92,7 +92,7 @@ WRITERS: dict[str, Callable[[TrainedModel], Writer]] = {
 
 
 def _find_run(dst: Path) -> Path | None:
-    """Return the run that a folder is, or whose model it is: a training may be writing there."""
+    """Return the run whose folder or model `dst` is, since a training may be writing to it."""
     dst = dst.resolve()
     folders = (dst, dst.parent) if dst.name in MODELS else (dst,)
     return next((folder for folder in folders if any((folder / name).is_file() for name in (RECORD, LOCK))), None)

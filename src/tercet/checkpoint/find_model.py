@@ -1,4 +1,4 @@
-"""Which model a path means: a model folder, the best one of a run, or a file that holds one."""
+"""Find the model of a path: a model folder, the best model of a run, or a model file."""
 
 from pathlib import Path
 
@@ -8,18 +8,19 @@ from tercet.reading.files import check_links
 from tercet.tokens.forms import FORMS
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")  # any one of them
-ADAPTER = ("adapter_config.json", "adapter_model.safetensors")  # in their place, beside the model that it belongs to
+ADAPTER = ("adapter_config.json", "adapter_model.safetensors")  # instead of weights, for the adapter of a base model
 REQUIRED_FILES = ("config.json", "model.safetensors", "tokenizer.json")
-ALTERNATIVES = {"model.safetensors": [*((name,) for name in WEIGHTS), ADAPTER], "tokenizer.json": FORMS}  # of others
+# Other files that can replace a required one.
+ALTERNATIVES = {"model.safetensors": [*((name,) for name in WEIGHTS), ADAPTER], "tokenizer.json": FORMS}
 GGUF = ".gguf"
 MODELS = ("best", "last", PRETRAINED_COPY)  # folders of a run
 
 
 def find_model(path: Path) -> Path:
-    """The model folder that `path` means: itself, or `best`, else `last`, in a run folder; or else its one GGUF file.
+    """Return the model folder of `path`: itself, or `best`, else `last`, in a run folder; or else its only GGUF file.
 
     Raises:
-        UserError: where there is none, with the nearest name.
+        UserError: If there is none; the message suggests the nearest name.
     """
     if path.is_file():
         if path.suffix.lower() == GGUF:
@@ -30,7 +31,7 @@ def find_model(path: Path) -> Path:
     folders = (path, path / "best", path / "last")
     complete = [folder for folder in folders if not _missing(folder)]
     partial = [folder for folder in folders if len(_missing(folder)) < len(REQUIRED_FILES)]
-    if complete and complete[0] in (path, *partial[:1]):  # the last does not take the place of a broken best in silence
+    if complete and complete[0] in (path, *partial[:1]):  # a damaged best model is not replaced
         _check_links(complete[0], path)
         return complete[0]
     if files := sorted(file for file in path.iterdir() if file.suffix.lower() == GGUF and file.is_file()):
@@ -45,7 +46,7 @@ def find_model(path: Path) -> Path:
 
 
 def _check_links(model: Path, path: Path) -> None:
-    """Check the links of the folder of a model that `path` means, and of the run that it belongs to."""
+    """Check the links of a model's folder, and of the run that it belongs to."""
     check_links(model)
     if model != path:
         check_links(path)
@@ -57,7 +58,7 @@ def _missing(folder: Path) -> list[str]:
     def has_files(*names: str) -> bool:
         return all((folder / name).is_file() for name in names)
 
-    if has_files(*ADAPTER) and not has_files("config.json"):  # as the peft library keeps one, which is all of it
+    if has_files(*ADAPTER) and not has_files("config.json"):  # peft writes only these two
         return []
     return [
         name for name in REQUIRED_FILES if not any(has_files(*names) for names in ALTERNATIVES.get(name, [(name,)]))

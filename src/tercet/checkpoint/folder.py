@@ -1,18 +1,18 @@
-"""The model folder: all that is needed to use a model, each file readable without Tercet.
+"""Model folders: all files that are needed to use a model, each readable without Tercet.
 
-config.json             the spec: sizes and variants          model.safetensors   the weights, tied ones once
-tokenizer.json          as the `tokenizers` library reads it  README.md           the card, for people
-generation_config.json  where to stop, how much to write      card.json           the card, for programs
-source_tokenizer.json   where a translator's source has its own vocabulary
-chat_template.jinja     how a conversation becomes a text, where the model was made for conversations
-manifest.json           size and hash of each of these, which are checked when it is opened; README.md may be edited
+config.json             spec: sizes and variants              model.safetensors   weights, tied ones once
+tokenizer.json          format of the `tokenizers` library    README.md           card for people
+generation_config.json  end tokens and maximum length         card.json           card for programs
+source_tokenizer.json   if a translator's source has its own vocabulary
+chat_template.jinja     turns a conversation into a text, for models that were trained on conversations
+manifest.json           size and hash of each of these, checked on loading; README.md may be edited
 
-An encoder writes nothing and has no generation_config.json. A source_tokenizer.json may also stand beside a vocabulary
-that both sides share: then it cuts the source another way, into the same ids. What an adapter learnt (LoRA) stands
-in two files in the place of model.safetensors (`adapter.py`), and is added to the weights when the folder is opened.
+An encoder does not generate text and has no generation_config.json. A source_tokenizer.json may also accompany a
+vocabulary that both sides share: it then splits the source differently, into the same ids. A LoRA adapter is stored in
+two files instead of model.safetensors (`adapter.py`), and is added to the weights on loading.
 
-A folder in which the `transformers` library keeps a model beside its tokenizer opens as it is, where `READERS` has a
-reader for it. So does a GGUF file, which holds a model and its tokenizer, or a folder with one.
+Folders of the `transformers` library, with model and tokenizer, are opened directly if `READERS` supports their
+model_type. So are GGUF files, which contain a model and its tokenizer, and folders with one.
 """
 
 import json
@@ -69,7 +69,7 @@ from tercet.storage import (
 from tercet.tokens import Tokenizer
 from tercet.tokens.foreign import load_tokenizers
 
-# What a folder of any kind may hold of a model: it makes way for a new one, with which it would be read together.
+# Files of a model in any format. They are replaced together, since a leftover file would be read with the new model.
 MODEL_FILES = {
     "config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "source_tokenizer.json", "vocab.json",
@@ -78,7 +78,7 @@ MODEL_FILES = {
     "target_vocabulary.json", "model.gguf", "model.onnx", "model.onnx.data", "encoder.onnx", "encoder.onnx.data",
     "decoder.onnx", "decoder.onnx.data", *ADAPTER, MANIFEST,
 }  # fmt: skip
-EDITABLE_FILES = {"README.md"}  # whoever has the model may write on it
+EDITABLE_FILES = {"README.md"}  # may be changed after the model was written
 MAX_NEW_TOKENS = 200
 
 
@@ -93,21 +93,25 @@ def save_model(
     readme: str | None = None,
     state: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Write the model folder, which takes the place of the one before as a whole. Of the weights of a model with an
-    adapter this alone is written: it belongs to the model in `pretrained/` beside `folder`.
+    """Write a model folder, replacing a previous one as a whole.
+
+    For a model with an adapter, only the adapter's weights are written. Its base is the model in `pretrained/` next to
+    `folder`.
 
     Args:
-        folder: made where it is not there yet; files in it that are no part of a model stay.
-        card: written without the folders of its paths, and without metrics that are no finite number, for which JSON
-            has no word.
-        source_tokenizer: the source's own, where it does not share the other.
-        chat_template: how a conversation becomes a text (Jinja), where there is a way.
-        readme: what the model says of itself to people, in place of the card.
-        state: full tensors to write in place of the model's own, by name, as gathered from sharded training.
+        folder: Model folder; it is created if necessary. Files in it that are not part of a model are left unchanged.
+        model: The model.
+        tokenizer: Its tokenizer; for a translator, that of the target.
+        card: Its card, written without the folders of its paths and without metrics that are not finite, which JSON
+            cannot represent.
+        source_tokenizer: Tokenizer of the source, if it is a separate one.
+        chat_template: Jinja template that turns a conversation into a text.
+        readme: Content of README.md; by default that of the card.
+        state: Full tensors by name to write instead of the model's, as gathered from sharded training.
 
     Raises:
-        UserError: where the disk is full or refuses.
-        ValueError: where tokenizer, state and model do not belong together.
+        UserError: If the disk is full or cannot be written to.
+        ValueError: If tokenizer, state and model do not match.
     """
     sizes = {name: item.vocab_size for name, item in _tokenizers(tokenizer, source_tokenizer).items()}
     if sizes != _sizes(model.spec, separate_source=source_tokenizer is not None):
@@ -139,24 +143,24 @@ def save_model(
 
 @contextmanager
 def replace_model_folder(folder: Path) -> Generator[Path]:
-    """Write a model of any kind to a new folder, whose files take the place of those in `folder` at the end.
+    """Provide a new folder for a model of any format; at the end its files replace those in `folder`.
 
     Files that are not part of a model, and all subfolders, are never moved or copied (`replace_folder`).
 
     Raises:
-        UserError: If the disk is full or refuses.
+        UserError: If the disk is full or cannot be written to.
     """
     with report_write_errors(folder), write_folder(folder, keep=_is_foreign_entry) as new:
         yield new
 
 
 def _is_foreign_entry(path: Path) -> bool:
-    """Return whether an entry of a model folder is the user's: a model has no subfolders."""
+    """Return whether an entry of a model folder belongs to the user. Models have no subfolders."""
     return path.name not in MODEL_FILES or (path.is_dir() and not path.is_symlink())
 
 
 def save_trained(trained_model: TrainedModel, folder: Path | str, *, readme: str | None = None) -> None:
-    """Write the model as a folder of our own. Arguments and errors as of `save_model`."""
+    """Write a loaded model in Tercet's own format. Arguments and errors are those of `save_model`."""
     save_model(
         folder,
         trained_model.model,
@@ -169,13 +173,13 @@ def save_trained(trained_model: TrainedModel, folder: Path | str, *, readme: str
 
 
 def load_model(path: Path | str) -> TrainedModel:
-    """The model in a model folder, or the best one (else the last) of a run folder, or one that others keep.
+    """Load the model in a model folder, the best (else the last) one of a run, or a model in a third-party format.
 
     Raises:
-        UserError: where there is none, or its files are broken or do not belong together.
+        UserError: If there is no model, or its files are damaged or do not match.
     """
     folder = find_model(Path(path))
-    keep_memory()  # who loads a model is about to compute with it
+    keep_memory()  # a loaded model is usually run next
     if folder.is_file():
         _check(folder.parent, read_manifest(folder.parent), [folder.name])
         return load_gguf(folder, Path(path))
@@ -214,11 +218,12 @@ def _load(folder: Path, manifest: Manifest | None) -> TrainedModel:
 
 
 def _build(folder: Path, spec: AnySpec) -> AnyModel:
-    """The model of `spec` with the weights in `folder`."""
+    """Return the model of `spec` with the weights in `folder`."""
     try:
         with torch.random.fork_rng(devices=[]):  # building torch's own layers draws from the global generator
+            # The weights are checked on the meta device, before memory is allocated.
             n_tensors = len(read_tensors(folder / "model.safetensors"))
-            check_weights(folder / "model.safetensors", build_meta(spec, n_tensors=n_tensors))  # takes no memory yet
+            check_weights(folder / "model.safetensors", build_meta(spec, n_tensors=n_tensors))
             model = build(spec)
     except ValueError as error:
         raise UserError(f"{folder / 'config.json'}: {error}") from None
@@ -227,7 +232,7 @@ def _build(folder: Path, spec: AnySpec) -> AnyModel:
 
 
 def _load_foreign_adapter(folder: Path) -> TrainedModel:
-    """The model that an adapter of the other library's names belongs to, with what was learnt in its weights."""
+    """Load the base of a third-party adapter and merge the adapter into its weights."""
     adapter = read_adapter(folder)
     base = load_model(_find_base(folder, adapter))
     ours = import_adapter(adapter, base.model, folder)
@@ -243,12 +248,12 @@ def _find_base(folder: Path, adapter: Adapter) -> Path:
 
 
 def read_spec(path: Path | str) -> AnySpec:
-    """The spec of the model that `load_model` would load; no model is built and no weights are copied.
+    """Read the spec of the model that `load_model` would load, without building it or copying weights.
 
-    Of what others keep, the names of the weights are read too, as far as they tell which heads there are.
+    For third-party formats, the names of the weights are also read if they determine the heads.
 
     Raises:
-        UserError: where there is no model, or what is read of it is broken.
+        UserError: If there is no model, or a file that is read is damaged.
     """
     folder = find_model(Path(path))
     if folder.is_file():
@@ -259,10 +264,10 @@ def read_spec(path: Path | str) -> AnySpec:
 
 
 def read_card(path: Path | str) -> Card:
-    """The card of the model that `load_model` would load; of all else only the hashes are compared.
+    """Read the card of the model that `load_model` would load; the other files are only hashed.
 
     Raises:
-        UserError: where there is no model, or a file of it is damaged.
+        UserError: If there is no model, or one of its files is damaged.
     """
 
     def read(manifest: Manifest | None) -> Card:
@@ -290,7 +295,7 @@ def _read_spec(folder: Path, manifest: Manifest | None) -> AnySpec:
 
 
 def _check(folder: Path, manifest: Manifest | None, names: Iterable[str] | None = None) -> None:
-    """A folder that came without a manifest is believed."""
+    """Compare files with the manifest. A folder without a manifest is not checked."""
     if manifest is not None:
         manifest.check(
             folder, [name for name in manifest.files if name not in EDITABLE_FILES] if names is None else names
@@ -323,7 +328,7 @@ def _load_foreign(folder: Path, config: Plain) -> TrainedModel:
 
 
 def _apply_saved_ids(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
-    """With the beginning, the end and the padding that we wrote beside it: a name alone may not tell them."""
+    """Set the special ids from generation_config.json, since a token's name alone may not identify its role."""
     path = folder / "generation_config.json"
     settings = read_json_file(path) if path.is_file() else {}
     ids = {f"{role}_id": settings.get(f"{role}_token_id") for role in ("bos", "eos", "pad")}
@@ -339,7 +344,7 @@ def _apply_saved_ids(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
 
 
 def tokenizer_hash(tokenizer: Tokenizer, source_tokenizer: Tokenizer) -> str:
-    """What a card says of a model's tokenizer, or of both."""
+    """Return the hash in a model's card, of one or both tokenizers."""
     return " ".join(dict.fromkeys((tokenizer.hash, source_tokenizer.hash)))
 
 
@@ -373,10 +378,10 @@ def _check_sizes(folder: Path, spec: AnySpec, tokenizers: Mapping[str, Tokenizer
 
 
 def _sizes(spec: AnySpec, *, separate_source: bool = False) -> dict[str, int]:
-    """The tokenizer files of a model, and how many ids each must have.
+    """Return the tokenizer files of a model, and the number of ids that each must have.
 
     Args:
-        separate_source: whether a shared vocabulary has another tokenizer for the source.
+        separate_source: If True, a shared vocabulary has another tokenizer for the source.
     """
     sizes = {"tokenizer.json": spec.vocab_size}
     if isinstance(spec, EncoderDecoderSpec) and (separate_source or spec.source_vocab_size is not None):
@@ -391,7 +396,7 @@ def _tokenizers(tokenizer: Tokenizer, source_tokenizer: Tokenizer | None) -> dic
 
 
 def _generation(tokenizer: Tokenizer) -> Plain:
-    """What the ecosystem's programs ask for before they write; ids that the vocabulary does not have are left out."""
+    """Return the generation settings that other programs read, without ids that the vocabulary does not have."""
     ids = {"bos_token_id": tokenizer.bos_id, "eos_token_id": end_setting(tokenizer), "pad_token_id": tokenizer.pad_id}
     known_ids = {name: number for name, number in ids.items() if number is not None}
     return {**known_ids, "do_sample": True, "temperature": 1.0, "max_new_tokens": MAX_NEW_TOKENS}

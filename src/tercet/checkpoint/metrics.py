@@ -1,6 +1,6 @@
-"""What a run noted of its training: `metrics.csv`, a line a logged step, read by column.
+"""The metrics of a run's training: `metrics.csv`, one line per logged step, read by column.
 
-A cell is empty where nothing was measured at that step; a column is missing where an older run did not know of it.
+A cell is empty if nothing was measured at that step. Older runs may lack columns.
 """
 
 import errno
@@ -25,19 +25,19 @@ COLUMNS = (
     "val/rmse", "val/pearson", "val/spearman", "val/unigram_entropy", "lr", "grad_norm", "tokens", "tokens_per_second",
     "seconds",
 )  # fmt: skip
-BLOCK = 16 << 20  # bytes that are parsed at a time
-OVERLAP = 64  # bytes before the end, by which a file that was written anew is known
+BLOCK = 16 << 20  # bytes parsed at a time
+OVERLAP = 64  # bytes before the end that identify a file that was rewritten
 X_AXES = ("step", "tokens", "seconds")
 
 
 class MetricsFile:
-    """The columns of a metrics.csv that grows: `refresh` reads only what was appended. An empty cell is NaN.
+    """The columns of a growing metrics.csv; `refresh` reads only what was appended. Empty cells are NaN.
 
-    A resumed run cuts its file back to its checkpoint. The file is then read again from its beginning.
+    A resumed run truncates its file to its checkpoint. The file is then read again from the beginning.
 
     Attributes:
         generation: Number of times that the file was read from its beginning.
-        unreadable: Number of lines that no run writes, which are left out.
+        unreadable: Number of lines that no run writes; they are skipped.
         first_unreadable: Number of the first of these lines, from 1, or None.
     """
 
@@ -59,17 +59,17 @@ class MetricsFile:
 
     @property
     def names(self) -> list[str]:
-        """Of the columns, "step" first."""
+        """Names of the columns, "step" first."""
         return self._names
 
     def column(self, name: str) -> np.ndarray:
-        """(N) float64, a row a logged step."""
+        """Return a column as (N) float64, one row per logged step."""
         if name not in self._names:
             return np.full(self._rows, np.nan)
         return self._table[: self._rows, self._names.index(name)]
 
     def columns(self) -> Columns:
-        """Return each column as pairs of step and value, without the cells that are NaN."""
+        """Return each column as pairs of step and value, without cells that are NaN."""
         columns: Columns = {name: [] for name in COLUMNS[1:]}
         steps = self.column("step")
         for name in self._names:
@@ -80,7 +80,10 @@ class MetricsFile:
         return columns
 
     def axis(self, name: str) -> np.ndarray:
-        """(N) the steps, or the tokens or seconds until each, never falling; NaN where none were noted."""
+        """Return (N) values of an axis: steps, or tokens or seconds up to each step, never decreasing.
+
+        Values that were not logged are interpolated; all are NaN if there are none.
+        """
         steps, values = self.column("step"), self.column(name)
         measured = np.isfinite(values)
         if name != "step" and not measured.any():
@@ -88,10 +91,10 @@ class MetricsFile:
         return np.maximum.accumulate(np.interp(steps, steps[measured], values[measured])) if self._rows else steps
 
     def refresh(self) -> None:
-        """Read what was appended. A file that is not there has no rows.
+        """Read what was appended. A missing file has no rows.
 
         Raises:
-            UserError: for what is no regular file, is too large or cannot be read.
+            UserError: If it is not a regular file, is too large or cannot be read.
         """
         try:
             check_regular_file(self.path, METRICS_BYTES) if self.path.exists() else None
@@ -104,7 +107,7 @@ class MetricsFile:
                 file.seek(self._read)
                 rest = b""
                 while block := file.read(BLOCK):
-                    whole, newline, rest = (rest + block).rpartition(b"\n")  # the last line may be half-written
+                    whole, newline, rest = (rest + block).rpartition(b"\n")  # the last line may be incomplete
                     self._take(whole + newline)
         except FileNotFoundError:
             self._forget()
@@ -141,13 +144,13 @@ class MetricsFile:
         self._rows += len(new)
 
     def _parse(self, text: bytes) -> np.ndarray:
-        """(rows, columns) of whole lines: at once, or line by line where one is none of a run's."""
+        """Return whole lines as (rows, columns), parsed at once, or line by line if one of them is invalid."""
         width, step = len(self._names), self._names.index("step")
         text = text.replace(b"\r\n", b"\n")
         with_nan = text.replace(b",,", b",nan,").replace(b",,", b",nan,").replace(b",\n", b",nan\n")
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("error", DeprecationWarning)  # how numpy says that something is no number
+                warnings.simplefilter("error", DeprecationWarning)  # numpy's report of a value that is no number
                 cells = np.fromstring(with_nan.replace(b"\n", b","), sep=",")
             table = cells.reshape(-1, width)
             previous_step = self._table[self._rows - 1, step] if self._rows else -1
@@ -175,11 +178,10 @@ class MetricsFile:
 
 
 def read_metrics(path: Path) -> Columns:
-    """Return each column of a metrics.csv as pairs of step and value, without the empty cells.
+    """Return each column of a metrics.csv as pairs of step and value, without empty cells.
 
     Raises:
-        UserError: If the file cannot be read, contains a line that no run writes, or is not the one that the run beside
-            it has written.
+        UserError: If the file cannot be read, contains a line that no run writes, or does not match its run's hash.
     """
     record = read_record(path.parent)
     if record is not None:
@@ -198,8 +200,10 @@ def _not_written_by_a_run(path: Path, line: int) -> UserError:
 
 
 def to_history(columns: Columns) -> dict[str, list[float]]:
-    """Columns of one length, a row a logged step: "step" first, NaN where nothing was measured, and no column that was
-    never measured. `pandas.DataFrame` takes it as it is."""
+    """Return columns of equal length, one row per logged step, ready for `pandas.DataFrame`.
+
+    "step" comes first, missing values are NaN, and columns without values are left out.
+    """
     steps = sorted({step for points in columns.values() for step, _ in points})
     history: dict[str, list[float]] = {"step": [*steps]}
     for name, points in columns.items():
@@ -211,11 +215,14 @@ def to_history(columns: Columns) -> dict[str, list[float]]:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingTime:
-    """Attributes:
-    seconds: up to the last step that was logged, validation included; over all sessions, without steps that a killed
-        one had taken after its last save.
-    tokens_per_second: the median of the logged stretches; None where there is one at most.
-    steps, tokens: done, and read.
+    """Time that a run was trained.
+
+    Attributes:
+        seconds: Seconds up to the last logged step, over all sessions and including validation, without steps that a
+            killed session had taken after its last save.
+        tokens_per_second: Median of the logged intervals; None if no interval was logged.
+        steps: Number of steps.
+        tokens: Number of training tokens; None if not logged.
     """
 
     seconds: float
@@ -225,7 +232,7 @@ class TrainingTime:
 
 
 def training_time(columns: Columns) -> TrainingTime | None:
-    """What a run's training took, by its metrics.csv; None where no time was noted."""
+    """Return the training time from the columns of a metrics.csv; None if no time was logged."""
     if not columns["seconds"]:
         return None
     steps, seconds = columns["seconds"][-1]

@@ -1,6 +1,6 @@
-"""A run's folder as readers see it: how far the run is, whether it goes on, its recipe, figures and samples.
+"""Read-only view of a run's folder: progress, state, recipe, metrics and samples.
 
-Nothing is written or locked here: to try the run's lock could keep a training from taking it.
+Nothing is written or locked, since trying the run's lock could prevent a training from taking it.
 """
 
 import os
@@ -25,19 +25,23 @@ from tercet.settings_yaml import parse_yaml
 from tercet.storage.folder_lock import OWNER
 
 State = Literal["waiting", "running", "interrupted", "finished"]
-SILENCE = 300.0  # seconds without a line, after which a run on another machine is taken to have stopped
-RECENT_STEPS = 64  # logged steps by which speed is told
+SILENCE = 300.0  # after this many seconds without output, a run on another machine counts as interrupted
+RECENT_STEPS = 64  # logged steps over which the speed is measured
 SAMPLE = re.compile(r"step-(\d{1,18})\.txt")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunStatus:
-    """Attributes:
-    state: "waiting" before it has begun.
-    detail: what more is to be told, such as on which machine it runs.
-    step, total: steps done, and in all; total is None where nobody knows.
-    seconds, left: of training so far, and that are left at the speed of late.
-    updated: seconds since the last line was written; None without one.
+    """Progress of a run.
+
+    Attributes:
+        state: State of the run; "waiting" before it has started.
+        detail: More about the state, such as the machine on which the run is running.
+        step: Number of steps done.
+        total: Total number of steps; None if unknown.
+        seconds: Seconds of training so far.
+        left: Estimated seconds that are left, from the recent speed.
+        updated: Seconds since the last line was written; None if there is none.
     """
 
     state: State
@@ -50,10 +54,10 @@ class RunStatus:
 
 
 class RunFolder:
-    """A run's folder, read again and again; what has not changed is not read again."""
+    """A run's folder that can be read repeatedly; unchanged files are cached."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises UserError as `check_run_links`."""
+        """Raise UserError as `check_run_links`."""
         check_run_links(folder)
         self.folder = folder
         self.metrics = MetricsFile(folder / METRICS)
@@ -64,7 +68,7 @@ class RunFolder:
         return self.folder.resolve().name
 
     def status(self) -> RunStatus:
-        """How far the run is. Raises UserError where its files are damaged."""
+        """Return the progress of the run. Raises UserError if its files are damaged."""
         record, metrics = self.record(), self.metrics
         seconds, steps = metrics.column("seconds"), metrics.column("step")
         step = int(steps[-1]) if len(steps) else 0
@@ -83,7 +87,7 @@ class RunFolder:
         )  # fmt: skip
 
     def total_steps(self, record: RunRecord | None) -> int | None:
-        """The run's length as it is now; None where nothing says it."""
+        """Return the current length of the run in steps; None if unknown."""
         if record is not None:
             return record.total_steps
         training = self.recipe().get("training")
@@ -91,7 +95,7 @@ class RunFolder:
         return steps if isinstance(steps, int) and steps > 0 else None
 
     def record(self) -> RunRecord | None:
-        """What run.json says; None before the run has begun."""
+        """Return the content of run.json; None before the run has started."""
 
         def read(_: Path) -> RunRecord | None:
             return read_record(self.folder)
@@ -99,7 +103,7 @@ class RunFolder:
         return self._read_once(RECORD, read)
 
     def recipe(self) -> dict[str, Any]:
-        """recipe.yaml; nothing before the run has begun."""
+        """Return the content of recipe.yaml; empty before the run has started."""
 
         def read(path: Path) -> dict[str, Any]:
             text = read_regular_file(path, YAML_BYTES).decode(errors="replace")
@@ -108,14 +112,14 @@ class RunFolder:
         return self._read_once(RECIPE, read) or {}
 
     def settings(self) -> dict[str, str]:
-        """The recipe as it is now, by dotted keys, each value as text."""
+        """Return the current recipe by dotted keys, with values as text."""
         settings = {key: _format_value(value) for key, value in _flatten(self.recipe())}
         for change in self.changes():
             settings[change["key"]] = change["new"]
         return settings
 
     def changes(self) -> list[dict[str, Any]]:
-        """Settings that became others after the run had begun."""
+        """Return the settings that were changed after the run had started."""
         record = self.record()
         return [
             {"step": change.step, "key": change.key, "old": _format_value(change.old), "new": _format_value(change.new)}
@@ -123,14 +127,14 @@ class RunFolder:
         ]
 
     def samples(self) -> list[int]:
-        """Steps after which samples were written."""
+        """Return the steps at which samples were written."""
         names: list[str] = []
         with suppress(OSError):
             names = os.listdir(self.folder / "samples")
         return sorted(int(match[1]) for name in names if (match := SAMPLE.fullmatch(name)))
 
     def sample(self, step: int) -> str:
-        """What was written after a step. Raises UserError where there is none, or it is too large."""
+        """Return the samples of a step. Raises UserError if there are none, or the file is too large."""
         return read_regular_file(self.folder / "samples" / f"step-{step:06d}.txt", SAMPLE_BYTES).decode(
             errors="replace"
         )
@@ -153,7 +157,7 @@ class RunFolder:
         return "interrupted", f"nothing heard from {host} for {silence / 60:.0f} minutes"
 
     def _silence(self) -> float | None:
-        """Seconds since anything was written, less what a logged step takes."""
+        """Return the seconds since anything was written, less twice the longest recent interval of logging."""
         times: list[float] = []
         for name in (METRICS, RECORD, OWNER):
             with suppress(OSError):
@@ -185,13 +189,13 @@ def _seconds_left(steps: np.ndarray, seconds: np.ndarray, total: int) -> float |
 def _is_alive(pid: int) -> bool:
     if not 0 < pid < 1 << 31:
         return False
-    if os.name == "nt":  # where signal 0 would end it
+    if os.name == "nt":  # signal 0 would end the process there
         return True
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # somebody else's
+    except OSError:  # a process of another user
         return True
     return True
 

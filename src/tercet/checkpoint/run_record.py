@@ -1,7 +1,7 @@
-"""`run.json`: what a run settled when it began, what was changed since, how far it is saved, the hashes of its files.
+"""`run.json`: settings that were fixed at the start of a run, changes, the last save, and the hashes of its files.
 
-What `auto` came to is kept through every resumption, so that the arithmetic stays the same. The record has a checksum
-of its own, and is written after each save: it is the run's manifest.
+The resolved values of `auto` settings are kept when a run is resumed, so that the arithmetic stays the same. The record
+is written after each save and has its own checksum. It serves as the manifest of the run.
 """
 
 import os
@@ -16,21 +16,22 @@ from tercet.storage import FileHash, Manifest, read_sealed_json, write_sealed_js
 
 RECORD = "run.json"
 RECIPE = "recipe.yaml"
-PRETRAINED_COPY = "pretrained"  # the folder of the model that the run went on from
-Matmul = Literal["highest", "medium"]  # PyTorch's words; "medium" lets oneDNN in on a CPU
+PRETRAINED_COPY = "pretrained"  # folder of the pretrained model that the run started from
+Matmul = Literal["highest", "medium"]  # PyTorch's values; "medium" allows oneDNN on a CPU
 
-METRICS = "metrics.csv"  # lines are added after the save that hashed it
-HASHED_FILES = (RECIPE, METRICS, "loss.png")  # as they are at each save, beside the samples
+METRICS = "metrics.csv"  # lines are appended after the save that hashed it
+HASHED_FILES = (RECIPE, METRICS, "loss.png")  # hashed at each save, in addition to the samples
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """A setting that became another after the run had begun.
+    """A setting that was changed after the run had started.
 
     Attributes:
-        step: steps of training that were behind the run: the change holds from the next one on.
-        key: of the recipe, such as training.max_steps.
-        steps: the length of the run from then on, where this is what the key says; else None.
+        step: Number of completed steps; the change applies from the next step on.
+        key: Key of the recipe, such as training.max_steps.
+        old, new: Value before and after the change.
+        steps: New length of the run, if the key determines it; else None.
     """
 
     step: int
@@ -41,7 +42,7 @@ class Change:
 
     @staticmethod
     def parse(plain: Any) -> "Change":
-        """The inverse of `to_plain`. Raises TypeError where it is nothing of the kind."""
+        """Parse the output of `to_plain`. Raises TypeError if it is not valid."""
         change = Change(**plain)
         counts = [change.step, 1 if change.steps is None else change.steps]
         if type(change.key) is not str or any(type(count) is not int or count < 0 for count in counts):
@@ -55,18 +56,20 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """Attributes:
-    data, tokenizer: their hashes.
-    precision, matmul, compile: what `auto` came to.
-    threads: Number of threads of each process, as of the last start; None in a run of an earlier version.
-    micro_batches: where that is not as the recipe has it, how much a device holds at once, each with the step, counted
-        from 0, from which on: what `auto` came to, and the halves of it that memory asked for. Rows; of a translator
-        tokens a side.
-    steps: the run's length when it began.
-    changes: of the recipe, in the order in which they were made; `recipe.yaml` stays as the run began.
-    saved: steps of training behind the last save; 0 before the first.
-    finished: whether the run is at its end.
-    files: of the run's folder, without those of its models and checkpoints, which have manifests of their own.
+    """The content of `run.json`.
+
+    Attributes:
+        data, tokenizer: Their hashes.
+        precision, matmul, compile: Resolved values of `auto`.
+        threads: Number of threads of each process, as of the last start; None in a run of an earlier version.
+        micro_batches: Micro-batch sizes per device that differ from the recipe, each with its first step, from 0: the
+            resolved value of `auto`, and the halved sizes after it ran out of memory. In rows; for a translator in
+            tokens per side.
+        steps: Length of the run when it was started.
+        changes: Changes of the recipe in order; `recipe.yaml` is never changed.
+        saved: Number of steps at the last save; 0 before the first.
+        finished: If True, the run is complete.
+        files: Hashes of the run's files, without those of models and checkpoints, which have their own manifests.
     """
 
     data: str
@@ -84,16 +87,16 @@ class RunRecord:
 
     @property
     def total_steps(self) -> int:
-        """The run's length as it is now."""
+        """The current length of the run."""
         return next((change.steps for change in reversed(self.changes) if change.steps is not None), self.steps)
 
     @property
     def micro_batch(self) -> int | None:
-        """How much a device holds at once; None where the recipe says it."""
+        """The current micro-batch size per device; None if it is that of the recipe."""
         return self.micro_batches[-1][1] if self.micro_batches else None
 
     def write(self, out: Path) -> None:
-        """Write `run.json`. Raises as `write_atomically` does."""
+        """Write `run.json`. Raises like `write_atomically`."""
         plain = {
             "finished": self.finished, "saved": self.saved, "data": self.data, "tokenizer": self.tokenizer,
             "precision": self.precision, "matmul": self.matmul, "compile": self.compile,
@@ -105,8 +108,8 @@ class RunRecord:
         write_sealed_json(out / RECORD, plain)
 
     def update_saved(self, out: Path, step: int) -> "RunRecord":
-        """The record when `step` steps are behind the run, with the hashes of what `out` holds of them."""
-        # Samples of a save before are as they were then; those of later steps will be written again.
+        """Return the record after a save at `step`, with the hashes of the files in `out`."""
+        # Samples of earlier saves keep their hashes. Samples of later steps will be written again.
         previous_hashes = {
             name: file for name, file in self.files.files.items() if 0 < _step(name) <= min(step, self.saved)
         }
@@ -116,16 +119,16 @@ class RunRecord:
         return replace(self, saved=step, files=Manifest({**previous_hashes, **new_hashes}))
 
     def check_file(self, out: Path, name: str) -> None:
-        """Compare the file `name` of the run in `out` with what was written.
+        """Compare the file `name` of the run in `out` with its hash.
 
         Raises:
-            DamagedFile: where it is missing or another.
+            DamagedFile: If it is missing or differs.
         """
         self.files.check(out, [name], grown=name == METRICS and not self.finished, said_by=RECORD)
 
 
 def check_run_links(folder: Path) -> None:
-    """Check the links of everything below a folder that holds a run, before it is read or written.
+    """Check all links below a folder that contains a run, before it is read or written.
 
     Raises:
         UserError: As `check_links`.
@@ -135,10 +138,10 @@ def check_run_links(folder: Path) -> None:
 
 
 def read_record(out: Path) -> RunRecord | None:
-    """What the run in `out` noted of itself; None where it noted nothing.
+    """Read the record of the run in `out`; None if there is none.
 
     Raises:
-        UserError: where that is damaged, or as `check_run_links`.
+        UserError: If the record is damaged, or as `check_run_links`.
     """
     path = out / RECORD
     if not os.path.lexists(path):
@@ -162,6 +165,6 @@ def _parse_micro_batch(plain: Any) -> tuple[int, int]:
 
 
 def _step(sample: str) -> int:
-    """Of a sample's name; 0 of all others."""
+    """Return the step in a sample's file name; 0 for other names."""
     match = re.search(r"step-(\d{1,18})\.txt$", sample)
     return int(match[1]) if match else 0

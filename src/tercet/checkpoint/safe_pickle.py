@@ -1,9 +1,9 @@
-"""Read a file that `torch.save` wrote: inspect it first, so that no code runs and no claim is believed.
+"""Safe reading of `torch.save` files: the pickle is inspected first, so that no code runs and no size is trusted.
 
-torch's weights-only reader runs a few functions of its choice, `bytearray(2**40)` among them, unpacks compressed
-entries and maps a storage to as many bytes as the pickle claims, also beyond its entry. So before torch reads a file,
-its pickle may import only what rebuilds tensors, and each storage must fit the entry of the archive that holds it. One
-inspection serves weights that other programs saved and the states of runs.
+The weights-only reader of torch runs some functions, such as `bytearray(2**40)`, unpacks compressed entries, and maps a
+storage with the size that the pickle claims, even beyond the end of its entry. Therefore, before torch reads a file,
+its pickle may only import what rebuilds tensors, and each storage must fit its entry of the archive. The same
+inspection is used for weights of other programs and for the states of runs.
 """
 
 import pickletools
@@ -22,10 +22,17 @@ from tercet.messages import shorten
 from tercet.reading.files import check_regular_file
 
 STORAGES = {
-    "torch BFloat16Storage": 2, "torch BoolStorage": 1, "torch ByteStorage": 1, "torch CharStorage": 1,
-    "torch DoubleStorage": 8, "torch FloatStorage": 4, "torch HalfStorage": 2, "torch IntStorage": 4,
-    "torch LongStorage": 8, "torch ShortStorage": 2,
-}  # bytes of a number  # fmt: skip
+    "torch BFloat16Storage": 2,
+    "torch BoolStorage": 1,
+    "torch ByteStorage": 1,
+    "torch CharStorage": 1,
+    "torch DoubleStorage": 8,
+    "torch FloatStorage": 4,
+    "torch HalfStorage": 2,
+    "torch IntStorage": 4,
+    "torch LongStorage": 8,
+    "torch ShortStorage": 2,
+}  # bytes per number
 GLOBALS = {
     "collections OrderedDict",
     "torch Size",
@@ -34,30 +41,30 @@ GLOBALS = {
     "torch._utils _rebuild_tensor_v2",
     *STORAGES,
 }
-IMPORTS = ("GLOBAL", "INST", "STACK_GLOBAL", "EXT1", "EXT2", "EXT4")  # opcodes that bring something in
-OLD_PICKLES = 5  # one after the other in a file that is no archive, before the numbers
-PICKLE, DATA = "data.pkl", "data/"  # entries of an archive, below one folder
+IMPORTS = ("GLOBAL", "INST", "STACK_GLOBAL", "EXT1", "EXT2", "EXT4")  # opcodes that import an object
+OLD_PICKLES = 5  # consecutive pickles before the numbers, in files that are not archives
+PICKLE, DATA = "data.pkl", "data/"  # entries of an archive, below its folder
 
 
 def load_safely(path: Path, kind: str) -> Any:
-    """Return what `torch.save` wrote to a file, mapped if the file is an archive.
+    """Load a `torch.save` file; it is memory-mapped if it is an archive.
 
     Args:
         path: The file.
-        kind: What the file should be, for the error message.
+        kind: Expected content, for the error message.
 
     Raises:
-        UserError: If the file is broken, or asks for anything but plain values and tensors.
+        UserError: If the file is damaged, or contains anything but plain values and tensors.
     """
     check_regular_file(path)
     try:
         is_archive = is_zipfile(path)
         _check_archive(path) if is_archive else _check_old(path)
-        # The oldest files are not archives, and are read whole.
+        # The oldest files are not archives and cannot be mapped.
         return torch.load(path, map_location="cpu", weights_only=True, mmap=is_archive)
     except UserError:
         raise
-    except Exception as error:  # torch's reader raises whatever a broken pickle leads to: KeyError, IndexError, ...
+    except Exception as error:  # a damaged pickle can raise anything: KeyError, IndexError, ...
         raise UserError(f"{path} is not a whole file of {kind} ({shorten(error)}); copy it again") from None
 
 
@@ -65,7 +72,7 @@ def read_pickled_weights(path: Path) -> Mapping[str, Tensor]:
     """Return the tensors of a `pytorch_model.bin` by name.
 
     Raises:
-        UserError: If the file is broken, or holds or claims more than weights by name.
+        UserError: If the file is damaged, or contains or claims anything but weights by name.
     """
     state = load_safely(path, "weights")
     if not isinstance(state, dict) or not all(
@@ -84,7 +91,7 @@ def _check_archive(path: Path) -> None:
             raise ValueError(f"{len(entries)} entries, and {MOST_TENSORS} is the most")
         if compressed := [entry.filename for entry in entries if entry.compress_type != ZIP_STORED]:
             raise BadZipFile(f"{shorten(repr(compressed[0]), 50)} is compressed, which torch writes nothing")
-        # torch compares names without their case, and takes the first of two.
+        # torch ignores the case of names, and takes the first of two equal ones.
         entries_by_name = {entry.filename.lower(): entry for entry in entries}
         if len(entries_by_name) < len(entries):
             raise BadZipFile("two entries have one name")
@@ -110,7 +117,7 @@ def _check_old(path: Path) -> None:
 
 
 def _check_opcodes(file: IO[bytes], sizes: Mapping[str, int] | None = None) -> None:
-    """Read one pickle without running it.
+    """Read a pickle without running it.
 
     Args:
         file: Open at the beginning of the pickle.
@@ -131,7 +138,7 @@ def _check_opcodes(file: IO[bytes], sizes: Mapping[str, int] | None = None) -> N
 
 
 class _StorageReference:
-    """The last opcodes of a pickle, which name a storage if BINPERSID follows: as torch writes them, and no other way.
+    """The last opcodes of a pickle, which name a storage if BINPERSID follows, in the form that torch writes.
 
     MARK  "storage"  class  key  location  numel  TUPLE     (each text and class may come from the memo)
     """
@@ -150,7 +157,7 @@ class _StorageReference:
         self.recent.append((name, argument))
 
     def read(self) -> tuple[str, int]:
-        """Return the key and the size in bytes of the storage that the next opcode refers to."""
+        """Return the key and the size in bytes of the storage to which the next opcode refers."""
         match list(self.recent)[:-1]:
             case [
                 ("MARK", _),
@@ -167,7 +174,7 @@ class _StorageReference:
 
 
 def _check_sizes(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """No tensor claims more numbers than it has, or few bytes could pose as many large ones."""
+    """Check that no tensor claims more numbers than it has, since few bytes could pose as many large tensors."""
     for name, tensor in tensors.items():
         if tensor.layout != torch.strided or tensor.device.type != "cpu" or not tensor.numel():
             raise UserError(f"{path}: {shorten(name, 80)} has no numbers; save the model's state_dict again")

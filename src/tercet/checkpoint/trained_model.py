@@ -1,9 +1,9 @@
-"""A trained model that knows what it is: its kind in words, what it was trained for, what can be asked of it.
+"""Trained models with their tokenizer and card, by what they can do.
 
-    LanguageModel  goes on writing     Translator  writes one text for another     Encoder  reads, and what its heads do
+    LanguageModel  continues a text     Translator  translates a text     Encoder  predicts with its heads
 
-What a model cannot do is refused here alone, with what it can: `load_model(folder).require("translate").model` is an
-`EncoderDecoder`, or there was an error that names the right verb.
+Unsupported uses are rejected here, with the supported command: `load_model(folder).require("translate").model` is an
+`EncoderDecoder`, or a UserError is raised.
 """
 
 from abc import ABC, abstractmethod
@@ -50,14 +50,17 @@ REJECTIONS: dict[Verb, str] = {
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TrainedModel(ABC):
-    """A model as it was loaded: in eval mode, on the CPU, with the folder (or the GGUF file) that it came from.
+    """A loaded model in eval mode on the CPU, with the folder (or GGUF file) that it was loaded from.
 
     Attributes:
-        source_tokenizer: the same, but for a translator whose source has a vocabulary of its own.
-        chat_template: Jinja text.
-        sentence: How an encoder's folder asks for vectors.
-        adapter: what was learnt beside the pretrained weights, which is part of the model's weights already; None where
-            these learnt themselves.
+        model: The model.
+        tokenizer: Its tokenizer; for a translator, that of the target.
+        source_tokenizer: Tokenizer of a translator's source, if it has its own; else the same as `tokenizer`.
+        card: Its card.
+        chat_template: Jinja template, or None.
+        adapter: Adapter of pretrained weights, already merged into the model's weights; None if there is none.
+        sentence: How an encoder's folder computes the vector of a text.
+        folder: Where it was loaded from.
     """
 
     model: AnyModel
@@ -76,12 +79,12 @@ class TrainedModel(ABC):
         return self.to_html()
 
     def to_html(self) -> str:
-        """What it is, as a table."""
+        """Return a description as an HTML table."""
         facts = self.card.facts(self.model.spec, n_parameters=self.n_parameters)
         return facts_table({name: shorten(facts[name]) for name in facts if "hash" not in name}, title=self.describe())
 
     def describe(self) -> str:
-        """Where it is, what it is, and how good it was, in a line."""
+        """Return location, kind, size and quality in one line."""
         parts = (shorten(self.folder), self.kind, f"{self.n_parameters:,} parameters", self.card.choice)
         return ", ".join(filter(None, parts))
 
@@ -97,7 +100,7 @@ class TrainedModel(ABC):
         sentence: SentenceSettings | None = None,
         folder: Path,
     ) -> "TrainedModel":
-        """The model as what it is; `source_tokenizer` where the source has its own."""
+        """Return the model as an object of its kind. `source_tokenizer` is given if the source has its own."""
         classes: dict[str, type[TrainedModel]] = {
             "decoder-only": LanguageModel, "encoder-decoder": Translator, "encoder-only": Encoder,
         }  # fmt: skip
@@ -115,26 +118,26 @@ class TrainedModel(ABC):
     @property
     @abstractmethod
     def task(self) -> TaskKind:
-        """What it was trained for: in a recipe, the task's kind; "embedding" for an encoder without a head."""
+        """The task it was trained for, as in a recipe; "embedding" for an encoder without a head."""
 
     @property
     def kind(self) -> str:
-        """What it is in words."""
+        """The kind of model, in words."""
         return KINDS[self.task]
 
     @property
     @abstractmethod
     def verbs(self) -> tuple[Verb, ...]:
-        """What can be asked of it, what it is for first."""
+        """The commands that it supports, the main one first."""
 
     @property
     def separate_source_tokenizer(self) -> Tokenizer | None:
-        """The source's, where it is another than the target's."""
+        """The source's tokenizer if it differs from the target's, else None."""
         return None if self.source_tokenizer is self.tokenizer else self.source_tokenizer
 
     @property
     def n_parameters(self) -> int:
-        """How many there are, tied ones counted once."""
+        """The number of parameters; tied ones count once."""
         return sum(parameter.numel() for parameter in self.model.parameters())
 
     @overload
@@ -150,10 +153,10 @@ class TrainedModel(ABC):
     def require(self, verb: Literal["evaluate"]) -> "TrainedModel": ...
 
     def require(self, verb: Verb) -> "TrainedModel":
-        """The same, typed as what can be asked this.
+        """Return the model, typed as one that supports `verb`.
 
         Raises:
-            UserError: where it cannot, with what it is and the verb for it.
+            UserError: If it does not; the message contains the kind of model and the supported command.
         """
         if verb not in self.verbs:
             raise UserError(
@@ -165,18 +168,18 @@ class TrainedModel(ABC):
         return REJECTIONS[verb]
 
     def trained_on(self, spec: type[Spec]) -> Spec | None:
-        """The settings of the data that it was trained on, where its card has them.
+        """Return the data settings of its training; None if its card has none.
 
-        A card names no folders. Within its run the model's data are where the run's recipe says.
+        A card contains no folders. Within a run, the data paths are taken from the run's recipe.
 
         Raises:
-            UserError: where they are not of this kind, or the run's recipe is damaged.
+            UserError: If the settings are of another kind of data, or the run's recipe is damaged.
         """
         settings = self.card.data_settings
         if settings is None:
             return None
         run, record = self.folder.parent, None
-        with suppress(UserError):  # what stands beside a folder may be no run's
+        with suppress(UserError):  # the parent folder may not be a run
             record = read_record(run)
         if record is not None:
             record.check_file(run, RECIPE)
@@ -187,8 +190,7 @@ class TrainedModel(ABC):
         return parse(spec, settings, name=f"the recipe in {self.folder / 'card.json'}")
 
     def readme(self) -> str | None:
-        """What the folder says of the model, in Markdown and as it may leave this machine; None where it says nothing
-        that can be read."""
+        """Return the folder's README.md without local paths; None if there is none or it cannot be read."""
         path = self.folder / "README.md"
         try:
             return self.card.strip_folders(read_text_file(path, MOST_CARD_BYTES)) if path.is_file() else None
@@ -198,13 +200,13 @@ class TrainedModel(ABC):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LanguageModel(TrainedModel):
-    """A model that goes on writing."""
+    """A decoder-only model, which continues a text."""
 
     model: DecoderOnly
 
     @property
     def task(self) -> TaskKind:
-        task = self.card.recipe.get("task")  # in the recipes of an older version it was a name
+        task = self.card.recipe.get("task")  # in recipes of an older version it was a name
         return "chat" if isinstance(task, dict) and task.get("kind") == "chat" else "language"
 
     @property
@@ -212,10 +214,10 @@ class LanguageModel(TrainedModel):
         return "generate", "evaluate"
 
     def require_chat_template(self) -> str:
-        """The template of its conversations.
+        """Return the chat template.
 
         Raises:
-            UserError: where it has none, with what it takes instead.
+            UserError: If the model has none.
         """
         if self.chat_template is None:
             raise UserError(
@@ -228,7 +230,7 @@ class LanguageModel(TrainedModel):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Translator(TrainedModel):
-    """A model that writes a text for another."""
+    """An encoder-decoder model, which translates a text."""
 
     model: EncoderDecoder
 
@@ -246,7 +248,7 @@ class Translator(TrainedModel):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Encoder(TrainedModel):
-    """A model that reads: what it is depends on its heads, of which it may have several or none."""
+    """An encoder with any number of heads, which determine what it can predict."""
 
     model: EncoderOnly
 
@@ -263,18 +265,18 @@ class Encoder(TrainedModel):
 
     @property
     def text_len(self) -> int:
-        """How many tokens of a text become its vector."""
+        """The number of tokens of a text that its vector is computed from."""
         return min(self.model.max_len, self.sentence.max_len or self.model.max_len)
 
     @property
     def label_head(self) -> Classifier:
-        """Raises UserError where it gives no labels."""
+        """The classifier. Raises UserError if the model has none."""
         self.require("classify")
         assert self.model.spec.classifier is not None
         return self.model.spec.classifier
 
     def require_labels(self, over: Literal["texts", "tokens"]) -> EncoderOnly:
-        """The model, where it gives labels to `over`; else UserError."""
+        """Return the model if it assigns labels to `over`; else raise UserError."""
         if over != self.label_head.over:
             raise UserError(f"{self.folder} gives labels to {self.label_head.over}, not to {over}")
         return self.model

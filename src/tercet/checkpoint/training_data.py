@@ -1,8 +1,8 @@
-"""Open the data that a model was trained on again, if it is still on this machine.
+"""Open a model's training data again, if it is still on this machine.
 
-A model may come from anybody, so the paths in its card, and in its recipe, are not trusted. A file is hashed
-and compared with the card's `data_hash` before any of its text is used: only who already had the file can name its
-hash. A URL is never fetched.
+Models may come from anyone, so the paths in a model's card and recipe are not trusted. A file is hashed and compared
+with the card's `data_hash` before its text is used: only someone who already had the file could have written its hash.
+A URL is never fetched.
 """
 
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ DataSpec = TextSpec | PairsSpec | LabelsSpec | ConversationsSpec
 
 
 def apply_languages(spec: PairsSpec, trained_model: TrainedModel) -> PairsSpec:
-    """Return a spec that reads the columns, or the direction, of the pairs that a translator was trained on."""
+    """Return a spec that reads the columns, or direction, of the pairs that a translator was trained on."""
     trained_on = trained_model.trained_on(PairsSpec)
     if trained_on is None:
         return spec
@@ -46,13 +46,13 @@ def apply_languages(spec: PairsSpec, trained_model: TrainedModel) -> PairsSpec:
 
 
 def open_training_data(trained_model: TrainedModel, *, download: bool = False) -> TrainingData | None:
-    """Open both parts of the training data, tokenized by the model's tokenizer.
+    """Open training and validation part of the data, tokenized with the model's tokenizer.
 
     Args:
         download: If True, download a named dataset that is not on this machine.
 
     Returns:
-        The data, or None if the card does not say what the model was trained on.
+        The data, or None if the card does not contain its settings.
 
     Raises:
         UserError: If the data is missing, is not what the model was trained on, or cannot be read.
@@ -88,7 +88,7 @@ def find_training_data(trained_model: TrainedModel) -> DataSpec | None:
     """Return the settings of the training data after checking that it may be opened.
 
     Raises:
-        UserError: If the card has no hash to compare the data with, or the data is missing or behind a URL.
+        UserError: If the card has no hash to compare the data with, or the data is missing or at a URL.
     """
     match trained_model.task:
         case "translation":

@@ -1,4 +1,4 @@
-"""Every file of a run or a model against the hash that was written with it."""
+"""Verification of all files of a run or a model by the hashes that were written with them."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -14,10 +14,12 @@ from tercet.storage import MANIFEST, Manifest, read_manifest
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Verification(Summary):
-    """Attributes:
-    files: how many were looked at.
-    bytes: in all of them.
-    damaged: what is wrong, a line for each file that is not what was written.
+    """Result of a verification.
+
+    Attributes:
+        files: Number of files that were checked.
+        bytes: Their total size.
+        damaged: One line for each file that is missing or differs.
     """
 
     files: int
@@ -26,10 +28,10 @@ class Verification(Summary):
 
 
 def verify(path: Path | str) -> Verification:
-    """Look at every file of which a hash is kept: in a run its own files, its models and its checkpoints.
+    """Check all files that have a hash: in a run its own files, its models and its checkpoints.
 
     Raises:
-        UserError: where there is no such folder, or no hash in it, or a link leads out of the run.
+        UserError: If there is no such folder, no hash in it, or a link leads out of the run.
     """
     path = Path(path)
     if not path.is_dir():
@@ -59,7 +61,7 @@ def verify(path: Path | str) -> Verification:
 
 @contextmanager
 def _collect(damaged: list[str]) -> Generator[None]:
-    """What is wrong, without the remedy, which is the same for all."""
+    """Collect errors, without the remedy, which is the same for all."""
     try:
         yield
     except UserError as error:

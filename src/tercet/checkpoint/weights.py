@@ -1,6 +1,6 @@
-"""A model's weights as one safetensors file; tensors that are tied in the model stand in it once.
+"""A model's weights as one safetensors file, in which tied tensors are stored once.
 
-Which names are tied is asked of the model, not of the tensors: a state gathered from many machines has copies.
+Ties are determined from the model, not from the tensors, since a state gathered from several machines contains copies.
 """
 
 from collections.abc import Mapping
@@ -17,16 +17,16 @@ from tercet.reading.bounded_json import check_header
 from tercet.reading.files import check_regular_file
 from tercet.storage import write_atomically
 
-# What wrappers (torch.compile, DDP, FSDP, activation checkpointing) put into names.
+# Parts of names that are added by wrappers (torch.compile, DDP, FSDP, activation checkpointing).
 WRAPPERS = {"_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 
 
 def write_weights(path: Path, model: nn.Module, state: Mapping[str, Tensor] | None = None) -> None:
-    """Write the model's tensors, or those of `state` in their place, on whatever device they are.
+    """Write the model's tensors, or those of `state` instead, from any device.
 
     Raises:
-        ValueError: where `state` has other names than the model.
-        UserError: as `write_atomically`.
+        ValueError: If `state` has other names than the model.
+        UserError: As `write_atomically`.
     """
     expected = unwrap_names(model.state_dict())
     tied = tied_names(model)
@@ -38,31 +38,31 @@ def write_weights(path: Path, model: nn.Module, state: Mapping[str, Tensor] | No
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write tensors by name, from whatever device; no two may share their numbers.
+    """Write tensors by name, from any device. They must not share memory.
 
     Raises:
-        UserError: as `write_atomically`.
+        UserError: As `write_atomically`.
     """
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    # One key of metadata: with two the library writes them in a random order, and equal models as unequal files.
+    # Only one key of metadata: the library writes several in random order, so equal models would give different files.
     write_atomically(path, safetensors.torch.save(plain, metadata={"format": "pt"}))
 
 
 def own_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """The model's tensors by name, a tied one under its first name alone."""
+    """Return the model's tensors by name, each tied one once, under its first name."""
     tied = tied_names(model)
     return {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
 
 
 def read_weights(path: Path, model: nn.Module) -> None:
-    """Fill `model`, which must not be wrapped, from the file; tied tensors stay tied.
+    """Fill `model`, which must not be wrapped, from the file. Tied tensors stay tied.
 
     Raises:
-        UserError: where the file is cut short, or its tensors are not the model's.
+        UserError: If the file is truncated, or its tensors do not match the model.
     """
     check_weights(path, model)
     tensors = read_tensors(path)
-    # The second name of a tied pair is the same tensor: filled with the first.
+    # The second name of a tied pair is the same tensor, which is filled under the first name.
     with torch.no_grad():
         for name, tensor in model.state_dict().items():
             if name in tensors:
@@ -70,10 +70,10 @@ def read_weights(path: Path, model: nn.Module) -> None:
 
 
 def check_weights(path: Path, model: nn.Module) -> None:
-    """Hold the names and shapes in the file against a model's, which may be on the meta device.
+    """Compare the names and shapes in the file with those of a model, which may be on the meta device.
 
     Raises:
-        UserError: as `read_weights`.
+        UserError: As `read_weights`.
     """
     tensors = read_tensors(path)
     model_tensors = model.state_dict()
@@ -97,10 +97,10 @@ def check_weights(path: Path, model: nn.Module) -> None:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of a safetensors file by name, on the CPU.
+    """Return all tensors of a safetensors file by name, on the CPU.
 
     Raises:
-        UserError: where the file is cut short.
+        UserError: If the file is truncated.
     """
     check_regular_file(path)
     try:
@@ -109,13 +109,13 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     except (safetensors.SafetensorError, OSError, ValueError) as error:
         reason = shorten(error)
         raise UserError(f"{path} is not a whole safetensors file ({reason}); copy it again, or train again") from None
-    if empty := [name for name, tensor in tensors.items() if not tensor.numel()]:  # of any length: it takes no bytes
+    if empty := [name for name, tensor in tensors.items() if not tensor.numel()]:  # any size in 0 bytes
         raise UserError(f"{path}: {first_names(empty)} has no numbers; copy it again, or train again")
     return tensors
 
 
 def tied_names(model: nn.Module) -> dict[str, str]:
-    """Every further name of a tensor that has several, with its first name."""
+    """Return every further name of a tensor that has several, with its first name."""
     first: dict[int, str] = {}
     tied: dict[str, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -130,7 +130,7 @@ def unwrap_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def unwrap_name(name: str) -> str:
-    """A tensor's name in the model, without what wrappers put into it."""
+    """Return a tensor's name in the model, without the parts that wrappers add."""
     return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 

@@ -68,5 +68,5 @@ def test_a_saved_module_of_a_tied_model_is_rejected(name: str) -> None:
         model = build(parse(SPECS["decoder-only"], {**plain, "tie_embeddings": tied}), seed=1)
         adapter = Adapter(base="", layers={}, full_weights={name: model.embedding.weight.detach()})
         if tied:
-            with pytest.raises(UserError, match=f"has {name} of its own, and its model has one matrix"):
+            with pytest.raises(UserError, match=f"has its own {name}, but its model has a single matrix"):
                 import_adapter(adapter, model, Path("adapter"))

@@ -11,6 +11,7 @@ import pytest
 
 from tercet.checkpoint.foreign.config_settings import (
     ALIASES,
+    COMMON_KEYS,
     FILES,
     GENERATION_IRRELEVANT,
     GENERATION_REJECTED,
@@ -20,7 +21,6 @@ from tercet.checkpoint.foreign.config_settings import (
     REJECTED,
     SUPPRESSION_KEYS,
     USED,
-    USED_BY_ALL,
     check_folder,
     generation_keys,
     rename_keys,
@@ -32,7 +32,7 @@ METHODS = {"get_text_config", "to_dict", "sub_configs", "standardize_rope_params
 
 
 def decided(kind: str) -> set[str]:
-    own = {*USED[kind], *USED_BY_ALL, *IRRELEVANT, *REJECTED, *ALIASES.get(kind, {})}
+    own = {*USED[kind], *COMMON_KEYS, *IRRELEVANT, *REJECTED, *ALIASES.get(kind, {})}
     return own | generation_keys()
 
 
@@ -46,7 +46,7 @@ def test_every_family_has_a_list_and_no_key_has_two_decisions() -> None:
         *SUPPRESSION_KEYS,
     ]
     assert len(generation) == len(set(generation))
-    assert not set(IRRELEVANT) & {*REJECTED, *USED_BY_ALL}
+    assert not set(IRRELEVANT) & {*REJECTED, *COMMON_KEYS}
     for kind in READERS:
         assert not set(REJECTED) & set(USED[kind])
 

@@ -146,7 +146,7 @@ def test_what_no_gpt2_has_is_refused_by_name(
 def test_weights_in_each_others_place_are_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     norms = [name for name in NAMES if name.endswith(".before")]
     if fault == "queries and keys":
-        monkeypatch.setattr(gpt2, "FUSED", ("key", "query", "value"))
+        monkeypatch.setattr(gpt2, "FUSED_PARTS", ("key", "query", "value"))
     if fault == "norms":
         monkeypatch.setattr(gpt2, "NAMES", NAMES | {norms[0]: NAMES[norms[1]], norms[1]: NAMES[norms[0]]})
     model = ours()

@@ -19,7 +19,7 @@ from weights_of_others import minilm
 from tercet.checkpoint import Card, convert, load_model, save_model
 from tercet.checkpoint.foreign import ctranslate2_stack as writer
 from tercet.checkpoint.foreign.ctranslate2_folder import ctranslate2_writer
-from tercet.checkpoint.foreign.ctranslate2_readme import never
+from tercet.checkpoint.foreign.ctranslate2_readme import forbidden_tokens
 from tercet.config import UserError
 from tercet.generation import Beam, translate
 from tercet.models import (
@@ -221,7 +221,7 @@ def test_translators_write_the_same(kind: str, seed: int, tmp_path: Path) -> Non
     answers = translate(trained_model.model, trained_model.tokenizer, lines, search, source_tokenizer=source_tokenizer)
     found = ctranslate2.Translator(folder).translate_batch(
         [[*line.split(), "<eos>"] for line in lines], beam_size=1, max_decoding_length=15, min_decoding_length=12,
-        suppress_sequences=[[token] for token in never(trained_model.tokenizer)], return_end_token=True,
+        suppress_sequences=[[token] for token in forbidden_tokens(trained_model.tokenizer)], return_end_token=True,
     )  # fmt: skip
     assert [one.hypotheses[0] for one in found] == [names(answer[0].ids) for answer in answers]
 
@@ -380,7 +380,9 @@ def test_what_the_readme_says_runs(
 def test_a_fault_is_seen(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if part == "attention":
         real = writer._attention
-        monkeypatch.setattr(writer, "_attention", lambda theirs, ours, fused: real(theirs, ours, fused=fused[::-1]))
+        monkeypatch.setattr(
+            writer, "_attention", lambda theirs, ours, fused_parts: real(theirs, ours, fused_parts=fused_parts[::-1])
+        )
     elif part == "feedforward":
         monkeypatch.setitem(writer.ACTIVATIONS, "silu", "GELU")
     else:

@@ -75,7 +75,7 @@ def test_a_plain_model_comes_back_as_it_was(tmp_path: Path) -> None:
 
 def test_without_the_twist_the_logits_are_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = llama()
-    monkeypatch.setattr(gguf_model, "_in_pairs", lambda rows, heads: rows)
+    monkeypatch.setattr(gguf_model, "_interleave_rows", lambda rows, heads: rows)
     file = taken_out(tmp_path, model)
     assert furthest(model, load_model(file).model) > 1e-2
 

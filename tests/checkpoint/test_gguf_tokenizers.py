@@ -163,7 +163,7 @@ def with_stripping() -> Tokenizer:
         (Tokenizer.train(WordPiece(vocab_size=40), ["a b a b the cat"]), r"not a BPE of bytes but WordPiece"),
         (Tokenizer.train(BPE(vocab_size=270, eos=False), ["a b"]), r"no token for the end of a text, .*eos: true"),
         (Tokenizer.train(BPE(vocab_size=270, prefix_space=True), ["a b"]), r"a space before it.*prefix_space: false"),
-        (Tokenizer.train(Characters(), ["aé"]), r"knows 'é' but not its bytes, .*byte_fallback: true"),
+        (Tokenizer.train(Characters(), ["aé"]), r"has 'é' but not its bytes, .*byte_fallback: true"),
         (
             Tokenizer.train(Characters(byte_fallback=True), ["a▁"]),
             r"the alphabet has '▁', by which GGUF writes a space",

@@ -14,7 +14,7 @@ import tercet
 from tercet.checkpoint import convert
 from tercet.checkpoint.foreign.sentence_folder import (
     IRRELEVANT,
-    REQUIRED,
+    REQUIRED_VALUES,
     USED,
     SentenceSettings,
     read_sentence_settings,
@@ -135,5 +135,5 @@ def test_every_key_has_one_decision() -> None:
         "prompts": ["__version__", "prompts", "default_prompt_name", "similarity_fn_name", "model_type"],
     }  # fmt: skip
     for file, keys in written.items():
-        lists = (USED[file], IRRELEVANT[file], REQUIRED[file])
+        lists = (USED[file], IRRELEVANT[file], REQUIRED_VALUES[file])
         assert {key: sum(key in decided for decided in lists) for key in keys} == dict.fromkeys(keys, 1)

@@ -1,4 +1,4 @@
-"""Trained models as folders that any program can read: settings as JSON, weights as safetensors, no pickle."""
+"""Trained models as folders that any program can read: JSON and safetensors, no pickle."""
 
 from typing import TYPE_CHECKING
 

@@ -100,7 +100,7 @@ def adapter_of(model: nn.Module, state: Mapping[str, Tensor] | None = None, *, b
 
 @torch.no_grad()
 def build_adapted_model(base: AnyModel, spec: AnySpec, adapter: Adapter, source: Path) -> AnyModel:
-    """Return the model of `spec` with the weights of `base` and of the adapter in `source`; it may be `base` itself.
+    """Return a model of `spec` with the weights of `base` and the adapter in `source`; it may be `base`.
 
     Raises:
         UserError: If the adapter, the base and the spec do not match.
@@ -197,7 +197,7 @@ def write_adapter(folder: Path, adapter: Adapter) -> None:
 
 
 def read_adapter(folder: Path) -> Adapter:
-    """Read the adapter in a folder, written by Tercet or by `peft`; the latter has the names of the base's library.
+    """Read the adapter in a folder. One that `peft` wrote has the names of its base's library.
 
     Raises:
         UserError: If a file is damaged, or the adapter is an unsupported variant.
@@ -246,7 +246,7 @@ def find_base(folder: Path, adapter: Adapter) -> Path:
 
 
 def _scaling(config: Mapping[str, Any], name: str, rank: int, path: Path) -> float:
-    """Return the factor of a layer's product: alpha/r, or alpha/√r if it is stabilized (Kalajdzievski 2023)."""
+    """Return the factor of a layer's product: alpha/r, or alpha/√r if stabilized (Kalajdzievski 2023)."""
     alpha: Any = config.get("lora_alpha", 8)
     patterns: Any = config.get("alpha_pattern") or {}
     # In `peft` each pattern is a regular expression, which is equivalent for names of words and dots.

@@ -66,7 +66,7 @@ class Card:
 
     @property
     def choice(self) -> str:
-        """Which model of its run it is, such as "best validation loss 1.2340 at step 800"; empty for other models."""
+        """Role of the model in its run, such as "best validation loss 1.2340 at step 800"; may be empty."""
         if self.kept_as == "best" and f"val/{self.best_by}" in self.metrics:
             return f"{BEST_BY_TEXTS[self.best_by].format(self.metrics[f'val/{self.best_by}'])} at step {self.step:,}"
         return f"last, at step {self.step:,}" if self.kept_as == "last" else ""
@@ -81,7 +81,7 @@ class Card:
         return replace(self, data_name=_last_part(self.data_name), recipe=remove_folders(self.recipe))
 
     def strip_folders(self, text: str) -> str:
-        """Remove the folders of the card's paths from a text, such as a README.md written by an earlier version."""
+        """Remove the folders of the card's paths from a text, such as an older version's README.md."""
         for path in sorted({self.data_name, *_paths(self.recipe)}, key=len, reverse=True):
             text = text.replace(path, _last_part(path)) if path else text
         return text
@@ -162,7 +162,7 @@ def _paths(recipe: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _last_part(path: Any) -> Any:
-    """Return `./name`, which is still a path, since a bare name could be a dataset; other values are unchanged."""
+    """Return `./name` for a path, since a bare name could be a dataset; other values are unchanged."""
     return f"./{PurePath(path).name}" if isinstance(path, str) and "/" in path else path
 
 

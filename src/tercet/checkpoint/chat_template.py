@@ -1,4 +1,4 @@
-"""Files of a chat template (Jinja), which turns a conversation into a text, next to a model's tokenizer.
+"""Files of a model's chat template (Jinja), which turns a conversation into a text.
 
 chat_template.jinja      the template as a file, as Tercet writes it, and transformers since version 5
 tokenizer_config.json    the key chat_template, in older folders

@@ -17,7 +17,7 @@ MODELS = ("best", "last", PRETRAINED_COPY)  # folders of a run
 
 
 def find_model(path: Path) -> Path:
-    """Return the model folder of `path`: itself, or `best`, else `last`, in a run folder; or else its only GGUF file.
+    """Return the model of `path`: itself, `best` or else `last` in it, or else its only GGUF file.
 
     Raises:
         UserError: If there is none; the message suggests the nearest name.

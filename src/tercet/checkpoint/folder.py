@@ -100,7 +100,6 @@ def save_model(
 
     Args:
         folder: Model folder; it is created if necessary. Files in it that are not part of a model are left unchanged.
-        model: The model.
         tokenizer: Its tokenizer; for a translator, that of the target.
         card: Its card, written without the folders of its paths and without metrics that are not finite, which JSON
             cannot represent.
@@ -173,7 +172,7 @@ def save_trained(trained_model: TrainedModel, folder: Path | str, *, readme: str
 
 
 def load_model(path: Path | str) -> TrainedModel:
-    """Load the model in a model folder, the best (else the last) one of a run, or a model in a third-party format.
+    """Load a model: from its folder, the best (else the last) of a run, or in a third-party format.
 
     Raises:
         UserError: If there is no model, or its files are damaged or do not match.
@@ -218,10 +217,9 @@ def _load(folder: Path, manifest: Manifest | None) -> TrainedModel:
 
 
 def _build(folder: Path, spec: AnySpec) -> AnyModel:
-    """Return the model of `spec` with the weights in `folder`."""
     try:
         with torch.random.fork_rng(devices=[]):  # building torch's own layers draws from the global generator
-            # The weights are checked on the meta device, before memory is allocated.
+            # Check the weights before memory is allocated.
             n_tensors = len(read_tensors(folder / "model.safetensors"))
             check_weights(folder / "model.safetensors", build_meta(spec, n_tensors=n_tensors))
             model = build(spec)
@@ -328,7 +326,7 @@ def _load_foreign(folder: Path, config: Plain) -> TrainedModel:
 
 
 def _apply_saved_ids(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
-    """Set the special ids from generation_config.json, since a token's name alone may not identify its role."""
+    """Set the special ids from generation_config.json; a token's name may not identify its role."""
     path = folder / "generation_config.json"
     settings = read_json_file(path) if path.is_file() else {}
     ids = {f"{role}_id": settings.get(f"{role}_token_id") for role in ("bos", "eos", "pad")}
@@ -378,11 +376,7 @@ def _check_sizes(folder: Path, spec: AnySpec, tokenizers: Mapping[str, Tokenizer
 
 
 def _sizes(spec: AnySpec, *, separate_source: bool = False) -> dict[str, int]:
-    """Return the tokenizer files of a model, and the number of ids that each must have.
-
-    Args:
-        separate_source: If True, a shared vocabulary has another tokenizer for the source.
-    """
+    """Return the number of ids of each tokenizer file; `separate_source` if a shared vocabulary has two."""
     sizes = {"tokenizer.json": spec.vocab_size}
     if isinstance(spec, EncoderDecoderSpec) and (separate_source or spec.source_vocab_size is not None):
         source_size = spec.source_vocab_size
@@ -396,7 +390,7 @@ def _tokenizers(tokenizer: Tokenizer, source_tokenizer: Tokenizer | None) -> dic
 
 
 def _generation(tokenizer: Tokenizer) -> Plain:
-    """Return the generation settings that other programs read, without ids that the vocabulary does not have."""
+    """Return the generation settings that other programs read, without ids that do not exist."""
     ids = {"bos_token_id": tokenizer.bos_id, "eos_token_id": end_setting(tokenizer), "pad_token_id": tokenizer.pad_id}
     known_ids = {name: number for name, number in ids.items() if number is not None}
     return {**known_ids, "do_sample": True, "temperature": 1.0, "max_new_tokens": MAX_NEW_TOKENS}

@@ -1,4 +1,4 @@
-"""`run.json`: settings that were fixed at the start of a run, changes, the last save, and the hashes of its files.
+"""`run.json`: resolved settings of a run, their changes, the last save, and hashes of its files.
 
 The resolved values of `auto` settings are kept when a run is resumed, so that the arithmetic stays the same. The record
 is written after each save and has its own checksum. It serves as the manifest of the run.

@@ -1,4 +1,6 @@
-"""Safe reading of `torch.save` files: the pickle is inspected first, so that no code runs and no size is trusted.
+"""Safe reading of `torch.save` files, whose pickle is inspected first.
+
+No code of the file runs, and no size in it is trusted.
 
 The weights-only reader of torch runs some functions, such as `bytearray(2**40)`, unpacks compressed entries, and maps a
 storage with the size that the pickle claims, even beyond the end of its entry. Therefore, before torch reads a file,
@@ -138,7 +140,7 @@ def _check_opcodes(file: IO[bytes], sizes: Mapping[str, int] | None = None) -> N
 
 
 class _StorageReference:
-    """The last opcodes of a pickle, which name a storage if BINPERSID follows, in the form that torch writes.
+    """The last opcodes of a pickle, which name a storage if BINPERSID follows, as torch writes them.
 
     MARK  "storage"  class  key  location  numel  TUPLE     (each text and class may come from the memo)
     """
@@ -174,7 +176,7 @@ class _StorageReference:
 
 
 def _check_sizes(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Check that no tensor claims more numbers than it has, since few bytes could pose as many large tensors."""
+    """Check that no tensor claims more numbers than it has; few bytes could pose as large tensors."""
     for name, tensor in tensors.items():
         if tensor.layout != torch.strided or tensor.device.type != "cpu" or not tensor.numel():
             raise UserError(f"{path}: {shorten(name, 80)} has no numbers; save the model's state_dict again")

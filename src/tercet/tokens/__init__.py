@@ -1,4 +1,4 @@
-"""Text to ids and back: one `Tokenizer` for characters, words and pieces of them, kept in one `tokenizer.json`."""
+"""Tokenizers for characters, words and subwords, each stored as a single `tokenizer.json`."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Characters to ids without the library: a megabyte in milliseconds."""
+"""Fast conversion of characters to ids without the library: one megabyte takes milliseconds."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,11 +10,13 @@ from tercet.tokens.trainers import BYTE_TOKENS
 
 
 class CharacterTable:
-    """Code point -> id as one array, so that a text is looked up at once."""
+    """Map from code points to ids as one array, so that a whole text is looked up at once."""
 
     def __init__(self, names: Sequence[str]) -> None:
         codes = {ord(name): token for token, name in enumerate(names) if len(name) == 1}
-        self._ids = np.full(max(codes, default=0) + 2, -1, dtype=np.int64)  # the last row is every code point above
+        self._ids = np.full(
+            max(codes, default=0) + 2, -1, dtype=np.int64
+        )  # the last row stands for all higher code points
         self._ids[list(codes)] = list(codes.values())
         ids_by_name = {name: token for token, name in enumerate(names)}
         has_byte_tokens = all(name in ids_by_name for name in BYTE_TOKENS)
@@ -28,7 +30,7 @@ class CharacterTable:
             return ids.astype(np.uint32)
         if self._bytes is None:
             raise self._unknown_error(sorted({chr(code) for code in codes[unknown]}))
-        n_bytes = 1 + (codes >= 0x80) + (codes >= 0x800) + (codes >= 0x10000)  # of each character in UTF-8
+        n_bytes = 1 + (codes >= 0x80) + (codes >= 0x800) + (codes >= 0x10000)  # UTF-8 bytes of each character
         repeats = np.where(unknown, n_bytes, 1)
         values = np.frombuffer(codes[unknown].tobytes().decode("utf-32-le").encode(), dtype=np.uint8)
         ids = np.repeat(ids, repeats)

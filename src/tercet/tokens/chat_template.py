@@ -1,8 +1,8 @@
-"""A conversation as one text, by the template that a model was trained with, and that text as ids.
+"""Conversations as text and as ids, by the chat template that a model was trained with.
 
-A template is a program of the model's maker (Jinja, as the `transformers` library renders it): `template_worker` runs
-it, in a sandbox and a process of its own, which has bounded time and memory and is started anew where it passed them.
-The special tokens in it are its own: what a person writes is text, even where it spells one of them.
+A template (Jinja, as rendered by the `transformers` library) is a program of the model's author. `template_worker` runs
+it in a sandbox and a separate process with limited time and memory, which is restarted if it exceeds a limit.
+Only special tokens of the template itself become special: messages are always text, even if they spell one.
 """
 
 import importlib.util
@@ -25,8 +25,8 @@ from tercet.tokens.tokenizer import Tokenizer
 
 MISSING = "a model with a chat template needs jinja2: pip install 'tercet[serve]'"
 WORKER = Path(__file__).with_name("template_worker.py")
-MARK = "\ud800"  # half a surrogate pair, which no valid text has
-# What the tokenizers library takes for white space; Python's own has four separators more.
+MARK = "\ud800"  # half of a surrogate pair, which no valid text contains
+# White space as defined by the tokenizers library; Python's definition has four additional separators.
 WHITE_SPACE = "".join(chr(code) for code in range(0x3001) if chr(code).isspace() and not 0x1C <= code <= 0x1F)
 PLAIN_TEMPLATE = (
     "{% for message in messages %}{{ message['role'] }}:\n{{ message['content'] }}"
@@ -36,10 +36,10 @@ PLAIN_TEMPLATE = (
 
 
 def plain_template(tokenizer: Tokenizer) -> str:
-    """For a model that has none: names of roles, and eos after each answer.
+    """Return a template for a model that has none: role names, and eos after each answer.
 
     Raises:
-        UserError: where the tokenizer has no eos.
+        UserError: If the tokenizer has no eos.
     """
     if tokenizer.eos_id is None:
         raise UserError(
@@ -50,7 +50,11 @@ def plain_template(tokenizer: Tokenizer) -> str:
 
 
 class ChatTemplate:
-    """Raises UserError where the template cannot be read."""
+    """A chat template with the tokenizer of its model.
+
+    Raises:
+        UserError: If the template cannot be read.
+    """
 
     def __init__(self, source: str, tokenizer: Tokenizer) -> None:
         if importlib.util.find_spec("jinja2") is None:
@@ -71,10 +75,10 @@ class ChatTemplate:
             )
 
     def encode(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """The ids that a model goes on from to answer the last message.
+        """Return the ids of the prompt for an answer to the last message.
 
         Raises:
-            UserError: where the template refuses the messages, or a text cannot be encoded.
+            UserError: If the template rejects the messages, or a text cannot be encoded.
         """
         ids = self._encode(self.render(self._mark(messages)))
         if not ids:
@@ -82,14 +86,14 @@ class ChatTemplate:
         return ids
 
     def encode_conversation(self, messages: Sequence[Mapping[str, str]]) -> tuple[list[int], list[bool]]:
-        """The ids of a conversation as far as its last answer, and which of them are answers.
+        """Return the ids of a conversation up to its last answer, and which of them belong to answers.
 
-        An answer is what the template adds to the text that a model would go on from there, the token that ends the
-        turn included; what follows that, such as a line end, is no part of it. It is encoded by itself, for what is
-        generated begins with a token of its own. A message with `weight` "0" is no answer: it is there to be answered.
+        An answer is the text that the template adds to the prompt for it, including the token that ends the turn. What
+        follows that token, such as a line end, is not part of it. Each answer is encoded separately, since generated
+        text also starts with a new token. A message with `weight` "0" is not counted as an answer, only as context.
 
         Raises:
-            UserError: as `encode`, and where a text does not begin with the one that a model would have gone on from.
+            UserError: As `encode`, or if the text of an answer does not begin with its prompt.
         """
         marked_messages = self._mark(messages)
         ids, answers, text = list[int](), list[bool](), ""
@@ -113,7 +117,7 @@ class ChatTemplate:
         return ids, answers
 
     def render(self, messages: Sequence[Mapping[str, str]], *, generation_prompt: bool = True) -> str:
-        """The conversation as text, with `generation_prompt` up to where the next answer begins."""
+        """Return the conversation as text, with `generation_prompt` up to the start of the next answer."""
         tokenizer = self._tokenizer
         names = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id, "pad_token": tokenizer.pad_id}
         token_names = {name: "" if token is None else tokenizer.tokens([token])[0] for name, token in names.items()}
@@ -128,7 +132,7 @@ class ChatTemplate:
         return [{key: self._escape(value) for key, value in message.items() if key != "weight"} for message in messages]
 
     def _encode(self, text: str, *, continued: bool = False) -> list[int]:
-        """The ids of `text`; if it is `continued`, it follows another part of the conversation."""
+        """Return the ids of `text`. If `continued`, it follows another part of the conversation."""
         ids, pieces = list[int](), self._pieces(text)
         for previous_piece, piece, next_piece in zip(["", *pieces], pieces, [*pieces[1:], ""], strict=False):
             token = self._special.get(piece)
@@ -140,7 +144,7 @@ class ChatTemplate:
         return ids
 
     def _strip(self, previous_piece: str, text: str, next_piece: str) -> str:
-        """The text without the white space that a special token before or after it takes (rstrip, lstrip)."""
+        """Remove the white space that an adjacent special token absorbs (rstrip, lstrip)."""
         special_tokens = self._tokenizer.special_tokens
         if (token := special_tokens.get(self._special.get(previous_piece, -1))) is not None and token.rstrip:
             text = text.lstrip(WHITE_SPACE)
@@ -156,7 +160,7 @@ class ChatTemplate:
         return [piece for piece in pieces if piece]
 
     def _escape(self, text: str) -> str:
-        """What a person wrote, with a mark inside everything that would be read as a special token."""
+        """Insert a mark into every occurrence of a special token's name in a message."""
         check_unicode(text)
         for name in self._special:
             text = text.replace(name, name[:1] + MARK + name[1:])
@@ -164,19 +168,19 @@ class ChatTemplate:
 
 
 class _Renderer:
-    """The process that renders one template, one conversation at a time."""
+    """The process that renders a template, one conversation at a time."""
 
     def __init__(self, source: str) -> None:
         self._source, self._lock = source, Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Raises ValueError where the template cannot be read."""
+        """Start the process. Raises ValueError if the template cannot be read."""
         with self._lock:
             self._start()
 
     def render(self, names: Mapping[str, Any]) -> str:
-        """Raises ValueError for the template's mistakes, and where it takes too long or too much."""
+        """Render the template. Raises ValueError for errors of the template and exceeded limits."""
         with self._lock:
             if self._process is None:
                 self._start()
@@ -202,11 +206,11 @@ class _Renderer:
                 process.stdin.write(json.dumps(request).encode() + b"\n")
                 process.stdin.flush()
                 line = process.stdout.readline()
-        except BaseException:  # Ctrl-C: what it answers yet would be taken for the next answer
+        except BaseException:  # Ctrl-C: a pending answer would be taken for the next one
             self._process = None
             self._end()
             raise
-        if not line.endswith(b"\n"):  # it ended itself
+        if not line.endswith(b"\n"):  # the process has ended
             self._process = None
             self._end()
             megabytes = MOST_TEMPLATE_MEMORY >> 20

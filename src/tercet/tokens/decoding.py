@@ -1,8 +1,8 @@
-"""Ids back to text: every id stands for some bytes, and text is those bytes joined and read as UTF-8.
+"""Conversion of ids to text: each id stands for some bytes, which are joined and decoded as UTF-8.
 
-Some tokens lose the space before them where they begin a text, so there is a second table for those that do.
-A token may hold half a character, so bytes are joined before they are read, and a stream holds back an unfinished
-character until it is whole. What is not UTF-8 (a model may say anything) is read as U+FFFD, the replacement character.
+Some tokens lose their leading space at the start of a text, so there is a second table for them. A token may be a part
+of a character, so bytes are joined before they are decoded, and a stream holds back incomplete characters. Invalid
+UTF-8, which a model may generate, is decoded as U+FFFD, the replacement character.
 """
 
 import codecs
@@ -21,7 +21,7 @@ MAX_CONTEXT_TOKENS = 16  # tokens of a prompt that are decoded again with each n
 
 
 class TextStream(Protocol):
-    """Text from ids as they come: all `push`es and the `flush` joined equal `decode` of the whole list."""
+    """Incremental decoder: the results of all `push`es and of `flush` joined equal `decode` of all ids."""
 
     def push(self, token: int) -> str: ...
 
@@ -29,7 +29,7 @@ class TextStream(Protocol):
 
 
 class ByteStream:
-    """A `TextStream` over two tables of bytes per id: for the `first` token that stands for any, and for the others."""
+    """A `TextStream` from two tables of bytes per id: for the `first` token with text, and for all others."""
 
     def __init__(self, table: Sequence[bytes], first: Sequence[bytes], special: frozenset[int]) -> None:
         self._table, self._next, self._special = table, first, special
@@ -48,19 +48,25 @@ class ByteStream:
 
 
 class RedecodingStream:
-    """A `TextStream` for a tokenizer whose decoder only the library knows (sentencepiece's spaces).
+    """A `TextStream` for tokenizers that only the library can decode, such as sentencepiece's.
 
-    The whole text is decoded at every token, and what is new in it is emitted. The library's own stream raises an error
-    where a byte that is no UTF-8 changes how the bytes before it are read, so a run of bytes is held back to its end.
+    The whole text is decoded again for each token, and the new part is returned. The library's own stream raises an
+    error if an invalid byte changes how previous bytes are decoded, so a run of bytes is held back until it ends.
     """
 
     def __init__(
         self, decode: Callable[[list[int]], str], byte_ids: frozenset[int], *, after: Sequence[int] = ()
     ) -> None:
-        """Decode what follows `after`, of which the last few tokens suffice; `byte_ids` are the ids of single bytes."""
+        """Create a stream for ids that follow `after`.
+
+        Args:
+            decode: Function from ids to text.
+            byte_ids: Ids that stand for single bytes.
+            after: Previous ids, of which only the last few are used.
+        """
         self._decode, self._byte_ids = decode, byte_ids
         start = max(0, len(after) - MAX_CONTEXT_TOKENS)
-        while start and after[start] in byte_ids:  # bytes are read from the first of their run
+        while start and after[start] in byte_ids:  # bytes are decoded from the start of their run
             start -= 1
         self._ids = list(after[start:])
         self._emitted_text = decode(self._ids)
@@ -81,11 +87,11 @@ class RedecodingStream:
 
 
 def byte_table(structure: dict[str, Any], names: Sequence[str]) -> list[bytes] | None:
-    """The bytes of every id, in id order; None where the tokenizer does more than to join its tokens.
+    """Return the bytes of every id, in id order; None if decoding is more than joining tokens.
 
     Args:
-        structure: the parsed `tokenizer.json`.
-        names: the tokens as the library writes them, in id order.
+        structure: Parsed `tokenizer.json`.
+        names: Tokens as the library writes them, in id order.
     """
     steps = decoder_steps(structure)
     if steps[-1:] == ["Strip"] and has_prefix_space(structure):
@@ -103,7 +109,7 @@ def byte_table(structure: dict[str, Any], names: Sequence[str]) -> list[bytes] |
             return [value.get(name, name.encode()) for name in names]
         case ["Fuse"]:
             return [name.encode() for name in names]
-        case [] if is_separated(structure):  # the library joins by a space what has no decoder
+        case [] if is_separated(structure):  # without a decoder the library joins tokens by spaces
             return [f" {name}".encode() if name else b"" for name in names]
         case ["WordPiece"]:
             prefix, cleanup = structure["decoder"]["prefix"], structure["decoder"]["cleanup"]
@@ -116,32 +122,32 @@ def byte_table(structure: dict[str, Any], names: Sequence[str]) -> list[bytes] |
 
 
 def first_table(structure: dict[str, Any], names: Sequence[str], table: list[bytes]) -> list[bytes]:
-    """The bytes of every id where it is the first of a text, beside its `table` elsewhere."""
-    if decoder_steps(structure) == ["WordPiece"]:  # a piece from inside a word then shows that it is one
+    """Return the bytes of every id at the start of a text, given its bytes elsewhere in `table`."""
+    if decoder_steps(structure) == ["WordPiece"]:  # a first piece from inside a word keeps its ##
         return [_clean_up(name, structure["decoder"]["cleanup"]).encode() for name in names]
     starts_without = has_prefix_space(structure) or is_separated(structure)
     return [piece.removeprefix(b" ") for piece in table] if starts_without else table
 
 
 def is_separated(structure: dict[str, Any]) -> bool:
-    """Whether a space stands between any two tokens, which belongs to neither."""
+    """Return whether tokens are separated by a space that belongs to neither of them."""
     return not decoder_steps(structure) and structure["model"]["type"] == "WordLevel"
 
 
 def _clean_up(piece: str, cleanup: bool) -> str:
-    """The library's `cleanup`, one token at a time: no space before a full stop, and English contractions joined."""
+    """Apply the library's `cleanup` to a token: no space before punctuation, joined English contractions."""
     for pattern, replacement in CLEANUPS if cleanup else ():
         piece = piece.replace(pattern, replacement)
     return piece
 
 
 def decoder_steps(structure: dict[str, Any]) -> list[str]:
-    """The steps of a `tokenizer.json`'s decoder, by name."""
+    """Return the types of the steps of a `tokenizer.json`'s decoder."""
     return [part["type"] for part in _decoders(structure)]
 
 
 def has_prefix_space(structure: dict[str, Any]) -> bool:
-    """Whether a `tokenizer.json` puts a space before every text and takes one away at the end, and does no more."""
+    """Return whether a `tokenizer.json` only adds a space before texts, and removes it on decoding."""
     return (
         structure.get("normalizer") == {"type": "Prepend", "prepend": " "}
         and _decoders(structure)[-1:] == [{"type": "Strip", "content": " ", "start": 1, "stop": 0}]
@@ -155,7 +161,7 @@ def _decoders(structure: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def byte_characters() -> list[str]:
-    """The visible character by which GPT-2's vocabulary writes each byte: itself where it prints, else from U+0100."""
+    """Return GPT-2's visible character for each byte: itself if it is printable, else one from U+0100 on."""
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     substitutes = iter(range(0x100, 0x200))
     return [chr(byte if byte in visible else next(substitutes)) for byte in range(256)]

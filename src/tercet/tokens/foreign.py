@@ -1,9 +1,9 @@
-"""The tokenizer of a folder that `transformers` wrote, in whichever of its forms (`forms.py`) it is kept there.
+"""Tokenizers of folders that `transformers` wrote, in any of the supported file formats (`forms.py`).
 
-Which token begins and ends a text, a `tokenizer.json` does not say; the files beside it do, in the order: the name in
-the settings, the name in the vocabulary, the number in the settings. A translator begins with `decoder_start_token_id`,
-which is its bos here: for Marian that is the token for padding. A generated text ends with any of the numbers in the
-settings (`eos_token_id` may be a list), and with the token that ends a document.
+A `tokenizer.json` does not contain which tokens begin and end a text. They are determined by the other files, in this
+order: the name in the settings, the name in the vocabulary, the id in the settings. The bos of a translator is its
+`decoder_start_token_id`, which for Marian is the padding token. A generated text ends with any of the ids in the
+settings (`eos_token_id` may be a list), or with the token that ends a document.
 """
 
 from collections.abc import Mapping
@@ -23,19 +23,19 @@ from tercet.tokens.tokenizer import Tokenizer
 from tercet.tokens.tokenizer_settings import apply_settings
 
 ROLES = ("bos", "eos", "pad")
-OTHER_SPLITTERS = ("qwen", "llama", "mistral", "gemma")  # than GPT-2, whose two files they may have
+OTHER_SPLITTERS = ("qwen", "llama", "mistral", "gemma")  # may have GPT-2's two files but split text differently
 ROBERTA = (*(AddedToken(name, special=True) for name in ("<s>", "<pad>", "</s>", "<unk>")),
            AddedToken("<mask>", special=True, lstrip=True))  # fmt: skip
 
 
 def load_tokenizers(folder: Path, config: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
-    """The tokenizer of a folder, and that of its source: the same, but for a translator with one of its own.
+    """Load the tokenizers of a folder's target and source; they differ only in translators with two.
 
     Args:
-        config: what its config.json holds.
+        config: Content of config.json.
 
     Raises:
-        UserError: where files are missing, broken or do not belong together.
+        UserError: If files are missing, damaged or do not match.
     """
     if all((folder / name).is_file() for name in FORMS[2]):
         tokenizer, source = _load_sentencepiece(folder)
@@ -50,7 +50,7 @@ def load_tokenizers(folder: Path, config: Mapping[str, Any]) -> tuple[Tokenizer,
     target_tokenizer = _configure_ids(tokenizer, folder, numbers)
     if source is tokenizer:
         return target_tokenizer, target_tokenizer
-    return target_tokenizer, _configure_ids(source, folder, {})  # its numbers may be others
+    return target_tokenizer, _configure_ids(source, folder, {})  # the ids in the settings may not be its own
 
 
 def _configure_ids(tokenizer: Tokenizer, folder: Path, numbers: Mapping[str, Any]) -> Tokenizer:
@@ -71,7 +71,10 @@ def _configure_ids(tokenizer: Tokenizer, folder: Path, numbers: Mapping[str, Any
 
 
 def _load_gpt2(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
-    """From the two files, which do not say how a text is split before: GPT-2 and RoBERTa do it alike, others not."""
+    """Load GPT-2's two files.
+
+    They do not define how text is split; GPT-2 and RoBERTa split it in the same way.
+    """
     settings = _read_settings(folder / "tokenizer_config.json")
     kind = _token_text(settings.get("tokenizer_class"), str(config.get("model_type", ""))).lower()
     if kind.startswith(OTHER_SPLITTERS):
@@ -116,7 +119,7 @@ def _id_by_name(tokenizer: Tokenizer, setting: Any) -> int | None:
 
 
 def _id_by_number(tokenizer: Tokenizer, setting: Any, current_id: int | None) -> int | None:
-    """The id that is known, or else the one in the settings, of a list the first; None where no token has it."""
+    """Return `current_id`, or else the valid id in the settings (the first of a list), or None."""
     first: Any = next(iter(cast("list[Any]", setting)), None) if isinstance(setting, list) else setting
     if current_id is None and type(first) is int and 0 <= first < tokenizer.vocab_size:
         return first
@@ -124,18 +127,18 @@ def _id_by_number(tokenizer: Tokenizer, setting: Any, current_id: int | None) ->
 
 
 def _end_ids(tokenizer: Tokenizer, setting: Any) -> list[int]:
-    """The ids that end a generated text, as `transformers` reads a number or a list."""
+    """Return the ids that end a generated text, from a number or a list."""
     numbers: list[Any] = cast("list[Any]", setting) if isinstance(setting, list) else [setting]
     return [number for number in numbers if type(number) is int and 0 <= number < tokenizer.vocab_size]
 
 
 def _token_text(setting: Any, default: str) -> str:
-    """A token is told as its text, or as an object with its text."""
+    """Return the text of a token that is given as text or as an object."""
     text = setting.get("content") if isinstance(setting, dict) else setting
     return text if isinstance(text, str) and text else default
 
 
 def _read_settings(path: Path) -> dict[str, Any]:
-    """A file of settings, without those that are null; empty where there is none."""
+    """Read a settings file without null values; empty if there is none."""
     data = read_json_file(path, MOST_VOCABULARY_BYTES) if path.is_file() else {}
     return {key: value for key, value in data.items() if value is not None}

@@ -1,8 +1,8 @@
-"""The forms in which a folder keeps its tokenizer: what stands there, before anything reads it.
+"""The file formats of tokenizers in a folder.
 
-tokenizer.json                      all in one, as our own folders have it
-vocab.json, merges.txt              GPT-2's BPE of bytes
-vocab.json, source.spm, target.spm  Marian's: one list of ids, cut by one sentencepiece model on each side
+tokenizer.json                      a single file, as in Tercet's own folders
+vocab.json, merges.txt              GPT-2's byte-level BPE
+vocab.json, source.spm, target.spm  Marian: shared ids, and one sentencepiece model per side
 """
 
 FORMS = (("tokenizer.json",), ("vocab.json", "merges.txt"), ("vocab.json", "source.spm", "target.spm"))

@@ -1,11 +1,11 @@
-"""A tokenizer among the settings of a GGUF file (tokenizer.ggml.*), both ways, where it is the same for every text.
+"""Tokenizers in GGUF settings (tokenizer.ggml.*): import, and export if all texts get the same ids.
 
-model "gpt2"    a BPE of bytes, as our kinds bpe and gpt2: tokens, merges, and `pre`, the name of how text is split
-model "llama"   sentencepiece's BPE: pieces with scores; the pair that makes the best-scored piece is merged first
+model "gpt2"    byte-level BPE, as the kinds bpe and gpt2: tokens, merges, and `pre`, the name of the splitting rule
+model "llama"   sentencepiece's BPE: pieces with scores; the pair that forms the best piece is merged first
 
-Our kind characters leaves as bytes that are never merged where all characters are ASCII, and with byte_fallback as
-pieces of which no two make a third; others do not, for llama.cpp ends at a character that it does not know. Words,
-Unigram and WordPiece have no equal: it does not cut a text into words before it looks them up.
+The kind characters is exported as bytes without merges if all characters are ASCII, and with byte_fallback as pieces
+of which no two form a third. Otherwise it is rejected, since llama.cpp stops at unknown characters. The kinds words,
+unigram and wordpiece are not supported, since llama.cpp does not split a text into words before it looks them up.
 """
 
 import json
@@ -23,15 +23,15 @@ from tercet.tokens.structure import check_names, library_errors
 from tercet.tokens.tokenizer import Tokenizer
 from tercet.tokens.trainers import BYTE_TOKENS
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # kinds of tokens
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # token types
 KEY = "tokenizer.ggml."
 TEMPLATE = "tokenizer.chat_template"
 IDS = {"bos": "bos_token_id", "eos": "eos_token_id", "pad": "padding_token_id", "unk": "unknown_token_id"}
 
-OTHER_ENDS = ("eot_token_id", "eom_token_id")  # of a turn, of a message: llama.cpp stops at any of them
+OTHER_ENDS = ("eot_token_id", "eom_token_id")  # end of a turn, end of a message; llama.cpp stops at both
 
 GPT2_SPLIT = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-TIKTOKEN_SPLIT = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"  # the same
+TIKTOKEN_SPLIT = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"  # equivalent
 LLAMA_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"
@@ -42,20 +42,22 @@ SPLITS = {
     "smollm": (DIGIT, GPT2_SPLIT),
     "llama-bpe": (LLAMA_SPLIT,),
     "default": (r"[\p{P}\$\+<=>\^~\|]+", GPT2_SPLIT, r"\p{N}+", r"[0-9][0-9][0-9]"),
-}  # each cuts what the one before left
+}  # each pattern splits the parts that the previous one left
 ALIASES = {
     "mpt": "gpt-2", "olmo": "gpt-2", "jais": "gpt-2", "phi-2": "gpt-2", "starcoder": "smollm", "refact": "smollm",
     "codeshell": "smollm", "llama3": "llama-bpe", "llama-v3": "llama-bpe", "falcon3": "llama-bpe",
 }  # fmt: skip
-ASCII = {character: chr(byte) for byte, character in enumerate(byte_characters()[:128])}  # as a BPE of bytes has them
-WHOLE_FIRST = ("llama-bpe",)  # a piece of text that is a token is never merged together; bos before a text
+ASCII = {character: chr(byte) for byte, character in enumerate(byte_characters()[:128])}  # as in byte-level BPE
+WHOLE_FIRST = (
+    "llama-bpe",
+)  # parts of the text that are tokens are not merged from smaller ones; bos is added by default
 
 
 def from_settings(settings: Mapping[str, Any]) -> Tokenizer:
-    """The tokenizer that a file's settings describe.
+    """Return the tokenizer in a file's settings.
 
     Raises:
-        UserError: where they are broken, or describe a kind that Tercet does not have.
+        UserError: If they are damaged, or describe a kind that Tercet does not support.
     """
     kind = settings.get(f"{KEY}model")
     if kind not in ("gpt2", "llama"):
@@ -94,10 +96,10 @@ def from_settings(settings: Mapping[str, Any]) -> Tokenizer:
 
 
 def to_settings(tokenizer: Tokenizer) -> dict[str, Any]:
-    """The inverse of `from_settings`.
+    """Return the settings of a tokenizer; the inverse of `from_settings`.
 
     Raises:
-        UserError: naming what the tokenizer does and llama.cpp does not.
+        UserError: If llama.cpp cannot represent the tokenizer; the message contains the reason.
     """
     structure = json.loads(tokenizer.to_json())
     if tokenizer.eos_id is None:
@@ -192,7 +194,7 @@ def _byte_settings(structure: dict[str, Any]) -> dict[str, Any]:
 
 
 def _find_splits(pre: dict[str, Any] | None) -> tuple[str, ...] | None:
-    """The regular expressions by which bytes' pre-tokenizer cuts, one after the other; None where it does more."""
+    """Return the regular expressions of a byte-level pre-tokenizer, in order; None if it has other steps."""
     steps = [] if pre is None else pre.get("pretokenizers", [pre])
     if not steps or steps[-1]["type"] != "ByteLevel" or steps[-1]["add_prefix_space"]:
         return None
@@ -224,7 +226,7 @@ def _build_pieces(
     normal = {name: score for name, score, kind in zip(names, scores, kinds, strict=True) if kind == NORMAL}
     merges = _find_merges(normal)
     fallback = set(BYTE_TOKENS) <= {name for name, kind in zip(names, kinds, strict=True) if kind == BYTE}
-    if not merges and not adds_space:  # single characters, in which a space may be itself
+    if not merges and not adds_space:  # single characters, for which a space may be itself
         return _build_characters([" " if name == SPACE else name for name in names], byte_fallback=fallback)
     unk = None if unknown is None else names[unknown]
     model = models.BPE(vocab=_number_names(names), merges=merges, byte_fallback=fallback, unk_token=unk, fuse_unk=False)
@@ -238,17 +240,19 @@ def _build_pieces(
 
 
 def _build_characters(names: Sequence[str], *, byte_fallback: bool) -> tokenizers.Tokenizer:
-    """Our kind characters."""
+    """Return a tokenizer of the kind characters."""
     tokenizer = tokenizers.Tokenizer(models.BPE(vocab=_number_names(names), merges=[], byte_fallback=byte_fallback))
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
     return tokenizer
 
 
 def _find_merges(scores: Mapping[str, float]) -> list[tuple[str, str]]:
-    """The pairs of pieces that make a piece, those of the best piece first.
+    """Return the pairs of pieces that form a piece, best piece first.
 
     Raises:
-        UserError: where two such pieces score alike: then the place in the text decides, and no order of pairs does.
+        UserError: If two such pieces have the same score. The order of their merges then depends on the text, which a
+        list
+            of merges cannot express.
     """
     pairs = {
         piece: [(piece[:n], piece[n:]) for n in range(1, len(piece)) if piece[:n] in scores and piece[n:] in scores]
@@ -293,7 +297,7 @@ def _character_settings(structure: dict[str, Any]) -> dict[str, Any]:
 
 
 def _list_names(vocabulary: Mapping[str, int], structure: dict[str, Any]) -> list[str]:
-    """Every id's name; where there is none, one that is in no text."""
+    """Return every id's name; unused ids get a name that no text contains."""
     n = 1 + max(vocabulary.values(), default=-1)
     n = max(n, *(1 + token["id"] for token in structure["added_tokens"]), 0)
     names = [f"[PAD{number}]" for number in range(n)]

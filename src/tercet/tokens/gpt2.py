@@ -1,9 +1,9 @@
-"""GPT-2's own vocabulary as a `tokenizers` BPE with the same ids: from its ranks, or from two files.
+"""GPT-2's vocabulary as a `tokenizers` BPE with the same ids, from its ranks or from two files.
 
-The ranks are taken from an installed package that has them among its files, else from tiktoken, which downloads them.
+The ranks are read from an installed package that contains them, or else by tiktoken, which downloads them.
 
-tiktoken keeps one number per token: the order in which it was merged. The library wants the merges themselves, so each
-token is merged again from its bytes with only the earlier ranks; the two parts left at the end are its merge.
+tiktoken stores one number per token: the order in which it was merged. The library needs the merges. They are found by
+merging the bytes of each token with only the earlier ranks: the last two parts are its merge.
 """
 
 import base64
@@ -28,12 +28,12 @@ from tercet.reading.files import read_text_file
 from tercet.tokens.decoding import byte_characters
 from tercet.tokens.structure import check_structure, library_errors
 
-ENCODING = "r50k_base"  # the same ranks as tiktoken's "gpt2", in one file rather than two
+ENCODING = "r50k_base"  # the same ranks as tiktoken's "gpt2", in one file instead of two
 FILE = f"https://openaipublic.blob.core.windows.net/encodings/{ENCODING}.tiktoken"
 CONNECT_SECONDS = 5
-PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""  # tiktoken's for it
+PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""  # as in tiktoken
 SPECIAL = {"<|endoftext|>": 50_256}
-# Packages with GPT-2's ranks among their files; each file must be the one that OpenAI published.
+# Packages that contain GPT-2's ranks; each file must be identical to the one that OpenAI published.
 RANK_FILES = (
     ("whisper", "assets/gpt2.tiktoken"),
     ("mlx_whisper", "assets/gpt2.tiktoken"),
@@ -46,10 +46,10 @@ SHA256 = {
 
 
 def load_gpt2() -> tokenizers.Tokenizer:
-    """GPT-2's tokenizer.
+    """Load GPT-2's tokenizer.
 
     Raises:
-        UserError: where no package has the ranks, and `tiktoken` is missing, or has not cached and cannot reach them.
+        UserError: If no package contains the ranks, and `tiktoken` is missing or cannot download them.
     """
     ranks = find_installed_ranks()
     if ranks is not None:
@@ -61,15 +61,15 @@ def load_gpt2() -> tokenizers.Tokenizer:
     _check_within_reach()
     try:
         encoding = tiktoken.get_encoding(ENCODING)
-    except (OSError, ValueError) as error:  # requests' errors are OSErrors; a broken download is a ValueError
+    except (OSError, ValueError) as error:  # errors of requests are OSErrors; a damaged download is a ValueError
         raise UserError(f"cannot get GPT-2's ranks: {str(error).splitlines()[0]}; try again") from None
     return from_ranks(encoding._mergeable_ranks, PATTERN, SPECIAL)  # pyright: ignore[reportPrivateUsage]
 
 
 def find_installed_ranks() -> dict[bytes, int] | None:
-    """GPT-2's ranks (token -> id) from a package of `RANK_FILES`, None where none is installed.
+    """Return GPT-2's ranks (token -> id) from a package of `RANK_FILES`, or None if none is installed.
 
-    Only the file is read, and none of the package's code is run: some take seconds to import.
+    Only the file is read. The package is not imported, which can take seconds.
     """
     for package, name in RANK_FILES:
         spec = importlib.util.find_spec(package)
@@ -82,19 +82,19 @@ def find_installed_ranks() -> dict[bytes, int] | None:
 
 
 def _parse_encoder_json(content: bytes) -> dict[bytes, int]:
-    """From OpenAI's encoder.json: the id of each token, which is its rank, beside its name."""
+    """Parse OpenAI's encoder.json, in which the id of each token is its rank."""
     value = {character: byte for byte, character in enumerate(byte_characters())}
     ids = {name: rank for name, rank in json.loads(content).items() if name not in SPECIAL}
     return {bytes(value[character] for character in name): rank for name, rank in ids.items()}
 
 
 def _parse_tiktoken(content: bytes) -> dict[bytes, int]:
-    """From tiktoken's form: on each line a token in base 64 and its rank."""
+    """Parse tiktoken's format: each line contains a token in base 64 and its rank."""
     return {base64.b64decode(token): int(rank) for token, rank in map(bytes.split, content.splitlines())}
 
 
 def from_ranks(ranks: Mapping[bytes, int], pattern: str, special: Mapping[str, int]) -> tokenizers.Tokenizer:
-    """The byte-level BPE with tiktoken's `ranks` (token -> id), split by the regular expression `pattern`."""
+    """Build the byte-level BPE of tiktoken's `ranks` (token -> id), split by the regex `pattern`."""
     character = byte_characters()
 
     def spell(token: bytes) -> str:
@@ -116,13 +116,14 @@ def from_ranks(ranks: Mapping[bytes, int], pattern: str, special: Mapping[str, i
 def from_files(
     vocabulary: Path, merges: Path, *, prefix_space: bool = False, special: Sequence[AddedToken] = ()
 ) -> tokenizers.Tokenizer:
-    """The byte-level BPE in a vocab.json (token -> id) and a merges.txt (a line a merge, the first ones first).
+    """Build the byte-level BPE of a vocab.json (token -> id) and a merges.txt (one merge per line).
 
     Args:
-        special: which tokens stand for no text; those that the vocabulary lacks are left out.
+        prefix_space: If True, add a space before every text.
+        special: Tokens that stand for no text; those that are not in the vocabulary are skipped.
 
     Raises:
-        UserError: where a file is missing or broken, or they do not belong together.
+        UserError: If a file is missing or damaged, or they do not match.
     """
     ids = read_json_file(vocabulary, MOST_VOCABULARY_BYTES)
     lines = read_text_file(merges, MOST_VOCABULARY_BYTES).splitlines()
@@ -149,7 +150,7 @@ def _undo_last_merge(token: bytes, ranks: Mapping[bytes, int]) -> tuple[bytes, b
 
 
 def _check_within_reach() -> None:
-    """tiktoken waits for ever on a silent network, so look first, and briefly."""
+    """Check the connection with a short timeout, since tiktoken has none."""
     folder = os.environ.get("TIKTOKEN_CACHE_DIR") or os.environ.get("DATA_GYM_CACHE_DIR")
     cache = Path(folder or Path(tempfile.gettempdir(), "data-gym-cache"))
     path = cache / hashlib.sha1(FILE.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Which of Tercet's kinds a `tokenizer.json` is of."""
+"""Recognize the kind of a `tokenizer.json`."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from tercet.tokens.sequences import SEPARATORS, is_plain_ids
 
 
 def recognize_kind(structure: dict[str, Any], vocab_size: int) -> str:
-    """The kind as a spec calls it, seen from the parts of the parsed file; "file" where it is none of ours."""
+    """Return the kind of a parsed file, as in a spec; "file" if Tercet could not have trained it."""
     model, split = structure["model"], structure.get("pre_tokenizer") or {}
     splits = [part["type"] for part in split.get("pretokenizers", [split]) if part]
     steps = decoder_steps(structure)

@@ -1,4 +1,4 @@
-"""Calls of the `tokenizers` library, whose errors become one line, and its tokenizer without a space before texts."""
+"""Calls of the `tokenizers` library with one-line errors, and removal of its space before texts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,7 +30,7 @@ def decode_ids(library: tokenizers.Tokenizer, ids: list[int], *, skip_special: b
 
 
 def remove_prefix(structure: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a parsed `tokenizer.json` without the steps that put something before every text."""
+    """Return a parsed `tokenizer.json` without the steps that add a prefix to every text."""
     return {**structure, **{part: _remove_step_prefix(structure.get(part)) for part in ("normalizer", "pre_tokenizer")}}
 
 
@@ -54,7 +54,7 @@ def _remove_step_prefix(step: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def prefixes_start_only(structure: Mapping[str, Any]) -> bool:
-    """Return whether the prefix is put at the start of a text only, and not after each special token in it."""
+    """Return whether the prefix is added only at the start of a text, not after special tokens in it."""
     return _prefixes_start_only(structure.get("pre_tokenizer"))
 
 
@@ -69,7 +69,7 @@ def _prefixes_start_only(step: dict[str, Any] | None) -> bool:
 
 
 def check_unicode(text: str) -> None:
-    """Raise a UserError if the text is not valid Unicode."""
+    """Raise UserError if the text is not valid Unicode."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -1,7 +1,7 @@
-"""What stands before a text to go on from, such as a Llama's bos: it is part of a tokenizer.json's post-processor.
+"""The ids before a text to continue, such as a Llama's bos, in a tokenizer.json's post-processor.
 
-Where a post-processor also closes the text, as an encoder's [CLS] ... [SEP] do, it is meant for whole texts, and says
-nothing of one to go on from.
+A post-processor that also adds tokens after the text, such as an encoder's [CLS] ... [SEP], is for complete texts. It
+does not define an opening.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,10 +9,12 @@ from typing import Any
 
 
 def read_opening(structure: Mapping[str, Any]) -> tuple[int, ...]:
-    """The ids, seen from a parsed tokenizer.json."""
+    """Return the ids of the opening from a parsed tokenizer.json."""
     processor: dict[str, Any] = structure.get("post_processor") or {}
     steps = processor.get("processors", [processor])
-    template = next((step for step in steps if step.get("type") == "TemplateProcessing"), None)  # the first one acts
+    template = next(
+        (step for step in steps if step.get("type") == "TemplateProcessing"), None
+    )  # only the first one applies
     names = [] if template is None else [part.get("SpecialToken", {}).get("id") for part in template["single"]]
     if template is None or not names or names[-1] is not None:
         return ()
@@ -21,10 +23,10 @@ def read_opening(structure: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def replace_opening(structure: Mapping[str, Any], tokens: Sequence[tuple[str, int]]) -> dict[str, Any]:
-    """The tokenizer.json with other ids, in this order, and no other post-processor.
+    """Return the tokenizer.json with another opening, and no other post-processor.
 
     Args:
-        tokens: name and id of each.
+        tokens: Name and id of each token, in order.
     """
     start_tokens = [{"SpecialToken": {"id": name, "type_id": 0}} for name, _ in tokens]
     text, second = ({"Sequence": {"id": name, "type_id": number}} for number, name in enumerate("AB"))

@@ -1,12 +1,12 @@
-"""Which regular expressions a tokenizer may cut and replace by: those that take time in proportion to the text.
+"""Check that a tokenizer's regular expressions have a run time linear in the text.
 
-The library's engine goes back and tries again where a match fails, so `(a+)+$` takes 2^n attempts at n letters and
-`a*b` their square; a text that someone sends, or one long line, would never be done. A pattern is taken if each of its
-alternatives is one of these:
+The library's engine backtracks if a match fails, so `(a+)+$` takes 2^n attempts for n letters and `a*b` a quadratic
+number. A client's text, or a single long line, could block forever. A pattern is accepted if each of its alternatives
+is one of these:
 
     '(?:[sdmt]|ll|ve|re)      no repetition
-     ?[^\\s\\p{L}]+[\\r\\n]*      a repetition, and behind it nothing that could fail
-    \\s+(?!\\S)                 over white space, where a `\\s+` behind it takes the run that it went back over
+     ?[^\\s\\p{L}]+[\\r\\n]*      a repetition, followed by nothing that can fail
+    \\s+(?!\\S)                 white space, if a later `\\s+` matches the run on which it backtracked
     those of `KNOWN_ALTERNATIVES`
 """
 
@@ -16,7 +16,7 @@ from itertools import takewhile
 
 from tercet.messages import shorten
 
-MOST_CHARACTERS = 4096  # of a pattern; those that list the letters of all alphabets have hundreds
+MOST_CHARACTERS = 4096  # patterns that list the letters of all alphabets have hundreds
 
 CLASS = r"\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\\[])*\]"
 ATOM = rf"(?:\\[pP]\{{\^?\w+\}}|\\x\{{[0-9A-Fa-f]+\}}|\\[^\dkgKXRG]|{CLASS}|[^\\\[\](){{}}|*+?^$])"
@@ -33,14 +33,16 @@ SPACES, SPACE = (r"\s+", r"\s++"), r"\s"
 _ENDING = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _CAPITALS = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_ENDING}"
-KNOWN_ALTERNATIVES: dict[str, Sequence[str]] = {  # with what must follow and take the run that it goes back over
-    r" ?[\p{L}\p{M}\p{N}]+(?:[-'’][\p{L}\p{M}\p{N}]+)*": (),  # our kind words; it goes back over a hyphen
+KNOWN_ALTERNATIVES: dict[
+    str, Sequence[str]
+] = {  # with alternatives that must follow, and match the run on which it backtracks
+    r" ?[\p{L}\p{M}\p{N}]+(?:[-'’][\p{L}\p{M}\p{N}]+)*": (),  # of the kind words; it backtracks over a hyphen
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_ENDING}": [_CAPITALS],  # GPT-4o
 }
 
 
 def check_pattern(pattern: str) -> None:
-    """Raises ValueError for one that could take longer than in proportion to the text."""
+    """Raise ValueError if the run time of a pattern may be more than linear in the text."""
     if not 1 <= len(pattern) <= MOST_CHARACTERS:
         raise ValueError(f"it has a pattern of {len(pattern)} characters; 1 to {MOST_CHARACTERS} are taken")
     alternatives = _split_alternatives(pattern)
@@ -61,14 +63,14 @@ def check_pattern(pattern: str) -> None:
 
 
 def _take_spaces(alternatives: Sequence[str]) -> bool:
-    """Whether a run of white space is taken as a whole by what follows the first of these."""
+    """Return whether a run of white space is matched as a whole by the alternatives after the first."""
     leading = [*takewhile(lambda alternative: alternative in BEFORE_SPACES, alternatives)]
     closing = alternatives[len(leading) : len(leading) + 1]
     return bool(closing) and (closing[0] in SPACES or (closing[0] == SPACE and BEFORE_LAST in leading))
 
 
 def _split_alternatives(pattern: str) -> list[str]:
-    """The parts between `|` that stand in no group and no class."""
+    """Split a pattern at each `|` outside of groups and classes."""
     parts, depth = [""], 0
     for token in re.findall(rf"\\.|{CLASS}|.", pattern, flags=re.DOTALL):
         if token == "|" and not depth:

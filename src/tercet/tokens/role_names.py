@@ -1,4 +1,4 @@
-"""How vocabularies call their special tokens, by what these are for."""
+"""Usual names of special tokens in vocabularies, by role."""
 
 from collections.abc import Iterable, Mapping
 

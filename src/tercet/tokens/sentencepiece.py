@@ -24,16 +24,16 @@ from tercet.messages import shorten
 from tercet.reading.files import read_regular_file
 from tercet.tokens.structure import check_names, check_table
 
-HIDDEN_PREFIX = "\ufdd0"  # a noncharacter: for use inside a program, never in a text
+HIDDEN_PREFIX = "\ufdd0"  # a noncharacter, reserved for internal use
 SPACE = "▁"
-NORMAL, UNKNOWN, CONTROL, UNUSED = 1, 2, 3, 5  # kinds of pieces; 4 is the user's own, 6 a byte
+NORMAL, UNKNOWN, CONTROL, UNUSED = 1, 2, 3, 5  # types of pieces; 4 is user-defined, 6 a byte
 UNIGRAM = 1
-VARINT, EIGHT_BYTES, BYTES, FOUR_BYTES = 0, 1, 2, 5  # how protobuf keeps a value
+VARINT, EIGHT_BYTES, BYTES, FOUR_BYTES = 0, 1, 2, 5  # wire types of protobuf
 
 
 @dataclass(kw_only=True)
 class SentencePieceModel:
-    """What an .spm file says."""
+    """Content of an .spm file."""
 
     scores: dict[str, float] = field(default_factory=dict[str, float])
     table: bytes = b""
@@ -42,10 +42,10 @@ class SentencePieceModel:
 
 
 def read_pieces(path: Path) -> SentencePieceModel:
-    """The pieces of an .spm file.
+    """Read the pieces of an .spm file.
 
     Raises:
-        UserError: where it is missing, broken, or of a kind that is not Unigram.
+        UserError: If it is missing, damaged, or not a Unigram model.
     """
     data = read_regular_file(path, MOST_PIECES_BYTES)
     try:
@@ -58,16 +58,17 @@ def read_pieces(path: Path) -> SentencePieceModel:
 def build_unigram(
     pieces: SentencePieceModel, ids: Mapping[str, int], *, unknown: str, special: frozenset[str]
 ) -> tokenizers.Tokenizer:
-    """One side's tokenizer.
+    """Build the tokenizer of one side.
 
     Args:
-        ids: every name with its id, of both sides; 0 to n - 1.
-        unknown: the name of what is no piece.
-        special: names that stand for no text.
+        pieces: Pieces of that side.
+        ids: Names of both sides with their ids, from 0 to n - 1.
+        unknown: Name of the unknown token.
+        special: Names that stand for no text.
 
     Raises:
-        ValueError: where the ids are not 0 to n - 1, or a name is missing.
-        Exception: the library's own, where the table of characters is broken; it may be a panic.
+        ValueError: If the ids are not 0 to n - 1, or a name is missing.
+        Exception: The library's error if the table of characters is damaged; it may be a panic.
     """
     names = {number: name for name, number in ids.items()}
     if sorted(names) != list(range(len(ids))):
@@ -85,7 +86,7 @@ def build_unigram(
         elif name in codes:
             vocabulary.append((name, 0.0))
         elif known_characters.isdisjoint(name) and name not in special and name != unknown:
-            vocabulary.append((name, lowest - 1))  # a rare character, which beats being unknown (lowest - 11)
+            vocabulary.append((name, lowest - 1))  # a rare character, preferred to unknown (lowest - 11)
         else:
             vocabulary.append((HIDDEN_PREFIX + name, 0.0))
     tokenizer = tokenizers.Tokenizer(models.Unigram(vocabulary, unk_id=ids[unknown]))
@@ -113,7 +114,10 @@ def _normalizer(pieces: SentencePieceModel) -> normalizers.Normalizer:
 
 
 def _parse(data: bytes) -> SentencePieceModel:
-    """sentencepiece_model.proto: 1 pieces (1 name, 2 score, 3 kind), 2 training (3 model), 3 normalisation."""
+    """Parse an .spm file.
+
+    Fields of sentencepiece_model.proto: 1 pieces (1 name, 2 score, 3 type), 2 training (3 model), 3 normalization.
+    """
     model = SentencePieceModel()
     for number, value in _fields(data):
         if number == 1:
@@ -144,7 +148,7 @@ def _parse(data: bytes) -> SentencePieceModel:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a protobuf message, by number."""
+    """Yield the fields of a protobuf message with their numbers."""
     offset = 0
     while offset < len(data):
         key, offset = _varint(data, offset)
@@ -165,7 +169,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _varint(data: bytes, offset: int) -> tuple[int, int]:
-    """Seven bits a byte, the lowest first, to the first byte below 128."""
+    """Read a number of seven bits per byte, lowest first, up to the first byte below 128."""
     value = 0
     for shift in range(0, 70, 7):
         if offset >= len(data):

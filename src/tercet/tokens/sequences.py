@@ -1,7 +1,7 @@
-"""Tokenizers of what is no prose: fields between separators, k-mers of a sequence, ids that are there already.
+"""Tokenizers for data other than prose: separated fields, k-mers of a sequence, existing ids.
 
-A field or a k-mer could be spelt as a special token is, for nothing takes `<eos>` apart here. So special tokens stand
-behind `HIDDEN_PREFIX`, a code point that the normalizer takes out of every text.
+These tokenizers do not split text such as `<eos>`, so a field or a k-mer could equal a special token's name. Therefore
+special tokens are prefixed with `HIDDEN_PREFIX`, a code point that the normalizer replaces in every text.
 """
 
 import re
@@ -20,23 +20,23 @@ from tercet.tokens.specs import Fields, KMers, PlainIds
 from tercet.tokens.trainers import BOS, EOS, MASK, PAD, UNKNOWN, special_tokens
 
 SEPARATORS = r"[ \t\n\r\f\v,]+"  # between fields
-END_OF_DATA = "<|endoftext|>"  # a number of the data's own that ends a document, as in GPT-2's
-MAX_COUNTS = 4 << 20  # different fields or k-mers that are counted at a time: some 400 MB
-MER_SCORE, CHARACTER_SCORE = -1.0, -10.0  # natural logs: a known k-mer beats its characters, k of them
-DIGITS = 10  # of an id that is read: MOST_IDS has seven
+END_OF_DATA = "<|endoftext|>"  # an id of the data that ends a document, as in GPT-2's
+MAX_COUNTS = 4 << 20  # maximum number of counted fields or k-mers, about 400 MB
+MER_SCORE, CHARACTER_SCORE = -1.0, -10.0  # natural logarithms: a known k-mer is preferred to its k characters
+DIGITS = 10  # maximum digits of an id; MOST_IDS has seven
 
 _SEPARATORS = re.compile(SEPARATORS)
 _NO_ID = re.compile(r"[^0-9 \t\n\r\f\v]+")
 
 
 def train_fields(spec: Fields, texts: Iterable[str]) -> tokenizers.Tokenizer:
-    """The commonest fields, in the order of their counts."""
+    """Return a tokenizer with the most frequent fields, in order of their counts."""
     counts = _count(_SEPARATORS.split(text) for text in texts)
     names = [*_hidden_names(spec), UNKNOWN]
     fields = (name for name in counts if 0 < len(name) <= MOST_TOKEN_CHARACTERS and counts[name] >= spec.min_count)
     names += _commonest({name: counts[name] for name in fields}, spec.vocab_size - len(names))
     model = models.WordLevel({name: number for number, name in enumerate(names)}, unk_token=UNKNOWN)
-    tokenizer = tokenizers.Tokenizer(model)  # without a decoder the library joins tokens by a space
+    tokenizer = tokenizers.Tokenizer(model)  # without a decoder the library joins tokens by spaces
     tokenizer.normalizer = normalizers.Replace(HIDDEN_PREFIX, "\ufffd")
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(SEPARATORS), "removed")
     tokenizer.add_special_tokens(
@@ -46,7 +46,7 @@ def train_fields(spec: Fields, texts: Iterable[str]) -> tokenizers.Tokenizer:
 
 
 def train_kmers(spec: KMers, texts: Iterable[str]) -> tokenizers.Tokenizer:
-    """The commonest k-mers, and every character for what is no known one."""
+    """Return a tokenizer with the most frequent k-mers, and every character for other text."""
     characters, counts = set[str](), Counter[str]()
     for text in texts:
         characters.update(text)
@@ -74,10 +74,10 @@ def train_kmers(spec: KMers, texts: Iterable[str]) -> tokenizers.Tokenizer:
 
 
 def make_plain_ids(spec: PlainIds, texts: Iterable[str]) -> tokenizers.Tokenizer:
-    """Numbers from 0 on, as many as the spec says or the texts need, and the special tokens above them.
+    """Return a tokenizer of numbers, up to the spec's or the texts' maximum, and special tokens.
 
     Raises:
-        UserError: where a text is no numbers, or they are more than any vocabulary has.
+        UserError: If a text does not consist of numbers, or there are more ids than a vocabulary may have.
     """
     size = spec.vocab_size
     if size is None:
@@ -100,10 +100,10 @@ def make_plain_ids(spec: PlainIds, texts: Iterable[str]) -> tokenizers.Tokenizer
 
 
 def parse_ids(text: str, limit: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
-    """The numbers in a text, with white space between them.
+    """Return the numbers in a text, which are separated by white space.
 
     Raises:
-        UserError: where it is something else, or one is `limit` or more.
+        UserError: If it contains anything else, or a number is `limit` or more.
     """
     if odd := _NO_ID.search(text):
         raise UserError(
@@ -119,7 +119,7 @@ def parse_ids(text: str, limit: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
 
 
 def beyond_error(number: str, limit: int) -> UserError:
-    """The refusal of an id that the vocabulary does not have."""
+    """Return the error for an id that is not in the vocabulary."""
     return UserError(
         f"the id {number} is beyond the vocabulary, whose last is {limit - 1}; "
         "give ids of this vocabulary, or train with data.tokenizer.vocab_size above it"
@@ -127,13 +127,13 @@ def beyond_error(number: str, limit: int) -> UserError:
 
 
 def is_plain_ids(vocabulary: dict[str, int]) -> bool:
-    """Whether each token is its own number, but for special ones."""
+    """Return whether each token is its own id, except special ones."""
     special = {PAD, BOS, EOS, MASK, END_OF_DATA}
     return "0" in vocabulary and all(name == str(number) or name in special for name, number in vocabulary.items())
 
 
 def count_plain_ids(vocabulary: dict[str, int]) -> int:
-    """How many numbers a vocabulary of ids begins with."""
+    """Return the number of ids before the special tokens."""
     return 1 + max(number for name, number in vocabulary.items() if name == END_OF_DATA or name == str(number))
 
 
@@ -154,7 +154,7 @@ def _count(pieces: Iterable[list[str]]) -> Counter[str]:
 
 
 def _bound(counts: Counter[str]) -> None:
-    """Forget the rarest where there are too many to keep: of what is never the same again, as time stamps are."""
+    """Drop the rarest entries if there are too many, as with time stamps, which never repeat."""
     if len(counts) > MAX_COUNTS:
         commonest = counts.most_common(MAX_COUNTS // 2)
         counts.clear()

@@ -1,4 +1,4 @@
-"""The ways to cut text into tokens, as settings."""
+"""Settings of the tokenizers, by kind."""
 
 from typing import Annotated, Literal
 
@@ -9,9 +9,9 @@ from tercet.spec import Index, Interval, Name, VocabularySize, spec
 class Characters:
     """One id per character.
 
-    `alphabet` lists the characters, ids in that order; None takes every character of the training text, sorted.
-    `byte_fallback` adds the 256 byte values, so that a character outside the alphabet becomes its UTF-8 bytes;
-    without it such a character is an error. `mask` adds `<mask>`, for masked language models.
+    `alphabet` lists the characters in the order of their ids; None takes all characters of the training text, sorted.
+    `byte_fallback` adds the 256 byte values, so that a character outside the alphabet becomes its UTF-8 bytes. Without
+    it such a character is an error. `mask` adds `<mask>`, for masked language models.
     """
 
     kind: Literal["characters"] = "characters"
@@ -34,12 +34,12 @@ class Characters:
 
 @spec
 class Words:
-    """The commonest words and runs of punctuation, each with the space before it; the rest become `<unk>`.
+    """The most frequent words and runs of punctuation, with the space before them; others are `<unk>`.
 
-    A word is letters and digits; a single hyphen or apostrophe between two of them is part of it, so that
+    A word consists of letters and digits. A single hyphen or apostrophe between two of them is part of it, so that
     "Middle-Eastern", "t-shirt", "don't" and "5th" are one token each.
-    `prefix_space` reads a text as if a space stood before it, so that its first word is the same token as in the middle
-    of a sentence; decoding takes that space away. It is meant for sentences that stand alone.
+    `prefix_space` adds a space before every text, so that its first word is the same token as in the middle of a
+    sentence. Decoding removes that space. It is meant for single sentences.
     """
 
     kind: Literal["words"] = "words"
@@ -59,7 +59,7 @@ class Words:
 
 @spec
 class BPE:
-    """Byte-pair encoding over bytes, split as GPT-2 splits: any text goes in and comes back exactly.
+    """Byte-pair encoding of bytes, split as in GPT-2: every text is encoded, and decoded exactly.
 
     `prefix_space` is that of `Words`.
     """
@@ -82,11 +82,10 @@ class BPE:
 
 @spec
 class Unigram:
-    """The likeliest cut of each word into pieces that are drawn independently (Kudo 2018, arXiv:1804.10959).
+    """The most likely segmentation of each word into independent pieces (Kudo 2018, arXiv:1804.10959).
 
-    Text is split into runs of letters, of digits and of punctuation, and spaces are part of the pieces. Every character
-    of the training text is a piece of its own, a run of characters that it did not have is one `<unk>`, and all other
-    text comes back exactly.
+    Text is split into runs of letters, of digits and of punctuation, and spaces are part of the pieces. Each character
+    of the training text is a piece. A run of other characters becomes one `<unk>`. All other text is decoded exactly.
     `prefix_space` is that of `Words`.
     """
 
@@ -106,10 +105,10 @@ class Unigram:
 
 @spec
 class WordPiece:
-    """BERT's own way: words cut into the longest known pieces, `play ##ing`.
+    """BERT's tokenizer: words are split into the longest known pieces, `play ##ing`.
 
-    `[PAD] [UNK] [CLS] [SEP] [MASK]` are always there, as ids 0 to 4. Text does not come back exactly: white space
-    becomes one space, and `lowercase` takes off capitals and accents.
+    `[PAD] [UNK] [CLS] [SEP] [MASK]` always have the ids 0 to 4. Text is not decoded exactly: white space becomes one
+    space, and `lowercase` removes capitals and accents.
     """
 
     kind: Literal["wordpiece"] = "wordpiece"
@@ -123,10 +122,10 @@ class WordPiece:
 
 @spec
 class Fields:
-    """One token per field: what stands between white space and commas, such as moves of a game, events, words of a log.
+    """One token per field between white space and commas, such as moves of a game or words of a log.
 
-    The commonest are kept, and the rest become `<unk>`. Text comes back with one space between fields. Where letters
-    are to be parted from punctuation, there is the kind `words`.
+    The most frequent fields are kept, and others become `<unk>`. Decoded text has one space between fields. To separate
+    letters from punctuation, use the kind `words`.
     """
 
     kind: Literal["fields"] = "fields"
@@ -145,10 +144,10 @@ class Fields:
 
 @spec
 class KMers:
-    """`k` characters of a sequence a token, one k-mer after the other without overlap, as for nucleotides and proteins.
+    """`k` characters of a sequence per token, without overlap, as for nucleotides and proteins.
 
-    What is no known k-mer, such as the rest at the end or a stretch with an N, is one token per character (Dalla-Torre
-    et al. 2023, the Nucleotide Transformer). The commonest k-mers are kept.
+    Text that is not a known k-mer, such as the remainder at the end or a part with an N, becomes one token per
+    character (Dalla-Torre et al. 2023, the Nucleotide Transformer). The most frequent k-mers are kept.
     """
 
     kind: Literal["kmers"] = "kmers"
@@ -167,10 +166,10 @@ class KMers:
 
 @spec
 class PlainIds:
-    """Numbers that are ids already: a token is its number, and text is numbers with white space between them.
+    """Existing ids: a token is its number, and a text is numbers separated by white space.
 
-    `vocab_size` counts the numbers, from 0 on; null is one more than the largest in the data. `eos_id` is the number
-    that ends a document there; without it `eos` is an id of its own, above the numbers like all special tokens.
+    `vocab_size` is the number of ids, from 0 on; null means one more than the largest in the data. `eos_id` is the id
+    that ends a document in the data. Without it `eos` is an additional id, after the numbers like all special tokens.
     """
 
     kind: Literal["ids"] = "ids"
@@ -190,18 +189,18 @@ class PlainIds:
 
 @spec
 class GPT2:
-    """GPT-2's own 50,257 ids; `<|endoftext|>` ends a document."""
+    """GPT-2's 50,257 ids; `<|endoftext|>` ends a document."""
 
     kind: Literal["gpt2"] = "gpt2"
 
 
 @spec
 class TokenizerFile:
-    """A `tokenizer.json` that exists already."""
+    """An existing `tokenizer.json`."""
 
     kind: Literal["file"] = "file"
     path: Name
 
 
-TrainableTokenizerSpec = Characters | Words | BPE | Unigram | WordPiece | Fields | KMers  # from a text of one's own
+TrainableTokenizerSpec = Characters | Words | BPE | Unigram | WordPiece | Fields | KMers  # from a text
 TokenizerSpec = Characters | Words | BPE | Unigram | WordPiece | Fields | KMers | PlainIds | GPT2 | TokenizerFile

@@ -1,7 +1,7 @@
-"""What a tokenizer.json may ask for, checked before the library reads it: ids, lengths, steps and patterns.
+"""Checks of a tokenizer.json before the library reads it: ids, lengths, steps and patterns.
 
-The library believes the file. An id of 2^31 makes tables of that size, a pattern may take for ever, a normalizer may
-write a page for each letter, and what it does not expect ends in a panic, which is no `Exception`.
+The library does not check them itself. An id of 2^31 makes tables of that size, a pattern may never end, a normalizer
+may write a page for each letter, and unexpected values cause a panic, which is not an `Exception`.
 """
 
 from base64 import b64decode
@@ -27,7 +27,7 @@ BYTES_GROWTH = 4  # a character becomes as many as it has bytes
 
 
 def check_structure(structure: Any) -> None:
-    """Raises ValueError for what goes too far; what is missing or misspelt, the library says."""
+    """Raise ValueError if a limit is exceeded. The library checks for missing and misspelled keys."""
     if not isinstance(structure, dict):
         raise ValueError("it is no object of keys")
     parts = cast("dict[str, Any]", structure)
@@ -56,14 +56,14 @@ def check_structure(structure: Any) -> None:
 
 
 def check_ids(ids: Sequence[Any]) -> None:
-    """Raises ValueError for the first whole number that no vocabulary has as an id."""
+    """Raise ValueError for the first whole number that cannot be an id of a vocabulary."""
     for number in ids:
         if isinstance(number, int) and not 0 <= number < MOST_IDS:
             raise ValueError(f"the id {shorten(number, MOST_DIGITS)} is not in 0 to {MOST_IDS - 1}")
 
 
 def check_names(names: Sequence[Any]) -> None:
-    """Raises ValueError where there are more tokens than ids, or one is a page of text."""
+    """Raise ValueError if there are too many tokens, or one is too long."""
     if len(names) > MOST_IDS:
         raise ValueError(f"it has {len(names)} tokens, and {MOST_IDS} is the most")
     for name in names:
@@ -74,10 +74,10 @@ def check_names(names: Sequence[Any]) -> None:
 
 
 def check_table(table: bytes) -> None:
-    """Raises ValueError for a table of characters (sentencepiece's) that is broken, or makes a page of one.
+    """Raise ValueError if sentencepiece's table of characters is damaged or has too long replacements.
 
-    It is the size of a trie, the trie (darts-clone: Yata et al. 2007, 32 bits a unit) and texts that end in a zero. The
-    library follows the trie wherever it leads, and panics beyond its end.
+    It consists of the size of a trie, the trie (darts-clone: Yata et al. 2007, 32 bits per unit), and zero-terminated
+    texts. The library follows the trie without checks, and panics beyond its end.
     """
     size = int.from_bytes(table[:4], "little")
     texts = table[4 + size :]
@@ -104,7 +104,7 @@ def check_table(table: bytes) -> None:
 
 
 def _all_within(places: np.ndarray, starts: np.ndarray) -> bool:
-    """Whether all are places of texts at which a character starts."""
+    """Return whether all places are starts of characters in the texts."""
     return bool((places < len(starts)).all() and starts[places].all())
 
 
@@ -118,7 +118,7 @@ def _is_utf8(data: bytes) -> bool:
 
 @contextmanager
 def library_errors() -> Generator[None]:
-    """The library's errors as ValueError: it has no class of its own, and a panic is no `Exception`."""
+    """Raise the library's errors as ValueError, including panics, which are not an `Exception`."""
     try:
         yield
     except UserError:
@@ -146,7 +146,7 @@ def _check_model(model: Mapping[str, Any]) -> None:
 
 
 def _steps(part: Any) -> Iterator[dict[str, Any]]:
-    """The steps of a normalizer, a pre-tokenizer or a decoder, those of a sequence one by one."""
+    """Yield the steps of a normalizer, a pre-tokenizer or a decoder, with sequences flattened."""
     for step in _dicts([part]):
         nested_steps = [step[key] for key in ("normalizers", "pretokenizers", "decoders") if key in step]
         if not nested_steps:
@@ -157,22 +157,20 @@ def _steps(part: Any) -> Iterator[dict[str, Any]]:
 
 
 def _check_panics(name: str, step: Mapping[str, Any]) -> None:
-    """Raises ValueError for what the library ends in a panic at, which writes lines of its own before ours."""
+    """Raise ValueError for settings that cause a panic of the library, which also prints its own lines."""
     match name, step:
         case "normalizer", {"type": "Precompiled"} if not isinstance(step.get("precompiled_charsmap"), str):
             raise ValueError("its normalizer Precompiled has no table of characters")
         case "pre_tokenizer", {"type": "FixedLength", "length": 0}:
             raise ValueError("its pre_tokenizer cuts after every 0 characters")
-        case "decoder", {"type": "Strip", "stop": int(stop)} if (
-            stop > 0
-        ):  # of a shorter token it strips what is not there
+        case "decoder", {"type": "Strip", "stop": int(stop)} if stop > 0:  # it panics for shorter tokens
             raise ValueError(f"its decoder strips {stop} characters from the end of each token, and 0 is the most")
         case _:
             pass
 
 
 def _growth(step: Mapping[str, Any]) -> int:
-    """How many characters a step may make of one."""
+    """Return the maximum number of characters that a step makes of one."""
     match step:
         case {"type": "Replace", "pattern": pattern, "content": str(content)}:
             pattern_text = pattern.get("String") if isinstance(pattern, dict) else None

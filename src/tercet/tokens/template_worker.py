@@ -1,8 +1,8 @@
-"""The program that renders chat templates, run as a process of its own: it may be ended at any step.
+"""The program that renders chat templates, as a separate process that can be ended at any time.
 
-A template is a program of the model's maker. A sandbox keeps it from Python's own parts, not from loops and long texts,
-so this process has little memory and an alarm clock, which ends it whatever it is doing. The clock counts the
-processor's time: a busy machine is no mistake of a template.
+A template is a program of the model's author. A sandbox prevents access to Python's internals, but not loops and long
+texts. Therefore this process has limited memory and a timer that ends it. The timer measures CPU time, so that a busy
+machine does not count.
 
     line in    {"source": ...} | {"messages": ..., "bos_token": ...}        line out    {"text": ...} | {"error": ...}
 """
@@ -20,8 +20,10 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 
 def serve(seconds: float, memory: int, max_bytes: int) -> None:
-    """Answer the requests on standard input one by one; what takes more than `seconds` or `memory` ends the process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever asks; this ends when nobody can any more
+    """Answer requests on standard input; exceeding `seconds` or `memory` ends the process."""
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C is handled by the parent; this process ends when its input is closed
     _limit_memory(memory)
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
     environment.filters["tojson"] = _to_json
@@ -41,7 +43,7 @@ def serve(seconds: float, memory: int, max_bytes: int) -> None:
                 answer = json.dumps({"error": f"its text is longer than {max_bytes} bytes"}).encode()
         except MemoryError:
             return
-        except Exception as error:  # a template's mistake is of any kind
+        except Exception as error:  # a template can raise any exception
             answer = json.dumps({"error": (str(error) or type(error).__name__)[:300]}).encode()
         if hasattr(signal, "setitimer"):
             signal.setitimer(signal.ITIMER_PROF, 0)
@@ -50,7 +52,7 @@ def serve(seconds: float, memory: int, max_bytes: int) -> None:
 
 
 def _limit_memory(memory: int) -> None:
-    with suppress(ImportError, ValueError, OSError):  # no such limit on this system: then time alone is bounded
+    with suppress(ImportError, ValueError, OSError):  # without this limit, only the time is bounded
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
@@ -66,7 +68,7 @@ def _strftime_now(form: str) -> str:
 
 
 def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, sort_keys: bool = False) -> str:
-    """Without the escapes for HTML that Jinja's own filter writes."""
+    """Serialize without the HTML escapes of Jinja's own filter."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, sort_keys=sort_keys)
 
 

@@ -1,6 +1,6 @@
-"""One tokenizer, whatever its kind: text to ids and back, kept in one `tokenizer.json` that the library reads alone.
+"""The tokenizer of all kinds, stored as a `tokenizer.json` that the library can read.
 
-Characters skip the library when encoding: a table from code point to id does a megabyte in milliseconds.
+The kind characters is encoded without the library: a table of code points takes milliseconds per megabyte.
 """
 
 import hashlib
@@ -53,33 +53,32 @@ from tercet.tokens.structure import check_structure, library_errors
 from tercet.tokens.word_starts import WHITE, NameWordStarts, TextWordStarts
 from tercet.tokens.wordpiece import train_wordpiece
 
-WHOLE_WORD_KINDS = ("fields", "kmers", "ids")  # the kinds whose tokens are each a word
-SPACE_PREFIXED_KINDS = ("words", "bpe", "unigram", "gpt2")  # the kinds whose words carry the space before them
+WHOLE_WORD_KINDS = ("fields", "kmers", "ids")  # kinds whose tokens are words
+SPACE_PREFIXED_KINDS = ("words", "bpe", "unigram", "gpt2")  # kinds whose words include the space before them
 
 
 class Tokenizer:
-    """Text to ids and back.
+    """Convert text to ids and back.
 
     Attributes:
         kind: "characters", "words", "bpe", "unigram", "wordpiece", "fields", "kmers", "ids", "gpt2", or "file" for one
-            that Tercet did not make.
-        vocab_size: how many ids there are, special ones included.
-        pad_id, bos_id, eos_id, mask_id, unk_id: ids of the usual special tokens, None where the vocabulary has none.
-        mask_token: how the mask is written in a text for `encode_masked`, None where the vocabulary has none.
-        opening: ids that stand before a text to go on from, such as a Llama's bos, or before a translator's source.
-        id_limit: ids of data that was tokenised elsewhere are below this: `vocab_size`, but for the kind "ids", above
-            whose numbers there are only special tokens.
-        special_ids: ids that stand for no text, unlike `unk_id`; `special_tokens` has what each takes beside it.
-        prefix_space: whether a text is read as if a space stood before it; decoding takes one away at the start.
-        other_end_ids: The ids that end a generated text besides `eos_id`.
-        changed_roles: The ids that `with_ids` has set, by attribute.
-        adds_prefix: If True, a space or more is put before every text, as `prefix_space` or in any other way.
-        uses_library: If False, Tercet encodes itself, and joins nothing over a space or a line end.
-        hash: sha256 of the canonical JSON, as 64 hex digits.
+            that was not trained by Tercet.
+        vocab_size: Number of ids, including special ones.
+        pad_id, bos_id, eos_id, mask_id, unk_id: Ids of the usual special tokens; None if the vocabulary has none.
+        mask_token: Text of the mask for `encode_masked`; None if the vocabulary has none.
+        opening: Ids before a text to continue, such as a Llama's bos, or before a translator's source.
+        id_limit: Limit of ids in data: `vocab_size`, or for "ids" the number of ids before the special tokens.
+        special_ids, special_tokens: Ids that stand for no text, without `unk_id`, and their tokens.
+        prefix_space: If True, a space is added before every text; decoding removes it.
+        other_end_ids: Ids that end a generated text besides `eos_id`.
+        changed_roles: Ids that `with_ids` has set, by attribute.
+        adds_prefix: If True, a space or more is put before every text, by `prefix_space` or in any other way.
+        uses_library: If False, Tercet encodes without the library, and no token extends over a space or a line end.
+        hash: SHA-256 of the canonical JSON, as 64 hex digits.
     """
 
     def __init__(self, library: tokenizers.Tokenizer) -> None:
-        # What a document spells out is text: "<eos>" in a file must not end the document.
+        # Text is never special: "<eos>" in a file must not end the document.
         library.encode_special_tokens = True
         library.no_truncation()
         library.no_padding()
@@ -120,10 +119,10 @@ class Tokenizer:
 
     @classmethod
     def train(cls, spec: TokenizerSpec, texts: Iterable[str]) -> "Tokenizer":
-        """A tokenizer of the kind `spec` describes, its vocabulary learnt from `texts` (read once, piece by piece).
+        """Train a tokenizer of the kind of `spec` on `texts`, which are read once.
 
         Raises:
-            UserError: where a file or a package that the spec needs is missing, or a text is not valid Unicode.
+            UserError: If a file or a package that the spec needs is missing, or a text is not valid Unicode.
         """
         try:
             match spec:
@@ -152,10 +151,10 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
-        """The tokenizer in a `tokenizer.json`.
+        """Load a `tokenizer.json`.
 
         Raises:
-            UserError: where there is no such file, or it is not a tokenizer.
+            UserError: If the file is missing, or is not a tokenizer.
         """
         try:
             text = read_text_file(Path(path), MOST_VOCABULARY_BYTES)
@@ -168,7 +167,7 @@ class Tokenizer:
 
     @classmethod
     def from_json(cls, text: str) -> "Tokenizer":
-        """The inverse of `to_json`; ValueError where `text` is something else."""
+        """Parse the output of `to_json`. Raises ValueError if `text` is something else."""
         check_structure(parse_json(text))
         with library_errors():
             return cls(tokenizers.Tokenizer.from_str(text))
@@ -176,12 +175,12 @@ class Tokenizer:
     def with_ids(
         self, *, bos_id: int | None = None, eos_id: int | None = None, pad_id: int | None = None
     ) -> "Tokenizer":
-        """The same tokenizer, other tokens at the beginning, at the end or for padding; they stand for no text then.
+        """Return a copy with other tokens for the beginning, the end or padding, which become special.
 
-        None leaves one as it is. `to_json` keeps that they are special, not which is which.
+        None leaves an id unchanged. `to_json` contains that they are special, but not their roles.
 
         Raises:
-            ValueError: for an id that the vocabulary does not have.
+            ValueError: If an id is not in the vocabulary.
         """
         ids = {"bos_id": bos_id, "eos_id": eos_id, "pad_id": pad_id}
         changes = {name: n for name, n in ids.items() if n is not None and n != getattr(self, name)}
@@ -202,14 +201,14 @@ class Tokenizer:
 
     @property
     def end_ids(self) -> list[int]:
-        """All ids that end a generated text: `eos_id` first, then the others in their order."""
+        """All ids that end a generated text: `eos_id` first, then the others in ascending order."""
         return [*([] if self.eos_id is None else [self.eos_id]), *sorted(self.other_end_ids - {self.eos_id})]
 
     def with_other_end_ids(self, ids: Iterable[int]) -> "Tokenizer":
-        """The same tokenizer, for a model whose texts these ids end as well; a document ends with `eos_id` alone.
+        """Return a copy for a model whose texts also end with these ids. Documents end with `eos_id` only.
 
         Raises:
-            ValueError: for an id that the vocabulary does not have.
+            ValueError: If an id is not in the vocabulary.
         """
         tokenizer = copy(self)
         tokenizer.other_end_ids = frozenset(ids) - {self.eos_id}
@@ -217,10 +216,10 @@ class Tokenizer:
         return tokenizer
 
     def with_opening(self, ids: Sequence[int]) -> "Tokenizer":
-        """The same tokenizer, other tokens (or none) before a text to go on from; `to_json` keeps them.
+        """Return a copy with other tokens, or none, before a text to continue; `to_json` contains them.
 
         Raises:
-            ValueError: for an id that the vocabulary does not have.
+            ValueError: If an id is not in the vocabulary.
         """
         if tuple(ids) == self.opening:
             return self
@@ -232,12 +231,12 @@ class Tokenizer:
         return tokenizer
 
     def frame(self, ids: Sequence[int], *, max_len: int) -> list[int]:
-        """What a translator's encoder reads: `ids` behind the opening and before eos, cut before it to `max_len`."""
+        """Return the input of a translator's encoder: opening, `ids` and eos, truncated to `max_len`."""
         end = [] if self.eos_id is None else [self.eos_id]
         return [*[*self.opening, *ids][: max_len - len(end)], *end]
 
     def id_of(self, name: str) -> int | None:
-        """The id of a token by the name that the vocabulary has for it."""
+        """Return the id of a token by its name in the vocabulary, or None."""
         return self._ids.get(name)
 
     def to_json(self) -> str:
@@ -247,19 +246,18 @@ class Tokenizer:
         Path(path).write_text(self.to_json(), encoding="utf-8")
 
     def encode(self, text: str) -> list[int]:
-        """The ids of `text`, nothing added before or after.
+        """Return the ids of `text`, with nothing added before or after.
 
         Raises:
-            UserError: where a character is not in the vocabulary, or `text` is not valid Unicode.
+            UserError: If a character is not in the vocabulary, or `text` is not valid Unicode.
         """
         return self.encode_batch([text])[0].tolist()
 
     def encode_batch(self, texts: Sequence[str], *, continued: Sequence[bool] = ()) -> list[Ids]:
-        """The ids of each text as uint32 arrays; texts are shared out over the processor's cores.
+        """Return the ids of each text as uint32 arrays. Texts are encoded in parallel on all cores.
 
         Args:
-            continued: If True for a text, it continues another one, so it gets no space at its beginning from a
-                tokenizer that puts one before every text. By default no text does.
+            continued: For each text, if True, it continues another one, and no space is added before it.
         """
         for text in texts:
             check_unicode(text)
@@ -270,13 +268,13 @@ class Tokenizer:
         return self._encode(texts, continued)
 
     def encode_masked(self, text: str) -> Ids:
-        """The ids of `text`, in which `[MASK]`, `<mask>`, or what this tokenizer calls it, is the mask token.
+        """Return the ids of `text`, in which `[MASK]`, `<mask>` or `mask_token` is the mask.
 
-        Where words carry the space before them, the mask does too: "The <mask> sat" hides " cat", space and all. White
-        space that is no part of a word stays. Other special tokens are text, as for `encode`.
+        If words include the space before them, so does the mask: "The <mask> sat" hides " cat" with its space. White
+        space that is not part of a word remains. Other special tokens are text, as in `encode`.
 
         Raises:
-            UserError: where `text` has a mask and the vocabulary has none, and as `encode` does.
+            UserError: If `text` has a mask and the vocabulary has none, or as `encode`.
         """
         check_unicode(text)
         parts = re.split("|".join(re.escape(name) for name in {*MASKS, self.mask_token or MASKS[0]}), text)
@@ -299,14 +297,14 @@ class Tokenizer:
         return np.concatenate([mask if part is None else next(id_arrays) for part in [*segments, parts[-1]]])
 
     def word_starts(self, ids: np.ndarray) -> np.ndarray:
-        """Whether each token of `ids` (..., T) begins a word; special and unknown ones do, and what follows them."""
+        """Return whether each token of `ids` (..., T) begins a word; special and unknown ones are words."""
         return self._word_starts(ids)
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
-        """The text of `ids`; ids that the vocabulary does not have stand for nothing.
+        """Return the text of `ids`. Ids outside the vocabulary have no text.
 
-        The kind wordpiece writes a space between words and none before . , ! ?, whatever the text had; a piece from
-        inside a word keeps its ## where it comes first.
+        The kind wordpiece writes a space between words and none before . , ! ?, whatever the original text was. A piece
+        from inside a word keeps its ## if it comes first.
         """
         valid_ids = [token for token in map(int, ids) if 0 <= token < self.vocab_size]
         if self._table is None:
@@ -317,9 +315,9 @@ class Tokenizer:
         return b"".join(pieces).decode("utf-8", "replace")
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """Each id by itself in readable form, the space before it too; half a character is written `\\xe2`.
+        """Return each token in readable form, with its space; parts of characters are written as `\\xe2`.
 
-        The kind wordpiece shows no spaces but `##ing`. Ids that the vocabulary does not have are empty.
+        The kind wordpiece shows `##ing` instead of spaces. Ids outside the vocabulary give empty strings.
         """
         valid_ids = [token if 0 <= token < self.vocab_size else None for token in map(int, ids)]
         if self._table is None or self._continues:
@@ -327,11 +325,10 @@ class Tokenizer:
         return ["" if token is None else self._table[token].decode("utf-8", "backslashreplace") for token in valid_ids]
 
     def stream(self, *, after: Sequence[int] = ()) -> TextStream:
-        """A decoder for ids that come one at a time; special ids are silent.
+        """Return an incremental decoder. Special ids have no text.
 
         Args:
-            after: The ids that the text continues: its text is that of both together without the text of these, so the
-                space before the first word is not lost.
+            after: Previous ids. Their text is not returned, but the space before the first new word is.
         """
         context_ids = [token for token in after if 0 <= token < self.vocab_size and token not in self.special_ids]
         if self._table is None:
@@ -340,9 +337,9 @@ class Tokenizer:
         return ByteStream(self._table, first, self.special_ids)
 
     def count_bytes(self, ids: np.ndarray) -> int:
-        """How many UTF-8 bytes of text `ids` stand for, special ids 0; exact even where they end inside a character.
+        """Return the number of UTF-8 bytes of the text of `ids`, exact even if they end inside a character.
 
-        It is the text that `decode` gives, which for the kind wordpiece is not the one that went in.
+        Special ids have none. The text is that of `decode`, which for the kind wordpiece differs from the original.
         """
         if self._table is None:
             return len(self.decode(ids.tolist()).encode())
@@ -365,7 +362,6 @@ class Tokenizer:
 
     @cached_property
     def _unprefixed_library(self) -> tokenizers.Tokenizer:
-        """The library's tokenizer for a text that continues another one, before which no space is put."""
         if not self.adds_prefix:
             return self._library
         structure = remove_prefix(json.loads(self._library.to_str()))
@@ -394,8 +390,10 @@ class Tokenizer:
         return NameWordStarts(begins, self.special_ids, self.unk_id)
 
     def _split_before_mask(self, part: str) -> list[str]:
-        """The text before a mask, cut as it would be if a word stood there."""
-        if self.mask_id is not None and self.special_tokens[self.mask_id].lstrip:  # RoBERTa's takes all white space
+        """Split the text before a mask as if a word followed it."""
+        if (
+            self.mask_id is not None and self.special_tokens[self.mask_id].lstrip
+        ):  # RoBERTa's mask absorbs all white space
             return [part.rstrip()]
         if self.kind not in SPACE_PREFIXED_KINDS or part[-1:] not in WHITE:
             return [part]

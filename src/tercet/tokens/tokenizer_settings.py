@@ -1,8 +1,8 @@
-"""Every key that `transformers` reads of tokenizer_config.json, special_tokens_map.json and added_tokens.json.
+"""The keys of tokenizer_config.json, special_tokens_map.json and added_tokens.json.
 
-If they disagree with the tokenizer.json of their folder, `transformers` obeys them. Tercet applies the flags of BERT's
-and GPT-2's own classes in the same way, and rejects by name all that makes another tokenizer. A key in no list is
-reported unless it is off (null, false, 0 or empty).
+If they contradict the tokenizer.json of their folder, `transformers` follows them. Tercet applies the flags of BERT's
+and GPT-2's own classes in the same way, and rejects all other differences by name. An unlisted key is reported unless
+it is off (null, false, 0 or empty).
 """
 
 import json
@@ -17,7 +17,7 @@ from tercet.reading.bounded_json import read_json_file
 from tercet.tokens.tokenizer import Tokenizer
 
 CONFIG, SPECIAL_MAP, ADDED_TOKENS = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
-# By class, and by model_type if there is no class.
+# By class, or by model_type if there is no class.
 WORDPIECE = (
     "BertTokenizer",
     "BertTokenizerFast",
@@ -73,10 +73,10 @@ OFF: tuple[Any, ...] = (None, False, 0, "", [], {})
 
 
 def apply_settings(tokenizer: Tokenizer, folder: Path, model_type: str) -> Tokenizer:
-    """Return the tokenizer of a tokenizer.json as `transformers` changes it by the other files.
+    """Return the tokenizer with the changes that `transformers` makes because of the other files.
 
     Raises:
-        UserError: With the key or token by which these files make another tokenizer than Tercet's.
+        UserError: If the files describe a tokenizer that Tercet does not support; the key or token is named.
     """
     if not any((folder / name).is_file() for name in (CONFIG, SPECIAL_MAP, ADDED_TOKENS)):
         return tokenizer
@@ -103,12 +103,12 @@ def apply_settings(tokenizer: Tokenizer, folder: Path, model_type: str) -> Token
 
 
 def _is_off(key: str, value: Any) -> bool:
-    """Return whether a key has no effect. A key such as image_token names a token, which the model never writes."""
+    """Return whether a key has no effect, such as image_token, whose token the model never writes."""
     return any(type(value) is type(off) and value == off for off in OFF) or key.endswith("_token")
 
 
 def _check_added(structure: Mapping[str, Any], folder: Path, settings: Mapping[str, Any]) -> None:
-    """Raises UserError if the other files have a token that tokenizer.json does not have in the same way."""
+    """Raise UserError if another file has a token that tokenizer.json lacks or defines differently."""
     tokens_by_name = {token["content"]: token for token in structure["added_tokens"]}
     vocabulary = structure["model"].get("vocab", {})
     names = set(vocabulary) if isinstance(vocabulary, dict) else {piece[0] for piece in vocabulary}
@@ -126,7 +126,7 @@ def _check_added(structure: Mapping[str, Any], folder: Path, settings: Mapping[s
 
 
 def _list_tokens(folder: Path, settings: Mapping[str, Any]) -> Iterator[tuple[Path, int | None, Mapping[str, Any]]]:
-    """Yield each token that a file lists, with its id and its flags if the file has them."""
+    """Yield each token that a file lists, with its id and flags if present."""
     decoder: Any = settings.get("added_tokens_decoder")
     for number, token in cast("dict[str, Any]", decoder).items() if isinstance(decoder, dict) else ():
         if isinstance(token, dict) and number.isdecimal():

@@ -1,7 +1,7 @@
-"""One tokenizer of the `tokenizers` library per kind: what it is made of, and how its vocabulary is learnt.
+"""Construction and training of a `tokenizers` tokenizer for each kind.
 
-Special tokens get the lowest ids and are part of the model's own vocabulary. None of them can come out of ordinary
-text: their names mix letters and punctuation, which all ways of splitting keep apart.
+Special tokens have the lowest ids and are part of the model's vocabulary. Ordinary text never produces them: their
+names mix letters and punctuation, which all splitting rules separate.
 """
 
 import json
@@ -16,29 +16,29 @@ from tercet.limits import MOST_TOKEN_CHARACTERS
 from tercet.tokens.specs import BPE, Characters, Fields, KMers, Unigram, Words
 
 PAD, BOS, EOS, MASK, UNKNOWN = "<pad>", "<bos>", "<eos>", "<mask>", "<unk>"
-# Two ways of splitting; the pieces of both join up to the whole text. Each takes the space before it along.
+# Two splitting rules, each with the space before a part. The parts joined are the whole text.
 CLASS_RUN = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
-# A word that is cut at its hyphen leaves "Eastern" without a space: a token that says nowhere what it is glued to.
+# A word split at its hyphen would leave "Eastern" without a space, and thus no information about what it is joined to.
 WORD = r" ?[\p{L}\p{M}\p{N}]+(?:[-'’][\p{L}\p{M}\p{N}]+)*| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 LONGEST_WORD = 4096  # characters
-UNIGRAM_BLOCKS = 64  # as long: what has no spaces hardly repeats itself, and ten times as much takes 30 times as long
+UNIGRAM_BLOCKS = 64  # of LONGEST_WORD: text without spaces rarely repeats, and 10 times as much takes 30 times as long
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
 
 
 def cut_words(texts: Iterable[str], splitter: pre_tokenizers.PreTokenizer, *, keep: float = math.inf) -> Iterator[str]:
-    """The texts, cut where a word is longer than any is, such as a genome: learning from it takes its length squared.
+    """Split texts after extremely long words, such as genomes, whose training time is quadratic.
 
-    Text is looked at in blocks, and one that `splitter` leaves whole ends a text. No other word is touched, so that
-    ordinary text is learnt from as it is.
+    Text is examined in blocks. A block that `splitter` does not split ends a text. Other words are unchanged, so
+    training on ordinary text is not affected.
 
     Args:
-        keep: so many such blocks are learnt from; what more there are is left out.
+        keep: Maximum number of such blocks; further ones are dropped.
     """
     for text in texts:
         start = 0
         for end in range(LONGEST_WORD, len(text), LONGEST_WORD):
             block = text[end - LONGEST_WORD : end]
-            if (" " in block or "\n" in block) and not block.isspace():  # nearly all are done with here
+            if (" " in block or "\n" in block) and not block.isspace():  # true for nearly all blocks
                 continue
             if len(splitter.pre_tokenize_str(block)) == 1:
                 yield text[start : end if keep > 0 else end - LONGEST_WORD]
@@ -47,7 +47,7 @@ def cut_words(texts: Iterable[str], splitter: pre_tokenizers.PreTokenizer, *, ke
 
 
 def train_characters(spec: Characters, texts: Iterable[str]) -> tokenizers.Tokenizer:
-    """A BPE model without a single merge: every character stays alone."""
+    """Return a BPE model without merges, in which every character is a token."""
     alphabet = spec.alphabet
     if alphabet is None:
         known_characters = set[str]()
@@ -77,7 +77,7 @@ def train_words(spec: Words, texts: Iterable[str]) -> tokenizers.Tokenizer:
 
 
 def _remove_long_words(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """The same tokenizer without the words that no file of a tokenizer may have; they are unknown then."""
+    """Return the tokenizer without words that are too long for a tokenizer file; they become unknown."""
     structure = json.loads(tokenizer.to_str())
     words = structure["model"]["vocab"]
     kept_words = [word for word in sorted(words, key=words.__getitem__) if len(word) <= MOST_TOKEN_CHARACTERS]
@@ -93,7 +93,7 @@ def train_bpe(spec: BPE, texts: Iterable[str]) -> tokenizers.Tokenizer:
     _set_decoder(tokenizer, spec, decoders.ByteLevel())
     trainer = trainers.BpeTrainer(
         vocab_size=spec.vocab_size,
-        min_frequency=2,  # a pair seen once teaches nothing, and a small text need not fill the vocabulary
+        min_frequency=2,  # pairs seen once are not worth a merge, and a small text need not fill the vocabulary
         special_tokens=[AddedToken(name, special=True) for name in special_tokens(spec)],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         max_token_length=MOST_TOKEN_CHARACTERS,
@@ -104,10 +104,10 @@ def train_bpe(spec: BPE, texts: Iterable[str]) -> tokenizers.Tokenizer:
 
 
 def train_unigram(spec: Unigram, texts: Iterable[str]) -> tokenizers.Tokenizer:
-    """Learnt by the library, then put in order: its own, and the last digits of its scores, change from run to run.
+    """Train with the library, then sort the pieces, since their order and last digits vary between runs.
 
     Raises:
-        UserError: where the text has more characters than the vocabulary has room for, or repeats too few of them.
+        UserError: If the text has too many different characters for the vocabulary, or too few repetitions.
     """
     library = tokenizers.Tokenizer(models.Unigram())
     library.pre_tokenizer = splitter = pre_tokenizers.Split(Regex(CLASS_RUN), "isolated")
@@ -121,7 +121,7 @@ def train_unigram(spec: Unigram, texts: Iterable[str]) -> tokenizers.Tokenizer:
     )
     try:
         library.train_from_iterator(cut_words(texts, splitter, keep=UNIGRAM_BLOCKS), trainer)
-    except Exception as error:  # the library has no exception class of its own
+    except Exception as error:  # the library has no exception class
         if "not large enough" not in str(error):
             raise
         raise UserError(
@@ -130,12 +130,12 @@ def train_unigram(spec: Unigram, texts: Iterable[str]) -> tokenizers.Tokenizer:
         ) from None
     structure = json.loads(library.to_str())
     scores = structure["model"]["vocab"][len(names) :]
-    if any(score is None for _, score in scores):  # JSON for NaN: no piece but single characters
+    if any(score is None for _, score in scores):  # NaN in JSON: there are only single characters
         raise UserError(
             "the text has too few different pieces to learn a unigram vocabulary; use the kind bpe or characters"
         )
     learned = {piece: round(score, 4) for piece, score in scores}
-    # Characters that earned no place come last, 0.0001 apart, in no certain order: they share the lowest score.
+    # Characters that are not worth a piece come last, 0.0001 apart, in varying order. They get the lowest score.
     lowest = min(learned.values(), default=0.0)
     single = [piece for piece in learned if len(piece) == 1]
     rare = [piece for piece in single if learned[piece] <= lowest + len(single) * 0.0001]
@@ -146,9 +146,9 @@ def train_unigram(spec: Unigram, texts: Iterable[str]) -> tokenizers.Tokenizer:
 
 
 def _set_decoder(tokenizer: tokenizers.Tokenizer, spec: Words | BPE | Unigram, decoder: decoders.Decoder) -> None:
-    """How tokens become text again, and the space that `prefix_space` puts before it.
+    """Set the decoder, and the steps for `prefix_space`.
 
-    The library's own `add_prefix_space` adds none where there is one already, so that " a" would come back as "a".
+    The library's own `add_prefix_space` adds no space if there is one already, so " a" would be decoded as "a".
     """
     tokenizer.decoder = decoder
     if spec.prefix_space:
@@ -157,6 +157,6 @@ def _set_decoder(tokenizer: tokenizers.Tokenizer, spec: Words | BPE | Unigram, d
 
 
 def special_tokens(spec: Characters | Words | BPE | Unigram | Fields | KMers) -> list[str]:
-    """The names of the special tokens that a spec asks for, in the order of their ids."""
+    """Return the names of a spec's special tokens, in the order of their ids."""
     flags = ((PAD, spec.pad), (BOS, spec.bos), (EOS, spec.eos), (MASK, spec.mask))
     return [name for name, is_enabled in flags if is_enabled]

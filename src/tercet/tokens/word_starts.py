@@ -1,9 +1,8 @@
-"""Which tokens begin a word, many rows at a time: whole words are what masking hides and what people read.
+"""Find the tokens that begin a word, for many rows at once, for whole-word masking and display.
 
-A word is what the tokenizer cuts a text into before it looks for pieces: letters, digits or punctuation with the space
-before them, or white space. The bytes of the tokens are joined and read again, because a token may hold half a
-character. A special token, one that is unknown, and whatever stands at the start of a row or after such a token begin
-a word.
+A word is what the tokenizer's splitting rule gives: letters, digits or punctuation with the space before them, or white
+space. The bytes of the tokens are joined and decoded again, because a token may be a part of a character. Special and
+unknown tokens begin a word, and so do the first token of a row and the tokens after special and unknown ones.
 """
 
 import re
@@ -20,10 +19,10 @@ SEPARATE_BYTE = b"\xff"  # never part of UTF-8
 
 
 class NameWordStarts:
-    """Where the names of the tokens tell: `##ing` goes on, `▁the` begins."""
+    """Word starts from the names of the tokens: `##ing` continues a word, `▁the` begins one."""
 
     def __init__(self, begins: Sequence[bool], special: Iterable[int], unknown: int | None) -> None:
-        self._begins = np.array([*begins, True])  # the last row is every id that the vocabulary does not have
+        self._begins = np.array([*begins, True])  # the last row stands for all ids outside the vocabulary
         self._separate = _mark_separate(len(begins), special, unknown)
 
     def __call__(self, ids: np.ndarray) -> np.ndarray:
@@ -34,12 +33,12 @@ class NameWordStarts:
 
 
 class TextWordStarts:
-    """Where only the text tells."""
+    """Word starts from the decoded text."""
 
     def __init__(
         self, table: Sequence[bytes], special: Iterable[int], unknown: int | None, *, gpt2_rules: bool
     ) -> None:
-        """`gpt2_rules`: cut as GPT-2 cuts, where `'ll` is a word and an accent by itself is no letter."""
+        """`gpt2_rules`: split as GPT-2 does, where `'ll` is a word and a combining accent is not a letter."""
         self._separate, self._unknown = _mark_separate(len(table), special, unknown), unknown
         pieces = [
             SEPARATE_BYTE if separate else piece for piece, separate in zip([*table, b""], self._separate, strict=True)
@@ -48,7 +47,7 @@ class TextWordStarts:
         self._offsets = self._lengths.cumsum() - self._lengths
         self._bytes = np.frombuffer(b"".join(pieces), dtype=np.uint8)
         self._gpt2_rules = gpt2_rules
-        self._classes = np.full(0x110000, NOT_SEEN, dtype=np.uint8)  # by code point, filled as they come
+        self._classes = np.full(0x110000, NOT_SEEN, dtype=np.uint8)  # by code point, filled on demand
 
     def __call__(self, ids: np.ndarray) -> np.ndarray:
         rows = _to_rows(ids, len(self._lengths) - 1)
@@ -56,7 +55,7 @@ class TextWordStarts:
         lengths = self._lengths[flat]
         offsets = lengths.cumsum() - lengths
         positions = np.repeat(self._offsets[flat] - offsets, lengths) + np.arange(lengths.sum())
-        # a byte that is no UTF-8 becomes one character, U+DC80 and up
+        # an invalid byte becomes one character, U+DC80 and up
         text = self._bytes[positions].tobytes().decode("utf-8", "surrogateescape")
         codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4").astype(np.int64)
         n_bytes = 1 + (codes >= 0x80) + (codes >= 0x800) + (codes >= 0x10000)
@@ -68,21 +67,21 @@ class TextWordStarts:
         separate[offsets[self._separate[flat]]] = SEPARATE
         separate[offsets[flat == self._unknown]] = UNKNOWN
         classes = np.maximum(classes, separate[first_bytes])
-        begins = np.zeros(len(positions) + 1, dtype=bool)  # by byte; an empty token may stand behind the last
+        begins = np.zeros(len(positions) + 1, dtype=bool)  # by byte; an empty token may follow the last
         begins[first_bytes] = self._begins(text, codes, classes)
         starts = begins[offsets] & (lengths > 0)
         return starts.reshape(rows.shape)[:, 1:].reshape(ids.shape)
 
     def _begins(self, text: str, codes: np.ndarray, classes: np.ndarray) -> np.ndarray:
-        """Whether each character begins a word; what the pattern `CLASS_RUN`, or GPT-2's, would find.
+        """Return whether each character begins a word, as by the pattern `CLASS_RUN`, or by GPT-2's.
 
-        `WORD` cuts at some of those places, and no token of `words` begins at the others.
+        `WORD` splits at some of these places, and no token of `words` begins at the others.
         """
         previous = np.concatenate([[SEPARATE], classes[:-1]])
         following = np.concatenate([classes[1:], [SEPARATE]])
         has_space_before = np.concatenate([[False], codes[:-1] == ord(" ")]) & (previous == SPACE)
         begins = (classes != previous) & ~has_space_before | (classes >= SEPARATE)
-        # Of a run of white space before a word, the last goes with the word or stands alone.
+        # The last of a run of white space before a word belongs to the word or is separate.
         begins |= (classes == SPACE) & ((previous != SPACE) | ((following != SPACE) & (following != SEPARATE)))
         for contraction in CONTRACTION.finditer(text) if self._gpt2_rules else ():
             start, end = contraction.span()

@@ -1,13 +1,14 @@
-"""BERT's tokenizer: words cut into the longest known pieces, a piece inside a word written with `##` before it.
+"""BERT's tokenizer: words are split into the longest known pieces, with `##` inside a word.
 
-Text is cleaned as BERT cleans it (Devlin et al. 2018, arXiv:1810.04805): control characters go, white space becomes a
-space, Chinese characters and punctuation stand alone, and `lowercase` takes accents off too. None of it comes back.
+Text is normalized as in BERT (Devlin et al. 2018, arXiv:1810.04805): control characters are removed, white space
+becomes a space, Chinese characters and punctuation are separate words, and `lowercase` also removes accents. Decoding
+does not restore them.
 
     unaffable -> un ##aff ##able
 
-Pieces are learnt by merging the commonest pair, as the `tokenizers` library does it. The library numbers the characters
-inside words in no certain order, and settles equally common pairs by number, so it learns another vocabulary every
-time. Here words are counted first, which shows all characters, and the library is given their numbers.
+Pieces are trained by merging the most frequent pair, as in the `tokenizers` library. The library numbers the characters
+inside words in varying order and breaks ties between pairs by number, so its vocabularies differ between runs. Here the
+words are counted first, which gives all characters, and their ids are passed to the library.
 """
 
 from collections import Counter
@@ -22,21 +23,21 @@ from tercet.tokens.trainers import LONGEST_WORD
 
 PAD, UNKNOWN, START, END, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUATION = "##"
-MOST_WORD_CHARACTERS = 100  # BERT's: a longer word is unknown
-BATCH_WORDS = 10_000  # words that are handed to the library together
+MOST_WORD_CHARACTERS = 100  # as in BERT: longer words are unknown
+BATCH_WORDS = 10_000  # words that are passed to the library at once
 
 
 def train_wordpiece(spec: WordPiece, texts: Iterable[str]) -> tokenizers.Tokenizer:
-    """The same tokenizer from the same words, in whatever order and pieces the texts come.
+    """Train a tokenizer that depends on the words only, not on the order or the partition of the texts.
 
     Raises:
-        UserError: where the text has more characters than the vocabulary has room for.
+        UserError: If the text has more characters than the vocabulary can hold.
     """
     normalizer, splitter = normalizers.BertNormalizer(lowercase=spec.lowercase), pre_tokenizers.BertPreTokenizer()
     counts = Counter[str]()
     for chunk, count in _count_chunks(texts).items():
         for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(chunk)):
-            for start in range(0, len(word), LONGEST_WORD):  # learning from a word takes its length squared
+            for start in range(0, len(word), LONGEST_WORD):  # training is quadratic in the length of a word
                 counts[word[start : start + LONGEST_WORD]] += count
     names = [*SPECIAL, *_learn_pieces(counts, spec.vocab_size)]
     tokenizer = tokenizers.Tokenizer(
@@ -50,7 +51,7 @@ def train_wordpiece(spec: WordPiece, texts: Iterable[str]) -> tokenizers.Tokeniz
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
     tokenizer.decoder = decoders.WordPiece(CONTINUATION)
     ends = [(name, names.index(name)) for name in (START, END)]
-    tokenizer.post_processor = processors.TemplateProcessing(  # for who opens the file elsewhere; `encode` adds nothing
+    tokenizer.post_processor = processors.TemplateProcessing(  # for other programs; `encode` adds nothing
         single=f"{START}:0 $A:0 {END}:0", pair=f"{START}:0 $A:0 {END}:0 $B:1 {END}:1", special_tokens=ends
     )
     tokenizer.add_special_tokens([AddedToken(name, special=True) for name in SPECIAL])
@@ -58,16 +59,16 @@ def train_wordpiece(spec: WordPiece, texts: Iterable[str]) -> tokenizers.Tokeniz
 
 
 def _count_chunks(texts: Iterable[str]) -> Counter[str]:
-    """What stands between spaces and line ends, counted: each is cleaned once, however often it comes."""
+    """Return the counts of the parts between spaces and line ends, so that each is normalized only once."""
     counts = Counter[str]()
     for text in texts:
-        text.encode()  # half a surrogate pair is refused here, as the library would
+        text.encode()  # reject invalid Unicode, as the library would
         counts.update(text.replace("\n", " ").split(" "))
     return counts
 
 
 def _learn_pieces(counts: Counter[str], vocab_size: int) -> list[str]:
-    """The pieces in the order of their ids: characters inside words, characters, then merges from the commonest on."""
+    """Return the pieces by id: characters inside words, characters, then merges by frequency."""
     characters = set[str]().union(*counts)
     continuations = [CONTINUATION + character for character in sorted(set[str]().union(*(word[1:] for word in counts)))]
     if len(SPECIAL) + len(continuations) + len(characters) > vocab_size:
@@ -79,7 +80,7 @@ def _learn_pieces(counts: Counter[str], vocab_size: int) -> list[str]:
     library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size - len(SPECIAL),
-        min_frequency=2,  # a pair seen once teaches nothing, and a small text need not fill the vocabulary
+        min_frequency=2,  # pairs seen once are not worth a merge, and a small text need not fill the vocabulary
         special_tokens=continuations,
         continuing_subword_prefix=CONTINUATION,
         show_progress=False,
@@ -90,7 +91,7 @@ def _learn_pieces(counts: Counter[str], vocab_size: int) -> list[str]:
 
 
 def _repeat_words(counts: Counter[str]) -> Iterator[str]:
-    """Each word that is not unknown for its length, as often as it was counted: the library counts for itself."""
+    """Yield each word, unless it is too long, as often as it was counted; the library counts again."""
     for word, count in sorted((word, count) for word, count in counts.items() if len(word) <= MOST_WORD_CHARACTERS):
         for start in range(0, count, BATCH_WORDS):
             yield f"{word} " * min(BATCH_WORDS, count - start)

@@ -90,8 +90,10 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# The site lies in build/docs then. Docstrings are read, not run, so PyTorch is not needed.
-docs: .venv-docs/.stamp
+# Build the site into build/docs. The pages of the reference that reference_pages.py writes need Tercet itself.
+docs: setup .venv-docs/.stamp
+	rm -rf build/reference
+	$(BIN)/python docs/reference_pages.py build/reference
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
 
 .venv-docs/.stamp: requirements-docs.lock

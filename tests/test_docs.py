@@ -7,12 +7,14 @@ import re
 import subprocess
 import sys
 import types
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
 
 from own_cache import fill_cache
+from tercet.cli.main import VERBS
 from tercet.config import UserError
 from tercet.models import PRESETS
 from tercet.training import Recipe, load_recipe, recipe_names
@@ -148,16 +150,24 @@ def links(page: Path) -> list[tuple[Path, str]]:
     return [((page.parent / path).resolve() if path else page, anchor) for path, _, anchor in parts]
 
 
+@cache
+def generated_pages() -> dict[Path, str]:
+    """The pages that `docs/reference_pages.py` writes when the site is built."""
+    pages = load_script("reference_pages").PAGES
+    return {DOCS / "reference" / name: page() for name, page in pages.items()}
+
+
 def anchors(page: Path) -> set[str]:
     """What GitHub and the site call a page's headings."""
-    headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE)
+    text = page.read_text() if page.exists() else generated_pages()[page]
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
     return {re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", heading.lower())) for heading in headings}
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CHANGELOG.md", *PAGES], ids=lambda page: page.name)
 def test_every_link_leads_somewhere(page: Path) -> None:
     for target, anchor in links(page):
-        assert target.exists(), f"{page.name} links to {target}, which is not there"
+        assert target.exists() or target in generated_pages(), f"{page.name} links to {target}, which is not there"
         if anchor:
             assert anchor in anchors(target), f"{page.name} links to {target.name}#{anchor}, which is no heading there"
 
@@ -166,7 +176,7 @@ def test_every_page_is_reached_from_the_index() -> None:
     reached, new = set[Path](), {DOCS / "index.md"}
     while new:
         reached |= new
-        new = {target for page in new for target, _ in links(page) if target.suffix == ".md"} - reached
+        new = {target for page in new for target, _ in links(page) if target in PAGES} - reached
     assert set(PAGES) - reached == set()
 
 
@@ -183,9 +193,9 @@ def test_measurements_are_narrow(page: Path) -> None:
     assert max(map(len, page.read_text().splitlines())) <= 120
 
 
-def site_hooks() -> Any:
-    """`docs/site_hooks.py`, which MkDocs loads."""
-    spec = importlib.util.spec_from_file_location("site_hooks", DOCS / "site_hooks.py")
+def load_script(name: str) -> Any:
+    """A script of `docs`, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -193,8 +203,19 @@ def site_hooks() -> Any:
     return module
 
 
+@pytest.mark.slow
+def test_the_generated_reference_has_every_verb_recipe_and_key() -> None:
+    pages = {page.name: text for page, text in generated_pages().items()}
+    assert [verb for verb in VERBS if f"\n## {verb}\n" not in pages["cli.md"]] == []
+    assert [name for name in recipe_names() if f"\n## {name}\n" not in pages["recipes.md"]] == []
+    assert "| `--set KEY=VALUE` |" in pages["cli.md"]
+    assert [
+        row for text in pages.values() for row in text.splitlines() if row.startswith("| `-") and row.endswith("|  |")
+    ] == []
+
+
 def test_the_api_reference_has_every_exported_name() -> None:
-    exports = site_hooks().exports()
+    exports = load_script("site_hooks").exports()
     assert {"tercet", "tercet.nn", "tercet.models", "tercet.inspect"} <= set(exports)
     for package, names in exports.items():
         module = importlib.import_module(package)
@@ -208,5 +229,5 @@ def test_the_api_reference_has_every_exported_name() -> None:
 
 
 def test_the_navigation_has_five_sections() -> None:
-    titles = [title for section in site_hooks().navigation() for title in section]
+    titles = [title for section in load_script("site_hooks").navigation() for title in section]
     assert titles == ["Tercet", "Tutorials", "How-to guides", "Reference", "Explanation", "Development"]

@@ -1,0 +1,219 @@
+"""Write the generated pages of the reference: `python docs/reference_pages.py FOLDER`.
+
+cli.md            each verb with its arguments, from its parser
+settings.md       each key of a recipe with type, range, default and meaning, from the specs and their docstrings
+recipes.md        each packaged recipe
+file-formats.md   each file that Tercet writes, from the docstrings of the modules that write it
+
+The pages are made anew for each build of the site, so they agree with the code.
+"""
+
+import argparse
+import dataclasses
+import importlib
+import inspect
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from griffe import Docstring, DocstringSectionKind
+
+from tercet.cli.main import VERBS, make_parser
+from tercet.spec import Interval, describe, find_bounds
+from tercet.training.recipe.files import recipe_names, recipe_text
+from tercet.training.recipe.recipe import RECIPES, Recipe
+
+FORMATS = {
+    "Run folder: `run.json`": ("tercet.checkpoint.run_record", "RunRecord", "Change"),
+    "Run folder: checkpoints": ("tercet.training.run_folder.saved_state",),
+    "Run folder: `metrics.csv`": ("tercet.checkpoint.metrics",),
+    "Model folder": ("tercet.checkpoint.folder",),
+    "Model folder: `card.json` and `README.md`": ("tercet.checkpoint.card", "Card"),
+    "Model folder: adapter": ("tercet.checkpoint.adapter", "Adapter"),
+    "`manifest.json`": ("tercet.storage.manifest", "FileHash"),
+    "JSON with a checksum": ("tercet.storage.sealed_json",),
+    "Token folder": ("tercet.data.shards.token_folder", "Contents"),
+    "Vector file": ("tercet.encoding.vector_file", "VectorFile"),
+}
+
+
+def parse_docstring(item: Any) -> tuple[str, dict[str, str]]:
+    """Return the text of a docstring, and the description of each attribute or argument that it lists."""
+    text, fields = "", dict[str, str]()
+    for section in Docstring(inspect.getdoc(item) or "").parse("google", warnings=False):
+        if section.kind is DocstringSectionKind.text:
+            text = text or section.value
+        elif section.kind in (DocstringSectionKind.attributes, DocstringSectionKind.parameters):
+            for entry in section.value:
+                fields |= {name.strip(): " ".join(entry.description.split()) for name in entry.name.split(",")}
+    return text, fields
+
+
+def describe_fields(spec: type) -> dict[str, str]:
+    """Return the descriptions of a dataclass's fields, its base classes' included."""
+    return {name: text for base in reversed(spec.__mro__) for name, text in parse_docstring(base)[1].items()}
+
+
+def members(hint: Any) -> tuple[Any, ...]:
+    """Return the types of a union, or the only one, without the annotations around them."""
+    if get_origin(hint) is Annotated:
+        return members(hint.__origin__)
+    if get_origin(hint) in (Union, types.UnionType):
+        return tuple(member for part in get_args(hint) for member in members(part))
+    return (hint,)
+
+
+def specs_in(hint: Any) -> list[type]:
+    inner = get_args(hint)[:1] if get_origin(hint) is tuple else (hint,)
+    return [one for part in inner for one in members(part) if isinstance(one, type) and dataclasses.is_dataclass(one)]
+
+
+def kind_of(spec: type) -> str | None:
+    """Return the value of `kind` (or `family`, for a model) by which a recipe selects this spec."""
+    hints = get_type_hints(spec)
+    hint = hints.get("kind", hints.get("family"))
+    return get_args(hint)[0] if get_origin(hint) is Literal else None
+
+
+def describe_type(hint: Any) -> str:
+    """Return the values that a field accepts, in words."""
+    words = list[str]()
+    intervals = [bounds for bounds in find_bounds(hint) if isinstance(bounds, Interval)]
+    bounds = " and ".join(dict.fromkeys(describe(interval).removeprefix("be ") for interval in intervals))
+    for member in members(hint):
+        if get_origin(member) is Literal:
+            words += [f"`{word}`" for word in get_args(member)]
+        elif get_origin(member) is tuple:
+            words.append("list")
+        elif member is type(None):
+            words.append("`null`")
+        elif dataclasses.is_dataclass(member):
+            words.append(f"`{kind_of(member)}`" if kind_of(member) else "keys")
+        else:
+            words.append({bool: "`true`, `false`", int: "integer", float: "number", str: "text"}.get(member, "any"))
+    return ", ".join(dict.fromkeys(words)) + (f"; {bounds}" if bounds else "")
+
+
+def show_value(value: Any) -> str:
+    """Return a default as a recipe writes it."""
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(show_value, value))}]"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return kind_of(type(value)) or "defaults" if dataclasses.is_dataclass(value) else str(value)
+
+
+def show_default(field: "dataclasses.Field[Any]") -> str:
+    if field.default_factory is not dataclasses.MISSING:
+        return f"`{show_value(field.default_factory())}`"
+    return "required" if field.default is dataclasses.MISSING else f"`{show_value(field.default)}`"
+
+
+def cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def settings_table(spec: type) -> Iterator[str]:
+    hints, descriptions = get_type_hints(spec, include_extras=True), describe_fields(spec)
+    yield from ("| key | values | default | meaning |", "|---|---|---|---|")
+    for field in dataclasses.fields(spec):
+        if field.name not in ("kind", "family"):
+            values, meaning = describe_type(hints[field.name]), descriptions.get(field.name, "")
+            yield f"| `{field.name}` | {cell(values)} | {show_default(field)} | {cell(meaning)} |"
+    yield ""
+
+
+def settings_page() -> str:
+    """Return the page of a recipe's keys: one section per spec, in the order in which a recipe reaches them."""
+    lines = ["# Settings", "", parse_docstring(Recipe)[0], ""]
+    seen = dict[type, str]()
+
+    def add(spec: type, path: str) -> None:
+        if spec in seen:
+            return
+        seen[spec] = path
+        kind = kind_of(spec)
+        lines.extend([f"## `{path}{f': {kind}' if kind else ''}`" if path else "## The parts of a recipe", ""])
+        if path:
+            lines.extend([parse_docstring(spec)[0], ""])
+        lines.extend(settings_table(spec))
+        for name, hint in get_type_hints(spec, include_extras=True).items():
+            for inner in specs_in(hint):
+                add(inner, f"{path}.{name}" if path else name)
+
+    add(Recipe, "")
+    for recipe in RECIPES.values():
+        for name, hint in get_type_hints(recipe, include_extras=True).items():
+            for inner in specs_in(hint):
+                add(inner, name)
+    return "\n".join(lines)
+
+
+def cli_page() -> str:
+    """Return the page of all verbs, with their arguments."""
+    lines = ["# Command line", "", "`tercet VERB --help` prints the same.", ""]
+    for verb in VERBS:
+        parser = make_parser([verb])[1].choices[verb]
+        lines += [f"## {verb}", "", parser.description or "", "", "```text", parser.format_usage().strip(), "```", ""]
+        for group in parser._action_groups:  # argparse has no public list of its groups
+            actions = [action for action in group._group_actions if action.help != argparse.SUPPRESS]
+            if actions := [action for action in actions if action.dest != "help"]:
+                lines += [f"**{(group.title or '').capitalize()}**", "", "| argument | meaning |", "|---|---|"]
+                for action in actions:
+                    metavar = (
+                        parser._get_formatter()._format_args(action, action.dest.upper()) if action.nargs != 0 else ""
+                    )
+                    names = ", ".join(action.option_strings) or metavar
+                    value = f" {metavar}" if action.option_strings and metavar else ""
+                    lines.append(f"| `{cell(names + value)}` | {cell(action.help or '')} |")
+                lines.append("")
+        if parser.epilog:
+            lines += ["```text", parser.epilog, "```", ""]
+    return "\n".join(lines)
+
+
+def recipes_page() -> str:
+    """Return the page of the packaged recipes, each with its comments."""
+    lines = ["# Recipes", "", "`tercet recipes NAME` prints one of them.", ""]
+    for name, summary in recipe_names().items():
+        lines += [f"## {name}", "", summary, "", "```yaml", recipe_text(name).strip(), "```", ""]
+    return "\n".join(lines)
+
+
+def formats_page() -> str:
+    """Return the page of the file formats."""
+    lines = [
+        "# File formats",
+        "",
+        "Every file can be read without Tercet: JSON, YAML, CSV, safetensors, and NumPy arrays.",
+        "",
+    ]
+    for title, (module_name, *classes) in FORMATS.items():
+        module = importlib.import_module(module_name)
+        lines += [f"## {title}", "", inspect.getdoc(module) or "", ""]
+        for name in classes:
+            described = getattr(module, name)
+            text, fields = parse_docstring(described)
+            hints = get_type_hints(described)
+            lines += [f"### {name}", "", text, "", "| field | type | meaning |", "|---|---|---|"]
+            for field in dataclasses.fields(described):
+                kind = str(getattr(hints[field.name], "__name__", hints[field.name])).replace("typing.", "")
+                lines.append(f"| `{field.name}` | `{cell(kind)}` | {cell(fields.get(field.name, ''))} |")
+            lines.append("")
+    return "\n".join(lines)
+
+
+PAGES = {"cli.md": cli_page, "recipes.md": recipes_page, "file-formats.md": formats_page}
+
+
+def main() -> None:
+    out = Path(sys.argv[1])
+    out.mkdir(parents=True, exist_ok=True)
+    for name, page in PAGES.items():
+        (out / name).write_text(page() + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -11,14 +11,14 @@ from torch import Tensor
 # Who asks whether a kernel is to be used: it is not, where that is false.
 QUESTIONS = {
     "flash_attention": ("kernel.api.supports_flash_attention",),
-    "masked_softmax": ("kernel.masked_softmax.supports_numbers",),
+    "masked_softmax": ("kernel.masked_softmax.supports_elements",),
     "decode_attention": ("kernel.api.supports_decode_attention",),
     "linear": ("kernel.api.supports_training_linear", "objectives.likelihood.supports_training_linear"),
     "inference_linear": ("kernel.api.supports_inference_linear",),
     "activate": ("kernel.api.supports_activation",),
     "cross_entropy": ("kernel.api.supports_logits",),
     "adam": ("training.optim.adamw.supports_gradients",),
-    "fused_step": ("models.stack.fused",),
+    "fused_step": ("models.stack.fused_layers",),
     "top_tokens": ("kernel.api.supports_scores",),
 }
 

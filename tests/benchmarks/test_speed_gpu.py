@@ -72,14 +72,14 @@ def test_each_loss_is_measured_in_its_form(tmp_path: Path, monkeypatch: pytest.M
         work = getattr(likelihood, name)
         return lambda *given: (used.append(name), work(*given))[1]
 
-    for name in ("_whole", "_in_lots", "_by_library"):
+    for name in ("_whole", "_chunked", "_library"):
         monkeypatch.setattr(likelihood, name, noting(name))
     found = GPU_ROWS["loss-8k"].lineup(tiny(tmp_path)).contenders
     for one in found:
         if one.side == "ours":
             one.setup()
             assert one.run(2) == 2 * TINY.rows
-    names = ["_in_lots", "_whole", "_in_lots", *(["_by_library"] if len(found) == 6 else [])]
+    names = ["_chunked", "_whole", "_chunked", *(["_library"] if len(found) == 6 else [])]
     assert used == [name for name in names for _ in range(3)]
 
 

@@ -14,7 +14,7 @@ from tercet.data.rows.token_rows import Blocks
 from tercet.evaluate import MaskedScores, masked, pseudo_perplexity, score_masked
 from tercet.evaluate.masked import masked_windows
 from tercet.models import EncoderOnly, model_spec
-from tercet.objectives import IGNORED, MaskedBatch, Masking, collate_masked
+from tercet.objectives import IGNORE_INDEX, MaskedBatch, Masking, collate_masked
 from tercet.tokens import BPE, Tokenizer, WordPiece
 
 SAMPLE = "the cat sat on the mat and the dog lay by the door while unaffable birds were singing in the garden " * 9
@@ -73,7 +73,7 @@ def test_scores_are_the_sums_over_the_hidden_tokens(
                 model(batch.inputs, token_mask=batch.token_mask, documents=batch.documents)[0].log_softmax(-1).double()
             )
         for place, target in zip(batch.positions.tolist(), batch.targets.tolist(), strict=True):
-            if target != IGNORED:
+            if target != IGNORE_INDEX:
                 assert batch.inputs[0, place] == tokenizer.mask_id  # 80/10/10 is off
                 losses.append(-float(scores[place, target]))
                 entropy.append(-math.log(counts[target] / counts.sum()))

@@ -90,7 +90,7 @@ def test_the_batch_size_changes_nothing(batch_tokens: int) -> None:
 def test_nor_does_how_many_logits_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of()
     whole = score(model, IDS, n_bytes=40)
-    monkeypatch.setattr(logprobs, "LOGITS_AT_ONCE", 30)
+    monkeypatch.setattr(logprobs, "MAX_LOGITS", 30)
     assert score(model, IDS, n_bytes=40).loss_nats_per_token == pytest.approx(whole.loss_nats_per_token, abs=1e-6)
 
 

@@ -78,7 +78,7 @@ def test_a_forgotten_mask_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_few_logits_at_a_time_are_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     model = small()
     whole = score_pairs(model, TOKENIZER, PAIRS)
-    monkeypatch.setattr(logprobs, "LOGITS_AT_ONCE", 1)
+    monkeypatch.setattr(logprobs, "MAX_LOGITS", 1)
     for one, other in zip(score_pairs(model, TOKENIZER, PAIRS), whole, strict=True):
         assert one.logprob == pytest.approx(other.logprob, abs=1e-5)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from tercet.checkpoint import load_model
 from tercet.checkpoint.metrics import read_metrics, training_time
 from tercet.models import DecoderOnly, EncoderDecoder, EncoderOnly, build
-from tercet.objectives import CausalBatch, LabelledBatch, Loss, MaskedBatch, PairBatch
+from tercet.objectives import CausalBatch, LabeledBatch, Loss, MaskedBatch, PairBatch
 from tercet.training.loop import step_actions
 from tercet.training.loop.metrics_logger import MetricsLogger
 from tercet.training.loop.step_actions import MetricsAction, Validation
@@ -94,7 +94,7 @@ def logits_and_targets(model: Any, batch: Any) -> tuple[Tensor, Tensor]:
     if isinstance(batch, MaskedBatch):
         hidden = model.hidden(batch.inputs, token_mask=batch.token_mask, documents=batch.documents)
         return model.logits(hidden).flatten(0, 1)[batch.positions], batch.targets
-    assert isinstance(batch, LabelledBatch)
+    assert isinstance(batch, LabeledBatch)
     hidden = model.hidden(batch.inputs, token_mask=batch.token_mask)
     return model.classify(hidden, batch.token_mask), batch.targets
 

@@ -99,7 +99,7 @@ def test_a_model_that_is_being_trained_is_seen_as_such(monkeypatch: pytest.Monke
 
 def state_of(model: Any, size: int) -> BeamState:
     cache = model.new_cache(2 * size, capacity=8)
-    cache.shared = size
+    cache.rows_per_source = size
     cache.allocate_sources(5)
     never = torch.tensor([0], device=cache.lengths.device)
     return BeamState(cache, size=size, forbidden=never, eos_id=EOS)

@@ -30,7 +30,7 @@ def started(model: torch.nn.Module, sources: int) -> DecodeState:
 
 def started_beams(model: torch.nn.Module) -> BeamState:
     cache = model.new_cache(6, capacity=8)
-    cache.shared = 3
+    cache.rows_per_source = 3
     cache.allocate_sources(5)
     cache.memory_token_mask.fill_(True)
     return BeamState(cache, size=3, forbidden=torch.tensor([0]), eos_id=2)

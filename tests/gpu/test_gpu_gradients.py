@@ -11,7 +11,7 @@ from small import MAX_LEN, POSITIONS, V, encoder, model, padded, translator
 from torch import Tensor, nn
 
 from tercet.objectives import (
-    IGNORED,
+    IGNORE_INDEX,
     CausalBatch,
     MaskedBatch,
     PairBatch,
@@ -29,7 +29,7 @@ Case = tuple[Any, Callable[[Any, Any], Any], Callable[[Any], tuple[Tensor, Tenso
 
 def causal() -> Case:
     tokens, token_mask = padded([torch.randint(V, (length,)) for length in LENGTHS], "right", MAX_LEN - 1)
-    targets = torch.randint(V, tokens.shape).masked_fill(~token_mask, IGNORED)
+    targets = torch.randint(V, tokens.shape).masked_fill(~token_mask, IGNORE_INDEX)
     return (
         CausalBatch(tokens, targets, token_mask),
         causal_loss,
@@ -41,7 +41,7 @@ def masked() -> Case:
     tokens, token_mask = padded([torch.randint(V, (length,)) for length in LENGTHS], "right", MAX_LEN - 1)
     positions = token_mask.flatten().nonzero()[::3, 0]
     targets = torch.randint(V, positions.shape)
-    every = torch.full(tokens.shape, IGNORED)
+    every = torch.full(tokens.shape, IGNORE_INDEX)
     every.view(-1)[positions] = targets
     return (
         MaskedBatch(tokens, positions, targets, token_mask),
@@ -53,7 +53,7 @@ def masked() -> Case:
 def pairs() -> Case:
     source, source_mask = padded([torch.randint(V, (length,)) for length in (8, 11, 2, 3)], "right", 11)
     inputs, target_mask = padded([torch.randint(V, (length,)) for length in LENGTHS], "right", MAX_LEN - 1)
-    targets = torch.randint(V, inputs.shape).masked_fill(~target_mask, IGNORED)
+    targets = torch.randint(V, inputs.shape).masked_fill(~target_mask, IGNORE_INDEX)
     return (
         PairBatch(source, source_mask, inputs, targets),
         seq2seq_loss,
@@ -77,7 +77,7 @@ def test_gradients_are_those_of_float64(family: str, position: Any, precision: s
     batch, loss_of, formula = case()
     exact = copy.deepcopy(made).double()
     logits, targets = formula(exact)
-    exact_loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+    exact_loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE_INDEX)
     exact_loss.backward()
     made.to(device)
     with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):

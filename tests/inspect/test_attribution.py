@@ -74,7 +74,7 @@ def test_a_head_of_the_last_block_is_what_its_absence_takes_away() -> None:
         before = one(text)
     found = attribute(one, seen, position=POSITION, ids=IDS, row=ROW)
     for head in range(4):
-        with record(one, edits=[Edit(name="stack.blocks.1.self_attention.heads", heads=(head,))], only=()):
+        with record(one, edits=[Edit(name="stack.blocks.1.self_attention.heads", heads=(head,))], patterns=()):
             fall = (before - one(text))[ROW, POSITION, IDS]
         torch.testing.assert_close(of(found, f"blocks.1 head {head}").float(), fall, atol=1e-5, rtol=0)
 

@@ -78,7 +78,7 @@ def test_it_makes_no_graph() -> None:
 
 @pytest.mark.parametrize("rows", [1, 3, 64])  # fewer and more at once than the text has
 def test_the_top_tokens_are_those_of_the_lens_at_every_block(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tercet.objectives.logprobs.LOGITS_AT_ONCE", rows * V)
+    monkeypatch.setattr("tercet.objectives.logprobs.MAX_LOGITS", rows * V)
     one = model()
     with record(one) as activations:
         logits = one(torch.randint(V, (1, 7)))

@@ -5,8 +5,8 @@ from typing import Protocol
 
 import pytest
 
-from tercet.kernel import tuned
-from tercet.kernel.tuned import NEVER, WorkRange
+from tercet.kernel import tuning
+from tercet.kernel.tuning import NEVER, WorkRange
 
 
 class UseFrom(Protocol):
@@ -18,8 +18,8 @@ def use_from(monkeypatch: pytest.MonkeyPatch) -> UseFrom:
     """In float32 the kernels that are named are used from so much work on, and no others."""
 
     def use(**least: float) -> None:
-        table = {name: NEVER if name.endswith("float32") else tuned.ALWAYS for name in tuned.TUNED}
+        table = {name: NEVER if name.endswith("float32") else tuning.ALWAYS for name in tuning.TABLE_KEYS}
         table |= {f"{kernel} float32": WorkRange(work, math.inf) for kernel, work in least.items()}
-        monkeypatch.setattr(tuned, "kernel_table", lambda: table)
+        monkeypatch.setattr(tuning, "kernel_table", lambda: table)
 
     return use

@@ -52,7 +52,7 @@ def test_at_the_ends_and_in_the_middle(name: str) -> None:
 def test_a_feed_forward_network_takes_it_where_it_may(
     name: str, use_from: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(activations, "WORTH", 64)
+    monkeypatch.setattr(activations, "MIN_WORK", 64)
     use_from(activate=128)
     activation = ACTIVATIONS[name]  # pyright: ignore[reportArgumentType]
     x = torch.randn(8, 16).bfloat16().requires_grad_()
@@ -65,7 +65,7 @@ def test_a_feed_forward_network_takes_it_where_it_may(
 
 @pytest.mark.slow
 def test_what_is_compiled_has_it_in_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(activations, "WORTH", 64)
+    monkeypatch.setattr(activations, "MIN_WORK", 64)
     graphs = list[torch.fx.GraphModule]()
 
     def look(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> torch.fx.GraphModule:

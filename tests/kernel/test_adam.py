@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tercet.kernel import adam_, gradient_norm, supports_gradients
-from tercet.kernel.adam import WORTH
+from tercet.kernel.adam import MIN_WORK
 from tercet.kernel.build import library
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
@@ -103,7 +103,7 @@ def test_which_parameters_it_takes() -> None:
             p.grad = torch.zeros_like(p)
         return found
 
-    large = torch.zeros(WORTH)
+    large = torch.zeros(MIN_WORK)
     assert supports_gradients(learnt(large, torch.zeros(3, 4)))
     assert supports_gradients(learnt(torch.nn.Parameter(large)))
     assert not supports_gradients([])

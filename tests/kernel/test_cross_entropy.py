@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tercet.kernel.build import library
-from tercet.kernel.cross_entropy import WORTH, cross_entropy_, supports_logits
+from tercet.kernel.cross_entropy import MIN_WORK, cross_entropy_, supports_logits
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
 
@@ -52,9 +52,9 @@ def test_it_is_cross_entropy_written_out(
     expected = written_out(scores, targets, smoothing=smoothing, softcap=softcap)
     how = {"smoothing": smoothing, "softcap": softcap}
 
-    totals, plains = cross_entropy_(scores, targets, **how, learns=False)
+    totals, plains = cross_entropy_(scores, targets, **how, needs_grad=False)
     assert torch.equal(whole, kept)  # no gradient is asked for, none is written
-    again = cross_entropy_(scores, targets, **how, learns=True)
+    again = cross_entropy_(scores, targets, **how, needs_grad=True)
     assert torch.equal(torch.stack(again), torch.stack((totals, plains)))
     torch.testing.assert_close(totals.double(), expected[0], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(plains.double(), expected[1], rtol=1e-5, atol=1e-5)
@@ -68,7 +68,7 @@ def test_it_is_cross_entropy_written_out(
 def test_what_is_not_a_number_is_told_and_stays_in_its_row(broken: float, place: int) -> None:
     scores, targets = torch.randn(3, 12), torch.tensor([1, 2, 3])
     scores[1, place] = broken
-    totals, plains = cross_entropy_(scores, targets, smoothing=0.0, softcap=None, learns=True)
+    totals, plains = cross_entropy_(scores, targets, smoothing=0.0, softcap=None, needs_grad=True)
     for found in (totals, plains, scores.sum(1)):
         assert found.isfinite().tolist() == [True, False, True]
 
@@ -77,7 +77,7 @@ def test_a_bfloat16_gradient_is_rounded_to_the_nearest() -> None:
     torch.manual_seed(0)
     scores, targets = torch.randn(64, 300).bfloat16(), torch.randint(300, (64,))
     exact = written_out(scores, targets, smoothing=0.1, softcap=None)[2].float()
-    cross_entropy_(scores, targets, smoothing=0.1, softcap=None, learns=True)
+    cross_entropy_(scores, targets, smoothing=0.1, softcap=None, needs_grad=True)
     assert (scores == exact.bfloat16()).float().mean() > 0.999  # cut off, half of them would differ
 
 
@@ -90,7 +90,7 @@ def test_threads_share_the_rows() -> None:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
             gradient = scores.clone()
-            found.append(torch.stack(cross_entropy_(gradient, targets, smoothing=0.1, softcap=None, learns=True)))
+            found.append(torch.stack(cross_entropy_(gradient, targets, smoothing=0.1, softcap=None, needs_grad=True)))
             found.append(gradient)
     finally:
         torch.set_num_threads(before)
@@ -98,7 +98,7 @@ def test_threads_share_the_rows() -> None:
 
 
 def test_what_it_is_for() -> None:
-    rows = WORTH // 1_024
+    rows = MIN_WORK // 1_024
     fit = torch.zeros(rows, 1_024)
     assert supports_logits(fit)
     assert supports_logits(fit.bfloat16())

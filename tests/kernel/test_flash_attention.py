@@ -115,7 +115,7 @@ def test_threads_do_not_change_it(dtype: torch.dtype) -> None:
 
 @needs_bfloat16
 def test_attend_takes_it_where_it_may(use_from: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tercet.kernel.flash_attention.WORTH", 1)
+    monkeypatch.setattr("tercet.kernel.flash_attention.MIN_WORK", 1)
     use_from()
     taken: list[bool] = []
 
@@ -150,7 +150,7 @@ def test_attend_takes_it_where_it_may(use_from: Callable[..., None], monkeypatch
 def test_attend_takes_it_in_float32_where_it_pays(
     use_from: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tercet.kernel.flash_attention.WORTH", 1)
+    monkeypatch.setattr("tercet.kernel.flash_attention.MIN_WORK", 1)
     q, k, v = (torch.randn(torch.get_num_threads(), 2, 20, 16).requires_grad_() for _ in range(3))
     expected = attend_by_hand(*(x.detach().double() for x in (q, k, v)), causal=True)
     for least, takes in ((q.shape[0] * 2 * 20 * 20, True), (q.shape[0] * 2 * 20 * 20 + 1, False)):
@@ -162,7 +162,7 @@ def test_attend_takes_it_in_float32_where_it_pays(
 
 @pytest.mark.slow
 def test_what_is_compiled_has_it_in_one_graph(use_from: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tercet.kernel.flash_attention.WORTH", 1)
+    monkeypatch.setattr("tercet.kernel.flash_attention.MIN_WORK", 1)
     use_from(flash_attention=0)
     met: list[str] = []
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tercet.kernel.build import library
-from tercet.kernel.inference_linear import FEW, inference_linear, supports_inference_linear
+from tercet.kernel.inference_linear import MAX_GEMV_ROWS, inference_linear, supports_inference_linear
 from tercet.nn import Linear
 
 needs_kernel = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
@@ -53,7 +53,7 @@ def test_the_product_is_pytorchs(kind: str, rows: int, k: int, n: int, biased: b
     exact = exact if scale is None else exact * scale.double()
     exact = exact if bias is None else exact + bias.double()
     found = inference_linear(x, weight, scale, bias)
-    if scale is not None and rows <= FEW:
+    if scale is not None and rows <= MAX_GEMV_ROWS:
         assert bool(((found - exact).abs() <= most_rounding(x, weight, scale) + 1e-6 * exact.abs() + 1e-6).all())
     else:
         torch.testing.assert_close(found.double(), exact, atol=2e-6 * float(exact.abs().max() + 1), rtol=1e-5)

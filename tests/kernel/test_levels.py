@@ -199,7 +199,7 @@ def test_a_compiler_that_fails_is_called_once(
     choose()
     assert len(calls(machine)) == 2 * before
     failures = list((machine / "cache" / "kernels").glob("*.failed"))
-    yesterday = time.time() - library_cache.FAILED_FOR - 1
+    yesterday = time.time() - library_cache.FAILURE_LIFETIME - 1
     for path in failures:
         os.utime(path, (yesterday, yesterday))
     choose()
@@ -214,7 +214,7 @@ def test_a_compiler_that_fails_is_called_once(
 def test_a_compiler_that_hangs_is_ended_with_its_children_and_called_once(
     machine: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tercet.kernel.levels.SECONDS", 0.5)
+    monkeypatch.setattr("tercet.kernel.levels.COMPILE_TIMEOUT", 0.5)
     compiler(f'sleep 600 & echo $! > "{machine}/child"; wait')
     start = time.monotonic()
     assert "had not ended after " in choose().reason

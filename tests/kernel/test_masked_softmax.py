@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tercet.kernel.build import library, supports_numbers
-from tercet.kernel.masked_softmax import WORTH, masked_softmax
+from tercet.kernel.build import library, supports_elements
+from tercet.kernel.masked_softmax import MIN_WORK, masked_softmax
 from tercet.nn import attend
 
 pytestmark = [pytest.mark.threads, pytest.mark.skipif(library() is None, reason="no C++ compiler here")]
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.threads, pytest.mark.skipif(library() is None, reason=
 @pytest.fixture(autouse=True, scope="module")
 def _by_the_kernel() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tercet.kernel.masked_softmax.WORTH", 1)
+        patch.setattr("tercet.kernel.masked_softmax.MIN_WORK", 1)
         yield
 
 
@@ -88,7 +88,7 @@ def test_attention_is_the_same_either_way(autocast: bool, sees: str, monkeypatch
     mask = torch.rand(2, 1, 11, 11) < 0.7 if sees == "mask" else None
     found: list[tuple[Tensor, ...]] = []
     for worth in (1, 10**9):
-        monkeypatch.setattr("tercet.kernel.masked_softmax.WORTH", worth)
+        monkeypatch.setattr("tercet.kernel.masked_softmax.MIN_WORK", worth)
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             out = attend(q, k, v, mask=mask, causal=sees == "causal")
         slopes = torch.autograd.grad(out.float().square().sum(), (q, k, v))
@@ -99,12 +99,12 @@ def test_attention_is_the_same_either_way(autocast: bool, sees: str, monkeypatch
 
 def test_what_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
     scores = torch.zeros(4, 16, 128, 128)
-    assert supports_numbers(scores, WORTH)
-    assert supports_numbers(scores.bfloat16(), WORTH)
-    assert not supports_numbers(scores[1:], WORTH)  # too few: compiling it would take longer than it saves
-    assert not supports_numbers(scores.half(), WORTH)
+    assert supports_elements(scores, MIN_WORK)
+    assert supports_elements(scores.bfloat16(), MIN_WORK)
+    assert not supports_elements(scores[1:], MIN_WORK)  # too few: compiling it would take longer than it saves
+    assert not supports_elements(scores.half(), MIN_WORK)
     weights = masked_softmax(scores, mask=None, causal=True)
-    monkeypatch.setattr("tercet.kernel.masked_softmax.WORTH", scores.numel() + 1)
+    monkeypatch.setattr("tercet.kernel.masked_softmax.MIN_WORK", scores.numel() + 1)
     torch.testing.assert_close(weights, masked_softmax(scores, mask=None, causal=True))
 
 

@@ -136,7 +136,11 @@ def test_any_linear_layer(data: Any, rows: int, k: int, n: int, autocast: bool, 
     x, weight = data.draw(tensors((2, rows, k), dtype=f32)), data.draw(tensors((n, k), dtype=f32))
     bias = data.draw(st.none() | tensors((n,), dtype=f32))
     with pytest.MonkeyPatch.context() as patch, torch.autocast("cpu", bf16, enabled=autocast and not raw):
-        for module in ("inference_linear.LARGE", "inference_linear.MUCH", "training_linear.WORTH"):
+        for module in (
+            "inference_linear.MIN_GEMV_WEIGHTS",
+            "inference_linear.MIN_GEMM_WORK",
+            "training_linear.MIN_WORK",
+        ):
             patch.setattr(f"tercet.kernel.{module}", 1)
         widened = weight.float() if weight.dtype in (bf16, torch.int8) else weight  # which ours does by itself
         expected = outcome(lambda: F.linear(x, widened, bias))
@@ -185,7 +189,7 @@ def test_any_attention(
         return weights @ groups[1]
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("flash_attention.WORTH", "masked_softmax.WORTH"):
+        for module in ("flash_attention.MIN_WORK", "masked_softmax.MIN_WORK"):
             patch.setattr(f"tercet.kernel.{module}", 1)
         found = outcome(lambda: api.attention(q, keys, values, mask=shown, causal=causal))
         if (

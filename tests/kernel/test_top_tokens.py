@@ -38,12 +38,12 @@ def test_the_best_are_those_of_a_full_sort(
     scores = (torch.randint(levels, (n * h, v + gaps)).float() / 3)[:, :v]
     totals = -torch.randint(5, (n, h)).float()
     totals[torch.rand(n, h) < 0.2] = -math.inf
-    never, early, end = torch.randperm(v)[: min(2, v - 1)], torch.rand(n) < 0.4, int(torch.randint(v, ()))
-    values, parents, tokens = top_tokens(scores, totals, count, never=never, end=end, early=early)
+    forbidden, is_early, eos_id = torch.randperm(v)[: min(2, v - 1)], torch.rand(n) < 0.4, int(torch.randint(v, ()))
+    values, parents, tokens = top_tokens(scores, totals, count, forbidden=forbidden, eos_id=eos_id, is_early=is_early)
 
     logprobs = scores.double().log_softmax(-1).unflatten(0, (n, h))
-    logprobs[..., never] = -math.inf
-    logprobs[early, :, end] = -math.inf
+    logprobs[..., forbidden] = -math.inf
+    logprobs[is_early, :, eos_id] = -math.inf
     sums = (logprobs + totals[..., None]).flatten(1)
     expected = torch.cat((sums, torch.full((n, count), -math.inf)), dim=1).topk(count).values
     torch.testing.assert_close(values.double(), expected, atol=1e-5, rtol=1e-6)
@@ -63,7 +63,7 @@ def test_what_is_not_a_number_is_not_hidden_and_stays_with_its_sentence(place: i
     scores = torch.rand(6, 200)
     scores[3, place] = broken
     values, _, _ = top_tokens(
-        scores, torch.zeros(3, 2), 4, never=torch.tensor([5]), end=0, early=torch.zeros(3, dtype=torch.bool)
+        scores, torch.zeros(3, 2), 4, forbidden=torch.tensor([5]), eos_id=0, is_early=torch.zeros(3, dtype=torch.bool)
     )
     assert values.isnan().all(-1).tolist() == [False, True, False]
 
@@ -74,7 +74,7 @@ def test_a_sentence_owes_nothing_to_its_neighbours_or_to_the_threads() -> None:
     def found(first: int, last: int) -> list[Any]:
         nothing = torch.zeros(0, dtype=torch.long), torch.zeros(last - first, dtype=torch.bool)
         made = top_tokens(
-            scores[5 * first : 5 * last], totals[first:last], 10, never=nothing[0], end=0, early=nothing[1]
+            scores[5 * first : 5 * last], totals[first:last], 10, forbidden=nothing[0], eos_id=0, is_early=nothing[1]
         )
         return [tensor.tolist() for tensor in made]
 

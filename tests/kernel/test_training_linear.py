@@ -153,7 +153,7 @@ def test_axes_in_front_and_gaps_between_rows_are_as_if_there_were_none() -> None
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_layer_takes_it_in_mixed_precision(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    monkeypatch.setattr("tercet.kernel.training_linear.WORTH", 1)
+    monkeypatch.setattr("tercet.kernel.training_linear.MIN_WORK", 1)
     layer, x = Linear(32, 48, bias=bias), torch.randn(2, 20, 32)
     exact = layer.double()(x.double())
     layer.float()
@@ -168,7 +168,7 @@ def test_a_layer_takes_it_in_mixed_precision(bias: bool, monkeypatch: pytest.Mon
         assert layer.double()(x.double()).dtype == torch.float64  # as it is in mixed precision
         assert not supports_training_linear(x, layer.float().weight.bfloat16())
         assert not supports_training_linear(x, layer.weight.mT.contiguous().mT)
-        monkeypatch.setattr("tercet.kernel.training_linear.WORTH", 40 * 32 * 48 + 1)
+        monkeypatch.setattr("tercet.kernel.training_linear.MIN_WORK", 40 * 32 * 48 + 1)
         assert not supports_training_linear(x, layer.weight)
     with torch.autocast("cpu", torch.float16):
         assert not supports_training_linear(x, layer.weight)
@@ -178,7 +178,7 @@ def test_a_layer_takes_it_in_float32_where_it_pays(
     use_from: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
-    monkeypatch.setattr("tercet.kernel.training_linear.WORTH", 1)
+    monkeypatch.setattr("tercet.kernel.training_linear.MIN_WORK", 1)
     layer, x = Linear(32, 48), torch.randn(2, 20, 32)
     for least, takes in ((40 * 32 * 48, True), (40 * 32 * 48 + 1, False)):
         use_from(linear=least)

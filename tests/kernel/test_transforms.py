@@ -34,7 +34,7 @@ needs_bfloat16 = pytest.mark.skipif(not multiplies_bfloat16(), reason="this CPU 
 @pytest.fixture(autouse=True)
 def _for_few_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (activations, training_linear, flash_attention, masked_softmax):
-        monkeypatch.setattr(module, "WORTH", 1)
+        monkeypatch.setattr(module, "MIN_WORK", 1)
 
 
 def frozen_linear() -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], Tensor]:

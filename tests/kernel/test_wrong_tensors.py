@@ -62,15 +62,15 @@ TAKES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "top_tokens": (
         top_tokens,
         {
-            "scores": many(6, 20), "totals": many(2, 3), "count": 4, "never": torch.tensor([5]), "end": 1,
-            "early": ones(2),
+            "scores": many(6, 20), "totals": many(2, 3), "count": 4, "forbidden": torch.tensor([5]), "eos_id": 1,
+            "is_early": ones(2),
         },
     ),
     "cross_entropy": (
         cross_entropy_,
         {
             "scores": many(6, 20), "targets": torch.tensor([0, 19, -100, 3, 4, 5]), "smoothing": 0.1, "softcap": None,
-            "learns": True,
+            "needs_grad": True,
         },
     ),
     "activate": (activate, {"x": torch.randn(6, 20).bfloat16(), "name": "gelu"}),
@@ -149,8 +149,8 @@ WRONG = kernel_cases(
     ("top_tokens", {"totals": many(2, 2)}),
     ("top_tokens", {"totals": many(6)}),
     ("top_tokens", {"totals": many(2, 3).double()}),
-    ("top_tokens", {"early": ones(1)}),
-    ("top_tokens", {"never": torch.tensor([5], dtype=torch.int32)}),
+    ("top_tokens", {"is_early": ones(1)}),
+    ("top_tokens", {"forbidden": torch.tensor([5], dtype=torch.int32)}),
     ("top_tokens", {"scores": many(6, 40)[:, ::2]}),
     ("top_tokens", {"count": 0}),
     ("cross_entropy", {"targets": torch.zeros(5, dtype=torch.long)}),
@@ -212,7 +212,7 @@ def test_a_target_that_is_no_token_is_named_before_anything_is_written(target: i
     scores, targets = torch.randn(6, 20).to(dtype), torch.tensor([0, 19, -100, target, 4, 5])
     before = scores.clone()
     with pytest.raises(IndexError, match=f"target {target} of row 3 is not in a vocabulary of 20"):
-        cross_entropy_(scores, targets, smoothing=0.0, softcap=None, learns=True)
+        cross_entropy_(scores, targets, smoothing=0.0, softcap=None, needs_grad=True)
     assert torch.equal(scores, before)
 
 
@@ -324,7 +324,7 @@ def test_attention_answers_or_refuses_as_the_formula_does(
     q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], mask: tuple[int, ...] | None, dtype: torch.dtype,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(softmax_module, "WORTH", 1)
+    monkeypatch.setattr(softmax_module, "MIN_WORK", 1)
     tensors = [torch.randn(shape).to(dtype) for shape in (q, k, v)]
     seen = None if mask is None else torch.rand(mask) < 0.7
 
@@ -340,7 +340,7 @@ def test_attention_answers_or_refuses_as_the_formula_does(
 
 
 def test_the_softmax_of_a_mask_that_does_not_fit_is_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(softmax_module, "WORTH", 1)
+    monkeypatch.setattr(softmax_module, "MIN_WORK", 1)
     scores = torch.randn(2, 4, 8, 8)
     with pytest.raises(RuntimeError, match="must match the size"):
         masked_softmax(scores, mask=ones(1, 1, 1, 3), causal=False)

@@ -53,7 +53,7 @@ def reversed_by(model: EncoderDecoder, source: Tensor) -> Tensor:
 @torch.no_grad()
 def looks(model: EncoderDecoder, source: Tensor, target: Tensor) -> list[Tensor]:
     """The weights of each layer's cross-attention, (B, H, T, S)."""
-    with record(model, only=["*.cross_attention.weights"]) as seen:
+    with record(model, patterns=["*.cross_attention.weights"]) as seen:
         model(source, target, source_token_mask=source != PAD)
     return list(seen.values())
 

@@ -21,7 +21,7 @@ from tercet.models import (
     record,
     stack,
 )
-from tercet.models.fused import Fused, fused
+from tercet.models.fused import FusedLayers, fused_layers
 from tercet.nn import ALiBi, Learned, NoPosition, RelativeBias, Rotary, Sinusoidal, quantize
 from tercet.nn.positions import PositionScheme
 
@@ -37,13 +37,13 @@ def plain(*_: Any) -> None:
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A number for each call of all layers at once: the rows that went through."""
     made: list[int] = []
-    run = Fused.__call__
+    run = FusedLayers.__call__
 
-    def counted(self: Fused, x: Tensor, *more: Any) -> Tensor:
+    def counted(self: FusedLayers, x: Tensor, *more: Any) -> Tensor:
         made.append(len(x))
         return run(self, x, *more)
 
-    monkeypatch.setattr(Fused, "__call__", counted)
+    monkeypatch.setattr(FusedLayers, "__call__", counted)
     return made
 
 
@@ -126,7 +126,7 @@ def test_all_layers_at_once_are_the_layers_one_by_one(number: int) -> None:
         quantize(model, narrow)
     at_once = writes(model, tokens)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stack, "fused", plain)
+        patch.setattr(stack, "fused_layers", plain)
         one_by_one = writes(model, tokens)
     size = max(1.0, float(one_by_one.abs().max()))
     rounding = 2e-4 if narrow == "int8" else 3e-5  # one by one, small layers do not round their inputs to 16 bits
@@ -220,7 +220,7 @@ def test_a_position_scheme_of_ones_own_is_heeded(scheme: PositionScheme) -> None
     model = copy.deepcopy(model)  # who changes a scheme builds anew
     at_once = written(model, tokens)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stack, "fused", plain)
+        patch.setattr(stack, "fused_layers", plain)
         torch.testing.assert_close(at_once, written(model, tokens), atol=3e-5, rtol=1e-4)
     assert not torch.allclose(at_once, without, atol=1e-2)
 
@@ -274,7 +274,7 @@ def test_changed_weights_and_parts_are_noticed() -> None:
     def same() -> None:
         now = written(model, tokens)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(stack, "fused", plain)
+            patch.setattr(stack, "fused_layers", plain)
             torch.testing.assert_close(now, written(model, tokens), atol=1e-4, rtol=1e-4)
         assert not torch.allclose(now, before, atol=1e-3)
 
@@ -299,7 +299,7 @@ def test_the_program_goes_with_its_model() -> None:
     model = gpt()
     written(model, torch.randint(V, (3, 12)))
     with torch.inference_mode():
-        assert fused(model.stack, torch.zeros(1, 1, 40), model.stack.new_cache(1, capacity=3)) is not None
+        assert fused_layers(model.stack, torch.zeros(1, 1, 40), model.stack.new_cache(1, capacity=3)) is not None
     gone = weakref.ref(model.stack)
     del model
     gc.collect()

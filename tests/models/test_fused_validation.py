@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tercet.kernel.build import library
 from tercet.models import DecoderOnly, stack
 from tercet.models import fused as fused_module
-from tercet.models.fused import Fused, fused
+from tercet.models.fused import FusedLayers, fused_layers
 from tercet.nn import Attention, Rotary, quantize
 from tercet.nn.norm import RMSNorm
 
@@ -125,7 +125,7 @@ def test_a_change_between_two_steps_is_heeded(change: Callable[[DecoderOnly, Any
     model = square(n_kv_heads=None)
     at_once = continued(copy.deepcopy(model), change)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stack, "fused", plain)
+        patch.setattr(stack, "fused_layers", plain)
         one_by_one = continued(copy.deepcopy(model), change)
         unchanged = continued(copy.deepcopy(model), lambda model, cache: None)
     for found, expected in zip(at_once, one_by_one, strict=True):
@@ -155,14 +155,14 @@ def test_what_no_longer_fits_is_told_in_one_line(
 def test_a_cache_that_is_not_these_layers_is_not_read() -> None:
     model, x = square(), torch.zeros(3, 1, 64)
     fits = model.stack.new_cache(3, capacity=5)
-    assert fused(model.stack, x, fits) is not None
-    assert fused(model.stack, x, model.stack.new_cache(2, capacity=5)) is None
-    assert fused(model.stack, x, square(n_layers=1).stack.new_cache(3, capacity=5)) is None
-    assert fused(model.stack, x, square(n_kv_heads=1).stack.new_cache(3, capacity=5)) is None
-    assert fused(model.stack, torch.zeros(3, 1, 40), fits) is None
-    assert fused(model.stack, x.double(), fits) is None
+    assert fused_layers(model.stack, x, fits) is not None
+    assert fused_layers(model.stack, x, model.stack.new_cache(2, capacity=5)) is None
+    assert fused_layers(model.stack, x, square(n_layers=1).stack.new_cache(3, capacity=5)) is None
+    assert fused_layers(model.stack, x, square(n_kv_heads=1).stack.new_cache(3, capacity=5)) is None
+    assert fused_layers(model.stack, torch.zeros(3, 1, 40), fits) is None
+    assert fused_layers(model.stack, x.double(), fits) is None
     fits.capacity = 9  # more than there is
-    assert fused(model.stack, x, fits) is None
+    assert fused_layers(model.stack, x, fits) is None
 
 
 @needs_kernel
@@ -171,7 +171,7 @@ def test_a_column_that_is_not_there_is_refused_before_anything_is_written() -> N
     model = square()
     cache = model.stack.new_cache(2, capacity=5)
     cache.lengths = torch.tensor([1, -3])
-    layers = fused(model.stack, torch.zeros(2, 1, 64), cache)
+    layers = fused_layers(model.stack, torch.zeros(2, 1, 64), cache)
     assert layers is not None
     with pytest.raises(IndexError, match="column -3 of a cache of 5"):
         layers(torch.zeros(2, 1, 64), None, cache, None)
@@ -183,7 +183,7 @@ def test_a_column_that_is_not_there_is_refused_before_anything_is_written() -> N
 def test_masks_and_rotations_of_other_sizes_are_refused() -> None:
     model = square(position=Rotary())
     cache = model.stack.new_cache(2, capacity=5)
-    layers = fused(model.stack, torch.zeros(2, 1, 64), cache)
+    layers = fused_layers(model.stack, torch.zeros(2, 1, 64), cache)
     assert layers is not None
     for rotation in ((torch.zeros(2, 1, 16),) * 2, (torch.zeros(3, 1, 8),) * 2):
         with pytest.raises((ValueError, RuntimeError)):
@@ -201,8 +201,8 @@ def test_masks_and_rotations_of_other_sizes_are_refused() -> None:
 @torch.inference_mode()
 def test_memory_stays_while_its_address_is_known() -> None:
     model = square()
-    program = fused(model.stack, torch.zeros(1, 1, 64), model.stack.new_cache(1, capacity=3))
-    assert isinstance(program, Fused)
+    program = fused_layers(model.stack, torch.zeros(1, 1, 64), model.stack.new_cache(1, capacity=3))
+    assert isinstance(program, FusedLayers)
     weight = model.stack.blocks[0].feedforward.up.weight
     address = weight.data_ptr()
     weight.data = torch.zeros(64, 64)

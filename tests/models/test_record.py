@@ -203,12 +203,12 @@ def test_weights_in_training_are_those_before_dropout() -> None:
 
 def test_a_later_pass_overwrites_and_only_chooses() -> None:
     one, text = model(), tokens()
-    with record(one, only=["*.weights", "stack.blocks.?"]) as seen:
+    with record(one, patterns=["*.weights", "stack.blocks.?"]) as seen:
         one(text)
         one(text[:2, :5])
     assert len(seen) == 2 + 2
     assert seen["stack.blocks.1"].shape == (2, 5, 24)
-    with record(one, only=["*.weights"]) as again:
+    with record(one, patterns=["*.weights"]) as again:
         one(text)
     assert len(again) == 2
     assert seen["stack.blocks.0.self_attention.weights"].shape == (2, 4, 5, 5)  # and no second run adds to the first

@@ -33,7 +33,7 @@ def test_each_pass_is_one_graph_and_stays_one(traced: tuple[str, ...]) -> None:
     [
         ("whole", "rotary", "softcap, padded vocabulary, bias", "masked"),
         pytest.param(("whole",), marks=pytest.mark.exhaustive),
-        pytest.param(("lots",), marks=pytest.mark.exhaustive),
+        pytest.param(("chunks",), marks=pytest.mark.exhaustive),
         pytest.param(("shapes",), marks=pytest.mark.exhaustive),
     ],
     ids=lambda arguments: "-".join(arguments)[:20],

@@ -103,7 +103,7 @@ for layout in sys.argv[1:]:
         forms = {"one graph": compile_loss(loss), "not compiled": loss, "compiled in place": loss}
         for form, of_form in forms.items() if layout == "many" and case is causal else [*forms.items()][:1]:
             torch.compiler.reset()
-            document_mask._compiled.cache_clear()
+            document_mask._compiled_attention.cache_clear()
             if form == "compiled in place":
                 compile_in_place(made)
             check(f"{case.__name__}, {layout}, {form}", expected, learn(made, of_form, batch))

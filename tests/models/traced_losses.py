@@ -16,9 +16,9 @@ from torch._dynamo.utils import counters
 
 from tercet.models import AnyModel, Classifier, Dropout, MaskedHead
 from tercet.objectives import (
-    IGNORED,
+    IGNORE_INDEX,
     CausalBatch,
-    LabelledBatch,
+    LabeledBatch,
     MaskedBatch,
     PairBatch,
     causal_loss,
@@ -33,7 +33,7 @@ from tercet.training.compute import compiling
 
 def ids(*shape: int, ignored: bool = False) -> Tensor:
     drawn = torch.randint(0, V, shape)
-    return drawn.masked_fill(torch.rand(shape) < 0.2, IGNORED) if ignored else drawn
+    return drawn.masked_fill(torch.rand(shape) < 0.2, IGNORE_INDEX) if ignored else drawn
 
 
 def causal(*, documents: bool = False, padding: bool = False, rows: int = 3, length: int = 11) -> CausalBatch:
@@ -51,8 +51,8 @@ def pairs(rows: int = 3, read: int = 9, written: int = 7) -> PairBatch:
     return PairBatch(ids(rows, read), mask, ids(rows, written), ids(rows, written, ignored=True))
 
 
-def labels(targets: Tensor) -> LabelledBatch:
-    return LabelledBatch(ids(3, 11), torch.arange(11) < torch.tensor([11, 5, 8])[:, None], targets)
+def labels(targets: Tensor) -> LabeledBatch:
+    return LabeledBatch(ids(3, 11), torch.arange(11) < torch.tensor([11, 5, 8])[:, None], targets)
 
 
 CLASSIFIER = Classifier(labels=("a", "b", "c"), dropout=0.1)
@@ -107,7 +107,7 @@ def check(name: str, compiled: Any, made: AnyModel, loss: Any, batch: Any) -> No
 
 
 def check_each() -> None:
-    likelihood.ROWS, likelihood.AT_ONCE["cpu"] = 1, 11 * V  # three lots
+    likelihood.MIN_CHUNK_ROWS, likelihood.CHUNK_ELEMENTS["cpu"] = 1, 11 * V  # three lots
     for name in sys.argv[2:] or CASES:
         loss, build, batch_of = CASES[name]
         torch.compiler.reset()
@@ -138,7 +138,7 @@ def check_all_shapes(name: str) -> None:
 torch.set_num_threads(1)
 torch.manual_seed(0)
 torch.compile = partial(torch.compile, backend="aot_eager", fullgraph=True)  # graphs, but no machine code
-FORM: Form = "lots" if sys.argv[1] == "lots" else "whole"
+FORM: Form = "chunks" if sys.argv[1] == "chunks" else "whole"
 if sys.argv[1] == "shapes":
     for case in ("chat", "translation", "dropout"):
         check_all_shapes(case)

@@ -84,14 +84,14 @@ def test_heads_folded_into_queries_agree_forward_and_backward(
     mask = None if causal else {**MASKS, "source": source_mask}[kind](T, keys)
     how = {"mask": mask, "bias": alibi(T, keys) if biased else None, "causal": causal}
     by_hand = outputs_and_gradients(attend_by_hand, qkv, **how)
-    monkeypatch.setattr(attention, "FOLDING", ("cpu",))
+    monkeypatch.setattr(attention, "FOLD_DEVICES", ("cpu",))
     for one, other in zip(outputs_and_gradients(attend_fused, qkv, **how), by_hand, strict=True):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
 
 
 def test_folded_heads_ask_with_a_mask_of_one_row_and_read_the_keys_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a decode step on a GPU hands to PyTorch's kernel: the cache itself."""
-    monkeypatch.setattr(attention, "FOLDING", ("cpu",))
+    monkeypatch.setattr(attention, "FOLD_DEVICES", ("cpu",))
     asked = dict[str, Any]()
 
     def kernel(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
@@ -111,7 +111,7 @@ def test_folded_heads_ask_with_a_mask_of_one_row_and_read_the_keys_once(monkeypa
     assert asked["q"].shape == (B, 2, H // 2, K)
     assert not asked.get("enable_gqa")
     monkeypatch.undo()
-    assert attention.FOLDING == ("cuda",)
+    assert attention.FOLD_DEVICES == ("cuda",)
 
 
 @pytest.mark.parametrize("biased", [False, True], ids=["", "alibi"])

@@ -64,7 +64,7 @@ def test_spread_rows_stand_next_to_each_other_and_share_their_source() -> None:
     tables, sources, token_mask = own(made), cross(made), made.memory_token_mask
     made.expand_beams(2)
     made.expand_beams(3)
-    assert made.shared == 6
+    assert made.rows_per_source == 6
     assert made.lengths.tolist() == [4] * 6 + [1] * 6 + [6] * 6
     assert_all_equal(own(made), [table.repeat_interleave(6, dim=0) for table in tables])
     assert all(one is other for one, other in zip(cross(made), sources, strict=True))

@@ -55,12 +55,12 @@ def test_no_square_is_missing_for_any_numbers(causal: bool) -> None:
         ({"device": "mps"}, False),
         ({"dtype": torch.float32}, False),
         ({"dropout": 0.1}, False),
-        ({"biased": True}, False),
+        ({"has_bias": True}, False),
         ({"d_head": 8}, False),
     ],
 )
 def test_squares_are_for_what_the_kernel_computes(changed: dict, expected: bool) -> None:
-    settings = {"device": "cuda", "dtype": torch.bfloat16, "d_head": 64, "dropout": 0.0, "biased": False}
+    settings = {"device": "cuda", "dtype": torch.bfloat16, "d_head": 64, "dropout": 0.0, "has_bias": False}
     assert supports_block_mask(**settings | changed) is expected
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
 from tercet.nn import Rotary
-from tercet.nn.init import initialise
+from tercet.nn.init import initialize
 from tercet.nn.specs import Normal, PyTorch, Xavier, ZeroProjections
 
 D, F, V, LAYERS = 96, 200, 301, 3
@@ -64,7 +64,7 @@ def test_every_parameter_is_reached(scheme) -> None:
     with torch.no_grad():
         for parameter in decoder.parameters():
             parameter.fill_(torch.nan)
-    initialise(decoder, scheme, seed=0)
+    initialize(decoder, scheme, seed=0)
     assert all(parameter.isfinite().all() for parameter in decoder.parameters())
 
 
@@ -81,7 +81,7 @@ def test_initialising_leaves_the_global_generator_alone() -> None:
     decoder = model(Normal())
     before = torch.get_rng_state()
     for scheme in (Normal(), Xavier(), ZeroProjections()):
-        initialise(decoder, scheme, seed=3)
+        initialize(decoder, scheme, seed=3)
     assert torch.equal(torch.get_rng_state(), before)
 
 

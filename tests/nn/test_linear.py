@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tercet.kernel.inference_linear import FEW
+from tercet.kernel.inference_linear import MAX_GEMV_ROWS
 from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
 from tercet.nn import Linear, quantize
 
@@ -45,7 +45,9 @@ def test_the_product_is_that_of_the_weight_that_is_meant(narrow: str, rows: int)
     layer.quantize(narrow)
     meant = torch.nn.functional.linear(x.double(), layer.dequantize(torch.float64), layer.bias.double())
     with torch.no_grad():
-        atol = 1e-4 if narrow == "int8" and rows <= FEW else 1e-5  # of few rows, the kernel rounds x to 16 bits
+        atol = (
+            1e-4 if narrow == "int8" and rows <= MAX_GEMV_ROWS else 1e-5
+        )  # of few rows, the kernel rounds x to 16 bits
         torch.testing.assert_close(layer(x).double(), meant, atol=atol, rtol=1e-5)
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from tercet.data import PackedRows, PaddedRows, Windows
 from tercet.models import DecoderOnly, model_spec
-from tercet.objectives import IGNORED, CausalBatch, Loss, causal_loss, collate_causal, collate_windows
+from tercet.objectives import IGNORE_INDEX, CausalBatch, Loss, causal_loss, collate_causal, collate_windows
 
 STARTS = np.array([0, 3, 11, 12, 19])
 IDS = np.random.default_rng(0).integers(1, 11, 31).astype(np.uint16)
@@ -21,14 +21,14 @@ def model() -> DecoderOnly:
 def gradient(batches: list[CausalBatch]) -> Tensor:
     """Of the mean over all batches' targets, as a training step takes it."""
     one = model()
-    targets = sum(int((batch.targets != IGNORED).sum()) for batch in batches)
+    targets = sum(int((batch.targets != IGNORE_INDEX).sum()) for batch in batches)
     for batch in batches:
         (causal_loss(one, batch).total / targets).backward()
     return torch.cat([p.grad.flatten() for p in one.parameters() if p.grad is not None])
 
 
 def ignoring(batch: CausalBatch) -> CausalBatch:
-    return batch._replace(targets=torch.full_like(batch.targets, IGNORED))
+    return batch._replace(targets=torch.full_like(batch.targets, IGNORE_INDEX))
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -37,7 +37,7 @@ def test_four_small_batches_are_one_big_batch(side: str) -> None:
     numbers = np.arange(32) % len(rows)
     big = collate_causal(rows.batch(numbers))
     small = [collate_causal(rows.batch(part)) for part in np.split(numbers, 4)]
-    counts = [int((batch.targets != IGNORED).sum()) for batch in small]
+    counts = [int((batch.targets != IGNORE_INDEX).sum()) for batch in small]
     assert len(set(counts)) > 1  # means of means would be wrong
     whole = gradient([big])
     parts = gradient([*small, ignoring(small[0])])
@@ -48,7 +48,7 @@ def test_a_target_is_the_next_real_token() -> None:
     rows = PaddedRows(IDS, STARTS, length=7, side="left", stride=1)
     batch = collate_causal(rows.batch(np.arange(len(rows))))
     assert batch.token_mask is not None
-    learnt = batch.targets != IGNORED
+    learnt = batch.targets != IGNORE_INDEX
     assert int((learnt & ~batch.token_mask).sum()) == 0  # nothing is learnt from padding
     assert learnt.any(1).all()  # no row for nothing
     for row, targets in enumerate(learnt):  # in one piece, from the document's first token in the row to its last
@@ -64,14 +64,14 @@ def test_documents_do_not_predict_each_other() -> None:
     for row in range(len(rows)):
         for column in range(7):
             crosses = row * 7 + column + 1 in STARTS
-            assert (int(batch.targets[row, column]) == IGNORED) == crosses
+            assert (int(batch.targets[row, column]) == IGNORE_INDEX) == crosses
 
 
 def test_windows_score_every_target_once() -> None:
     for stride in (7, 3, 1):
         windows = Windows(IDS, 7, stride)
         batch = collate_windows(windows.batch(np.arange(len(windows))))
-        scored = batch.targets[batch.targets != IGNORED]
+        scored = batch.targets[batch.targets != IGNORE_INDEX]
         assert scored.tolist() == IDS[1:].tolist()
 
 

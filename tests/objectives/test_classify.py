@@ -11,7 +11,7 @@ from torch import Tensor
 from tercet.data import LabeledExamples, label_rows
 from tercet.data.corpora import label_corpus
 from tercet.models import Classifier, EncoderOnly, EncoderOnlySpec, StackSpec
-from tercet.objectives import IGNORED, LabelledBatch, classify_loss, collate_labels
+from tercet.objectives import IGNORE_INDEX, LabeledBatch, classify_loss, collate_labels
 
 PAD, BOS, EOS, V, LABELS = 0, 1, 2, 13, ("a", "b", "c", "d", "e")
 LENGTHS = (4, 1, 7, 3, 7)
@@ -31,7 +31,7 @@ def texts(over: Any = "texts") -> LabeledExamples:
     draws = np.random.default_rng(3)
     labels = draws.integers(0, len(LABELS), len(LENGTHS) if over == "texts" else sum(LENGTHS))
     if over == "tokens":
-        labels[1::3] = IGNORED
+        labels[1::3] = IGNORE_INDEX
     return LabeledExamples(
         ids=draws.integers(3, V, sum(LENGTHS)).astype(np.uint16),
         starts=np.cumsum([0, *LENGTHS]),
@@ -41,13 +41,13 @@ def texts(over: Any = "texts") -> LabeledExamples:
     )
 
 
-def batch(numbers: list[int], over: Any = "texts") -> LabelledBatch:
+def batch(numbers: list[int], over: Any = "texts") -> LabeledBatch:
     rows = label_rows(texts(over), np.array(numbers), max_len=11, bos=BOS, eos=EOS, pad=PAD)
     return collate_labels(rows)
 
 
 def test_both_rooms_ignore_the_same_number() -> None:
-    assert label_corpus.IGNORED == IGNORED
+    assert label_corpus.IGNORE_INDEX == IGNORE_INDEX
 
 
 def test_rows_of_one_length_need_no_padding() -> None:
@@ -67,8 +67,8 @@ def test_as_torch_defines_it(over: Any, smoothing: float) -> None:
     loss = classify_loss(made, one, smoothing=smoothing)
     scores = made.classify(made.hidden(one.inputs, token_mask=one.token_mask), one.token_mask)
     flat, targets = scores.reshape(-1, len(LABELS)), one.targets.reshape(-1)
-    kept = targets != IGNORED
-    assert loss.count == kept.sum() == (5 if over == "texts" else (texts(over).labels != IGNORED).sum())
+    kept = targets != IGNORE_INDEX
+    assert loss.count == kept.sum() == (5 if over == "texts" else (texts(over).labels != IGNORE_INDEX).sum())
     torch.testing.assert_close(
         loss.total, F.cross_entropy(flat[kept], targets[kept], label_smoothing=smoothing) * kept.sum()
     )
@@ -105,10 +105,10 @@ def test_more_padding_on_either_side_changes_nothing(over: Any) -> None:
     wanted = classify_loss(made, one)
     real = torch.ones(one.inputs.shape, dtype=torch.bool) if one.token_mask is None else one.token_mask
     for left, right in ((0, 3), (2, 0), (1, 2)):
-        wider = LabelledBatch(
+        wider = LabeledBatch(
             F.pad(one.inputs, (left, right), value=5),
             F.pad(real, (left, right)),
-            F.pad(one.targets, (left, right), value=IGNORED) if over == "tokens" else one.targets,
+            F.pad(one.targets, (left, right), value=IGNORE_INDEX) if over == "tokens" else one.targets,
         )
         found = classify_loss(made, wider)
         torch.testing.assert_close(found.total, wanted.total, rtol=1e-5, atol=1e-5)
@@ -119,7 +119,7 @@ def test_more_padding_on_either_side_changes_nothing(over: Any) -> None:
 
 def test_a_batch_without_a_label_costs_nothing() -> None:
     made, one = model("tokens"), batch([0, 1], "tokens")
-    loss = classify_loss(made, one._replace(targets=torch.full_like(one.targets, IGNORED)), smoothing=0.1)
+    loss = classify_loss(made, one._replace(targets=torch.full_like(one.targets, IGNORE_INDEX)), smoothing=0.1)
     loss.mean.backward()
     assert (loss.total.item(), loss.count.item(), loss.mean.item()) == (0, 0, 0)
     assert all(bool(w.grad.isfinite().all()) for w in made.parameters() if w.grad is not None)

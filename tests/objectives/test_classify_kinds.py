@@ -9,8 +9,8 @@ import torch.nn.functional as F
 
 from tercet.data import LabeledExamples, label_rows
 from tercet.models import Classifier, EncoderOnly, EncoderOnlySpec, StackSpec
-from tercet.models.target_scale import rescale_head, without_target_scale
-from tercet.objectives import LabelledBatch, classify_loss, collate_labels, count_targets, label_logits
+from tercet.models.target_scale import remove_target_scale, rescale_head
+from tercet.objectives import LabeledBatch, classify_loss, collate_labels, count_targets, label_logits
 
 PAD, BOS, EOS, V, LABELS = 0, 1, 2, 13, ("a", "b", "c", "d", "e")
 LENGTHS = (4, 1, 7, 3, 7)
@@ -44,7 +44,7 @@ def texts(kind: Any) -> LabeledExamples:
     )
 
 
-def batch(kind: str, numbers: list[int]) -> LabelledBatch:
+def batch(kind: str, numbers: list[int]) -> LabeledBatch:
     rows = label_rows(texts(kind), np.array(numbers), max_len=11, bos=BOS, eos=EOS, pad=PAD)
     return collate_labels(rows, HEADS[kind])
 
@@ -105,7 +105,7 @@ def test_another_scale_is_the_same_function(scale: tuple[float, float]) -> None:
     made, one = model("regression").double(), batch("regression", [0, 1, 2])
     with torch.no_grad():
         numbers = -300 + 7 * label_logits(made, one)[:, 0].double()
-        plain = without_target_scale(made)
+        plain = remove_target_scale(made)
         torch.testing.assert_close(label_logits(plain, one)[:, 0].double(), numbers, rtol=1e-6, atol=1e-6)
         assert made.spec.classifier == HEADS["regression"], "the model itself stays"
         old = made.spec.classifier
@@ -115,7 +115,7 @@ def test_another_scale_is_the_same_function(scale: tuple[float, float]) -> None:
         rescale_head(made, old)
         again = scale[0] + scale[1] * label_logits(made, one)[:, 0].double()
         torch.testing.assert_close(again, numbers, rtol=1e-5, atol=1e-3)
-    assert without_target_scale(plain) is plain
+    assert remove_target_scale(plain) is plain
 
 
 def test_heads_that_cannot_be() -> None:

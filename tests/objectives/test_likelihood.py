@@ -11,7 +11,7 @@ from tercet.kernel import cross_entropy, thread_independent, training_linear
 from tercet.kernel.build import library, multiplies_bfloat16
 from tercet.models import DecoderOnlySpec, StackSpec
 from tercet.models.vocabulary import Unembedding
-from tercet.objectives import IGNORED, likelihood, zero_loss
+from tercet.objectives import IGNORE_INDEX, likelihood, zero_loss
 from tercet.objectives.likelihood import Form, bytes_of_graph, choose_form, negative_log_likelihood, use_form
 
 D, V = 7, 11
@@ -26,15 +26,15 @@ def unembedding(*, softcap: float | None = None, pad_to: int = 1, bias: bool = F
 
 def some_targets() -> Tensor:
     targets = torch.randint(0, V, (6, 5))
-    targets[1:3] = IGNORED
-    targets[4, 2] = IGNORED
+    targets[1:3] = IGNORE_INDEX
+    targets[4, 2] = IGNORE_INDEX
     return targets
 
 
 @pytest.fixture(params=[1, 3 * V, 1 << 20], ids=["row by row", "three rows", "at once"])
 def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(likelihood.AT_ONCE, "cpu", request.param)
-    monkeypatch.setattr(likelihood, "ROWS", 1)
+    monkeypatch.setitem(likelihood.CHUNK_ELEMENTS, "cpu", request.param)
+    monkeypatch.setattr(likelihood, "MIN_CHUNK_ROWS", 1)
 
 
 @pytest.fixture(params=["by PyTorch", "by the kernel"])
@@ -42,7 +42,7 @@ def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     if request.param == "by the kernel":
         if library() is None:
             pytest.skip("no C++ compiler here")
-        monkeypatch.setattr(cross_entropy, "WORTH", 1)
+        monkeypatch.setattr(cross_entropy, "MIN_WORK", 1)
 
 
 @pytest.mark.usefixtures("at_once", "either_way")
@@ -62,9 +62,9 @@ def test_equals_cross_entropy_written_out(smoothing: float, softcap: float | Non
         else:
             logits = head(h).flatten(0, 1)
             total = F.cross_entropy(
-                logits, targets.flatten(), ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing
+                logits, targets.flatten(), ignore_index=IGNORE_INDEX, reduction="sum", label_smoothing=smoothing
             )
-            plain = F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="sum").detach()
+            plain = F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORE_INDEX, reduction="sum").detach()
         (total * 0.37).backward()
         losses += [total.detach(), plain]
         assert h.grad is not None
@@ -80,9 +80,9 @@ def test_equals_cross_entropy_written_out(smoothing: float, softcap: float | Non
 @pytest.mark.skipif(library() is None, reason="no C++ compiler here")
 @pytest.mark.parametrize("bias", [False, True])
 def test_kernels_take_every_lot_if_threads_must_not_matter(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(likelihood.AT_ONCE, "cpu", 1)
-    monkeypatch.setattr(likelihood, "ROWS", 20)
-    monkeypatch.setattr(training_linear, "WORTH", 1)
+    monkeypatch.setitem(likelihood.CHUNK_ELEMENTS, "cpu", 1)
+    monkeypatch.setattr(likelihood, "MIN_CHUNK_ROWS", 20)
+    monkeypatch.setattr(training_linear, "MIN_WORK", 1)
     product = Mock(wraps=likelihood.linear_forward)
     monkeypatch.setattr(likelihood, "linear_forward", product)
     head, hidden, targets = unembedding(bias=bias, width=16), torch.randn(60, 16), torch.randint(0, V, (60,))
@@ -132,13 +132,13 @@ def test_losses_add_up() -> None:
     assert int(parts.count) == int(whole.count) == 19
     torch.testing.assert_close(parts.total, whole.total)
     logs = head(hidden).log_softmax(-1).gather(-1, targets.clamp(min=0)[..., None])[..., 0]
-    torch.testing.assert_close(whole.mean, -logs[targets != IGNORED].mean())
+    torch.testing.assert_close(whole.mean, -logs[targets != IGNORE_INDEX].mean())
 
 
 def test_columns_of_padding_change_neither_loss_nor_gradient() -> None:
     head, hidden, targets = unembedding(), torch.randn(3, 4, D), torch.randint(0, V, (3, 4))
     wide = F.pad(hidden, (0, 0, 0, 5), value=3.0).requires_grad_()
-    more = negative_log_likelihood(wide, head, F.pad(targets, (0, 5), value=IGNORED), smoothing=0.1)
+    more = negative_log_likelihood(wide, head, F.pad(targets, (0, 5), value=IGNORE_INDEX), smoothing=0.1)
     more.mean.backward()
     first = head.weight.grad.clone() if head.weight.grad is not None else None
     head.zero_grad()
@@ -152,7 +152,7 @@ def test_columns_of_padding_change_neither_loss_nor_gradient() -> None:
 
 def test_nothing_to_learn_costs_nothing() -> None:
     hidden = torch.randn(2, 5, D, requires_grad=True)
-    loss = negative_log_likelihood(hidden, unembedding(), torch.full((2, 5), IGNORED), smoothing=0.1)
+    loss = negative_log_likelihood(hidden, unembedding(), torch.full((2, 5), IGNORE_INDEX), smoothing=0.1)
     loss.mean.backward()
     assert (float(loss.total.detach()), int(loss.count), float(loss.mean.detach())) == (0.0, 0, 0.0)
     assert hidden.grad is not None
@@ -196,7 +196,7 @@ def test_autocast_reaches_in() -> None:
 
 def test_a_second_backward_pass_is_refused_and_not_wrong() -> None:
     hidden = torch.randn(3, D, requires_grad=True)
-    total = negative_log_likelihood(hidden, unembedding(), torch.tensor([1, IGNORED, 2])).total
+    total = negative_log_likelihood(hidden, unembedding(), torch.tensor([1, IGNORE_INDEX, 2])).total
     total.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="work out the loss anew"):
         total.backward()
@@ -210,7 +210,7 @@ def test_without_gradients_none_are_worked_out(mode: type, monkeypatch: pytest.M
         raise AssertionError("a product for a gradient")
 
     monkeypatch.setattr(torch, "mm", refused)
-    head, hidden, targets = unembedding(), torch.randn(3, D), torch.tensor([1, IGNORED, 2])
+    head, hidden, targets = unembedding(), torch.randn(3, D), torch.tensor([1, IGNORE_INDEX, 2])
     with mode():
         found = negative_log_likelihood(hidden, head, targets)
     torch.testing.assert_close(found.plain, F.cross_entropy(head(hidden), targets, reduction="sum").detach())
@@ -221,17 +221,17 @@ def test_without_gradients_none_are_worked_out(mode: type, monkeypatch: pytest.M
 @pytest.mark.skipif(not multiplies_bfloat16(), reason="this CPU does not multiply bfloat16, or no compiler")
 @pytest.mark.parametrize("pad_to", [1, 3])
 def test_few_products_go_through_the_kernel_and_find_the_same(pad_to: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_linear, "WORTH", 1)
+    monkeypatch.setattr(training_linear, "MIN_WORK", 1)
     calls = {name: Mock(wraps=getattr(likelihood, name)) for name in ("linear_forward", "linear_backward")}
     for name, call in calls.items():
         monkeypatch.setattr(likelihood, name, call)
     spec = DecoderOnlySpec(vocab_size=19, pad_vocab_to=pad_to, stack=StackSpec(d_model=32, n_layers=1, n_heads=1))
     head, hidden = Unembedding(spec, spec.stack), torch.randn(4, 10, 32)
     targets = torch.randint(0, 19, (4, 10))
-    targets[1, 3:] = IGNORED
+    targets[1, 3:] = IGNORE_INDEX
     found: dict[bool, list[Tensor]] = {}
     for few in (True, False):
-        monkeypatch.setattr(likelihood, "FEW", 1 << 25 if few else 0)
+        monkeypatch.setattr(likelihood, "SMALL_MATMUL", 1 << 25 if few else 0)
         h = hidden.clone().requires_grad_()
         head.zero_grad()
         with torch.autocast("cpu", torch.bfloat16):
@@ -262,7 +262,7 @@ def test_all_forms_have_one_loss_and_gradient(form: Form, softcap: float | None,
             negative_log_likelihood(hidden, head, targets, smoothing=smoothing)
         return
     found: list[list[Tensor]] = []
-    for one in (form, "lots"):
+    for one in (form, "chunks"):
         h = hidden.clone().requires_grad_()
         head.zero_grad()
         with use_form(one):
@@ -278,9 +278,9 @@ def test_the_form_follows_from_device_compiler_and_bytes(monkeypatch: pytest.Mon
     def form(n_rows: int, device: str = "cuda") -> Form:
         return choose_form(n_rows, 50304, torch.bfloat16, device)
 
-    assert form(12 * 1024) == "lots"  # nothing fuses what is not compiled
+    assert form(12 * 1024) == "chunks"  # nothing fuses what is not compiled
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    assert [form(12 * 1024), form(21_345), form(21_346), form(1, "cpu")] == ["whole", "whole", "lots", "lots"]
+    assert [form(12 * 1024), form(21_345), form(21_346), form(1, "cpu")] == ["whole", "whole", "chunks", "chunks"]
     assert bytes_of_graph(12 * 1024, 50304, torch.bfloat16) == 2 * 12 * 1024 * 50304 * 2
     assert bytes_of_graph(1 << 20, 50304, torch.bfloat16) == 4 << 30
 

@@ -23,7 +23,7 @@ from tercet.models import (
 )
 from tercet.nn import Rotary
 from tercet.objectives import (
-    IGNORED,
+    IGNORE_INDEX,
     causal_logprobs,
     causal_loss,
     collate_causal,
@@ -62,17 +62,17 @@ TRANSLATOR = far_from_uniform(
 @pytest.mark.parametrize("model", [DECODER, ENCODER, TRANSLATOR])
 @settings(max_examples=25, deadline=None)
 @given(
-    targets=st.lists(st.sampled_from([IGNORED, *range(V)]), max_size=19),
+    targets=st.lists(st.sampled_from([IGNORE_INDEX, *range(V)]), max_size=19),
     at_once=st.sampled_from([1, 3 * V, 7 * V + 5, 1 << 24]),
     seed=st.integers(0, 99),
 )
 def test_equal_to_the_formula(model: AnyModel, targets: list[int], at_once: int, seed: int) -> None:
     hidden = torch.randn(len(targets), D, generator=torch.Generator().manual_seed(seed))
     z = model.logits(hidden).double()
-    kept = [row for row, target in enumerate(targets) if target != IGNORED]
+    kept = [row for row, target in enumerate(targets) if target != IGNORE_INDEX]
     wanted = [float(z[row, targets[row]] - z[row].exp().sum().log()) for row in kept]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(logprobs, "LOGITS_AT_ONCE", at_once)
+        patch.setattr(logprobs, "MAX_LOGITS", at_once)
         scored = target_logprobs(model, hidden, torch.tensor(targets, dtype=torch.long))
         parts = list(split_logits(model, hidden))
         likeliest = likeliest_tokens(model, hidden)

@@ -19,7 +19,7 @@ from tercet.data import PackedRows, PaddedRows
 from tercet.data.rows.token_rows import TokenRows
 from tercet.models import EncoderOnly, model_spec
 from tercet.objectives import (
-    IGNORED,
+    IGNORE_INDEX,
     MaskedBatch,
     Masking,
     collate_masked,
@@ -69,7 +69,7 @@ def rows_of(tokenizer: Tokenizer, numbers: list[int], *, apart: bool = True) -> 
 def gradients(one: EncoderOnly, batches: list[MaskedBatch]) -> Tensor:
     """Of the mean over all batches' targets, as a training step takes it."""
     one.zero_grad()
-    targets = max(1, sum(int((batch.targets != IGNORED).sum()) for batch in batches))
+    targets = max(1, sum(int((batch.targets != IGNORE_INDEX).sum()) for batch in batches))
     for batch in batches:
         (masked_loss(one, batch).total / targets).backward()
     return torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in one.parameters()])
@@ -77,11 +77,11 @@ def gradients(one: EncoderOnly, batches: list[MaskedBatch]) -> Tensor:
 
 def dense_loss(one: EncoderOnly, batch: MaskedBatch) -> Tensor:
     """All B · T scores written out, as most implementations have it."""
-    targets = torch.full((batch.inputs.numel(),), IGNORED)
-    used = batch.targets != IGNORED
+    targets = torch.full((batch.inputs.numel(),), IGNORE_INDEX)
+    used = batch.targets != IGNORE_INDEX
     targets[batch.positions[used]] = batch.targets[used]
     logits = one(batch.inputs, token_mask=batch.token_mask, documents=batch.documents).flatten(0, 1)
-    return F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum")
+    return F.cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, reduction="sum")
 
 
 @pytest.mark.parametrize("preset", ["bert-tiny", "modern-encoder"])
@@ -98,7 +98,7 @@ def test_the_sparse_head_is_the_dense_one(tokenizer: Tokenizer, rate: float, pre
     one.zero_grad()
     loss = masked_loss(one, batch)
     loss.total.backward()
-    assert int(loss.count) == int((batch.targets != IGNORED).sum())
+    assert int(loss.count) == int((batch.targets != IGNORE_INDEX).sum())
     assert abs(float(loss.total.detach() - dense.detach())) <= 1e-6 * max(1.0, float(dense.detach()))
     for name, p in one.named_parameters():
         mine = torch.zeros_like(p) if p.grad is None else p.grad
@@ -123,7 +123,7 @@ def test_short_rows_never_give_nan(tokenizer: Tokenizer) -> None:
     for _ in range(100):
         rows = TokenRows(tokens=generator.integers(5, tokenizer.vocab_size, (1, 4)))
         batch = collate_masked(rows, tokenizer, masking=Masking(rate=0.15), generator=generator)
-        counts.add(int((batch.targets != IGNORED).sum()))
+        counts.add(int((batch.targets != IGNORE_INDEX).sum()))
         assert gradients(one, [batch]).isfinite().all()
     assert counts == {0, 1}
 
@@ -172,7 +172,7 @@ def test_the_sparse_head_needs_its_share_of_memory(rate: float, monkeypatch: pyt
     written_out = most(dense_loss, batch)
     assert written_out >= 5 * 127 * vocab_size * 4
     as_it_runs = most(sparse, batch)
-    monkeypatch.setitem(likelihood.AT_ONCE, "cpu", 1 << 40)
+    monkeypatch.setitem(likelihood.CHUNK_ELEMENTS, "cpu", 1 << 40)
     at_once = most(sparse, batch)
     limit = (rate + 0.05) * most(sparse, everything)  # even beside our own head over all rows, which holds one copy
     assert as_it_runs <= at_once <= limit < written_out
@@ -251,7 +251,7 @@ def test_padding_of_any_id_is_never_hidden(tokenizer: Tokenizer) -> None:
     mask = np.arange(9) < np.array([[4], [9], [1]])
     rows = TokenRows(tokens=np.full((3, 9), 7), mask=mask)
     batch = collate_masked(rows, tokenizer, masking=Masking(rate=1.0), generator=np.random.default_rng(0))
-    assert (batch.targets != IGNORED).sum() == (4 - 2) + (9 - 2)
+    assert (batch.targets != IGNORE_INDEX).sum() == (4 - 2) + (9 - 2)
     assert (batch.inputs[~torch.from_numpy(mask)] == 7).all()
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tercet.objectives import IGNORED, Masking
+from tercet.objectives import IGNORE_INDEX, Masking
 from tercet.objectives.masking import MaskedRows, mask_rows
 
 SPECIAL, MASK, V = 5, 4, 211  # ids 0..4 are special
@@ -49,7 +49,7 @@ def masked(
 def chosen(made: MaskedRows) -> np.ndarray:
     """(B, T) where a token is to be predicted."""
     found = np.zeros(made.inputs.shape, bool)
-    found.ravel()[made.positions[made.targets != IGNORED]] = True
+    found.ravel()[made.positions[made.targets != IGNORE_INDEX]] = True
     return found
 
 
@@ -74,7 +74,7 @@ def test_targets_are_the_original_tokens_wherever_one_is_chosen_and_nowhere_else
     tokens, starts = text(31, 53)
     for unit in UNITS:
         made = masked(tokens, starts, unit=unit, rate=0.4)
-        used = made.targets != IGNORED
+        used = made.targets != IGNORE_INDEX
         np.testing.assert_array_equal(made.targets[used], tokens.ravel()[made.positions[used]])
         assert len(set(made.positions[used].tolist())) == used.sum()  # none twice
         assert not made.positions[~used].any()
@@ -144,7 +144,7 @@ def test_a_row_has_its_share_by_itself_whatever_the_batch() -> None:
             made = masked(np.full((n_rows, length), 17), rate=rate)
             counts = chosen(made).sum(1)
             assert set(counts.tolist()) <= {int(rate * length), int(np.ceil(rate * length))}
-            assert counts.sum() == (made.targets != IGNORED).sum()
+            assert counts.sum() == (made.targets != IGNORE_INDEX).sum()
 
 
 def test_short_rows_get_their_share_on_average() -> None:

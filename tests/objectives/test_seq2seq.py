@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tercet.data import PairRows, Pairs, gather
 from tercet.models import EncoderDecoder, model_spec
-from tercet.objectives import IGNORED, PairBatch, collate_pairs, seq2seq_loss
+from tercet.objectives import IGNORE_INDEX, PairBatch, collate_pairs, seq2seq_loss
 
 PAD, BOS, EOS, V = 0, 1, 2, 13
 DRAWS = np.random.default_rng(3)
@@ -50,7 +50,7 @@ def model(**changes: Any) -> EncoderDecoder:
 def gradient(one: EncoderDecoder, batches: list[PairBatch], *, smoothing: float = 0.0) -> Tensor:
     """Of the mean over all batches' targets, as a training step takes it."""
     one.zero_grad()
-    targets = sum(int((batch.targets != IGNORED).sum()) for batch in batches)
+    targets = sum(int((batch.targets != IGNORE_INDEX).sum()) for batch in batches)
     for batch in batches:
         (seq2seq_loss(one, batch, smoothing=smoothing).total / targets).backward()
     return torch.cat([p.grad.flatten() for p in one.parameters() if p.grad is not None])
@@ -65,7 +65,7 @@ def test_the_decoder_reads_its_target_one_token_late() -> None:
         assert batch.source_token_mask is not None
         assert batch.source_token_mask[row].tolist() == [True] * n + [False] * (6 - n)
         assert batch.inputs[row, :m].tolist() == [BOS, *target[:-1]]
-        assert batch.targets[row].tolist() == target + [IGNORED] * (6 - m)
+        assert batch.targets[row].tolist() == target + [IGNORE_INDEX] * (6 - m)
     assert batch.inputs.shape == batch.targets.shape == (3, 6)
 
 
@@ -96,7 +96,7 @@ def test_small_batches_are_one_big_batch(smoothing: float) -> None:
     one = model()
     big = [collate_pairs(rows(0, 1, 2, 3, 4))]
     small = [collate_pairs(rows(3)), collate_pairs(rows(1, 0)), collate_pairs(rows(4, 2))]
-    assert len({int((batch.targets != IGNORED).sum()) // len(batch.source) for batch in small}) > 1
+    assert len({int((batch.targets != IGNORE_INDEX).sum()) // len(batch.source) for batch in small}) > 1
     whole, parts = gradient(one, big, smoothing=smoothing), gradient(one, small, smoothing=smoothing)
     assert float((whole - parts).norm() / whole.norm()) <= 1e-5
 
@@ -114,8 +114,8 @@ def test_what_pads_a_pair_changes_neither_loss_nor_gradient(position: str, junk:
     wider = PairBatch(
         F.pad(batch.source.masked_fill(~batch.source_token_mask, junk), (0, 3), value=junk),
         F.pad(batch.source_token_mask, (0, 3)),
-        F.pad(batch.inputs.masked_fill(batch.targets == IGNORED, junk), (0, 2), value=junk),
-        F.pad(batch.targets, (0, 2), value=IGNORED),
+        F.pad(batch.inputs.masked_fill(batch.targets == IGNORE_INDEX, junk), (0, 2), value=junk),
+        F.pad(batch.targets, (0, 2), value=IGNORE_INDEX),
     )
     losses = [seq2seq_loss(one, some) for some in (batch, wider)]
     torch.testing.assert_close(losses[0].total, losses[1].total)

@@ -40,7 +40,7 @@ def steps_by_hand(task: Task) -> Iterator[Step]:
             torch.manual_seed(step_seed(spec.seed, step, micro_batch=place))
             part = task.loss(model, batch, smoothing=spec.label_smoothing)
             (part.total * (1 / targets)).backward()
-            loss = loss + part.detached()
+            loss = loss + part.detach()
         torch.nn.utils.clip_grad_norm_(model.parameters(), spec.clip_norm or float("inf"))
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -62,5 +62,5 @@ def accumulated(task: Task, model: Any) -> list[Tensor]:
     for batch in task.batches(1, 0, 1):
         part = task.loss(model, batch)
         part.total.backward()
-        loss = loss + part.detached()
+        loss = loss + part.detach()
     return [loss.total, loss.count, *(p.grad for p in model.parameters() if p.grad is not None)]

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler here"
 
 @pytest.fixture(autouse=True)
 def _for_few_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adam, "WORTH", 1)
+    monkeypatch.setattr(adam, "MIN_WORK", 1)
 
 
 def two_of(model: nn.Module) -> tuple[nn.Module, nn.Module]:
@@ -72,7 +72,7 @@ def test_each_goes_on_from_where_the_other_stopped(kernel_first: bool, monkeypat
     optimizer = FusedAdamW(model.parameters(), fused=True)
 
     def step(model: nn.Module, optimizer: FusedAdamW, seed: int, *, by_kernel: bool) -> None:
-        monkeypatch.setattr(adam, "WORTH", 1 if by_kernel else 10**9)
+        monkeypatch.setattr(adam, "MIN_WORK", 1 if by_kernel else 10**9)
         learn(model, seed)
         assert supports_gradients(list(model.parameters())) == by_kernel
         optimizer.step()

@@ -14,7 +14,7 @@ import tercet
 from tercet.checkpoint import load_model
 from tercet.config import UserError, merge
 from tercet.models import DecoderOnly, build
-from tercet.objectives import IGNORED, CausalBatch
+from tercet.objectives import IGNORE_INDEX, CausalBatch
 from tercet.tokens.chat_template import ChatTemplate
 from tercet.training import parse_recipe, train
 from tercet.training.tasks.chat import ChatTask
@@ -35,7 +35,7 @@ def messages_of(folder: Path) -> list[list[dict[str, str]]]:
 
 def learnt(batches: list[CausalBatch]) -> list[tuple[int, ...]]:
     """Of each row the targets that are learnt."""
-    return [tuple(row[row != IGNORED].tolist()) for batch in batches for row in batch.targets]
+    return [tuple(row[row != IGNORE_INDEX].tolist()) for batch in batches for row in batch.targets]
 
 
 @pytest.mark.slow
@@ -69,10 +69,10 @@ def test_the_loss_is_the_formula(tmp_path: Path) -> None:
     batch = max(task.batches(0, 0, 1), key=lambda batch: batch.inputs.shape[1])
     loss, nats, count = task.loss(model, batch), 0.0, 0
     for inputs, targets in zip(batch.inputs, batch.targets, strict=True):
-        length = int((targets != IGNORED).nonzero().max()) + 1
+        length = int((targets != IGNORE_INDEX).nonzero().max()) + 1
         logprobs = model(inputs[None, :length])[0].detach().double().log_softmax(-1)  # alone, without padding
         for position in range(length):
-            if targets[position] != IGNORED:
+            if targets[position] != IGNORE_INDEX:
                 nats -= float(logprobs[position, targets[position]])
                 count += 1
     assert float(loss.total.detach()) == pytest.approx(nats, rel=1e-5)

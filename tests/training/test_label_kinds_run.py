@@ -72,7 +72,7 @@ def test_figures_are_those_of_evaluate(kind: str, own_run: Finished) -> None:
         last_figures(out),
     )
     batches = validation_batches(task)
-    losses = [task.loss(trained_model.model.eval(), batch).detached() for batch in batches]
+    losses = [task.loss(trained_model.model.eval(), batch).detach() for batch in batches]
     whole = sum(losses[1:], losses[0])
     assert logged["val/loss"] == pytest.approx(whole.mean.item(), rel=1e-5)
     assert whole.count == len(task.corpus.validation) == scores.count

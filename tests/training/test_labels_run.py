@@ -15,7 +15,7 @@ from tercet.checkpoint import load_model
 from tercet.config import UserError, merge
 from tercet.evaluate.labels import score_labels
 from tercet.models import EncoderOnly, build
-from tercet.objectives import LabelledBatch
+from tercet.objectives import LabeledBatch
 from tercet.training import parse_recipe, read_recipe, train
 from tercet.training.tasks.labels import LabelsTask
 from tercet.training.tasks.open_task import task_of
@@ -29,7 +29,7 @@ def task_for(folder: Path, changes: dict[str, Any] | None = None, /, **training:
     return task
 
 
-def texts_of(batches: list[LabelledBatch]) -> list[tuple[tuple[int, ...], int]]:
+def texts_of(batches: list[LabeledBatch]) -> list[tuple[tuple[int, ...], int]]:
     """Each text's real tokens, and its label."""
     found = list[tuple[tuple[int, ...], int]]()
     for batch in batches:

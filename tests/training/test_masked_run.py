@@ -14,7 +14,7 @@ from tercet.checkpoint import load_model
 from tercet.config import UserError
 from tercet.evaluate.masked import score_masked
 from tercet.models import EncoderOnly, build
-from tercet.objectives import IGNORED, MaskedBatch
+from tercet.objectives import IGNORE_INDEX, MaskedBatch
 from tercet.training import parse_recipe, read_recipe, train
 from tercet.training.tasks.masked import BLOCK, MaskedTask
 from tercet.training.tasks.open_task import task_of
@@ -33,7 +33,7 @@ def rows_of(batches: list[MaskedBatch]) -> list[tuple[list[int], dict[int, int]]
     found = list[tuple[list[int], dict[int, int]]]()
     for batch in batches:
         length = batch.inputs.shape[1]
-        used = batch.targets != IGNORED
+        used = batch.targets != IGNORE_INDEX
         hidden = dict(zip(batch.positions[used].tolist(), batch.targets[used].tolist(), strict=True))
         for row, inputs in enumerate(batch.inputs.tolist()):
             here = {place - row * length: token for place, token in hidden.items() if place // length == row}

@@ -20,7 +20,7 @@ from tercet.data import ParallelCorpus, prepare_pairs
 from tercet.evaluate import score_pairs
 from tercet.generation import Beam, translate
 from tercet.models import EncoderDecoder
-from tercet.objectives import IGNORED, PairBatch
+from tercet.objectives import IGNORE_INDEX, PairBatch
 from tercet.training import read_recipe, train
 from tercet.training.tasks.open_task import task_of
 from tercet.training.tasks.translation import TranslationTask
@@ -67,7 +67,7 @@ def test_tokens_are_counted_exactly(finished: Finished) -> None:
     pad = task.corpus.tokenizer.pad_id
     for step in range(12):
         for batch in task.batches(step, 0, 1):
-            seen += int((batch.source != pad).sum()) + int((batch.targets != IGNORED).sum())
+            seen += int((batch.source != pad).sum()) + int((batch.targets != IGNORE_INDEX).sum())
         counted.append(seen)
     assert [y for _, y in figures(out)["tokens"]] == counted
     assert load_model(out / "last").card.tokens_seen == seen
@@ -192,7 +192,7 @@ def in_words(task: TranslationTask, batch: PairBatch) -> list[str]:
 
 def test_validation_takes_each_pair_once(tmp_path: Path) -> None:
     task = task_for(tmp_path)
-    targets = [row[row != IGNORED].tolist() for batch in validation_batches(task) for row in batch.targets]
+    targets = [row[row != IGNORE_INDEX].tolist() for batch in validation_batches(task) for row in batch.targets]
     eos = task.corpus.tokenizer.eos_id
     expected = [[*task.corpus.tokenizer.encode(text), eos] for _, text in task.corpus.validation_texts]
     assert sorted(targets) == sorted(expected)
@@ -214,7 +214,7 @@ def together(batches: list[PairBatch], *, pad: int, more: int = 0) -> PairBatch:
 
     source = torch.cat([wide(batch.source, s, pad) for batch in batches])
     inputs = torch.cat([wide(batch.inputs, t, pad) for batch in batches])
-    targets = torch.cat([wide(batch.targets, t, IGNORED) for batch in batches])
+    targets = torch.cat([wide(batch.targets, t, IGNORE_INDEX) for batch in batches])
     return PairBatch(source, source != pad, inputs, targets)
 
 

@@ -23,7 +23,7 @@ from tercet.nn.attention import attention_scores, causal_mask
 from tercet.objectives import Masking, causal_loss
 from tercet.objectives.causal import collate_causal
 from tercet.objectives.likelihood import negative_log_likelihood
-from tercet.objectives.loss import IGNORED
+from tercet.objectives.loss import IGNORE_INDEX
 from tercet.objectives.masking import mask_rows
 from tercet.settings_yaml import parse_yaml
 from tercet.tokens import GPT2, Characters, Tokenizer, Words
@@ -155,9 +155,9 @@ def test_only_masked_tokens_are_scored() -> None:
     hidden = masked.inputs != tokens
     assert (hidden.sum(1) == 15).all()
     assert (masked.inputs[hidden] == 3).all()
-    scored = masked.positions[masked.targets != IGNORED]
+    scored = masked.positions[masked.targets != IGNORE_INDEX]
     assert sorted(scored.tolist()) == np.flatnonzero(hidden).tolist()
-    assert (masked.targets[masked.targets != IGNORED] == tokens.ravel()[scored]).all()
+    assert (masked.targets[masked.targets != IGNORE_INDEX] == tokens.ravel()[scored]).all()
 
 
 def test_sinusoids_reach_as_far_as_the_texts_tables() -> None:
@@ -195,7 +195,7 @@ def test_what_the_decoder_reads_is_shifted() -> None:
     target, real = np.array([[1, 7, 8, 9, 2, 0]]), np.array([[True] * 5 + [False]])
     batch = collate_pairs(PairRows(source=target, source_mask=real, target=target, target_mask=real))
     assert batch.inputs.tolist() == [[1, 7, 8, 9, 2]]
-    assert batch.targets.tolist() == [[7, 8, 9, 2, IGNORED]]
+    assert batch.targets.tolist() == [[7, 8, 9, 2, IGNORE_INDEX]]
 
 
 def test_masks_have_the_texts_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,10 +222,10 @@ def test_masks_have_the_texts_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_padding_counts_for_no_loss() -> None:
     model = build(small("grokking", ODD_SIZES[0])).eval()
     hidden, targets = torch.randn(2, 5, 24), torch.randint(61, (2, 5))
-    targets[1, 3:] = IGNORED
+    targets[1, 3:] = IGNORE_INDEX
     loss = negative_log_likelihood(hidden, model.unembedding, targets)
     assert int(loss.count) == 8
-    real = targets != IGNORED
+    real = targets != IGNORE_INDEX
     torch.testing.assert_close(loss.mean, F.cross_entropy(model.logits(hidden)[real], targets[real]))
 
 

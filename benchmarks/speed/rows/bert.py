@@ -19,7 +19,7 @@ from benchmarks.speed.training import Training, named, peer_settings
 from torch import Tensor, nn
 
 from tercet.models import Dropout, EncoderOnly, EncoderOnlySpec, MaskedHead, StackSpec
-from tercet.objectives import IGNORED, MaskedBatch, Masking, masked_loss
+from tercet.objectives import IGNORE_INDEX, MaskedBatch, Masking, masked_loss
 from tercet.objectives.masking import mask_rows
 
 SPECIAL, MASK, RATE = 5, 4, 0.15
@@ -46,8 +46,8 @@ def batches_of(count: int, rows: int, length: int, vocabulary: int) -> list[Give
             mask_id=MASK, random_ids=np.arange(SPECIAL, vocabulary),
         )  # fmt: skip
         batch = MaskedBatch(*(torch.from_numpy(one) for one in (masked.inputs, masked.positions, masked.targets)))
-        used = batch.targets != IGNORED
-        labels = torch.full_like(batch.inputs, IGNORED)
+        used = batch.targets != IGNORE_INDEX
+        labels = torch.full_like(batch.inputs, IGNORE_INDEX)
         labels.view(-1)[batch.positions[used]] = batch.targets[used]
         made.append((batch, labels))
     return made

@@ -222,7 +222,7 @@ def translation_lineup(asked: Asked) -> Lineup:
 
     def logits(scores: Any, of: Any) -> Tensor:
         """At real places alone."""
-        return scores(of, batches[0])[batches[0].targets != translation.IGNORED]
+        return scores(of, batches[0])[batches[0].targets != translation.IGNORE_INDEX]
 
     def of_ours(of: Any, batch: Any) -> Tensor:
         return of(batch.source, batch.inputs, source_token_mask=batch.source_token_mask)

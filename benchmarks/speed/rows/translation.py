@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from tercet.config import UserError
 from tercet.models import EncoderDecoder, EncoderDecoderSpec, StackSpec
-from tercet.objectives import IGNORED, PairBatch, seq2seq_loss
+from tercet.objectives import IGNORE_INDEX, PairBatch, seq2seq_loss
 
 PAD = 0  # the id of our tokenizers
 SMOOTHING = 0.1
@@ -73,7 +73,7 @@ def data(
 
 def real(batch: PairBatch) -> tuple[list[int], list[int]]:
     """Real tokens of each source and of each target."""
-    return (batch.source != PAD).sum(1).tolist(), (batch.targets != IGNORED).sum(1).tolist()
+    return (batch.source != PAD).sum(1).tolist(), (batch.targets != IGNORE_INDEX).sum(1).tolist()
 
 
 def flops_of(batch: PairBatch, stack: StackSpec, vocabulary: int) -> float:
@@ -105,7 +105,7 @@ def lineup(asked: Asked) -> Lineup:
     def logits(scores: Any) -> Any:
         """At real places alone: what stands in padding is nobody's business."""
         first = batches[0]
-        return lambda of: scores(of, first)[first.targets != IGNORED]
+        return lambda of: scores(of, first)[first.targets != IGNORE_INDEX]
 
     def contender(name: str, side: Side, way: Settings, build: Any, loss: Loss, scores: Any) -> Training:
         return Training(
@@ -198,7 +198,7 @@ def torch_loss(model: Any, batch: PairBatch) -> Tensor:
 
 def smoothed(logits: Tensor, batch: PairBatch) -> Tensor:
     return F.cross_entropy(
-        logits.flatten(0, 1), batch.targets.flatten(), ignore_index=IGNORED, label_smoothing=SMOOTHING
+        logits.flatten(0, 1), batch.targets.flatten(), ignore_index=IGNORE_INDEX, label_smoothing=SMOOTHING
     )
 
 

@@ -12,8 +12,8 @@ from tercet.data.rows.batching import batch_by_length
 from tercet.generation.sampling import DIVERGED
 from tercet.models import Classifier, EncoderOnly
 from tercet.models.inference import inference_mode
-from tercet.objectives import IGNORED, collate_labels, label_logits, move_batch
-from tercet.objectives.batch import read_late
+from tercet.objectives import IGNORE_INDEX, collate_labels, label_logits, move_batch
+from tercet.objectives.batch import overlap_copies
 from tercet.spec import ProblemType
 from tercet.tokens import Tokenizer
 
@@ -41,7 +41,7 @@ def find_places(labelled: LabeledExamples, known: tuple[str, ...]) -> np.ndarray
     Raises:
         UserError: where the model was not taught one.
     """
-    used = set(np.unique(labelled.labels[labelled.labels != IGNORED]).tolist())
+    used = set(np.unique(labelled.labels[labelled.labels != IGNORE_INDEX]).tolist())
     missing = [name for number, name in enumerate(labelled.names) if number in used and name not in known]
     if missing:
         raise UserError(
@@ -74,9 +74,9 @@ def read_logits(
                 logits = label_logits(model, move_batch(batch, model))  # (N, L)
             yield rows, logits
 
-    for rows, logits in read_late(launched()):
+    for rows, logits in overlap_copies(launched()):
         targets = rows.targets.flatten() if labelled.over == "tokens" else rows.targets
-        counted = logits[torch.from_numpy(targets != IGNORED)] if targets.dtype == np.int64 else logits
+        counted = logits[torch.from_numpy(targets != IGNORE_INDEX)] if targets.dtype == np.int64 else logits
         if not bool(torch.isfinite(counted).all()):
             raise UserError(DIVERGED)
         yield logits.numpy(), targets

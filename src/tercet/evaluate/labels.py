@@ -19,7 +19,7 @@ from tercet.evaluate.per_label import per_label_scores, per_label_table
 from tercet.evaluate.score_summary import ScoreSummary
 from tercet.models import EncoderOnly
 from tercet.notebook import View
-from tercet.objectives import IGNORED
+from tercet.objectives import IGNORE_INDEX
 from tercet.tokens import Tokenizer
 
 MISTAKES = 5  # of the commonest, below the table
@@ -118,7 +118,7 @@ def score_labels(
     places = find_places(labelled, labels)
     predicted, wanted = list[np.ndarray](), list[np.ndarray]()
     for logits, true in read_logits(model, tokenizer, labelled, batch_tokens):
-        real = true != IGNORED
+        real = true != IGNORE_INDEX
         predicted.append(logits[real].argmax(-1))
         wanted.append(places[true[real]])
     if not sum(map(len, wanted)):

@@ -17,8 +17,8 @@ from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.evaluate.scores import LanguageScores
 from tercet.models import DecoderOnly
 from tercet.models.inference import inference_mode
-from tercet.objectives import IGNORED, CausalBatch, causal_logprobs, collate_windows
-from tercet.objectives.batch import read_late
+from tercet.objectives import IGNORE_INDEX, CausalBatch, causal_logprobs, collate_windows
+from tercet.objectives.batch import overlap_copies
 
 
 def score(
@@ -63,7 +63,7 @@ def score(
     batches = (collate_windows(windows.batch(np.arange(start, min(start + at_once, len(windows))))) for start in starts)
     for batch, logprobs in read_logprobs(model, batches):
         targets = batch.targets.flatten()
-        targets = targets[targets != IGNORED]
+        targets = targets[targets != IGNORE_INDEX]
         nats = nats - logprobs.sum()
         text_nats = text_nats - logprobs[~torch.isin(targets, special)].sum()
         tokens += len(targets)
@@ -91,7 +91,7 @@ def read_logprobs(model: DecoderOnly, batches: Iterable[CausalBatch]) -> Iterato
                 logprobs = causal_logprobs(model, batch)
             yield batch, logprobs
 
-    for batch, logprobs in read_late(launched()):
+    for batch, logprobs in overlap_copies(launched()):
         yield batch, logprobs.double()
 
 

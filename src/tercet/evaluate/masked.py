@@ -29,7 +29,7 @@ from tercet.models import EncoderOnly
 from tercet.models.inference import inference_mode
 from tercet.notebook import Table, View
 from tercet.objectives import (
-    IGNORED,
+    IGNORE_INDEX,
     MaskedBatch,
     Masking,
     collate_masked,
@@ -40,7 +40,7 @@ from tercet.objectives import (
     token_logprobs,
     unmaskable_ids,
 )
-from tercet.objectives.batch import read_late
+from tercet.objectives.batch import overlap_copies
 from tercet.tokens import Tokenizer
 
 COUNTED_AT_ONCE = 1 << 22
@@ -133,7 +133,7 @@ def score_masked(
     sums = _MaskedSums(token_counts(corpus))
     batches = _spread_windows(blocks, some, max(1, batch_tokens // model.max_len))
     masked = (masked_windows(blocks, numbers, tokenizer, masking, seed=seed) for numbers in batches)
-    for batch, (logprobs, hits) in read_late(_predict(model, batch) for batch in masked):
+    for batch, (logprobs, hits) in overlap_copies(_predict(model, batch) for batch in masked):
         sums.add(batch, logprobs, hits)
     if not sums.tokens:
         raise UserError(f"no token was hidden at a rate of {rate:g}; give more text, or a higher rate")
@@ -236,8 +236,8 @@ def pseudo_perplexity(
 
 
 def _predict(model: EncoderOnly, batch: MaskedBatch) -> tuple[MaskedBatch, Float[Tensor, "2 N"]]:
-    """The batch without IGNORED targets; of each target ln p, and 1 if it is the likeliest token, else 0."""
-    used = batch.targets != IGNORED
+    """The batch without IGNORE_INDEX targets; of each target ln p, and 1 if it is the likeliest token, else 0."""
+    used = batch.targets != IGNORE_INDEX
     batch = batch._replace(positions=batch.positions[used], targets=batch.targets[used])
     moved, answers = move_batch(batch, model), list[Tensor]()
     with inference_mode(model.modules()):

@@ -19,7 +19,7 @@ from tercet.generation.sampling import DIVERGED
 from tercet.generation.translate import encode_sources
 from tercet.models import EncoderDecoder
 from tercet.models.inference import inference_mode
-from tercet.objectives import IGNORED, PairBatch, pad_rows, seq2seq_logprobs
+from tercet.objectives import IGNORE_INDEX, PairBatch, pad_rows, seq2seq_logprobs
 from tercet.objectives.batch import to_host, wait_for_copies
 from tercet.tokens import Tokenizer
 
@@ -78,7 +78,7 @@ def score_pairs(
         inputs, _ = pad_rows([[bos, *targets[number][:-1]] for number in numbers], HOST)
         wanted, real = pad_rows([targets[number] for number in numbers], HOST)
         with inference_mode(model.modules()):
-            batch = PairBatch(source, source_mask, inputs, wanted.masked_fill(~real, IGNORED))
+            batch = PairBatch(source, source_mask, inputs, wanted.masked_fill(~real, IGNORE_INDEX))
             of_tokens = to_host(seq2seq_logprobs(model, batch))  # (N,)
         return of_tokens.split([len(targets[number]) for number in numbers])
 

@@ -34,7 +34,7 @@ def beam_tree(forward_pass: Pass, width: int) -> Plain:
     search = Beam(size=width, n_best=width)
     with ExitStack() as edits:
         if forward_pass.edits:
-            edits.enter_context(record(model, edits=forward_pass.edits, only=()))
+            edits.enter_context(record(model, edits=forward_pass.edits, patterns=()))
         hypotheses = beam_search(
             model,
             [[bos]],

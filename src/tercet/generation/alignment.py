@@ -30,7 +30,7 @@ def cross_attention(
             right with any id, whose rows mean nothing.
         source_token_mask: True at the source's real tokens.
     """
-    with inference_mode(parts_of(model)), record(model, only=["*.cross_attention.weights"]) as activations:
+    with inference_mode(parts_of(model)), record(model, patterns=["*.cross_attention.weights"]) as activations:
         memory = model.encode(source, token_mask=source_token_mask)
         model.hidden(target_inputs, memory, memory_token_mask=source_token_mask)
     return torch.stack(list(activations.values()))

@@ -129,7 +129,7 @@ class StepBeams(Generic[CacheType]):
 
 
 def _best(logits: Tensor, alive: Tensor, count: int, *, forbidden: Tensor, eos_id: int, is_early: Tensor) -> Candidates:
-    best = top_tokens(logits, alive, count, never=forbidden, end=eos_id, early=is_early)
+    best = top_tokens(logits, alive, count, forbidden=forbidden, eos_id=eos_id, is_early=is_early)
     if best is None:
         is_early = is_early.to(logits.device)
         found = torch.stack(best_allowed(logits, alive, count, forbidden=forbidden, eos_id=eos_id, is_early=is_early))

@@ -126,7 +126,7 @@ class BeamSpace:
     ) -> None:
         self.sentences, self.sources, self.search = sentences, sources, (size, tuple(forbidden), eos_id)
         cache = model.new_cache(sentences * size, capacity=capacity)
-        cache.shared = size
+        cache.rows_per_source = size
         if sources:
             cache.allocate_sources(sources)
         never = torch.tensor(list(forbidden), dtype=torch.long, device=cache.lengths.device)

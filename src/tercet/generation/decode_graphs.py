@@ -23,7 +23,7 @@ from tercet.config import UserError, suggest
 from tercet.generation.decode_state import DecodeState, decode_step
 from tercet.generation.row_sampling import Filters
 from tercet.models import DecoderOnly, EncoderDecoder
-from tercet.models.record import COMPILED
+from tercet.models.record import COMPILED_ATTRIBUTE
 from tercet.nn.cache import StackCache
 
 DecodeMode = Literal["eager", "graph", "compiled"]
@@ -74,7 +74,7 @@ def _is_changed(part: nn.Module) -> bool:
     return bool(
         attributes["_forward_hooks"]
         or attributes["_forward_pre_hooks"]
-        or attributes.get(COMPILED) is not None
+        or attributes.get(COMPILED_ATTRIBUTE) is not None
         or "attend" in attributes  # see `models.record`
     )
 

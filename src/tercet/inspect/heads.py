@@ -69,7 +69,7 @@ def head_scores(
         size = model.source_embedding.num_embeddings
         vocab = source_ids if source_ids is not None else ids if model.spec.source_vocab_size is None else range(size)
         texts.insert(0, _draw_repeated(vocab, min(length, len(vocab)), rows, generator))
-    with inference_mode(parts_of(model)), record(model, only=["*.self_attention.weights"]) as activations:
+    with inference_mode(parts_of(model)), record(model, patterns=["*.self_attention.weights"]) as activations:
         device = device_of(model)
         if isinstance(model, EncoderDecoder):
             model.hidden(texts[1].to(device), model.encode(texts[0].to(device)))
@@ -111,11 +111,11 @@ def ablations(
         loss: asks the model, as it is at the time of the call; best in evaluation mode and without gradients.
         edits: made in every pass, so that heads are compared in a model that is changed already.
     """
-    with record(model, edits=edits, only=()):  # by the same arithmetic: a head that does nothing rises by exactly 0
+    with record(model, edits=edits, patterns=()):  # by the same arithmetic: a head that does nothing rises by exactly 0
         baseline = loss()
 
     def loss_increase(attention: str, head: int) -> float:
-        with record(model, edits=[*edits, Edit(name=f"{attention}.heads", heads=(head,))], only=()):
+        with record(model, edits=[*edits, Edit(name=f"{attention}.heads", heads=(head,))], patterns=()):
             return loss() - baseline
 
     return {

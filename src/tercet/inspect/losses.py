@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tercet.inspect.recording import Recording
-from tercet.objectives import IGNORED, token_logprobs
+from tercet.objectives import IGNORE_INDEX, token_logprobs
 
 
 @torch.inference_mode()
@@ -25,7 +25,7 @@ def token_losses(
     """
     targets = _targets(recording, original_ids)
     nats = -token_logprobs(logits, torch.tensor(targets, device=logits.device))  # (T)
-    return [None if target == IGNORED else loss for target, loss in zip(targets, nats.tolist(), strict=True)]
+    return [None if target == IGNORE_INDEX else loss for target, loss in zip(targets, nats.tolist(), strict=True)]
 
 
 def mean_loss(losses: Sequence[float | None]) -> float | None:
@@ -35,10 +35,10 @@ def mean_loss(losses: Sequence[float | None]) -> float | None:
 
 
 def _targets(recording: Recording, original_ids: Sequence[int] | None) -> list[int]:
-    """Of each row what is predicted there, or IGNORED."""
+    """Of each row what is predicted there, or IGNORE_INDEX."""
     ids, mask = recording.side.ids, recording.side.tokenizer.mask_id
     if recording.causal:
-        return [*ids[1:], IGNORED]
+        return [*ids[1:], IGNORE_INDEX]
     if original_ids is None:
-        return [IGNORED] * len(ids)
-    return [original if token == mask else IGNORED for token, original in zip(ids, original_ids, strict=True)]
+        return [IGNORE_INDEX] * len(ids)
+    return [original if token == mask else IGNORE_INDEX for token, original in zip(ids, original_ids, strict=True)]

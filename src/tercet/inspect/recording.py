@@ -131,7 +131,7 @@ def read(
             "encoder": Side(tokenizer=trained_model.source_tokenizer, ids=tuple(row)),
             "decoder": Side(tokenizer=trained_model.tokenizer, ids=tuple(target_row)),
         }
-    with inference_mode(parts_of(model)), record(model, edits=edits, only=only) as activations:
+    with inference_mode(parts_of(model)), record(model, edits=edits, patterns=only) as activations:
         if isinstance(trained_model, Encoder) and "fill" not in trained_model.verbs:
             trained_model.model.hidden(*_to_tensors(model, sides))
             logits = None

@@ -26,11 +26,11 @@ from tercet.kernel.fused_step import supports_weights as supports_weights
 from tercet.kernel.levels import BF16 as BF16
 from tercet.kernel.levels import cpu_instructions as cpu_instructions
 from tercet.kernel.levels import cpu_model as cpu_model
-from tercet.kernel.operators import refuse_second_derivative as refuse_second_derivative
+from tercet.kernel.operators import reject_second_derivative as reject_second_derivative
 from tercet.kernel.threads import is_thread_independent as is_thread_independent
 from tercet.kernel.threads import kernel_threads as kernel_threads
 from tercet.kernel.threads import thread_independent as thread_independent
 from tercet.kernel.training_linear import linear_backward as linear_backward
 from tercet.kernel.training_linear import linear_forward as linear_forward
 from tercet.kernel.training_linear import supports_training_linear as supports_training_linear
-from tercet.kernel.tuned import kernel_table_id as kernel_table_id
+from tercet.kernel.tuning import kernel_table_id as kernel_table_id

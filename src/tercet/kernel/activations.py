@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from tercet.kernel.build import kernel_of, kernels
-from tercet.kernel.checked import Contract
+from tercet.kernel.contract import Contract
 from tercet.kernel.operators import differentiable, operator
 from tercet.kernel.threads import kernel_threads
-from tercet.kernel.tuned import pays
+from tercet.kernel.tuning import is_faster
 
-WORTH = 1 << 18  # numbers from which it is worth having the kernel compiled
+MIN_WORK = 1 << 18  # numbers from which it is worth having the kernel compiled
 NUMBERS = Contract("activate", x="float32|bfloat16[*]")
 GRADIENTS = Contract("activate_backward", x="float32|bfloat16[*]", grad_output="bfloat16|float32[*] strided")
 
@@ -30,9 +30,9 @@ def supports_activation(x: Tensor) -> bool:
     """Whether these numbers are ones for the kernel."""
     return (
         not torch.compiler.is_exporting()
-        and x.numel() >= WORTH
+        and x.numel() >= MIN_WORK
         and NUMBERS.fits(x)
-        and pays("activate", x.dtype, x.numel())
+        and is_faster("activate", x.dtype, x.numel())
     )
 
 

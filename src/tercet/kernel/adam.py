@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from tercet.kernel.build import kernels, library
-from tercet.kernel.checked import describe, is_plain, is_transforming
+from tercet.kernel.contract import describe, is_plain, is_transforming
 from tercet.kernel.threads import kernel_threads
 
-WORTH = 1 << 17  # numbers from which it is worth having the kernels compiled
-ONE = torch.Size(())
+MIN_WORK = 1 << 17  # numbers from which it is worth having the kernels compiled
+SCALAR_SHAPE = torch.Size(())
 
 
 def supports_gradients(
-    parameters: Sequence[Tensor], gradients: Sequence[Tensor | None] | None = None, *, at_least: int | None = None
+    parameters: Sequence[Tensor], gradients: Sequence[Tensor | None] | None = None, *, min_elements: int | None = None
 ) -> bool:
     """Whether all these, and their gradients, by default their own, are ones for the kernels, and so many numbers
     that it is worth it."""
@@ -30,7 +30,7 @@ def supports_gradients(
             return False
         numbers += p.numel()
     return (
-        numbers >= (WORTH if at_least is None else at_least)
+        numbers >= (MIN_WORK if min_elements is None else min_elements)
         and not torch.compiler.is_compiling()
         and not is_transforming()
         and library() is not None
@@ -70,7 +70,7 @@ def adam_(
     shapes = [p.shape for p in parameters]
     for tensors in (parameters, gradients, means, squares):
         _check("adam", tensors, shapes)
-    _check("adam", steps, [ONE] * len(parameters))
+    _check("adam", steps, [SCALAR_SHAPE] * len(parameters))
     if len(settings) != len(parameters):
         raise ValueError(f"adam: {len(parameters)} parameters need as many settings; got {len(settings)}")
     tensors = _addresses([*parameters, *gradients, *means, *squares, *steps])

@@ -19,7 +19,7 @@ from tercet.kernel.inference_linear import inference_linear, supports_inference_
 from tercet.kernel.levels import LEVELS, cpu_instructions, cpu_model, find_compiler
 from tercet.kernel.short_attention import short_attention, supports_short_attention
 from tercet.kernel.training_linear import supports_training_linear, training_linear
-from tercet.kernel.tuned import describe_table, kernel_table
+from tercet.kernel.tuning import describe_table, kernel_table
 
 
 def attention(
@@ -84,21 +84,21 @@ def activation(x: Tensor, name: str) -> Tensor | None:
 
 
 def cross_entropy_(
-    scores: Tensor, targets: Tensor, *, smoothing: float, softcap: float | None, learns: bool
+    scores: Tensor, targets: Tensor, *, smoothing: float, softcap: float | None, needs_grad: bool
 ) -> tuple[Tensor, Tensor] | None:
     """The loss of each row, and what it is without smoothing; see `cross_entropy.cross_entropy_`."""
     if not supports_logits(scores):
         return None
-    return _cross_entropy_(scores, targets, smoothing=smoothing, softcap=softcap, learns=learns)
+    return _cross_entropy_(scores, targets, smoothing=smoothing, softcap=softcap, needs_grad=needs_grad)
 
 
 def top_tokens(
-    scores: Tensor, totals: Tensor, count: int, *, never: Tensor, end: int, early: Tensor
+    scores: Tensor, totals: Tensor, count: int, *, forbidden: Tensor, eos_id: int, is_early: Tensor
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     """The best continuations of a beam's hypotheses; see `beam.top_tokens`."""
     if not supports_scores(scores):
         return None
-    return _top_tokens(scores, totals, count, never=never, end=end, early=early)
+    return _top_tokens(scores, totals, count, forbidden=forbidden, eos_id=eos_id, is_early=is_early)
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def describe_kernels() -> KernelDescription:
         UserError: If `TERCET_KERNEL` names no level of this machine.
     """
     choice = choose_kernels()
-    telling = frozenset[str]().union(*(level.needs for level in LEVELS))
+    relevant = frozenset[str]().union(*(level.needs for level in LEVELS))
     prefixes = ("amx_", "avx", "bf16", "sve")
     return KernelDescription(
         level=choice.level,
@@ -142,6 +142,6 @@ def describe_kernels() -> KernelDescription:
         build=build_id(),
         table=describe_table(kernel_table()),
         cpu=cpu_model(),
-        instructions=sorted(name for name in cpu_instructions() if name in telling or name.startswith(prefixes)),
+        instructions=sorted(name for name in cpu_instructions() if name in relevant or name.startswith(prefixes)),
         compiler=find_compiler(),
     )

@@ -24,7 +24,7 @@ from tercet.config import UserError
 from tercet.kernel.levels import (
     NATIVE,
     PREBUILT,
-    CompilerFailed,
+    CompilerError,
     Level,
     best_level,
     cpu_instructions,
@@ -68,10 +68,10 @@ def choose_kernels() -> KernelChoice:
     Raises:
         UserError: where TERCET_KERNEL names none, or one that this CPU would die of.
     """
-    named = os.environ.get("TERCET_KERNEL") or "auto"
-    if named == "off":
+    requested = os.environ.get("TERCET_KERNEL") or "auto"
+    if requested == "off":
         return KernelChoice("none", "none", "TERCET_KERNEL=off")
-    level, reason = _choose_level(named)
+    level, reason = _choose_level(requested)
     prebuilt, missing = PREBUILT / f"{level.name}.so", "the installed package has no kernels for it"
     if prebuilt.exists():
         try:
@@ -81,14 +81,16 @@ def choose_kernels() -> KernelChoice:
     if level != NATIVE:
         reason = f"{reason}; {missing}"
     try:
-        compiled, path = find_or_compile([level] if named == level.name or level == NATIVE else [level, NATIVE])
-        if compiled != level:
+        compiled_level, path = find_or_compile(
+            [level] if requested == level.name or level == NATIVE else [level, NATIVE]
+        )
+        if compiled_level != level:
             reason = f"{reason}; the compiler cannot make {level.name}"
-        return KernelChoice(compiled.name, "compiled", reason, _load(path))
+        return KernelChoice(compiled_level.name, "compiled", reason, _load(path))
     except ForeignFile as error:
         print_note(f"tercet: no compiled kernels are used: {error}")
         failure = str(error)
-    except (CompilerFailed, OSError, UserError, AttributeError) as error:
+    except (CompilerError, OSError, UserError, AttributeError) as error:
         failure = str(error)
     return KernelChoice("none", "none", f"{level.name}, {reason}; {failure}")
 
@@ -117,9 +119,9 @@ def build_id() -> str | None:
 
 def kernels() -> ctypes.CDLL:
     """The compiled kernels, for those who know that there are some."""
-    loaded = library()
-    assert loaded is not None
-    return loaded
+    dll = library()
+    assert dll is not None
+    return dll
 
 
 def kernel_of(name: str, dtype: torch.dtype) -> Callable[..., None]:
@@ -141,13 +143,13 @@ def mask_strides(mask: torch.Tensor | None) -> tuple[int, int]:
     return mask.stride(0) if len(mask) > 1 else 0, mask.stride(2) if mask.shape[2] > 1 else 0
 
 
-def supports_numbers(numbers: torch.Tensor, worth: int) -> bool:
+def supports_elements(x: torch.Tensor, min_elements: int) -> bool:
     """Whether these numbers, float32 or bfloat16, are ones for a kernel that pays from so many on."""
     return (
         not torch.compiler.is_compiling()
-        and numbers.device.type == "cpu"
-        and numbers.dtype in (torch.float32, torch.bfloat16)
-        and numbers.numel() >= worth
+        and x.device.type == "cpu"
+        and x.dtype in (torch.float32, torch.bfloat16)
+        and x.numel() >= min_elements
         and library() is not None
     )
 
@@ -161,41 +163,41 @@ def has_kernels() -> bool:
 @constant_when_compiled
 def multiplies_bfloat16() -> bool:
     """Whether the kernels were compiled for a CPU that multiplies bfloat16 (AVX-512 BF16)."""
-    loaded = library()
-    return loaded is not None and all(hasattr(loaded, name) for name in BFLOAT16)
+    dll = library()
+    return dll is not None and all(hasattr(dll, name) for name in BFLOAT16)
 
 
-def _choose_level(named: str) -> tuple[Level, str]:
+def _choose_level(requested: str) -> tuple[Level, str]:
     """The level, and why this one."""
     machine, cpu = platform.machine(), cpu_instructions()
     levels = {level.name: level for level in (*levels_of(machine), NATIVE)}
-    if named in levels:
-        if missing := missing_instructions(levels[named], cpu):
-            _refuse(f"needs {', '.join(missing)}, which this CPU has not", levels)
-        return levels[named], f"TERCET_KERNEL={named}"
-    if named != "auto":
-        _refuse("is no level of this machine", levels)
+    if requested in levels:
+        if missing := missing_instructions(levels[requested], cpu):
+            _reject(f"needs {', '.join(missing)}, which this CPU has not", levels)
+        return levels[requested], f"TERCET_KERNEL={requested}"
+    if requested != "auto":
+        _reject("is no level of this machine", levels)
     level = best_level(machine, cpu)
     if level != NATIVE:
         return level, "the highest level whose instructions this CPU has"
     return level, "this CPU has the instructions of no level"
 
 
-def _refuse(why: str, levels: dict[str, Level]) -> NoReturn:
+def _reject(problem: str, levels: dict[str, Level]) -> NoReturn:
     raise UserError(
-        f"TERCET_KERNEL={show(os.environ['TERCET_KERNEL'])} {why}; set it to one of auto, off, {', '.join(levels)}"
+        f"TERCET_KERNEL={show(os.environ['TERCET_KERNEL'])} {problem}; set it to one of auto, off, {', '.join(levels)}"
     )
 
 
 def _load(path: Path) -> ctypes.CDLL:
-    loaded = ctypes.CDLL(str(path))
+    dll = ctypes.CDLL(str(path))
     for name, arguments in SIGNATURES.items():
-        if name in BFLOAT16 and not hasattr(loaded, name):
+        if name in BFLOAT16 and not hasattr(dll, name):
             continue
-        function = getattr(loaded, name)
+        function = getattr(dll, name)
         function.argtypes, function.restype = arguments, None
-        setattr(loaded, name, _interruptible(function))
-    return loaded
+        setattr(dll, name, _interruptible(function))
+    return dll
 
 
 def _interruptible(function: Callable[..., None]) -> Callable[..., None]:

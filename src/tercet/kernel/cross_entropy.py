@@ -7,12 +7,12 @@ import ctypes
 import torch
 from torch import Tensor
 
-from tercet.kernel.build import kernel_of, supports_numbers
-from tercet.kernel.checked import Contract
+from tercet.kernel.build import kernel_of, supports_elements
+from tercet.kernel.contract import Contract
 from tercet.kernel.operators import operator
 from tercet.kernel.threads import kernel_threads
 
-WORTH = 1 << 15  # scores from which it is worth having the kernel compiled
+MIN_WORK = 1 << 15  # scores from which it is worth having the kernel compiled
 SCORES = "float32|bfloat16[N V%1] rows"
 INPUT = Contract("cross_entropy", scores=SCORES)
 ROWS = Contract("cross_entropy", scores=SCORES, targets="int64[N]")
@@ -20,16 +20,21 @@ ROWS = Contract("cross_entropy", scores=SCORES, targets="int64[N]")
 
 def supports_logits(scores: Tensor) -> bool:
     """Whether these scores are ones for the kernel."""
-    return not scores.requires_grad and supports_numbers(scores, WORTH) and INPUT.fits(scores) and not _overlaps(scores)
+    return (
+        not scores.requires_grad
+        and supports_elements(scores, MIN_WORK)
+        and INPUT.fits(scores)
+        and not _overlaps(scores)
+    )
 
 
 def cross_entropy_(
-    scores: Tensor, targets: Tensor, *, smoothing: float, softcap: float | None, learns: bool
+    scores: Tensor, targets: Tensor, *, smoothing: float, softcap: float | None, needs_grad: bool
 ) -> tuple[Tensor, Tensor]:
     """The loss of each row, and what it is without smoothing; ask `supports_logits` before.
 
     Args:
-        scores: (N, V) float32 or bfloat16, before any cap. Where `learns` they become the gradient of the loss.
+        scores: (N, V) float32 or bfloat16, before any cap. Where `needs_grad` they become the gradient of the loss.
         targets: (N) int64 in 0..V-1; -100, PyTorch's `ignore_index`: the row costs nothing.
         smoothing: the share of a target that is spread over the vocabulary.
         softcap: scores are capped at +-softcap by tanh.
@@ -40,11 +45,11 @@ def cross_entropy_(
     Raises:
         IndexError: where a target is no token. No score has changed then.
     """
-    return _forward(scores, targets.contiguous(), smoothing, softcap, learns)
+    return _forward(scores, targets.contiguous(), smoothing, softcap, needs_grad)
 
 
 def _fake(
-    scores: Tensor, targets: Tensor, smoothing: float, softcap: float | None, learns: bool
+    scores: Tensor, targets: Tensor, smoothing: float, softcap: float | None, needs_grad: bool
 ) -> tuple[Tensor, Tensor]:
     return (
         scores.new_empty(scores.shape[0], dtype=torch.float32),
@@ -54,25 +59,25 @@ def _fake(
 
 @operator("cross_entropy_", _fake, mutates=("scores",))
 def _forward(
-    scores: Tensor, targets: Tensor, smoothing: float, softcap: float | None, learns: bool
+    scores: Tensor, targets: Tensor, smoothing: float, softcap: float | None, needs_grad: bool
 ) -> tuple[Tensor, Tensor]:
     sizes = ROWS.sizes(scores, targets)
     rows, vocabulary = sizes["N"], sizes["V"]
-    if learns and _overlaps(scores):
+    if needs_grad and _overlaps(scores):
         raise ValueError(f"cross_entropy writes its gradient over the scores, whose rows overlap: {scores.stride()}")
     if not 0 <= smoothing <= 1 or (softcap is not None and not softcap > 0):
         raise ValueError(f"cross_entropy: smoothing={smoothing} must be between 0 and 1, softcap={softcap} above 0")
-    totals, plains = (torch.empty(rows, dtype=torch.float32) for _ in range(2))
-    wrong = ctypes.c_int64(-1)
+    totals, unsmoothed = (torch.empty(rows, dtype=torch.float32) for _ in range(2))
+    invalid = ctypes.c_int64(-1)
     kernel_of("cross_entropy", scores.dtype)(
-        scores, rows, vocabulary, scores.stride(0), targets, smoothing, softcap or 0.0, learns, totals, plains,
-        ctypes.byref(wrong), kernel_threads(),
+        scores, rows, vocabulary, scores.stride(0), targets, smoothing, softcap or 0.0, needs_grad, totals, unsmoothed,
+        ctypes.byref(invalid), kernel_threads(),
     )  # fmt: skip
-    if wrong.value >= 0:
+    if invalid.value >= 0:
         raise IndexError(
-            f"target {int(targets[wrong.value])} of row {wrong.value} is not in a vocabulary of {vocabulary}"
+            f"target {int(targets[invalid.value])} of row {invalid.value} is not in a vocabulary of {vocabulary}"
         )
-    return totals, plains
+    return totals, unsmoothed
 
 
 def _overlaps(scores: Tensor) -> bool:

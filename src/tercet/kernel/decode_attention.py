@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from tercet.kernel.build import kernels, library, mask_strides
-from tercet.kernel.checked import Contract
+from tercet.kernel.contract import Contract
 from tercet.kernel.fused_step import kv_table
 from tercet.kernel.operators import operator
 from tercet.kernel.threads import kernel_threads
 
-FEW = 8  # queries of a row up to which it is the faster way
+MAX_QUERIES = 8  # queries of a row up to which it is the faster way
 TABLES = {"k": "float32[B G S K] rows", "v": "float32[B G S K] rows"}
 INPUT = Contract("decode_attention", q="float32[B H%G T K%8] strided", **TABLES, mask="bool[#B 1 #T S]? strided")
 FORWARD = Contract("decode_attention", q="float32[B T H%G K%8]", **TABLES, mask="bool[#B 1 #T S]?")
@@ -29,7 +29,7 @@ def supports_decode_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | No
     """
     return (
         not torch.compiler.is_compiling()
-        and 0 < q.shape[2] <= FEW
+        and 0 < q.shape[2] <= MAX_QUERIES
         and not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad))
         and INPUT.fits(q, k, v, mask)
         and library() is not None

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from tercet.kernel.build import constant_when_compiled, kernel_of, mask_strides
-from tercet.kernel.checked import Contract, Sizes
+from tercet.kernel.contract import Contract, Sizes
 from tercet.kernel.operators import differentiable, operator
 from tercet.kernel.threads import is_thread_independent, kernel_threads
-from tercet.kernel.tuned import pays, product_dtype
+from tercet.kernel.tuning import is_faster, product_dtype
 
-WORTH = 1 << 17  # scores from which it is worth having the kernel compiled
+MIN_WORK = 1 << 17  # scores from which it is worth having the kernel compiled
 FLOATS = "float32|bfloat16|float16"
 INPUT = Contract(
     "flash_attention", q=f"{FLOATS}[B H%G T K%16] strided", k=f"{FLOATS}[B G S K] strided",
@@ -44,12 +44,12 @@ def supports_flash_attention(
     batch, heads, queries, _ = q.shape
     return (
         not torch.compiler.is_exporting()
-        and batch * heads * queries * k.shape[2] >= WORTH
+        and batch * heads * queries * k.shape[2] >= MIN_WORK
         and (batch * k.shape[1] >= _threads() or is_thread_independent())
         and (q.dtype == k.dtype == v.dtype or torch.is_autocast_enabled("cpu"))
         and not (causal and (mask is not None or queries != k.shape[2]))
         and INPUT.fits(q, k, v, mask)
-        and pays("flash_attention", product_dtype(q), batch * heads * queries * k.shape[2])
+        and is_faster("flash_attention", product_dtype(q), batch * heads * queries * k.shape[2])
     )
 
 
@@ -123,10 +123,10 @@ def _threads() -> int:
     return torch.get_num_threads()
 
 
-def _empty_by_tokens(like: Tensor) -> Tensor:
+def _empty_by_tokens(x: Tensor) -> Tensor:
     """(B, H, T, K) that lies in memory as (B, T, H, K)."""
-    _, heads, tokens, d_head = like.shape
-    return like.new_empty_strided(like.shape, (tokens * heads * d_head, d_head, heads * d_head, 1))
+    _, heads, tokens, d_head = x.shape
+    return x.new_empty_strided(x.shape, (tokens * heads * d_head, d_head, heads * d_head, 1))
 
 
 def _call(

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tercet.kernel.activations import activation_numbers
 from tercet.kernel.build import kernels, library
-from tercet.kernel.checked import Contract, describe, has_memory, is_plain, is_transforming
+from tercet.kernel.contract import Contract, describe, has_memory, is_plain, is_transforming
 from tercet.kernel.signatures import pack_integers
 from tercet.kernel.threads import kernel_threads
 
@@ -25,7 +25,7 @@ INTEGERS = 12  # of a step: its kind, whether to wait, source, target, rows, wid
 STREAM = -1  # the buffer that is handed in and comes back; others are named by the numbers a token has before them
 LANES = 8  # numbers that a head's width is a multiple of
 MAX_TOKENS = 8  # of a row, up to which its attention is the faster way
-WORTH_SHARING = 1 << 20  # multiplications from which threads are worth their meetings
+MIN_PARALLEL_WORK = 1 << 20  # multiplications from which threads are worth their meetings
 
 Pair = tuple[Tensor, Tensor]  # keys and values (B, G, S, K), the last axis without gaps
 NO_TABLE = (0,) * 8
@@ -167,7 +167,7 @@ class Program:
         self.count, self.d_model, self.scratch = len(steps), d_model, scratch
         self.steps = pack_integers([number for step in steps for number in _pack(step)])
         self.weights = sum(step.rows * step.width for step in steps if step.kind == LINEAR)
-        self.rotated = max((step.width for step in steps if step.kind == ROTATE), default=0)
+        self.rotary_width = max((step.width for step in steps if step.kind == ROTATE), default=0)
 
     def supports(self, x: Tensor) -> bool:
         """Whether these tokens, (B, T, D), go through it, and sooner than one layer after the other."""
@@ -200,31 +200,33 @@ class Program:
             ValueError: where the tensors do not agree with each other.
             IndexError: where a token would go to a column that is not there. Nothing has changed then.
         """
-        rows, each, _ = x.shape
-        tokens = rows * each
-        shape = rows, each, -1  # one rotation may serve all rows
+        rows, tokens_per_row, _ = x.shape
+        tokens = rows * tokens_per_row
+        shape = rows, tokens_per_row, -1  # one rotation may serve all rows
         columns = columns.contiguous()
-        threads = kernel_threads() if tokens * self.weights >= WORTH_SHARING else 1
+        threads = kernel_threads() if tokens * self.weights >= MIN_PARALLEL_WORK else 1
         cosines, sines = (None, None) if rotation is None else (table.expand(shape).contiguous() for table in rotation)
         source_mask = None if source_mask is None else source_mask.contiguous()
         sizes = TOKENS.sizes(x, columns, cosines, sines, source_mask)
-        rotated = sizes.get("R", 0)
+        n_angles = sizes.get("R", 0)
         if rows % sources or sizes.get("Q", sources) != sources or sizes.get("C", source_columns) != source_columns:
             raise ValueError(
                 f"{rows} rows can't share {sources} sources of {source_columns} columns, "
                 f"with a mask of {None if source_mask is None else list(source_mask.shape)}"
             )
-        if 2 * rotated > self.rotated:
-            raise ValueError(f"{rotated} angles turn pairs of a head's {self.rotated} numbers: at most half as many")
-        wrong = ctypes.c_int64(-1)
+        if 2 * n_angles > self.rotary_width:
+            raise ValueError(
+                f"{n_angles} angles turn pairs of a head's {self.rotary_width} numbers: at most half as many"
+            )
+        invalid_token = ctypes.c_int64(-1)
         kernels().fused_step(
             self.steps, self.count, x, x.new_empty(self.scratch * tokens), columns, cosines, sines, source_mask,
-            (rows, each, capacity, rotated, sources, source_columns, len(tables)),
+            (rows, tokens_per_row, capacity, n_angles, sources, source_columns, len(tables)),
             [number for layer in tables for pair in layer for number in (kv_table(*pair) if pair else NO_TABLE)],
-            ctypes.byref(wrong), threads,
+            ctypes.byref(invalid_token), threads,
         )  # fmt: skip
-        if wrong.value >= 0:
-            column = int(columns.flatten()[wrong.value])
+        if invalid_token.value >= 0:
+            column = int(columns.flatten()[invalid_token.value])
             raise IndexError(f"a token would go to column {column} of a cache of {capacity} and a spare one")
 
 

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from tercet.kernel.build import kernels, library
-from tercet.kernel.checked import Contract, count_rows
+from tercet.kernel.contract import Contract, count_rows
 from tercet.kernel.operators import operator
 from tercet.kernel.threads import kernel_threads
 
-FEW = 16  # rows up to which weights are read but once
-LARGE = 1 << 18  # weights from which it pays for few rows
-MUCH = 1 << 22  # multiplications from which it pays for many
+MAX_GEMV_ROWS = 16  # rows up to which weights are read but once
+MIN_GEMV_WEIGHTS = 1 << 18  # weights from which it pays for few rows
+MIN_GEMM_WORK = 1 << 22  # multiplications from which it pays for many
 NAMES = {torch.float32: "linear_float32", torch.bfloat16: "linear_bfloat16", torch.int8: "linear_int8"}
 VECTORS = {"scale": "float32[N]?", "bias": "float32[N]?"}
 WEIGHT = "float32|bfloat16|int8[N K%1]"
@@ -31,7 +31,7 @@ def supports_inference_linear(
     rows = count_rows(x)
     return (
         not torch.compiler.is_compiling()
-        and (weight.numel() >= LARGE if rows <= FEW else rows * weight.numel() >= MUCH)
+        and (weight.numel() >= MIN_GEMV_WEIGHTS if rows <= MAX_GEMV_ROWS else rows * weight.numel() >= MIN_GEMM_WORK)
         and rows > 0
         and not (torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, scale, bias)))
         and not torch.is_autocast_enabled("cpu")

@@ -25,15 +25,15 @@ PREBUILT = Path(__file__).parent / "prebuilt"  # a library for each level, in a 
 # OpenMP is compiled in and not linked: its calls then find the threads that PyTorch has, where a second library would
 # start as many again.
 FLAGS = ("-O3", "-fno-math-errno", "-ffp-contract=fast", "-fopenmp", "-fPIC", "-std=c++17")
-SECONDS = 60.0  # for one library; it takes 5 on a laptop
+COMPILE_TIMEOUT = 60.0  # for one library; it takes 5 on a laptop
 
 
-class CompilerFailed(Exception):
+class CompilerError(Exception):
     """The words: what it said last, or that it did not end."""
 
 
-class CompilerHangs(CompilerFailed):
-    """It had not ended after `SECONDS`."""
+class CompilerTimeout(CompilerError):
+    """It had not ended after `COMPILE_TIMEOUT`."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def compile_kernels(compiler: str, level: Level, target: Path) -> None:
     """Write the shared library for a level: the same bytes from the same compiler, whatever folder it is in.
 
     Raises:
-        CompilerFailed: where it ends with an error, or does not end.
+        CompilerError: where it ends with an error, or does not end.
         OSError: where it cannot be run.
     """
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
@@ -153,17 +153,17 @@ def _run(compiler: str, arguments: Sequence[str]) -> None:
         ) as process,
     ):  # fmt: skip
         try:
-            code = process.wait(timeout=SECONDS)
+            code = process.wait(timeout=COMPILE_TIMEOUT)
         except subprocess.TimeoutExpired:
-            raise CompilerHangs(f"{compiler} had not ended after {SECONDS:.0f} s") from None
+            raise CompilerTimeout(f"{compiler} had not ended after {COMPILE_TIMEOUT:.0f} s") from None
         finally:
             if process.returncode is None:
                 _kill(process)
         if code:
             errors.seek(0)
             lines = errors.read(1 << 20).decode(errors="replace").splitlines()
-            said = next((f": {line.strip()[:200]}" for line in lines if "error" in line), "")
-            raise CompilerFailed(f"{compiler} ended with exit code {code}{said}")
+            message = next((f": {line.strip()[:200]}" for line in lines if "error" in line), "")
+            raise CompilerError(f"{compiler} ended with exit code {code}{message}")
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -24,8 +24,8 @@ from tercet.kernel.levels import (
     FLAGS,
     NATIVE,
     SOURCE,
-    CompilerFailed,
-    CompilerHangs,
+    CompilerError,
+    CompilerTimeout,
     Level,
     compile_kernels,
     cpu_instructions,
@@ -34,7 +34,7 @@ from tercet.kernel.levels import (
 from tercet.messages import one_line, print_note
 from tercet.storage import lock_file
 
-FAILED_FOR = 24 * 3600.0  # seconds for which a failure is believed: what was missing may have been installed
+FAILURE_LIFETIME = 24 * 3600.0  # seconds for which a failure is believed: what was missing may have been installed
 
 
 def find_or_compile(levels: Sequence[Level]) -> tuple[Level, Path]:
@@ -42,17 +42,17 @@ def find_or_compile(levels: Sequence[Level]) -> tuple[Level, Path]:
 
     Raises:
         ForeignFile: where others could have written them.
-        CompilerFailed: where there is no compiler, or it fails, or failed before.
+        CompilerError: where there is no compiler, or it fails, or failed before.
         OSError, UserError: where they cannot be kept.
     """
     compiler = find_compiler()
     if compiler is None:
-        raise CompilerFailed(f"no C++ compiler is found ({os.environ.get('CXX') or 'c++'})")
+        raise CompilerError(f"no C++ compiler is found ({os.environ.get('CXX') or 'c++'})")
     folder = cache_dir() / "kernels"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder = folder.resolve()  # from here on no link is followed
     check_own(folder)
-    announced, reason = False, ""
+    is_announced, reason = False, ""
     for place, level in enumerate(levels):
         target = folder / f"{_identify(level, compiler)}.so"
         line = "compiling kernels once, 15 s"
@@ -61,26 +61,28 @@ def find_or_compile(levels: Sequence[Level]) -> tuple[Level, Path]:
             if _is_whole(target):
                 return level, target
             line = f"{target} is damaged; the kernels are compiled anew"
-        if remembered := _read_failure(target):
-            reason = f"{remembered} (tried again after a day, or when {_failure_of(target)} is removed)"
+        if failure := _read_failure(target):
+            reason = f"{failure} (tried again after a day, or when {_failure_path(target)} is removed)"
             continue
-        if not announced:
+        if not is_announced:
             print_note(f"tercet: {line}")
-            announced = True
+            is_announced = True
         try:
             with lock_file(target.with_suffix(".lock")):
                 if not (os.path.lexists(target) and _is_whole(target)):  # by a process that started with this one
                     _compile(level, compiler, target)
             return level, target
-        except CompilerFailed as error:
+        except CompilerError as error:
             reason = one_line(str(error))
             # It may be older than a level and know this CPU all the same; one that hangs would hang again.
-            for failed in levels[place:] if isinstance(error, CompilerHangs) else [level]:
+            for failed_level in levels[place:] if isinstance(error, CompilerTimeout) else [level]:
                 with suppress(OSError):
-                    _failure_of(folder / f"{_identify(failed, compiler)}.so").write_text(reason, encoding="utf-8")
-    if announced:
+                    _failure_path(folder / f"{_identify(failed_level, compiler)}.so").write_text(
+                        reason, encoding="utf-8"
+                    )
+    if is_announced:
         print_note(f"tercet: no compiled kernels, PyTorch does the work: {reason}")
-    raise CompilerFailed(reason)
+    raise CompilerError(reason)
 
 
 def read_code(path: Path) -> bytes:
@@ -92,12 +94,12 @@ def read_code(path: Path) -> bytes:
 
 def _compile(level: Level, compiler: str, target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:  # beside its place: whole there, or not at all
-        made = Path(scratch) / "kernels.so"
-        compile_kernels(compiler, level, made)
-        with made.open("ab") as file:  # the loader reads no further than the library's own end
-            file.write(hashlib.sha256(made.read_bytes()).digest())
-        made.chmod(0o600)  # whatever the umask is
-        made.replace(target)
+        library = Path(scratch) / "kernels.so"
+        compile_kernels(compiler, level, library)
+        with library.open("ab") as file:  # the loader reads no further than the library's own end
+            file.write(hashlib.sha256(library.read_bytes()).digest())
+        library.chmod(0o600)  # whatever the umask is
+        library.replace(target)
 
 
 def _identify(level: Level, compiler: str) -> str:
@@ -113,15 +115,15 @@ def _hash(*parts: str) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
 
 
-def _failure_of(target: Path) -> Path:
+def _failure_path(target: Path) -> Path:
     return target.with_suffix(".failed")
 
 
 def _read_failure(target: Path) -> str | None:
     """Why the compiler failed when it was last tried; None where it did not, or that is long ago."""
-    path = _failure_of(target)
+    path = _failure_path(target)
     try:
-        if not 0 <= time.time() - path.lstat().st_mtime < FAILED_FOR:
+        if not 0 <= time.time() - path.lstat().st_mtime < FAILURE_LIFETIME:
             return None
         check_own(path)
         return one_line(path.read_text(encoding="utf-8", errors="replace"))

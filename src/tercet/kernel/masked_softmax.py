@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tercet.kernel.build import kernel_of, mask_strides, supports_numbers
-from tercet.kernel.checked import Contract, Sizes
+from tercet.kernel.build import kernel_of, mask_strides, supports_elements
+from tercet.kernel.contract import Contract, Sizes
 from tercet.kernel.operators import differentiable, operator
 from tercet.kernel.threads import kernel_threads
 
-WORTH = 1 << 20  # scores from which it is worth having the kernel compiled
+MIN_WORK = 1 << 20  # scores from which it is worth having the kernel compiled
 SCORES = "float32|bfloat16[B H T S]"
 INPUT = Contract("masked_softmax", scores=f"{SCORES} strided", mask="bool[#B 1 #T S]? strided")
 FORWARD = Contract("masked_softmax", scores=SCORES, mask="bool[#B 1 #T S]?")
@@ -30,17 +30,17 @@ def masked_softmax(scores: Tensor, *, mask: Tensor | None, causal: bool) -> Tens
     Returns:
         (B, H, T, S), of the scores' type.
     """
-    if supports_numbers(scores, WORTH) and _is_possible(scores, mask, causal) and INPUT.fits(scores, mask):
+    if supports_elements(scores, MIN_WORK) and _is_possible(scores, mask, causal) and INPUT.fits(scores, mask):
         return _differentiable(scores.contiguous(), None if mask is None else mask.contiguous(), causal)
     if causal:
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-    hidden = None if mask is None else ~mask
-    if hidden is not None:
+    is_masked = None if mask is None else ~mask
+    if is_masked is not None:
         # The lowest finite number, not -inf: a row of -inf would have NaN gradients even where it is overwritten.
-        scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
+        scores = scores.masked_fill(is_masked, torch.finfo(scores.dtype).min)
     weights = scores.float().softmax(-1).to(scores.dtype)  # in float32: bf16 loses the softmax's tail
     # A row that sees nothing is zeros; by causality alone each sees itself.
-    return weights if causal or hidden is None else weights.masked_fill(hidden, 0.0)
+    return weights if causal or is_masked is None else weights.masked_fill(is_masked, 0.0)
 
 
 def _fake(scores: Tensor, mask: Tensor | None, causal: bool) -> Tensor:

@@ -33,7 +33,7 @@ def operator(
 
     def register(body: Callable[P, R]) -> Callable[P, R]:
         @wraps(body)
-        def without_gradients(*args: P.args, **kwargs: P.kwargs) -> R:
+        def checked_call(*args: P.args, **kwargs: P.kwargs) -> R:
             if cast(Any, forward_ad)._current_level >= 0:
                 raise NotImplementedError(f"tercet::{name} has no derivative in forward mode")
             if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in args):
@@ -49,7 +49,7 @@ def operator(
 
         schema = torch.library.infer_schema(body, mutates_args=mutates)
         LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
-        LIBRARY.impl(name, without_gradients, "CPU")
+        LIBRARY.impl(name, checked_call, "CPU")
         torch.library.register_fake(f"tercet::{name}", fake_on_one_device, lib=LIBRARY)
         return cast(Callable[P, R], getattr(torch.ops.tercet, name).default)
 
@@ -78,7 +78,7 @@ def differentiable(
             return backward(ctx, *grad_outputs)
         with torch.no_grad():
             gradients = backward(ctx, *grad_outputs)
-        return refuse_second_derivative(call.name(), gradients, (*ctx.saved_tensors, *grad_outputs))
+        return reject_second_derivative(call.name(), gradients, (*ctx.saved_tensors, *grad_outputs))
 
     methods = {"forward": forward, "backward": backward_once}
     function = type(
@@ -87,15 +87,15 @@ def differentiable(
     return cast(Any, function).apply
 
 
-def refuse_second_derivative(
+def reject_second_derivative(
     name: str, gradients: Sequence[Tensor | None], sources: Sequence[Tensor | None]
 ) -> tuple[Tensor | None, ...]:
     """These gradients, which depend on `sources` in a way that autograd is not told: it learns that they do, and who
     differentiates them once more gets an error in place of a part of the truth."""
-    return tuple(None if x is None else cast(Any, _Once).apply(name, x, *sources) for x in gradients)
+    return tuple(None if x is None else cast(Any, _OnceDifferentiable).apply(name, x, *sources) for x in gradients)
 
 
-class _Once(torch.autograd.Function):
+class _OnceDifferentiable(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, name: str, gradient: Tensor, *_: Tensor | None) -> Tensor:
         ctx.name = name

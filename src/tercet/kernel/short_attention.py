@@ -18,8 +18,8 @@ def supports_short_attention(q: Tensor, k: Tensor) -> bool:
     """Whether attention of these queries, (B, H, T, K), to these keys, (B, G, S, K), is faster this way."""
     # The compiler can't follow the question by what fp32 is multiplied; what it compiles takes the shorter bound.
     compiling = torch.compiler.is_compiling()
-    as_it_comes = q.dtype == torch.float32 and (compiling or torch.get_float32_matmul_precision() == "highest")
-    is_short = k.shape[-2] <= (SHORT if as_it_comes else SHORT_BY_ONEDNN) or q.shape[-2] == 1
+    is_full_float32 = q.dtype == torch.float32 and (compiling or torch.get_float32_matmul_precision() == "highest")
+    is_short = k.shape[-2] <= (SHORT if is_full_float32 else SHORT_BY_ONEDNN) or q.shape[-2] == 1
     return q.is_cpu and is_short and not torch.compiler.is_exporting()
 
 

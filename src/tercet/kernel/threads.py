@@ -35,11 +35,11 @@ def thread_independent() -> Generator[None]:
     since on one thread there is nothing faster to choose.
     """
     global _threads
-    before, threads = _threads, torch.get_num_threads()
+    previous, threads = _threads, torch.get_num_threads()
     _threads = kernel_threads()
     torch.set_num_threads(1)
     try:
         yield
     finally:
         torch.set_num_threads(threads)
-        _threads = before
+        _threads = previous

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from tercet.kernel.build import kernel_of
-from tercet.kernel.checked import Contract, count_rows
+from tercet.kernel.contract import Contract, count_rows
 from tercet.kernel.operators import differentiable, operator
 from tercet.kernel.threads import kernel_threads
-from tercet.kernel.tuned import pays, product_dtype
+from tercet.kernel.tuning import is_faster, product_dtype
 
-WORTH = 1 << 20  # multiplications from which it is worth having the kernel compiled
-FEW = 16  # rows from which weights are worth packing
+MIN_WORK = 1 << 20  # multiplications from which it is worth having the kernel compiled
+MIN_ROWS = 16  # rows from which weights are worth packing
 STEP = 16  # in_features is a multiple of it, and so is the width of what the kernel gives
 INPUT = Contract("linear", weight="float32[N K%16]", x="float32|bfloat16[* K] strided", bias="float32[N]?")
 FORWARD = Contract("linear", weight="float32[N K%16]", x="float32|bfloat16[* K]", bias="float32[N%16]?")
@@ -41,12 +41,12 @@ def supports_training_linear(x: Tensor, weight: Tensor, bias: Tensor | None = No
     rows = count_rows(x)
     return (
         not torch.compiler.is_exporting()
-        and rows >= FEW
-        and rows * weight.numel() >= WORTH
+        and rows >= MIN_ROWS
+        and rows * weight.numel() >= MIN_WORK
         and (padded or weight.shape[0] % STEP == 0)
         and INPUT.fits(weight, x, bias)
         and (x.dtype == torch.float32 or torch.is_autocast_enabled("cpu"))
-        and pays("linear", product_dtype(x), rows * weight.numel())
+        and is_faster("linear", product_dtype(x), rows * weight.numel())
     )
 
 

@@ -43,13 +43,13 @@ def build_meta(spec: AnySpec, *, n_tensors: int) -> AnyModel:
     if (n_layers := sum(stack.n_layers for stack in stack_specs(spec))) > n_tensors:
         raise ValueError(f"{n_layers} layers, and the weights are {n_tensors} tensors")
     try:
-        with torch.device("meta"), _Unfilled():
+        with torch.device("meta"), _SkipInitialization():
             return build(spec)
     except (RuntimeError, OverflowError) as error:
         raise ValueError(f"its sizes make no model: {shorten(error)}") from None
 
 
-class _Unfilled(TorchFunctionMode):
+class _SkipInitialization(TorchFunctionMode):
     """The parts of `torch.nn` draw no numbers: on the meta device PyTorch would import its compiler for that, which
     takes as long as all the rest of it."""
 

@@ -13,7 +13,7 @@ from tercet.models.specs import DecoderOnlySpec
 from tercet.models.stack import Stack
 from tercet.models.vocabulary import TokenEmbedding, Unembedding
 from tercet.nn.cache import StackCache
-from tercet.nn.init import initialise
+from tercet.nn.init import initialize
 
 
 class DecoderOnly(Model[DecoderOnlySpec]):
@@ -34,7 +34,7 @@ class DecoderOnly(Model[DecoderOnlySpec]):
         self.unembedding = Unembedding(spec, spec.stack, bias=spec.logit_bias)
         if spec.tie_embeddings:
             self.unembedding.weight = self.embedding.weight
-        initialise(self, spec.init, seed=seed)
+        initialize(self, spec.init, seed=seed)
 
     def forward(
         self,

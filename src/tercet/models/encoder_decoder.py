@@ -16,7 +16,7 @@ from tercet.models.specs import EncoderDecoderSpec
 from tercet.models.stack import Stack
 from tercet.models.vocabulary import TokenEmbedding, Unembedding
 from tercet.nn.cache import StackCache
-from tercet.nn.init import initialise
+from tercet.nn.init import initialize
 
 
 class EncoderDecoder(Model[EncoderDecoderSpec]):
@@ -43,7 +43,7 @@ class EncoderDecoder(Model[EncoderDecoderSpec]):
             self.source_embedding.weight = self.embedding.weight
         if spec.tie_embeddings:
             self.unembedding.weight = self.embedding.weight
-        initialise(self, spec.init, seed=seed)
+        initialize(self, spec.init, seed=seed)
 
     def forward(
         self,

@@ -17,7 +17,7 @@ from tercet.models.specs import EncoderOnlySpec
 from tercet.models.stack import Stack
 from tercet.models.vocabulary import SegmentEmbedding, TokenEmbedding, Unembedding
 from tercet.nn.heads import Pooler, Transform
-from tercet.nn.init import initialise
+from tercet.nn.init import initialize
 from tercet.nn.norm import NORMS
 from tercet.nn.pooling import pool
 
@@ -64,7 +64,7 @@ class EncoderOnly(Model[EncoderOnlySpec]):
                 raise ValueError("a classifier without labels; the labelled data know them")
             self.classifier_dropout = nn.Dropout(spec.classifier.dropout)
             self.classifier = nn.Linear(width, len(spec.classifier.labels))
-        initialise(self, spec.init, seed=seed)
+        initialize(self, spec.init, seed=seed)
 
     def forward(
         self,
@@ -107,8 +107,8 @@ class EncoderOnly(Model[EncoderOnlySpec]):
 
     def logits(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B V"]:
         """Scores of the token that stands at each place, in float32."""
-        transformed = self.mlm_transform(hidden)  # first: it says what is missing
-        return self.unembedding(transformed)
+        states = self.mlm_transform(hidden)  # first: it says what is missing
+        return self.unembedding(states)
 
     def pooled(
         self, hidden: Float[Tensor, "B T D"], token_mask: Bool[Tensor, "B T"] | None = None

@@ -34,18 +34,31 @@ from tercet.nn.norm import RMSNorm
 from tercet.nn.positions import PositionScheme, Rotation
 from tercet.nn.residual import Residual
 
-KINDS = {Block, Residual, Attention, FeedForward, Linear, nn.LayerNorm, RMSNorm, nn.Identity, nn.Dropout, nn.ModuleList}
-NAMES = {function: name for name, function in ACTIVATIONS.items()}
+MODULE_TYPES = {
+    Block,
+    Residual,
+    Attention,
+    FeedForward,
+    Linear,
+    nn.LayerNorm,
+    RMSNorm,
+    nn.Identity,
+    nn.Dropout,
+    nn.ModuleList,
+}
+ACTIVATION_NAMES = {function: name for name, function in ACTIVATIONS.items()}
 # What a list of steps was written from beside tensors and modules: methods, and what a part's numbers are called.
-METHODS = [(kind, name) for kind in KINDS for name in ("forward", "attend", "keys_values") if hasattr(kind, name)]
-AS_WRITTEN = [getattr(kind, name) for kind, name in METHODS]
-NUMBERS = ("eps", "n_heads", "n_kv_heads", "d_head", "activation", "parallel", "spec")
+METHODS = [
+    (kind, name) for kind in MODULE_TYPES for name in ("forward", "attend", "keys_values") if hasattr(kind, name)
+]
+ORIGINAL_METHODS = [getattr(kind, name) for kind, name in METHODS]
+WATCHED_ATTRIBUTES = ("eps", "n_heads", "n_kv_heads", "d_head", "activation", "parallel", "spec")
 
 log = logging.getLogger(__name__)
 
 
 @runtime_checkable
-class Layers(Protocol):
+class FusibleStack(Protocol):
     """What is fused: a stack."""
 
     @property
@@ -60,37 +73,37 @@ class Layers(Protocol):
     def training(self) -> bool: ...
 
 
-def fused(stack: Layers, x: Tensor, cache: StackCache) -> "Fused | None":
+def fused_layers(stack: FusibleStack, x: Tensor, cache: StackCache) -> "FusedLayers | None":
     """The layers of this stack as one call; None where that can't be, or does not pay."""
     if torch.compiler.is_compiling():
         return None
     if not x.is_cpu:
-        _written.pop(stack, None)  # weights that moved away are not kept here
+        _cache.pop(stack, None)  # weights that moved away are not kept here
         return None
     if stack.training or not supports_program(x):
         return None
-    layers = _written.get(stack)
+    layers = _cache.get(stack)
     if layers is not None and layers.has_hooks():
         return None
     if layers is None or layers.is_outdated():
-        could = layers is not None and layers.program is not None
-        layers = _written[stack] = Fused(stack)
+        had_program = layers is not None and layers.program is not None
+        layers = _cache[stack] = FusedLayers(stack)
         if layers.has_hooks():
             return None
-        if could and layers.program is None:
-            _tell(stack, "a part is no longer of a kind or size that there is a step for")
+        if had_program and layers.program is None:
+            _warn_once(stack, "a part is no longer of a kind or size that there is a step for")
     if layers.program is None or not layers.program.supports(x):
         return None
     first = cache.layers[0]
     if first.self_kv.keys.dtype != torch.float32 or (layers.has_cross and first.cross_kv.pair is None):
         return None
     if not layers.matches(cache, x):
-        _tell(stack, "the cache's tables are not those of these layers")
+        _warn_once(stack, "the cache's tables are not those of these layers")
         return None
     return layers
 
 
-class Fused:
+class FusedLayers:
     """The list of steps of a stack, and what it was written from.
 
     Attributes:
@@ -98,27 +111,27 @@ class Fused:
         has_cross: whether there is cross-attention.
     """
 
-    def __init__(self, stack: Layers) -> None:
+    def __init__(self, stack: FusibleStack) -> None:
         parts = [*stack.blocks.modules(), stack.final_norm]
-        watched = [cast(nn.Module, stack), stack.position, *parts]
-        attributes = [vars(part) for part in watched]
+        modules = [cast(nn.Module, stack), stack.position, *parts]
+        attributes = [vars(part) for part in modules]
         self._attentions = [vars(part) for part in parts if isinstance(part, Attention)]
         # Live dictionaries, and what is in them now: compared as wholes, for they are at each step.
         self._parts, self._attributes = parts, attributes
         self._children = [names["_modules"] for names in attributes if names["_modules"]]
-        self._numbers = [(names, name) for names in attributes for name in NUMBERS if name in names]
+        self._numbers = [(names, name) for names in attributes for name in WATCHED_ATTRIBUTES if name in names]
         self._hooks = [vars(part)[kind] for part in parts for kind in ("_forward_hooks", "_forward_pre_hooks")]
         self._holders = [vars(part)[kind] for part in parts for kind in ("_parameters", "_buffers") if vars(part)[kind]]
         self._tensors = [x for holder in self._holders for x in holder.values() if x is not None]
         self._memory = [x.detach() for x in self._tensors]  # is there for as long as addresses of it are
-        self._known = [dict(children) for children in self._children], *self._read_modules(), *self._read_tensors()
+        self._snapshot = [dict(children) for children in self._children], *self._read_modules(), *self._read_tensors()
         self.has_cross = any(block.cross_attention is not None for block in stack.blocks if isinstance(block, Block))
         self._table = (len(stack.blocks), stack.spec.kv_heads, stack.spec.head_width)
-        self.program = _write(stack) if _is_possible(stack, parts) and not _is_patched(watched) else None
+        self.program = _write(stack) if _is_possible(stack, parts) and not _is_patched(modules) else None
 
     def is_outdated(self) -> bool:
         """Whether a part has been exchanged or patched, or its weights lie elsewhere or otherwise."""
-        return (self._children, *self._read_modules(), *self._read_tensors()) != self._known
+        return (self._children, *self._read_modules(), *self._read_tensors()) != self._snapshot
 
     def has_hooks(self) -> bool:
         """Whether somebody hooked a part, or put another attention in its place, who would see nothing."""
@@ -177,32 +190,32 @@ class Fused:
         )
 
 
-_written: "WeakKeyDictionary[Layers, Fused]" = WeakKeyDictionary()
-_told: "WeakSet[Layers]" = WeakSet()
+_cache: "WeakKeyDictionary[FusibleStack, FusedLayers]" = WeakKeyDictionary()
+_warned: "WeakSet[FusibleStack]" = WeakSet()
 
 
-def _tell(stack: Layers, why: str) -> None:
+def _warn_once(stack: FusibleStack, reason: str) -> None:
     """That steps take longer from now on, once for each stack."""
-    if stack not in _told:
-        _told.add(stack)
-        log.warning("decode steps go layer by layer from here on: %s", why)
+    if stack not in _warned:
+        _warned.add(stack)
+        log.warning("decode steps go layer by layer from here on: %s", reason)
 
 
 def _is_patched(parts: Iterable[nn.Module]) -> bool:
     """Whether a part has a method of its own, which a step would not call."""
-    names_own = any(callable(getattr(type(part), name, None)) for part in parts for name in vars(part))
-    return names_own or [getattr(kind, name) for kind, name in METHODS] != AS_WRITTEN
+    overrides_method = any(callable(getattr(type(part), name, None)) for part in parts for name in vars(part))
+    return overrides_method or [getattr(kind, name) for kind, name in METHODS] != ORIGINAL_METHODS
 
 
 def _tables(layer: LayerCache) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor] | None]:
     return (layer.self_kv.keys, layer.self_kv.values), layer.cross_kv.pair
 
 
-def _is_possible(stack: Layers, parts: Iterable[nn.Module]) -> bool:
+def _is_possible(stack: FusibleStack, parts: Iterable[nn.Module]) -> bool:
     """Whether there are steps for all parts: of known kinds, and of the sizes that the spec says."""
     tensors = [tensor for part in parts for tensor in (*part.parameters(), *part.buffers())]
     return (
-        all(type(part) in KINDS for part in parts)
+        all(type(part) in MODULE_TYPES for part in parts)
         and all(_fits(stack.spec, part) for part in parts)
         and type(stack.position).bias is PositionScheme.bias  # there is no step that adds one
         # Parallel sublayers read one vector, which must lie apart from the stream and stay.
@@ -228,7 +241,7 @@ def _fits(spec: StackSpec, part: nn.Module) -> bool:
         case FeedForward():
             inputs = [part.up] if part.gate is None else [part.up, part.gate]
             return (
-                part.activation in NAMES
+                part.activation in ACTIVATION_NAMES
                 and all(_product_fits(linear, d_ff, d_model) for linear in inputs)
                 and _product_fits(part.down, d_model, d_ff)
             )
@@ -264,7 +277,7 @@ def _sizes(spec: StackSpec) -> tuple[int, int, int, int, int]:
 class _Writer:
     """Writes the steps of a stack; its buffers are places in a step's scratch memory."""
 
-    def __init__(self, stack: Layers) -> None:
+    def __init__(self, stack: FusibleStack) -> None:
         d_model, self.d_ff, self.width, self.heads, self.groups = _sizes(stack.spec)
         self.rotary = type(stack.position).rotation is not PositionScheme.rotation
         self.d_model, self.parallel = d_model, stack.spec.parallel
@@ -278,7 +291,7 @@ class _Writer:
         self.scratch = self.gated + self.d_ff
         self.steps: list[Step] = []
 
-    def normalise(self, part: nn.Module, source: int, target: int, rows: int = 1, *, wait: bool = True) -> None:
+    def normalize(self, part: nn.Module, source: int, target: int, rows: int = 1, *, wait: bool = True) -> None:
         if isinstance(part, nn.LayerNorm | RMSNorm):
             assert part.eps is not None
             rms, bias = isinstance(part, RMSNorm), part.bias if isinstance(part, nn.LayerNorm) else None
@@ -293,8 +306,8 @@ class _Writer:
         if not cross:
             self.product(part.key, source, self.keys, wait=False)
             self.product(part.value, source, self.values)
-            self.normalise(part.key_norm, self.keys, self.keys, groups, wait=False)
-        self.normalise(part.query_norm, self.queries, self.queries, heads)
+            self.normalize(part.key_norm, self.keys, self.keys, groups, wait=False)
+        self.normalize(part.query_norm, self.queries, self.queries, heads)
         if not cross:
             if self.rotary:
                 self.steps.append(Step.rotate(self.queries, heads, width, wait=False))
@@ -305,7 +318,7 @@ class _Writer:
         self.product(part.out, self.mixed, target, add=add)
 
     def feedforward(self, part: FeedForward, source: int, target: int, *, add: bool) -> None:
-        activation = NAMES[part.activation]
+        activation = ACTIVATION_NAMES[part.activation]
         if part.gate is None:
             self.product(part.up, source, self.hidden, activation=activation)
         else:
@@ -315,7 +328,7 @@ class _Writer:
         self.product(part.down, self.hidden, target, add=add)
 
     def residual(self, part: Residual, layer: int, sublayer: Attention | FeedForward, *, cross: bool = False) -> None:
-        self.normalise(part.before, STREAM, self.normed)
+        self.normalize(part.before, STREAM, self.normed)
         source = STREAM if isinstance(part.before, nn.Identity) and not self.parallel else self.normed
         direct = isinstance(part.branch, nn.Identity)
         target = STREAM if direct else self.normed
@@ -324,12 +337,12 @@ class _Writer:
         else:
             self.feedforward(sublayer, source, target, add=direct)
         if not direct:
-            self.normalise(part.branch, self.normed, self.normed)
+            self.normalize(part.branch, self.normed, self.normed)
             self.steps.append(Step.add(self.normed, STREAM, self.d_model))
-        self.normalise(part.after, STREAM, STREAM)
+        self.normalize(part.after, STREAM, STREAM)
 
 
-def _write(stack: Layers) -> Program:
+def _write(stack: FusibleStack) -> Program:
     """The steps of all layers, in their order."""
     writer = _Writer(stack)
     for layer, block in enumerate(stack.blocks):
@@ -338,5 +351,5 @@ def _write(stack: Layers) -> Program:
         if block.cross_attention is not None and block.cross_residual is not None:
             writer.residual(block.cross_residual, layer, block.cross_attention, cross=True)
         writer.residual(block.feedforward_residual, layer, block.feedforward)
-    writer.normalise(stack.final_norm, STREAM, STREAM)
+    writer.normalize(stack.final_norm, STREAM, STREAM)
     return Program(writer.steps, d_model=writer.d_model, scratch=writer.scratch)

@@ -180,7 +180,7 @@ PRESETS: dict[str, AnySpec] = {
 }
 
 # Where a family starts from if no preset is named, as in the recipe that a run writes down.
-OURS = {"decoder-only": "modern", "encoder-decoder": "modern-translator", "encoder-only": "modern-encoder"}
+DEFAULT_PRESETS = {"decoder-only": "modern", "encoder-decoder": "modern-translator", "encoder-only": "modern-encoder"}
 
 
 def model_spec(data: Mapping[str, Any], *, name: str = "model") -> AnySpec:
@@ -191,7 +191,7 @@ def model_spec(data: Mapping[str, Any], *, name: str = "model") -> AnySpec:
     """
     changes = dict(data)
     family = changes.get("family")
-    preset = changes.pop("preset", OURS.get(family, "modern") if isinstance(family, str) else "modern")
+    preset = changes.pop("preset", DEFAULT_PRESETS.get(family, "modern") if isinstance(family, str) else "modern")
     if not isinstance(preset, str) or preset not in PRESETS:
         raise UserError(f"{name}.preset: unknown preset {show(preset)}{suggest(preset, PRESETS)}")
     base = to_plain(PRESETS[preset])

@@ -30,7 +30,7 @@ from tercet.nn.document_mask import BlockMask, dense_mask
 from tercet.nn.positions import PositionScheme
 
 ATTENTION = ("q", "k", "v", "scores", "mask", "weights", "heads")
-COMPILED = "_compiled_call_impl"  # where torch keeps what `module.compile()` made
+COMPILED_ATTRIBUTE = "_compiled_call_impl"  # where torch keeps what `module.compile()` made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +59,9 @@ class Edit:
         if self.heads is not None:
             if self.name.rpartition(".")[2] not in ATTENTION:
                 raise ValueError(f"{self.name} has no heads; name its q, k, v, scores, weights or heads")
-            is_edited = is_edited & self._chosen("head", self.heads, tensor, 1)
+            is_edited = is_edited & self._index_mask("head", self.heads, tensor, 1)
         if self.positions is not None:
-            is_edited = is_edited & self._chosen("position", self.positions, tensor, tensor.ndim - 2)
+            is_edited = is_edited & self._index_mask("position", self.positions, tensor, tensor.ndim - 2)
         value = torch.as_tensor(self.value, dtype=tensor.dtype, device=tensor.device)
         try:
             return torch.where(is_edited, value.expand_as(tensor), tensor)
@@ -71,19 +71,19 @@ class Edit:
                 f"for a tensor of {tuple(tensor.shape)}"
             ) from None
 
-    def _chosen(self, kind: str, numbers: Sequence[int], tensor: Tensor, dim: int) -> Tensor:
+    def _index_mask(self, kind: str, numbers: Sequence[int], tensor: Tensor, dim: int) -> Tensor:
         size = tensor.shape[dim]
-        beyond = [number for number in numbers if not 0 <= number < size]
-        if beyond:
-            raise ValueError(f"{self.name} has no {kind} {beyond[0]}; there are {size}, 0 to {size - 1}")
-        chosen = torch.zeros(size, dtype=torch.bool, device=tensor.device)
-        chosen[list(numbers)] = True
-        return chosen.view(-1, *[1] * (tensor.ndim - 1 - dim))
+        out_of_range = [number for number in numbers if not 0 <= number < size]
+        if out_of_range:
+            raise ValueError(f"{self.name} has no {kind} {out_of_range[0]}; there are {size}, 0 to {size - 1}")
+        is_selected = torch.zeros(size, dtype=torch.bool, device=tensor.device)
+        is_selected[list(numbers)] = True
+        return is_selected.view(-1, *[1] * (tensor.ndim - 1 - dim))
 
 
 @contextmanager
 def record(
-    model: nn.Module, *, edits: Sequence[Edit] = (), only: Sequence[str] = ("*",)
+    model: nn.Module, *, edits: Sequence[Edit] = (), patterns: Sequence[str] = ("*",)
 ) -> Generator[dict[str, Tensor]]:
     """Note the tensors of each pass made within, and make the edits on the way; a later pass overwrites an earlier one.
 
@@ -91,7 +91,7 @@ def record(
     exception too, the model is as it was.
 
     Args:
-        only: patterns, as of file names, of the names to note; edits are made in any case.
+        patterns: patterns, as of file names, of the names to note; edits are made in any case.
 
     Yields:
         the tensors by name, filled as the model is called.
@@ -100,19 +100,19 @@ def record(
         ValueError: for an edit of a name that the model does not have or no pass came by, and for a model that is being
             recorded already.
     """
-    known = names(model)
+    tensor_names = names(model)
     for edit in edits:
-        if edit.name not in known:
-            raise ValueError(f"the model has no {edit.name!r}{suggest(edit.name, known)}")
+        if edit.name not in tensor_names:
+            raise ValueError(f"the model has no {edit.name!r}{suggest(edit.name, tensor_names)}")
     activations: dict[str, Tensor] = {}
-    waiting = {edit.name for edit in edits}
+    pending_edits = {edit.name for edit in edits}
 
     def note(name: str, tensor: Tensor) -> Tensor:
         for edit in edits:
             if edit.name == name:
                 tensor = edit.apply(tensor)
-                waiting.discard(name)
-        if any(fnmatchcase(name, pattern) for pattern in only):
+                pending_edits.discard(name)
+        if any(fnmatchcase(name, pattern) for pattern in patterns):
             activations[name] = tensor.detach()
         return tensor
 
@@ -120,8 +120,8 @@ def record(
         for name, part in model.named_modules():
             _listen(undo, name, part, note)
         yield activations
-    if waiting:
-        raise ValueError(f"no pass came by {', '.join(sorted(waiting))}, so the edit was not made")
+    if pending_edits:
+        raise ValueError(f"no pass came by {', '.join(sorted(pending_edits))}, so the edit was not made")
 
 
 def names(model: nn.Module) -> list[str]:
@@ -143,10 +143,10 @@ def names(model: nn.Module) -> list[str]:
 
 def _listen(undo: ExitStack, name: str, part: nn.Module, note: Note) -> None:
     """Hook one module, and leave in `undo` how to take the hook off."""
-    compiled = getattr(part, COMPILED, None)
+    compiled = getattr(part, COMPILED_ATTRIBUTE, None)
     if compiled is not None:  # what was compiled without hooks does not see them
-        undo.callback(setattr, part, COMPILED, compiled)
-        setattr(part, COMPILED, None)
+        undo.callback(setattr, part, COMPILED_ATTRIBUTE, compiled)
+        setattr(part, COMPILED_ATTRIBUTE, None)
     match part:
         case Attention():
             _replace(undo, part, "attend", partial(_attend, name, note))
@@ -161,10 +161,10 @@ def _listen(undo: ExitStack, name: str, part: nn.Module, note: Note) -> None:
         undo.callback(part.register_forward_hook(partial(_note_output, name, note)).remove)
 
 
-def _replace(undo: ExitStack, part: nn.Module, method: str, by: Callable[..., Any]) -> None:
+def _replace(undo: ExitStack, part: nn.Module, method: str, replacement: Callable[..., Any]) -> None:
     if method in vars(part):
         raise ValueError("the model is being recorded already; end that recording first")
-    setattr(part, method, by)
+    setattr(part, method, replacement)
     undo.callback(delattr, part, method)
 
 

@@ -41,8 +41,8 @@ class Dropout:
     @property
     def branches(self) -> BranchDropout:
         """The rate of each branch."""
-        same = self.residual
-        return same if isinstance(same, BranchDropout) else BranchDropout(attention=same, feedforward=same)
+        value = self.residual
+        return value if isinstance(value, BranchDropout) else BranchDropout(attention=value, feedforward=value)
 
 
 @spec
@@ -96,8 +96,8 @@ class StackSpec:
     @property
     def biases(self) -> Biases:
         """Of each kind of linear layer."""
-        same = self.bias
-        return same if isinstance(same, Biases) else Biases(qkv=same, out=same, feedforward=same)
+        value = self.bias
+        return value if isinstance(value, Biases) else Biases(qkv=value, out=value, feedforward=value)
 
     @property
     def has_final_norm(self) -> bool:
@@ -211,9 +211,9 @@ class Classifier:
     dropout: ShareBelowOne = 0.1
 
     def __post_init__(self) -> None:
-        repeated = [label for label, count in Counter(self.labels).items() if count > 1]
-        if repeated:
-            raise ValueError(f"label {min(repeated)!r} stands in labels twice")
+        duplicates = [label for label, count in Counter(self.labels).items() if count > 1]
+        if duplicates:
+            raise ValueError(f"label {min(duplicates)!r} stands in labels twice")
         check_problem_type(self.problem_type, self.over)
         if self.problem_type != "regression" and (self.target_mean, self.target_std) != (0, 1):
             raise ValueError("target_mean and target_std are of numbers: set problem_type to regression")
@@ -243,8 +243,10 @@ class EncoderOnlySpec(ModelSpec):
     classifier: Classifier | None = None
 
     def __post_init__(self) -> None:
-        reads = self.classifier is not None and self.classifier.over == "texts" and self.classifier.pooling == "pooler"
-        if not self.pooler and (self.next_sentence or reads):
+        uses_pooler = (
+            self.classifier is not None and self.classifier.over == "texts" and self.classifier.pooling == "pooler"
+        )
+        if not self.pooler and (self.next_sentence or uses_pooler):
             reader = "next_sentence" if self.next_sentence else 'a classifier with pooling="pooler"'
             raise ValueError(f"{reader} reads the pooler; set pooler to true")
 

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tercet.models.fused import fused
+from tercet.models.fused import fused_layers
 from tercet.models.specs import StackSpec
 from tercet.nn.attention import Attention, Mask
 from tercet.nn.block import Block
@@ -110,23 +110,25 @@ class Stack(nn.Module):
         else:
             # A full row may be stepped on with its neighbours: its answer means nothing, but no table may end early.
             positions = cache.positions(x.shape[1]).clamp(max=cache.capacity - 1)  # (B, T)
-        embedded = self.position.embed(positions)
-        x = self.embedding_norm(x if embedded is None else x + embedded.to(x.dtype))
+        position_embedding = self.position.embed(positions)
+        x = self.embedding_norm(x if position_embedding is None else x + position_embedding.to(x.dtype))
         x = self.dropout(x)
         rotation = self.position.rotation(positions)
         if cache is None:
             keys, mask = positions, self._mask(x, token_mask, documents)
         else:
-            all_layers = fused(self, x, cache)
-            if all_layers is not None:
-                return all_layers(x, rotation, cache, memory_token_mask)
+            layers = fused_layers(self, x, cache)
+            if layers is not None:
+                return layers(x, rotation, cache, memory_token_mask)
             keys = torch.arange(cache.capacity + 1, device=x.device)[None]  # (1, S): a column is a position
             mask = cache.mask(positions)
         biases = self.position.biases(positions, keys, len(self.blocks))
         memory_mask = None if memory_token_mask is None else memory_token_mask[:, None, None]
-        again = self.activation_checkpointing and self.training and torch.is_grad_enabled() and cache is None
+        use_checkpointing = (
+            self.activation_checkpointing and self.training and torch.is_grad_enabled() and cache is None
+        )
         for i, (block, bias) in enumerate(zip(self.blocks, biases, strict=True)):
-            run = partial(checkpoint, block, use_reentrant=False) if again else block
+            run = partial(checkpoint, block, use_reentrant=False) if use_checkpointing else block
             x = run(
                 x,
                 mask=mask,
@@ -175,18 +177,18 @@ class Stack(nn.Module):
             multiplied_dtype(x),
             d_head=self.spec.head_width,
             dropout=self.spec.dropout.attention if self.training else 0.0,
-            biased=self.position.has_bias,
+            has_bias=self.position.has_bias,
         )
 
 
 def _positions(x: Tensor, token_mask: Tensor | None, documents: Tensor | None) -> Int[Tensor, "#B T"]:
     """How many real tokens stand before each one: in its row, or in its document."""
     if token_mask is None:
-        before = torch.arange(x.shape[1], device=x.device)[None]
+        positions = torch.arange(x.shape[1], device=x.device)[None]
     else:
-        before = token_mask.long().cumsum(1) - token_mask.long()
+        positions = token_mask.long().cumsum(1) - token_mask.long()
     if documents is not None:
         starts = torch.ones_like(documents, dtype=torch.bool)
         starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
-        before = before - (before * starts).cummax(1).values
-    return before
+        positions = positions - (positions * starts).cummax(1).values
+    return positions

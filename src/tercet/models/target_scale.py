@@ -23,12 +23,12 @@ def rescale_head(model: EncoderOnly, old: Classifier) -> None:
         bias.copy_((bias.double() * old.target_std + (old.target_mean - head.target_mean)) / head.target_std)
 
 
-def without_target_scale(model: EncoderOnly) -> EncoderOnly:
+def remove_target_scale(model: EncoderOnly) -> EncoderOnly:
     """The same model with scores in the labels' own unit: mean 0, deviation 1; itself where that is so."""
     head = model.spec.classifier
     if head is None or (head.target_mean, head.target_std) == (0, 1):
         return model
-    plain = copy.deepcopy(model)
-    plain.spec = replace(model.spec, classifier=replace(head, target_mean=0.0, target_std=1.0))
-    rescale_head(plain, head)
-    return plain
+    rescaled = copy.deepcopy(model)
+    rescaled.spec = replace(model.spec, classifier=replace(head, target_mean=0.0, target_std=1.0))
+    rescale_head(rescaled, head)
+    return rescaled

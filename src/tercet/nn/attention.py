@@ -28,7 +28,7 @@ Mask = Bool[Tensor, "#B 1 #T S"]
 Bias = Float[Tensor, "#B H T S"]
 Note = Callable[[str, Tensor], Tensor]
 
-FOLDING: tuple[str, ...] = ("cuda",)  # devices on which heads that share keys become queries of one, beside a mask
+FOLD_DEVICES: tuple[str, ...] = ("cuda",)  # devices on which heads that share keys become queries of one, beside a mask
 QK_EPS = 1e-6  # of the norms on queries and keys, whatever the others have
 
 
@@ -75,15 +75,15 @@ def attend_fused(
     """`attend` by PyTorch's fused kernels, which never write the (T, S) scores to memory."""
     _check(q, k, v, mask, causal)
     if bias is not None:
-        mask = _as_bias(bias, mask, causal, q.dtype)
+        mask = _mask_bias(bias, mask, causal, q.dtype)
         causal = False
-    grouped = q.shape[1] != k.shape[1]
-    if mask is not None and grouped and q.device.type in FOLDING:
-        folded, mask = fold_groups(q, mask, k.shape[1])
-        heads = F.scaled_dot_product_attention(folded, k, v, attn_mask=mask, dropout_p=dropout)
+    is_grouped = q.shape[1] != k.shape[1]
+    if mask is not None and is_grouped and q.device.type in FOLD_DEVICES:
+        folded_q, mask = fold_groups(q, mask, k.shape[1])
+        heads = F.scaled_dot_product_attention(folded_q, k, v, attn_mask=mask, dropout_p=dropout)
         return heads.unflatten(2, (-1, q.shape[2])).flatten(1, 2)  # (B, H, T, K)
     return F.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, enable_gqa=grouped
+        q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, enable_gqa=is_grouped
     )
 
 
@@ -171,9 +171,9 @@ class Attention(nn.Module):
         super().__init__()
         n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
         if d_head is None and d_model % n_heads:
-            fits = [n for n in range(1, d_model + 1) if d_model % n == 0]
-            near = min(fits, key=lambda n: abs(n - n_heads))
-            raise ValueError(f"d_model={d_model} must be divisible by n_heads={n_heads}; try n_heads={near}")
+            divisors = [n for n in range(1, d_model + 1) if d_model % n == 0]
+            nearest = min(divisors, key=lambda n: abs(n - n_heads))
+            raise ValueError(f"d_model={d_model} must be divisible by n_heads={n_heads}; try n_heads={nearest}")
         if n_heads % n_kv_heads:
             raise ValueError(f"n_heads={n_heads} must be divisible by n_kv_heads={n_kv_heads}")
         self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
@@ -255,19 +255,19 @@ def fold_groups(
     On a GPU not every kernel of PyTorch that takes a mask takes grouped heads, depending on its version. Its formula
     would repeat keys and values, of a whole cache for each token.
     """
-    shared = q.shape[1] // groups
+    heads_per_group = q.shape[1] // groups
     if mask.shape[1] > 1:
-        mask = mask.unflatten(1, (groups, shared)).flatten(2, 3)
+        mask = mask.unflatten(1, (groups, heads_per_group)).flatten(2, 3)
     elif mask.shape[2] > 1:
-        mask = mask.repeat(1, 1, shared, 1)
-    return q.unflatten(1, (groups, shared)).flatten(2, 3), mask
+        mask = mask.repeat(1, 1, heads_per_group, 1)
+    return q.unflatten(1, (groups, heads_per_group)).flatten(2, 3), mask
 
 
 def _repeat_heads(x: Float[Tensor, "B G S K"], n_heads: int) -> Float[Tensor, "B H S K"]:
     return x if x.shape[1] == n_heads else x.repeat_interleave(n_heads // x.shape[1], dim=1)
 
 
-def _as_bias(bias: Tensor, mask: Tensor | None, causal: bool, dtype: torch.dtype) -> Tensor:
+def _mask_bias(bias: Tensor, mask: Tensor | None, causal: bool, dtype: torch.dtype) -> Tensor:
     if causal:
         mask = causal_mask(bias)
     return bias.to(dtype) if mask is None else bias.to(dtype).masked_fill(~mask, -math.inf)

@@ -35,7 +35,7 @@ class GrowingKVCache:
 
     def keys_values(self, project: Callable[[], Pair]) -> Pair:
         k, v = project()  # (B, G, T, K)
-        rows, columns = self.owner.places(k.shape[2])  # (B, 1), (B, T)
+        rows, columns = self.owner.index_columns(k.shape[2])  # (B, 1), (B, T)
         self.keys[rows, :, columns] = k.transpose(1, 2).to(self.keys.dtype)
         self.values[rows, :, columns] = v.transpose(1, 2).to(self.values.dtype)
         return self.keys, self.values
@@ -94,38 +94,38 @@ class StackCache:
         self.capacity = capacity
         self.lengths: Int[Tensor, " B"] = torch.zeros(batch, dtype=torch.long, device=device)
         self.memory_token_mask: Bool[Tensor, "B M"] | None = None  # the source's real tokens, where there is a source
-        self.shared = 1  # rows, next to each other, that look at one source
-        self._places: tuple[Int[Tensor, "B 1"], Int[Tensor, "B T"]] | None = None  # of the current pass
+        self.rows_per_source = 1  # rows, next to each other, that look at one source
+        self._indices: tuple[Int[Tensor, "B 1"], Int[Tensor, "B T"]] | None = None  # of the current pass
 
         def buffer() -> Tensor:
             return torch.zeros(batch, n_kv_heads, capacity + 1, d_head, device=device, dtype=dtype)
 
         self.layers = [LayerCache(GrowingKVCache(self, buffer(), buffer()), StaticKVCache()) for _ in range(n_layers)]
 
-    def positions(self, new: int) -> Int[Tensor, "B T"]:
-        """Where the next `new` tokens of each row go; padding beyond the capacity goes to one spare column."""
-        ahead = torch.arange(new, device=self.lengths.device)
+    def positions(self, n_tokens: int) -> Int[Tensor, "B T"]:
+        """Where the next `n_tokens` tokens of each row go; padding beyond the capacity goes to one spare column."""
+        ahead = torch.arange(n_tokens, device=self.lengths.device)
         return (self.lengths[:, None] + ahead).clamp(max=self.capacity)
 
-    def places(self, new: int) -> tuple[Int[Tensor, "B 1"], Int[Tensor, "B T"]]:
-        """The rows and columns of the next `new` tokens, worked out once for all layers of a pass."""
-        if self._places is None or self._places[1].shape[1] != new:
-            columns = self.positions(new)
-            self._places = torch.arange(len(columns), device=columns.device)[:, None], columns
-        return self._places
+    def index_columns(self, n_tokens: int) -> tuple[Int[Tensor, "B 1"], Int[Tensor, "B T"]]:
+        """The rows and columns of the next `n_tokens` tokens, worked out once for all layers of a pass."""
+        if self._indices is None or self._indices[1].shape[1] != n_tokens:
+            columns = self.positions(n_tokens)
+            self._indices = torch.arange(len(columns), device=columns.device)[:, None], columns
+        return self._indices
 
     def mask(self, positions: Int[Tensor, "B T"]) -> Bool[Tensor, "B 1 T S"]:
         """A query at position p sees the columns 0..p."""
         columns = torch.arange(self.capacity + 1, device=positions.device)
         return (columns <= positions[..., None])[:, None]
 
-    def advance(self, by: Int[Tensor, " B"] | int) -> None:
+    def advance(self, count: Int[Tensor, " B"] | int) -> None:
         """Count so many more tokens of each row; below 0, so many fewer: what is right of a length is never seen.
 
         In place: a CUDA graph reads and writes fixed addresses.
         """
-        self.lengths += by
-        self._places = None
+        self.lengths += count
+        self._indices = None
 
     def read(self, hidden: Float[Tensor, "B T D"], lengths: Int[Tensor, " B"]) -> Float[Tensor, "B D"]:
         """Count `lengths` tokens of each row as read; the hidden state of the last of them."""
@@ -140,25 +140,27 @@ class StackCache:
         Rows that share a source stay together: they change places among themselves, or all of them go. That is not
         checked, which would wait for the device: with as many rows as before, the sources are not touched.
         """
-        if self.memory_token_mask is not None and len(rows) % self.shared:
-            raise ValueError(f"{self.shared} rows share a source, and stay or go together: {len(rows)} rows are named")
-        if self.shared == 1 or len(rows) != len(self.lengths):
-            sources = rows[:: self.shared] // self.shared
+        if self.memory_token_mask is not None and len(rows) % self.rows_per_source:
+            raise ValueError(
+                f"{self.rows_per_source} rows share a source, and stay or go together: {len(rows)} rows are named"
+            )
+        if self.rows_per_source == 1 or len(rows) != len(self.lengths):
+            sources = rows[:: self.rows_per_source] // self.rows_per_source
             self.memory_token_mask = None if self.memory_token_mask is None else self.memory_token_mask[sources]
             for layer in self.layers:
                 layer.cross_kv.reorder(sources)
-        self.lengths, self._places = self.lengths[rows], None
+        self.lengths, self._indices = self.lengths[rows], None
         for layer in self.layers:
             layer.self_kv.reorder(rows)
 
     def expand_beams(self, n: int) -> None:
         """Each row becomes `n` rows next to each other; they share its source, kept once."""
         self.lengths = self.lengths.repeat_interleave(n)
-        self._places = None
+        self._indices = None
         rows = torch.arange(len(self.lengths), device=self.lengths.device) // n
         for layer in self.layers:
             layer.self_kv.reorder(rows)
-        self.shared *= n
+        self.rows_per_source *= n
 
     def grow(self, capacity: int) -> None:
         """Room for more columns; what is there stays."""
@@ -168,14 +170,14 @@ class StackCache:
             )
         for layer in self.layers:
             layer.self_kv.grow(capacity + 1)
-        self.capacity, self._places = capacity, None
+        self.capacity, self._indices = capacity, None
 
     def allocate_sources(self, columns: int) -> None:
         """Make tables for the keys and values of sources, `columns` tokens each, which `write_rows` fills.
 
-        One for each `shared` rows.
+        One for each `rows_per_source` rows.
         """
-        sources = len(self.lengths) // self.shared
+        sources = len(self.lengths) // self.rows_per_source
         for layer in self.layers:
             table = layer.self_kv.keys
             shape = sources, table.shape[1], columns, table.shape[3]
@@ -192,32 +194,35 @@ class StackCache:
             for table in (layer.self_kv.keys, layer.self_kv.values):
                 table.copy_(table.index_select(0, rows))
 
-    def write_rows(self, slot: int, other: "StackCache", row: int, *, rows: int = 1, columns: int) -> None:
+    def write_rows(self, slot: int, other_cache: "StackCache", row: int, *, rows: int = 1, columns: int) -> None:
         """Copy rows of another cache, in place; zeros follow them, since a masked NaN would still be one.
 
         Args:
             slot: The first row to write.
-            other: The other cache, whose sources are copied too if this one has tables for them. As many rows share a
-                source.
+            other_cache: Cache to read. Its sources are copied too if this cache has tables for them. The same number of
+                rows must share a source in both.
             row: The first row to read.
             rows: Number of rows.
             columns: Number of tokens of each row to copy.
         """
-        to, of = slice(slot, slot + rows), slice(row, row + rows)
-        to_sources, of_sources = (slice(rows.start // self.shared, rows.stop // self.shared) for rows in (to, of))
-        for layer, source in zip(self.layers, other.layers, strict=True):
+        target_rows, source_rows = slice(slot, slot + rows), slice(row, row + rows)
+        target_sources, read_sources = (
+            slice(rows.start // self.rows_per_source, rows.stop // self.rows_per_source)
+            for rows in (target_rows, source_rows)
+        )
+        for layer, source in zip(self.layers, other_cache.layers, strict=True):
             pairs = (layer.self_kv.keys, source.self_kv.keys), (layer.self_kv.values, source.self_kv.values)
             for table, vectors in pairs:
-                table[to, :, :columns] = vectors[of, :, :columns]
-                table[to, :, columns:] = 0.0
+                table[target_rows, :, :columns] = vectors[source_rows, :, :columns]
+                table[target_rows, :, columns:] = 0.0
             if layer.cross_kv.pair is not None and source.cross_kv.pair is not None:
                 for table, vectors in zip(layer.cross_kv.pair, source.cross_kv.pair, strict=True):
-                    table[to_sources, :, : vectors.shape[2]] = vectors[of_sources]
-                    table[to_sources, :, vectors.shape[2] :] = 0.0
-        if self.memory_token_mask is not None and other.memory_token_mask is not None:
-            width = other.memory_token_mask.shape[1]
-            self.memory_token_mask[to_sources, :width] = other.memory_token_mask[of_sources]
-            self.memory_token_mask[to_sources, width:] = False
+                    table[target_sources, :, : vectors.shape[2]] = vectors[read_sources]
+                    table[target_sources, :, vectors.shape[2] :] = 0.0
+        if self.memory_token_mask is not None and other_cache.memory_token_mask is not None:
+            width = other_cache.memory_token_mask.shape[1]
+            self.memory_token_mask[target_sources, :width] = other_cache.memory_token_mask[read_sources]
+            self.memory_token_mask[target_sources, width:] = False
 
     def view(self, lengths: Int[Tensor, " R"], capacity: int) -> "StackCache":
         """The first rows and columns, in the same memory, as a cache of their own.
@@ -226,15 +231,15 @@ class StackCache:
             lengths: the tokens of each of its rows.
             capacity: its columns, beside the spare one.
         """
-        rows, sources_kept = len(lengths), len(lengths) // self.shared
+        n_rows, n_sources = len(lengths), len(lengths) // self.rows_per_source
         part = copy(self)
-        part.lengths, part.capacity, part._places = lengths, capacity, None
-        part.memory_token_mask = None if self.memory_token_mask is None else self.memory_token_mask[:sources_kept]
+        part.lengths, part.capacity, part._indices = lengths, capacity, None
+        part.memory_token_mask = None if self.memory_token_mask is None else self.memory_token_mask[:n_sources]
         part.layers = []
         for layer in self.layers:
-            tables = (table[:rows, :, : capacity + 1] for table in (layer.self_kv.keys, layer.self_kv.values))
+            tables = (table[:n_rows, :, : capacity + 1] for table in (layer.self_kv.keys, layer.self_kv.values))
             sources = StaticKVCache()
             if layer.cross_kv.pair is not None:
-                sources.pair = layer.cross_kv.pair[0][:sources_kept], layer.cross_kv.pair[1][:sources_kept]
+                sources.pair = layer.cross_kv.pair[0][:n_sources], layer.cross_kv.pair[1][:n_sources]
             part.layers.append(LayerCache(GrowingKVCache(part, *tables), sources))
         return part

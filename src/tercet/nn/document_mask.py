@@ -17,10 +17,10 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 DEVICES: tuple[str, ...] = ("cuda",)
 DTYPES = (torch.bfloat16, torch.float16)  # float32 would be multiplied as TF32, or slowly
 BLOCK = 128  # the kernel's own squares; documents are longer or shorter, never much
-NARROWEST = 16  # numbers of a head that the kernel takes
+MIN_HEAD_WIDTH = 16  # numbers of a head that the kernel takes
 
 
-def supports_block_mask(device: str, dtype: torch.dtype, *, d_head: int, dropout: float, biased: bool) -> bool:
+def supports_block_mask(device: str, dtype: torch.dtype, *, d_head: int, dropout: float, has_bias: bool) -> bool:
     """Return whether documents are masked by a table of squares.
 
     Args:
@@ -28,9 +28,9 @@ def supports_block_mask(device: str, dtype: torch.dtype, *, d_head: int, dropout
         dtype: Type in which queries and keys are multiplied.
         d_head: Width of a head.
         dropout: Share of attention weights that are set to zero.
-        biased: Whether numbers are added to the scores.
+        has_bias: Whether numbers are added to the scores.
     """
-    return device in DEVICES and dtype in DTYPES and d_head >= NARROWEST and not dropout and not biased
+    return device in DEVICES and dtype in DTYPES and d_head >= MIN_HEAD_WIDTH and not dropout and not has_bias
 
 
 def document_blocks(documents: Int[Tensor, "B T"], *, causal: bool) -> BlockMask:
@@ -48,17 +48,17 @@ def document_blocks(documents: Int[Tensor, "B T"], *, causal: bool) -> BlockMask
     tokens = torch.arange(n_blocks * BLOCK, device=documents.device).clamp(max=length - 1)
     numbers = documents.index_select(1, tokens).unflatten(1, (n_blocks, BLOCK))
     lowest, highest = numbers.amin(-1), numbers.amax(-1)  # (B, N)
-    some = (lowest[:, :, None] <= highest[:, None]) & (lowest[:, None] <= highest[:, :, None])  # (B, N, N)
-    every = (lowest[:, :, None] == highest[:, None]) & (lowest[:, None] == highest[:, :, None])
+    has_pairs = (lowest[:, :, None] <= highest[:, None]) & (lowest[:, None] <= highest[:, :, None])  # (B, N, N)
+    is_full = (lowest[:, :, None] == highest[:, None]) & (lowest[:, None] == highest[:, :, None])
     block = torch.arange(n_blocks, device=documents.device)
-    inside = (block + 1) * BLOCK <= length
-    every = every & inside[:, None] & inside
+    is_inside = (block + 1) * BLOCK <= length
+    is_full = is_full & is_inside[:, None] & is_inside
     if causal:
-        some, every = some & (block[:, None] >= block), every & (block[:, None] > block)
+        has_pairs, is_full = has_pairs & (block[:, None] >= block), is_full & (block[:, None] > block)
 
     return BlockMask.from_kv_blocks(
-        *_listed(some & ~every),
-        *_listed(every),
+        *_list_blocks(has_pairs & ~is_full),
+        *_list_blocks(is_full),
         BLOCK_SIZE=BLOCK,
         # A lambda, because annotated functions may be wrapped by checks, and the number of arguments is looked at.
         mask_mod=lambda row, _, query, key: (
@@ -72,7 +72,7 @@ def attend_blocks(
     q: Float[Tensor, "B H T K"], k: Float[Tensor, "B G T K"], v: Float[Tensor, "B G T K"], mask: BlockMask
 ) -> Float[Tensor, "B H T K"]:
     """`attend` with a mask of `document_blocks`."""
-    attention = flex_attention if torch.compiler.is_compiling() else _compiled()
+    attention = flex_attention if torch.compiler.is_compiling() else _compiled_attention()
     # Norms and rotations may have left other types than the projections.
     return attention(q.to(v.dtype), k.to(v.dtype), v, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
 
@@ -84,13 +84,13 @@ def dense_mask(mask: BlockMask) -> Bool[Tensor, "B 1 T T"]:
     return mask.mask_mod(rows, rows, tokens[:, None], tokens)
 
 
-def _listed(blocks: Bool[Tensor, "B N N"]) -> tuple[Int[Tensor, "B 1 N"], Int[Tensor, "B 1 N N"]]:
+def _list_blocks(blocks: Bool[Tensor, "B N N"]) -> tuple[Int[Tensor, "B 1 N"], Int[Tensor, "B 1 N N"]]:
     """Of each row of squares how many are True, and their numbers before all others."""
     order = blocks.int().argsort(dim=-1, descending=True, stable=True)
     return blocks.sum(-1, dtype=torch.int32)[:, None], order.int()[:, None]
 
 
 @cache
-def _compiled() -> Any:
+def _compiled_attention() -> Any:
     """Outside of a graph the kernel is compiled by itself: uncompiled, it would write all scores to memory."""
     return cast(Any, torch.compile(flex_attention))

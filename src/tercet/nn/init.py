@@ -26,7 +26,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 @torch.no_grad()
-def initialise(model: nn.Module, scheme: Init, *, seed: int) -> None:
+def initialize(model: nn.Module, scheme: Init, *, seed: int) -> None:
     """Fill every parameter of `model` from a generator of its own: the global one is left alone."""
     device = next(model.parameters()).device
     if device.type == "meta":  # shapes without numbers
@@ -51,53 +51,53 @@ def initialise(model: nn.Module, scheme: Init, *, seed: int) -> None:
 
 def _fill_normal(model: nn.Module, generator: torch.Generator, *, std: float) -> None:
     last = list(_last_matrices(model))
-    for module in (*_all(nn.Linear, model), *_all(nn.Embedding, model)):
+    for module in (*_modules_of_type(nn.Linear, model), *_modules_of_type(nn.Embedding, model)):
         module.weight.normal_(0.0, std, generator=generator)
     for weight in last:
         weight.normal_(0.0, std / math.sqrt(len(last)), generator=generator)
 
 
 def _fill_xavier(model: nn.Module, generator: torch.Generator) -> None:
-    for linear in _all(nn.Linear, model):
+    for linear in _modules_of_type(nn.Linear, model):
         nn.init.xavier_uniform_(linear.weight, generator=generator)
-    for embedding in _all(nn.Embedding, model):  # last: a tied matrix is an embedding first
+    for embedding in _modules_of_type(nn.Embedding, model):  # last: a tied matrix is an embedding first
         embedding.weight.normal_(0.0, embedding.embedding_dim**-0.5, generator=generator)
 
 
 def _fill_zero_projections(model: nn.Module, generator: torch.Generator, *, gain: float, embedding_std: float) -> None:
-    inside = {linear for part in _parts(model) for linear in _all(nn.Linear, part)}
-    for linear in _all(nn.Linear, model):
-        std = gain / math.sqrt(linear.in_features) if linear in inside else 0.0
+    branch_layers = {linear for part in _parts(model) for linear in _modules_of_type(nn.Linear, part)}
+    for linear in _modules_of_type(nn.Linear, model):
+        std = gain / math.sqrt(linear.in_features) if linear in branch_layers else 0.0
         linear.weight.normal_(0.0, std, generator=generator)
-    for embedding in _all(nn.Embedding, model):
+    for embedding in _modules_of_type(nn.Embedding, model):
         embedding.weight.normal_(0.0, embedding_std, generator=generator)
     for weight in _last_matrices(model):
         weight.zero_()
 
 
 def _fill_as_pytorch(model: nn.Module, generator: torch.Generator) -> None:
-    for linear in _all(nn.Linear, model):
+    for linear in _modules_of_type(nn.Linear, model):
         bound = linear.in_features**-0.5
         linear.weight.uniform_(-bound, bound, generator=generator)
-        for bias in (own for name, own in linear.named_parameters() if name == "bias"):
+        for bias in (parameter for name, parameter in linear.named_parameters() if name == "bias"):
             bias.uniform_(-bound, bound, generator=generator)
-    for embedding in _all(nn.Embedding, model):  # last: a tied matrix is an embedding first
+    for embedding in _modules_of_type(nn.Embedding, model):  # last: a tied matrix is an embedding first
         embedding.weight.normal_(generator=generator)
 
 
-def _all(kind: type[Module], model: nn.Module) -> Iterator[Module]:
+def _modules_of_type(kind: type[Module], model: nn.Module) -> Iterator[Module]:
     return (module for module in model.modules() if isinstance(module, kind))
 
 
 def _parts(model: nn.Module) -> Iterator[nn.Module]:
-    yield from _all(Attention, model)
-    yield from _all(FeedForward, model)
-    yield from _all(Transform, model)
-    yield from _all(Pooler, model)
+    yield from _modules_of_type(Attention, model)
+    yield from _modules_of_type(FeedForward, model)
+    yield from _modules_of_type(Transform, model)
+    yield from _modules_of_type(Pooler, model)
 
 
 def _last_matrices(model: nn.Module) -> Iterator[Tensor]:
-    for attention in _all(Attention, model):
+    for attention in _modules_of_type(Attention, model):
         yield attention.out.weight
-    for feedforward in _all(FeedForward, model):
+    for feedforward in _modules_of_type(FeedForward, model):
         yield feedforward.down.weight

@@ -12,9 +12,9 @@ except ModuleNotFoundError as error:
     if error.name != "tercet.kernel":
         raise
 
-    def _none(*tensors: Any, **options: Any) -> None:
+    def _no_kernel(*tensors: Any, **options: Any) -> None:
         return None
 
-    activation = attention = linear = _none
+    activation = attention = linear = _no_kernel
 
 __all__ = ["activation", "attention", "linear"]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tercet.nn.linear import Linear
 from tercet.nn.specs import LoRA
 
-ALL = "all"  # in `targets`: every linear layer inside the blocks
+ALL_LAYERS = "all"  # in `targets`: every linear layer inside the blocks
 
 
 class LoRALinear(Linear):
@@ -61,11 +61,11 @@ def add_lora(model: nn.Module, adapter: LoRA, *, seed: int = 0) -> None:
         ValueError: where a target names no linear layer of a block.
     """
     layers = dict(_linears(model))
-    chosen = dict.fromkeys(name for target in adapter.targets for name in match_layers(target, list(layers)))
+    targeted = dict.fromkeys(name for target in adapter.targets for name in match_layers(target, list(layers)))
     model.requires_grad_(False)
     generator = torch.Generator().manual_seed(seed)
     for name in layers:
-        if name in chosen:
+        if name in targeted:
             layer = LoRALinear(layers[name], adapter).train(layers[name].training)
             bound = layer.in_features**-0.5
             with torch.no_grad():
@@ -92,11 +92,11 @@ def match_layers(target: str, names: Sequence[str]) -> list[str]:
         ValueError: where there is none.
     """
     matches = [
-        name for name in names if target == ALL or f".{name}".endswith(f".{target}") or fnmatchcase(name, target)
+        name for name in names if target == ALL_LAYERS or f".{name}".endswith(f".{target}") or fnmatchcase(name, target)
     ]
     if not matches:
-        known = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in names))
-        raise ValueError(f"targets: no linear layer is called {target!r}; there are {known}, and {ALL!r}")
+        choices = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in names))
+        raise ValueError(f"targets: no linear layer is called {target!r}; there are {choices}, and {ALL_LAYERS!r}")
     return matches
 
 

@@ -36,11 +36,11 @@ class StdLayerNorm(nn.Module):
 
     def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
         x32 = x.float()  # as PyTorch's norms, under mixed precision too
-        centred = x32 - x32.mean(-1, keepdim=True)
-        variance = centred.square().sum(-1, keepdim=True) / (x.shape[-1] - 1)
+        centered = x32 - x32.mean(-1, keepdim=True)
+        variance = centered.square().sum(-1, keepdim=True) / (x.shape[-1] - 1)
         deviation = variance.clamp(min=torch.finfo(variance.dtype).tiny).sqrt()  # the root has no gradient at zero
-        normed = (centred / (deviation + self.eps)).to(x.dtype) * self.weight.to(x.dtype)
-        return normed if self.bias is None else normed + self.bias.to(x.dtype)
+        normalized = (centered / (deviation + self.eps)).to(x.dtype) * self.weight.to(x.dtype)
+        return normalized if self.bias is None else normalized + self.bias.to(x.dtype)
 
     def extra_repr(self) -> str:
         return f"{len(self.weight)}, eps={self.eps}, bias={self.bias is not None}"

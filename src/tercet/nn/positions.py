@@ -147,10 +147,10 @@ class RelativeBiasPositions(PositionScheme):
     def buckets(self, distance: Int[Tensor, "#B T S"]) -> Int[Tensor, "#B T S"]:
         """Which bucket each distance is in: of queries minus keys, above 0 where a key stands before its query."""
         near, d = self.n // 2, distance.clamp(min=0) if self.causal else distance.abs()
-        share = (d.clamp(min=near).float() / near).log() / math.log(self.max_distance / near)
-        far = (near + (share * (self.n - near)).long()).clamp(max=self.n - 1)
-        behind = 0 if self.causal else (distance < 0) * self.n
-        return torch.where(d < near, d, far) + behind
+        log_ratio = (d.clamp(min=near).float() / near).log() / math.log(self.max_distance / near)
+        far = (near + (log_ratio * (self.n - near)).long()).clamp(max=self.n - 1)
+        later_offset = 0 if self.causal else (distance < 0) * self.n
+        return torch.where(d < near, d, far) + later_offset
 
 
 def _angles(positions: Positions, width: int, base: float) -> Float[Tensor, "#B T R"]:

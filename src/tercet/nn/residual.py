@@ -49,10 +49,10 @@ class Residual(nn.Module):
         last: bool = True,
     ) -> None:
         super().__init__()
-        before, branch, after = PLACEMENTS[placement]
-        self.before = norm() if before and first else nn.Identity()
-        self.branch = norm() if branch else nn.Identity()
-        self.after = norm() if after and last else nn.Identity()
+        pre_norm, branch_norm, post_norm = PLACEMENTS[placement]
+        self.before = norm() if pre_norm and first else nn.Identity()
+        self.branch = norm() if branch_norm else nn.Identity()
+        self.after = norm() if post_norm and last else nn.Identity()
         self.dropout = nn.Dropout(dropout)
 
     def forward(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tercet.objectives.causal import collate_causal as collate_causal
     from tercet.objectives.causal import collate_windows as collate_windows
     from tercet.objectives.classify import THRESHOLD as THRESHOLD
-    from tercet.objectives.classify import LabelledBatch as LabelledBatch
+    from tercet.objectives.classify import LabeledBatch as LabeledBatch
     from tercet.objectives.classify import classify_loss as classify_loss
     from tercet.objectives.classify import collate_labels as collate_labels
     from tercet.objectives.classify import label_logits as label_logits
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tercet.objectives.logprobs import split_logits as split_logits
     from tercet.objectives.logprobs import target_logprobs as target_logprobs
     from tercet.objectives.logprobs import token_logprobs as token_logprobs
-    from tercet.objectives.loss import IGNORED as IGNORED
+    from tercet.objectives.loss import IGNORE_INDEX as IGNORE_INDEX
     from tercet.objectives.loss import Loss as Loss
     from tercet.objectives.loss import count_targets as count_targets
     from tercet.objectives.loss import zero_loss as zero_loss

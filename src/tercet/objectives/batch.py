@@ -37,14 +37,14 @@ def wait_for_copies(device: torch.device) -> None:
         torch.cuda.current_stream(device).synchronize()
 
 
-def read_late(launched: Iterable[tuple[Label, Tensor]]) -> Iterator[tuple[Label, Tensor]]:
+def overlap_copies(batches: Iterable[tuple[Label, Tensor]]) -> Iterator[tuple[Label, Tensor]]:
     """Yield each tensor on the host, with its label, once the next one has been launched: so a GPU never waits.
 
     Args:
-        launched: Tensors of batches, each of which is launched when it is asked for.
+        batches: Tensors of batches, each of which is launched when it is asked for.
     """
     pending: tuple[Label, _Copy] | None = None
-    for label, tensor in launched:
+    for label, tensor in batches:
         previous, pending = pending, (label, _Copy(tensor))
         if previous is not None:
             yield previous[0], previous[1].wait()

@@ -11,13 +11,13 @@ from tercet.models import DecoderOnly
 from tercet.objectives.batch import move_batch
 from tercet.objectives.likelihood import negative_log_likelihood
 from tercet.objectives.logprobs import target_logprobs
-from tercet.objectives.loss import IGNORED, Loss
+from tercet.objectives.loss import IGNORE_INDEX, Loss
 
 
 class CausalBatch(NamedTuple):
     """Attributes:
     inputs: (B, T) token ids.
-    targets: (B, T) the id after each input, or IGNORED.
+    targets: (B, T) the id after each input, or IGNORE_INDEX.
     token_mask: (B, T) True at real inputs; None where all are.
     documents: (B, T) number of each input's document; None without a document mask.
     """
@@ -31,12 +31,12 @@ class CausalBatch(NamedTuple):
 def collate_causal(rows: TokenRows) -> CausalBatch:
     """A target counts where it and its input are real and of one document."""
     tokens = torch.from_numpy(rows.tokens)
-    real = None if rows.mask is None else torch.from_numpy(rows.mask)
+    is_real = None if rows.mask is None else torch.from_numpy(rows.mask)
     targets = tokens[:, 1:]
-    if real is not None:
-        targets = targets.masked_fill(~(real[:, :-1] & real[:, 1:]), IGNORED)
+    if is_real is not None:
+        targets = targets.masked_fill(~(is_real[:, :-1] & is_real[:, 1:]), IGNORE_INDEX)
     documents, targets = _split_documents(rows, targets)
-    return CausalBatch(tokens[:, :-1], targets, None if real is None else real[:, :-1], documents)
+    return CausalBatch(tokens[:, :-1], targets, None if is_real is None else is_real[:, :-1], documents)
 
 
 def collate_windows(rows: TokenRows) -> CausalBatch:
@@ -48,25 +48,25 @@ def collate_windows(rows: TokenRows) -> CausalBatch:
     tokens = torch.from_numpy(rows.tokens)
     targets = tokens[:, 1:]
     if rows.mask is not None:
-        targets = targets.masked_fill(~torch.from_numpy(rows.mask)[:, 1:], IGNORED)
+        targets = targets.masked_fill(~torch.from_numpy(rows.mask)[:, 1:], IGNORE_INDEX)
     documents, targets = _split_documents(rows, targets)
     return CausalBatch(tokens[:, :-1], targets, None, documents)
 
 
 def causal_loss(model: DecoderOnly, batch: CausalBatch, *, smoothing: float = 0.0) -> Loss:
-    return negative_log_likelihood(_hidden(model, batch), model.unembedding, batch.targets, smoothing=smoothing)
+    return negative_log_likelihood(_hidden_states(model, batch), model.unembedding, batch.targets, smoothing=smoothing)
 
 
 def causal_logprobs(model: DecoderOnly, batch: CausalBatch) -> Float[Tensor, " N"]:
-    """ln p of each target that is not IGNORED, in the order of the rows, in float32.
+    """ln p of each target that is not IGNORE_INDEX, in the order of the rows, in float32.
 
     Args:
         batch: On the CPU; it is copied to the model's device.
     """
-    return target_logprobs(model, _hidden(model, move_batch(batch, model)), batch.targets)
+    return target_logprobs(model, _hidden_states(model, move_batch(batch, model)), batch.targets)
 
 
-def _hidden(model: DecoderOnly, batch: CausalBatch) -> Float[Tensor, "B T D"]:
+def _hidden_states(model: DecoderOnly, batch: CausalBatch) -> Float[Tensor, "B T D"]:
     return model.hidden(batch.inputs, token_mask=batch.token_mask, documents=batch.documents)
 
 
@@ -75,4 +75,4 @@ def _split_documents(rows: TokenRows, targets: Tensor) -> tuple[Tensor | None, T
     if rows.documents is None:
         return None, targets
     documents = torch.from_numpy(rows.documents)
-    return documents[:, :-1], targets.masked_fill(documents[:, :-1] != documents[:, 1:], IGNORED)
+    return documents[:, :-1], targets.masked_fill(documents[:, :-1] != documents[:, 1:], IGNORE_INDEX)

@@ -15,16 +15,16 @@ from torch import Tensor
 
 from tercet.data import LabelRows
 from tercet.models import Classifier, EncoderOnly
-from tercet.objectives.loss import IGNORED, Loss, count_targets
+from tercet.objectives.loss import IGNORE_INDEX, Loss, count_targets
 
 THRESHOLD = 0.5  # of a label's probability, above which a text that may have several is said to have it
 
 
-class LabelledBatch(NamedTuple):
+class LabeledBatch(NamedTuple):
     """Attributes:
     inputs: (B, T) token ids, from bos to eos.
     token_mask: (B, T) True at real tokens; None where all are.
-    targets: (B,) the number of each text's label; over tokens (B, T), IGNORED on all but a word's first piece; of
+    targets: (B,) the number of each text's label; over tokens (B, T), IGNORE_INDEX on all but a word's first piece; of
         several labels (B, L) float32, 1 where the text has it; of numbers (B,) float32, standard deviations from the
         mean.
     """
@@ -34,21 +34,21 @@ class LabelledBatch(NamedTuple):
     targets: Int[Tensor, "*B"] | Float[Tensor, "*B"]
 
 
-def collate_labels(rows: LabelRows, head: Classifier | None = None) -> LabelledBatch:
+def collate_labels(rows: LabelRows, head: Classifier | None = None) -> LabeledBatch:
     """The rows as a batch; `head` knows the scale of labels that are numbers."""
     token_mask, targets = None if rows.mask.all() else torch.from_numpy(rows.mask), rows.targets
     if head is not None and head.problem_type == "regression":
         targets = ((targets - head.target_mean) / head.target_std).astype(np.float32)
-    return LabelledBatch(torch.from_numpy(rows.tokens), token_mask, torch.from_numpy(targets))
+    return LabeledBatch(torch.from_numpy(rows.tokens), token_mask, torch.from_numpy(targets))
 
 
-def label_logits(model: EncoderOnly, batch: LabelledBatch) -> Float[Tensor, "N L"]:
+def label_logits(model: EncoderOnly, batch: LabeledBatch) -> Float[Tensor, "N L"]:
     """A score for each label, in float32: of each text, or of every token of the batch."""
     return model.classify(model.hidden(batch.inputs, token_mask=batch.token_mask), batch.token_mask).flatten(0, -2)
 
 
 def classify_loss(
-    model: EncoderOnly, batch: LabelledBatch, *, smoothing: float = 0.0, logits: Float[Tensor, "N L"] | None = None
+    model: EncoderOnly, batch: LabeledBatch, *, smoothing: float = 0.0, logits: Float[Tensor, "N L"] | None = None
 ) -> Loss:
     """The loss of the batch's labels.
 
@@ -61,20 +61,22 @@ def classify_loss(
         if smoothing:
             raise ValueError(f"smoothing={smoothing} spreads a share of one label over the others; leave it 0")
         total = (
-            _number_loss(logits[:, 0], batch.targets) if batch.targets.ndim == 1 else _set_loss(logits, batch.targets)
+            _regression_loss(logits[:, 0], batch.targets)
+            if batch.targets.ndim == 1
+            else _multi_label_loss(logits, batch.targets)
         )
         return Loss(total, total.detach(), count_targets(batch.targets))
     targets = batch.targets.flatten()  # (N,)
-    plain = F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum")
+    plain = F.cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, reduction="sum")
     total = plain
     if smoothing:
-        total = F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing)
+        total = F.cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, reduction="sum", label_smoothing=smoothing)
     return Loss(total, plain.detach(), count_targets(targets))
 
 
-def _number_loss(scores: Float[Tensor, " B"], targets: Float[Tensor, " B"]) -> Float[Tensor, ""]:
+def _regression_loss(scores: Float[Tensor, " B"], targets: Float[Tensor, " B"]) -> Float[Tensor, ""]:
     return F.mse_loss(scores, targets, reduction="sum")
 
 
-def _set_loss(logits: Float[Tensor, "B L"], targets: Float[Tensor, "B L"]) -> Float[Tensor, ""]:
+def _multi_label_loss(logits: Float[Tensor, "B L"], targets: Float[Tensor, "B L"]) -> Float[Tensor, ""]:
     return F.binary_cross_entropy_with_logits(logits, targets, reduction="sum") / targets.shape[1]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-IGNORED = -100  # a target that costs nothing: PyTorch's own default
+IGNORE_INDEX = -100  # a target that costs nothing: PyTorch's own default
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class Loss:
         """-ln p a target: its exponential is the perplexity, whatever the smoothing."""
         return self.plain / self.count.clamp(min=1)
 
-    def detached(self) -> "Loss":
+    def detach(self) -> "Loss":
         return Loss(self.total.detach(), self.plain.detach(), self.count)
 
 
 def count_targets(targets: Tensor) -> Tensor:
-    """() How many targets a batch has: of classes all but IGNORED, of numbers and of sets of labels one a row."""
+    """() How many targets a batch has: of classes all but IGNORE_INDEX, of numbers and of sets of labels one a row."""
     if targets.is_floating_point():
         return torch.full((), len(targets), device=targets.device)  # filled there; a copy would make the host wait
     return (targets >= 0).sum()

@@ -15,7 +15,7 @@ from tercet.config import UserError
 from tercet.data import TokenRows
 from tercet.models import EncoderOnly
 from tercet.objectives.likelihood import negative_log_likelihood
-from tercet.objectives.loss import IGNORED, Loss
+from tercet.objectives.loss import IGNORE_INDEX, Loss
 from tercet.objectives.masking import mask_rows
 from tercet.objectives.specs import Masking
 from tercet.tokens import Tokenizer
@@ -25,7 +25,7 @@ class MaskedBatch(NamedTuple):
     """Attributes:
     inputs: (B, T) token ids, some of them hidden.
     positions: (N,) where the tokens to predict stand in all B · T; 0 where N has more than are needed.
-    targets: (N,) the tokens that stood there, or IGNORED.
+    targets: (N,) the tokens that stood there, or IGNORE_INDEX.
     token_mask: (B, T) True at real tokens; None where all are.
     documents: (B, T) number of each token's document; None without a document mask.
     """
@@ -49,17 +49,17 @@ def collate_masked(
         UserError: where the tokenizer has no mask token, bos or eos.
     """
     mask_id, bos, eos = _required_ids(tokenizer)
-    real = np.ones(rows.tokens.shape, bool) if rows.mask is None else rows.mask
-    tokens = _put_bos_eos(rows.tokens, real, bos, eos)
-    text = np.ones(tokenizer.vocab_size, bool)  # (V,)
-    text[unmaskable_ids(tokenizer)] = False
+    is_real = np.ones(rows.tokens.shape, bool) if rows.mask is None else rows.mask
+    tokens = _put_bos_eos(rows.tokens, is_real, bos, eos)
+    is_text = np.ones(tokenizer.vocab_size, bool)  # (V,)
+    is_text[unmaskable_ids(tokenizer)] = False
     masked = mask_rows(
         tokens,
-        text[tokens] & real,
+        is_text[tokens] & is_real,
         masking=masking,
         generator=generator,
         mask_id=mask_id,
-        random_ids=np.flatnonzero(text),
+        random_ids=np.flatnonzero(is_text),
         word_starts=None if masking.unit == "tokens" else tokenizer.word_starts(tokens),
     )
     return MaskedBatch(
@@ -75,7 +75,7 @@ def concatenate_masked(batches: Sequence[MaskedBatch]) -> MaskedBatch:
     """Batches below each other."""
     offsets = np.cumsum([0, *(batch.inputs.numel() for batch in batches)]).tolist()
     positions = [
-        torch.where(batch.targets == IGNORED, 0, batch.positions + start)
+        torch.where(batch.targets == IGNORE_INDEX, 0, batch.positions + start)
         for batch, start in zip(batches, offsets, strict=False)
     ]
     masks = [torch.ones_like(b.inputs, dtype=torch.bool) if b.token_mask is None else b.token_mask for b in batches]
@@ -126,11 +126,11 @@ def _required_ids(tokenizer: Tokenizer) -> tuple[int, int, int]:
     return mask_id, bos, eos
 
 
-def _put_bos_eos(tokens: np.ndarray, real: np.ndarray, bos: int, eos: int) -> np.ndarray:
+def _put_bos_eos(tokens: np.ndarray, is_real: np.ndarray, bos: int, eos: int) -> np.ndarray:
     """The rows with bos at each one's first real token and eos at its last; a single one becomes bos."""
-    with_ends = tokens.copy()
-    rows = np.flatnonzero(real.any(1))
-    last = real.shape[1] - 1 - real[rows, ::-1].argmax(1)
-    with_ends[rows, last] = eos
-    with_ends[rows, real[rows].argmax(1)] = bos
-    return with_ends
+    result = tokens.copy()
+    rows = np.flatnonzero(is_real.any(1))
+    last = is_real.shape[1] - 1 - is_real[rows, ::-1].argmax(1)
+    result[rows, last] = eos
+    result[rows, is_real[rows].argmax(1)] = bos
+    return result

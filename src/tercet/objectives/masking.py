@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tercet.objectives.loss import IGNORED
+from tercet.objectives.loss import IGNORE_INDEX
 from tercet.objectives.specs import Masking
 
 Array = np.ndarray[Any, Any]
@@ -24,7 +24,7 @@ class MaskedRows:
     """Attributes:
     inputs: (B, T) the tokens, some of them hidden.
     positions: (N,) of the tokens to predict, counted through all rows; 0 where a row needs fewer than its share of N.
-    targets: (N,) the tokens that stood there, or IGNORED for a position that is not used.
+    targets: (N,) the tokens that stood there, or IGNORE_INDEX for a position that is not used.
     """
 
     inputs: Array
@@ -57,34 +57,36 @@ def mask_rows(
         raise ValueError("there is no token to draw from: give random_ids, or set random=0")
     draws = generator.random((n_rows, 2 + 4 * length))
     rounding, phase = draws[:, 0], draws[:, 1]
-    order, fate, replacement, run = draws[:, 2:].reshape(n_rows, 4, length).swapaxes(0, 1)
-    share = np.floor(masking.rate * candidates.sum(1) + rounding).astype(np.int64)  # (B,)
-    share = np.minimum(share, np.minimum(candidates.sum(1), n_max))
+    order_draws, outcome_draws, id_draws, length_draws = draws[:, 2:].reshape(n_rows, 4, length).swapaxes(0, 1)
+    n_selected = np.floor(masking.rate * candidates.sum(1) + rounding).astype(np.int64)  # (B,)
+    n_selected = np.minimum(n_selected, np.minimum(candidates.sum(1), n_max))
     if masking.unit == "tokens":
-        first = np.argsort(np.where(candidates, order, 2.0), axis=1)
-        chosen = np.zeros_like(candidates)
-        np.put_along_axis(chosen, first, np.arange(length) < share[:, None], axis=1)
+        order_of_candidates = np.argsort(np.where(candidates, order_draws, 2.0), axis=1)
+        is_selected = np.zeros_like(candidates)
+        np.put_along_axis(is_selected, order_of_candidates, np.arange(length) < n_selected[:, None], axis=1)
     else:
         if word_starts is None:
             raise ValueError(f"unit={masking.unit} needs word_starts: where words begin")
         words = _words(candidates, word_starts)
-        lengths = np.ones((n_rows, length), np.int64) if masking.unit == "words" else _geometric(run, masking.span)
-        chosen = _choose_words(words, candidates, share, order, lengths)
-    columns = np.argsort(~chosen, axis=1, kind="stable")[:, :n_max]  # (B, K) the chosen first, in the row's order
-    count = chosen.sum(1)[:, None]
-    used = np.arange(n_max) < count
+        lengths = (
+            np.ones((n_rows, length), np.int64) if masking.unit == "words" else _geometric(length_draws, masking.span)
+        )
+        is_selected = _choose_words(words, candidates, n_selected, order_draws, lengths)
+    columns = np.argsort(~is_selected, axis=1, kind="stable")[:, :n_max]  # (B, K) the chosen first, in the row's order
+    count = is_selected.sum(1)[:, None]
+    is_used = np.arange(n_max) < count
     # The chosen in random order, at even steps between 0 and 1: exact shares, and no position preferred.
-    rank = np.where(used, fate[:, :n_max], 2.0).argsort(1).argsort(1)
-    level = (rank + phase[:, None]) / np.maximum(count, 1)
-    hidden = used & (level < masking.masked)
-    drawn = used & ~hidden & (level < masking.masked + masking.random)
-    positions = np.where(used, np.arange(n_rows)[:, None] * length + columns, 0)
-    targets = np.where(used, np.take_along_axis(tokens, columns, axis=1), IGNORED)
+    rank = np.where(is_used, outcome_draws[:, :n_max], 2.0).argsort(1).argsort(1)
+    quantile = (rank + phase[:, None]) / np.maximum(count, 1)
+    is_masked = is_used & (quantile < masking.masked)
+    is_random = is_used & ~is_masked & (quantile < masking.masked + masking.random)
+    positions = np.where(is_used, np.arange(n_rows)[:, None] * length + columns, 0)
+    targets = np.where(is_used, np.take_along_axis(tokens, columns, axis=1), IGNORE_INDEX)
     inputs = tokens.copy()
-    inputs.ravel()[positions[hidden]] = mask_id
-    if drawn.any():
-        drawn_ids = (replacement[:, :n_max][drawn] * len(random_ids)).astype(np.int64)
-        inputs.ravel()[positions[drawn]] = random_ids[drawn_ids]
+    inputs.ravel()[positions[is_masked]] = mask_id
+    if is_random.any():
+        random_indices = (id_draws[:, :n_max][is_random] * len(random_ids)).astype(np.int64)
+        inputs.ravel()[positions[is_random]] = random_ids[random_indices]
     return MaskedRows(inputs=inputs, positions=positions.ravel(), targets=targets.ravel())
 
 
@@ -123,9 +125,9 @@ def _choose_words(words: Array, candidates: Array, share: Array, order: Array, l
         runs = run_left > 0
         word = np.minimum(np.where(runs, word + 1, queue[rows, queue_index]), length)
         size = sizes[rows, word]
-        fits = (size > 0) & (size <= share_left) & ~is_taken[rows, word]
-        is_taken[rows, word] |= fits
-        share_left -= np.where(fits, size, 0)
+        does_fit = (size > 0) & (size <= share_left) & ~is_taken[rows, word]
+        is_taken[rows, word] |= does_fit
+        share_left -= np.where(does_fit, size, 0)
         queue_index = np.where(runs, queue_index, np.minimum(queue_index + 1, n_words))
-        run_left = np.where(fits, np.where(runs, run_left, lengths[rows, np.minimum(word, length - 1)]) - 1, 0)
+        run_left = np.where(does_fit, np.where(runs, run_left, lengths[rows, np.minimum(word, length - 1)]) - 1, 0)
     return np.take_along_axis(is_taken, words, axis=1) & candidates

@@ -14,7 +14,7 @@ from tercet.models import EncoderDecoder
 from tercet.objectives.batch import move_batch
 from tercet.objectives.likelihood import negative_log_likelihood
 from tercet.objectives.logprobs import target_logprobs
-from tercet.objectives.loss import IGNORED, Loss
+from tercet.objectives.loss import IGNORE_INDEX, Loss
 
 
 class PairBatch(NamedTuple):
@@ -22,7 +22,7 @@ class PairBatch(NamedTuple):
     source: (B, S) token ids.
     source_token_mask: (B, S) True at real tokens; None where all are.
     inputs: (B, T) the target from its `<bos>` on, padded on the right, where no real token looks.
-    targets: (B, T) the id after each input, or IGNORED.
+    targets: (B, T) the id after each input, or IGNORE_INDEX.
     """
 
     source: Int[Tensor, "B S"]
@@ -32,25 +32,25 @@ class PairBatch(NamedTuple):
 
 
 def collate_pairs(rows: PairRows) -> PairBatch:
-    target, real = torch.from_numpy(rows.target), torch.from_numpy(rows.target_mask)
+    target, is_real = torch.from_numpy(rows.target), torch.from_numpy(rows.target_mask)
     token_mask = None if rows.source_mask.all() else torch.from_numpy(rows.source_mask)
-    targets = target[:, 1:].masked_fill(~real[:, 1:], IGNORED)
+    targets = target[:, 1:].masked_fill(~is_real[:, 1:], IGNORE_INDEX)
     return PairBatch(torch.from_numpy(rows.source), token_mask, target[:, :-1], targets)
 
 
 def seq2seq_loss(model: EncoderDecoder, batch: PairBatch, *, smoothing: float = 0.0) -> Loss:
-    return negative_log_likelihood(_hidden(model, batch), model.unembedding, batch.targets, smoothing=smoothing)
+    return negative_log_likelihood(_hidden_states(model, batch), model.unembedding, batch.targets, smoothing=smoothing)
 
 
 def seq2seq_logprobs(model: EncoderDecoder, batch: PairBatch) -> Float[Tensor, " N"]:
-    """ln p of each target that is not IGNORED, in the order of the rows, in float32.
+    """ln p of each target that is not IGNORE_INDEX, in the order of the rows, in float32.
 
     Args:
         batch: On the CPU; it is copied to the model's device.
     """
-    return target_logprobs(model, _hidden(model, move_batch(batch, model)), batch.targets)
+    return target_logprobs(model, _hidden_states(model, move_batch(batch, model)), batch.targets)
 
 
-def _hidden(model: EncoderDecoder, batch: PairBatch) -> Float[Tensor, "B T D"]:
+def _hidden_states(model: EncoderDecoder, batch: PairBatch) -> Float[Tensor, "B T D"]:
     memory = model.encode(batch.source, token_mask=batch.source_token_mask)  # (B, S, D)
     return model.hidden(batch.inputs, memory, memory_token_mask=batch.source_token_mask)

@@ -150,7 +150,7 @@ def _record_masks(sources: Sequence[Sequence[str]], targets: Sequence[Sequence[s
         "decoder": "decoder.blocks.0.self_attention.mask",
         "cross": "decoder.blocks.0.cross_attention.mask",
     }
-    with record(model, only=list(names.values())) as activations:
+    with record(model, patterns=list(names.values())) as activations:
         model(source, target, source_token_mask=source_token_mask, target_token_mask=target_token_mask)
     shapes = {
         "encoder": (source.shape[1],) * 2,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tercet.config import to_plain
-from tercet.nn.init import initialise
+from tercet.nn.init import initialize
 from tercet.nn.positions import PositionScheme
 from tercet.nn.specs import NoPosition, Normal, Position
 from tercet.plots.picture_file import NothingToDraw
@@ -90,5 +90,5 @@ def initial_scheme(
     d_head = d_model // n_heads if d_head is None else d_head
     module = spec.build(d_model=d_model, d_head=d_head, n_heads=n_heads, n_layers=1, max_len=length, causal=False)
     if list(module.parameters()):
-        initialise(module, Normal(), seed=seed)
+        initialize(module, Normal(), seed=seed)
     return DrawnScheme(spec=spec, module=module, d_head=d_head, length=length, is_initial=True)

@@ -41,7 +41,7 @@ from tercet.checkpoint.foreign.state_dict import (
 from tercet.checkpoint.weights import own_tensors
 from tercet.config import Plain, UserError
 from tercet.models import Classifier, Dropout, EncoderOnly, EncoderOnlySpec, MaskedHead, StackSpec
-from tercet.models.target_scale import without_target_scale
+from tercet.models.target_scale import remove_target_scale
 from tercet.nn import Learned
 
 KIND = "BERT"
@@ -97,7 +97,7 @@ def to_bert(model: EncoderOnly) -> tuple[Plain, dict[str, Tensor]]:
     Raises:
         UserError: naming what the model has and no BERT does.
     """
-    model = without_target_scale(model)
+    model = remove_target_scale(model)
     spec, stack = model.spec, model.spec.stack
     masked = spec.masked_head is not None
     features = [

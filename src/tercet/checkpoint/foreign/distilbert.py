@@ -32,7 +32,7 @@ from tercet.checkpoint.foreign.state_dict import Source, build_model, export_sta
 from tercet.checkpoint.weights import own_tensors
 from tercet.config import Plain
 from tercet.models import BranchDropout, Classifier, Dropout, EncoderOnly, EncoderOnlySpec, MaskedHead, StackSpec
-from tercet.models.target_scale import without_target_scale
+from tercet.models.target_scale import remove_target_scale
 from tercet.nn import Learned
 
 KIND = "DistilBERT"
@@ -96,7 +96,7 @@ def to_distilbert(model: EncoderOnly) -> tuple[Plain, dict[str, Tensor]]:
     Raises:
         UserError: naming what the model has and no DistilBERT does.
     """
-    model = without_target_scale(model)
+    model = remove_target_scale(model)
     spec, stack = model.spec, model.spec.stack
     masked = spec.masked_head is not None
     features = [

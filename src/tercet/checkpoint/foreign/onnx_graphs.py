@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from tercet.models import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly
-from tercet.models.target_scale import without_target_scale
+from tercet.models.target_scale import remove_target_scale
 from tercet.nn import Attention, attend_by_hand
 from tercet.nn.positions import Rotation, rotate
 
@@ -44,7 +44,7 @@ class Graph:
 
 def graphs_of(model: AnyModel) -> list[Graph]:
     """The graphs of a model, which stays as it is."""
-    model = without_target_scale(model) if isinstance(model, EncoderOnly) else model
+    model = remove_target_scale(model) if isinstance(model, EncoderOnly) else model
     model = copy.deepcopy(model).eval().requires_grad_(False)
     for part in model.modules():
         if isinstance(part, Attention):

@@ -22,7 +22,7 @@ from tercet.config import UserError
 from tercet.data.cache import id_dtype
 from tercet.data.corpora.array_files import ArrayFile
 from tercet.data.corpora.example_preparation import ExampleCorpus, ExamplePreparation
-from tercet.data.corpora.targets import IGNORED, TargetScale, label_dtype, label_indicators
+from tercet.data.corpora.targets import IGNORE_INDEX, TargetScale, label_dtype, label_indicators
 from tercet.data.datasets.label_datasets import LABEL_DATASETS, find_labels
 from tercet.data.encode.unknown_text import check_unknown_share, encode_located
 from tercet.data.encode.word_pieces import encode_words
@@ -39,8 +39,9 @@ class LabeledExamples:
     Attributes:
         ids: (M,) ids, without bos and eos.
         starts: (N + 1,) int64 position at which each text starts, and the end.
-        labels: int64 indices into `names`: (N,) over texts; over tokens (M,), IGNORED on all but a word's first piece;
-            (K,) where a text may have several, which then start at `label_starts` (N + 1,). Numbers are (N,) float64.
+        labels: int64 indices into `names`: (N,) over texts; over tokens (M,), IGNORE_INDEX on all but a word's first
+            piece; (K,) where a text may have several, which then start at `label_starts` (N + 1,). Numbers are
+            (N,) float64.
         names: of the labels; of numbers their own name alone.
     """
 
@@ -229,8 +230,8 @@ class _LabelPreparation(ExamplePreparation[Example, LabelCorpus]):
         return ids, [[self._numbers[label] for label in example.labels] for example in examples]
 
     def _labels_of_pieces(self, ids: np.ndarray, firsts: np.ndarray, example: Example) -> np.ndarray:
-        """Return the label of each token: a word's own on its first piece, IGNORED elsewhere."""
-        labels = np.full(len(ids), IGNORED, dtype=np.int64)
+        """Return the label of each token: a word's own on its first piece, IGNORE_INDEX elsewhere."""
+        labels = np.full(len(ids), IGNORE_INDEX, dtype=np.int64)
         numbers = np.array([self._numbers[label] for label in example.labels], dtype=np.int64)
         labels[firsts[firsts >= 0]] = numbers[firsts >= 0]
         return labels

@@ -1,6 +1,6 @@
 """The labels of tokenised texts on disk: written a few at a time, memory-mapped, and as a batch's targets.
 
-One label       (N,) int64 places among the names; over tokens (M,), IGNORED on all but a word's first piece
+One label       (N,) int64 places among the names; over tokens (M,), IGNORE_INDEX on all but a word's first piece
 several labels  (K,) int64 places, those of all texts one after another, and (N + 1,) where each text's start: as many
                 numbers as there are labels in the texts, however many names there are
 a number        (N,) float64
@@ -13,7 +13,7 @@ import numpy as np
 
 from tercet.spec import ProblemType
 
-IGNORED = -100  # no label: the objectives' own number
+IGNORE_INDEX = -100  # no label: the objectives' own number
 
 
 @dataclass(frozen=True, kw_only=True)

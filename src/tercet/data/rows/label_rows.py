@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tercet.data.corpora.label_corpus import LabeledExamples
-from tercet.data.corpora.targets import IGNORED
+from tercet.data.corpora.targets import IGNORE_INDEX
 from tercet.data.rows.padding import pad_rows
 
 
@@ -16,8 +16,8 @@ class LabelRows:
     Attributes:
         tokens: (B, T) int64: bos, the text, eos.
         mask: (B, T) bool, True at real tokens.
-        targets: (B,) int64 over texts; over tokens (B, T), IGNORED on all but a word's first piece; of several labels
-            (B, L) float32, of numbers (B,) float64.
+        targets: (B,) int64 over texts; over tokens (B, T), IGNORE_INDEX on all but a word's first piece; of several
+            labels (B, L) float32, of numbers (B,) float64.
     """
 
     tokens: np.ndarray
@@ -42,5 +42,5 @@ def label_rows(
     mask = np.pad(text_mask, ((0, 0), (2, 0)), constant_values=True)
     if examples.over == "texts":
         return LabelRows(tokens=tokens, mask=mask, targets=examples.targets(numbers))
-    labels, _ = pad_rows(examples.labels, examples.starts, numbers, IGNORED, max_len - 2)
-    return LabelRows(tokens=tokens, mask=mask, targets=np.pad(labels, ((0, 0), (1, 1)), constant_values=IGNORED))
+    labels, _ = pad_rows(examples.labels, examples.starts, numbers, IGNORE_INDEX, max_len - 2)
+    return LabelRows(tokens=tokens, mask=mask, targets=np.pad(labels, ((0, 0), (1, 1)), constant_values=IGNORE_INDEX))

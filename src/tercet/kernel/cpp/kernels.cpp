@@ -16,7 +16,7 @@
 
 namespace {
 
-constexpr Index WORTH_SHARING = 1 << 17;  // multiplications from which threads are worth waking
+constexpr Index MIN_PARALLEL_WORK = 1 << 17;  // multiplications from which threads are worth waking
 
 // `work(range)` for each thread's range.
 template <typename Work>
@@ -41,7 +41,7 @@ template <typename W>
 void linear(const float* x, const W* w, const float* scale, const float* bias, float* y, Index M, Index K, Index N,
             int threads) {
     const Product<W> product{x, w, scale, bias, y, M, K, N, false};
-    parallel_for(M * N * K > WORTH_SHARING ? threads : 1, [&](ThreadRange range) {
+    parallel_for(M * N * K > MIN_PARALLEL_WORK ? threads : 1, [&](ThreadRange range) {
         GemmScratch scratch;
         share(product, range, scratch);
     });
@@ -55,7 +55,7 @@ void cross_entropy(Index N, const CrossEntropy<T>& rows, Index* wrong, int threa
             return;
         }
     constexpr Index EXPONENTIAL = 16;  // multiplications, two of them for each score
-    parallel_for(N > 1 && 2 * EXPONENTIAL * N * rows.V > WORTH_SHARING ? threads : 1, [&](ThreadRange range) {
+    parallel_for(N > 1 && 2 * EXPONENTIAL * N * rows.V > MIN_PARALLEL_WORK ? threads : 1, [&](ThreadRange range) {
         const auto [first, last] = range.of(N);
         for (Index n = first; n < last; n++) rows.row(n);
     });
@@ -69,7 +69,7 @@ KeyMask key_mask_of(const Index* sizes, const uint8_t* mask) {
 template <typename T>
 void softmax(const T* scores, T* weights, const uint8_t* mask, const Index* sizes, int threads) {
     const KeyMask key_mask = key_mask_of(sizes, mask);
-    parallel_for(sizes[0] * key_mask.S > WORTH_SHARING ? threads : 1, [&](ThreadRange range) {
+    parallel_for(sizes[0] * key_mask.S > MIN_PARALLEL_WORK ? threads : 1, [&](ThreadRange range) {
         std::vector<float> buffer(key_mask.S + LANES);
         const auto [first, last] = range.of(sizes[0]);
         for (Index row = first; row < last; row++) softmax_row(scores, weights, key_mask, row, buffer);
@@ -79,7 +79,7 @@ void softmax(const T* scores, T* weights, const uint8_t* mask, const Index* size
 template <typename T>
 void softmax_backward(const T* weights, const T* grad_weights, T* grad_scores, const Index* sizes, int threads) {
     const KeyMask key_mask = key_mask_of(sizes, nullptr);
-    parallel_for(sizes[0] * key_mask.S > WORTH_SHARING ? threads : 1, [&](ThreadRange range) {
+    parallel_for(sizes[0] * key_mask.S > MIN_PARALLEL_WORK ? threads : 1, [&](ThreadRange range) {
         const auto [first, last] = range.of(sizes[0]);
         for (Index row = first; row < last; row++) softmax_backward_row(weights, grad_weights, grad_scores, key_mask, row);
     });
@@ -124,7 +124,7 @@ void linear_forward(const typename A::Number* x, const float* w, const float* bi
     thread_local typename Linear<A>::PackedWeights buffers;
     const Linear<A> linear{N, K, M, x, w};
     auto& packed = buffers.of(K * linear.padded, 0, 0);
-    threads = N * K * M > WORTH_SHARING ? threads : 1;
+    threads = N * K * M > MIN_PARALLEL_WORK ? threads : 1;
     parallel_for(threads, [&](ThreadRange range) { linear.pack_weights(range, packed); });
     parallel_for(threads, [&](ThreadRange range) { linear.forward(range, packed, bias, y); });
 }
@@ -136,7 +136,7 @@ void linear_backward(const typename A::Number* dy, const typename A::Number* x, 
     const Index most = std::min(up_to(N, A::STEP), Linear<A>::BATCH);
     auto& packed = buffers.of(K * linear.padded, K * most, linear.padded * most);
     const typename Linear<A>::Gradients gradients{dy, dx, dw, db};
-    threads = N * K * M > WORTH_SHARING ? threads : 1;
+    threads = N * K * M > MIN_PARALLEL_WORK ? threads : 1;
     for (Index first = 0; first < N; first += most) {
         const Index count = std::min(most, N - first);
         parallel_for(threads, [&](ThreadRange range) { linear.pack_operands(range, packed, gradients, first, count); });
@@ -146,7 +146,7 @@ void linear_backward(const typename A::Number* dy, const typename A::Number* x, 
 
 template <typename T>
 void activate_all(const T* x, const T* grad_output, T* y, Index count, Index activation, int threads) {
-    parallel_for(count > WORTH_SHARING ? threads : 1, [&](ThreadRange range) {
+    parallel_for(count > MIN_PARALLEL_WORK ? threads : 1, [&](ThreadRange range) {
         const auto [first, last] = range.of(count);
         switch (activation) {
             case RELU: return activate<RELU>(x, grad_output, y, first, last);
@@ -184,7 +184,7 @@ void decode_attention(const float* q, const Index* table, const uint8_t* mask, f
     const Index M = sizes[0], H = sizes[1], K = sizes[3], columns = sizes[5];
     const DecodeAttention attention{q, y, M, H, sizes[2], K, sizes[4], kv_table(table), columns, mask,
                                     {sizes[6], sizes[7]}, nullptr};
-    parallel_for(M * H * columns * K > WORTH_SHARING ? threads : 1, [&](ThreadRange range) {
+    parallel_for(M * H * columns * K > MIN_PARALLEL_WORK ? threads : 1, [&](ThreadRange range) {
         std::vector<int32_t> visible;
         std::vector<float> weights;
         attention.share(range, visible, weights);
@@ -195,7 +195,7 @@ void top_tokens(const float* scores, const float* totals, Index N, Index H, Inde
                  const Index* never, Index nevers, Index end, const uint8_t* early, float* values, Index* parents,
                  Index* tokens, int threads) {
     const TopTokens top{scores, totals, H, V, stride, count, never, nevers, end, early, values, parents, tokens};
-    parallel_for(N > 1 && N * H * V > WORTH_SHARING ? threads : 1, [&](ThreadRange range) {
+    parallel_for(N > 1 && N * H * V > MIN_PARALLEL_WORK ? threads : 1, [&](ThreadRange range) {
         const auto [first, last] = range.of(N);
         for (Index n = first; n < last; n++) top.sentence(n);
     });

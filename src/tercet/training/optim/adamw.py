@@ -61,7 +61,7 @@ def supports_local_parts(parameters: Iterable[Tensor], *, exact: bool) -> bool:
     """Whether a step of what this rank has of these is one for the kernel: of few numbers where it must be exact."""
     parts = [(p, p.grad) for p in parameters if p.grad is not None]
     gradients = local_parts(g for _, g in parts)
-    return supports_gradients(local_parts(p for p, _ in parts), gradients, at_least=0 if exact else None)
+    return supports_gradients(local_parts(p for p, _ in parts), gradients, min_elements=0 if exact else None)
 
 
 def evaluate_closure(closure: Callable[[], Any] | None) -> Any:

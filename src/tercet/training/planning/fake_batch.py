@@ -9,7 +9,7 @@ from torch import Tensor
 from tercet.data import Packed, TextSpec
 from tercet.objectives import (
     CausalBatch,
-    LabelledBatch,
+    LabeledBatch,
     MaskedBatch,
     PairBatch,
     causal_loss,
@@ -51,7 +51,7 @@ def fake_batch(recipe: Recipe, micro: int) -> Any:
             rows = micro // length
             return PairBatch(_ids(rows, length), _mask(rows, length), _ids(rows, length), _ids(rows, length))
         case LabelsRecipe():
-            return LabelledBatch(_ids(micro, length), _mask(micro, length), _label_targets(recipe, micro, length))
+            return LabeledBatch(_ids(micro, length), _mask(micro, length), _label_targets(recipe, micro, length))
         case _:
             raise TypeError(f"no batch for a {type(recipe).__name__}")
 

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from tercet.config import UserError
 from tercet.models import AnyModel, blocks_of, build, stacks_of
 from tercet.nn import document_mask
-from tercet.objectives import LabelledBatch, likelihood
+from tercet.objectives import LabeledBatch, likelihood
 from tercet.training.compute.compiling import is_one_graph
 from tercet.training.optim.optimizers import build_optimizer
 from tercet.training.optim.trainable import set_trainable, trainable_parameters
@@ -141,7 +141,7 @@ def _run_step(
 
 def _scores_of_graph(model: AnyModel, batch: Any, dtype: torch.dtype) -> int:
     """Bytes of the scores over the vocabulary, and of their gradient, if the step is compiled as one graph."""
-    if isinstance(batch, LabelledBatch):
+    if isinstance(batch, LabeledBatch):
         return 0
     return likelihood.bytes_of_graph(batch.targets.numel(), len(model.unembedding.weight), dtype)
 
@@ -153,10 +153,10 @@ def _bytes_of(tensors: list[Tensor]) -> int:
 @contextmanager
 def _fake_tensors_on(device: Device) -> Generator[None]:
     """Take as many rows of scores at once as on `device`, and mask documents as there: fake tensors are on a CPU."""
-    cpu_rows, block_mask_devices = likelihood.AT_ONCE["cpu"], document_mask.DEVICES
-    likelihood.AT_ONCE["cpu"] = likelihood.AT_ONCE[device]
+    cpu_rows, block_mask_devices = likelihood.CHUNK_ELEMENTS["cpu"], document_mask.DEVICES
+    likelihood.CHUNK_ELEMENTS["cpu"] = likelihood.CHUNK_ELEMENTS[device]
     document_mask.DEVICES = ("cpu",) if device in block_mask_devices else ()
     try:
         yield
     finally:
-        likelihood.AT_ONCE["cpu"], document_mask.DEVICES = cpu_rows, block_mask_devices
+        likelihood.CHUNK_ELEMENTS["cpu"], document_mask.DEVICES = cpu_rows, block_mask_devices

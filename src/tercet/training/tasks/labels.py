@@ -21,9 +21,9 @@ from tercet.evaluate.tasks.labels import score_classifier
 from tercet.models import EncoderOnly
 from tercet.models.inference import inference_mode
 from tercet.objectives import (
-    IGNORED,
+    IGNORE_INDEX,
     THRESHOLD,
-    LabelledBatch,
+    LabeledBatch,
     Loss,
     classify_loss,
     collate_labels,
@@ -74,7 +74,7 @@ class LabelsTask:
         ]
         return ", ".join(facts)
 
-    def batches(self, step: int, rank: int, world: int) -> list[LabelledBatch]:
+    def batches(self, step: int, rank: int, world: int) -> list[LabeledBatch]:
         numbers, _ = self.plan.rows(step)
         groups = deal_micro_batches(numbers, self.lengths[numbers], size=self.micro, rank=rank, world=world)
         return [self._batch(self.corpus.train, group) for group in groups]
@@ -87,13 +87,13 @@ class LabelsTask:
         sorted_by_length = np.argsort(lengths, kind="stable")
         return cut_rows(sorted_by_length, ceil(int(lengths.max()) * len(lengths) / BATCH_TOKENS))
 
-    def validation_batch(self, group: np.ndarray) -> LabelledBatch:
+    def validation_batch(self, group: np.ndarray) -> LabeledBatch:
         return self._batch(self.corpus.validation, group)
 
-    def loss(self, model: EncoderOnly, batch: LabelledBatch, *, smoothing: float = 0.0) -> Loss:
+    def loss(self, model: EncoderOnly, batch: LabeledBatch, *, smoothing: float = 0.0) -> Loss:
         return classify_loss(model, batch, smoothing=smoothing)
 
-    def validate_batch(self, model: EncoderOnly, batch: LabelledBatch) -> tuple[Loss, dict[str, Tensor]]:
+    def validate_batch(self, model: EncoderOnly, batch: LabeledBatch) -> tuple[Loss, dict[str, Tensor]]:
         logits = label_logits(model, batch)  # (N, L)
         loss = classify_loss(model, batch, logits=logits)
         match self.head.problem_type:
@@ -124,7 +124,7 @@ class LabelsTask:
         blocks = list[str]()
         for tokens, target, prediction in zip(batch.inputs, batch.targets, predictions, strict=True):
             if over_tokens:
-                real = target != IGNORED
+                real = target != IGNORE_INDEX
                 target, prediction = target[real], prediction[real]
             lines = {
                 "text": " ".join(self.corpus.tokenizer.decode(tokens[:SAMPLE_TOKENS].tolist()).split()),
@@ -158,7 +158,7 @@ class LabelsTask:
     def save(self, folder: Path, model: EncoderOnly, card: Card, state: Mapping[str, Tensor]) -> None:
         save_model(folder, model, self.corpus.tokenizer, card, state=state)
 
-    def _batch(self, texts: LabeledExamples, numbers: np.ndarray) -> LabelledBatch:
+    def _batch(self, texts: LabeledExamples, numbers: np.ndarray) -> LabeledBatch:
         tokenizer = self.corpus.tokenizer
         assert tokenizer.bos_id is not None
         assert tokenizer.eos_id is not None

@@ -20,7 +20,7 @@ from tercet.evaluate.masked import FIXED, masked_windows, token_counts
 from tercet.models import EncoderOnly
 from tercet.models.inference import inference_mode
 from tercet.objectives import (
-    IGNORED,
+    IGNORE_INDEX,
     Loss,
     MaskedBatch,
     collate_masked,
@@ -107,7 +107,7 @@ class MaskedTask:
         inputs, positions, targets = batch.inputs, batch.positions, batch.targets
         with inference_mode(model.modules()):
             predictions = likeliest_tokens(model, masked_states(model, move_batch(batch, model))).cpu()
-        used = targets != IGNORED
+        used = targets != IGNORE_INDEX
         filled, original = inputs.clone(), inputs.clone()
         filled.view(-1)[positions[used]] = predictions[used]
         original.view(-1)[positions[used]] = targets[used]
@@ -133,7 +133,7 @@ class MaskedTask:
         counts = token_counts(self.corpus)
         nats = np.log(counts.sum()) - np.log(np.maximum(counts, 1))
         batches = map(self.validation_batch, self.validation_groups())
-        targets = np.concatenate([batch.targets[batch.targets != IGNORED].numpy() for batch in batches])
+        targets = np.concatenate([batch.targets[batch.targets != IGNORE_INDEX].numpy() for batch in batches])
         if not len(targets):
             raise UserError("no token of the validation text was hidden; give more text")
         return float(nats[targets].mean())
@@ -154,7 +154,7 @@ def _cut(batch: MaskedBatch, first: int, end: int) -> MaskedBatch:
     positions, targets = (part[first * share : end * share] for part in (batch.positions, batch.targets))
     return MaskedBatch(
         batch.inputs[first:end],
-        torch.where(targets == IGNORED, 0, positions - first * length),
+        torch.where(targets == IGNORE_INDEX, 0, positions - first * length),
         targets,
         None if batch.token_mask is None else batch.token_mask[first:end],
         None if batch.documents is None else batch.documents[first:end],

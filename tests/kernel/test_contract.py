@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tercet.kernel.checked import Contract
+from tercet.kernel.contract import Contract
 
 
 def test_a_contract_is_read_as_it_is_written() -> None:

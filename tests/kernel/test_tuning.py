@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from tercet.kernel import tuned
+from tercet.kernel import tuning
 from tercet.kernel.threads import thread_independent
-from tercet.kernel.tuned import NEVER, TABLES, TUNED, WorkRange, describe_table
+from tercet.kernel.tuning import NEVER, TABLE_KEYS, TABLES, WorkRange, describe_table
 from tercet.training.run_folder.arithmetic import describe_arithmetic, find_changes
 
 
@@ -16,25 +16,27 @@ def test_a_table_is_told_in_words() -> None:
 
 
 def test_each_table_says_it_of_every_kernel() -> None:
-    assert all(set(table) == set(TUNED) for table in TABLES.values())
+    assert all(set(table) == set(TABLE_KEYS) for table in TABLES.values())
 
 
 def test_on_a_cpu_that_was_not_measured_float32_is_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuned, "tuning_key", lambda: "native")
-    table = tuned.kernel_table()
-    assert {name for name, of in table.items() if of != NEVER} == {name for name in TUNED if name.endswith("bfloat16")}
+    monkeypatch.setattr(tuning, "tuning_key", lambda: "native")
+    table = tuning.kernel_table()
+    assert {name for name, of in table.items() if of != NEVER} == {
+        name for name in TABLE_KEYS if name.endswith("bfloat16")
+    }
 
 
 def test_under_another_table_a_run_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     def arithmetic() -> dict[str, str]:
         return describe_arithmetic(accelerator="cpu", precision="fp32", matmul="highest", compiled=False)
 
-    monkeypatch.setattr(tuned, "tuning_key", lambda: "x86-64-v3")
+    monkeypatch.setattr(tuning, "tuning_key", lambda: "x86-64-v3")
     before = arithmetic()
     assert before["kernel_table"].startswith("packaged-")
-    monkeypatch.setattr(tuned, "tuning_key", lambda: "x86-64-v4-amx")
+    monkeypatch.setattr(tuning, "tuning_key", lambda: "x86-64-v4-amx")
     after = arithmetic()
     assert find_changes([before], after) == [f"kernel_table {before['kernel_table']}, now {after['kernel_table']}"]
     with thread_independent():
-        assert tuned.kernel_table_id() == "every kernel"
-        assert tuned.work_range("linear", "float32") == WorkRange(0, math.inf)
+        assert tuning.kernel_table_id() == "every kernel"
+        assert tuning.work_range("linear", "float32") == WorkRange(0, math.inf)

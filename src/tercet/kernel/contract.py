@@ -23,13 +23,13 @@ Sizes = dict[str, Any]  # of each axis; of "*" the tuple of those in front
 _torch = cast(Any, torch)._C  # its stubs lack the names that are used here
 
 
-MOST_KNOWN = 4096  # forms of tensors that a contract remembers
+MAX_CACHED_FORMS = 4096  # forms of tensors that a contract remembers
 
 
 class Argument(NamedTuple):
     name: str
-    dtypes: tuple[torch.dtype, ...]  # any of these; none: that of the argument `like`
-    like: int
+    dtypes: tuple[torch.dtype, ...]  # any of these; none: that of the argument `dtype_source`
+    dtype_source: int
     axes: tuple[tuple[str, bool], ...]  # each one's name, and whether it may also be 1
     has_front: bool
     is_optional: bool
@@ -45,14 +45,14 @@ class Contract:
     """
 
     def __init__(self, kernel: str, **arguments: str) -> None:
-        self.kernel, self.words = kernel, arguments
-        self._known: dict[Any, Sizes | None] = {}
+        self.kernel, self.specs = kernel, arguments
+        self._cache: dict[Any, Sizes | None] = {}
         names = tuple(arguments)
-        self.arguments = tuple(_parse(name, words, names) for name, words in arguments.items())
+        self.arguments = tuple(_parse(name, spec, names) for name, spec in arguments.items())
         self.multiples = tuple(
             (number, axis, int(divisor) if divisor.isdigit() else divisor)
-            for number, words in enumerate(arguments.values())
-            for axis, divisor in re.findall(r"(\w+)%(\w+)", words)
+            for number, spec in enumerate(arguments.values())
+            for axis, divisor in re.findall(r"(\w+)%(\w+)", spec)
         )
 
     def fits(self, *tensors: Tensor | None) -> bool:
@@ -71,43 +71,43 @@ class Contract:
         """
         sizes = self._bind(tensors)
         if sizes is None or not all(x is None or has_memory(x) for x in tensors):
-            raise ValueError(f"{self.kernel} takes {self._takes()}; got {self._got(tensors)}")
+            raise ValueError(f"{self.kernel} takes {self._describe_specs()}; got {self._describe_tensors(tensors)}")
         return sizes
 
     def _bind(self, tensors: tuple[Tensor | None, ...]) -> Sizes | None:
         """A size for each name; None where the tensors do not agree. Looked up where such tensors came before: some
         hundred calls of a training step ask the same few questions."""
         if torch.compiler.is_compiling():
-            return self._work_out(tensors)
+            return self._compute_sizes(tensors)
         try:
             forms = tuple([None if x is None else (x.dtype, x.shape, x.stride()) for x in tensors])
-            if forms not in self._known:
-                if len(self._known) >= MOST_KNOWN:
-                    self._known.clear()
-                self._known[forms] = self._work_out(tensors)
-            return self._known[forms]
+            if forms not in self._cache:
+                if len(self._cache) >= MAX_CACHED_FORMS:
+                    self._cache.clear()
+                self._cache[forms] = self._compute_sizes(tensors)
+            return self._cache[forms]
         except (RuntimeError, TypeError):  # a layout without strides, sizes that are symbols
-            return self._work_out(tensors)
+            return self._compute_sizes(tensors)
 
-    def _work_out(self, tensors: tuple[Tensor | None, ...]) -> Sizes | None:
+    def _compute_sizes(self, tensors: tuple[Tensor | None, ...]) -> Sizes | None:
         sizes: Sizes = {"1": 1}
         for argument, x in zip(self.arguments, tensors, strict=True):
-            _, dtypes, like, axes, has_front, is_optional, layout = argument
+            _, dtypes, dtype_source, axes, has_front, is_optional, layout = argument
             if x is None:
                 if is_optional:
                     continue
                 return None
             if not dtypes:
-                of = tensors[like]
-                dtypes = () if of is None else (of.dtype,)
+                source = tensors[dtype_source]
+                dtypes = () if source is None else (source.dtype,)
             shape = x.shape
             front = len(shape) - len(axes)
             if x.dtype not in dtypes or front < 0 or (front > 0 and not has_front):
                 return None
             if has_front and sizes.setdefault("*", shape[:front]) != shape[:front]:
                 return None
-            for (axis, may_be_one), size in zip(axes, shape[front:], strict=True):
-                if sizes.setdefault(axis, size) != size and not (may_be_one and size == 1):
+            for (axis, is_broadcastable), size in zip(axes, shape[front:], strict=True):
+                if sizes.setdefault(axis, size) != size and not (is_broadcastable and size == 1):
                     return None
             if not (x.is_contiguous() if not layout else layout == "strided" or x.stride(-1) == 1):
                 return None
@@ -117,11 +117,11 @@ class Contract:
                 return None
         return sizes
 
-    def _takes(self) -> str:
-        return ", ".join(f"{name} {words}" for name, words in self.words.items())
+    def _describe_specs(self) -> str:
+        return ", ".join(f"{name} {spec}" for name, spec in self.specs.items())
 
-    def _got(self, tensors: tuple[Tensor | None, ...]) -> str:
-        return ", ".join(f"{name} {describe(x)}" for name, x in zip(self.words, tensors, strict=True))
+    def _describe_tensors(self, tensors: tuple[Tensor | None, ...]) -> str:
+        return ", ".join(f"{name} {describe(x)}" for name, x in zip(self.specs, tensors, strict=True))
 
 
 def count_rows(x: Tensor) -> int:
@@ -164,16 +164,16 @@ def _ordinary_keys() -> frozenset[int]:
 TYPES = (Tensor, torch.nn.Parameter)  # a class of somebody's own wants to see PyTorch's operations
 
 
-def _parse(name: str, words: str, names: tuple[str, ...]) -> Argument:
-    match = re.fullmatch(r"([\w|]+)\[(\*?)([\w#% ]*)\](\??) ?(rows|strided|)", words)
+def _parse(name: str, spec_text: str, names: tuple[str, ...]) -> Argument:
+    match = re.fullmatch(r"([\w|]+)\[(\*?)([\w#% ]*)\](\??) ?(rows|strided|)", spec_text)
     if match is None:
-        raise ValueError(f"{name}: {words!r} is not of the form 'dtype[axes]', with ?, rows or strided behind it")
+        raise ValueError(f"{name}: {spec_text!r} is not of the form 'dtype[axes]', with ?, rows or strided behind it")
     dtypes, front, axes, optional, layout = match.groups()
-    like = names.index(dtypes) if dtypes in names else -1
+    dtype_source = names.index(dtypes) if dtypes in names else -1
     return Argument(
         name,
-        () if like >= 0 else tuple(getattr(torch, dtype) for dtype in dtypes.split("|")),
-        like,
+        () if dtype_source >= 0 else tuple(getattr(torch, dtype) for dtype in dtypes.split("|")),
+        dtype_source,
         tuple((axis.removeprefix("#").split("%")[0], axis.startswith("#")) for axis in axes.split()),
         bool(front),
         bool(optional),

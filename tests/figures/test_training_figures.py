@@ -170,28 +170,28 @@ def test_seconds_and_speed_by_the_clock(monkeypatch: pytest.MonkeyPatch, tmp_pat
     spec = SimpleNamespace(label_smoothing=0.1)
     tensor = torch.tensor
     module: Any = SimpleNamespace(total_steps=6, spec=spec, last_norm=tensor(3.0), tokens_seen=0)
-    logger = SimpleNamespace(log_metrics=lambda figures, step: logged.append((step, dict(figures))))
+    logger = SimpleNamespace(log_metrics=lambda metrics, step: logged.append((step, dict(metrics))))
     optimizer = SimpleNamespace(param_groups=[{"lr": 0.5}, {"lr": 0.25}])
     trainer: Any = SimpleNamespace(global_step=0, loggers=[logger], optimizers=[optimizer])
     plan = task_for("left", tmp_path).plan
-    action = MetricsAction(SimpleNamespace(figures={}), plan, 2, spent=50.0)  # pyright: ignore[reportArgumentType]
+    action = MetricsAction(SimpleNamespace(metrics={}), plan, 2, elapsed=50.0)  # pyright: ignore[reportArgumentType]
     for step in range(1, 7):
         clock.now += step + 1
         module.tokens_seen += 100 * step
-        module.last = Loss(tensor(6.0), tensor(5.0), tensor(4))
+        module.last_loss = Loss(tensor(6.0), tensor(5.0), tensor(4))
         trainer.global_step = step
         action.after_step(trainer, module)
     assert [step for step, _ in logged] == [1, 2, 4, 6]
-    assert [figures["seconds"] for _, figures in logged] == [52, 55, 64, 77]
-    assert [figures["tokens"] for _, figures in logged] == [100, 300, 1000, 2100]
+    assert [metrics["seconds"] for _, metrics in logged] == [52, 55, 64, 77]
+    assert [metrics["tokens"] for _, metrics in logged] == [100, 300, 1000, 2100]
     assert "tokens_per_second" not in logged[0][1]  # nothing to measure from
-    assert [figures["tokens_per_second"] for _, figures in logged[1:]] == [200 / 3, 700 / 9, 1100 / 13]
-    assert {figures["train/loss"] for _, figures in logged} == {1.5}
-    assert {figures["train/nll"] for _, figures in logged} == {1.25}
-    assert {figures["grad_norm"] for _, figures in logged} == {3.0}
-    assert {figures["lr"] for _, figures in logged} == {0.5}  # of the first group
+    assert [metrics["tokens_per_second"] for _, metrics in logged[1:]] == [200 / 3, 700 / 9, 1100 / 13]
+    assert {metrics["train/loss"] for _, metrics in logged} == {1.5}
+    assert {metrics["train/nll"] for _, metrics in logged} == {1.25}
+    assert {metrics["grad_norm"] for _, metrics in logged} == {3.0}
+    assert {metrics["lr"] for _, metrics in logged} == {0.5}  # of the first group
     columns = {
-        name: [(step, figures[name]) for step, figures in logged if name in figures]
+        name: [(step, metrics[name]) for step, metrics in logged if name in metrics]
         for name in ("seconds", "tokens", "tokens_per_second")
     }
     took = training_time(columns)
@@ -243,20 +243,20 @@ def validated(sums: list[tuple[float, int, int]], folder: Path) -> dict[str, flo
     )  # fmt: skip
     validation = Validation(task)
     validation.after_step(trainer, module)
-    return validation.figures
+    return validation.metrics
 
 
 def test_validation_adds_up_beyond_what_float32_counts(tmp_path: Path) -> None:
     """2^24 + 1 is no float32: in those, a hundred batches of one target after a big one would be none."""
     big = 1 << 24
-    figures = validated([(2.0 * big, big, big), *[(1.0, 0, 1)] * 100], tmp_path)
-    assert figures["val/loss"] == (2 * big + 100) / (big + 100)
-    assert figures["val/accuracy"] == big / (big + 100)
+    metrics = validated([(2.0 * big, big, big), *[(1.0, 0, 1)] * 100], tmp_path)
+    assert metrics["val/loss"] == (2 * big + 100) / (big + 100)
+    assert metrics["val/accuracy"] == big / (big + 100)
 
 
 def test_validation_is_a_mean_over_targets_not_over_batches(tmp_path: Path) -> None:
-    figures = validated([(30.0, 2, 10), (1.0, 1, 1)], tmp_path)
-    assert figures == {"val/loss": 31 / 11, "val/accuracy": 3 / 11}
+    metrics = validated([(30.0, 2, 10), (1.0, 1, 1)], tmp_path)
+    assert metrics == {"val/loss": 31 / 11, "val/accuracy": 3 / 11}
 
 
 def test_validation_batches_are_cut_by_what_is_in_them(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def times(seconds: list[float], disturbed: dict[int, float]) -> Iterator[float]:
 
 
 def test_what_rounds_on_the_way_is_not_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auto_arithmetic, "SIZE", 32)
+    monkeypatch.setattr(auto_arithmetic, "MATRIX_SIZE", 32)
     multiply = torch.Tensor.__matmul__
 
     def exact(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow  # a budget is measured
 
 @pytest.fixture(autouse=True)
 def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speed_module, "MEASURED", 0.05)
+    monkeypatch.setattr(speed_module, "MIN_SECONDS", 0.05)
 
 
 def test_it_takes_about_its_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,7 +38,7 @@ def test_it_takes_about_its_time(tmp_path: Path, capsys: pytest.CaptureFixture[s
     "family", [name if name == "pairs" else pytest.param(name, marks=pytest.mark.exhaustive) for name in TINY]
 )
 def test_a_resumed_run_keeps_its_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str) -> None:
-    monkeypatch.setattr(speed_module, "speed", lambda *_, **__: Speed(a_unit=0.02, a_step=0.1, a_validation=0.3))
+    monkeypatch.setattr(speed_module, "speed", lambda *_, **__: Speed(0.02, 0.1, 0.3))
     recipe = TINY[family](tmp_path, max_steps=None, max_hours=3 / 3600)
     reference = train(recipe, tmp_path / "whole", quiet=True)
     steps = json.loads((reference / "run.json").read_text())["steps"]

@@ -47,7 +47,7 @@ def recipes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 def compared(recipes: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> ComparedRuns:
     """Two placements, two seeds, never stopped."""
     out = tmp_path_factory.mktemp("whole") / "out"
-    return compare_runs([recipes("text")], varied=TWO, seeds=[1, 2], out=out, quiet=True)
+    return compare_runs([recipes("text")], varied_keys=TWO, seeds=[1, 2], out=out, quiet=True)
 
 
 @pytest.mark.slow
@@ -116,10 +116,10 @@ def test_killed_in_the_middle_it_ends_with_the_same_table(
 
     def work() -> None:
         dies_at_rename(n, after=after)()
-        compare_runs([recipes("text")], varied=TWO, seeds=[1, 2], out=out, quiet=True)
+        compare_runs([recipes("text")], varied_keys=TWO, seeds=[1, 2], out=out, quiet=True)
 
     assert exit_code(child(work)) == -signal.SIGKILL
-    again = compare_runs([recipes("text")], varied=TWO, seeds=[1, 2], out=out, quiet=True)
+    again = compare_runs([recipes("text")], varied_keys=TWO, seeds=[1, 2], out=out, quiet=True)
     assert losses(again) == losses(compared)
     for folder in (path for path in compared.folder.iterdir() if path.is_dir()):
         assert weights(out / folder.name) == weights(folder)
@@ -131,7 +131,7 @@ def test_what_is_trained_is_not_trained_again(
     compared: ComparedRuns, recipes: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweeping, "train", lambda *_, **__: pytest.fail("trained again"))
-    again = compare_runs([recipes("text")], varied=TWO, seeds=[1, 2], out=compared.folder, quiet=True)
+    again = compare_runs([recipes("text")], varied_keys=TWO, seeds=[1, 2], out=compared.folder, quiet=True)
     assert losses(again) == losses(compared)
 
 
@@ -143,7 +143,7 @@ def test_a_signal_stops_it_after_saving(
 
     monkeypatch.setattr(sweeping, "train", stop)
     with pytest.raises(Interrupted):
-        compare_runs([recipes("text")], varied=TWO, out=tmp_path / "out", quiet=True)
+        compare_runs([recipes("text")], varied_keys=TWO, out=tmp_path / "out", quiet=True)
 
 
 @pytest.mark.slow
@@ -155,7 +155,11 @@ def test_what_auto_comes_to_is_settled_once(
     answers = iter(["bf16", "fp32", "fp32"])
     monkeypatch.setattr(auto_arithmetic, "choose_precision", lambda spec: next(answers))
     result = compare_runs(
-        [recipes("text")], varied=TWO, changes={"training": {"precision": "auto"}}, out=tmp_path / "out", quiet=True
+        [recipes("text")],
+        varied_keys=TWO,
+        changes={"training": {"precision": "auto"}},
+        out=tmp_path / "out",
+        quiet=True,
     )
     assert {run.precision for row in result.rows for run in row.runs} == {"bf16"}
     assert json.loads((tmp_path / "out" / "settings.json").read_text())["arithmetic"]["precision"] == "bf16"
@@ -173,7 +177,7 @@ def test_a_variant_that_diverges_is_told_and_the_others_go_on(
         return real(recipe, *args, **settings)
 
     monkeypatch.setattr(sweeping, "train", diverge)
-    result = compare_runs([recipes("text")], varied=TWO, out=tmp_path / "out", quiet=True)
+    result = compare_runs([recipes("text")], varied_keys=TWO, out=tmp_path / "out", quiet=True)
     assert [row.name for row in result.rows] == ["placement=sandwich", "placement=pre"]
     assert [row.diverged for row in result.rows] == [0, 1]
     assert "placement=pre diverged, 1 of 1: it is ranked last" in result.notes
@@ -185,8 +189,8 @@ def test_a_variant_that_diverges_is_told_and_the_others_go_on(
 @pytest.mark.parametrize("kind", ["pairs", "masked", "labels"])
 def test_the_other_families(recipes: Callable[[str], str], tmp_path: Path, kind: str) -> None:
     key = "model.decoder.n_layers" if kind == "pairs" else "model.stack.n_layers"
-    varied = [VariedKey.of(key, [1, 2])]
-    result = compare_runs([recipes(kind)], varied=varied, out=tmp_path / "out", quiet=True)
+    varied_keys = [VariedKey.of(key, [1, 2])]
+    result = compare_runs([recipes(kind)], varied_keys=varied_keys, out=tmp_path / "out", quiet=True)
     measure = {"pairs": "nats_per_target_token", "masked": "nats_per_masked_token", "labels": "nats_per_label"}[kind]
     assert list(result.leaderboard.ranked_by.values()) == [measure]
     assert [row.rank for row in result.rows] == [1, 2]
@@ -198,9 +202,9 @@ def test_the_other_families(recipes: Callable[[str], str], tmp_path: Path, kind:
 
 @pytest.mark.slow
 def test_two_kinds_stand_apart(recipes: Callable[[str], str], tmp_path: Path) -> None:
-    varied = [VariedKey.of("task.batch_size", [8, 16])]
+    varied_keys = [VariedKey.of("task.batch_size", [8, 16])]
     result = compare_runs(
-        [recipes("text"), recipes("masked")], varied=varied, out=tmp_path / "out", quiet=True,
+        [recipes("text"), recipes("masked")], varied_keys=varied_keys, out=tmp_path / "out", quiet=True,
     )  # fmt: skip
     by_kind = {row.kind: row.scores for row in result.rows}
     assert "pseudo_bits_per_byte" in by_kind["masked language model"]
@@ -221,8 +225,8 @@ def test_two_kinds_stand_apart(recipes: Callable[[str], str], tmp_path: Path) ->
 @pytest.mark.slow
 def test_tokenizers_compare_by_the_byte_on_one_text(recipes: Callable[[str], str], tmp_path: Path) -> None:
     """The tails that two tokenizers hold out differ in length; both are scored on the shorter."""
-    varied = [VariedKey.of("data.tokenizer", ["characters", {"kind": "bpe", "vocab_size": 280, "eos": False}])]
-    result = compare_runs([recipes("text")], varied=varied, out=tmp_path / "out", quiet=True)
+    varied_keys = [VariedKey.of("data.tokenizer", ["characters", {"kind": "bpe", "vocab_size": 280, "eos": False}])]
+    result = compare_runs([recipes("text")], varied_keys=varied_keys, out=tmp_path / "out", quiet=True)
     assert list(result.leaderboard.ranked_by.values()) == ["bits_per_byte"]
     scored = [run.scores for row in result.rows for run in row.runs if run.scores]
     own = [evaluation_of(load_model(run.folder)).load_held_out() for row in result.rows for run in row.runs]
@@ -234,8 +238,8 @@ def test_tokenizers_compare_by_the_byte_on_one_text(recipes: Callable[[str], str
 
 @pytest.mark.slow
 def test_other_validation_data_are_not_ranked(recipes: Callable[[str], str], tmp_path: Path) -> None:
-    varied = [VariedKey.of("data.validation", [{"kind": "tail", "fraction": f} for f in (0.1, 0.2)])]
-    tails = compare_runs([recipes("text")], varied=varied, out=tmp_path / "tails", quiet=True)
+    varied_keys = [VariedKey.of("data.validation", [{"kind": "tail", "fraction": f} for f in (0.1, 0.2)])]
+    tails = compare_runs([recipes("text")], varied_keys=varied_keys, out=tmp_path / "tails", quiet=True)
     assert list(tails.leaderboard.ranked_by.values()) == ["nats_per_token"]  # one tail holds the other
 
     other = tmp_path / "other.txt"
@@ -244,7 +248,7 @@ def test_other_validation_data_are_not_ranked(recipes: Callable[[str], str], tmp
     recipe = tmp_path / "bytes.yaml"
     recipe.write_text(Path(recipes("text")).read_text().replace("byte_fallback: false", "byte_fallback: true"))
     result = compare_runs(
-        [str(recipe)], varied=[VariedKey.of("data.validation", held_out)], out=tmp_path / "out", quiet=True
+        [str(recipe)], varied_keys=[VariedKey.of("data.validation", held_out)], out=tmp_path / "out", quiet=True
     )
     assert [row.rank for row in result.rows] == [None, None]
     assert any("held out different validation data" in note for note in result.notes)
@@ -274,7 +278,7 @@ def test_a_run_beside_a_recipe(compared: ComparedRuns, recipes: Callable[[str], 
 
 
 def plan(names: list[str], out: Path, *vary: str, **settings: Any) -> Any:
-    return plan_sweep(names, varied=[VariedKey.read(text) for text in vary], out=out, **settings)
+    return plan_sweep(names, varied_keys=[VariedKey.read(text) for text in vary], out=out, **settings)
 
 
 def refused(work: Callable[[], object]) -> str:
@@ -316,12 +320,12 @@ def test_all_variants_are_built_before_one_is_trained(
     recipes: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweeping, "train", lambda *_, **__: pytest.fail("trained"))
-    varied = [VariedKey.of("model.stack.n_heads", [2, 4, 3])]
-    words = refused(lambda: compare_runs([recipes("text")], varied=varied, out=tmp_path / "out", quiet=True))
+    varied_keys = [VariedKey.of("model.stack.n_heads", [2, 4, 3])]
+    words = refused(lambda: compare_runs([recipes("text")], varied_keys=varied_keys, out=tmp_path / "out", quiet=True))
     assert words.startswith("n_heads=3: ")
     assert "16" in words
-    varied = [VariedKey.of("task.best_by", ["loss", "bleu"])]
-    words = refused(lambda: compare_runs([recipes("text")], varied=varied, out=tmp_path / "out", quiet=True))
+    varied_keys = [VariedKey.of("task.best_by", ["loss", "bleu"])]
+    words = refused(lambda: compare_runs([recipes("text")], varied_keys=varied_keys, out=tmp_path / "out", quiet=True))
     assert "task.best_by: input should be 'loss', got 'bleu'" in words
     assert not (tmp_path / "out").exists()
 
@@ -381,9 +385,9 @@ def test_a_changed_recipe_is_refused_before_training(
 ) -> None:
     recipe = tmp_path / "mine.yaml"
     recipe.write_text(Path(recipes("text")).read_text())
-    compare_runs([str(recipe)], varied=TWO, out=tmp_path / "out", quiet=True)
+    compare_runs([str(recipe)], varied_keys=TWO, out=tmp_path / "out", quiet=True)
     recipe.write_text(recipe.read_text().replace("batch_size: 16", "batch_size: 8").replace("micro_batch_size: 4", ""))
-    sweep = plan_sweep([str(recipe)], varied=TWO, out=tmp_path / "out")
+    sweep = plan_sweep([str(recipe)], varied_keys=TWO, out=tmp_path / "out")
     assert "task.batch_size: 16 -> 8" in refused(lambda: check_sweep(sweep, quiet=True))
 
 

@@ -186,7 +186,7 @@ def read_with(out: Path, **training: Any) -> Recipe:
 
 def own(recipe: Recipe, out: Path) -> ResolvedRecipe:
     """The recipe of the run in a folder as it is now."""
-    return ResolvedRecipe(recipe=recipe, folder=out, is_own=True)
+    return ResolvedRecipe(recipe=recipe, folder=out, from_run=True)
 
 
 @pytest.mark.slow

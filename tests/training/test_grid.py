@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from tercet.config import UserError
 from tercet.training.sweep.grid import (
-    LONGEST,
+    MAX_NAME_LENGTH,
     VariedKey,
     check_seeds,
     folder_names,
+    format_label,
     grid_points,
-    label_of,
     read_seeds,
     short_keys,
     split_values,
@@ -35,18 +35,18 @@ def test_any_values_come_through(values: list[object], comma: str) -> None:
     assert split_values(comma.join(written)) == written
 
 
-@given(st.lists(VALUES, min_size=1, max_size=4, unique_by=label_of))
+@given(st.lists(VALUES, min_size=1, max_size=4, unique_by=format_label))
 def test_values_are_read_as_yaml(values: list[object]) -> None:
     text = "a.b=" + ",".join(json.dumps(value, ensure_ascii=False) for value in values)
     try:
-        varied = VariedKey.read(text)
+        varied_keys = VariedKey.read(text)
     except UserError as error:
-        varied, reason = None, str(error)
-    if varied is None:  # 1 and "1" are two values and one label, which nobody could tell apart
+        varied_keys, reason = None, str(error)
+    if varied_keys is None:  # 1 and "1" are two values and one label, which nobody could tell apart
         assert "stands there twice" in reason
         return
-    assert varied.key == "a.b"
-    assert list(varied.values) == values
+    assert varied_keys.key == "a.b"
+    assert list(varied_keys.values) == values
 
 
 @given(st.text(max_size=30))
@@ -69,11 +69,20 @@ def test_a_quote_may_hold_a_quote() -> None:
 
 
 def test_yaml_of_several_forms() -> None:
-    varied = VariedKey.read(
+    varied_keys = VariedKey.read(
         "model.stack.position= learned, {kind: rotary, base: 5000} ,'a,b',[1, 2],don't,1e-3,true,null"
     )
-    assert varied.values == ("learned", {"kind": "rotary", "base": 5000}, "a,b", [1, 2], "don't", "1e-3", True, None)
-    assert varied.labels == ("learned", "rotary+base=5000", "a,b", "1+2", "don't", "1e-3", "true", "null")
+    assert varied_keys.values == (
+        "learned",
+        {"kind": "rotary", "base": 5000},
+        "a,b",
+        [1, 2],
+        "don't",
+        "1e-3",
+        True,
+        None,
+    )
+    assert varied_keys.labels == ("learned", "rotary+base=5000", "a,b", "1+2", "don't", "1e-3", "true", "null")
 
 
 @pytest.mark.parametrize(
@@ -99,8 +108,8 @@ def test_what_is_no_list_is_refused(text: str, words: str) -> None:
 
 
 def test_python_gives_values_as_they_are() -> None:
-    varied = VariedKey.of("model.stack.position", ["learned", {"kind": "rotary", "base": 5000}])
-    assert varied == VariedKey.read("model.stack.position=learned,{kind: rotary, base: 5000}")
+    varied_keys = VariedKey.of("model.stack.position", ["learned", {"kind": "rotary", "base": 5000}])
+    assert varied_keys == VariedKey.read("model.stack.position=learned,{kind: rotary, base: 5000}")
     with pytest.raises(UserError, match="there is no value"):
         VariedKey.of("model.max_len", [])
 
@@ -108,7 +117,7 @@ def test_python_gives_values_as_they_are() -> None:
 def test_the_product_of_all_values() -> None:
     points = grid_points(
         [VariedKey.read("model.stack.placement=pre,post"), VariedKey.read("model.max_len=8,16,32")],
-        fixed={"model": {"stack": {"d_model": 24}}},
+        fixed_changes={"model": {"stack": {"d_model": 24}}},
     )
     assert [tuple(point.settings.values()) for point in points] == [
         (placement, length) for placement in ("pre", "post") for length in ("8", "16", "32")
@@ -118,7 +127,7 @@ def test_the_product_of_all_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("varied", "fixed", "words"),
+    ("varied_keys", "fixed_changes", "words"),
     [
         (["a.b=1,2", "a.b=3"], {}, "--vary a.b is given twice; put all its values into one"),
         (["a.b=1,2", "a.b.c=3"], {}, "--vary a.b and --vary a.b.c clash"),
@@ -129,14 +138,14 @@ def test_the_product_of_all_values() -> None:
         (["training.seed=1,2"], {}, "give --seeds 1,2,3 in its place"),
     ],
 )
-def test_keys_that_clash_are_refused(varied: list[str], fixed: dict[str, object], words: str) -> None:
+def test_keys_that_clash_are_refused(varied_keys: list[str], fixed_changes: dict[str, object], words: str) -> None:
     with pytest.raises(UserError) as refusal:
-        grid_points([VariedKey.read(text) for text in varied], fixed=fixed)
+        grid_points([VariedKey.read(text) for text in varied_keys], fixed_changes=fixed_changes)
     assert words in str(refusal.value)
 
 
 def test_like_beginnings_are_no_clash() -> None:
-    assert len(grid_points([VariedKey.read("a.b=1,2"), VariedKey.read("a.bc=1,2")], fixed={"a": {"d": 1}})) == 4
+    assert len(grid_points([VariedKey.read("a.b=1,2"), VariedKey.read("a.bc=1,2")], fixed_changes={"a": {"d": 1}})) == 4
 
 
 def test_keys_are_as_short_as_they_can_be_told_apart() -> None:
@@ -151,7 +160,7 @@ def test_keys_are_as_short_as_they_can_be_told_apart() -> None:
 def test_folders_are_safe_and_no_two_are_one(labels: list[str]) -> None:
     names = folder_names(labels)
     assert len({name.casefold() for name in names}) == len(labels)  # on file systems that know no case, too
-    assert all(len(name) <= LONGEST + 11 and not set(name) & set("/\\:*?\"<>| '\n") for name in names)
+    assert all(len(name) <= MAX_NAME_LENGTH + 11 and not set(name) & set("/\\:*?\"<>| '\n") for name in names)
     assert all(name not in (".", "..") and not name.startswith(".") for name in names)
 
 
@@ -167,7 +176,7 @@ def test_a_readable_name_stays() -> None:
     ]
     long = "x" * 300
     (name,) = folder_names([long])
-    assert name.startswith("x" * LONGEST + "-")
+    assert name.startswith("x" * MAX_NAME_LENGTH + "-")
 
 
 @pytest.mark.parametrize(("text", "seeds"), [("1,2,3", (1, 2, 3)), ("3", (1, 2, 3)), ("7, 5", (7, 5)), ("1", (1,))])

@@ -7,7 +7,7 @@ import pytest
 from tiny_runs import tiny_recipe
 
 from tercet.config import UserError
-from tercet.training.distributed.launch import Launch, as_launched, launched
+from tercet.training.distributed.launch import Launch, adapt_to_launch, detect_launch
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}
 SRUN = {"SLURM_NTASKS": "6", "SLURM_STEP_NUM_TASKS": "6", "SLURM_STEP_TASKS_PER_NODE": "2(x3)"}
@@ -32,7 +32,7 @@ LONE = {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1"}
     ],
 )
 def test_what_was_started(environment: Mapping[str, str], found: Launch | None) -> None:
-    assert launched(environment) == found
+    assert detect_launch(environment) == found
 
 
 @pytest.mark.parametrize(
@@ -52,15 +52,15 @@ def test_what_was_started(environment: Mapping[str, str], found: Launch | None) 
 )
 def test_what_cannot_be_is_refused(environment: Mapping[str, str], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        launched(environment)
+        detect_launch(environment)
 
 
 def test_the_launcher_says_how_many_devices_there_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     recipe = tiny_recipe(tmp_path)
-    assert as_launched(recipe) is recipe
+    assert adapt_to_launch(recipe) is recipe
     for name, value in TORCHRUN.items():
         monkeypatch.setenv(name, value)
-    training = as_launched(recipe).training
+    training = adapt_to_launch(recipe).training
     assert (training.devices, training.nodes) == (4, 2)
     with pytest.raises(UserError, match=r"torchrun has started 8 processes: strategy=single is for one device"):
-        as_launched(tiny_recipe(tmp_path, strategy="single"))
+        adapt_to_launch(tiny_recipe(tmp_path, strategy="single"))

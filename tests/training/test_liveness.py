@@ -44,7 +44,7 @@ class Ranks:
     def silence(self, rank: int) -> None:
         """As a SIGKILL does: no sign that it is the last."""
         heartbeat = self.beating.pop(rank)
-        heartbeat.ended.set()
+        heartbeat.stop_event.set()
         for thread in heartbeat.threads:
             thread.join()
 
@@ -98,9 +98,9 @@ def test_two_that_are_lost_are_one_line(ranks: Ranks) -> None:
 @pytest.mark.slow
 def test_one_that_fails_ends_the_others_before_they_would_miss_it(ranks: Ranks) -> None:
     ranks.stop(1, FAILED)
-    begin = ranks.beating[0].beats
+    begin = ranks.beating[0].beat_count
     assert ranks.reports[0].get(timeout=5) == f"rank 1 on {HOST} has failed; see what it said"
-    assert GRACE <= ranks.beating[0].beats - begin < PATIENCE
+    assert GRACE <= ranks.beating[0].beat_count - begin < PATIENCE
     assert "rank 1" in ranks.reports[2].get(timeout=5)
 
 
@@ -118,15 +118,15 @@ def test_a_broken_exchange_is_explained_by_who_is_silent(ranks: Ranks) -> None:
 def test_an_observer_that_stood_still_takes_nobody_for_lost(ranks: Ranks) -> None:
     """Its own beats count, not the seconds: as where SIGSTOP held it, and all clocks went on. The others miss it."""
     heartbeat, go_on = ranks.beating[0], Event()
-    wait = heartbeat.ended.wait
+    wait = heartbeat.stop_event.wait
 
     def stand_still(seconds: float | None = None) -> bool:
         go_on.wait()
         return wait(seconds)
 
-    heartbeat.ended.wait = stand_still
+    heartbeat.stop_event.wait = stand_still
     assert "rank 0" in ranks.reports[1].get(timeout=5)
-    heartbeat.ended.wait = wait
+    heartbeat.stop_event.wait = wait
     go_on.set()
     time.sleep(PATIENCE / 2 * BEAT)  # not longer, for who has found somebody lost beats no more
     assert ranks.reports[0].empty()

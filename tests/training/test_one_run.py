@@ -196,7 +196,7 @@ def test_a_compiler_that_fails_is_left_out(tmp_path: Path, monkeypatch: pytest.M
         raise RuntimeError("no C++ compiler\nand a long story")
 
     monkeypatch.setattr(choosing, "compiled_loss", broken)
-    monkeypatch.setattr(choosing, "WORTH_COMPILING", 0.0)
+    monkeypatch.setattr(choosing, "MIN_TRAINING_SECONDS", 0.0)
     recipe = tiny_recipe(tmp_path, compile="auto")
     out = train(recipe, tmp_path / "run", quiet=False)
     assert '"compile": "never"' in (out / "run.json").read_text()

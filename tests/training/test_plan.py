@@ -61,12 +61,12 @@ def test_epochs_are_seen_and_no_more_than_a_batch_beyond(plan: Plan, epochs: int
 
 
 @given(plans, st.floats(0.1, 3.0), st.floats(0.0, 1.0), st.floats(0.0, 500.0))
-def test_a_budget_is_kept_and_used_up(plan: Plan, a_unit: float, a_step: float, seconds: float) -> None:
-    plan = plan.for_hours(seconds, unit_seconds=a_unit, step_seconds=a_step)
+def test_a_budget_is_kept_and_used_up(plan: Plan, unit_seconds: float, step_seconds: float, seconds: float) -> None:
+    plan = plan.for_hours(seconds, unit_seconds=unit_seconds, step_seconds=step_seconds)
 
     def takes(steps: int) -> float:
         other = Plan(n_rows=plan.n_rows, unit=plan.unit, units=plan.units, ramp=plan.ramp, steps=steps)
-        return other.units_before(steps) * a_unit + steps * a_step
+        return other.units_before(steps) * unit_seconds + steps * step_seconds
 
     assert plan.steps == 1 or takes(plan.steps) <= seconds
     assert takes(plan.steps + 1) > seconds

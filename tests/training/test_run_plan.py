@@ -152,9 +152,7 @@ def test_a_run_lends_its_speed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_this_machine_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "tercet.training.compute.speed.speed", lambda *_, **__: Speed(a_unit=2.0, a_step=0.5, a_validation=3.0)
-    )
+    monkeypatch.setattr("tercet.training.compute.speed.speed", lambda *_, **__: Speed(2.0, 0.5, 3.0))
     plan = planned(tiny_recipe(tmp_path), here=True)
     assert plan.time.seconds == 12 * 2.5 + (12 // 3 + 1) * 3.0
     assert plan.time.throughput.flops_per_second == pytest.approx(plan.flops_per_step / 2.5)

@@ -43,7 +43,7 @@ def test_the_best_is_the_first_with_the_least_loss_or_the_highest_score(
     validation, improved, _ = validated(tmp_path, monkeypatch, family, f"val/{best_by}", values)
     assert improved == [True, True, False, False, True]
     assert validation.state["best_step"] == 5
-    validation.take_best(Card(name="x", step=7, metrics={f"val/{best_by}": 2.0 if best_by == "loss" else 0.5}))
+    validation.restore_best(Card(name="x", step=7, metrics={f"val/{best_by}": 2.0 if best_by == "loss" else 0.5}))
     assert validation.state["best_step"] == 7
     assert validation.state["best"] == (2.0 if best_by == "loss" else -0.5)
 
@@ -56,10 +56,10 @@ def test_patience_is_the_number_of_validations_without_a_better_one(
     assert (len(improved), trainer.should_stop, validation.state["best_step"]) == (7, True, 4)
 
 
-def test_a_count_over_all_batches_keeps_its_last_digit(tmp_path: Path) -> None:
+def test_a_count_sum_over_batches_keeps_its_last_digit(tmp_path: Path) -> None:
     """Beyond 2^24 float32 has no odd numbers."""
     task = task_of(TINY["text"](tmp_path), progress=False)
     trainer: Any = SimpleNamespace(global_rank=0)
     module: Any = SimpleNamespace(spec=task.recipe.training)
     parts = [[torch.tensor(2**24 + 1), torch.tensor(2)], [torch.tensor(0.5), torch.tensor(0.25)]]
-    assert Validation(task)._over_all_batches(trainer, module, parts, 2) == [2**24 + 3, 0.75]
+    assert Validation(task)._sum_over_batches(trainer, module, parts, 2) == [2**24 + 3, 0.75]

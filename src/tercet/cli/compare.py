@@ -54,10 +54,10 @@ def run(args: argparse.Namespace) -> int:
     from tercet.training.sweep.grid import VariedKey, read_seeds
     from tercet.training.sweep.sweep import default_comparison_folder, plan_sweep
 
-    varied = [VariedKey.read(text) for text in args.vary]
+    varied_keys = [VariedKey.read(text) for text in args.vary]
     seeds = None if args.seeds is None else read_seeds(args.seeds)
     out = args.out or default_comparison_folder(args.names)
-    sweep = plan_sweep(args.names, varied=varied, seeds=seeds, changes=changes, out=out)
+    sweep = plan_sweep(args.names, varied_keys=varied_keys, seeds=seeds, changes=changes, out=out)
     device = pick(args.device)  # which imports torch
 
     from tercet.training.run.finish import Interrupted

@@ -24,9 +24,9 @@ class RunAnswers:
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.runs = [RunFolder(folder) for folder in folders]
-        self.names = _unlike_names(folders)
+        self.names = _distinct_names(folders)
         self._lock = threading.Lock()
-        self._refreshed = float("-inf")
+        self._refresh_time = float("-inf")
         self._errors: list[str | None] = [None] * len(self.runs)
 
     def answer(self, name: str, body: Any) -> dict[str, Any]:
@@ -62,9 +62,9 @@ class RunAnswers:
     def curves(self, query: CurvesQuery) -> dict[str, Any]:
         """All curves between two places of the axis, in few points."""
         axes = [run.metrics.axis(query.x) for run in self.runs]
-        every = np.concatenate(axes) if axes else np.empty(0)
-        every = every[np.isfinite(every) & ((every > 0) | (not query.log))]
-        whole = [float(every.min()), float(every.max())] if len(every) else [0.0, 1.0]
+        values = np.concatenate(axes) if axes else np.empty(0)
+        values = values[np.isfinite(values) & ((values > 0) | (not query.log))]
+        whole = [float(values.min()), float(values.max())] if len(values) else [0.0, 1.0]
         if query.log:
             whole[0] = max(whole[0], MIN_SECONDS)
         start = whole[0] if query.start is None else query.start
@@ -87,9 +87,9 @@ class RunAnswers:
 
     def settings(self) -> dict[str, Any]:
         """The recipes key by key: one value a run, None where it has no such key."""
-        every = [self._if_readable(number, run.settings, {}) for number, run in enumerate(self.runs)]
-        keys = list(dict.fromkeys(key for settings in every for key in settings))
-        rows = [{"key": key, "values": [settings.get(key) for settings in every]} for key in keys]
+        recipes = [self._if_readable(number, run.settings, {}) for number, run in enumerate(self.runs)]
+        keys = list(dict.fromkeys(key for settings in recipes for key in settings))
+        rows = [{"key": key, "values": [settings.get(key) for settings in recipes]} for key in keys]
         for row in rows:
             row["differs"] = len(set(row["values"])) > 1
         changes = [self._if_readable(number, run.changes, []) for number, run in enumerate(self.runs)]
@@ -102,8 +102,8 @@ class RunAnswers:
         validation, steps = run.metrics.column("val/loss"), run.metrics.column("step")
         best = None
         if np.isfinite(validation).any():
-            at = int(np.nanargmin(np.where(np.isfinite(validation), validation, np.nan)))
-            best = {"loss": _digits(validation[at]), "step": int(steps[at])}
+            best_row = int(np.nanargmin(np.where(np.isfinite(validation), validation, np.nan)))
+            best = {"loss": _digits(validation[best_row]), "step": int(steps[best_row])}
         return {
             "name": self.names[number],
             "folder": str(run.folder),
@@ -124,12 +124,12 @@ class RunAnswers:
         }
 
     def _refresh(self) -> None:
-        if time.monotonic() - self._refreshed < FRESH_SECONDS:
+        if time.monotonic() - self._refresh_time < FRESH_SECONDS:
             return
         for number, run in enumerate(self.runs):
             self._errors[number] = None
             self._if_readable(number, run.metrics.refresh, None)
-        self._refreshed = time.monotonic()
+        self._refresh_time = time.monotonic()
 
     def _if_readable(self, number: int, read: Any, otherwise: Any) -> Any:
         """Of a run whose files are damaged the error is kept, and the others are shown."""
@@ -146,19 +146,19 @@ class RunAnswers:
 
 
 def _last(column: np.ndarray) -> float | None:
-    known = column[np.isfinite(column)]
-    return _digits(known[-1]) if len(known) else None
+    finite = column[np.isfinite(column)]
+    return _digits(finite[-1]) if len(finite) else None
 
 
 def _digits(value: Any) -> float:
     return float(f"{float(value):.7g}")
 
 
-def _unlike_names(folders: Sequence[Path]) -> list[str]:
+def _distinct_names(folders: Sequence[Path]) -> list[str]:
     """Each folder's name, with as much of its path as tells it from the others."""
     parts = [folder.resolve().parts for folder in folders]
-    for depth in range(1, max((len(one) for one in parts), default=1) + 1):
-        names = ["/".join(one[-depth:]) for one in parts]
+    for depth in range(1, max((len(path) for path in parts), default=1) + 1):
+        names = ["/".join(path[-depth:]) for path in parts]
         if len(set(names)) == len(names):
             return names
     return [str(folder) for folder in folders]

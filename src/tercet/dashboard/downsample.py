@@ -37,24 +37,24 @@ def downsample(
         buckets: at most so many points, plus two; where the curve has fewer, they are its own.
         log: whether the axis of `x` is logarithmic: buckets are as wide on the screen.
     """
-    shown = np.isfinite(x) & np.isfinite(y)
+    is_finite = np.isfinite(x) & np.isfinite(y)
     if log:
-        shown &= x > 0
+        is_finite &= x > 0
         start = max(start, 1e-12)
-    x, y = x[shown], y[shown]
+    x, y = x[is_finite], y[is_finite]
     first, last = np.searchsorted(x, start, "left"), np.searchsorted(x, end, "right")
     before, after = max(0, int(first) - 1), min(len(x), int(last) + 1)
     inner = slice(int(first), int(last))
     if after - before <= buckets + 2:
-        own = slice(before, after)
-        return CurvePoints(x=x[own], low=y[own], high=y[own], mean=y[own])
+        rows = slice(before, after)
+        return CurvePoints(x=x[rows], low=y[rows], high=y[rows], mean=y[rows])
     scale = np.log if log else np.asarray
     place = (scale(x[inner]) - scale(start)) / (scale(end) - scale(start))
     number = np.minimum((buckets * place).astype(np.int64), buckets - 1)
     starts = np.flatnonzero(np.diff(number, prepend=-1))
     counts = np.diff(starts, append=len(number))
-    inside, value = x[inner], y[inner]
-    middle = (inside[starts] + inside[starts + counts - 1]) / 2
+    bucket_x, value = x[inner], y[inner]
+    middle = (bucket_x[starts] + bucket_x[starts + counts - 1]) / 2
     edges = (x[before : int(first)], x[int(last) : after])
     ends = (y[before : int(first)], y[int(last) : after])
 

@@ -49,11 +49,11 @@ def check_runs(folders: Sequence[Path]) -> None:
     """
     if not 0 < len(folders) <= WATCHED_RUNS:
         raise UserError(f"{len(folders)} runs: a page shows 1 to {WATCHED_RUNS}; give fewer")
-    seen = set[Path]()
+    resolved_folders = set[Path]()
     for folder in folders:
-        if folder.resolve() in seen:
+        if folder.resolve() in resolved_folders:
             raise UserError(f"{folder} is given twice; leave one out")
-        seen.add(folder.resolve())
+        resolved_folders.add(folder.resolve())
         if is_run(folder):
             continue
         if folder.is_dir() and not any(not path.name.startswith(".") for path in folder.iterdir()):

@@ -11,8 +11,8 @@ from pathlib import Path
 from tercet.config import UserError
 from tercet.messages import show
 
-MOST = 1 << 20  # processes of a run, and ranks
-SLURM_IDS = (1 << 32) - 1  # the largest number of a job, or of a step
+MAX_RANKS = 1 << 20  # processes of a run, and ranks
+MAX_SLURM_ID = (1 << 32) - 1  # the largest number of a job, or of a step
 VARIABLES = (
     "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT",
     "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NNODES",
@@ -98,7 +98,7 @@ def find_rank_place(environment: Mapping[str, str]) -> RankPlace | None:
         by, names = "SLURM", ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID")
     else:
         return None
-    world = _number(environment, names[0], 1, MOST)
+    world = _number(environment, names[0], 1, MAX_RANKS)
     rank = _number(environment, names[1], 0, world - 1)
     local = _number(environment, names[2], 0, world - 1) if names[2] in environment else 0
     return RankPlace(by=by, world_size=world, rank=rank, local_rank=local, master=_find_master(environment, by))
@@ -113,7 +113,7 @@ def _find_master(environment: Mapping[str, str], by: str) -> str | None:
         from tercet.training.distributed.cluster import slurm_step_address, slurm_step_port
 
         for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"):
-            _number(environment, name, 0, SLURM_IDS)
+            _number(environment, name, 0, MAX_SLURM_ID)
         host = host or (slurm_step_address(environment) if "SLURM_STEP_NODELIST" in environment else None)
         port = port or slurm_step_port(environment)
     return None if host is None or port is None else f"{host}:{port}"
@@ -126,13 +126,13 @@ def _interfaces() -> list[str]:
     return []
 
 
-def _number(environment: Mapping[str, str], name: str, least: int, most: int) -> int:
+def _number(environment: Mapping[str, str], name: str, minimum: int, maximum: int) -> int:
     text = environment.get(name)
     if text is None:
         raise UserError(f"{name} is not set, which belongs to the other variables of its launcher; start it by that")
-    if not text.isascii() or not text.isdigit() or not least <= int(text[:20]) <= most:
+    if not text.isascii() or not text.isdigit() or not minimum <= int(text[:20]) <= maximum:
         raise UserError(
-            f"{name}={show(text)} must be a whole number from {least} to {most:,}; unset it, or start by torchrun"
+            f"{name}={show(text)} must be a whole number from {minimum} to {maximum:,}; unset it, or start by torchrun"
         )
     return int(text)
 
@@ -142,11 +142,11 @@ def _backends() -> list[str]:
 
     if not distributed.is_available():
         return []
-    has = {
+    backends = {
         "gloo": distributed.is_gloo_available(), "nccl": distributed.is_nccl_available(),
         "mpi": distributed.is_mpi_available(),
     }  # fmt: skip
-    return [name for name, there in has.items() if there]
+    return [name for name, is_available in backends.items() if is_available]
 
 
 def _nccl_version() -> str | None:
@@ -165,10 +165,10 @@ def _nccl_version() -> str | None:
 def _gpus() -> list[GPUDevice]:
     import torch
 
-    found: list[GPUDevice] = []
+    gpus: list[GPUDevice] = []
     for number in range(torch.cuda.device_count()):
         facts = torch.cuda.get_device_properties(number)
-        found.append(
+        gpus.append(
             GPUDevice(
                 name=facts.name,
                 memory_bytes=facts.total_memory,
@@ -176,9 +176,9 @@ def _gpus() -> list[GPUDevice]:
                 bf16=(facts.major, facts.minor) >= (8, 0),
             )
         )
-    if not found and torch.backends.mps.is_available():
+    if not gpus and torch.backends.mps.is_available():
         return [GPUDevice(name="mps", memory_bytes=None, capability=None, bf16=False)]
-    return found
+    return gpus
 
 
 def _driver_version() -> str | None:

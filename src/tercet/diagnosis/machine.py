@@ -109,13 +109,13 @@ def doctor() -> Diagnosis:
 
 
 def _refuse_cache(folder: Path) -> str | None:
-    place = _existing(folder)
-    if not place.is_dir():
-        return f"{place} is no folder; remove it, or set TERCET_CACHE to a folder"
-    if not os.access(place, os.W_OK | os.X_OK):
-        return f"{place} cannot be written; set TERCET_CACHE to a folder that can"
+    folder = _existing(folder)
+    if not folder.is_dir():
+        return f"{folder} is no folder; remove it, or set TERCET_CACHE to a folder"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"{folder} cannot be written; set TERCET_CACHE to a folder that can"
     try:
-        check_own(place.resolve())
+        check_own(folder.resolve())
     except ForeignFile as error:
         return str(error)
     return None
@@ -123,12 +123,12 @@ def _refuse_cache(folder: Path) -> str | None:
 
 def _existing(path: Path) -> Path:
     """It, or the nearest folder above it that is there."""
-    return next(place for place in (path, *path.parents) if os.path.exists(place))
+    return next(folder for folder in (path, *path.parents) if os.path.exists(folder))
 
 
 def _first_line(command: Sequence[str]) -> str | None:
     try:
-        done = subprocess.run(command, capture_output=True, timeout=ANSWER_SECONDS, check=True)
+        result = subprocess.run(command, capture_output=True, timeout=ANSWER_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return shorten(done.stdout.decode(errors="replace")) or None
+    return shorten(result.stdout.decode(errors="replace")) or None

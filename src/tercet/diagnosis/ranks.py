@@ -27,10 +27,10 @@ from tercet.diagnosis.cluster import RankPlace
 from tercet.messages import shorten
 from tercet.version import tercet_version
 
-TRIPS, SUMS = 20, 5
-SUMMED_BYTES = 16 << 20
-SHOWN = 20  # ranks that a message names
-HOME = 29_500  # the port that torchrun takes by itself
+ROUND_TRIPS, ALL_REDUCES = 20, 5
+ALL_REDUCE_BYTES = 16 << 20
+MAX_LISTED_RANKS = 20  # ranks that a message names
+DEFAULT_PORT = 29_500  # the port that torchrun takes by itself
 c10d: Any = distributed  # whose stores it does not name as its own
 
 
@@ -84,7 +84,7 @@ def meet_ranks(launch: RankPlace, *, timeout: float) -> RankReport | None:
     )  # fmt: skip
     try:
         store.set(_key(launch.rank), json.dumps(asdict(facts)))
-        _wait_for_all(store, launch, end, timeout)
+        _wait_for_ranks(store, launch, end, timeout)
         distributed.init_process_group(
             "gloo", store=c10d.PrefixStore("gloo", store), rank=launch.rank, world_size=launch.world_size,
             timeout=timedelta(seconds=timeout),
@@ -117,7 +117,7 @@ def describe_report(report: RankReport) -> dict[str, str]:
     return lines
 
 
-def _reach(launch: RankPlace, host: str, port: int, end: float, *, listens: bool) -> None:
+def _check_address(launch: RankPlace, host: str, port: int, end: float, *, listens: bool) -> None:
     """Until somebody answers at the address of rank 0, or, where that is this one, whether the address is any: PyTorch
     would say so in pages."""
     while True:
@@ -143,11 +143,11 @@ def _open_store(launch: RankPlace, end: float) -> Any:
     if launch.master is None:
         raise UserError(
             f"{launch.by} has started {launch.world_size} processes, and MASTER_ADDR and MASTER_PORT do not say where "
-            f"rank 0 is; set them, such as MASTER_PORT={HOME}"
+            f"rank 0 is; set them, such as MASTER_PORT={DEFAULT_PORT}"
         )
     host, _, port = launch.master.rpartition(":")
     listens = launch.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    _reach(launch, host, int(port), end, listens=listens)
+    _check_address(launch, host, int(port), end, listens=listens)
     left = timedelta(seconds=max(1.0, end - time.monotonic()))
     try:
         store = c10d.TCPStore(
@@ -164,29 +164,32 @@ def _key(rank: int) -> str:
     return f"rank-{rank}"
 
 
-def _wait_for_all(store: Any, launch: RankPlace, end: float, timeout: float) -> None:
+def _wait_for_ranks(store: Any, launch: RankPlace, end: float, timeout: float) -> None:
     """Until every rank has written who it is. Whoever finds that some have not says which."""
     missing = list(range(launch.world_size))
     while missing := [rank for rank in missing if not store.check([_key(rank)])]:
         if time.monotonic() > end:
-            ranks = ", ".join(map(str, missing[:SHOWN]))
-            more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
+            ranks = ", ".join(map(str, missing[:MAX_LISTED_RANKS]))
+            remainder = f" and {len(missing) - MAX_LISTED_RANKS} more" if len(missing) > MAX_LISTED_RANKS else ""
             raise UserError(
-                f"missing after {timeout:g} s: rank {ranks}{more}, of {launch.world_size}; see whether they run and "
-                f"reach {launch.master}, or wait longer with --timeout"
+                f"missing after {timeout:g} s: rank {ranks}{remainder}, of {launch.world_size}; see whether they run "
+                f"and reach {launch.master}, or wait longer with --timeout"
             )
         time.sleep(0.05)
 
 
 def _report(launch: RankPlace, store: Any) -> RankReport | None:
-    seconds = statistics.median(_time_sums())
+    seconds = statistics.median(_time_all_reduces())
     trips = [0.0, *(_time_trip(launch, rank) for rank in range(1, launch.world_size))]
     distributed.barrier()
     if launch.rank != 0:
         return None
     ranks = [RankFacts(**(json.loads(store.get(_key(rank))) | {"round_trip": trip})) for rank, trip in enumerate(trips)]
     return RankReport(
-        ranks=ranks, all_reduce_bytes=SUMMED_BYTES, all_reduce_seconds=seconds, disagreements=find_disagreements(ranks)
+        ranks=ranks,
+        all_reduce_bytes=ALL_REDUCE_BYTES,
+        all_reduce_seconds=seconds,
+        disagreements=find_disagreements(ranks),
     )
 
 
@@ -194,39 +197,39 @@ def find_disagreements(ranks: list[RankFacts]) -> list[str]:
     """`torch: 2.11.0 on 0, 2.12.0 on 1, 2`, for each version that is not the same everywhere."""
     lines: list[str] = []
     for name in ("tercet", "torch", "python"):
-        by_version: dict[str, list[int]] = {}
+        version_ranks: dict[str, list[int]] = {}
         for rank in ranks:
-            by_version.setdefault(getattr(rank, name), []).append(rank.rank)
-        if len(by_version) > 1:
-            parts = (f"{found} on {', '.join(map(str, who))}" for found, who in by_version.items())
+            version_ranks.setdefault(getattr(rank, name), []).append(rank.rank)
+        if len(version_ranks) > 1:
+            parts = (f"{version} on {', '.join(map(str, members))}" for version, members in version_ranks.items())
             lines.append(f"{name} differs: {', '.join(parts)}")
     return lines
 
 
-def _time_sums() -> list[float]:
-    numbers = torch.zeros(SUMMED_BYTES // 4)
-    return [_timed(partial(c10d.all_reduce, numbers)) for _ in range(SUMS + 1)][1:]  # the first one connects
+def _time_all_reduces() -> list[float]:
+    numbers = torch.zeros(ALL_REDUCE_BYTES // 4)
+    return [_seconds(partial(c10d.all_reduce, numbers)) for _ in range(ALL_REDUCES + 1)][1:]  # the first one connects
 
 
-def _time_trip(launch: RankPlace, other: int) -> float:
+def _time_trip(launch: RankPlace, peer: int) -> float:
     """Seconds from rank 0 to the other and back, as rank 0 measures them; 0 on the others."""
     message = torch.zeros(1, dtype=torch.int64)
     trips: list[float] = []
-    for _ in range(TRIPS if launch.rank in (0, other) else 0):
-        if launch.rank == other:
+    for _ in range(ROUND_TRIPS if launch.rank in (0, peer) else 0):
+        if launch.rank == peer:
             distributed.recv(message, src=0)
             distributed.send(message, dst=0)
         else:
-            trips.append(_timed(lambda: _send_and_receive(message, other)))
+            trips.append(_seconds(lambda: _send_and_receive(message, peer)))
     return statistics.median(trips) if trips else 0.0
 
 
-def _send_and_receive(message: Tensor, other: int) -> None:
-    distributed.send(message, dst=other)
-    distributed.recv(message, src=other)
+def _send_and_receive(message: Tensor, peer: int) -> None:
+    distributed.send(message, dst=peer)
+    distributed.recv(message, src=peer)
 
 
-def _timed(work: Callable[[], Any]) -> float:
+def _seconds(work: Callable[[], Any]) -> float:
     start = time.perf_counter()
     work()
     return time.perf_counter() - start

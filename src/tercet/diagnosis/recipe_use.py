@@ -57,11 +57,11 @@ def diagnose_recipe(name: str, recipe: Recipe, *, progress: bool = False) -> Rec
 
     device, precision = accelerator(recipe.training), choose_precision(recipe.training)
     recipe = size_recipe(recipe, progress=progress).recipe
-    there = device_memory()
-    available_bytes = usable_memory(there)
+    device_bytes = device_memory()
+    available_bytes = usable_memory(device_bytes)
     checkpointing = recipe.training.activation_checkpointing
-    counted = "cpu" if device == "cpu" else "cuda"
-    count = cache(partial(count_step, rank_part(recipe), counted, precision))
+    device_kind = "cpu" if device == "cpu" else "cuda"
+    count = cache(partial(count_step, rank_part(recipe), device_kind, precision))
     micro = auto_micro_batch(recipe, count, checkpointing=checkpointing, available_bytes=available_bytes)
     memory = estimate_rank(
         recipe, count(micro, checkpointing), checkpointing=checkpointing, available_bytes=available_bytes
@@ -70,5 +70,5 @@ def diagnose_recipe(name: str, recipe: Recipe, *, progress: bool = False) -> Rec
         recipe=name, device=device, devices=recipe.training.world_size, strategy=strategy_of(recipe),
         precision=precision, threads=torch.get_num_threads(), micro_batch=micro,
         micro_batches=micro_batches(recipe, micro), rows=unit_of(recipe),
-        checkpointing=checkpointing, memory_bytes=memory.total, device_bytes=there, fits=memory.fits,
+        checkpointing=checkpointing, memory_bytes=memory.total, device_bytes=device_bytes, fits=memory.fits,
     )  # fmt: skip

@@ -53,14 +53,14 @@ class ResolvedRecipe:
     Attributes:
         recipe: The recipe.
         folder: The run's folder.
-        is_own: The recipe is the one of the run in `folder` as it is now, with changes, and not the one that the run
+        from_run: The recipe is the one of the run in `folder` as it is now, with changes, and not the one that the run
             was begun with.
         notes: Lines about the recipe, such as the settings that other data replaces.
     """
 
     recipe: "Recipe"
     folder: Path
-    is_own: bool = False
+    from_run: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -72,16 +72,16 @@ def resolve(request: RunRequest) -> ResolvedRecipe:
     """
     run = find_run(request.recipe)
     folder = choose_folder(request, run)
-    of_data = is_data(request.recipe)
-    if of_data:
-        request = _suit(request)
+    is_data_path = is_data(request.recipe)
+    if is_data_path:
+        request = _choose_recipe(request)
     elif request.target is not None and request.source is None:
         raise UserError(f"the target {request.target} needs its source: give --source F as well")
     if request.validation_target is not None and request.validation_source is None:
         raise UserError(f"the target {request.validation_target} needs its source: give --validation-source F as well")
-    name, changes = request.recipe, _with_files(request)
-    base = read_settings(name) if run is None else _recipe_of(run)
-    settings = _with_pretrained(request, base, changes, folder)
+    name, changes = request.recipe, _add_files(request)
+    base = read_settings(name) if run is None else _read_run_recipe(run)
+    settings = _add_pretrained(request, base, changes, folder)
 
     from tercet.training.recipe.recipe import parse_recipe, task_kind  # once there is something to parse
 
@@ -94,11 +94,11 @@ def resolve(request: RunRequest) -> ResolvedRecipe:
     if not translates and (request.source or request.validation_source) is not None:
         raise UserError(f"the recipe {name} trains a language model, which learns from text: give --data PATH")
     notes: list[str | None] = []
-    if not of_data and run is None:
+    if not is_data_path and run is None:
         tokenizes = settings.get("pretrained") is None and not may_be_prepared(str(request.data))
         notes.append(describe_other_data(base, changes, tokenizer=tokenizes))
     recipe = parse_recipe(settings, name=f"recipe {name}", run=run)
-    return ResolvedRecipe(recipe=recipe, folder=folder, is_own=run is not None, notes=tuple(filter(None, notes)))
+    return ResolvedRecipe(recipe=recipe, folder=folder, from_run=run is not None, notes=tuple(filter(None, notes)))
 
 
 def find_run(name: str) -> Path | None:
@@ -130,22 +130,25 @@ def choose_folder(request: RunRequest, run: Path | None = None) -> Path:
     return run
 
 
-def _suit(request: RunRequest) -> RunRequest:
+def _choose_recipe(request: RunRequest) -> RunRequest:
     """The request for a packaged recipe that suits the data which stands in the place of a recipe."""
     name = request.recipe
-    if (other := request.data or request.source) is not None:
-        raise UserError(f"{name} is data, and {other} is as well; give one, or a recipe in the first place")
-    given = request.changes.get("data")
-    suited = choose_recipe(
-        name, request.target, given if isinstance(given, Mapping) else {}, pretrained=request.pretrained is not None
+    if (other_data := request.data or request.source) is not None:
+        raise UserError(f"{name} is data, and {other_data} is as well; give one, or a recipe in the first place")
+    data_changes = request.changes.get("data")
+    choice = choose_recipe(
+        name,
+        request.target,
+        data_changes if isinstance(data_changes, Mapping) else {},
+        pretrained=request.pretrained is not None,
     )
     if not request.quiet and is_first_process():
-        print_note(f"{name} is {suited.kind}: trained on as `tercet recipes {suited.recipe}` says")
-    place = "source" if suited.kind == "pairs" else "data"
-    return replace(request, recipe=suited.recipe, changes=merge(suited.changes, request.changes), **{place: name})
+        print_note(f"{name} is {choice.kind}: trained on as `tercet recipes {choice.recipe}` says")
+    field_name = "source" if choice.kind == "pairs" else "data"
+    return replace(request, recipe=choice.recipe, changes=merge(choice.changes, request.changes), **{field_name: name})
 
 
-def _with_files(request: RunRequest) -> Plain:
+def _add_files(request: RunRequest) -> Plain:
     """The changes, with the files of the request as keys of `data`."""
     source = request.data if request.source is None else request.source
     files: Plain = {"source": source, "target": None if request.source is None else request.target}
@@ -153,12 +156,12 @@ def _with_files(request: RunRequest) -> Plain:
         files["validation"] = {
             "kind": "held_out", "source": request.validation_source, "target": request.validation_target,
         }  # fmt: skip
-    if given := {key: value for key, value in files.items() if value is not None}:
-        return merge(request.changes, {"data": given})
+    if data := {key: value for key, value in files.items() if value is not None}:
+        return merge(request.changes, {"data": data})
     return request.changes
 
 
-def _with_pretrained(request: RunRequest, base: Plain, changes: Plain, folder: Path) -> Plain:
+def _add_pretrained(request: RunRequest, base: Plain, changes: Plain, folder: Path) -> Plain:
     """The changed settings, and in them the model to go on from. A recipe that names none describes a model of its own,
     whose place the pretrained one takes."""
     from tercet.training.recipe.pretrained import compatible_model_keys
@@ -170,23 +173,25 @@ def _with_pretrained(request: RunRequest, base: Plain, changes: Plain, folder: P
     settings = use_pretrained_copy(settings, folder, name=f"recipe {request.recipe}")
     if (pretrained := settings.get("pretrained")) is None:
         return settings
-    if (tokenizer := _tokenizer_in(changes)) is not None:
+    if (tokenizer := _find_tokenizer_key(changes)) is not None:
         raise UserError(f"the tokenizer is that of {pretrained}: leave data.{tokenizer} out, or pretrained")
     if base.get("pretrained") in (None, REQUIRED):
-        own, given = ({} if (part := of.get("model")) is None else part for of in (base, changes))
-        if isinstance(own, Mapping) and isinstance(given, Mapping):  # else refused as it is parsed
-            settings["model"] = merge(compatible_model_keys(Path(pretrained), own), given)
+        base_model, changed_model = (
+            {} if (part := settings_part.get("model")) is None else part for settings_part in (base, changes)
+        )
+        if isinstance(base_model, Mapping) and isinstance(changed_model, Mapping):  # else refused as it is parsed
+            settings["model"] = merge(compatible_model_keys(Path(pretrained), base_model), changed_model)
     return settings
 
 
-def _tokenizer_in(changes: Plain) -> str | None:
+def _find_tokenizer_key(changes: Plain) -> str | None:
     """The key by which the changes choose a tokenizer."""
     data = changes.get("data")
     keys = data if isinstance(data, Mapping) else {}
     return next((key for key in ("tokenizer", "source_tokenizer") if keys.get(key) is not None), None)
 
 
-def _recipe_of(run: Path) -> Plain:
+def _read_run_recipe(run: Path) -> Plain:
     """The recipe of a run as it is now. What is damaged is refused by who trains it, or not: there are choices."""
     from tercet.training.run_folder.changes import read_initial_recipe, read_recipe
 

@@ -15,9 +15,9 @@ from tercet.training.compute.measurement_cache import MeasurementCache, median_r
 from tercet.training.distributed.devices import accelerator
 from tercet.training.recipe.specs import TrainingSpec
 
-WORTH_BF16, WORTH_ONEDNN = 0.7, 0.8  # of fp32's time, and of that of PyTorch's default library
-AS_EXACT_AS_FP32 = 1e-5  # of the largest number: fp32 is off by 1e-6, bf16 by 1e-3
-SIZE = 512
+BF16_TIME_RATIO, ONEDNN_TIME_RATIO = 0.7, 0.8  # of fp32's time, and of that of PyTorch's default library
+FP32_TOLERANCE = 1e-5  # of the largest number: fp32 is off by 1e-6, bf16 by 1e-3
+MATRIX_SIZE = 512
 
 
 def choose_arithmetic(spec: TrainingSpec) -> dict[str, Any]:
@@ -33,8 +33,8 @@ def choose_precision(spec: TrainingSpec) -> str:
     if device == "cuda":
         return "bf16" if torch.cuda.get_device_capability() >= (8, 0) else "fp16"
     instructions = cpu_instructions()
-    may_have_it = not instructions or instructions & BF16  # not every system tells
-    return "bf16" if device == "cpu" and may_have_it and product_times()["bf16"] < WORTH_BF16 else "fp32"
+    may_support_bf16 = not instructions or instructions & BF16  # not every system tells
+    return "bf16" if device == "cpu" and may_support_bf16 and product_times()["bf16"] < BF16_TIME_RATIO else "fp32"
 
 
 def choose_matmul(spec: TrainingSpec) -> Matmul:
@@ -46,18 +46,18 @@ def choose_matmul(spec: TrainingSpec) -> Matmul:
     """
     if spec.precision != "auto" or accelerator(spec) != "cpu":
         return "highest"
-    return "medium" if product_times()["medium"] < WORTH_ONEDNN else "highest"
+    return "medium" if product_times()["medium"] < ONEDNN_TIME_RATIO else "highest"
 
 
 @contextmanager
 def matmul_precision(matmul: Matmul) -> Generator[None]:
     """With PyTorch's setting of that name, which belongs to the whole process, in force."""
-    before = torch.get_float32_matmul_precision()
+    previous = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(matmul)
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        torch.set_float32_matmul_precision(previous)
 
 
 def product_times() -> dict[str, float]:
@@ -69,17 +69,17 @@ def product_times() -> dict[str, float]:
 def measure_products() -> dict[str, float]:
     """`product_times`, now."""
     generator = torch.Generator().manual_seed(0)
-    a, b = (torch.randn(SIZE, SIZE, generator=generator) for _ in range(2))
+    a, b = (torch.randn(MATRIX_SIZE, MATRIX_SIZE, generator=generator) for _ in range(2))
     c, d = a.bfloat16(), b.bfloat16()
 
-    def by_onednn() -> torch.Tensor:
+    def multiply_by_onednn() -> torch.Tensor:
         with matmul_precision("medium"):
             return a @ b
 
     with matmul_precision("highest"):
         exact = a.double() @ b.double()
-        is_fp32 = float((by_onednn() - exact).abs().max() / exact.abs().max()) < AS_EXACT_AS_FP32
+        is_fp32 = float((multiply_by_onednn() - exact).abs().max() / exact.abs().max()) < FP32_TOLERANCE
         return {
             "bf16": median_ratio(lambda: c @ d, lambda: a @ b),
-            "medium": median_ratio(by_onednn, lambda: a @ b) if is_fp32 else float("inf"),
+            "medium": median_ratio(multiply_by_onednn, lambda: a @ b) if is_fp32 else float("inf"),
         }

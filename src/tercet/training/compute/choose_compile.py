@@ -11,7 +11,7 @@ from lightning_fabric.utilities import move_data_to_device
 
 from tercet.config import UserError
 from tercet.models import AnyModel, stacks_of
-from tercet.training.compute.compiling import Compiled, LossFunction, compiled_loss, is_one_graph
+from tercet.training.compute.compiling import CompileMode, LossFunction, compiled_loss, is_one_graph
 from tercet.training.compute.timing import autocast, clock, median_seconds
 from tercet.training.distributed.devices import accelerator, free_unused_memory
 from tercet.training.optim.adamw import clip_gradients
@@ -19,14 +19,14 @@ from tercet.training.optim.optimizers import build_optimizer
 from tercet.training.optim.trainable import trainable_parameters
 from tercet.training.tasks.task import Task
 
-WORTH_COMPILING = 300.0  # seconds of run below which compiling, at 10 to 60 s, can't pay
-SAVED = 0.3  # share of a step that one graph on a GPU saves, about: 0.27 and 0.41 on an H100
-CLEARLY = 0.9  # of a time: less than this is not the noise of so short a look
-MOSTLY = 0.8  # share of a pass above which launches dominate it
-VARIED = 8  # batches that are timed if their shapes differ
+MIN_TRAINING_SECONDS = 300.0  # seconds of run below which compiling, at 10 to 60 s, can't pay
+GRAPH_SAVING = 0.3  # share of a step that one graph on a GPU saves, about: 0.27 and 0.41 on an H100
+MAX_TIME_RATIO = 0.9  # of a time: less than this is not the noise of so short a look
+LAUNCH_BOUND_SHARE = 0.8  # share of a pass above which launches dominate it
+MAX_BATCHES = 8  # batches that are timed if their shapes differ
 
 
-def choose_compile(task: Task, model: AnyModel, precision: str) -> tuple[Compiled, str]:
+def choose_compile(task: Task, model: AnyModel, precision: str) -> tuple[CompileMode, str]:
     """Return how to compile, and why, in a few words. The model itself is left as it is.
 
     Raises:
@@ -48,27 +48,29 @@ def choose_compile(task: Task, model: AnyModel, precision: str) -> tuple[Compile
         return "never", "the shapes change from step to step"
     trial = _TrialSteps(task, model, device, precision)
     # On one GPU a whole step is measured: there the optimizer's share of it is not small.
-    rest = trial.seconds_of_update() if one_graph else 0.0
-    eager = trial.seconds(task.loss) + rest
-    lasts = eager * steps if spec.max_hours is None else 3600 * spec.max_hours
-    if lasts < (_compiling_seconds(model) / SAVED if one_graph else WORTH_COMPILING):
-        return "never", f"about {lasts:.0f} s of training, too short to pay for it"
-    verdict: Compiled = "never"
+    update_seconds = trial.seconds_of_update() if one_graph else 0.0
+    eager_seconds = trial.seconds(task.loss) + update_seconds
+    training_seconds = eager_seconds * steps if spec.max_hours is None else 3600 * spec.max_hours
+    if training_seconds < (_compiling_seconds(model) / GRAPH_SAVING if one_graph else MIN_TRAINING_SECONDS):
+        return "never", f"about {training_seconds:.0f} s of training, too short to pay for it"
+    mode: CompileMode = "never"
     try:
-        started = clock()
+        start = clock()
         loss = compiled_loss(task, trial.model, device.type, "always")
         if one_graph:
             trial.run_all(loss)
-        took = clock() - started
-        compiled = trial.seconds(loss) + rest
-        pays = not one_graph or (1 - compiled / eager) * lasts > took
-        if compiled < CLEARLY * eager and pays:
-            verdict = "always"
-        why = f"{1e3 * compiled:.0f} ms a step compiled, {1e3 * eager:.0f} ms not"
-        if verdict == "always" and one_graph and task.static and trial.launch_share(loss) > MOSTLY:
-            replayed = trial.seconds(compiled_loss(task, trial.model, device.type, "cuda_graphs")) + rest
-            verdict = "cuda_graphs" if replayed < CLEARLY * compiled else verdict
-            why = f"{1e3 * replayed:.0f} ms a step with CUDA graphs, {why}"
+        compiling_seconds = clock() - start
+        compiled_seconds = trial.seconds(loss) + update_seconds
+        is_worthwhile = not one_graph or (1 - compiled_seconds / eager_seconds) * training_seconds > compiling_seconds
+        if compiled_seconds < MAX_TIME_RATIO * eager_seconds and is_worthwhile:
+            mode = "always"
+        why = f"{1e3 * compiled_seconds:.0f} ms a step compiled, {1e3 * eager_seconds:.0f} ms not"
+        if mode == "always" and one_graph and task.static and trial.launch_share(loss) > LAUNCH_BOUND_SHARE:
+            replayed_seconds = (
+                trial.seconds(compiled_loss(task, trial.model, device.type, "cuda_graphs")) + update_seconds
+            )
+            mode = "cuda_graphs" if replayed_seconds < MAX_TIME_RATIO * compiled_seconds else mode
+            why = f"{1e3 * replayed_seconds:.0f} ms a step with CUDA graphs, {why}"
     except Exception as error:  # whatever the compiler lacks here, training goes on without it
         return "never", f"the compiler failed: {type(error).__name__}: {str(error).strip().splitlines()[0][:100]}"
     finally:
@@ -76,7 +78,7 @@ def choose_compile(task: Task, model: AnyModel, precision: str) -> tuple[Compile
         del trial
         if device.type == "cuda":
             free_unused_memory()
-    return verdict, why
+    return mode, why
 
 
 class _TrialSteps:
@@ -85,9 +87,13 @@ class _TrialSteps:
     def __init__(self, task: Task, model: AnyModel, device: torch.device, precision: str) -> None:
         self.spec, self.device, self.precision = task.recipe.training, device, precision
         self.model = copy.deepcopy(model).to(device)
-        of_steps = [task.batches(step, 0, self.spec.data_parallel_size) for step in range(1 if task.static else VARIED)]
-        self.per_step = len(of_steps[0])
-        batches = of_steps[0][:1] if task.static else [batch for step in of_steps for batch in step][:VARIED]
+        step_batches = [
+            task.batches(step, 0, self.spec.data_parallel_size) for step in range(1 if task.static else MAX_BATCHES)
+        ]
+        self.per_step = len(step_batches[0])
+        batches = (
+            step_batches[0][:1] if task.static else [batch for step in step_batches for batch in step][:MAX_BATCHES]
+        )
         self.batches = [move_data_to_device(batch, device) for batch in batches]
 
     def seconds(self, loss: LossFunction) -> float:
@@ -106,8 +112,8 @@ class _TrialSteps:
         for _ in range(5):
             start = clock()
             self._pass(loss, self.batches[0])
-            launched = time.perf_counter() - start
-            shares.append(launched / (clock() - start))
+            launch_seconds = time.perf_counter() - start
+            shares.append(launch_seconds / (clock() - start))
         return statistics.median(shares)
 
     def seconds_of_update(self) -> float:

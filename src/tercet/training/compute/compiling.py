@@ -17,8 +17,9 @@ from tercet.objectives import Loss
 from tercet.training.recipe.specs import TrainingSpec
 from tercet.training.tasks.task import Task
 
-SMALL, FEW = 1 << 20, 8  # weights of a block, and blocks, up to which a stack is compiled as one
-Compiled = Literal["never", "always", "cuda_graphs"]
+# A stack is compiled as one graph if it has at most this many blocks, each with at most this many weights.
+SMALL_BLOCK_NUMEL, MAX_STACK_BLOCKS = 1 << 20, 8
+CompileMode = Literal["never", "always", "cuda_graphs"]
 Tensors = TypeVar("Tensors")  # one tensor, or a tuple of them
 
 
@@ -28,19 +29,19 @@ class LossFunction(Protocol):
     def __call__(self, model: Any, batch: Any, *, smoothing: float = 0.0) -> Loss: ...
 
 
-def compiled_loss(task: Task, model: AnyModel, device: str, how: Compiled) -> LossFunction:
+def compiled_loss(task: Task, model: AnyModel, device: str, mode: CompileMode) -> LossFunction:
     """Return the task's loss, compiled: as one graph, or with a model whose blocks are compiled in place.
 
     Args:
         task: Task whose loss it is.
         model: Model that will be trained; its names stay as they are.
         device: Type of the device, such as `cuda`.
-        how: Whether to compile, and whether CUDA graphs replay the compiled kernels.
+        mode: Whether to compile, and whether CUDA graphs replay the compiled kernels.
     """
-    if how == "never":
+    if mode == "never":
         return task.loss
     if is_one_graph(task.recipe.training, device):
-        return compile_loss(task.loss, dynamic=not task.static, cuda_graphs=how == "cuda_graphs")
+        return compile_loss(task.loss, dynamic=not task.static, cuda_graphs=mode == "cuda_graphs")
     compile_in_place(model, sharded=task.recipe.training.is_sharded)
     return task.loss
 
@@ -74,14 +75,14 @@ def one_graph(
     """
     # Not `dynamic=True`: it makes variables of the model's own numbers, too, such as a dropout rate.
     mode = "reduce-overhead" if cuda_graphs else None
-    compiled = torch.compile(function, dynamic=None if dynamic else False, mode=mode)
+    compiled_function = torch.compile(function, dynamic=None if dynamic else False, mode=mode)
 
     def run(model: Any, batch: Any, *numbers: float) -> Tensors:
         if dynamic:
             _mark_sizes(batch)
         if cuda_graphs:
             torch.compiler.cudagraph_mark_step_begin()
-        return compiled(model, batch, *numbers)
+        return compiled_function(model, batch, *numbers)
 
     return run
 
@@ -96,10 +97,10 @@ def _mark_sizes(batch: Any) -> None:
 
 def copy_gradients(model: torch.nn.Module) -> None:
     """Copy all gradients into new memory, so that later backward passes add to them."""
-    learnt = [p for p in model.parameters() if p.grad is not None]
-    copies = cast(Any, torch)._foreach_mul([p.grad for p in learnt], 1.0)
-    for parameter, copied in zip(learnt, copies, strict=True):
-        parameter.grad = copied
+    parameters = [p for p in model.parameters() if p.grad is not None]
+    copies = cast(Any, torch)._foreach_mul([p.grad for p in parameters], 1.0)
+    for parameter, gradient in zip(parameters, copies, strict=True):
+        parameter.grad = gradient
 
 
 def compile_in_place(model: AnyModel, *, sharded: bool = False) -> None:
@@ -112,7 +113,7 @@ def compile_in_place(model: AnyModel, *, sharded: bool = False) -> None:
         sharded: If True, each block's weights are gathered as it is called.
     """
     for stack in stacks_of(model):
-        small = all(sum(p.numel() for p in block.parameters()) <= SMALL for block in stack.blocks)
-        each = sharded or stack.activation_checkpointing or not small or len(stack.blocks) > FEW
-        for part in stack.blocks if each else [stack]:
+        is_small = all(sum(p.numel() for p in block.parameters()) <= SMALL_BLOCK_NUMEL for block in stack.blocks)
+        per_block = sharded or stack.activation_checkpointing or not is_small or len(stack.blocks) > MAX_STACK_BLOCKS
+        for part in stack.blocks if per_block else [stack]:
             part.compile()

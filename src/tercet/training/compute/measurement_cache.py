@@ -19,7 +19,7 @@ from tercet.storage import lock_file, read_sealed_json, write_sealed_json
 
 # By which PyTorch and its libraries are told to leave instructions unused: the same CPU multiplies in other times then.
 INSTRUCTION_LIMITS = ("ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA")
-WARMUP, PAIRS = 3, 21
+WARMUP, REPEATS = 3, 21
 
 
 class MeasurementCache:
@@ -44,22 +44,22 @@ class MeasurementCache:
         """Return what is kept, or measure it and keep it. Of several processes that start at once one measures, so
         they do not disturb each other, and all of them take its numbers. If the cache cannot be written, the next run
         measures again."""
-        kept = self.read()
-        if kept is None:
+        cached = self.read()
+        if cached is None:
             with suppress(UserError, OSError):
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 with lock_file(self.path.with_suffix(".lock")):
-                    kept = self.read()
-                    if kept is None:
-                        kept = measure()
-                        self.write(kept)
-        return measure() if kept is None else kept
+                    cached = self.read()
+                    if cached is None:
+                        cached = measure()
+                        self.write(cached)
+        return measure() if cached is None else cached
 
     def read(self) -> dict[str, float] | None:
         """None where there are none, or what is there is damaged."""
         with suppress(UserError, KeyError, TypeError, ValueError):
-            kept = read_sealed_json(self.path)
-            return {name: float(kept[name]) for name in self._names}
+            cached = read_sealed_json(self.path)
+            return {name: float(cached[name]) for name in self._names}
         return None
 
     def write(self, numbers: dict[str, float]) -> None:
@@ -71,11 +71,13 @@ class MeasurementCache:
         write_sealed_json(self.path, {**self._machine, **{name: str(numbers[name]) for name in self._names}})
 
 
-def median_ratio(work: Callable[[], object], of: Callable[[], object]) -> float:
-    """How long `work` takes beside `of`: the median over pairs, timed in turn, so that what else the machine does falls
-    on both."""
-    times = [(_seconds(work), _seconds(of)) for _ in range(WARMUP + PAIRS)]
-    return statistics.median(own / other for own, other in times[WARMUP:])
+def median_ratio(work: Callable[[], object], reference: Callable[[], object]) -> float:
+    """Return the median ratio of the times of `work` and `reference`.
+
+    The two are timed in turn, so that other load on the machine affects both.
+    """
+    times = [(_seconds(work), _seconds(reference)) for _ in range(WARMUP + REPEATS)]
+    return statistics.median(seconds / reference_seconds for seconds, reference_seconds in times[WARMUP:])
 
 
 def _seconds(work: Callable[[], object]) -> float:

@@ -14,7 +14,7 @@ def autocast(device: torch.device, precision: str) -> torch.autocast:
     return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
 
 
-def timed(work: Callable[[], Result]) -> tuple[Result, float]:
+def time_call(work: Callable[[], Result]) -> tuple[Result, float]:
     start = clock()
     result = work()
     return result, clock() - start

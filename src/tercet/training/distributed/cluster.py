@@ -7,10 +7,10 @@ from lightning_fabric.plugins import ClusterEnvironment
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
 
-from tercet.training.distributed.launch import launched
+from tercet.training.distributed.launch import detect_launch
 
-FIRST_PORT, PORTS = 15_000, 10_000  # below those that systems give out by themselves
-A_STEP = 7919  # ports between two steps of one job: a prime, so that they seldom meet those of the next jobs
+BASE_PORT, PORT_COUNT = 15_000, 10_000  # below those that systems give out by themselves
+PORT_STRIDE = 7919  # ports between two steps of one job: a prime, so that they seldom meet those of the next jobs
 
 
 class SlurmStep(ClusterEnvironment):
@@ -34,7 +34,7 @@ class SlurmStep(ClusterEnvironment):
 
     @staticmethod
     def detect() -> bool:
-        launch = launched(os.environ)
+        launch = detect_launch(os.environ)
         return launch is not None and launch.launcher == "srun"
 
     def world_size(self) -> int:
@@ -58,15 +58,15 @@ class SlurmStep(ClusterEnvironment):
 
 def slurm_step_address(environment: Mapping[str, str]) -> str:
     """Where the tasks of a job's step meet: MASTER_ADDR, or the step's first node."""
-    given = environment.get("MASTER_ADDR")
-    return given or SLURMEnvironment.resolve_root_node_address(environment["SLURM_STEP_NODELIST"])
+    address = environment.get("MASTER_ADDR")
+    return address or SLURMEnvironment.resolve_root_node_address(environment["SLURM_STEP_NODELIST"])
 
 
 def slurm_step_port(environment: Mapping[str, str]) -> int:
     """MASTER_PORT, or one that all tasks of the step come to."""
-    if given := environment.get("MASTER_PORT"):
-        return int(given)
-    return FIRST_PORT + (int(environment["SLURM_JOB_ID"]) + A_STEP * int(environment["SLURM_STEP_ID"])) % PORTS
+    if port := environment.get("MASTER_PORT"):
+        return int(port)
+    return BASE_PORT + (int(environment["SLURM_JOB_ID"]) + PORT_STRIDE * int(environment["SLURM_STEP_ID"])) % PORT_COUNT
 
 
 def cluster_environment() -> ClusterEnvironment | None:
@@ -77,6 +77,6 @@ def cluster_environment() -> ClusterEnvironment | None:
     """
     if SlurmStep.detect():
         return SlurmStep()
-    if "SLURM_JOB_ID" in os.environ and launched(os.environ) is None:
+    if "SLURM_JOB_ID" in os.environ and detect_launch(os.environ) is None:
         return LightningEnvironment()  # a lone task or the job's script, whose devices are ours to start processes for
     return None

@@ -22,7 +22,7 @@ class Launch(NamedTuple):
     nodes: int
 
 
-def launched(environment: Mapping[str, str]) -> Launch | None:
+def detect_launch(environment: Mapping[str, str]) -> Launch | None:
     """What the environment of this process says; None where it was started by itself, as a lone task is.
 
     Raises:
@@ -34,29 +34,29 @@ def launched(environment: Mapping[str, str]) -> Launch | None:
             raise _uneven("torchrun", tasks, f"{devices} on this node")
         return Launch("torchrun", devices, tasks // devices)
     # The job's SLURM_NTASKS is in its script too, and in salloc's shell, which is a step of one task.
-    tasks, of_job = (int(environment.get(name, 1)) for name in ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"))
-    if tasks == 1 < of_job:
-        raise UserError(f"this SLURM job has {of_job} tasks, and srun starts them: srun tercet train ...")
+    tasks, job_tasks = (int(environment.get(name, 1)) for name in ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"))
+    if tasks == 1 < job_tasks:
+        raise UserError(f"this SLURM job has {job_tasks} tasks, and srun starts them: srun tercet train ...")
     if tasks == 1:
         return None
     per_node = environment["SLURM_STEP_TASKS_PER_NODE"]  # such as 4, 2(x3), or 3,2(x2)
-    alike = re.fullmatch(r"(\d+)(?:\(x\d+\))?", per_node)
-    if alike is None:
+    uniform = re.fullmatch(r"(\d+)(?:\(x\d+\))?", per_node)
+    if uniform is None:
         raise _uneven("srun", tasks, f"{per_node} on its nodes")
-    return Launch("srun", int(alike[1]), tasks // int(alike[1]))
+    return Launch("srun", int(uniform[1]), tasks // int(uniform[1]))
 
 
-def _uneven(launcher: str, tasks: int, where: str) -> UserError:
-    return UserError(f"{launcher} has started {tasks} processes, {where}; start equally many on each")
+def _uneven(launcher: str, tasks: int, count: str) -> UserError:
+    return UserError(f"{launcher} has started {tasks} processes, {count}; start equally many on each")
 
 
-def as_launched(recipe: Recipe) -> Recipe:
+def adapt_to_launch(recipe: Recipe) -> Recipe:
     """The recipe for as many devices as a launcher has started processes.
 
     Raises:
         UserError: where that does not go with the recipe.
     """
-    launch = launched(os.environ)
+    launch = detect_launch(os.environ)
     if launch is None or (launch.devices, launch.nodes) == (recipe.training.devices, recipe.training.nodes):
         return recipe
     try:

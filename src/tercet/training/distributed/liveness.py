@@ -42,7 +42,7 @@ class LastSign(NamedTuple):
     """What a rank showed last, and at which of the observer's beats it came."""
 
     sign: str
-    at: int
+    beat: int
 
 
 class Heartbeat:
@@ -58,82 +58,84 @@ class Heartbeat:
         beat: float = BEAT,
     ) -> None:  # fmt: skip
         self.store, self.rank, self.patience, self.report, self.beat = store.clone(), rank, patience, report, beat
-        self.others = [other for other in range(world_size) if other != rank]
-        self.watched = self.others if rank == 0 else [0]
-        self.beats, self.sign = 0, ""
-        self.ended, self.ending = Event(), Lock()
+        self.peers = [peer for peer in range(world_size) if peer != rank]
+        self.watched_ranks = self.peers if rank == 0 else [0]
+        self.beat_count, self.sign = 0, ""
+        self.stop_event, self.stop_lock = Event(), Lock()
         self.store.set(f"host {rank}", socket.gethostname())
         self.store.set(f"sign {rank}", "0")
-        self.hosts = self._read("host", self.others)  # waits until all are here
-        self.last_signs = {other: LastSign("0", 0) for other in self.others}
+        self.hosts = self._read("host", self.peers)  # waits until all are here
+        self.last_signs = {peer: LastSign("0", 0) for peer in self.peers}
         self.threads = [Thread(target=work, daemon=True) for work in (self._show, self._watch)]
         for thread in self.threads:
             thread.start()
 
     def stop(self, sign: str) -> None:
         """Show no more signs of life but this one; a store that does not answer is not waited for."""
-        with self.ending:
+        with self.stop_lock:
             self.sign = sign
-            self.ended.set()
+            self.stop_event.set()
         for thread in self.threads:
             thread.join(GRACE * self.beat)
 
     def explain(self) -> str | None:
         """After an exchange has failed, who is gone; None where all are there. Takes some beats."""
-        self.watched, begin = self.others, self.beats
-        while self.beats <= begin + GRACE + 1:
-            self.ended.wait(self.beat / 2)
+        self.watched_ranks, begin = self.peers, self.beat_count
+        while self.beat_count <= begin + GRACE + 1:
+            self.stop_event.wait(self.beat / 2)
         return self._find_lost(GRACE)
 
     def _show(self) -> None:
         """May wait in the store for ever, where its host has gone: then no one is heard any more."""
         with suppress(dist.DistError):
             while True:
-                last = self.ended.is_set()
-                self.store.set(f"sign {self.rank}", self.sign or str(self.beats))
+                last = self.stop_event.is_set()
+                self.store.set(f"sign {self.rank}", self.sign or str(self.beat_count))
                 if last:
                     return
-                for other, sign in self._read("sign", self.watched).items():
-                    if sign != self.last_signs[other].sign:
-                        self.last_signs[other] = LastSign(sign, self.beats)
-                self.ended.wait(self.beat)
+                for peer, sign in self._read("sign", self.watched_ranks).items():
+                    if sign != self.last_signs[peer].sign:
+                        self.last_signs[peer] = LastSign(sign, self.beat_count)
+                self.stop_event.wait(self.beat)
 
     def _watch(self) -> None:
-        while not self.ended.wait(self.beat):
-            self.beats += 1
+        while not self.stop_event.wait(self.beat):
+            self.beat_count += 1
             if (why := self._find_lost(self.patience)) is None:
                 continue
             if self.rank == 0:
                 self.sign = LOST + why
-                self.ended.wait(2 * self.beat)  # until all have read it
-            with self.ending:
-                if not self.ended.is_set():
+                self.stop_event.wait(2 * self.beat)  # until all have read it
+            with self.stop_lock:
+                if not self.stop_event.is_set():
                     self.report(why)
             return
 
     def _find_lost(self, patience: int) -> str | None:
-        for other, (sign, at) in sorted(self.last_signs.items()):
+        for peer, (sign, last_beat) in sorted(self.last_signs.items()):
             if sign.startswith(LOST):
                 return sign.removeprefix(LOST)
-            if sign == FAILED and self.beats - at > GRACE:
-                return f"{self._name(other)} has failed; see what it said"
+            if sign == FAILED and self.beat_count - last_beat > GRACE:
+                return f"{self._name(peer)} has failed; see what it said"
         silent = [
-            other for other in self.watched
-            if self.last_signs[other].sign not in (LEFT, FAILED) and self.beats - self.last_signs[other].at > patience
-        ]  # fmt: skip
+            peer
+            for peer in self.watched_ranks
+            if self.last_signs[peer].sign not in (LEFT, FAILED)
+            and self.beat_count - self.last_signs[peer].beat > patience
+        ]
         if not silent:
             return None
-        more = "" if len(silent) == 1 else f" and {len(silent) - 1} more"
+        remainder = "" if len(silent) == 1 else f" and {len(silent) - 1} more"
         return (
-            f"{self._name(silent[0])}{more} gives no sign of life for {patience * self.beat:.3g} s: it has died or is "
-            "stopped, or the network to it is cut"
+            f"{self._name(silent[0])}{remainder} gives no sign of life for {patience * self.beat:.3g} s: it has died "
+            "or is stopped, or the network to it is cut"
         )
 
     def _name(self, rank: int) -> str:
         return f"rank {rank} on {self.hosts[rank]}"
 
-    def _read(self, what: str, ranks: list[int]) -> dict[int, str]:
-        values = self.store.multi_get([f"{what} {rank}" for rank in ranks])
+    def _read(self, kind: str, ranks: list[int]) -> dict[int, str]:
+        values = self.store.multi_get([f"{kind} {rank}" for rank in ranks])
         return {rank: value.decode() for rank, value in zip(ranks, values, strict=True)}
 
 
@@ -172,12 +174,12 @@ class Liveness(Callback):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        lost = error is not None and _is_exchange(error)
+        exchange_failed = error is not None and _is_exchange(error)
         why = None
         if self.heartbeat is not None:
-            why = self.heartbeat.explain() if lost else None
-            self.heartbeat.stop(LEFT if lost or error is None else FAILED)
-        if lost:
+            why = self.heartbeat.explain() if exchange_failed else None
+            self.heartbeat.stop(LEFT if exchange_failed or error is None else FAILED)
+        if exchange_failed:
             raise RankLost(self._describe(why or f"an exchange with another rank failed: {shorten(error)}")) from None
 
     def _describe(self, why: str) -> str:

@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tercet.models import AnyModel, blocks_of
 from tercet.training.recipe.specs import TrainingSpec
 
-AT_ONCE = 1 << 23  # gradients that are joined in one message: 32 MiB of float32
+MAX_CHUNK_NUMEL = 1 << 23  # gradients that are joined in one message: 32 MiB of float32
 
 
 class Reduction(Protocol):
@@ -35,9 +35,16 @@ class Reduction(Protocol):
 
     scale: float
 
-    def micro_batch(self, loss: Tensor, place: int, of: int) -> AbstractContextManager[None]:
-        """Around the backward pass of the loss of a rank's micro-batch `place`, counted from 0, `of` so many; after the
-        last one the step's gradients are where an optimizer looks for them."""
+    def micro_batch(self, loss: Tensor, index: int, count: int) -> AbstractContextManager[None]:
+        """Wrap the backward pass of one micro-batch of this rank.
+
+        After the last micro-batch, the parameters' `grad` holds the gradients of the step.
+
+        Args:
+            loss: Loss of the micro-batch.
+            index: Index of the micro-batch on this rank, from 0.
+            count: Number of micro-batches of this rank.
+        """
         ...
 
     def sum(self, values: Sequence[Tensor]) -> Tensor:
@@ -45,25 +52,29 @@ class Reduction(Protocol):
         ...
 
 
-def reduction_of(model: AnyModel, wrapped: nn.Module, spec: TrainingSpec) -> Reduction:
-    """What the settings ask for; `wrapped` is what the strategy made of the module that holds the model."""
+def make_reduction(model: AnyModel, wrapped_model: nn.Module, spec: TrainingSpec) -> Reduction:
+    """What the settings ask for; `wrapped_model` is what the strategy made of the module that holds the model."""
     if spec.is_sharded and spec.strategy == "fsdp":
-        sharded = ShardedExactReduction if spec.exact else ShardedMeanReduction
-        return sharded(model, reshard=spec.reshard_after_forward)
-    return ExactReduction(wrapped, spec.world_size) if spec.exact else MeanReduction(wrapped, spec.data_parallel_size)
+        reduction_class = ShardedExactReduction if spec.exact else ShardedMeanReduction
+        return reduction_class(model, reshard=spec.reshard_after_forward)
+    return (
+        ExactReduction(wrapped_model, spec.world_size)
+        if spec.exact
+        else MeanReduction(wrapped_model, spec.data_parallel_size)
+    )
 
 
 class MeanReduction:
     """PyTorch's: a strategy takes the mean of the ranks' gradients, which times their number is the sum again. Whole
     gradients are exchanged once a step."""
 
-    def __init__(self, wrapped: nn.Module, world: int) -> None:
-        self.wrapped, self.world = wrapped, world
+    def __init__(self, wrapped_model: nn.Module, world: int) -> None:
+        self.wrapped_model, self.world = wrapped_model, world
         self.scale = float(world)
 
-    def micro_batch(self, loss: Tensor, place: int, of: int) -> AbstractContextManager[None]:
-        waits = isinstance(self.wrapped, DistributedDataParallel) and place < of - 1
-        return cast(DistributedDataParallel, self.wrapped).no_sync() if waits else nullcontext()
+    def micro_batch(self, loss: Tensor, index: int, count: int) -> AbstractContextManager[None]:
+        waits = isinstance(self.wrapped_model, DistributedDataParallel) and index < count - 1
+        return cast(DistributedDataParallel, self.wrapped_model).no_sync() if waits else nullcontext()
 
     def sum(self, values: Sequence[Tensor]) -> Tensor:
         total = torch.stack(list(values)).sum(0)
@@ -83,10 +94,10 @@ class ShardedMeanReduction(MeanReduction):
             self.scale = 1.0
             _replace_reduce_scatters(model)
 
-    def micro_batch(self, loss: Tensor, place: int, of: int) -> AbstractContextManager[None]:
+    def micro_batch(self, loss: Tensor, index: int, count: int) -> AbstractContextManager[None]:
         if not self.reshard:
-            self.root.set_reshard_after_backward(place == of - 1)
-            self.root.set_requires_gradient_sync(place == of - 1)
+            self.root.set_reshard_after_backward(index == count - 1)
+            self.root.set_requires_gradient_sync(index == count - 1)
         return nullcontext()
 
 
@@ -95,15 +106,15 @@ class ExactReduction:
 
     scale = 1.0
 
-    def __init__(self, wrapped: nn.Module, world: int) -> None:
-        self.wrapped, self.world = wrapped, world
-        self.parameters = [p for p in wrapped.parameters() if p.requires_grad]
+    def __init__(self, wrapped_model: nn.Module, world: int) -> None:
+        self.wrapped_model, self.world = wrapped_model, world
+        self.parameters = [p for p in wrapped_model.parameters() if p.requires_grad]
 
     @contextmanager
-    def micro_batch(self, loss: Tensor, place: int, of: int) -> Generator[None]:
-        if place == 0:
-            self.tree = Tree(of)
-        with self.wrapped.no_sync() if isinstance(self.wrapped, DistributedDataParallel) else nullcontext():
+    def micro_batch(self, loss: Tensor, index: int, count: int) -> Generator[None]:
+        if index == 0:
+            self.tree = Tree(count)
+        with self.wrapped_model.no_sync() if isinstance(self.wrapped_model, DistributedDataParallel) else nullcontext():
             yield
         learnt = [p for p in self.parameters if p.grad is not None]
         total = self.tree.add([cast(Tensor, p.grad) for p in learnt])
@@ -132,12 +143,12 @@ class ShardedExactReduction:
         self.scatters = _replace_reduce_scatters(model)
 
     @contextmanager
-    def micro_batch(self, loss: Tensor, place: int, of: int) -> Generator[None]:
-        if place == 0:
+    def micro_batch(self, loss: Tensor, index: int, count: int) -> Generator[None]:
+        if index == 0:
             for scatter in self.scatters:
-                scatter.tree = Tree(of)
+                scatter.tree = Tree(count)
         if not self.reshard:
-            self.root.set_reshard_after_backward(place == of - 1)
+            self.root.set_reshard_after_backward(index == count - 1)
 
         # What is not in a block may be called several times, such as the two sides' embedding, and FSDP would exchange
         # its gradient after each. Here it waits until all of it is there: this callback comes before FSDP's own, for
@@ -151,7 +162,7 @@ class ShardedExactReduction:
         self.root.set_requires_gradient_sync(False, recurse=False)
         with loss.register_hook(queue):
             yield
-        if place < of - 1:
+        if index < count - 1:
             for p in self.parameters:
                 p.grad = None
 
@@ -160,28 +171,28 @@ class ShardedExactReduction:
 
 
 class Tree:
-    """Adds up `of` lists of tensors as they come, in place of the first of each two."""
+    """Adds up `count` lists of tensors as they come, in place of the first of each two."""
 
-    def __init__(self, of: int) -> None:
-        self.of, self.lot = of, of // (of & -of)  # q 2^k and q
-        self.done = 0
-        self.open_lot: list[Tensor] | None = None
+    def __init__(self, count: int) -> None:
+        self.count, self.chunk_size = count, count // (count & -count)  # q 2^k and q
+        self.added = 0
+        self.open_chunk: list[Tensor] | None = None
         self.branches: list[tuple[int, list[Tensor]]] = []  # the height and the sum of each, as a counter's ones are
 
     def add(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
         """The next list; the sum of all of them, where it is the last."""
-        total = list(tensors) if self.open_lot is None else _join(self.open_lot, tensors)
-        self.done += 1
-        if self.done > self.of:
-            raise RuntimeError(f"gradients of {self.done} micro-batches, and a step has {self.of}")
-        if self.done % self.lot:
-            self.open_lot = total
+        total = list(tensors) if self.open_chunk is None else _join(self.open_chunk, tensors)
+        self.added += 1
+        if self.added > self.count:
+            raise RuntimeError(f"gradients of {self.added} micro-batches, and a step has {self.count}")
+        if self.added % self.chunk_size:
+            self.open_chunk = total
             return None
-        self.open_lot, height = None, 0
+        self.open_chunk, height = None, 0
         while self.branches and self.branches[-1][0] == height:
             total, height = _join(self.branches.pop()[1], total), height + 1
         self.branches.append((height, total))
-        return total if self.done == self.of else None
+        return total if self.added == self.count else None
 
 
 def _join(left: list[Tensor], right: Sequence[Tensor]) -> list[Tensor]:
@@ -235,14 +246,14 @@ def reduce_scatter_in_order(output: Tensor, branch: Tensor, group: dist.ProcessG
 def all_reduce_in_order(tensors: Sequence[Tensor]) -> None:
     """Each becomes the sum of the ranks' own, in place; some are sent together."""
     world = dist.get_world_size()
-    for some in _lots(tensors):
-        counts = [x.numel() for x in some]
-        own = some[0].new_zeros(-(-sum(counts) // world) * world)
-        torch.cat([x.flatten() for x in some], out=own[: sum(counts)])
-        part = own.new_empty(len(own) // world)
-        reduce_scatter_in_order(part, own)
-        dist.all_gather_single(own, part)
-        for x, total in zip(some, own.split([*counts, len(own) - sum(counts)]), strict=False):
+    for chunk in _chunks(tensors):
+        counts = [x.numel() for x in chunk]
+        buffer = chunk[0].new_zeros(-(-sum(counts) // world) * world)
+        torch.cat([x.flatten() for x in chunk], out=buffer[: sum(counts)])
+        part = buffer.new_empty(len(buffer) // world)
+        reduce_scatter_in_order(part, buffer)
+        dist.all_gather_single(buffer, part)
+        for x, total in zip(chunk, buffer.split([*counts, len(buffer) - sum(counts)]), strict=False):
             x.copy_(total.view_as(x))
 
 
@@ -266,14 +277,14 @@ def _sum_rows(branches: Tensor) -> Tensor:
     return branches[0]
 
 
-def _lots(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Neighbours together, of `AT_ONCE` numbers in all or of one tensor."""
-    lot, numbers = list[Tensor](), 0
+def _chunks(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Neighbours together, of `MAX_CHUNK_NUMEL` numbers in all or of one tensor."""
+    chunk, numel = list[Tensor](), 0
     for x in tensors:
-        if lot and numbers + x.numel() > AT_ONCE:
-            yield lot
-            lot, numbers = [], 0
-        lot.append(x)
-        numbers += x.numel()
-    if lot:
-        yield lot
+        if chunk and numel + x.numel() > MAX_CHUNK_NUMEL:
+            yield chunk
+            chunk, numel = [], 0
+        chunk.append(x)
+        numel += x.numel()
+    if chunk:
+        yield chunk

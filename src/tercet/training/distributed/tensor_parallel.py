@@ -57,14 +57,14 @@ def _parallelize(part: nn.Module, styles: dict[str, Any], mesh: DeviceMesh) -> N
     def prepare(_: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
         """What is read becomes one DTensor, so that its gradient is added up once, however many layers read it."""
         if (bias := options.get("bias")) is not None:  # of all heads
-            own = DTensor.from_local(bias, mesh, [Replicate()]).redistribute(placements=[Shard(1)])
-            options["bias"] = own.to_local()
-        return tuple(None if x is None else _as_read(x, mesh) for x in inputs), options
+            sharded_bias = DTensor.from_local(bias, mesh, [Replicate()]).redistribute(placements=[Shard(1)])
+            options["bias"] = sharded_bias.to_local()
+        return tuple(None if x is None else _to_dtensor(x, mesh) for x in inputs), options
 
     part.register_forward_pre_hook(prepare, with_kwargs=True)
 
 
-def _as_read(x: Tensor, mesh: DeviceMesh) -> DTensor:
+def _to_dtensor(x: Tensor, mesh: DeviceMesh) -> DTensor:
     """In what it is multiplied in: so many bytes its gradient has too."""
     if torch.is_autocast_enabled(x.device.type):
         x = x.to(torch.get_autocast_dtype(x.device.type))

@@ -21,13 +21,13 @@ class CheckpointFolderIO(TorchCheckpointIO):
     Args:
         checkpoints: of the run.
         arithmetic: what the steps so far were worked out with, which is kept with the state.
-        saved: called with its step when a checkpoint is there.
+        on_save: called with its step when a checkpoint is there.
     """
 
     def __init__(
-        self, checkpoints: Checkpoints, arithmetic: Sequence[Mapping[str, str]], saved: Callable[[int], None]
+        self, checkpoints: Checkpoints, arithmetic: Sequence[Mapping[str, str]], on_save: Callable[[int], None]
     ) -> None:
-        self.checkpoints, self.arithmetic, self.saved = checkpoints, [dict(one) for one in arithmetic], saved
+        self.checkpoints, self.arithmetic, self.on_save = checkpoints, [dict(entry) for entry in arithmetic], on_save
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         with self.write(checkpoint, path):
@@ -36,7 +36,7 @@ class CheckpointFolderIO(TorchCheckpointIO):
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         folder, state = Path(path).parent, read_state(Path(path))
         state = load_full_checkpoint(folder, state) if has_shards(folder) else own_tensors(state)
-        return with_version(state)
+        return add_version(state)
 
     @contextmanager
     def write(self, checkpoint: dict[str, Any], path: Any) -> Generator[Path]:
@@ -50,9 +50,9 @@ class CheckpointFolderIO(TorchCheckpointIO):
                 write_atomically(new / METRICS, metrics.read_bytes())
             yield new
         self.checkpoints.damaged.pop(folder, None)  # it is whole again
-        self.saved(checkpoint["global_step"])
+        self.on_save(checkpoint["global_step"])
 
 
-def with_version(state: State) -> dict[str, Any]:
+def add_version(state: State) -> dict[str, Any]:
     """Return a state as Lightning reads it: as of this version, which has nothing to migrate."""
     return {**state, "epoch": 0, "pytorch-lightning_version": version}

@@ -14,7 +14,7 @@ from pytorch_lightning.strategies import Strategy
 from tercet.checkpoint import load_model
 from tercet.checkpoint.adapter import fill_adapter
 from tercet.models import AnyModel
-from tercet.training.compute.compiling import Compiled, compiled_loss
+from tercet.training.compute.compiling import CompileMode, compiled_loss
 from tercet.training.distributed.cluster import cluster_environment
 from tercet.training.distributed.devices import accelerator
 from tercet.training.distributed.liveness import Liveness
@@ -57,7 +57,7 @@ class TrainingLoop:
         model: The model as it begins.
         out: The run's folder.
         precision: fp32, bf16 or fp16.
-        compiled: How the step is compiled.
+        compile_mode: How the step is compiled.
         start: Where the run starts.
         checkpoints: The run's checkpoints.
         arithmetic: What the steps from here on are computed with.
@@ -72,7 +72,7 @@ class TrainingLoop:
     model: AnyModel
     out: Path
     precision: str
-    compiled: Compiled
+    compile_mode: CompileMode
     start: StartPoint
     checkpoints: Checkpoints
     arithmetic: Mapping[str, str]
@@ -91,10 +91,10 @@ class TrainingLoop:
         Raises:
             RankLost: If another rank is gone, and this one was about to exchange something with it.
         """
-        loss = compiled_loss(self.task, self.model, accelerator(self.task.recipe.training), self.compiled)
-        self._take_weights()
+        loss = compiled_loss(self.task, self.model, accelerator(self.task.recipe.training), self.compile_mode)
+        self._load_weights()
         io = CheckpointFolderIO(self.checkpoints, self._arithmetic_so_far(), self.save_record)
-        reuses = self.compiled == "cuda_graphs"
+        reuses = self.compile_mode == "cuda_graphs"
         module = TrainingModule(self.model, self.task, self._halving(io), loss, reuses_gradients=reuses)
         metrics, interruption = MetricsLogger(self.out / METRICS), Interruption()
         liveness = Liveness(self.task.recipe.training, self.out)
@@ -103,7 +103,7 @@ class TrainingLoop:
         bar = None if self.quiet else self._bar(validation, metrics, samples)
         actions = self._actions(validation, metrics, bar, samples, interruption)
         with ExitStack() as stack:
-            stack.enter_context(_without_adverts())
+            stack.enter_context(_silence_lightning())
             trainer = self._trainer(io, metrics, [interruption, liveness, StepActions(*actions)])
             stack.enter_context(interruption)
             stack.enter_context(liveness)
@@ -116,7 +116,7 @@ class TrainingLoop:
             trainer.fit(module, datamodule=data, ckpt_path=state, weights_only=True)
         return interruption.signal
 
-    def _take_weights(self) -> None:
+    def _load_weights(self) -> None:
         """Of a run that goes on from the weights of a model alone."""
         if self.start.weights is None:
             return
@@ -126,8 +126,8 @@ class TrainingLoop:
             fill_adapter(self.model, self.start.weights.adapter)
 
     def _arithmetic_so_far(self) -> list[Mapping[str, str]]:
-        before = () if self.start.checkpoint is None else self.start.checkpoint.arithmetic
-        return [*(one for one in before if one != self.arithmetic), self.arithmetic]
+        previous = () if self.start.checkpoint is None else self.start.checkpoint.arithmetic
+        return [*(entry for entry in previous if entry != self.arithmetic), self.arithmetic]
 
     def _halving(self, io: CheckpointFolderIO) -> MicroBatchHalving:
         def save(step: int, micro: int) -> None:
@@ -153,10 +153,10 @@ class TrainingLoop:
         """What follows a step, in order."""
         task, spec = self.task, self.task.recipe.training
         if self.start.weights is not None:
-            validation.take_best(load_model(self.out).card)
+            validation.restore_best(load_model(self.out).card)
         return [
             validation,
-            MetricsAction(validation, task.plan, spec.log_every, spent=metrics.seconds_spent()),
+            MetricsAction(validation, task.plan, spec.log_every, elapsed=metrics.seconds_spent()),
             *([] if bar is None else [bar, PlateauWarning(validation)]),
             *([samples] if task.recipe.task.has_samples and not spec.is_sharded else []),
             interruption,
@@ -196,7 +196,7 @@ def _strategy(recipe: Recipe, io: CheckpointFolderIO) -> str | Strategy:
 
 
 @contextmanager
-def _without_adverts() -> Generator[None]:
+def _silence_lightning() -> Generator[None]:
     """Lightning prints adverts, and advice about matters that are settled here."""
     for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)

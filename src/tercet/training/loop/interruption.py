@@ -18,7 +18,7 @@ from tercet.messages import is_first_process, print_note
 from tercet.training.distributed.launch import RankLost
 from tercet.training.loop.module import TrainingModule
 
-STOP = 1  # without a signal, and less than the number of any that is listened to
+STOP_WITHOUT_SIGNAL = 1  # without a signal, and less than the number of any that is listened to
 
 
 class Interruption(Callback):
@@ -26,17 +26,19 @@ class Interruption(Callback):
 
     def __init__(self) -> None:
         self.signal: int | None = None
-        self.before: dict[int, Any] = {}
+        self.previous_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> "Interruption":
         if threading.current_thread() is threading.main_thread():  # no other may, as where Ray has that one
-            self.before = {number: signal.signal(number, self._receive) for number in (signal.SIGINT, signal.SIGTERM)}
+            self.previous_handlers = {
+                number: signal.signal(number, self._receive) for number in (signal.SIGINT, signal.SIGTERM)
+            }
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        for number, handler in self.before.items():
+        for number, handler in self.previous_handlers.items():
             signal.signal(number, handler)
-        if self.before and isinstance(error, RankLost):
+        if self.previous_handlers and isinstance(error, RankLost):
             # A launcher ends those that are left over; this one is ending anyway, and says why before it does.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
@@ -54,8 +56,10 @@ class Interruption(Callback):
     def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
         # One device's signal stops all of them, or the others would wait for it for ever; and all of them know it, or
         # the first would take the run for finished.
-        mine = self.signal or (STOP if trainer.should_stop else 0)
-        highest = int(trainer.strategy.reduce(torch.tensor(mine, device=trainer.strategy.root_device), reduce_op="max"))
+        local = self.signal or (STOP_WITHOUT_SIGNAL if trainer.should_stop else 0)
+        highest = int(
+            trainer.strategy.reduce(torch.tensor(local, device=trainer.strategy.root_device), reduce_op="max")
+        )
         trainer.should_stop = highest > 0
-        if highest > STOP:
+        if highest > STOP_WITHOUT_SIGNAL:
             self.signal = highest

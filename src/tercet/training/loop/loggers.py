@@ -25,8 +25,8 @@ def check_loggers(spec: LoggingSpec) -> None:
     Raises:
         UserError: If a package is not installed, or W&B is to be written to online and has no key or rejects it.
     """
-    for name, is_wanted in (("tensorboard", spec.tensorboard), ("wandb", spec.wandb != "none")):
-        if is_wanted and find_spec(name) is None:
+    for name, is_enabled in (("tensorboard", spec.tensorboard), ("wandb", spec.wandb != "none")):
+        if is_enabled and find_spec(name) is None:
             raise _missing_error(name, name)
     if spec.wandb == "online":
         wandb = _wandb()

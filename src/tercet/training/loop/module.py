@@ -18,7 +18,7 @@ from tercet.models import AnyModel, blocks_of
 from tercet.objectives import Loss, count_targets, zero_loss
 from tercet.training.compute.compiling import LossFunction, copy_gradients
 from tercet.training.distributed.devices import free_unused_memory
-from tercet.training.distributed.reduction import Reduction, reduction_of
+from tercet.training.distributed.reduction import Reduction, make_reduction
 from tercet.training.loop.out_of_memory import MicroBatchHalving, is_out_of_memory
 from tercet.training.optim.adamw import clip_gradients
 from tercet.training.optim.optimizers import base_rates, build_optimizer, set_rates
@@ -57,9 +57,9 @@ class TrainingModule(pl.LightningModule):
         self.spec, self.total_steps = task.recipe.training, task.plan.steps
         self.average = MovingAverage(model, self.spec.ema) if self.spec.ema else None
         self.tokens_seen = 0
-        self.last = zero_loss(torch.device("cpu"))  # of the last step, over all devices
+        self.last_loss = zero_loss(torch.device("cpu"))  # of the last step, over all devices
         self.last_norm: Tensor | None = None
-        self._loss_read = float("nan")
+        self._logged_loss = float("nan")
         self.base_rates: list[float] = []
         self.reduction: Reduction
 
@@ -85,31 +85,35 @@ class TrainingModule(pl.LightningModule):
             for state in checkpoint["optimizer_states"]:
                 self._renumber(state)
         # The run's own copy of the pretrained model has the weights that are frozen beside an adapter.
-        for name in self._frozen:
+        for name in self._frozen_names:
             checkpoint["state_dict"].pop(name, None)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        if frozen := self._frozen:  # sharded weights come another way, and none of them is frozen
-            own = self.state_dict()
-            checkpoint["state_dict"].update({name: own[name] for name in frozen})
+        if names := self._frozen_names:  # sharded weights come another way, and none of them is frozen
+            current_state = self.state_dict()
+            checkpoint["state_dict"].update({name: current_state[name] for name in names})
 
     def _renumber(self, state: dict[str, Any]) -> None:
         """An optimizer's state with the numbers that parameters have in the model, by which sharded models find theirs,
         and not in its groups; whoever else loads it goes by the groups' lists."""
-        number = {id(p): place for place, p in enumerate(self.parameters())}
+        number = {id(p): index for index, p in enumerate(self.parameters())}
         groups = cast(Any, self.optimizers()).param_groups
         new = {
             old: number[id(p)]
-            for group, saved in zip(groups, state["param_groups"], strict=True)
-            for old, p in zip(saved["params"], group["params"], strict=True)
+            for group, saved_group in zip(groups, state["param_groups"], strict=True)
+            for old, p in zip(saved_group["params"], group["params"], strict=True)
         }
-        state["state"] = {new[old]: of_one for old, of_one in sorted(state["state"].items(), key=lambda x: new[x[0]])}
+        state["state"] = {
+            new[old]: parameter_state
+            for old, parameter_state in sorted(state["state"].items(), key=lambda x: new[x[0]])
+        }
         state["param_groups"] = [
-            {**saved, "params": [new[old] for old in saved["params"]]} for saved in state["param_groups"]
+            {**saved_group, "params": [new[old] for old in saved_group["params"]]}
+            for saved_group in state["param_groups"]
         ]
 
     @property
-    def _frozen(self) -> list[str]:
+    def _frozen_names(self) -> list[str]:
         """The weights that are the pretrained model's, of the model and of its average."""
         if self.task.recipe.adapter is None:
             return []
@@ -124,7 +128,7 @@ class TrainingModule(pl.LightningModule):
 
     def on_train_start(self) -> None:
         self.tokens_seen = self.task.tokens_before(self.global_step)
-        self.reduction = reduction_of(self.model, cast(Any, self.trainer.strategy).model, self.spec)
+        self.reduction = make_reduction(self.model, cast(Any, self.trainer.strategy).model, self.spec)
 
     def training_step(self, batches: list[Any], step: int) -> None:
         optimizer = cast(Optimizer, self.optimizers())
@@ -132,22 +136,22 @@ class TrainingModule(pl.LightningModule):
         total = self.task.plan.length_at(step)
         factor = rate_factor(self.spec.schedule, step=step, warmup=self.spec.warmup_steps, total=total)
         set_rates(optimizer, self.base_rates, factor)
-        while not self._fits(batches, step):
+        while not self._try_passes(batches, step):
             optimizer.zero_grad(set_to_none=True)
             free_unused_memory()
             self.halving.halve(step)
             rank, world = self.spec.data_parallel_rank(self.global_rank), self.spec.data_parallel_size
             batches = move_data_to_device(self.task.batches(step, rank, world), self.device)
-        self._check(self.last.total, "the loss")
-        if self.device.type != "cpu" and self._waits:
-            self._loss_read = float(self.last.mean)
+        self._check(self.last_loss.total, "the loss")
+        if self.device.type != "cpu" and self._may_synchronize:
+            self._logged_loss = float(self.last_loss.mean)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if self.average is not None:
             self.average.update_parameters(self.model)
         self.tokens_seen = self.task.tokens_before(step + 1)
 
-    def _fits(self, batches: list[Any], step: int) -> bool:
+    def _try_passes(self, batches: list[Any], step: int) -> bool:
         """Work out the loss and the gradients of a step, and say whether memory has sufficed."""
         try:
             self._pass(batches, step)
@@ -160,17 +164,17 @@ class TrainingModule(pl.LightningModule):
     def _pass(self, batches: list[Any], step: int) -> None:
         targets = self.reduction.sum([count_targets(batch.targets) for batch in batches]).clamp(min=1)
         losses, first = list[Tensor](), self.spec.data_parallel_rank(self.global_rank) * len(batches)
-        for place, batch in enumerate(batches):
-            seed_generators(step_seed(self.spec.seed, step, micro_batch=first + place), self.device)
+        for index, batch in enumerate(batches):
+            seed_generators(step_seed(self.spec.seed, step, micro_batch=first + index), self.device)
             part = self.micro_batch_loss(self.model, batch, smoothing=self.spec.label_smoothing)
             share = part.total * (self.reduction.scale / targets)
-            with self.reduction.micro_batch(share, place, len(batches)):
+            with self.reduction.micro_batch(share, index, len(batches)):
                 self.manual_backward(share)
             losses.append(torch.stack([part.total.detach(), part.plain]))
-            if self.reuses_gradients and place == 0 and len(batches) > 1:
+            if self.reuses_gradients and index == 0 and len(batches) > 1:
                 copy_gradients(self.model)
         total, plain = self.reduction.sum(losses)
-        self.last = Loss(total, plain, targets)
+        self.last_loss = Loss(total, plain, targets)
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         # Here gradients are complete, and unscaled where fp16 scales them.
@@ -183,26 +187,26 @@ class TrainingModule(pl.LightningModule):
     @property
     def current_loss(self) -> float:
         """The last step's mean loss; on a GPU that of the last step whose figures were logged."""
-        return float(self.last.mean) if self.device.type == "cpu" else self._loss_read
+        return float(self.last_loss.mean) if self.device.type == "cpu" else self._logged_loss
 
     @property
-    def _waits(self) -> bool:
+    def _may_synchronize(self) -> bool:
         """Whether the host may wait for this step: on a GPU only if its figures are logged or its weights are saved."""
         step, spec = self.global_step + 1, self.spec
-        logged = step in (1, self.total_steps) or step % spec.log_every == 0
-        return self.device.type == "cpu" or logged or step % spec.save_every == 0
+        is_logged = step in (1, self.total_steps) or step % spec.log_every == 0
+        return self.device.type == "cpu" or is_logged or step % spec.save_every == 0
 
-    def _check(self, value: Tensor, what: str) -> None:
-        if self._waits and not torch.isfinite(value):
-            raise NonFiniteLoss(f"{what} is not a number at step {self.global_step + 1}{self._where()}")
+    def _check(self, value: Tensor, name: str) -> None:
+        if self._may_synchronize and not torch.isfinite(value):
+            raise NonFiniteLoss(f"{name} is not a number at step {self.global_step + 1}{self._locate_bad_values()}")
 
-    def _where(self) -> str:
+    def _locate_bad_values(self) -> str:
         # Weights before gradients: a bad weight makes bad gradients everywhere.
         weights = list(self.model.named_parameters())
         gradients = [(f"the gradient of {name}", p.grad) for name, p in weights if p.grad is not None]
         for name, tensor in [*weights, *gradients]:
-            if bad := int((~torch.isfinite(tensor)).sum()):
-                return f": {name} has {bad} bad values"
+            if bad_values := int((~torch.isfinite(tensor)).sum()):
+                return f": {name} has {bad_values} bad values"
         return ""
 
 
@@ -263,11 +267,11 @@ def _shard(model: AnyModel, mesh: Any, spec: TrainingSpec) -> None:
     *blocks, last = blocks_of(model)
     for block in blocks:
         fully_shard(block, mesh=mesh, offload_policy=policy, reshard_after_forward=spec.reshard_after_forward)
-    for kept in (last, model):  # with these the backward pass begins
-        fully_shard(kept, mesh=mesh, offload_policy=policy, reshard_after_forward=False)
-    ways = ["encode", "hidden", "logits", "classify"]  # into the model, besides its forward
+    for part in (last, model):  # with these the backward pass begins
+        fully_shard(part, mesh=mesh, offload_policy=policy, reshard_after_forward=False)
+    methods = ["encode", "hidden", "logits", "classify"]  # into the model, besides its forward
     if hasattr(model, "transform"):  # otherwise mlm_transform returns its input, and needs no weights
-        ways.append("mlm_transform")
-    for method in ways:
+        methods.append("mlm_transform")
+    for method in methods:
         if hasattr(model, method):
             register_fsdp_forward_method(model, method)

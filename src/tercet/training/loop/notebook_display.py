@@ -19,8 +19,8 @@ from tercet.plots.loss_curve import loss_curve
 from tercet.training.loop.module import TrainingModule
 from tercet.training.loop.progress import Progress
 
-EVERY = 0.5  # seconds between two pictures: an update is sent to the browser, and kept in the notebook's file
-MOST_SAMPLE = 600  # characters
+UPDATE_SECONDS = 0.5  # seconds between two pictures: an update is sent to the browser, and kept in the notebook's file
+MAX_SAMPLE_CHARS = 600  # characters
 
 
 def in_notebook() -> bool:
@@ -41,7 +41,7 @@ class NotebookDisplay:
     def __init__(self, progress: Progress, metrics: Path, sample: Callable[[], str]) -> None:
         self.progress, self.metrics, self.sample = progress, metrics, sample
         self.handle: Any = None
-        self.shown = 0.0
+        self.last_update = 0.0
         self.line = f"step 0/{progress.total}"
         self.step = 0
 
@@ -57,11 +57,11 @@ class NotebookDisplay:
     def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
         self.progress.note_step(trainer, module)
         now = time.perf_counter()
-        if now - self.shown < EVERY and trainer.global_step != self.progress.total:
+        if now - self.last_update < UPDATE_SECONDS and trainer.global_step != self.progress.total:
             return
         self.step, self.line = trainer.global_step, self.progress.describe(trainer, module)
         self._update()
-        self.shown = time.perf_counter()
+        self.last_update = time.perf_counter()
 
     def _update(self) -> None:
         from IPython.display import HTML
@@ -76,6 +76,6 @@ class NotebookDisplay:
         share = 100 * self.step / max(1, self.progress.total)
         bar = f'<progress value="{share:.1f}" max="100" style="width:100%;max-width:520px"></progress>'
         sample = self.sample()
-        sample = sample if len(sample) <= MOST_SAMPLE else f"{sample[:MOST_SAMPLE]}..."
+        sample = sample if len(sample) <= MAX_SAMPLE_CHARS else f"{sample[:MAX_SAMPLE_CHARS]}..."
         text = f'<pre style="{PALE};white-space:pre-wrap;max-width:80ch">{escape(sample)}</pre>' if sample else ""
         return f"<div>{bar}{note(self.line)}{curve}{text}</div>"

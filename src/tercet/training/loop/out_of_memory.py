@@ -17,7 +17,9 @@ from tercet.training.planning.micro_batch import format_with_unit, smallest_micr
 from tercet.training.recipe.recipe import Recipe, TranslationRecipe
 from tercet.training.tasks.task import Task
 
-OF_CPU = "DefaultCPUAllocator"  # in what PyTorch raises where the system gives no memory: a RuntimeError of no kind
+CPU_ALLOCATOR = (
+    "DefaultCPUAllocator"  # in what PyTorch raises where the system gives no memory: a RuntimeError of no kind
+)
 
 
 class OutOfMemory(UserError):
@@ -41,26 +43,26 @@ class MicroBatchHalving:
             OutOfMemory: where that cannot be, or other processes wait.
         """
         task, recipe = self.task, self.task.recipe
-        spec, unit, least = recipe.training, unit_of(recipe), smallest_micro_batch(recipe)
-        failed = f"step {step + 1:,} is out of memory with {format_with_unit(task.micro, unit)} at once"
+        spec, unit, smallest = recipe.training, unit_of(recipe), smallest_micro_batch(recipe)
+        problem = f"step {step + 1:,} is out of memory with {format_with_unit(task.micro, unit)} at once"
         if self.exact:
-            raise OutOfMemory(f"{failed}, and to end exactly it must stay so many: {remedies(recipe)}")
+            raise OutOfMemory(f"{problem}, and to end exactly it must stay so many: {remedies(recipe)}")
         if isinstance(recipe, TranslationRecipe) and spec.strategy == "fsdp" and spec.world_size > 1:
-            raise OutOfMemory(f"{failed}: {remedies(recipe)}, or with a smaller task.micro_batch_tokens")
-        if task.micro <= least:
-            raise OutOfMemory(f"{failed}: {remedies(recipe)}")
-        micro = max(least, ceil(task.micro / 2))
+            raise OutOfMemory(f"{problem}: {remedies(recipe)}, or with a smaller task.micro_batch_tokens")
+        if task.micro <= smallest:
+            raise OutOfMemory(f"{problem}: {remedies(recipe)}")
+        micro = max(smallest, ceil(task.micro / 2))
         self.save(step, micro)
         if spec.world_size > 1:
             raise OutOfMemory(
-                f"{failed}; when it is started again, the run goes on with {format_with_unit(micro, unit)}"
+                f"{problem}; when it is started again, the run goes on with {format_with_unit(micro, unit)}"
             )
-        print_note(f"{failed}; from here on {format_with_unit(micro, unit)}")
+        print_note(f"{problem}; from here on {format_with_unit(micro, unit)}")
         task.micro = micro
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or OF_CPU in str(error)
+    return isinstance(error, torch.OutOfMemoryError) or CPU_ALLOCATOR in str(error)
 
 
 def remedies(recipe: Recipe) -> str:
@@ -72,5 +74,5 @@ def remedies(recipe: Recipe) -> str:
         *([] if spec.reshard_after_forward else ["training.reshard_after_forward=true"]),
         *(["training.cpu_offload=true"] if spec.strategy == "fsdp" and not spec.cpu_offload else []),
     ]
-    go_on = f"set {' or '.join(settings)}, and the run goes on; or " if settings else ""
-    return f"{go_on}begin anew with a smaller model or model.max_len"
+    resume_hint = f"set {' or '.join(settings)}, and the run goes on; or " if settings else ""
+    return f"{resume_hint}begin anew with a smaller model or model.max_len"

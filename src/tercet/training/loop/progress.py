@@ -25,34 +25,34 @@ class Progress:
     def __init__(self, validation: Validation, total: int) -> None:
         self.validation, self.total = validation, total
         self.last_validation = ""
-        self.started = time.perf_counter()
+        self.start_time = time.perf_counter()
         self.first: tuple[int, int] | None = None  # step and tokens
 
     def note_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
         """To be called after each step, shown or not."""
         if self.first is None:  # the first step is slower than all others, and says nothing about them
-            self.first, self.started = (trainer.global_step, module.tokens_seen), time.perf_counter()
-        if self.validation.figures:
-            figures = (f"{name.removeprefix('val/')} {value:.3f}" for name, value in self.validation.figures.items())
-            self.last_validation = f"  validation {', '.join(figures)}"
+            self.first, self.start_time = (trainer.global_step, module.tokens_seen), time.perf_counter()
+        if self.validation.metrics:
+            metrics = (f"{name.removeprefix('val/')} {value:.3f}" for name, value in self.validation.metrics.items())
+            self.last_validation = f"  validation {', '.join(metrics)}"
 
-    def figures(self, module: TrainingModule) -> str:
+    def metrics(self, module: TrainingModule) -> str:
         """Loss, validation and tokens/s, where there was a step to measure that by."""
         assert self.first is not None
         tokens = module.tokens_seen - self.first[1]
-        rate = f"  {tokens / self._spent():,.0f} tokens/s" if tokens else ""
+        rate = f"  {tokens / self._elapsed():,.0f} tokens/s" if tokens else ""
         return f"loss {module.current_loss:.3f}{self.last_validation}{rate}"
 
     def describe(self, trainer: pl.Trainer, module: TrainingModule) -> str:
         """The same, with the step and the time that is left."""
         assert self.first is not None
         step = trainer.global_step
-        timed = step - self.first[0]
-        left = f"  {self._spent() * (self.total - step) / timed:.0f} s left" if timed else ""
-        return f"step {step}/{self.total}  {self.figures(module)}{left}"
+        measured_steps = step - self.first[0]
+        left = f"  {self._elapsed() * (self.total - step) / measured_steps:.0f} s left" if measured_steps else ""
+        return f"step {step}/{self.total}  {self.metrics(module)}{left}"
 
-    def _spent(self) -> float:
-        return max(time.perf_counter() - self.started, 1e-9)
+    def _elapsed(self) -> float:
+        return max(time.perf_counter() - self.start_time, 1e-9)
 
 
 class ProgressBar:
@@ -64,17 +64,17 @@ class ProgressBar:
     def __init__(self, progress: Progress, metrics: Path, *, line_every: float = 10.0) -> None:
         console = Console(stderr=True)
         self.stream, self.terminal = sys.stderr, console.is_terminal  # the one that `live` puts itself before
-        self.has_room = console.height >= 2 * HEIGHT  # the curve leaves as much to what was there before
+        self.shows_curve = console.height >= 2 * HEIGHT  # the curve leaves as much to what was there before
         self.progress, self.metrics = progress, metrics
-        self.every = 0.25 if self.terminal else line_every
+        self.interval = 0.25 if self.terminal else line_every
         self.bar = bars.Progress(
             bars.TextColumn("step"), bars.MofNCompleteColumn(), bars.BarColumn(),
-            bars.TextColumn("{task.fields[figures]}"), bars.TimeRemainingColumn(),
+            bars.TextColumn("{task.fields[metrics]}"), bars.TimeRemainingColumn(),
             console=console,
         )  # fmt: skip
         self.live = Live(self.bar, console=console)
-        self.task = self.bar.add_task("", total=progress.total, figures="")
-        self.shown = time.perf_counter()
+        self.task = self.bar.add_task("", total=progress.total, metrics="")
+        self.last_update = time.perf_counter()
 
     def __enter__(self) -> "ProgressBar":
         if self.terminal:
@@ -88,14 +88,14 @@ class ProgressBar:
 
     def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
         self.progress.note_step(trainer, module)
-        if self.terminal and self.has_room and self.progress.validation.figures:
+        if self.terminal and self.shows_curve and self.progress.validation.metrics:
             self.live.update(Group(Text.from_ansi(self._curve()), self.bar), refresh=True)
         now, step = time.perf_counter(), trainer.global_step
-        if now - self.shown < self.every and step != self.progress.total:
+        if now - self.last_update < self.interval and step != self.progress.total:
             return
-        self.shown = now
+        self.last_update = now
         if self.terminal:
-            self.bar.update(self.task, completed=step, figures=self.progress.figures(module))
+            self.bar.update(self.task, completed=step, metrics=self.progress.metrics(module))
         else:
             print_note(self.progress.describe(trainer, module))
 

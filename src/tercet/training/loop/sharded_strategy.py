@@ -29,7 +29,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.optim import Optimizer
 
-from tercet.training.loop.checkpoint_io import CheckpointFolderIO, with_version
+from tercet.training.loop.checkpoint_io import CheckpointFolderIO, add_version
 from tercet.training.run_folder.saved_state import read_state
 from tercet.training.run_folder.sharded_state import (
     OPTIMIZER,
@@ -72,14 +72,14 @@ class ShardedStrategy(ModelParallelStrategy):
         """Returns when all is copied; one save at a time. Raises what the one before has raised."""
         self.wait()
         tensors, rest = flatten_checkpoint(checkpoint)
-        with ExitStack() as beginning:
-            new = beginning.enter_context(self.io.write(rest, filepath)) if self.is_global_zero else None
+        with ExitStack() as stack:
+            new = stack.enter_context(self.io.write(rest, filepath)) if self.is_global_zero else None
             new = self.broadcast(str(new))
             # Of its own: training exchanges tensors at the same time.
             self.group = self.group or cast(dist.ProcessGroup, dist.new_group(backend="gloo"))
             writer = HuggingFaceStorageWriter(new, save_distributed=True)
             writing = async_save(tensors, storage_writer=writer, process_group=self.group)
-            folder = beginning.pop_all()
+            folder = stack.pop_all()
 
         def finish() -> None:
             with folder:
@@ -91,16 +91,16 @@ class ShardedStrategy(ModelParallelStrategy):
         folder = Path(checkpoint_path).parent
         if not has_shards(folder):
             super().load_checkpoint(checkpoint_path, weights_only=True)  # fills the model and the optimizers
-            return with_version(read_state(Path(checkpoint_path)))
+            return add_version(read_state(Path(checkpoint_path)))
         weights = get_model_state_dict(cast(Any, self.model))
 
         def place(name: str, size: torch.Size, dtype: torch.dtype) -> Tensor:
             if name.startswith(WEIGHTS):
                 return cast(Tensor, weights[name.removeprefix(WEIGHTS)])
-            like = cast(Tensor, weights[name.removeprefix(OPTIMIZER).rpartition(".")[0]])
-            return torch.empty_like(like, dtype=dtype) if like.shape == size else torch.empty(size, dtype=dtype)
+            weight = cast(Tensor, weights[name.removeprefix(OPTIMIZER).rpartition(".")[0]])
+            return torch.empty_like(weight, dtype=dtype) if weight.shape == size else torch.empty(size, dtype=dtype)
 
-        rest = with_version(read_state(Path(checkpoint_path)))
+        rest = add_version(read_state(Path(checkpoint_path)))
         checkpoint = unflatten_checkpoint(load_sharded_tensors(folder, place), rest)
         for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
             set_optimizer_state_dict(cast(Any, self.model), optimizer, optim_state_dict=state)

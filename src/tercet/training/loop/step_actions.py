@@ -62,29 +62,29 @@ class StatefulAction:
 
 
 class Validation(StatefulAction):
-    """The loss on the validation set and the task's own scores, every `every` steps.
+    """The loss on the validation set and the task's own scores, every `interval` steps.
 
     It stops the run after `patience` times without a better one; where a run that was stopped so is made longer, it
     counts anew.
 
-    `figures` holds the figures where this step was one to validate at, else nothing; `improved` says whether they are
+    `metrics` holds the figures where this step was one to validate at, else nothing; `improved` says whether they are
     the best so far.
     """
 
     def __init__(self, task: Task) -> None:
         spec = task.recipe.training
-        self.task, self.every, self.patience = task, spec.validate_every, spec.patience
+        self.task, self.interval, self.patience = task, spec.validate_every, spec.patience
         self.best_by = task.recipe.task.best_by
         self.state = {"best": float("inf"), "best_step": 0, "without_better": 0}
-        self.figures: dict[str, float] = {}
+        self.metrics: dict[str, float] = {}
         self.improved = False
 
     def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
-        self.figures, self.improved = {}, False
-        if trainer.global_step % self.every and trainer.global_step != module.total_steps:
+        self.metrics, self.improved = {}, False
+        if trainer.global_step % self.interval and trainer.global_step != module.total_steps:
             return
-        self.figures = {**self._validate(trainer, module), **self._scores(trainer, module)}
-        value = self._cost(self.figures)
+        self.metrics = {**self._validate(trainer, module), **self._scores(trainer, module)}
+        value = self._cost(self.metrics)
         self.improved = value < self.state["best"]
         if self.improved:
             self.state = {"best": value, "best_step": trainer.global_step, "without_better": 0}
@@ -99,14 +99,14 @@ class Validation(StatefulAction):
         if self.out_of_patience and any(first == step for first, _ in self.task.plan.lengths):
             self.state = {**self.state, "without_better": 0}
 
-    def take_best(self, card: Card) -> None:
+    def restore_best(self, card: Card) -> None:
         """Hold later models to this one, where what was known of the best is lost."""
         if f"val/{self.best_by}" in card.metrics:
             self.state = {"best": self._cost(card.metrics), "best_step": card.step, "without_better": 0}
 
-    def _cost(self, figures: Mapping[str, float]) -> float:
+    def _cost(self, metrics: Mapping[str, float]) -> float:
         """Of a loss less is better, of all else more."""
-        value = figures[f"val/{self.best_by}"]
+        value = metrics[f"val/{self.best_by}"]
         return value if self.best_by == "loss" else -value
 
     @property
@@ -126,29 +126,29 @@ class Validation(StatefulAction):
                 # Where weights are sharded, all ranks call the model equally often.
                 batch = self.task.validation_batch(groups[min(first + rank, len(groups) - 1)])
                 on_device = module.transfer_batch_to_device(batch, module.device, 0)
-                loss, beside = self.task.validate_batch(module.eval_model, on_device)
-                for name, value in {"count": loss.count, "loss": loss.plain, **beside}.items():
+                loss, extra = self.task.validate_batch(module.eval_model, on_device)
+                for name, value in {"count": loss.count, "loss": loss.plain, **extra}.items():
                     parts.setdefault(name, []).append(value)
         module.train()
         totals = dict(
-            zip(parts, self._over_all_batches(trainer, module, list(parts.values()), len(groups)), strict=True)
+            zip(parts, self._sum_over_batches(trainer, module, list(parts.values()), len(groups)), strict=True)
         )
         targets = max(1.0, totals.pop("count"))
         return {f"val/{name}": value / targets for name, value in totals.items()}
 
-    def _over_all_batches(
+    def _sum_over_batches(
         self, trainer: pl.Trainer, module: TrainingModule, parts: list[list[Tensor]], n_batches: int
     ) -> list[float]:
         """The sums of this rank's figures and all others': in the order of the batches, whoever worked them out, and in
         float64, for float32 knows no odd number above 2^24. A GPU may have none, so they are summed on the CPU."""
-        own = torch.stack([torch.stack(values).cpu().double() for values in parts])  # (figures, batches of a rank)
-        every = torch.zeros(len(parts), n_batches, dtype=torch.float64)
+        local = torch.stack([torch.stack(values).cpu().double() for values in parts])  # (figures, batches of a rank)
+        all_batches = torch.zeros(len(parts), n_batches, dtype=torch.float64)
         rank, world = module.spec.data_parallel_rank(trainer.global_rank), module.spec.data_parallel_size
-        mine = every[:, rank::world]
-        mine.copy_(own[:, : mine.shape[1]])
+        columns = all_batches[:, rank::world]
+        columns.copy_(local[:, : columns.shape[1]])
         if world > 1:  # what others have is 0 here
-            every = cast(Tensor, trainer.strategy.reduce(every.to(module.device), reduce_op="sum")).cpu()
-        return every.sum(1).tolist()
+            all_batches = cast(Tensor, trainer.strategy.reduce(all_batches.to(module.device), reduce_op="sum")).cpu()
+        return all_batches.sum(1).tolist()
 
     def _scores(self, trainer: pl.Trainer, module: TrainingModule) -> dict[str, float]:
         if module.spec.is_sharded:  # no device has the whole model to write with
@@ -159,32 +159,32 @@ class Validation(StatefulAction):
 
 
 class MetricsAction:
-    """A line of figures to every logger, every `every` steps and at each validation."""
+    """A line of figures to every logger, every `interval` steps and at each validation."""
 
-    def __init__(self, validation: Validation, plan: Plan, every: int, *, spent: float = 0.0) -> None:
-        self.validation, self.every, self.plan = validation, every, plan
-        self.since = time.perf_counter()
-        self.started = self.since - spent
-        self.since_tokens: int | None = None
+    def __init__(self, validation: Validation, plan: Plan, interval: int, *, elapsed: float = 0.0) -> None:
+        self.validation, self.interval, self.plan = validation, interval, plan
+        self.last_time = time.perf_counter()
+        self.start = self.last_time - elapsed
+        self.last_tokens: int | None = None
 
     def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
         step, now = trainer.global_step, time.perf_counter()
-        figures = {"epoch": self.plan.epoch(step - 1), "seconds": now - self.started}
-        figures |= self.validation.figures
-        if step % self.every == 0 or step in (1, module.total_steps):
-            figures["train/loss"] = float(module.last.mean)
-            figures["lr"] = trainer.optimizers[0].param_groups[0]["lr"]
-            figures["tokens"] = module.tokens_seen
+        metrics = {"epoch": self.plan.epoch(step - 1), "seconds": now - self.start}
+        metrics |= self.validation.metrics
+        if step % self.interval == 0 or step in (1, module.total_steps):
+            metrics["train/loss"] = float(module.last_loss.mean)
+            metrics["lr"] = trainer.optimizers[0].param_groups[0]["lr"]
+            metrics["tokens"] = module.tokens_seen
             if module.spec.label_smoothing:
-                figures["train/nll"] = float(module.last.plain_mean)
+                metrics["train/nll"] = float(module.last_loss.plain_mean)
             if module.last_norm is not None:
-                figures["grad_norm"] = float(module.last_norm)
-            if self.since_tokens is not None:
-                figures["tokens_per_second"] = (module.tokens_seen - self.since_tokens) / (now - self.since)
-            self.since, self.since_tokens = now, module.tokens_seen
-        if len(figures) > 2:
+                metrics["grad_norm"] = float(module.last_norm)
+            if self.last_tokens is not None:
+                metrics["tokens_per_second"] = (module.tokens_seen - self.last_tokens) / (now - self.last_time)
+            self.last_time, self.last_tokens = now, module.tokens_seen
+        if len(metrics) > 2:
             for logger in trainer.loggers:
-                logger.log_metrics(figures, step)
+                logger.log_metrics(metrics, step)
 
 
 class PlateauWarning:
@@ -194,21 +194,21 @@ class PlateauWarning:
     All of them rest there for a while, before they learn to look around; some never get further.
     """
 
-    near = 0.02
+    margin = 0.02
 
     def __init__(self, validation: Validation) -> None:
         self.validation, self.warned = validation, False
 
     def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
-        now, step = self.validation.figures, trainer.global_step
-        entropy = now.get("val/unigram_entropy")
+        metrics, step = self.validation.metrics, trainer.global_step
+        entropy = metrics.get("val/unigram_entropy")
         if entropy is None or self.warned or not trainer.is_global_zero:
             return
         if step > module.spec.warmup_steps and step > module.total_steps / 10:
-            self.warned = not now["val/loss"] < (1 - self.near) * entropy
+            self.warned = not metrics["val/loss"] < (1 - self.margin) * entropy
         if self.warned:
             print_note(
-                f"step {step}: the validation loss {now['val/loss']:.3f} is that of counting words "
+                f"step {step}: the validation loss {metrics['val/loss']:.3f} is that of counting words "
                 f"({entropy:.3f} nats): train longer, with a smaller training.optimizer.lr or more warmup_steps, and "
                 "look whether lines of the text repeat"
             )
@@ -222,7 +222,7 @@ class SampleWriter:
         self.last = ""
 
     def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
-        if self.validation.figures and trainer.is_global_zero:
+        if self.validation.metrics and trainer.is_global_zero:
             with report_write_errors(self.folder):
                 self.folder.mkdir(exist_ok=True)
             with torch.compiler.set_stance("force_eager"):
@@ -231,22 +231,24 @@ class SampleWriter:
 
 
 class CheckpointWriter:
-    """`best/` whenever validation improves; a checkpoint and `last/` every `every` steps and at the end. Of sharded
+    """`best/` whenever validation improves; a checkpoint and `last/` every `interval` steps and at the end. Of sharded
     weights `last/` comes at the end alone: to gather them on one device would hold training up at each save.
 
     Args:
         state_path: where the state after so many steps goes.
     """
 
-    def __init__(self, validation: Validation, every: int, export: Export, state_path: Callable[[int], Path]) -> None:
-        self.validation, self.every, self.export, self.state_path = validation, every, export, state_path
+    def __init__(
+        self, validation: Validation, interval: int, export: Export, state_path: Callable[[int], Path]
+    ) -> None:
+        self.validation, self.interval, self.export, self.state_path = validation, interval, export, state_path
 
     def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
         step = trainer.global_step
         if self.validation.improved:
-            self.export("best", module, step, self.validation.figures)
+            self.export("best", module, step, self.validation.metrics)
         ends = step == module.total_steps or trainer.should_stop
-        if ends or step % self.every == 0:
+        if ends or step % self.interval == 0:
             if ends or not module.spec.is_sharded:
-                self.export("last", module, step, self.validation.figures)
+                self.export("last", module, step, self.validation.metrics)
             trainer.save_checkpoint(self.state_path(step))

@@ -14,17 +14,17 @@ from lightning_fabric.utilities import move_data_to_device
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-Sent = TypeVar("Sent")
+Transfer = TypeVar("Transfer")
 
 
-class Copy(Protocol[Sent]):
+class Copy(Protocol[Transfer]):
     """A way to copy batches to the device."""
 
-    def send(self, batches: list[Any]) -> Sent:
+    def send(self, batches: list[Any]) -> Transfer:
         """Begin to copy; called in the thread."""
         ...
 
-    def receive(self, sent: Sent) -> list[Any]:
+    def receive(self, transfer: Transfer) -> list[Any]:
         """Return the batches on the device; work that is launched afterwards waits for the copy, the host does not."""
         ...
 
@@ -40,10 +40,10 @@ class CopyOnSideStream:
         with torch.cuda.stream(self.stream):
             return move_data_to_device(pinned, self.device), self.stream.record_event()
 
-    def receive(self, sent: tuple[list[Any], Any]) -> list[Any]:
-        batches, copied = sent
+    def receive(self, transfer: tuple[list[Any], Any]) -> list[Any]:
+        batches, copy_event = transfer
         stream = torch.cuda.current_stream(self.device)
-        stream.wait_event(copied)
+        stream.wait_event(copy_event)
         for leaf in tree_leaves(batches):
             if isinstance(leaf, Tensor):
                 leaf.record_stream(stream)  # or its memory could be given away while the step still reads it
@@ -55,7 +55,7 @@ def copy_to(device: torch.device) -> CopyOnSideStream | None:
     return CopyOnSideStream(device) if device.type == "cuda" else None
 
 
-class StepsAhead(Generic[Sent]):
+class StepsAhead(Generic[Transfer]):
     """Iterable over the batches of steps, each built one step ahead.
 
     Args:
@@ -66,7 +66,7 @@ class StepsAhead(Generic[Sent]):
     """
 
     def __init__(
-        self, build: Callable[[int], list[Any]], steps: "Steps", micro: Callable[[], int], copy: Copy[Sent]
+        self, build: Callable[[int], list[Any]], steps: "Steps", micro: Callable[[], int], copy: Copy[Transfer]
     ) -> None:
         self.build, self.steps, self.micro, self.copy = build, steps, micro, copy
         self._pool: ThreadPoolExecutor | None = None
@@ -78,18 +78,18 @@ class StepsAhead(Generic[Sent]):
         self.close()
         pool = self._pool = ThreadPoolExecutor(1, thread_name_prefix="batches")
 
-        def begin(step: int | None) -> tuple[int, int, Future[Sent]] | None:
+        def begin(step: int | None) -> tuple[int, int, Future[Transfer]] | None:
             return None if step is None else (step, self.micro(), pool.submit(self._send, step))
 
         steps = iter(self.steps)
         pending = begin(next(steps, None))
         while pending is not None:
-            step, micro, built = pending
-            sent = built.result()
+            step, micro, future = pending
+            transfer = future.result()
             if micro != self.micro():
-                sent = self._send(step)
+                transfer = self._send(step)
             pending = begin(next(steps, None))
-            yield self.copy.receive(sent)
+            yield self.copy.receive(transfer)
 
     def close(self) -> None:
         """End the thread, once it has built the batch that it is at."""
@@ -97,7 +97,7 @@ class StepsAhead(Generic[Sent]):
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
 
-    def _send(self, step: int) -> Sent:
+    def _send(self, step: int) -> Transfer:
         return self.copy.send(self.build(step))
 
 

@@ -250,10 +250,10 @@ def _time(
     per_step = plan.unit * plan.units * per_row
     seconds = plan.rows_before(plan.steps) * per_row
     if speed is not None:  # it was measured what else there is
-        per_step = plan.units * speed.a_unit + speed.a_step
+        per_step = plan.units * speed.unit_seconds + speed.step_seconds
         validations = plan.steps // training.validate_every + 1
-        seconds = plan.units_before(plan.steps) * speed.a_unit + plan.steps * speed.a_step
-        seconds += validations * speed.a_validation
+        seconds = plan.units_before(plan.steps) * speed.unit_seconds + plan.steps * speed.step_seconds
+        seconds += validations * speed.validation_seconds
     hours = world * seconds / 3600
     return RunTime(
         throughput=throughput, seconds_per_step=per_step, seconds=seconds, gpu_hours=hours,

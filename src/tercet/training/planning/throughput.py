@@ -124,8 +124,8 @@ def measure_this_machine(sized_recipe: "SizedRecipe", gpu: GPU | None) -> "tuple
     arithmetic = choose_arithmetic(recipe.training)
     with matmul_precision(arithmetic["matmul"]):
         compiled = choose_compile(task, model, arithmetic["precision"])[0]
-        measurement = speed(task, model, precision=arithmetic["precision"], compiled=compiled)
-    full_step = measurement.a_unit * task.plan.units + measurement.a_step
+        measurement = speed(task, model, precision=arithmetic["precision"], compile_mode=compiled)
+    full_step = measurement.unit_seconds * task.plan.units + measurement.step_seconds
     tokens = task.plan.units * task.plan.unit * tokens_of_row(task.recipe)
     world = recipe.training.world_size
     device_flops = tokens * training_flops(task.recipe).per_token / full_step / world

@@ -18,58 +18,60 @@ class Interrupted(Exception):
         self.signal = number
 
 
-def finish_run(trained_model: TrainedRun) -> FinishedRun:
+def finish_run(trained_run: TrainedRun) -> FinishedRun:
     """Finish a run after its last step.
 
     Raises:
         Interrupted: If a signal has stopped it.
         UserError: If what it has kept is damaged.
     """
-    opened = trained_model.started.locked.opened
-    if opened.primary:
-        _close(trained_model)
-    if trained_model.signal is not None:
-        raise Interrupted(trained_model.signal, f"saved in {opened.folder}; the same command goes on from there")
-    hours = opened.recipe.training.max_hours
-    if opened.primary and hours is not None:
+    opened_run = trained_run.started_run.locked_run.opened_run
+    if opened_run.primary:
+        _close(trained_run)
+    if trained_run.signal is not None:
+        raise Interrupted(trained_run.signal, f"saved in {opened_run.folder}; the same command goes on from there")
+    hours = opened_run.recipe.training.max_hours
+    if opened_run.primary and hours is not None:
         from tercet.checkpoint.metrics import read_metrics
 
-        took = read_metrics(opened.folder / METRICS)["seconds"][-1][1] / 3600
-        log(f"{took:.2f} of {hours:g} hours", opened.quiet)
-    return FinishedRun(opened.folder)
+        took = read_metrics(opened_run.folder / METRICS)["seconds"][-1][1] / 3600
+        log(f"{took:.2f} of {hours:g} hours", opened_run.quiet)
+    return FinishedRun(opened_run.folder)
 
 
-def describe_finished(started: StartedRun) -> FinishedRun:
+def describe_finished(started_run: StartedRun) -> FinishedRun:
     """Report that a run was at its end already.
 
     Raises:
         UserError: If what it has kept is damaged.
     """
-    opened, former, record = started.locked.opened, started.locked.former, started.record
-    check_finished(opened.folder, record)
-    if opened.primary and started.changes:
-        report_changes(started.changes, opened.quiet)
-        record.write(opened.folder)
+    opened_run, former, record = started_run.locked_run.opened_run, started_run.locked_run.former, started_run.record
+    check_finished(opened_run.folder, record)
+    if opened_run.primary and started_run.changes:
+        report_changes(started_run.changes, opened_run.quiet)
+        record.write(opened_run.folder)
     choices = "--more STEPS goes on, another --out trains again, --restart begins anew"
-    log(f"{opened.folder} is already finished: {describe_end(record, former.training)}; {choices}", opened.quiet)
-    return FinishedRun(opened.folder)
+    log(
+        f"{opened_run.folder} is already finished: {describe_end(record, former.training)}; {choices}", opened_run.quiet
+    )
+    return FinishedRun(opened_run.folder)
 
 
-def _close(trained_model: TrainedRun) -> None:
+def _close(trained_run: TrainedRun) -> None:
     from tercet.plots import NothingToDraw, plot_loss, save
 
-    started, opened = trained_model.started, trained_model.started.locked.opened
-    out = opened.folder
-    started.locked.checkpoints.remove_old()  # also of one that was killed before it could
+    started_run, opened_run = trained_run.started_run, trained_run.started_run.locked_run.opened_run
+    out = opened_run.folder
+    started_run.locked_run.checkpoints.remove_old()  # also of one that was killed before it could
     with suppress(NothingToDraw):  # a loss of 0 from the first step on, as over a vocabulary of one
         if (out / METRICS).exists():
             save(plot_loss(out / METRICS, title=out.name), out / "loss.png")
     record = replace(
-        trained_model.record.update_saved(out, trained_model.record.saved), finished=trained_model.signal is None
+        trained_run.record.update_saved(out, trained_run.record.saved), finished=trained_run.signal is None
     )
     record.write(out)
     if record.finished:
         check_finished(out, record)  # what was saved before it was resumed may have been damaged since
-        if record.saved < started.task.plan.steps:
-            more = "--more STEPS or a larger training.patience goes on"
-            log(f"{describe_end(record, opened.recipe.training)}; {more}", opened.quiet)
+        if record.saved < started_run.task.plan.steps:
+            hint = "--more STEPS or a larger training.patience goes on"
+            log(f"{describe_end(record, opened_run.recipe.training)}; {hint}", opened_run.quiet)

@@ -14,18 +14,22 @@ from tercet.training.run_folder.choices import Resume
 from tercet.training.run_folder.folder import check_checkpoint, restore_metrics
 
 
-class RunNotes:
+class RecordWriter:
     """What the run notes of itself, in `run.json`, while it is trained."""
 
-    def __init__(self, started: StartedRun) -> None:
-        self.record, self._started, self._folder = started.record, started, started.locked.opened.folder
+    def __init__(self, started_run: StartedRun) -> None:
+        self.record, self._started_run, self._folder = (
+            started_run.record,
+            started_run,
+            started_run.locked_run.opened_run.folder,
+        )
 
     def begin(self) -> None:
         """Make the folder that of the run that goes on, in its record first, and then in its figures."""
         from tercet.kernel import kernel_threads
 
-        point = self._started.locked.point
-        if self._started.changes or self.record.finished:
+        point = self._started_run.locked_run.point
+        if self._started_run.changes or self.record.finished:
             self._write(replace(self.record, finished=False))
         restore_metrics(self._folder, point)
         self._write(replace(self.record, threads=kernel_threads()).update_saved(self._folder, point.step))
@@ -33,7 +37,7 @@ class RunNotes:
     def save(self, step: int) -> None:
         """Note that `step` steps are saved."""
         self._write(self.record.update_saved(self._folder, step))
-        self._started.locked.checkpoints.remove_old()
+        self._started_run.locked_run.checkpoints.remove_old()
 
     def save_micro_batch(self, step: int, micro: int) -> None:
         """Note that from `step` on, counted from 0, a device holds `micro` rows at once."""
@@ -50,7 +54,7 @@ class RunDiverged(UserError):
     """The loss or a gradient is no longer a number: this recipe does not learn."""
 
 
-def train_run(started: StartedRun) -> TrainedRun:
+def train_run(started_run: StartedRun) -> TrainedRun:
     """Train a run that is not at its end.
 
     Raises:
@@ -63,61 +67,66 @@ def train_run(started: StartedRun) -> TrainedRun:
     from tercet.training.loop.module import NonFiniteLoss
     from tercet.training.loop.out_of_memory import OutOfMemory, is_out_of_memory, remedies
 
-    opened, checkpoints, point = started.locked.opened, started.locked.checkpoints, started.locked.point
-    out, recipe, exact = opened.folder, started.task.recipe, _is_exact(started)
-    arithmetic = _describe_arithmetic(started)
+    opened_run, checkpoints, point = (
+        started_run.locked_run.opened_run,
+        started_run.locked_run.checkpoints,
+        started_run.locked_run.point,
+    )
+    out, recipe, exact = opened_run.folder, started_run.task.recipe, _is_exact(started_run)
+    arithmetic = _describe_arithmetic(started_run)
     if point.checkpoint is not None:
-        check_checkpoint(point.checkpoint, started.model, recipe, fp16=started.record.precision == "fp16")
-    notes = RunNotes(started)
-    if opened.primary:
-        _report(started, arithmetic, exact=exact)
-        notes.begin()
+        check_checkpoint(point.checkpoint, started_run.model, recipe, fp16=started_run.record.precision == "fp16")
+    record_writer = RecordWriter(started_run)
+    if opened_run.primary:
+        _report(started_run, arithmetic, exact=exact)
+        record_writer.begin()
     loop = TrainingLoop(
-        task=started.task, model=started.model, out=out, start=point, checkpoints=checkpoints,
-        arithmetic=arithmetic, precision=started.record.precision, compiled=started.record.compile,
-        export=export_to(started.task, out, started.record.changes),
-        save_record=notes.save, save_micro_batch=notes.save_micro_batch, exact=exact, quiet=opened.quiet,
+        task=started_run.task, model=started_run.model, out=out, start=point, checkpoints=checkpoints,
+        arithmetic=arithmetic, precision=started_run.record.precision, compile_mode=started_run.record.compile,
+        export=export_to(started_run.task, out, started_run.record.changes),
+        save_record=record_writer.save, save_micro_batch=record_writer.save_micro_batch, exact=exact,
+        quiet=opened_run.quiet,
     )  # fmt: skip
     try:
-        with matmul_precision(started.record.matmul):
+        with matmul_precision(started_run.record.matmul):
             signal = loop.run()
     except NonFiniteLoss as error:
-        step = notes.record.saved
-        saved = f"the checkpoint of step {step} is kept in {out}" if step else "nothing was saved yet"
-        raise RunDiverged(f"{error}; {saved}: try a smaller training.optimizer.lr, or clip_norm") from None
+        step = record_writer.record.saved
+        checkpoint = f"the checkpoint of step {step} is kept in {out}" if step else "nothing was saved yet"
+        raise RunDiverged(f"{error}; {checkpoint}: try a smaller training.optimizer.lr, or clip_norm") from None
     except RuntimeError as error:
         if is_out_of_memory(error):
             raise OutOfMemory(f"out of memory outside of a step's passes: {remedies(recipe)}") from None
         raise
     except OSError as error:
         raise refusal(Path(error.filename or out), error) from None
-    return TrainedRun(started=started, record=notes.record, signal=signal)
+    return TrainedRun(started_run=started_run, record=record_writer.record, signal=signal)
 
 
-def _is_exact(started: StartedRun) -> bool:
-    start = started.locked.opened.start
+def _is_exact(started_run: StartedRun) -> bool:
+    start = started_run.locked_run.opened_run.start
     return isinstance(start, Resume) and start.exact
 
 
-def _describe_arithmetic(started: StartedRun) -> Mapping[str, str]:
+def _describe_arithmetic(started_run: StartedRun) -> Mapping[str, str]:
     from tercet.training.distributed.devices import accelerator
     from tercet.training.run_folder.arithmetic import describe_arithmetic
 
-    spec, record = started.task.recipe.training, started.record
+    spec, record = started_run.task.recipe.training, started_run.record
     return describe_arithmetic(
         accelerator=accelerator(spec), precision=record.precision, matmul=record.matmul, micro=record.micro_batch,
         compiled=record.compile != "never", ranks=1 if spec.exact else spec.world_size,
     )  # fmt: skip
 
 
-def _report(started: StartedRun, arithmetic: Mapping[str, str], *, exact: bool) -> None:
+def _report(started_run: StartedRun, arithmetic: Mapping[str, str], *, exact: bool) -> None:
     """Raises:
     UserError: If an exact end is requested and cannot be had.
     """
-    opened, point, task = started.locked.opened, started.locked.point, started.task
-    length = explain_length(opened.folder, task, started.changes, exact=exact)
-    report_changes(started.changes, opened.quiet)
-    report_start(opened.folder, point, started.locked.checkpoints, task.plan.steps, opened.quiet)
-    report_arithmetic(opened.folder, point, arithmetic, exact=exact)
+    opened_run, point, task = started_run.locked_run.opened_run, started_run.locked_run.point, started_run.task
+    length = explain_length(opened_run.folder, task, started_run.changes, exact=exact)
+    report_changes(started_run.changes, opened_run.quiet)
+    report_start(opened_run.folder, point, started_run.locked_run.checkpoints, task.plan.steps, opened_run.quiet)
+    report_arithmetic(opened_run.folder, point, arithmetic, exact=exact)
     if length is not None:
-        log(length, opened.quiet)
+        log(length, opened_run.quiet)

@@ -7,7 +7,7 @@ from typing import Any
 from tercet.checkpoint.run_record import RECIPE, RECORD
 from tercet.data.corpora.find_sources import check_sources
 from tercet.memory import keep_memory
-from tercet.training.distributed.launch import as_launched
+from tercet.training.distributed.launch import adapt_to_launch
 from tercet.training.loop.loggers import check_loggers
 from tercet.training.recipe.recipe import Recipe
 from tercet.training.recipe.specs import TrainingSpec
@@ -17,14 +17,19 @@ from tercet.training.run_folder.choices import Start
 
 
 def open_run(
-    resolved: ResolvedRecipe, start: Start, *, quiet: bool, arithmetic: Mapping[str, Any] | None, resources: ExitStack
+    resolved_recipe: ResolvedRecipe,
+    start: Start,
+    *,
+    quiet: bool,
+    arithmetic: Mapping[str, Any] | None,
+    resources: ExitStack,
 ) -> OpenedRun:
     """Open a run; nothing is written.
 
     Raises:
         UserError: If data or loggers are not there, or a launcher has started processes that the recipe does not fit.
     """
-    recipe, folder = as_launched(resolved.recipe), resolved.folder
+    recipe, folder = adapt_to_launch(resolved_recipe.recipe), resolved_recipe.folder
     check_sources(recipe.data)
     check_loggers(recipe.logging)
     keep_memory()
@@ -32,20 +37,20 @@ def open_run(
     return OpenedRun(
         folder=folder,
         recipe=recipe,
-        is_own=resolved.is_own,
+        from_run=resolved_recipe.from_run,
         start=start,
-        begun=(folder / RECIPE).exists() or (folder / RECORD).exists(),
+        exists=(folder / RECIPE).exists() or (folder / RECORD).exists(),
         primary=primary,
         quiet=quiet or not primary,
         arithmetic=arithmetic,
-        notes=resolved.notes,
+        notes=resolved_recipe.notes,
         resources=resources,
     )
 
 
 def is_first(recipe: Recipe) -> bool:
     """Return whether this is the only or the first process that a launcher has started for a recipe."""
-    return is_primary(as_launched(recipe).training)
+    return is_primary(adapt_to_launch(recipe).training)
 
 
 def is_primary(spec: TrainingSpec) -> bool:

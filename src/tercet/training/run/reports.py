@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def report_start(out: Path, start: StartPoint, checkpoints: Checkpoints, steps: int, quiet: bool) -> None:
     """Where the run goes on, and, quiet or not, what of it was damaged."""
     for damage in checkpoints.damaged.values():
-        before = f"goes on from the checkpoint of step {start.step}" if start.checkpoint else "begins anew"
-        log(f"{damage}; the run {before}", quiet=False)
+        resumption = f"goes on from the checkpoint of step {start.step}" if start.checkpoint else "begins anew"
+        log(f"{damage}; the run {resumption}", quiet=False)
     if start.step and start.step < steps:
         log(f"goes on at step {start.step + 1:,} of {steps:,}", quiet)
     if start.weights is not None:
@@ -33,7 +33,10 @@ def report_start(out: Path, start: StartPoint, checkpoints: Checkpoints, steps: 
 
 def report_changes(changes: Sequence[Change], quiet: bool) -> None:
     if changes:
-        log(f"changed: {', '.join(f'{one.key} {show(one.old)} -> {show(one.new)}' for one in changes)}", quiet)
+        log(
+            f"changed: {', '.join(f'{change.key} {show(change.old)} -> {show(change.new)}' for change in changes)}",
+            quiet,
+        )
 
 
 def explain_length(out: Path, task: "Task", changes: Sequence[Change], *, exact: bool) -> str | None:
@@ -51,13 +54,13 @@ def explain_length(out: Path, task: "Task", changes: Sequence[Change], *, exact:
     return words
 
 
-def report_arithmetic(out: Path, start: StartPoint, now: Mapping[str, str], *, exact: bool) -> None:
+def report_arithmetic(out: Path, start: StartPoint, current: Mapping[str, str], *, exact: bool) -> None:
     """Raises:
     UserError: where an exact end is asked for, and steps so far were worked out otherwise than those to come.
     """
     from tercet.training.run_folder.arithmetic import find_changes
 
-    changes = find_changes(() if start.checkpoint is None else start.checkpoint.arithmetic, now)
+    changes = find_changes(() if start.checkpoint is None else start.checkpoint.arithmetic, current)
     if changes and exact:
         raise UserError(f"{out} cannot go on exactly: {'; '.join(changes)}; undo that, or leave --exact out")
     if changes:

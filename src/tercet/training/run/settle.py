@@ -13,10 +13,10 @@ from tercet.training.run.reports import log
 from tercet.training.run.states import BuiltModel, OpenedRun
 
 if TYPE_CHECKING:
-    from tercet.training.compute.compiling import Compiled
+    from tercet.training.compute.compiling import CompileMode
 
 
-def settle(built: BuiltModel, opened: OpenedRun) -> RunRecord:
+def read_or_create_record(built_model: BuiltModel, opened_run: OpenedRun) -> RunRecord:
     """Return what the run noted of itself; settle it and write it down if the run begins.
 
     Raises:
@@ -26,52 +26,54 @@ def settle(built: BuiltModel, opened: OpenedRun) -> RunRecord:
     from tercet.training.distributed.devices import wait_for_file
     from tercet.training.planning.find_micro_batch import describe_micro_batch, find_micro_batch
 
-    task, out = built.task, opened.folder
-    if not opened.primary:
+    task, out = built_model.task, opened_run.folder
+    if not opened_run.primary:
         wait_for_file(out / RECORD)
     record = read_record(out)
     if record is not None:
         if (record.data, record.tokenizer) != (task.data_hash, task.tokenizer_hash):
             raise UserError(f"the data has changed since {out} was begun; give another --out, or --restart")
         return record
-    chosen = opened.arithmetic or choose_arithmetic(task.recipe.training)
-    precision, matmul = chosen["precision"], chosen["matmul"]
+    auto_arithmetic = opened_run.arithmetic or choose_arithmetic(task.recipe.training)
+    precision, matmul = auto_arithmetic["precision"], auto_arithmetic["matmul"]
     micro_batches: tuple[tuple[int, int], ...] = ()
     if task.recipe.task.finds_micro_batch:
         task.micro = find_micro_batch(task.recipe, precision)
         micro_batches = ((0, task.micro),)
-        log(describe_micro_batch(task.recipe, task.micro), opened.quiet)
-    compiled = _choose_compile(built, precision, matmul, opened.quiet)
+        log(describe_micro_batch(task.recipe, task.micro), opened_run.quiet)
+    compile_mode = _choose_compile(built_model, precision, matmul, opened_run.quiet)
     write_atomically(out / RECIPE, write_yaml(task.recipe).encode())
-    if built.pretrained is not None:
-        save_copy(built.pretrained, out)
+    if built_model.pretrained is not None:
+        save_copy(built_model.pretrained, out)
     record = RunRecord(
-        data=task.data_hash, tokenizer=task.tokenizer_hash, precision=precision, matmul=matmul, compile=compiled,
+        data=task.data_hash, tokenizer=task.tokenizer_hash, precision=precision, matmul=matmul, compile=compile_mode,
         micro_batches=micro_batches, steps=task.plan.steps,
     ).update_saved(out, 0)  # fmt: skip
     record.write(out)
     return record
 
 
-def _choose_compile(built: BuiltModel, precision: str, matmul: Matmul, quiet: bool) -> "Compiled":
+def _choose_compile(built_model: BuiltModel, precision: str, matmul: Matmul, quiet: bool) -> "CompileMode":
     """Measure what the recipe leaves open, compilation and the steps of its hours, and report the run."""
     from tercet.training.compute.auto_arithmetic import matmul_precision
     from tercet.training.compute.choose_compile import choose_compile
     from tercet.training.compute.speed import speed
 
-    task, model, spec = built.task, built.model, built.task.recipe.training
+    task, model, spec = built_model.task, built_model.model, built_model.task.recipe.training
     with matmul_precision(matmul):
-        compiled, why = choose_compile(task, model, precision)
+        compile_mode, why = choose_compile(task, model, precision)
         if spec.max_hours is not None:
-            measured = speed(task, model, precision=precision, compiled=compiled)
-            task.plan = measured.plan(task.plan, spec)
-            log(measured.describe(task.plan, spec), quiet)
-    parameters, learn = (sum(p.numel() for p in some) for some in (model.parameters(), trainable_parameters(model)))
-    learning = "" if learn == parameters else f" of which {learn:,} learn"
-    described = f"{precision} by oneDNN" if (precision, matmul) == ("fp32", "medium") else precision
-    log(f"{parameters:,} parameters{learning}, {task.describe()}, {task.plan.steps:,} steps; {described}, "
-        f"{'not compiled' if compiled == 'never' else 'compiled'} ({why})", quiet)  # fmt: skip
+            estimate = speed(task, model, precision=precision, compile_mode=compile_mode)
+            task.plan = estimate.plan(task.plan, spec)
+            log(estimate.describe(task.plan, spec), quiet)
+    parameters, trainable = (
+        sum(p.numel() for p in weights) for weights in (model.parameters(), trainable_parameters(model))
+    )
+    trainable_note = "" if trainable == parameters else f" of which {trainable:,} learn"
+    arithmetic = f"{precision} by oneDNN" if (precision, matmul) == ("fp32", "medium") else precision
+    log(f"{parameters:,} parameters{trainable_note}, {task.describe()}, {task.plan.steps:,} steps; {arithmetic}, "
+        f"{'not compiled' if compile_mode == 'never' else 'compiled'} ({why})", quiet)  # fmt: skip
     if any(stack.placement == "post" for stack in stack_specs(task.recipe.model)) and not spec.warmup_steps:
         log("post-norm without warm-up seldom learns (Xiong et al. 2020); set training.warmup_steps, such as 400, "
             "or placement to pre", quiet)  # fmt: skip
-    return compiled
+    return compile_mode

@@ -8,14 +8,14 @@ from tercet.storage import lock_folder
 from tercet.training.optim.trainable import set_trainable
 from tercet.training.recipe.pretrained import load_pretrained_weights, pretrained_folder
 from tercet.training.run.reports import describe_sizes, log
-from tercet.training.run.settle import settle
+from tercet.training.run.settle import read_or_create_record
 from tercet.training.run.states import BuiltModel, LockedRun, StartedRun
 from tercet.training.run_folder.changes import check_devices, check_length, list_changes, plan_with_changes
 from tercet.training.run_folder.choices import FromWeights
 from tercet.training.run_folder.folder import StartPoint, find_start, recipes_of
 
 
-def start_run(locked: LockedRun) -> StartedRun:
+def start_run(locked_run: LockedRun) -> StartedRun:
     """Build the task and the model of a run, and settle what holds to its end.
 
     Raises:
@@ -23,26 +23,26 @@ def start_run(locked: LockedRun) -> StartedRun:
     """
     from tercet.training.compute.threads import process_threads  # with torch, of which nothing before has need
 
-    opened = locked.opened
-    opened.resources.enter_context(process_threads(opened.recipe.training))
-    built = _build(locked)
-    if opened.primary and not opened.begun:
-        locked = replace(locked, point=_make_folder(locked))
-    task, former = built.task, locked.former
-    record = settle(built, opened)
+    opened_run = locked_run.opened_run
+    opened_run.resources.enter_context(process_threads(opened_run.recipe.training))
+    built_model = _build(locked_run)
+    if opened_run.primary and not opened_run.exists:
+        locked_run = replace(locked_run, point=_make_folder(locked_run))
+    task, former = built_model.task, locked_run.former
+    record = read_or_create_record(built_model, opened_run)
     task.micro = record.micro_batch or task.micro
     changes: tuple[Change, ...] = ()
-    if locked.record is not None:
-        check_devices(opened.folder, former, opened.recipe)
-        check_length(opened.folder, former, opened.recipe, record, task.plan.steps)
-        step = record.saved if record.finished and not locked.goes_on else locked.point.step
-        changes = list_changes(former, opened.recipe, step=step, steps=task.plan.steps)
+    if locked_run.record is not None:
+        check_devices(opened_run.folder, former, opened_run.recipe)
+        check_length(opened_run.folder, former, opened_run.recipe, record, task.plan.steps)
+        step = record.saved if record.finished and not locked_run.is_extended else locked_run.point.step
+        changes = list_changes(former, opened_run.recipe, step=step, steps=task.plan.steps)
         record = replace(record, changes=(*record.changes, *changes))
     task.plan = plan_with_changes(task.plan, record)
-    return StartedRun(locked=locked, task=task, model=built.model, record=record, changes=changes)
+    return StartedRun(locked_run=locked_run, task=task, model=built_model.model, record=record, changes=changes)
 
 
-def _build(locked: LockedRun) -> BuiltModel:
+def _build(locked_run: LockedRun) -> BuiltModel:
     """Read the data, and build the model as it begins."""
     from tercet.checkpoint import load_model
     from tercet.kernel import warm_up
@@ -50,37 +50,37 @@ def _build(locked: LockedRun) -> BuiltModel:
     from tercet.training.distributed.devices import check_exact
     from tercet.training.tasks.open_task import task_of
 
-    recipe, out, quiet = locked.opened.recipe, locked.opened.folder, locked.opened.quiet
-    old = None if recipe.pretrained is None else load_model(pretrained_folder(recipe.pretrained, out))
-    task = task_of(recipe, pretrained=old, progress=not quiet)
+    recipe, out, quiet = locked_run.opened_run.recipe, locked_run.opened_run.folder, locked_run.opened_run.quiet
+    pretrained = None if recipe.pretrained is None else load_model(pretrained_folder(recipe.pretrained, out))
+    task = task_of(recipe, pretrained=pretrained, progress=not quiet)
     try:
         model = build(task.recipe.model, seed=recipe.training.seed)
     except ValueError as error:
         raise UserError(f"model: {error}") from None
     for stack in stacks_of(model):
         stack.activation_checkpointing = recipe.training.activation_checkpointing
-    new: tuple[str, ...] = ()
-    if old is not None:
-        taken = load_pretrained_weights(model, old.model, str(recipe.pretrained))
-        new = taken.new
+    new_names: tuple[str, ...] = ()
+    if pretrained is not None:
+        loaded = load_pretrained_weights(model, pretrained.model, str(recipe.pretrained))
+        new_names = loaded.new
         if not (out / RECORD).exists():
-            of = str(recipe.pretrained)
-            log(f"{taken.describe(of)}; {describe_sizes(task.recipe.model, old.model.spec)}", quiet)
-    set_trainable(model, new, freeze=recipe.freeze, adapter=recipe.adapter, seed=recipe.training.seed)
+            name = str(recipe.pretrained)
+            log(f"{loaded.describe(name)}; {describe_sizes(task.recipe.model, pretrained.model.spec)}", quiet)
+    set_trainable(model, new_names, freeze=recipe.freeze, adapter=recipe.adapter, seed=recipe.training.seed)
     warm_up()  # before anything is timed, and after every mistake has been told
     check_exact(recipe.training)
-    return BuiltModel(task, model, old)
+    return BuiltModel(task, model, pretrained)
 
 
-def _make_folder(locked: LockedRun) -> StartPoint:
+def _make_folder(locked_run: LockedRun) -> StartPoint:
     """Make the folder of a run that begins, and lock it; return where it starts."""
-    opened, folder = locked.opened, locked.opened.folder
+    opened_run, folder = locked_run.opened_run, locked_run.opened_run.folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot make the folder {folder}: {error.strerror}; give another --out") from None
-    opened.resources.enter_context(lock_folder(folder))
-    recipes_of(folder, opened.recipe, read_record(folder))  # another process may have been here meanwhile
-    for note in opened.notes:
-        log(note, opened.quiet)
-    return find_start(folder, locked.checkpoints, from_weights=isinstance(opened.start, FromWeights))
+    opened_run.resources.enter_context(lock_folder(folder))
+    recipes_of(folder, opened_run.recipe, read_record(folder))  # another process may have been here meanwhile
+    for note in opened_run.notes:
+        log(note, opened_run.quiet)
+    return find_start(folder, locked_run.checkpoints, from_weights=isinstance(opened_run.start, FromWeights))

@@ -25,9 +25,9 @@ class OpenedRun:
     Attributes:
         folder: The run's folder.
         recipe: The recipe, for as many devices as there are processes.
-        is_own: The recipe is the one of the run in the folder as it is now, with changes.
+        from_run: The recipe is the one of the run in the folder as it is now, with changes.
         start: Where the run is to start.
-        begun: The folder holds a run.
+        exists: The folder holds a run.
         primary: This is the only or the first of the run's processes, which writes for all.
         quiet: No progress on stderr.
         arithmetic: Precision and matmul of a run that begins, if they were chosen for several runs together.
@@ -37,9 +37,9 @@ class OpenedRun:
 
     folder: Path
     recipe: Recipe
-    is_own: bool
+    from_run: bool
     start: Start
-    begun: bool
+    exists: bool
     primary: bool
     quiet: bool
     arithmetic: Mapping[str, Any] | None
@@ -52,20 +52,20 @@ class LockedRun:
     """A run that no other process trains.
 
     Attributes:
-        opened: The run as it was opened, its recipe the one by which it goes on.
+        opened_run: The run as it was opened, its recipe the one by which it goes on.
         former: The recipe of the run so far; the same recipe if there is no run.
         record: What the run noted of itself; None if there is no run, or its record is lost.
         checkpoints: Its checkpoints.
         point: Where it starts.
-        goes_on: It is at its end, and is made longer.
+        is_extended: It is at its end, and is made longer.
     """
 
-    opened: OpenedRun
+    opened_run: OpenedRun
     former: Recipe
     record: RunRecord | None
     checkpoints: Checkpoints
     point: StartPoint
-    goes_on: bool
+    is_extended: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,14 +73,14 @@ class StartedRun:
     """A run with its task and model, whose folder says what `auto` came to.
 
     Attributes:
-        locked: The run as it was locked.
+        locked_run: The run as it was locked.
         task: Data and objective, with the plan of all steps.
         model: The model as it begins.
         record: What the run notes of itself.
         changes: Those of the record that are not written down yet.
     """
 
-    locked: LockedRun
+    locked_run: LockedRun
     task: "Task"
     model: "AnyModel"
     record: RunRecord
@@ -92,12 +92,12 @@ class TrainedRun:
     """A run after its last step.
 
     Attributes:
-        started: The run as it was started.
+        started_run: The run as it was started.
         record: What it notes of itself now.
         signal: The number of the signal that stopped it, or None.
     """
 
-    started: StartedRun
+    started_run: StartedRun
     record: RunRecord
     signal: int | None
 

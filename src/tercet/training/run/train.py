@@ -20,7 +20,7 @@ from tercet.training.run_folder.choices import Resume, Start
 
 
 def train_resolved(
-    resolved: ResolvedRecipe,
+    resolved_recipe: ResolvedRecipe,
     start: Start | None = None,
     *,
     quiet: bool = False,
@@ -29,7 +29,7 @@ def train_resolved(
     """Train as a recipe says, in its folder; return the folder.
 
     Args:
-        resolved: The recipe and the folder.
+        resolved_recipe: The recipe and the folder.
         start: Where the run starts; `Resume()` by default.
         quiet: No progress on stderr.
         arithmetic: `precision` and `matmul` of a run that begins, if they were chosen for several runs together;
@@ -43,12 +43,14 @@ def train_resolved(
         Interrupted: After a Ctrl-C or SIGTERM, when everything is saved.
     """
     with ExitStack() as resources:
-        opened = open_run(resolved, start or Resume(), quiet=quiet, arithmetic=arithmetic, resources=resources)
-        locked = lock_run(opened)
-        started = start_run(locked)
-        if started.record.finished and not locked.goes_on:
-            return describe_finished(started).folder
-        return finish_run(train_run(started)).folder
+        opened_run = open_run(
+            resolved_recipe, start or Resume(), quiet=quiet, arithmetic=arithmetic, resources=resources
+        )
+        locked_run = lock_run(opened_run)
+        started_run = start_run(locked_run)
+        if started_run.record.finished and not locked_run.is_extended:
+            return describe_finished(started_run).folder
+        return finish_run(train_run(started_run)).folder
 
 
 def train(

@@ -113,7 +113,7 @@ class ComparedRuns(Summary):
 def compare_runs(
     names: Sequence[str],
     *,
-    varied: Sequence[VariedKey] = (),
+    varied_keys: Sequence[VariedKey] = (),
     seeds: Sequence[int] | None = None,
     changes: Mapping[str, Any] | None = None,
     out: Path,
@@ -124,7 +124,7 @@ def compare_runs(
 
     Args:
         names: recipes, and folders of finished runs, which are taken as they are.
-        varied: of the recipes: all combinations of the values.
+        varied_keys: of the recipes: all combinations of the values.
         seeds: each variant is trained with each; by default one, the first recipe's.
         changes: to all recipes, as nested mappings.
         device: to score on.
@@ -134,20 +134,20 @@ def compare_runs(
         Interrupted: after a signal, when everything is saved.
     """
     return compare_sweep(
-        plan_sweep(names, varied=varied, seeds=seeds, changes=changes, out=out), device=device, quiet=quiet
+        plan_sweep(names, varied_keys=varied_keys, seeds=seeds, changes=changes, out=out), device=device, quiet=quiet
     )
 
 
 def compare_sweep(sweep: Sweep, *, device: "str | torch.device" = "cpu", quiet: bool = False) -> ComparedRuns:
     """`compare_runs`, of what is planned already."""
     check_sweep(sweep, quiet=quiet)
-    done = list(train_sweep(sweep, quiet=quiet))
-    whole = [run.folder for run, diverged in done if diverged is None]
-    scores = dict(zip(whole, score_held_out(whole, device=device), strict=True))
-    results = [_result(run, scores.get(run.folder)) for run, _ in done]
-    compared = ComparedRuns(leaderboard=leaderboard(results), folder=sweep.out)
-    compared.save()
-    return compared
+    trained_runs = list(train_sweep(sweep, quiet=quiet))
+    folders = [run.folder for run, error in trained_runs if error is None]
+    scores = dict(zip(folders, score_held_out(folders, device=device), strict=True))
+    results = [_result(run, scores.get(run.folder)) for run, _ in trained_runs]
+    comparison = ComparedRuns(leaderboard=leaderboard(results), folder=sweep.out)
+    comparison.save()
+    return comparison
 
 
 def compare(
@@ -169,23 +169,23 @@ def compare(
         seeds: a list, or how many, from 1 on; by default the first recipe's one.
         data: a file, folder or named dataset in place of the recipes'.
         changes: Keys of all recipes with other values, such as {"training.max_steps": 500}.
-        out: where runs, table and picture go, `compared/` and the names by default; runs that are there already are
+        out: where runs, table and picture go, `comparison/` and the names by default; runs that are there already are
             resumed, or taken as they are where they have ended.
         device: to score on.
 
     Raises:
         UserError: where something does not fit, all of which is looked at before anything is trained.
     """
-    several = [str(name) for name in ([names] if isinstance(names, str | Path) else names)]
-    nested: Plain = {} if data is None else nest("data.source", str(data))
+    name_list = [str(name) for name in ([names] if isinstance(names, str | Path) else names)]
+    nested_changes: Plain = {} if data is None else nest("data.source", str(data))
     for path, value in (changes or {}).items():
-        nested = merge(nested, nest(path, value))
+        nested_changes = merge(nested_changes, nest(path, value))
     return compare_runs(
-        several,
-        varied=[VariedKey.of(key, values) for key, values in (vary or {}).items()],
+        name_list,
+        varied_keys=[VariedKey.of(key, values) for key, values in (vary or {}).items()],
         seeds=None if seeds is None else check_seeds(seeds),
-        changes=nested,
-        out=default_comparison_folder(several) if out is None else Path(out),
+        changes=nested_changes,
+        out=default_comparison_folder(name_list) if out is None else Path(out),
         device=device,
         quiet=quiet,
     )

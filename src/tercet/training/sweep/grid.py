@@ -16,8 +16,8 @@ from typing import Any
 from tercet.config import Plain, UserError, merge, nest
 from tercet.settings_yaml import parse_assignment
 
-MOST_RUNS = 1000  # of a comparison: each is looked at before the first is trained
-LONGEST = 120  # characters of a folder's name; file systems take 255 bytes
+MAX_RUNS = 1000  # of a comparison: each is looked at before the first is trained
+MAX_NAME_LENGTH = 120  # characters of a folder's name; file systems take 255 bytes
 UNSAFE = re.compile(r"[^A-Za-z0-9_.,=+\-]+")
 CLOSING = {"[": "]", "{": "}"}
 SEED = "training.seed"
@@ -42,7 +42,7 @@ class VariedKey:
         Raises:
             UserError: where there are none, or one stands there twice.
         """
-        return cls._checked(key, tuple(values), tuple(map(label_of, values)))
+        return cls._validated(key, tuple(values), tuple(map(format_label, values)))
 
     @classmethod
     def read(cls, text: str) -> "VariedKey":
@@ -56,24 +56,24 @@ class VariedKey:
         if not equals or not all(key.split(".")):
             raise UserError(f"--vary {text!r}: expected key=value,value, such as model.stack.placement=pre,post")
         pieces = split_values(values) if values.strip() else []
-        if len(pieces) > MOST_RUNS:
-            raise UserError(f"--vary {key}: {len(pieces):,} values are more than {MOST_RUNS:,}; give fewer")
+        if len(pieces) > MAX_RUNS:
+            raise UserError(f"--vary {key}: {len(pieces):,} values are more than {MAX_RUNS:,}; give fewer")
         if "" in pieces:
             raise UserError(f"--vary {text!r}: a value is empty; take the comma out, or write null or '' for none")
         read = [_leaf(parse_assignment(f"{key}={piece}"), key) for piece in pieces]
         labels = [
-            label_of(value) if isinstance(value, Mapping | list | str) else piece
+            format_label(value) if isinstance(value, Mapping | list | str) else piece
             for value, piece in zip(read, pieces, strict=True)
         ]
-        return cls._checked(key, tuple(read), tuple(labels))
+        return cls._validated(key, tuple(read), tuple(labels))
 
     @classmethod
-    def _checked(cls, key: str, values: tuple[Any, ...], labels: tuple[str, ...]) -> "VariedKey":
+    def _validated(cls, key: str, values: tuple[Any, ...], labels: tuple[str, ...]) -> "VariedKey":
         if not values:
             raise UserError(f"--vary {key}: there is no value; give some, as in --vary {key}=first,second")
-        twice = [labels[i] for i, value in enumerate(values) if value in values[:i] or labels[i] in labels[:i]]
-        if twice:
-            raise UserError(f"--vary {key}: the value {twice[0]} stands there twice; take one out")
+        duplicates = [labels[i] for i, value in enumerate(values) if value in values[:i] or labels[i] in labels[:i]]
+        if duplicates:
+            raise UserError(f"--vary {key}: the value {duplicates[0]} stands there twice; take one out")
         return cls(key=key, values=values, labels=labels)
 
 
@@ -90,36 +90,36 @@ class GridPoint:
     changes: Plain
 
 
-def grid_points(varied: Sequence[VariedKey], *, fixed: Mapping[str, Any] | None = None) -> list[GridPoint]:
+def grid_points(varied_keys: Sequence[VariedKey], *, fixed_changes: Mapping[str, Any] | None = None) -> list[GridPoint]:
     """The product of all values, the last key's changing fastest; one point without settings where nothing varies.
 
     Args:
-        fixed: changes that hold for all of them, as nested mappings.
+        fixed_changes: changes that hold for all of them, as nested mappings.
 
     Raises:
         UserError: where two keys clash, or one is the seed.
     """
-    fixed, keys = fixed or {}, [choice.key for choice in varied]
+    fixed_changes, keys = fixed_changes or {}, [choice.key for choice in varied_keys]
     for number, key in enumerate(keys):
         if key == SEED:
             raise UserError(f"--vary {SEED}: seeds are no variants; give --seeds 1,2,3 in its place")
-        for other in keys[:number]:
-            if key == other:
+        for other_key in keys[:number]:
+            if key == other_key:
                 raise UserError(f"--vary {key} is given twice; put all its values into one")
-            if key.startswith(f"{other}.") or other.startswith(f"{key}."):
-                raise UserError(f"--vary {other} and --vary {key} clash: one holds the other; vary one of them")
-        if _holds(fixed, key):
+            if key.startswith(f"{other_key}.") or other_key.startswith(f"{key}."):
+                raise UserError(f"--vary {other_key} and --vary {key} clash: one holds the other; vary one of them")
+        if _contains(fixed_changes, key):
             raise UserError(f"{key} is both in --set and in --vary; leave it out of one")
-    if (count := math.prod(len(choice.values) for choice in varied)) > MOST_RUNS:
-        raise UserError(f"--vary: {count:,} variants are more than {MOST_RUNS:,}; give fewer values")
+    if (count := math.prod(len(choice.values) for choice in varied_keys)) > MAX_RUNS:
+        raise UserError(f"--vary: {count:,} variants are more than {MAX_RUNS:,}; give fewer values")
     names = short_keys(keys)
-    choices = (list(zip(choice.values, choice.labels, strict=True)) for choice in varied)
+    choices = (list(zip(choice.values, choice.labels, strict=True)) for choice in varied_keys)
     points: list[GridPoint] = []
-    for chosen in product(*choices):
-        changes = dict(fixed)
-        for key, (value, _) in zip(keys, chosen, strict=True):
+    for combination in product(*choices):
+        changes = dict(fixed_changes)
+        for key, (value, _) in zip(keys, combination, strict=True):
             changes = merge(changes, nest(key, value))
-        settings = {name: label for name, (_, label) in zip(names, chosen, strict=True)}
+        settings = {name: label for name, (_, label) in zip(names, combination, strict=True)}
         points.append(GridPoint(settings=settings, changes=changes))
     return points
 
@@ -143,8 +143,8 @@ def check_seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
         UserError: where there are none, one is negative or stands there twice.
     """
     count = seeds if isinstance(seeds, int) else len(seeds)
-    if count > MOST_RUNS:
-        raise UserError(f"--seeds: {count:,} are more than the {MOST_RUNS:,} runs of a comparison; give fewer")
+    if count > MAX_RUNS:
+        raise UserError(f"--seeds: {count:,} are more than the {MAX_RUNS:,} runs of a comparison; give fewer")
     numbers = tuple(range(1, seeds + 1)) if isinstance(seeds, int) else tuple(seeds)
     if not numbers:
         raise UserError("--seeds: there is no seed; give at least 1")
@@ -159,17 +159,17 @@ def split_values(text: str) -> list[str]:
     Raises:
         UserError: where a bracket or a quote is not closed.
     """
-    pieces, start, quote, escaped, open_brackets = list[str](), 0, "", False, list[str]()
-    before = ","  # the last character that was not blank: a quote in the middle of a word is an apostrophe
+    pieces, start, quote, is_escaped, open_brackets = list[str](), 0, "", False, list[str]()
+    previous = ","  # the last character that was not blank: a quote in the middle of a word is an apostrophe
     for place, character in enumerate(text):
         if quote:
-            if escaped:
-                escaped = False
+            if is_escaped:
+                is_escaped = False
             elif character == "\\" and quote == '"':
-                escaped = True
+                is_escaped = True
             elif character == quote:
                 quote = ""
-        elif character in "'\"" and (before in ",:[{" or text[place - 1] == character):
+        elif character in "'\"" and (previous in ",:[{" or text[place - 1] == character):
             quote = character
         elif character in CLOSING:
             open_brackets.append(CLOSING[character])
@@ -179,19 +179,21 @@ def split_values(text: str) -> list[str]:
         elif character == "," and not open_brackets:
             pieces.append(text[start:place].strip())
             start = place + 1
-        before = before if character.isspace() else character
+        previous = previous if character.isspace() else character
     if quote or open_brackets:
         raise UserError(f"--vary: {quote or open_brackets[-1]} is missing at the end of {text!r}; close it")
     return [*pieces, text[start:].strip()]
 
 
-def label_of(value: Any) -> str:
+def format_label(value: Any) -> str:
     """A value as people read it: `{kind: rotary, base: 5000}` is `rotary+base=5000`."""
     if isinstance(value, Mapping):
-        kind = [label_of(value["kind"])] if "kind" in value else []
-        return "+".join([*kind, *(f"{key}={label_of(item)}" for key, item in value.items() if key != "kind")]) or "{}"
+        kind = [format_label(value["kind"])] if "kind" in value else []
+        return (
+            "+".join([*kind, *(f"{key}={format_label(item)}" for key, item in value.items() if key != "kind")]) or "{}"
+        )
     if isinstance(value, list | tuple):
-        return "+".join(map(label_of, value)) or "[]"
+        return "+".join(map(format_label, value)) or "[]"
     if isinstance(value, bool):
         return str(value).lower()
     return "null" if value is None else str(value) or "''"
@@ -199,14 +201,14 @@ def label_of(value: Any) -> str:
 
 def short_keys(keys: Sequence[str]) -> list[str]:
     """Each key's last words, as few as tell it from the others, and from `seed` and `recipe`."""
-    taken = ("seed", "recipe")
-    words, most = 1, max((key.count(".") + 1 for key in keys), default=1)
-    names = [_last(key, 1) for key in keys]
-    while words < most and any(count > 1 or name in taken for name, count in Counter(names).items()):
+    reserved = ("seed", "recipe")
+    words, max_words = 1, max((key.count(".") + 1 for key in keys), default=1)
+    names = [_last_words(key, 1) for key in keys]
+    while words < max_words and any(count > 1 or name in reserved for name, count in Counter(names).items()):
         words += 1
         counts = Counter(names)
         names = [
-            _last(key, words) if counts[name] > 1 or name in taken else name
+            _last_words(key, words) if counts[name] > 1 or name in reserved else name
             for key, name in zip(keys, names, strict=True)
         ]
     return names
@@ -218,13 +220,13 @@ def folder_names(labels: Sequence[str]) -> list[str]:
     counts = Counter(name.casefold() for name in safe)
     return [
         name
-        if name == label and len(name) <= LONGEST and counts[name.casefold()] == 1 and not name.startswith(".")
-        else f"{name[:LONGEST].lstrip('.')}-{hashlib.sha256(label.encode()).hexdigest()[:10]}"
+        if name == label and len(name) <= MAX_NAME_LENGTH and counts[name.casefold()] == 1 and not name.startswith(".")
+        else f"{name[:MAX_NAME_LENGTH].lstrip('.')}-{hashlib.sha256(label.encode()).hexdigest()[:10]}"
         for name, label in zip(safe, labels, strict=True)
     ]
 
 
-def _last(key: str, words: int) -> str:
+def _last_words(key: str, words: int) -> str:
     return ".".join(key.split(".")[-words:])
 
 
@@ -235,7 +237,7 @@ def _leaf(changes: Plain, key: str) -> Any:
     return value
 
 
-def _holds(changes: Mapping[str, Any], key: str) -> bool:
+def _contains(changes: Mapping[str, Any], key: str) -> bool:
     """Whether the changes set the key, something in it, or something that it is in."""
     value: Any = changes
     for part in key.split("."):

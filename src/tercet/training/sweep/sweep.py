@@ -58,20 +58,20 @@ class SweepRun:
 class Sweep:
     """Attributes:
     runs: the seeds of a variant next to each other.
-    asked: what was asked for, for `settings.json`.
+    requested: what was asked for, for `settings.json`.
     notes: What other data than a recipe's own replaces in its settings.
     """
 
     out: Path
     runs: tuple[SweepRun, ...]
-    asked: Plain
+    requested: Plain
     notes: tuple[str, ...] = ()
 
 
 def plan_sweep(
     names: Sequence[str],
     *,
-    varied: Sequence[VariedKey] = (),
+    varied_keys: Sequence[VariedKey] = (),
     seeds: Sequence[int] | None = None,
     changes: Mapping[str, Any] | None = None,
     out: Path,
@@ -89,43 +89,46 @@ def plan_sweep(
     """
     changes = changes or {}
     recipes = [name for name in names if not is_run(name)]
-    if not recipes and (varied or changes or seeds):
-        flag = "--vary" if varied else "--set" if changes else "--seeds"
+    if not recipes and (varied_keys or changes or seeds):
+        flag = "--vary" if varied_keys else "--set" if changes else "--seeds"
         raise UserError(f"{flag} is for recipes, and {' and '.join(names)} are trained already; name a recipe as well")
     training = changes.get("training")
     if seeds is not None and isinstance(training, Mapping) and "seed" in training:
         raise UserError("training.seed is both in --set and in --seeds; leave it out of --set")
-    points = grid_points(varied, fixed=changes)
-    parsed = {name: [load_recipe(name, point.changes) for point in points] for name in recipes}
+    points = grid_points(varied_keys, fixed_changes=changes)
+    parsed_recipes = {name: [load_recipe(name, point.changes) for point in points] for name in recipes}
     if recipes and seeds is None:
-        seeds = (parsed[recipes[0]][0].training.seed,)
-    short = dict(zip(names, _short_names(names), strict=True)) if len(names) > 1 else {}
+        seeds = (parsed_recipes[recipes[0]][0].training.seed,)
+    short_names = dict(zip(names, _short_names(names), strict=True)) if len(names) > 1 else {}
     runs = list[SweepRun]()
     for name in names:
-        if name not in parsed:
-            runs.append(_finished(Path(name), short.get(name, Path(name).name)))
+        if name not in parsed_recipes:
+            runs.append(_open_finished(Path(name), short_names.get(name, Path(name).name)))
             continue
-        for point, recipe in zip(points, parsed[name], strict=True):
-            settings = {**({"recipe": short[name]} if len(recipes) > 1 else {}), **point.settings}
-            words = [*([short[name]] if name in short else []), *(f"{k}={v}" for k, v in point.settings.items())]
+        for point, recipe in zip(points, parsed_recipes[name], strict=True):
+            settings = {**({"recipe": short_names[name]} if len(recipes) > 1 else {}), **point.settings}
+            words = [
+                *([short_names[name]] if name in short_names else []),
+                *(f"{k}={v}" for k, v in point.settings.items()),
+            ]
             variant = ", ".join(words) or Path(name).stem
             for seed in seeds or ():
-                seeded = replace(recipe, training=replace(recipe.training, seed=seed))
-                runs.append(SweepRun(variant=variant, folder=out, settings=settings, recipe=seeded, seed=seed))
-    runs = _with_folders(runs, out)
+                seeded_recipe = replace(recipe, training=replace(recipe.training, seed=seed))
+                runs.append(SweepRun(variant=variant, folder=out, settings=settings, recipe=seeded_recipe, seed=seed))
+    runs = _assign_folders(runs, out)
     _check_distinct(runs)
-    asked = {
+    requested = {
         "recipes and runs": list(names),
-        "vary": {choice.key: list(choice.labels) for choice in varied},
+        "vary": {choice.key: list(choice.labels) for choice in varied_keys},
         "set": dict(changes),
         "seeds": list(seeds or ()),
     }
-    _check_out(out, asked)
+    _check_out(out, requested)
     for recipe in (run.recipe for run in runs if run.recipe):
         check_sources(recipe.data)
         check_loggers(recipe.logging)
-    described = [describe_other_data(read_settings(name), point.changes) for name in recipes for point in points]
-    return Sweep(out=out, runs=tuple(runs), asked=asked, notes=tuple(dict.fromkeys(filter(None, described))))
+    descriptions = [describe_other_data(read_settings(name), point.changes) for name in recipes for point in points]
+    return Sweep(out=out, runs=tuple(runs), requested=requested, notes=tuple(dict.fromkeys(filter(None, descriptions))))
 
 
 def check_sweep(sweep: Sweep, *, quiet: bool = False) -> None:
@@ -139,15 +142,15 @@ def check_sweep(sweep: Sweep, *, quiet: bool = False) -> None:
     from tercet.inspect.model_table import model_table
     from tercet.training.tasks.open_task import task_of
 
-    seen = set[str]()
+    checked_variants = set[str]()
     for run in sweep.runs:
         if run.recipe is None:
             check_scorable(load_model(run.folder))
             continue
         recipes_of(run.folder, run.recipe, read_record(run.folder))
-        if run.variant in seen or is_finished(run.folder):
+        if run.variant in checked_variants or is_finished(run.folder):
             continue
-        seen.add(run.variant)
+        checked_variants.add(run.variant)
         pretrained = None if run.recipe.pretrained is None else load_model(run.recipe.pretrained)
         try:
             task: Task = task_of(run.recipe, pretrained=pretrained, progress=not quiet)
@@ -167,24 +170,24 @@ def train_sweep(sweep: Sweep, *, quiet: bool = False) -> Iterator[tuple[SweepRun
     """
     import torch
 
-    arithmetic = _settle(sweep)
+    arithmetic = _settle_arithmetic(sweep)
     for number, run in enumerate(sweep.runs, start=1):
-        diverged = None
+        divergence = None
         if run.recipe is not None:
-            done = is_finished(run.folder)
+            is_done = is_finished(run.folder)
             if not quiet:
-                words = f"{number} of {len(sweep.runs)}: {run.name}{', trained_model already' if done else ''}"
+                words = f"{number} of {len(sweep.runs)}: {run.name}{', trained already' if is_done else ''}"
                 print_note(words)
             try:
-                if not done:
+                if not is_done:
                     if run.recipe.training.compile != "never":
                         torch.compiler.reset()  # graphs of earlier variants count against the most that are kept
-                    train(run.recipe, run.folder, quiet=quiet, arithmetic=_of(run.recipe, arithmetic))
+                    train(run.recipe, run.folder, quiet=quiet, arithmetic=_arithmetic_for(run.recipe, arithmetic))
             except RunDiverged as error:
-                diverged = error
+                divergence = error
                 if not quiet:
                     print_note(f"{run.name}: {error}")
-        yield run, diverged
+        yield run, divergence
 
 
 def default_comparison_folder(names: Sequence[str]) -> Path:
@@ -216,9 +219,9 @@ def is_finished(folder: Path) -> bool:
     return record is not None and record.finished
 
 
-def _finished(folder: Path, name: str) -> SweepRun:
-    begun = any((folder / name).exists() for name in (RECORD, RECIPE))  # a model without them is as it is
-    if begun and not is_finished(folder):
+def _open_finished(folder: Path, name: str) -> SweepRun:
+    has_run = any((folder / name).exists() for name in (RECORD, RECIPE))  # a model without them is as it is
+    if has_run and not is_finished(folder):
         raise UserError(f"{folder} is not finished, says its {RECORD}; train it to its end first, or leave it out")
     return SweepRun(variant=name, folder=folder, settings={"recipe": name})
 
@@ -229,7 +232,7 @@ def _short_names(names: Sequence[str]) -> list[str]:
     return [end if ends.count(end) == 1 else name for name, end in zip(names, ends, strict=True)]
 
 
-def _with_folders(runs: Sequence[SweepRun], out: Path) -> list[SweepRun]:
+def _assign_folders(runs: Sequence[SweepRun], out: Path) -> list[SweepRun]:
     """The runs that are to be trained, each with a folder of its own in `out`."""
     places = iter(folder_names([run.name.replace(", ", ",") for run in runs if run.recipe]))
     return [replace(run, folder=out / next(places)) if run.recipe else run for run in runs]
@@ -237,21 +240,22 @@ def _with_folders(runs: Sequence[SweepRun], out: Path) -> list[SweepRun]:
 
 def _check_distinct(runs: Sequence[SweepRun]) -> None:
     """Two variants that are one would be shown as two."""
-    seen = dict[str, str]()
+    variants = dict[str, str]()
     for run in runs:
         if run.recipe is None:
-            what = str(run.folder.resolve())
+            identity = str(run.folder.resolve())
         else:
-            unseeded = replace(run.recipe, training=replace(run.recipe.training, seed=0))
-            what = json.dumps(to_plain(unseeded), sort_keys=True)
-        other = seen.setdefault(what, run.variant)
-        if other != run.variant:
+            recipe = replace(run.recipe, training=replace(run.recipe.training, seed=0))
+            identity = json.dumps(to_plain(recipe), sort_keys=True)
+        first_variant = variants.setdefault(identity, run.variant)
+        if first_variant != run.variant:
             raise UserError(
-                f"{other} and {run.variant} are the same {'run' if run.recipe is None else 'recipe'}; leave one out"
+                f"{first_variant} and {run.variant} are the same {'run' if run.recipe is None else 'recipe'}; "
+                "leave one out"
             )
     names = [run.name for run in runs]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise UserError(f"{twice[0]} is given twice; leave one out (how much is chance: --seeds 1,2,3)")
+    if duplicates := [name for name in names if names.count(name) > 1]:
+        raise UserError(f"{duplicates[0]} is given twice; leave one out (how much is chance: --seeds 1,2,3)")
     if len(runs) < 2:
         raise UserError(
             f"{runs[0].variant} alone has nothing to compare with; give another recipe or run, --vary or --seeds"
@@ -260,7 +264,7 @@ def _check_distinct(runs: Sequence[SweepRun]) -> None:
         )
 
 
-def _check_out(out: Path, asked: Plain) -> None:
+def _check_out(out: Path, requested: Plain) -> None:
     """A folder holds one comparison."""
     if out.is_file():
         raise UserError(f"--out {out} is a file; give a folder")
@@ -268,12 +272,12 @@ def _check_out(out: Path, asked: Plain) -> None:
         if out.is_dir() and any(not path.name.startswith(".") for path in out.iterdir()):
             raise UserError(f"{out} is not empty and holds no comparison; give another --out")
         return
-    old = _read_settings(out)
-    if changed := find_differences(old["asked"], json.loads(json.dumps(asked))):
-        raise UserError(f"{out} holds a comparison with other settings ({'; '.join(changed)}); give another --out")
+    previous = _read_settings(out)
+    if differences := find_differences(previous["asked"], json.loads(json.dumps(requested))):
+        raise UserError(f"{out} holds a comparison with other settings ({'; '.join(differences)}); give another --out")
 
 
-def _settle(sweep: Sweep) -> dict[str, Any]:
+def _settle_arithmetic(sweep: Sweep) -> dict[str, Any]:
     """Write down what was asked for; and, for recipes that leave it open, in what numbers all of them are trained:
     measured anew for each, two could differ by more than their variants do."""
     from tercet.training.compute.auto_arithmetic import choose_arithmetic
@@ -287,7 +291,7 @@ def _settle(sweep: Sweep) -> dict[str, Any]:
         sweep.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot make the folder {sweep.out}: {error.strerror}; give another --out") from None
-    write_sealed_json(path, {"asked": sweep.asked, "arithmetic": arithmetic})
+    write_sealed_json(path, {"asked": sweep.requested, "arithmetic": arithmetic})
     return arithmetic
 
 
@@ -303,5 +307,5 @@ def _read_settings(out: Path) -> dict[str, Any]:
     return settings
 
 
-def _of(recipe: Recipe, arithmetic: dict[str, Any]) -> dict[str, Any] | None:
+def _arithmetic_for(recipe: Recipe, arithmetic: dict[str, Any]) -> dict[str, Any] | None:
     return arithmetic if recipe.training.precision == "auto" else None

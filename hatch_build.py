@@ -35,7 +35,7 @@ class KernelsHook(BuildHookInterface):  # type: ignore[type-arg]  # hatchling gi
             library = Path(self.folder.name) / f"{level.name}.so"
             levels.compile_kernels(compiler, level, library)
             library.chmod(0o644)
-            minors.append(least_glibc(library))
+            minors.append(required_glibc(library))
             place = levels.PREBUILT.relative_to(Path(self.root, "src")) / library.name
             build_data["force_include"][str(library)] = place.as_posix()
         build_data["pure_python"] = False
@@ -56,7 +56,7 @@ def load_levels(root: Path) -> ModuleType:
     return module
 
 
-def least_glibc(library: Path) -> int:
+def required_glibc(library: Path) -> int:
     """The oldest glibc, 2.N, that has every function which the library asks for.
 
     Raises:
@@ -65,9 +65,9 @@ def least_glibc(library: Path) -> int:
     names = library.read_bytes()
     if not (minors := versions_of("GLIBC_2", names)):
         raise RuntimeError("the compiler is not one for glibc, and there is no tag for what it makes")
-    for prefix, most in LIBSTDCXX.items():
-        if max(versions_of(prefix, names), default=0) > most:
-            raise RuntimeError(f"the kernels would need more than {prefix}.{most} of libstdc++; use an older compiler")
+    for prefix, limit in LIBSTDCXX.items():
+        if max(versions_of(prefix, names), default=0) > limit:
+            raise RuntimeError(f"the kernels would need more than {prefix}.{limit} of libstdc++; use an older compiler")
     return max(minors)
 
 

@@ -52,11 +52,11 @@ def audit(lock: Path) -> tuple[str, bool]:
         command = [TOOLS / "pip-audit", "-r", lock, "--no-deps", "--disable-pip"]
         options = ["--progress-spinner", "off", "-f", "json", "-o", report]
         try:
-            done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=600, check=False)
+            process = subprocess.run([*command, *options], capture_output=True, text=True, timeout=600, check=False)
         except subprocess.TimeoutExpired:
             return f"{lock.name}: NOT LOOKED UP: no answer within 10 minutes", False
         if not report.exists():  # a refusal, or no network
-            reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            reason = (process.stderr.strip().splitlines() or ["no reason given"])[-1]
             return f"{lock.name}: NOT LOOKED UP: {reason[:200]}", False
         packages = json.loads(report.read_text())["dependencies"]
     unknown = [package["name"] for package in packages if "skip_reason" in package]
@@ -72,8 +72,8 @@ def main() -> int:
     if changes.stdout:
         print("release: error: there are changes that are in no commit; commit them, or put them away", file=sys.stderr)
         return 2
-    dated = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True, check=True)
-    epoch, dist = int(dated.stdout), ROOT / "dist"
+    log = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True, check=True)
+    epoch, dist = int(log.stdout), ROOT / "dist"
     shutil.rmtree(dist, ignore_errors=True)
     build(ROOT, dist, epoch=epoch)
     [wheel] = dist.glob("*.whl")

@@ -16,7 +16,7 @@ from tercet.models import Classifier
 from tercet.nn import Rotary
 from tercet.objectives import Masking
 from tercet.serve.engine import Limits
-from tercet.spec import check_range, describe, find_bounds, ranges_of
+from tercet.spec import check_range, describe, field_annotations, find_bounds
 from tercet.tokens.specs import Words
 from tercet.training import TrainingSpec
 from tercet.training.optim.schedules import WSD, Cosine, LinearDecay
@@ -76,7 +76,7 @@ def test_the_walk_finds_all_specs() -> None:
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.__name__)
 def test_each_number_has_a_lower_and_an_upper_bound_and_each_text_a_length(spec: type) -> None:
     for name, plain in get_type_hints(spec).items():
-        bounds = list(find_bounds(ranges_of(spec)[name]))
+        bounds = list(find_bounds(field_annotations(spec)[name]))
         if numeric(plain):
             assert bounds, f"{spec.__name__}.{name} has no range"
             for interval in bounds:
@@ -93,7 +93,7 @@ def test_what_is_outside_of_a_range_is_refused_however_it_is_made(spec: type) ->
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     }
     plain = get_type_hints(spec)
-    for name, annotation in ranges_of(spec).items():
+    for name, annotation in field_annotations(spec).items():
         for interval in (item for item in find_bounds(annotation) if numeric(plain[name])):
             low = interval.gt if interval.ge is None else interval.ge - 1
             high = interval.lt if interval.le is None else interval.le * 2 + 1
@@ -152,7 +152,7 @@ def write_ranges() -> str:
         for path, spec in find_slots(recipe, ""):
             if seen.setdefault(spec, path) == path:
                 for name, plain in get_type_hints(spec).items():
-                    for bounds in find_bounds(ranges_of(spec)[name]) if numeric(plain) else ():
+                    for bounds in find_bounds(field_annotations(spec)[name]) if numeric(plain) else ():
                         lines.setdefault((path, describe(bounds).removeprefix("be ")), {})[name] = None
     rows = (f"| `{path}` | `{'`, `'.join(names)}` | {words} |" for (path, words), names in lines.items())
     return "\n".join(["| of | key | range |", "|---|---|---|", *rows, ""])

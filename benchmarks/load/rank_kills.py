@@ -132,7 +132,7 @@ def unfinished(run: Path) -> set[Path]:
 
 
 def weights(run: Path) -> dict[str, str]:
-    return {folder: FileHash.of(run / folder / "model.safetensors").xxh3 for folder in ("last", "best")}
+    return {folder: FileHash.from_path(run / folder / "model.safetensors").xxh3 for folder in ("last", "best")}
 
 
 def train_until_killed(

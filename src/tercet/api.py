@@ -57,7 +57,7 @@ def train(
     from tercet.training.run.open import is_first
     from tercet.training.run.train import train_resolved
 
-    paths = _as_text(
+    paths = _to_text(
         data=data, source=source, target=target, validation_source=validation_source,
         validation_target=validation_target, pretrained=pretrained,
     )  # fmt: skip
@@ -103,7 +103,7 @@ def plan(
     from tercet.training.planning.plan_recipe import plan_recipe
     from tercet.training.request import RunRequest
 
-    paths = _as_text(
+    paths = _to_text(
         data=data, source=source, target=target, validation_source=validation_source,
         validation_target=validation_target, pretrained=pretrained,
     )  # fmt: skip
@@ -113,7 +113,7 @@ def plan(
     )  # fmt: skip
 
 
-def _as_text(**files: str | Path | None) -> dict[str, Any]:
+def _to_text(**files: str | Path | None) -> dict[str, Any]:
     return {name: str(path) for name, path in files.items() if path is not None}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import platformdirs
 
 
-class ForeignFile(Exception):
+class UntrustedFile(Exception):
     """Someone else owns a file or can change it. The words: which, why, and the remedy."""
 
 
@@ -17,7 +17,7 @@ def cache_dir() -> Path:
     return Path(os.environ.get("TERCET_CACHE") or platformdirs.user_cache_dir("tercet"))
 
 
-def check_own(path: Path) -> None:
+def check_owner(path: Path) -> None:
     """For a file or folder whose content is believed, such as code that is run: no one but the user and root can change
     it, or put another in its place.
 
@@ -28,7 +28,7 @@ def check_own(path: Path) -> None:
         path: in a folder without links, as `Path.resolve` gives it.
 
     Raises:
-        ForeignFile: where it is not so.
+        UntrustedFile: where it is not so.
         OSError: where it is not there, or cannot be looked at.
     """
     if (
@@ -39,12 +39,12 @@ def check_own(path: Path) -> None:
     for place in (path, *path.parents):
         status = place.lstat()
         if stat.S_ISLNK(status.st_mode):
-            raise ForeignFile(f"{place} is a link; remove it")
+            raise UntrustedFile(f"{place} is a link; remove it")
         if status.st_uid not in (0, os.geteuid()):
             remedy = "remove it, or " if place == path else ""
-            raise ForeignFile(f"{place} belongs to another user; {remedy}set TERCET_CACHE to a folder of your own")
+            raise UntrustedFile(f"{place} belongs to another user; {remedy}set TERCET_CACHE to a folder of your own")
         if _others_write(status) and not (place != path and status.st_mode & stat.S_ISVTX):
-            raise ForeignFile(f"others may write to {place}; `chmod go-w` it, or set TERCET_CACHE to another folder")
+            raise UntrustedFile(f"others may write to {place}; `chmod go-w` it, or set TERCET_CACHE to another folder")
         if place == home:
             return
 
@@ -62,5 +62,5 @@ def _others_write(status: os.stat_result) -> bool:
         user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(status.st_gid)
     except KeyError:  # one that the system has no name for
         return True
-    own = group.gr_gid == user.pw_gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
-    return not own or bool(status.st_mode & stat.S_IWOTH)
+    is_private = group.gr_gid == user.pw_gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
+    return not is_private or bool(status.st_mode & stat.S_IWOTH)

@@ -15,7 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from tercet.messages import one_line, show
-from tercet.spec import check_range, ranges_of
+from tercet.spec import check_range, field_annotations
 
 if TYPE_CHECKING:
     import pydantic
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Spec = TypeVar("Spec")
 Plain = dict[str, Any]
 
-DEEPEST = 16  # keys in a path such as model.stack.position.base
+MAX_KEYS = 16  # keys in a path such as model.stack.position.base
 TAGS = ("kind", "family")  # the literal field that tells the members of a union apart; a model's is its family
 
 
@@ -42,9 +42,9 @@ class MarkedKey(str):
 
     @classmethod
     def at(cls, key: str, line: int) -> "MarkedKey":
-        marked = cls(key)
-        marked.line = line
-        return marked
+        result = cls(key)
+        result.line = line
+        return result
 
 
 def parse(spec: type[Spec], data: Mapping[str, Any], *, name: str = "") -> Spec:
@@ -60,9 +60,9 @@ def parse(spec: type[Spec], data: Mapping[str, Any], *, name: str = "") -> Spec:
     """
     try:
         return _build(spec, data, "", None)
-    except _Misfit as error:
-        where = f"{name} line {error.line}" if name and error.line is not None else name
-        raise UserError(f"{where}: {error}" if where else error) from None
+    except _InvalidValue as error:
+        location = f"{name} line {error.line}" if name and error.line is not None else name
+        raise UserError(f"{location}: {error}" if location else error) from None
 
 
 def to_plain(spec: Any) -> Any:
@@ -96,7 +96,7 @@ def nest(path: str, value: Any) -> Plain:
         UserError: for a path with an empty key, or of more keys than any setting has.
     """
     keys = path.split(".")
-    if not all(keys) or len(keys) > DEEPEST:
+    if not all(keys) or len(keys) > MAX_KEYS:
         raise UserError(f"{show(path)} is no key of a recipe; write one such as training.max_steps")
     for key in reversed(keys):
         value = {key: value}
@@ -115,15 +115,15 @@ def find_differences(old: Any, new: Any, path: str = "") -> list[str]:
     return [] if old == new else [f"{path}: {show(old)} -> {show(new)}"]
 
 
-def suggest(word: object, known: Iterable[str]) -> str:
+def suggest(word: object, choices: Iterable[str]) -> str:
     """`"; did you mean 'base'?"`, or the list of what is known where nothing comes near."""
-    names = sorted(known)
+    names = sorted(choices)
     text = word if isinstance(word, str) else show(word)
     close = difflib.get_close_matches(text, names, n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(names)}"
 
 
-class _Misfit(Exception):
+class _InvalidValue(Exception):
     """A value that does not fit.
 
     Attributes:
@@ -140,60 +140,60 @@ def _build(annotation: Any, data: Any, path: str, line: int | None) -> Any:
     pydantic."""
     if (item := _item(annotation)) is not None:
         if not isinstance(data, list | tuple):
-            raise _Misfit(f"{path}: expected a list, got {show(data)}", line)
+            raise _InvalidValue(f"{path}: expected a list, got {show(data)}", line)
         return tuple(
-            each if isinstance(each, item) else _build(item, each, f"{path}[{number}]", line)
-            for number, each in enumerate(data)
+            element if isinstance(element, item) else _build(item, element, f"{path}[{number}]", line)
+            for number, element in enumerate(data)
         )
     variants = _variants(annotation)
     if not variants or (data is None and type(None) in get_args(annotation)):
         return _value(annotation, data, path, line)
-    where = f"{path}: " if path else ""
+    prefix = f"{path}: " if path else ""
     scalar = _scalar(annotation)
     if scalar is not None and not isinstance(data, Mapping):
         return _value(scalar, data, path, line)
     if isinstance(data, str) and None not in variants:
         data = {"kind": data}
     if not isinstance(data, Mapping):
-        raise _Misfit(f"{where}expected a mapping of keys, got {show(data)}", line)
+        raise _InvalidValue(f"{prefix}expected a mapping of keys, got {show(data)}", line)
     tag = next((tag for tag in TAGS if tag in data), "kind")
     kind = data.get(tag, next(iter(variants)) if len(variants) == 1 else None)
     if not isinstance(kind, str | None) or kind not in variants:
         names = [str(name) for name in variants]
-        raise _Misfit(
-            f"{where}unknown {tag} {show(kind)}{suggest(kind, names)}"
+        raise _InvalidValue(
+            f"{prefix}unknown {tag} {show(kind)}{suggest(kind, names)}"
             if tag in data
-            else f"{where}needs a `kind`{suggest('', names)}",
+            else f"{prefix}needs a `kind`{suggest('', names)}",
             line,
         )
-    chosen = variants[kind]
-    hints, ranges = get_type_hints(chosen), ranges_of(chosen)
+    variant = variants[kind]
+    hints, ranges = get_type_hints(variant), field_annotations(variant)
     for key in data:
         if key not in hints:
-            raise _Misfit(f"{where}unknown key {show(key)}{suggest(key, hints)}", getattr(key, "line", line))
-    for field in dataclasses.fields(chosen):
+            raise _InvalidValue(f"{prefix}unknown key {show(key)}{suggest(key, hints)}", getattr(key, "line", line))
+    for field in dataclasses.fields(variant):
         optional = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
         if field.name not in data and not optional:
-            raise _Misfit(f"{where}the key {field.name!r} is missing", line)
-    below: Plain = {}
+            raise _InvalidValue(f"{prefix}the key {field.name!r} is missing", line)
+    values: Plain = {}
     for key, value in data.items():
-        below_path, below_line = f"{path}.{key}" if path else str(key), getattr(key, "line", line)
-        below[key] = _build(hints[key], value, below_path, below_line)
+        value_path, value_line = f"{path}.{key}" if path else str(key), getattr(key, "line", line)
+        values[key] = _build(hints[key], value, value_path, value_line)
         try:
-            check_range(below_path, below[key], ranges[key])
+            check_range(value_path, values[key], ranges[key])
         except ValueError as error:
-            raise _Misfit(str(error), below_line) from None
+            raise _InvalidValue(str(error), value_line) from None
     try:
-        return chosen(**below)
+        return variant(**values)
     except ValueError as error:  # a spec refuses an impossible combination in its __post_init__
-        raise _Misfit(f"{where}{error}", line) from None
+        raise _InvalidValue(f"{prefix}{error}", line) from None
 
 
 def _value(annotation: Any, data: Any, path: str, line: int | None) -> Any:
     if isinstance(data, bool) and annotation is not bool and "bool" not in str(annotation):
-        words = get_args(annotation) if get_origin(annotation) is Literal else ()
-        expected = f"one of {', '.join(map(str, words))}" if words else "a number or text"
-        raise _Misfit(f"{path}: expected {expected}, got {str(data).lower()}", line)
+        choices = get_args(annotation) if get_origin(annotation) is Literal else ()
+        expected = f"one of {', '.join(map(str, choices))}" if choices else "a number or text"
+        raise _InvalidValue(f"{path}: expected {expected}, got {str(data).lower()}", line)
     if _is_of_type(annotation, data):
         return data
 
@@ -203,7 +203,7 @@ def _value(annotation: Any, data: Any, path: str, line: int | None) -> Any:
         return _adapter(annotation).validate_python(data)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
-        raise _Misfit(f"{path}: {first['msg'][:1].lower()}{first['msg'][1:]}, got {show(data)}", line) from None
+        raise _InvalidValue(f"{path}: {first['msg'][:1].lower()}{first['msg'][1:]}, got {show(data)}", line) from None
 
 
 def _is_of_type(annotation: Any, data: Any) -> bool:

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, cast
 
 
-class LazyRoom(ModuleType):
+class LazyPackage(ModuleType):
     """A package whose `__exports__` say from which module each of its names comes."""
 
     __exports__: dict[str, str]
@@ -45,24 +45,25 @@ class LazyRoom(ModuleType):
 def paused_collector() -> Generator[None]:
     """Nothing that importing torch makes is garbage: the collector would search it again and again meanwhile, for a
     sixth of the time, and at each of its full passes from then on."""
-    enabled, had_torch = gc.isenabled(), "torch" in sys.modules
+    was_enabled, had_torch = gc.isenabled(), "torch" in sys.modules
     gc.disable()
     try:
         yield
     finally:
         if not had_torch and "torch" in sys.modules:
             gc.freeze()
-        if enabled:
+        if was_enabled:
             gc.enable()
 
 
 def export_lazily(package: str) -> None:
-    """Make `package`, which is being imported, a `LazyRoom` of the names that its `__init__.py` imports for the type
+    """Make `package`, which is being imported, a `LazyPackage` of the names that its `__init__.py` imports for the type
     checker."""
-    room = sys.modules[package]
-    source = cast(Any, room.__spec__).loader.get_source(package)
+    module = sys.modules[package]
+    source = cast(Any, module.__spec__).loader.get_source(package)
     exports = {
-        name: module for module, name in re.findall(r"^    from (\S+) import (\w+) as \2$", source, re.MULTILINE)
+        name: source_module
+        for source_module, name in re.findall(r"^    from (\S+) import (\w+) as \2$", source, re.MULTILINE)
     }
-    vars(room).update(__exports__=exports, __all__=sorted(exports))
-    room.__class__ = LazyRoom
+    vars(module).update(__exports__=exports, __all__=sorted(exports))
+    module.__class__ = LazyPackage

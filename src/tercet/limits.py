@@ -56,33 +56,33 @@ POOL_LINES = 1 << 20
 
 # Model folders: files
 
-MOST_SETTINGS_BYTES = 8 << 20  # a config, a card, a generation config, a map of shards: honest ones have kilobytes
-MOST_VOCABULARY_BYTES = 64 << 20  # the largest tokenizer.json in use (262,144 ids) has 33 MB
-MOST_PIECES_BYTES = 8 << 20  # a sentencepiece model; the largest in use have 5 MB
-MOST_TEMPLATE_BYTES = 1 << 20  # the longest chat templates in use have a few thousand
-MOST_CARD_BYTES = 4 << 20  # a README.md
-MOST_HEADER_BYTES = 16 << 20  # of a safetensors file: some 100 bytes a tensor
-MOST_PICKLE_BYTES = 4 << 20  # of a pytorch_model.bin without its numbers: some 100 bytes a tensor
-MOST_GGUF_HEADER_BYTES = 64 << 20  # settings and names; the largest vocabularies take a quarter of it
-MOST_GGUF_ITEMS = 4 << 20  # of all lists together: tokens, their scores, their kinds and merges
-MOST_TENSORS = 1 << 16  # a model of 1,024 layers has some 20,000
-MOST_JSON_DEPTH = 64
-MOST_DIGITS = 32  # of a number in JSON
+MAX_SETTINGS_BYTES = 8 << 20  # a config, a card, a generation config, a map of shards: honest ones have kilobytes
+MAX_VOCABULARY_BYTES = 64 << 20  # the largest tokenizer.json in use (262,144 ids) has 33 MB
+MAX_PIECES_BYTES = 8 << 20  # a sentencepiece model; the largest in use have 5 MB
+MAX_TEMPLATE_BYTES = 1 << 20  # the longest chat templates in use have a few thousand
+MAX_CARD_BYTES = 4 << 20  # a README.md
+MAX_HEADER_BYTES = 16 << 20  # of a safetensors file: some 100 bytes a tensor
+MAX_PICKLE_BYTES = 4 << 20  # of a pytorch_model.bin without its numbers: some 100 bytes a tensor
+MAX_GGUF_HEADER_BYTES = 64 << 20  # settings and names; the largest vocabularies take a quarter of it
+MAX_GGUF_ITEMS = 4 << 20  # of all lists together: tokens, their scores, their kinds and merges
+MAX_TENSORS = 1 << 16  # a model of 1,024 layers has some 20,000
+MAX_JSON_DEPTH = 64
+MAX_DIGITS = 32  # of a number in JSON
 
 # Model folders: sizes
 
-MOST_IDS = 1 << 20  # the largest vocabularies have 262,144
-MOST_SHARED = 4  # names that one tensor of a pickle may go by: a Marian's embedding has four
+MAX_IDS = 1 << 20  # the largest vocabularies have 262,144
+MAX_SHARED_NAMES = 4  # names that one tensor of a pickle may go by: a Marian's embedding has four
 
 # Model folders: tokenizers
 
-MOST_TOKEN_CHARACTERS = 1024  # of one token; runs of spaces and dashes have 128
-MOST_STEPS = 16  # of a normalizer, a pre-tokenizer, a decoder
-MOST_GROWTH = 64  # how many characters one may become before it is cut; NFKC alone makes 18 of one
-MOST_WORDPIECE_CHARACTERS = 1000  # of a word that is cut into pieces, which takes their square; BERT's are 100
+MAX_TOKEN_CHARACTERS = 1024  # of one token; runs of spaces and dashes have 128
+MAX_STEPS = 16  # of a normalizer, a pre-tokenizer, a decoder
+MAX_GROWTH = 64  # how many characters one may become before it is cut; NFKC alone makes 18 of one
+MAX_WORDPIECE_CHARACTERS = 1000  # of a word that is cut into pieces, which takes their square; BERT's are 100
 
 # Model folders: chat templates
 
 TEMPLATE_SECONDS = 2  # an honest one takes a millisecond
-MOST_TEMPLATE_MEMORY = 512 << 20
-MOST_PROMPT_BYTES = 32 << 20  # what a template may make of messages
+MAX_TEMPLATE_MEMORY = 512 << 20
+MAX_PROMPT_BYTES = 32 << 20  # what a template may make of messages

@@ -17,8 +17,8 @@ def is_loopback(host: str) -> bool:
 
 def host_name(host_header: str) -> str:
     """The name or address in a Host header, in lower case, without its port."""
-    bracketed = host_header.startswith("[")  # an IPv6 address
-    return (host_header[1:].partition("]") if bracketed else host_header.partition(":"))[0].lower()
+    is_ipv6 = host_header.startswith("[")  # an IPv6 address
+    return (host_header[1:].partition("]") if is_ipv6 else host_header.partition(":"))[0].lower()
 
 
 def names_loopback(host_header: str) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 VARIABLES = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"}  # a person's own settings, which are left alone
 TUNABLES = ("glibc.malloc.trim_threshold", "glibc.malloc.mmap_threshold")
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # as malloc.h calls them, with M_ before
-NEVER, LARGE = -1, 1 << 30  # larger blocks than a gigabyte are handed back: as a rule they come but once
+DISABLED, LARGE = -1, 1 << 30  # larger blocks than a gigabyte are handed back: as a rule they come but once
 TRANSPARENT = Path("/sys/kernel/mm/transparent_hugepage")
 MADV_HUGEPAGE = 14
 BLOCK = LARGE // 2  # smaller than what glibc takes from outside its heap
@@ -32,14 +32,14 @@ def keep_memory() -> bool:
     try:
         process = ctypes.CDLL(None)
         mallopt = process.mallopt
-        if not _home_of(process.malloc) == _home_of(mallopt) == _home_of(process.gnu_get_libc_version):
+        if not _library_of(process.malloc) == _library_of(mallopt) == _library_of(process.gnu_get_libc_version):
             return False
     except (OSError, AttributeError, TypeError):  # another C library, or another system
         return False
-    is_kept = bool(mallopt(MMAP_THRESHOLD, LARGE)) and bool(mallopt(TRIM_THRESHOLD, NEVER))
-    if is_kept:
+    succeeded = bool(mallopt(MMAP_THRESHOLD, LARGE)) and bool(mallopt(TRIM_THRESHOLD, DISABLED))
+    if succeeded:
         _grow_heap()
-    return is_kept
+    return succeeded
 
 
 def large_pages() -> str:
@@ -67,12 +67,12 @@ def _grow_heap() -> None:
     libc.free.argtypes = (ctypes.c_void_p,)
     libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     page = 1 << 21  # of x86-64 and, as a rule, of ARM; of another size it is only a boundary
-    wanted = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2 // BLOCK
-    blocks = [block for block in (libc.malloc(BLOCK) for _ in range(wanted)) if block is not None]
+    n_blocks = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2 // BLOCK
+    blocks = [block for block in (libc.malloc(BLOCK) for _ in range(n_blocks)) if block is not None]
     heap = list[int]()  # of blocks that lie one behind the other, as they do in a heap
-    for block, after in pairwise((*blocks, 0)):
+    for block, following in pairwise((*blocks, 0)):
         heap.append(block)
-        if not block < after < block + BLOCK + page:
+        if not block < following < block + BLOCK + page:
             break
     if heap:
         first, last = -(-heap[0] // page) * page, (heap[-1] + BLOCK) // page * page
@@ -90,8 +90,8 @@ def _limits_addresses() -> bool:
     ):
         return True
     try:
-        never_more_than_there_is = "2"
-        return Path("/proc/sys/vm/overcommit_memory").read_text(encoding="ascii").strip() == never_more_than_there_is
+        strict_overcommit = "2"
+        return Path("/proc/sys/vm/overcommit_memory").read_text(encoding="ascii").strip() == strict_overcommit
     except OSError:
         return True
 
@@ -104,7 +104,7 @@ class _SymbolInfo(ctypes.Structure):
     )  # fmt: skip
 
 
-def _home_of(function: Any) -> int | None:
+def _library_of(function: Any) -> int | None:
     """Where the library begins that this function is of."""
     info = _SymbolInfo()
     found = ctypes.CDLL(None).dladdr(ctypes.cast(function, ctypes.c_void_p), ctypes.byref(info))

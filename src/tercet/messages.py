@@ -10,8 +10,8 @@ import sys
 from contextlib import suppress
 from typing import Any, TextIO
 
-LONGEST = 1500  # characters of a message: a few lines of a terminal, and the paths in them may be long
-QUOTED = 200  # characters of what others wrote
+MAX_MESSAGE = 1500  # characters of a message: a few lines of a terminal, and the paths in them may be long
+MAX_QUOTE = 200  # characters of what others wrote
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
 _SHORT.maxlong = 40
@@ -40,11 +40,11 @@ def is_first_process() -> bool:
 def one_line(text: str) -> str:
     """`text` with white space as single spaces, control characters escaped, and its middle left out where it is long:
     what is wrong stands at the beginning, and the remedy at the end."""
-    if len(text) > LONGEST:
-        text = f"{text[: LONGEST * 2 // 3]} ... {text[-LONGEST // 3 :]}"
+    if len(text) > MAX_MESSAGE:
+        text = f"{text[: MAX_MESSAGE * 2 // 3]} ... {text[-MAX_MESSAGE // 3 :]}"
     # A character that is escaped takes up to ten: what has many of them is cut again.
     line = "".join(c if c.isprintable() or c == "\u3000" else escape(c) for c in " ".join(text.split()))
-    return line if len(line) <= LONGEST + 5 else f"{line[:LONGEST]} ..."
+    return line if len(line) <= MAX_MESSAGE + 5 else f"{line[:MAX_MESSAGE]} ..."
 
 
 def escape(character: str) -> str:
@@ -59,7 +59,7 @@ def show(value: Any) -> str:
         return f"a {type(value).__name__} that is too large to write down"
 
 
-def shorten(text: object, most: int = QUOTED) -> str:
-    """What others wrote, as a message can quote it: its first line, and no more than `most` characters."""
+def shorten(text: object, max_length: int = MAX_QUOTE) -> str:
+    """What others wrote, as a message can quote it: its first line, and no more than `max_length` characters."""
     line = str(text).partition("\n")[0]
-    return line if len(line) <= most else f"{line[:most]}..."
+    return line if len(line) <= max_length else f"{line[:max_length]}..."

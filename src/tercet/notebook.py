@@ -15,8 +15,8 @@ from tercet.messages import one_line, shorten
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-MOST_CHARACTERS = 160  # of a repr
-MOST_OF_TEXT = 40  # of a text within one
+MAX_REPR = 160  # of a repr
+MAX_TEXT = 40  # of a text within one
 PREFIXES = ["", "k", "M", "G", "T", "P", "E", "Z", "Y"]
 PALE = "opacity:.6"
 RULE = "border-bottom:1px solid rgba(128,128,128,.35)"
@@ -108,7 +108,7 @@ class Summary:
     """
 
     def __repr__(self) -> str:
-        return summarise(self)
+        return summarize(self)
 
     def view(self) -> View:
         """Return the tables to show; by default, one of the fields."""
@@ -119,23 +119,23 @@ class Summary:
         return self.view().to_html()
 
 
-def summarise(value: Any) -> str:
+def summarize(value: Any) -> str:
     """Return a dataclass as `Name(field=value, ...)`, without default values, and shortened if it is long."""
     long = _join(value, [f"{name}={_short(item)}" for name, item in _facts(value)])
-    if len(long) <= MOST_CHARACTERS:
+    if len(long) <= MAX_REPR:
         return long
     return _join(value, [f"{name}={_short(item, deep=False)}" for name, item in _facts(value)])
 
 
 def _join(value: Any, parts: list[str]) -> str:
-    kept, length = list[str](), len(type(value).__name__) + 5
+    shown, length = list[str](), len(type(value).__name__) + 5
     for part in parts:
         length += len(part) + 2
-        if kept and length > MOST_CHARACTERS:
+        if shown and length > MAX_REPR:
             break
-        kept.append(part)
-    left_out = len(kept) < len(parts)
-    return f"{type(value).__name__}({', '.join([*kept, *(['...'] if left_out else [])])})"
+        shown.append(part)
+    left_out = len(shown) < len(parts)
+    return f"{type(value).__name__}({', '.join([*shown, *(['...'] if left_out else [])])})"
 
 
 def _facts(value: Any) -> list[tuple[str, Any]]:
@@ -147,8 +147,8 @@ def _facts(value: Any) -> list[tuple[str, Any]]:
 def is_short(value: Any) -> bool:
     """Return whether a value is short: a number, a text, a spec, or a few of these."""
     if isinstance(value, tuple):
-        few = cast("tuple[Any, ...]", value)
-        return len(few) <= 4 and all(map(is_short, few))
+        items = cast("tuple[Any, ...]", value)
+        return len(items) <= 4 and all(map(is_short, items))
     return value is None or isinstance(value, str | int | float) or is_spec(value)
 
 
@@ -165,14 +165,14 @@ def _is_default(field: "dataclasses.Field[Any]", value: Any) -> bool:
 
 def _short(value: Any, *, deep: bool = True) -> str:
     if is_spec(value):
-        return summarise(value) if deep else f"{type(value).__name__}(...)"
+        return summarize(value) if deep else f"{type(value).__name__}(...)"
     if isinstance(value, float):
         return repr(value) if len(repr(value)) <= 7 else f"{value:.4g}"
     if isinstance(value, tuple):
         parts = [_short(item, deep=deep) for item in cast("tuple[Any, ...]", value)]
         return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
     if isinstance(value, str):
-        return repr(value if len(value) <= MOST_OF_TEXT else f"{value[:MOST_OF_TEXT]}...")
+        return repr(value if len(value) <= MAX_TEXT else f"{value[:MAX_TEXT]}...")
     return repr(value)
 
 
@@ -234,9 +234,9 @@ def html_table(
         pale_first: If True, the first column names the others, and is paler.
     """
 
-    def cell(kind: str, column: int, text: str, more: str = "") -> str:
+    def cell(kind: str, column: int, text: str, extra_style: str = "") -> str:
         align = "right" if column < len(right) and right[column] else "left"
-        return f'<{kind} style="{CELL};text-align:{align}{more}">{escape(text)}</{kind}>'
+        return f'<{kind} style="{CELL};text-align:{align}{extra_style}">{escape(text)}</{kind}>'
 
     pale = f";{PALE}" if pale_first else ""
     head = "".join(cell("th", column, text, f";{RULE}") for column, text in enumerate(header))
@@ -268,16 +268,16 @@ def settings_table(spec: Any) -> str:
     changed, default = dict[str, str](), dict[str, str]()
     for name, value, is_default in _settings(spec):
         (default if is_default else changed)[name] = value
-    shown = facts_table(changed, title=type(spec).__name__)
+    table = facts_table(changed, title=type(spec).__name__)
     if not default:
-        return shown
+        return table
     summary = f'<summary style="{PALE}">{len(default)} as by default</summary>'
-    return f"{shown}<details>{summary}{facts_table(default)}</details>"
+    return f"{table}<details>{summary}{facts_table(default)}</details>"
 
 
-def _settings(spec: Any, before: str = "") -> Iterable[tuple[str, str, bool]]:
+def _settings(spec: Any, prefix: str = "") -> Iterable[tuple[str, str, bool]]:
     for field in dataclasses.fields(spec):
         value = getattr(spec, field.name)
-        yield before + field.name, format_value(value) or "none", _is_default(field, value)
+        yield prefix + field.name, format_value(value) or "none", _is_default(field, value)
         if is_spec(value):
-            yield from _settings(value, f"{before}{field.name}.")
+            yield from _settings(value, f"{prefix}{field.name}.")

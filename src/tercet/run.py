@@ -102,12 +102,12 @@ class Run(RunView):
 
         guesses = self._guesses(draft, lookup, draft_tokens)
         model, settings = self.trained_model.require("generate").model, Sampling(**sampling)
-        every = [prompts] if isinstance(prompts, str) else prompts
-        found = list[Completion]()
-        for first in range(0, len(every), at_once := max(1, ROWS // max(1, samples))):
-            batch = every[first : first + at_once]
-            found += generate(model, self.tokenizer, batch, settings, samples=samples, guesses=guesses)
-        return [found[n * samples : (n + 1) * samples] for n in range(len(every))]
+        all_prompts = [prompts] if isinstance(prompts, str) else prompts
+        results = list[Completion]()
+        for first in range(0, len(all_prompts), prompts_per_batch := max(1, ROWS // max(1, samples))):
+            batch = all_prompts[first : first + prompts_per_batch]
+            results += generate(model, self.tokenizer, batch, settings, samples=samples, guesses=guesses)
+        return [results[n * samples : (n + 1) * samples] for n in range(len(all_prompts))]
 
     def stream(
         self,
@@ -151,8 +151,8 @@ class Run(RunView):
     def _guesses(self, draft: "Run | None", lookup: bool | int, draft_tokens: int | None) -> Draft | Lookup | None:
         from tercet.generation import choose_guesses
 
-        other = None if draft is None else (draft.trained_model.require("generate").model, draft.tokenizer)
-        return choose_guesses(self.tokenizer, other, lookup, draft_tokens)
+        draft_model = None if draft is None else (draft.trained_model.require("generate").model, draft.tokenizer)
+        return choose_guesses(self.tokenizer, draft_model, lookup, draft_tokens)
 
     @overload
     def translate(self, texts: str, **options: Unpack[TranslationOptions]) -> str: ...
@@ -162,8 +162,8 @@ class Run(RunView):
 
     def translate(self, texts: str | list[str], **options: Unpack[TranslationOptions]) -> str | list[str]:
         """The best translation of a text, or of each in a list, line by line; keywords as of `translations`."""
-        every = [texts] if isinstance(texts, str) else texts
-        best = translate_lines(every, lambda lines: self.translations(lines, **options))
+        all_texts = [texts] if isinstance(texts, str) else texts
+        best = translate_lines(all_texts, lambda lines: self.translations(lines, **options))
         return best[0] if isinstance(texts, str) else best
 
     def translations(
@@ -211,9 +211,9 @@ class Run(RunView):
         """
         from tercet.encoding import fill
 
-        every = [texts] if isinstance(texts, str) else texts
-        filled = fill(self.trained_model.require("fill").model, self.tokenizer, every, top=top, only=only)
-        return filled[0] if isinstance(texts, str) else filled
+        all_texts = [texts] if isinstance(texts, str) else texts
+        results = fill(self.trained_model.require("fill").model, self.tokenizer, all_texts, top=top, only=only)
+        return results[0] if isinstance(texts, str) else results
 
     def embed(
         self,
@@ -232,9 +232,9 @@ class Run(RunView):
         """
         from tercet.encoding import embed
 
-        encoder, every = self.trained_model.require("embed"), [texts] if isinstance(texts, str) else texts
+        encoder, all_texts = self.trained_model.require("embed"), [texts] if isinstance(texts, str) else texts
         vectors = embed(
-            encoder.model, self.tokenizer, every, pooling=pooling or encoder.sentence.pooling, normalise=normalise,
+            encoder.model, self.tokenizer, all_texts, pooling=pooling or encoder.sentence.pooling, normalise=normalise,
             max_len=encoder.text_len, batch_tokens=batch_tokens,
         ).vectors  # fmt: skip
         return vectors[0] if isinstance(texts, str) else vectors
@@ -262,13 +262,13 @@ class Run(RunView):
         """
         from tercet.encoding import Neighbors, nearest
 
-        asked = [queries] if isinstance(queries, str) else queries
+        query_texts = [queries] if isinstance(queries, str) else queries
         is_embedded = isinstance(texts, np.ndarray)
         vectors = texts if is_embedded else self.embed(texts, pooling=pooling, batch_tokens=batch_tokens)
-        found = nearest(vectors, self.embed(asked, pooling=pooling, batch_tokens=batch_tokens), top=top)
+        result = nearest(vectors, self.embed(query_texts, pooling=pooling, batch_tokens=batch_tokens), top=top)
         if isinstance(queries, str):
-            return Neighbors(numbers=found.numbers[0], scores=found.scores[0])
-        return found
+            return Neighbors(numbers=result.numbers[0], scores=result.scores[0])
+        return result
 
     @overload
     def classify(self, texts: str) -> "Classification": ...
@@ -281,9 +281,9 @@ class Run(RunView):
         several labels of a text `classify_multi_label`, and for numbers `regress`."""
         from tercet.encoding import classify
 
-        every = [texts] if isinstance(texts, str) else texts
-        classified = classify(self.trained_model.require("classify").require_labels("texts"), self.tokenizer, every)
-        return classified[0] if isinstance(texts, str) else classified
+        all_texts = [texts] if isinstance(texts, str) else texts
+        results = classify(self.trained_model.require("classify").require_labels("texts"), self.tokenizer, all_texts)
+        return results[0] if isinstance(texts, str) else results
 
     @overload
     def classify_multi_label(self, texts: str, *, threshold: float = 0.5) -> "MultiLabelClassification": ...
@@ -297,10 +297,10 @@ class Run(RunView):
         """The labels of a text, or of each in a list: those with a probability above `threshold`."""
         from tercet.encoding import classify_multi_label
 
-        every = [texts] if isinstance(texts, str) else texts
+        all_texts = [texts] if isinstance(texts, str) else texts
         model = self.trained_model.require("classify").require_labels("texts")
-        labelled = classify_multi_label(model, self.tokenizer, every, threshold=threshold)
-        return labelled[0] if isinstance(texts, str) else labelled
+        results = classify_multi_label(model, self.tokenizer, all_texts, threshold=threshold)
+        return results[0] if isinstance(texts, str) else results
 
     @overload
     def regress(self, texts: str) -> "Regression": ...
@@ -312,9 +312,9 @@ class Run(RunView):
         """The number of a text, or of each in a list, in the unit of those that were learnt from."""
         from tercet.encoding import regress
 
-        every = [texts] if isinstance(texts, str) else texts
-        regressed = regress(self.trained_model.require("classify").require_labels("texts"), self.tokenizer, every)
-        return regressed[0] if isinstance(texts, str) else regressed
+        all_texts = [texts] if isinstance(texts, str) else texts
+        results = regress(self.trained_model.require("classify").require_labels("texts"), self.tokenizer, all_texts)
+        return results[0] if isinstance(texts, str) else results
 
     def tag(self, sentences: Sequence[Sequence[str]]) -> "list[Tagging]":
         """The label of each word in each list of words, with its probability."""
@@ -328,7 +328,7 @@ class Run(RunView):
         A language model: on the validation part of the training's data, or on the whole of `data`; settings as in
         `score`. A translator: on its dataset's test part, else its validation part, or on other pairs; settings as in
         `TranslationEvaluation`. A masked language model: as a language model; settings as in `score_masked`. A
-        classifier: on the validation part of its labelled texts, or on the whole file `data`; settings as in
+        classifier: on the validation part of its results texts, or on the whole file `data`; settings as in
         `score_labels`. A chat model: likewise of its conversations; settings as in `score_conversations`.
         """
         from tercet.evaluate import evaluation_of
@@ -389,11 +389,11 @@ class Run(RunView):
 
         return write_report(self.trained_model.folder, out, evaluate=evaluate, trained_model=self.trained_model)
 
-    def serve(self, *beside: "Run", **options: Unpack[ServeOptions]) -> None:
+    def serve(self, *others: "Run", **options: Unpack[ServeOptions]) -> None:
         """Answer over HTTP with this model, and those beside it, until a signal ends it; each is called as its folder.
 
         Args:
-            beside: other models to serve at one address.
+            others: other models to serve at one address.
             options: host, port, limits, ... as in `tercet.serve.server.serve`.
 
         Raises:
@@ -404,6 +404,6 @@ class Run(RunView):
         require_packages()
         from tercet.serve.server import name_models, serve
 
-        runs = (self, *beside)
+        runs = (self, *others)
         names = name_models([run.folder.parent if run.folder.name in ("best", "last") else run.folder for run in runs])
         serve({name: run.trained_model for name, run in zip(names, runs, strict=True)}, **options)

@@ -56,8 +56,8 @@ def parse_yaml(text: str, *, name: str) -> Plain:
         data = _load(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        where = f" line {mark.line + 1}" if mark else ""
-        raise UserError(f"{name}{where}: not valid YAML: {_problem(error)}") from None
+        location = f" line {mark.line + 1}" if mark else ""
+        raise UserError(f"{name}{location}: not valid YAML: {_problem(error)}") from None
     if not isinstance(data, dict):
         raise UserError(f"{name}: expected `key: value` lines at the top level")
     return data
@@ -119,24 +119,24 @@ class _BoundedLoader(yaml.SafeLoader):
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self._depth = self._written = self._built = 0
+        self._depth = self._n_nodes = self._n_built = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        self._written += 1
+        self._n_nodes += 1
         self._depth += 1
         mark = self.peek_event().start_mark
         _check(self._depth <= limits.YAML_DEPTH, f"it is nested more than {limits.YAML_DEPTH} deep", mark)
-        _check(self._written <= limits.YAML_NODES, f"it holds more than {limits.YAML_NODES:,} keys and values", mark)
+        _check(self._n_nodes <= limits.YAML_NODES, f"it holds more than {limits.YAML_NODES:,} keys and values", mark)
         node = super().compose_node(parent, index)
         self._depth -= 1
         return node
 
     def build(self, node: Any, depth: int = 0) -> Any:
         """A node as plain data; an alias becomes a copy of what it stands for."""
-        self._built += 1
+        self._n_built += 1
         mark = node.start_mark
         _check(depth <= limits.YAML_DEPTH, "an alias holds itself", mark)
-        _check(self._built <= limits.YAML_NODES, f"its aliases make more than {limits.YAML_NODES:,} values", mark)
+        _check(self._n_built <= limits.YAML_NODES, f"its aliases make more than {limits.YAML_NODES:,} values", mark)
         if isinstance(node, yaml.MappingNode) and node.tag == f"{TAG}map":
             return self._build_mapping(node, depth)
         if isinstance(node, yaml.SequenceNode) and node.tag == f"{TAG}seq":
@@ -164,7 +164,7 @@ class _BoundedLoader(yaml.SafeLoader):
     def _build_mapping(self, node: Any, depth: int) -> Plain:
         """With the keys of `<<` beneath its own."""
         merged: Plain = {}
-        own: Plain = {}
+        result: Plain = {}
         lines: dict[str, int] = {}
         for key_node, value_node in node.value:
             mark = key_node.start_mark
@@ -176,12 +176,12 @@ class _BoundedLoader(yaml.SafeLoader):
                 continue
             key = self.build(key_node, depth + 1)
             _check(isinstance(key, str), f"a key is a name, and {show(key)} is none; put it in quotes", mark)
-            _check(key not in own, f"the key {show(key)} stands there twice, first in line {lines.get(key)}", mark)
+            _check(key not in result, f"the key {show(key)} stands there twice, first in line {lines.get(key)}", mark)
             lines[key] = mark.line + 1
-            own[MarkedKey.at(key, lines[key])] = value
-        return {**{key: value for key, value in merged.items() if key not in own}, **own}
+            result[MarkedKey.at(key, lines[key])] = value
+        return {**{key: value for key, value in merged.items() if key not in result}, **result}
 
 
-def _check(fits: bool, problem: str, mark: Any) -> None:
-    if not fits:
+def _check(condition: bool, problem: str, mark: Any) -> None:
+    if not condition:
         raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)

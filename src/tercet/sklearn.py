@@ -113,8 +113,10 @@ class TercetClassifier(ClassifierMixin, _TextEstimator):
             examples = [{"text": text, "label": names[n]} for text, n in zip(texts, numbers.tolist(), strict=True)]
             held_out = _hold_out(numbers.tolist(), self.validation_fraction)
             files = {"train": Path(folder, "train.jsonl"), "validation": Path(folder, "validation.jsonl")}
-            _write(files["train"], (one for n, one in enumerate(examples) if n not in held_out))
-            _write(files["validation"], (one for n, one in enumerate(examples) if n in held_out or not held_out))
+            _write(files["train"], (example for n, example in enumerate(examples) if n not in held_out))
+            _write(
+                files["validation"], (example for n, example in enumerate(examples) if n in held_out or not held_out)
+            )
             changes = {name.replace("__", "."): value for name, value in self.settings.items()}
             changes["data.validation"] = {"kind": "held_out", "source": str(files["validation"])}
             if self.random_state is not None:
@@ -129,11 +131,11 @@ class TercetClassifier(ClassifierMixin, _TextEstimator):
     def predict_proba(self, X: Texts) -> np.ndarray:
         """The probability of each label (N, L), in the order of `classes_`."""
         check_is_fitted(self, "run_")
-        places = {name: place for place, name in enumerate(self._names())}
+        columns = {name: place for place, name in enumerate(self._names())}
         table = np.zeros((len(texts := _check_texts(X)), len(self.classes_)))
         for row, classified in zip(table, self.run_.classify(texts), strict=True):
             for name, probability in classified.scores.items():
-                row[places[name]] = probability
+                row[columns[name]] = probability
         return table
 
     def predict(self, X: Texts) -> np.ndarray:
@@ -188,29 +190,29 @@ class TercetVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _TextE
         )
 
 
-def _check_texts(given: Texts) -> list[str]:
+def _check_texts(inputs: Texts) -> list[str]:
     """Raises UserError where it is not a list of texts."""
-    if isinstance(given, str):
-        raise UserError(f"{show(given)} is one text; give a list of texts")
-    texts = [*cast("Iterable[Any]", given)]
-    wrong = next((text for text in texts if not isinstance(text, str)), None)
-    if wrong is not None or not texts:
-        what = "there is no text" if not texts else f"{show(wrong)} is no text"
-        raise UserError(f"{what}; give a list of texts, or one column of a table")
+    if isinstance(inputs, str):
+        raise UserError(f"{show(inputs)} is one text; give a list of texts")
+    texts = [*cast("Iterable[Any]", inputs)]
+    invalid = next((text for text in texts if not isinstance(text, str)), None)
+    if invalid is not None or not texts:
+        problem = "there is no text" if not texts else f"{show(invalid)} is no text"
+        raise UserError(f"{problem}; give a list of texts, or one column of a table")
     return [str(text) for text in texts]
 
 
 def _hold_out(labels: Sequence[int], fraction: float) -> set[int]:
     """Which texts are validated on: of each label the same share, evenly apart, and never its only one."""
-    left = {label: math.floor(count * fraction) for label, count in Counter(labels).items()}
-    every = {label: count // max(1, left[label]) for label, count in Counter(labels).items()}
-    seen, chosen = Counter[int](), set[int]()
+    remaining = {label: math.floor(count * fraction) for label, count in Counter(labels).items()}
+    interval = {label: count // max(1, remaining[label]) for label, count in Counter(labels).items()}
+    count, held_out = Counter[int](), set[int]()
     for place, label in enumerate(labels):
-        seen[label] += 1
-        if left[label] and seen[label] > 1 and seen[label] % every[label] == 0:
-            chosen.add(place)
-            left[label] -= 1
-    return chosen
+        count[label] += 1
+        if remaining[label] and count[label] > 1 and count[label] % interval[label] == 0:
+            held_out.add(place)
+            remaining[label] -= 1
+    return held_out
 
 
 def _write(path: Path, examples: Iterable[Mapping[str, str]]) -> None:

@@ -86,20 +86,20 @@ def spec(cls: type[Class]) -> type[Class]:
 
     def check(self: Any) -> None:
         for field in dataclasses.fields(self):
-            check_range(field.name, getattr(self, field.name), ranges_of(type(self))[field.name])
+            check_range(field.name, getattr(self, field.name), field_annotations(type(self))[field.name])
         if check_together is not None:
             check_together(self)
 
-    made = {"__post_init__": check, "__settings__": True, "__repr__": _summary, "_repr_html_": _table}
-    for name, value in made.items():  # which a type has not, says the type checker
+    attributes = {"__post_init__": check, "__settings__": True, "__repr__": _summary, "_repr_html_": _table}
+    for name, value in attributes.items():  # which a type has not, says the type checker
         setattr(cls, name, value)
     return dataclasses.dataclass(frozen=True, kw_only=True, repr=False)(cls)
 
 
 def _summary(self: Any) -> str:
-    from tercet.notebook import summarise  # when one is shown, which few are
+    from tercet.notebook import summarize  # when one is shown, which few are
 
-    return summarise(self)
+    return summarize(self)
 
 
 def _table(self: Any) -> str:
@@ -117,7 +117,7 @@ def check_problem_type(problem_type: ProblemType, over: str) -> None:
 
 
 @cache
-def ranges_of(cls: type) -> dict[str, Any]:
+def field_annotations(cls: type) -> dict[str, Any]:
     """The annotation of each field, with its ranges."""
     return get_type_hints(cls, include_extras=True)
 
@@ -128,14 +128,14 @@ def check_range(name: str, value: Any, annotation: Any) -> None:
     Raises:
         ValueError: with name, value and range.
     """
-    nullable, words = type(None) in get_args(annotation), tuple(literal_choices(annotation))
-    if (value is None and nullable) or dataclasses.is_dataclass(value) or (isinstance(value, str) and value in words):
+    nullable, choices = type(None) in get_args(annotation), tuple(literal_choices(annotation))
+    if (value is None and nullable) or dataclasses.is_dataclass(value) or (isinstance(value, str) and value in choices):
         return
-    others = "".join(f", or {word}" for word in (*words, *(["null"] if nullable else [])))
+    alternatives = "".join(f", or {word}" for word in (*choices, *(["null"] if nullable else [])))
     for item in value if isinstance(value, tuple) else (value,):
         for bounds in find_bounds(annotation):
             if not is_within(item, bounds):
-                raise ValueError(f"{name}={show(item)} must {describe(bounds)}{others}")
+                raise ValueError(f"{name}={show(item)} must {describe(bounds)}{alternatives}")
 
 
 def literal_choices(annotation: Any) -> Iterator[str]:
@@ -165,8 +165,8 @@ def describe(bounds: Interval | Len) -> str:
 def is_within(value: Any, bounds: Interval | Len) -> bool:
     """Whether a number is in its range; a text has its length, and no control character or half a surrogate pair."""
     if isinstance(bounds, Len):
-        fits = isinstance(value, str) and bounds.min_length <= len(value) <= (bounds.max_length or len(value))
-        return fits and not any(c < " " or c == "\x7f" or "\ud800" <= c <= "\udfff" for c in value)
+        has_length = isinstance(value, str) and bounds.min_length <= len(value) <= (bounds.max_length or len(value))
+        return has_length and not any(c < " " or c == "\x7f" or "\ud800" <= c <= "\udfff" for c in value)
     number: Any = value
     return (
         not isinstance(value, bool)

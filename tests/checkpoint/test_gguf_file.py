@@ -202,7 +202,7 @@ def test_what_cannot_be_is_refused_at_no_cost(case: str, tmp_path: Path) -> None
 
 
 def test_a_long_header_ends_somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gguf_file, "MOST_GGUF_HEADER_BYTES", 100)
+    monkeypatch.setattr(gguf_file, "MAX_GGUF_HEADER_BYTES", 100)
     write_gguf(tmp_path / "a.gguf", {"a": "b" * 200}, {})
     with pytest.raises(UserError, match=r"100 bytes of settings are passed inside a value of 200 bytes"):
         GgufFile(tmp_path / "a.gguf")

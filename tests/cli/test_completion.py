@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from tercet.checkpoint.conversion import WRITERS
 from tercet.cli import candidates
-from tercet.cli.candidates import WORDS, find_candidates, recipe_keys_at_hand, split_line
+from tercet.cli.candidates import WORDS, cached_recipe_keys, find_candidates, split_line
 from tercet.cli.main import VERBS, main, make_parser
 from tercet.training import recipe_names
 from tercet.training.recipe.keys import recipe_keys
@@ -119,20 +119,20 @@ def test_the_words_are_those_that_there_are() -> None:
 
 @pytest.mark.slow
 def test_keys_are_kept_for_as_long_as_their_files_are_the_same(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = recipe_keys_at_hand()
+    keys = cached_recipe_keys()
     kept = Path(os.environ["TERCET_CACHE"]) / candidates.KEYS_FILE
     content = json.loads(kept.read_text())
     assert len(content["files"]) > 8
     content["keys"]["model.mark"] = []
     kept.write_text(json.dumps(content))
-    assert "model.mark" in recipe_keys_at_hand()
+    assert "model.mark" in cached_recipe_keys()
     file = next(iter(content["files"]))
     content["files"][file] += 1
     kept.write_text(json.dumps(content))
-    assert recipe_keys_at_hand() == keys
+    assert cached_recipe_keys() == keys
     for broken in ("", "[]", '{"files": 3}', "\0"):
         kept.write_text(broken)
-        assert recipe_keys_at_hand() == keys
+        assert cached_recipe_keys() == keys
 
 
 ODD = ("model", "--set", "--data", "--json", "x", "=", "-", "--", "'", '"', "\\", "a b", "~")
@@ -170,7 +170,7 @@ sys.exit(code)
         assert process.returncode == 0
         return used.ru_utime + used.ru_stime
 
-    recipe_keys_at_hand()  # which are kept from now on
+    cached_recipe_keys()  # which are kept from now on
     lines = ("tercet tr", "tercet train g", "tercet generate r", "tercet train --set model.stack.p")
     assert max(seconds("-c", program, line) for line in lines) < 0.3
 

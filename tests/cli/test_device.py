@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from tercet.cli.device import place
+from tercet.cli.device import place_model
 from tercet.models import DecoderOnly, DecoderOnlySpec, EncoderOnly, EncoderOnlySpec, StackSpec
 
 STACK = StackSpec(d_model=8, n_layers=1, n_heads=2)
@@ -26,7 +26,7 @@ def placed(
         torch.nn.Module, "to", lambda part, to_what: part if to_what == torch.device("cuda") else to(part, to_what)
     )
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
-    place(made, torch.device(device), narrow)
+    place_model(made, torch.device(device), narrow)
     return made.embedding.weight.dtype, made.stack.blocks[0].feedforward.up.weight.dtype
 
 

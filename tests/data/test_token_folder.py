@@ -39,13 +39,13 @@ def folders(two_folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.fixture
 def hashed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """Each file of ids that is hashed, by its name, and the thread that did it."""
-    found, of_file = list[tuple[str, str]](), FileHash.of_file
+    found, of_file = list[tuple[str, str]](), FileHash.from_file
 
     def note(file, *arguments, **settings):
         found.append((Path(file.name).name, threading.current_thread().name))
         return of_file(file, *arguments, **settings)
 
-    monkeypatch.setattr(FileHash, "of_file", note)
+    monkeypatch.setattr(FileHash, "from_file", note)
     monkeypatch.setattr(token_folder, "RECENT", 0)
     monkeypatch.setattr(token_folder, "_verified", set())
     return found
@@ -176,7 +176,7 @@ def test_folders_of_narrow_and_wide_ids_have_one_validation_part(folders: Path) 
         np.fromfile(path, np.uint16).astype(np.uint32).tofile(path)
     for path in sorted(folder.iterdir()):
         if path.name != "manifest.json":
-            files[path.name] = FileHash.of(path)
+            files[path.name] = FileHash.from_path(path)
     wide = replace(contents, dtype=np.dtype("<u4"), files=Manifest(files))
     write_sealed_json(folder / "manifest.json", wide.to_plain())
     parts = [prepare(TextSpec(source=str(folders / name))).validation.tolist() for name in ("one", "two")]

@@ -195,15 +195,15 @@ def test_the_plain_way_is_gone_where_the_library_is_refused(cache: Path) -> None
 
 def test_looking_takes_no_time(cache: Path) -> None:
     """Less than 10 ms at each start; measured, a third of one."""
-    from tercet.cache_dir import check_own
+    from tercet.cache_dir import check_owner
     from tercet.kernel.library_cache import _is_whole  # pyright: ignore[reportPrivateUsage]
 
     path = file_in(cache)
 
     def measure() -> float:
         start = time.perf_counter()
-        check_own(path.parent)
-        check_own(path)
+        check_owner(path.parent)
+        check_owner(path)
         assert _is_whole(path)
         return time.perf_counter() - start
 

@@ -129,7 +129,7 @@ def reseal(folder: Path, file: str, data: bytes) -> None:
     """Another file with the hash of the manifest, as whoever makes a folder can write it."""
     (folder / file).write_bytes(data)
     manifest = read_sealed_json(folder / "manifest.json")
-    hashed = FileHash.of_bytes(data)
+    hashed = FileHash.from_bytes(data)
     manifest["files"][file] = [hashed.size, hashed.xxh3]
     write_sealed_json(folder / "manifest.json", manifest)
 

@@ -327,7 +327,7 @@ PIECES: dict[str, Callable[[Path], Any]] = {
 
 
 def seal(folder: Path) -> None:
-    write_sealed_json(folder / MANIFEST, {"hash": "xxh3_128", "files": Manifest.of(folder).to_plain()})
+    write_sealed_json(folder / MANIFEST, {"hash": "xxh3_128", "files": Manifest.from_folder(folder).to_plain()})
 
 
 @pytest.mark.slow

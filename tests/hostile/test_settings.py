@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from refusal import HUGE, MOST, TOO_LARGE, refusal, refused
 
 from tercet.config import UserError, parse, to_plain
-from tercet.messages import LONGEST, one_line
+from tercet.messages import MAX_MESSAGE, one_line
 from tercet.models import DecoderOnlySpec, EncoderOnlySpec
 from tercet.settings_yaml import parse_assignment, parse_yaml, read_yaml, write_yaml
 from tercet.training.recipe.files import recipe_text, recipes_from_scratch
@@ -462,4 +462,4 @@ def test_a_models_config(spec: type) -> None:
 def test_a_line_is_one_line(text: str) -> None:
     line = one_line(text * 50)
     assert all(character.isprintable() or character == "\u3000" for character in line)
-    assert len(line) <= LONGEST + 5
+    assert len(line) <= MAX_MESSAGE + 5

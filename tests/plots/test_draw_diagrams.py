@@ -13,7 +13,7 @@ from matplotlib.text import Text
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tercet.cli.inspect import find
+from tercet.cli.inspect import find_spec
 from tercet.models import (
     PRESETS,
     AnySpec,
@@ -49,7 +49,7 @@ SMALL = StackSpec(d_model=24, n_layers=3, n_heads=6, n_kv_heads=2, d_head=10, d_
 
 
 def spec_of(name: str) -> AnySpec:
-    return find(name, settle=False)[0]
+    return find_spec(name, settle=False)[0]
 
 
 def full(spec: AnySpec) -> AnySpec:

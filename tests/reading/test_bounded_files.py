@@ -28,8 +28,8 @@ from tercet.reading.files import check_links, read_regular_file, read_text_file
     ],
 )
 def test_json_beyond_a_bound_is_refused(text: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded_json, "MOST_JSON_DEPTH", 32)
-    monkeypatch.setattr(bounded_json, "MOST_DIGITS", 100)
+    monkeypatch.setattr(bounded_json, "MAX_JSON_DEPTH", 32)
+    monkeypatch.setattr(bounded_json, "MAX_DIGITS", 100)
     with pytest.raises(ValueError, match=words):
         parse_json(text)
     (tmp_path / "a.json").write_text(text)
@@ -38,8 +38,8 @@ def test_json_beyond_a_bound_is_refused(text: str, words: str, tmp_path: Path, m
 
 
 def test_json_at_its_bounds_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded_json, "MOST_JSON_DEPTH", 32)
-    monkeypatch.setattr(bounded_json, "MOST_DIGITS", 100)
+    monkeypatch.setattr(bounded_json, "MAX_JSON_DEPTH", 32)
+    monkeypatch.setattr(bounded_json, "MAX_DIGITS", 100)
     deep = parse_json("[" * 32 + "1" + "]" * 32)
     for _ in range(32):
         (deep,) = deep
@@ -48,7 +48,7 @@ def test_json_at_its_bounds_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_safetensors_header_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded_json, "MOST_HEADER_BYTES", 16)
+    monkeypatch.setattr(bounded_json, "MAX_HEADER_BYTES", 16)
     path = tmp_path / "a.safetensors"
     path.write_bytes((16).to_bytes(8, "little") + b"{}".ljust(16) + b"no JSON")
     check_header(path)

@@ -318,14 +318,14 @@ def test_what_is_no_file_is_not_read(tmp_path: Path, make: Callable[[Path], None
 
 def test_a_file_that_may_grow(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("one\n")
-    manifest = Manifest({"log": FileHash.of(tmp_path / "log")})
+    manifest = Manifest({"log": FileHash.from_path(tmp_path / "log")})
     (tmp_path / "log").write_text("one\ntwo\n")
-    manifest.check(tmp_path, grown=True)
+    manifest.check(tmp_path, allow_growth=True)
     with pytest.raises(DamagedFile):
         manifest.check(tmp_path)
     (tmp_path / "log").write_text("two\none\n")
     with pytest.raises(DamagedFile):
-        manifest.check(tmp_path, grown=True)
+        manifest.check(tmp_path, allow_growth=True)
 
 
 def test_a_seal(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tercet.config import UserError
-from tercet.limits import MOST_TOKEN_CHARACTERS
+from tercet.limits import MAX_TOKEN_CHARACTERS
 from tercet.tokens import BPE, Characters, Tokenizer, Unigram, WordPiece, Words
 
 KINDS = [Characters(), Words(), BPE(vocab_size=300), Unigram(vocab_size=300), WordPiece(vocab_size=300)]
@@ -48,5 +48,5 @@ def test_a_word_without_an_end(spec: Any, tmp_path: Path) -> None:
     text = "word other " + "x" * 9_000 + " word word other. " + "y" * 1_500 + " " + "y" * 1_500 + " word"
     tokenizer = learn_and_save(spec, text, tmp_path)
     assert tokenizer is not None
-    assert max(map(len, tokenizer.tokens(range(tokenizer.vocab_size)))) <= MOST_TOKEN_CHARACTERS
+    assert max(map(len, tokenizer.tokens(range(tokenizer.vocab_size)))) <= MAX_TOKEN_CHARACTERS
     assert tokenizer.decode(tokenizer.encode("word other")) == "word other"

@@ -185,7 +185,7 @@ def big_folder(folder: Path, shards: int) -> Path:
     for copy in copies[1:]:
         for name, old in ((copy.ids_file, part.ids_file), (copy.documents_file, part.documents_file)):
             (folder / name).write_bytes((folder / old).read_bytes())
-            files[name] = FileHash.of(folder / name)
+            files[name] = FileHash.from_path(folder / name)
     made = replace(contents, shards=tuple(copies), files=Manifest(files))
     write_sealed_json(folder / "manifest.json", made.to_plain())
     return folder

@@ -352,7 +352,7 @@ def dies_at_rename(n: int, *, after: bool, name: str = "") -> Callable[[], None]
             return replace
 
         os.replace = watched(os.replace)
-        atomic.exchange_folders = watched(atomic.exchange_folders)
+        atomic.swap_folders = watched(atomic.swap_folders)
 
     return prepare
 

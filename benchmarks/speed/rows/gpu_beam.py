@@ -11,7 +11,7 @@ from benchmarks.speed.peers.hugging import hugging
 from benchmarks.speed.row import Asked, Lineup, Row
 from torch import Tensor
 
-from tercet.cli.device import place
+from tercet.cli.device import place_model
 from tercet.generation import Beam, beam_search
 from tercet.models import EncoderDecoder, model_spec
 
@@ -54,7 +54,7 @@ class Ours(Searching):
     def setup(self) -> None:
         self.model: EncoderDecoder = self._build()
         precision = self.settings.precision
-        place(self.model, self.device, "none" if precision == "fp32" else precision)
+        place_model(self.model, self.device, "none" if precision == "fp32" else precision)
 
     def search(self) -> int:
         found = beam_search(

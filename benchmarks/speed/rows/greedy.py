@@ -22,7 +22,7 @@ from benchmarks.speed.words import trained_model, words
 from torch import Tensor
 
 from tercet.checkpoint.foreign.ctranslate2_folder import ctranslate2_writer
-from tercet.cli.device import place
+from tercet.cli.device import place_model
 from tercet.generation import Sampling
 from tercet.generation.stream import stream
 from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
@@ -58,7 +58,7 @@ class Decoding(Contender):
     def ours(self) -> DecoderOnly:
         """Our model as the command line places it."""
         model, precision = self._build().eval(), self.settings.precision
-        place(model, self.device, "none" if precision == "fp32" else precision)
+        place_model(model, self.device, "none" if precision == "fp32" else precision)
         return model
 
     def inputs(self) -> Tensor:

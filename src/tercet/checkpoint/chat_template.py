@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from tercet.config import UserError
-from tercet.limits import MOST_TEMPLATE_BYTES
+from tercet.limits import MAX_TEMPLATE_BYTES
 from tercet.reading.bounded_json import read_json_file
 from tercet.reading.files import read_text_file
 from tercet.storage import write_atomically
@@ -27,7 +27,7 @@ def read_chat_template(folder: Path) -> str | None:
     """
     path = folder / FILE
     if path.is_file():
-        return read_text_file(path, MOST_TEMPLATE_BYTES)
+        return read_text_file(path, MAX_TEMPLATE_BYTES)
     settings = folder / "tokenizer_config.json"
     if not settings.is_file():
         return None
@@ -46,6 +46,6 @@ def _find_template(settings: Any, path: Path) -> str | None:
         template = next((entry.get("template") for entry in entries if entry.get("name") == DEFAULT_NAME), None)
     if template is not None and not isinstance(template, str):
         raise UserError(f"{path} has a chat_template that is no text; put back the file that was saved")
-    if template is not None and len(template) > MOST_TEMPLATE_BYTES:
+    if template is not None and len(template) > MAX_TEMPLATE_BYTES:
         raise UserError(f"{path} has a chat_template of {len(template)} characters, which no template needs; remove it")
     return template

@@ -115,7 +115,7 @@ class RunRecord:
         }
         samples = [path for path in (out / "samples").glob("*") if self.saved < _step(path.name) <= step]
         paths = [path for name in HASHED_FILES if (path := out / name).is_file()] + sorted(samples)
-        new_hashes = {path.relative_to(out).as_posix(): FileHash.of(path) for path in paths}
+        new_hashes = {path.relative_to(out).as_posix(): FileHash.from_path(path) for path in paths}
         return replace(self, saved=step, files=Manifest({**previous_hashes, **new_hashes}))
 
     def check_file(self, out: Path, name: str) -> None:
@@ -124,7 +124,7 @@ class RunRecord:
         Raises:
             DamagedFile: If it is missing or differs.
         """
-        self.files.check(out, [name], grown=name == METRICS and not self.finished, said_by=RECORD)
+        self.files.check(out, [name], allow_growth=name == METRICS and not self.finished, recorded_in=RECORD)
 
 
 def check_run_links(folder: Path) -> None:
@@ -134,7 +134,7 @@ def check_run_links(folder: Path) -> None:
         UserError: As `check_links`.
     """
     if any(os.path.lexists(folder / name) for name in (RECORD, RECIPE, METRICS)):
-        check_links(folder, nested=True)
+        check_links(folder, recursive=True)
 
 
 def read_record(out: Path) -> RunRecord | None:
@@ -146,7 +146,7 @@ def read_record(out: Path) -> RunRecord | None:
     path = out / RECORD
     if not os.path.lexists(path):
         return None
-    check_links(out, nested=True)
+    check_links(out, recursive=True)
     plain: dict[str, Any] = read_sealed_json(path, since="files")
     files = Manifest.parse(plain.pop("files", {}), str(path))
     try:

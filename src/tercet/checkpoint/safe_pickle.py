@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from tercet.config import UserError
-from tercet.limits import MOST_PICKLE_BYTES, MOST_SHARED, MOST_TENSORS
+from tercet.limits import MAX_PICKLE_BYTES, MAX_SHARED_NAMES, MAX_TENSORS
 from tercet.messages import shorten
 from tercet.reading.files import check_regular_file
 
@@ -89,8 +89,8 @@ def read_pickled_weights(path: Path) -> Mapping[str, Tensor]:
 def _check_archive(path: Path) -> None:
     with ZipFile(path) as archive:
         entries = archive.infolist()
-        if len(entries) > MOST_TENSORS:
-            raise ValueError(f"{len(entries)} entries, and {MOST_TENSORS} is the most")
+        if len(entries) > MAX_TENSORS:
+            raise ValueError(f"{len(entries)} entries, and {MAX_TENSORS} is the most")
         if compressed := [entry.filename for entry in entries if entry.compress_type != ZIP_STORED]:
             raise BadZipFile(f"{shorten(repr(compressed[0]), 50)} is compressed, which torch writes nothing")
         # torch ignores the case of names, and takes the first of two equal ones.
@@ -106,8 +106,8 @@ def _check_archive(path: Path) -> None:
             for name, entry in entries_by_name.items()
             if name.startswith(folder + DATA)
         }
-        if pickles[0].file_size > MOST_PICKLE_BYTES:
-            raise ValueError(f"a pickle of {pickles[0].file_size} bytes, and {MOST_PICKLE_BYTES} is the most")
+        if pickles[0].file_size > MAX_PICKLE_BYTES:
+            raise ValueError(f"a pickle of {pickles[0].file_size} bytes, and {MAX_PICKLE_BYTES} is the most")
         with archive.open(pickles[0]) as file:
             _check_opcodes(file, sizes)
 
@@ -130,8 +130,8 @@ def _check_opcodes(file: IO[bytes], sizes: Mapping[str, int] | None = None) -> N
     for opcode, argument, _ in pickletools.genops(file):
         if opcode.name in IMPORTS and argument not in GLOBALS:
             raise ValueError(f"it asks for {shorten(repr(argument or opcode.name), 80)}, which no weights need")
-        if file.tell() - start > MOST_PICKLE_BYTES:
-            raise ValueError(f"a pickle of more than {MOST_PICKLE_BYTES} bytes without its numbers")
+        if file.tell() - start > MAX_PICKLE_BYTES:
+            raise ValueError(f"a pickle of more than {MAX_PICKLE_BYTES} bytes without its numbers")
         storage.push(opcode.name, argument)
         if sizes is not None and opcode.name in ("PERSID", "BINPERSID"):
             key, size = storage.read()
@@ -182,5 +182,5 @@ def _check_sizes(path: Path, tensors: Mapping[str, Tensor]) -> None:
             raise UserError(f"{path}: {shorten(name, 80)} has no numbers; save the model's state_dict again")
         if tensor.nbytes > tensor.untyped_storage().nbytes():
             raise UserError(f"{path}: {shorten(name, 80)} has fewer numbers than its shape; save the state_dict again")
-    if sum(tensor.nbytes for tensor in tensors.values()) > MOST_SHARED * path.stat().st_size:
+    if sum(tensor.nbytes for tensor in tensors.values()) > MAX_SHARED_NAMES * path.stat().st_size:
         raise UserError(f"{path}: its tensors share their numbers; save the model's state_dict again")

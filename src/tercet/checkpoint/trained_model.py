@@ -18,7 +18,7 @@ from tercet.checkpoint.foreign.sentence_folder import SentenceSettings
 from tercet.checkpoint.run_record import RECIPE, read_record
 from tercet.config import UserError, parse
 from tercet.data import ConversationsSpec, LabelsSpec, PairsSpec, TextSpec
-from tercet.limits import MOST_CARD_BYTES
+from tercet.limits import MAX_CARD_BYTES
 from tercet.messages import shorten
 from tercet.models import AnyModel, Classifier, DecoderOnly, EncoderDecoder, EncoderOnly
 from tercet.notebook import facts_table
@@ -193,7 +193,7 @@ class TrainedModel(ABC):
         """Return the folder's README.md without local paths; None if there is none or it cannot be read."""
         path = self.folder / "README.md"
         try:
-            return self.card.strip_folders(read_text_file(path, MOST_CARD_BYTES)) if path.is_file() else None
+            return self.card.strip_folders(read_text_file(path, MAX_CARD_BYTES)) if path.is_file() else None
         except UserError:
             return None
 

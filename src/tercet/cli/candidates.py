@@ -9,13 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from tercet.cli.parser import Parser, Verbs, dashed
+from tercet.cli.parser import Parser, Verbs, normalize_flags
 
 Candidates = list[tuple[str, str]]  # each with what it is about
 FILES = ("FILE", "FOLDER", "PATH", "DIR", "SOURCE", "DATA")  # words of a metavar
 MODELS = ("run.json", "recipe.yaml", "config.json")  # of which a run's or a model's folder has one
-DEEP = 2  # folders below which runs are looked for
-MOST = 2000  # entries of a folder that are looked at
+MAX_DEPTH = 2  # folders below which runs are looked for
+MAX_ENTRIES = 2000  # entries of a folder that are looked at
 WORDS = {  # of an argument that takes others as well, or says which it takes once it is read
     "device": ("auto", "cpu", "cuda", "mps"),
     "to": ("hf", "ctranslate2", "gguf", "onnx", "peft"),
@@ -44,45 +44,45 @@ def find_candidates(parser: Parser, words: list[str]) -> Completions:
     """Args:
     words: those behind `tercet`; the last one is completed.
     """
-    *before, current = words
-    chosen, value_of, positionals = _walk(parser, dashed(before))
+    *preceding, current = words
+    selected, flag_action, positionals = _walk(parser, normalize_flags(preceding))
     flag, equals, value = current.partition("=")
-    if value_of is not None and not (value_of.nargs and current.startswith("-")):
-        return _values(chosen, value_of, current)
+    if flag_action is not None and not (flag_action.nargs and current.startswith("-")):
+        return _values(selected, flag_action, current)
     if current.startswith("--") and equals:
-        action = chosen._option_string_actions.get(dashed([flag])[0])  # type: ignore[reportPrivateUsage]
+        action = selected._option_string_actions.get(normalize_flags([flag])[0])  # type: ignore[reportPrivateUsage]
         if action is None:
             return Completions("words", [])
-        kind, found = _values(chosen, action, value)
-        return Completions(kind, [(f"{flag}={word}", about) for word, about in found])
+        kind, candidates = _values(selected, action, value)
+        return Completions(kind, [(f"{flag}={word}", description) for word, description in candidates])
     if current.startswith("-") or not positionals:
-        return Completions("words", [pair for pair in _flags(chosen) if pair[0].startswith(current)])
-    return _values(chosen, positionals[0], current, chosen.forms if len(before) == 1 else ())
+        return Completions("words", [pair for pair in _flags(selected) if pair[0].startswith(current)])
+    return _values(selected, positionals[0], current, selected.forms if len(preceding) == 1 else ())
 
 
-def _walk(parser: Parser, before: list[str]) -> tuple[Parser, argparse.Action | None, list[argparse.Action]]:
+def _walk(parser: Parser, preceding: list[str]) -> tuple[Parser, argparse.Action | None, list[argparse.Action]]:
     """The parser that the words have led to, the flag whose value is next, and the positionals that are left."""
-    positionals, value_of = _positionals(parser), None
-    for number, word in enumerate(before):
+    positionals, flag_action = _positionals(parser), None
+    for number, word in enumerate(preceding):
         if number == 1 and word in parser.forms:
             parser = parser.forms[word]
             positionals = _positionals(parser)
         elif word.startswith("-") and word != "-":
             action = parser._option_string_actions.get(word)  # type: ignore[reportPrivateUsage]
-            value_of = None if action is None or action.nargs == 0 else action
-        elif value_of is not None:
-            if value_of.nargs not in ("+", "*"):
-                value_of = None
+            flag_action = None if action is None or action.nargs == 0 else action
+        elif flag_action is not None:
+            if flag_action.nargs not in ("+", "*"):
+                flag_action = None
         elif positionals:
             first = positionals[0]
             if isinstance(first, Verbs):
-                chosen = first.choices.get(word)
-                if chosen is None:
+                subparser = first.choices.get(word)
+                if subparser is None:
                     return parser, None, []
-                parser, positionals = chosen, _positionals(chosen)
+                parser, positionals = subparser, _positionals(subparser)
             elif first.nargs not in ("+", "*"):
                 positionals = positionals[1:]
-    return parser, value_of, positionals
+    return parser, flag_action, positionals
 
 
 def _positionals(parser: Parser) -> list[argparse.Action]:
@@ -102,15 +102,15 @@ def _values(parser: Parser, action: argparse.Action, current: str, forms: Iterab
         return _words([(str(choice), "") for choice in action.choices], current)
     metavar = str(action.metavar)
     if metavar.startswith("KEY="):
-        return _words(_settings(current, recipe_keys_at_hand()), current)
-    known: Candidates = [(word, "") for word in (*WORDS.get(action.dest, ()), *forms)]
+        return _words(_settings(current, cached_recipe_keys()), current)
+    candidates: Candidates = [(word, "") for word in (*WORDS.get(action.dest, ()), *forms)]
     if "RECIPE" in metavar or parser.prog == "tercet recipes":
         from tercet.training.recipe.files import recipe_names
 
-        known += recipe_names().items()
+        candidates += recipe_names().items()
     if "PRESET" in metavar:
-        known += [(name, "") for name in recipe_keys_at_hand()["model.preset"]]
-    names = [pair for pair in known if pair[0].startswith(current)]
+        candidates += [(name, "") for name in cached_recipe_keys()["model.preset"]]
+    names = [pair for pair in candidates if pair[0].startswith(current)]
     takes_files = any(word in metavar for word in FILES)
     if "RUN" in metavar and (runs := find_runs(current)):
         return Completions("paths", names + [(run, "") for run in runs])
@@ -131,28 +131,28 @@ def _settings(current: str, keys: dict[str, tuple[str, ...]]) -> Candidates:
     if equals:
         return [(f"{key}={choice}", "") for choice in keys.get(key, ())]
     level = key.count(".")
-    found: dict[str, str] = {}
-    for known, choices in keys.items():
-        parts = known.split(".")
-        if len(parts) == level + 1 and (choices or not any(k.startswith(f"{known}.") for k in keys)):
-            found[f"{known}="] = ", ".join(choices)
+    candidates: dict[str, str] = {}
+    for name, choices in keys.items():
+        parts = name.split(".")
+        if len(parts) == level + 1 and (choices or not any(k.startswith(f"{name}.") for k in keys)):
+            candidates[f"{name}="] = ", ".join(choices)
         elif len(parts) > level + 1:
-            found[".".join(parts[: level + 1]) + "."] = ""
-    return list(found.items())
+            candidates[".".join(parts[: level + 1]) + "."] = ""
+    return list(candidates.items())
 
 
 def find_runs(current: str) -> list[str]:
     """The folders of runs and models, GGUF files, and folders that lead to some, whose path begins with this."""
-    return [found for path in _entries(current) if (found := _as_run(path))]
+    return [run for path in _entries(current) if (run := _run_path(path))]
 
 
-def _as_run(path: str, deep: int = DEEP) -> str:
+def _run_path(path: str, depth: int = MAX_DEPTH) -> str:
     """The path; with a slash where it leads to runs, empty where it does not."""
     if not os.path.isdir(path):
         return path if path.endswith(".gguf") else ""
     if any(os.path.exists(os.path.join(path, name)) for name in MODELS):
         return path
-    return f"{path}/" if deep and any(_as_run(inner, deep - 1) for inner in _entries(f"{path}/")) else ""
+    return f"{path}/" if depth and any(_run_path(inner, depth - 1) for inner in _entries(f"{path}/")) else ""
 
 
 def _paths(current: str) -> list[str]:
@@ -165,21 +165,21 @@ def _entries(current: str) -> list[str]:
     folder = f"{folder}/" if "/" in current else ""
     names = list[str]()
     with suppress(OSError, ValueError), os.scandir(folder or ".") as entries:
-        for _, entry in zip(range(MOST), entries, strict=False):
+        for _, entry in zip(range(MAX_ENTRIES), entries, strict=False):
             if entry.name.startswith(start) and (start.startswith(".") or not entry.name.startswith(".")):
                 names.append(entry.name)
     return [folder + name for name in sorted(names)]
 
 
-def recipe_keys_at_hand() -> dict[str, tuple[str, ...]]:
+def cached_recipe_keys() -> dict[str, tuple[str, ...]]:
     """`recipe_keys`, which costs the import of all specs, once for each state of their files: then from the cache."""
     from tercet.cache_dir import cache_dir
 
     path = cache_dir() / KEYS_FILE
     with suppress(OSError, ValueError, KeyError, AttributeError, TypeError):
-        kept = json.loads(path.read_bytes())
-        if all(os.stat(file).st_mtime_ns == changed for file, changed in kept["files"].items()):
-            return {str(key): tuple(map(str, choices)) for key, choices in kept["keys"].items()}
+        cached = json.loads(path.read_bytes())
+        if all(os.stat(file).st_mtime_ns == mtime for file, mtime in cached["files"].items()):
+            return {str(key): tuple(map(str, choices)) for key, choices in cached["keys"].items()}
 
     import sys
 

@@ -3,7 +3,7 @@
 import argparse
 
 from tercet.cli.decoding import add_text_sampling, sampling_options
-from tercet.cli.device import add_device, add_quantize, pick, place
+from tercet.cli.device import add_device, add_quantize, place_model, select_device
 from tercet.cli.parser import Verbs
 from tercet.messages import print_note
 
@@ -19,7 +19,7 @@ def register(verbs: Verbs, summary: str) -> None:
     )
     parser.add_argument("run", metavar="RUN", help="the folder of a run or of a model")
     parser.add_argument("--system", metavar="TEXT", help="what the model is told before all that is said")
-    add_text_sampling(parser.add_argument, longest="default: as many as the context has room for", one="answer")
+    add_text_sampling(parser.add_argument, default_length="default: as many as the context has room for", unit="answer")
     parser.add_argument(
         "--json", action="store_true", help="print a JSON object a line: prompt, text, finish, tokens, seed, dropped"
     )
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
         Sampling(**options)
     except ValueError as error:
         raise UserError(str(error)) from None
-    device = pick(args.device, models=[args.run])
+    device = select_device(args.device, models=[args.run])
 
     from tercet.checkpoint import load_model
     from tercet.cli.conversation import Chat
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
     trained_model = load_model(args.run).require("generate")
     template = ChatTemplate(trained_model.require_chat_template(), trained_model.tokenizer)
-    place(trained_model.model, device, args.quantize)
+    place_model(trained_model.model, device, args.quantize)
     chat = Chat(
         ChatModel(trained_model.model, trained_model.tokenizer, template), args.system, options, as_json=args.json
     )

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from tercet.cli.device import add_device, pick
+from tercet.cli.device import add_device, select_device
 from tercet.cli.lines import replace_line_ends, take_pool
 from tercet.cli.parser import Verbs, parse_number
-from tercet.cli.texts import POOL, add_batches, add_input, add_text, read_texts, tell_cut
+from tercet.cli.texts import POOL, add_batches, add_input, add_text, read_texts, report_truncated
 from tercet.spec import ProblemType, Share
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def register(verbs: Verbs, summary: str) -> None:
 def run(args: argparse.Namespace) -> int:
     with ExitStack() as files:
         texts = read_texts(args, files)
-        device = pick(args.device, models=[args.run])
+        device = select_device(args.device, models=[args.run])
 
         from tercet.checkpoint import load_model
 
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
                 cut += truncated
                 print(line)
             sys.stdout.flush()
-    tell_cut(cut, trained_model.model.max_len)
+    report_truncated(cut, trained_model.model.max_len)
     return 0
 
 
@@ -85,58 +85,62 @@ def _answers(args: argparse.Namespace, trained_model: "Encoder", texts: list[str
     from tercet.encoding import classify, classify_multi_label, regress, tag
     from tercet.objectives import THRESHOLD
 
-    model, tokenizer, most = trained_model.model, trained_model.tokenizer, args.batch_tokens
+    model, tokenizer, batch_tokens = trained_model.model, trained_model.tokenizer, args.batch_tokens
     head = trained_model.label_head
     if head.over == "tokens":
-        for text, tagged in zip(
-            texts, tag(model, tokenizer, [text.split() for text in texts], batch_tokens=most), strict=True
+        for text, tagging in zip(
+            texts, tag(model, tokenizer, [text.split() for text in texts], batch_tokens=batch_tokens), strict=True
         ):
-            yield _tag_line(args, text, tagged), tagged.truncated
+            yield _tag_line(args, text, tagging), tagging.truncated
         return
     match head.problem_type:
         case "single_label_classification":
-            for text, classified in zip(texts, classify(model, tokenizer, texts, batch_tokens=most), strict=True):
-                yield _label_line(args, text, classified), classified.truncated
+            for text, classification in zip(
+                texts, classify(model, tokenizer, texts, batch_tokens=batch_tokens), strict=True
+            ):
+                yield _label_line(args, text, classification), classification.truncated
         case "multi_label_classification":
             threshold = THRESHOLD if args.threshold is None else args.threshold
-            several = classify_multi_label(model, tokenizer, texts, threshold=threshold, batch_tokens=most)
-            for text, labelled in zip(texts, several, strict=True):
-                yield _labels_line(args, text, labelled), labelled.truncated
+            results = classify_multi_label(model, tokenizer, texts, threshold=threshold, batch_tokens=batch_tokens)
+            for text, labels in zip(texts, results, strict=True):
+                yield _labels_line(args, text, labels), labels.truncated
         case "regression":
-            for text, regressed in zip(texts, regress(model, tokenizer, texts, batch_tokens=most), strict=True):
-                yield _number_line(args, text, regressed), regressed.truncated
+            for text, regression in zip(
+                texts, regress(model, tokenizer, texts, batch_tokens=batch_tokens), strict=True
+            ):
+                yield _number_line(args, text, regression), regression.truncated
 
 
-def _label_line(args: argparse.Namespace, text: str, classified: "Classification") -> str:
+def _label_line(args: argparse.Namespace, text: str, classification: "Classification") -> str:
     if args.json:
-        fields = {"text": text, "label": classified.label, "probability": classified.probability}
-        scores = {"scores": classified.scores} if args.scores else {}
-        return json.dumps({**fields, **scores, "truncated": classified.truncated}, ensure_ascii=False)
-    return _in_columns(classified.scores if args.scores else {classified.label: classified.probability})
+        fields = {"text": text, "label": classification.label, "probability": classification.probability}
+        scores = {"scores": classification.scores} if args.scores else {}
+        return json.dumps({**fields, **scores, "truncated": classification.truncated}, ensure_ascii=False)
+    return _format_columns(classification.scores if args.scores else {classification.label: classification.probability})
 
 
-def _labels_line(args: argparse.Namespace, text: str, labelled: "MultiLabelClassification") -> str:
-    above = {label: labelled.scores[label] for label in labelled.labels}
+def _labels_line(args: argparse.Namespace, text: str, labels: "MultiLabelClassification") -> str:
+    selected = {label: labels.scores[label] for label in labels.labels}
     if args.json:
-        scores = {"scores": labelled.scores} if args.scores else {}
+        scores = {"scores": labels.scores} if args.scores else {}
         return json.dumps(
-            {"text": text, "labels": above, **scores, "truncated": labelled.truncated}, ensure_ascii=False
+            {"text": text, "labels": selected, **scores, "truncated": labels.truncated}, ensure_ascii=False
         )
-    return _in_columns(labelled.scores if args.scores else above) or NO_LABEL
+    return _format_columns(labels.scores if args.scores else selected) or NO_LABEL
 
 
-def _number_line(args: argparse.Namespace, text: str, regressed: "Regression") -> str:
+def _number_line(args: argparse.Namespace, text: str, regression: "Regression") -> str:
     if args.json:
-        fields = {"text": text, "value": regressed.value, "truncated": regressed.truncated}
+        fields = {"text": text, "value": regression.value, "truncated": regression.truncated}
         return json.dumps(fields, ensure_ascii=False)
-    return f"{regressed.value:.6g}"
+    return f"{regression.value:.6g}"
 
 
-def _in_columns(probabilities: dict[str, float]) -> str:
+def _format_columns(probabilities: dict[str, float]) -> str:
     return "\t".join(f"{replace_line_ends(label)}\t{probability:.4f}" for label, probability in probabilities.items())
 
 
-def _tag_line(args: argparse.Namespace, text: str, tagged: "Tagging") -> str:
+def _tag_line(args: argparse.Namespace, text: str, tagging: "Tagging") -> str:
     if args.json:
         words = [
             {
@@ -145,12 +149,12 @@ def _tag_line(args: argparse.Namespace, text: str, tagged: "Tagging") -> str:
                 "probability": label and label.probability,
                 **({"scores": label.scores} if label and args.scores else {}),
             }
-            for word, label in zip(tagged.words, tagged.tags, strict=True)
+            for word, label in zip(tagging.words, tagging.tags, strict=True)
         ]
-        return json.dumps({"text": text, "words": words, "truncated": tagged.truncated}, ensure_ascii=False)
+        return json.dumps({"text": text, "words": words, "truncated": tagging.truncated}, ensure_ascii=False)
     return " ".join(
         NO_LABEL
         if label is None
         else replace_line_ends(label.label) + (f"/{label.probability:.4f}" if args.scores else "")
-        for label in tagged.tags
+        for label in tagging.tags
     )

@@ -4,7 +4,7 @@ import argparse
 import json
 import signal
 
-from tercet.cli.device import add_device, pick
+from tercet.cli.device import add_device, select_device
 from tercet.cli.parser import Verbs, out_path
 from tercet.cli.show import show
 from tercet.messages import print_note
@@ -58,19 +58,19 @@ def run(args: argparse.Namespace) -> int:
     seeds = None if args.seeds is None else read_seeds(args.seeds)
     out = args.out or default_comparison_folder(args.names)
     sweep = plan_sweep(args.names, varied_keys=varied_keys, seeds=seeds, changes=changes, out=out)
-    device = pick(args.device)  # which imports torch
+    device = select_device(args.device)  # which imports torch
 
     from tercet.training.run.finish import Interrupted
     from tercet.training.sweep.compare_runs import PICTURE, compare_sweep
 
     try:
-        compared = compare_sweep(sweep, device=device, quiet=args.quiet)
+        comparison = compare_sweep(sweep, device=device, quiet=args.quiet)
     except Interrupted as error:
         print_note(f"tercet: stopped by {signal.Signals(error.signal).name}: {error}")
         return 128 + error.signal
     if args.json:
-        print(json.dumps(compared.to_dict(), indent=2, ensure_ascii=False))
+        print(json.dumps(comparison.to_dict(), indent=2, ensure_ascii=False))
     else:
-        show(compared.view())
+        show(comparison.view())
         print(f"\n{out / PICTURE}" if (out / PICTURE).exists() else "")
     return 0

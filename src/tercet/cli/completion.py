@@ -31,6 +31,6 @@ def complete(shell: str, words: list[str], make_parser: Callable[[list[str]], tu
     if line is not None and line.endswith(words[-1]):  # bash starts a new word after these
         cut = max(words[-1].rfind(mark) for mark in "=:") + 1
     print(kind)
-    for word, about in candidates:
-        print(f"{word[cut:]}\t{' '.join(about.split())}" if about else word[cut:])
+    for word, description in candidates:
+        print(f"{word[cut:]}\t{' '.join(description.split())}" if description else word[cut:])
     return 0

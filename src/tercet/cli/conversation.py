@@ -26,7 +26,7 @@ COMMANDS = {
     "help": "these lines",
     "quit": "end, as Ctrl-D does",
 }
-WITH_ARGUMENT = "save"
+COMMAND_WITH_ARGUMENT = "save"
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ def parse_line(line: str) -> ChatCommand | str:
         raise UserError(
             f"there is no command {show('/' + name)}; /help lists them, and // begins a message with a slash"
         )
-    if name == WITH_ARGUMENT and not argument:
+    if name == COMMAND_WITH_ARGUMENT and not argument:
         raise UserError(f"/{name} needs a file: /{name} chat.jsonl")
-    if name != WITH_ARGUMENT and argument:
+    if name != COMMAND_WITH_ARGUMENT and argument:
         raise UserError(f"/{name} stands alone; leave {show(argument)} out")
     return ChatCommand(name, argument)
 
@@ -74,7 +74,7 @@ class ChatHistory:
         """Back to where nothing was said."""
         self.messages = [] if self.system is None else [{"role": "system", "content": self.system}]
 
-    def say(self, role: str, text: str) -> None:
+    def add(self, role: str, text: str) -> None:
         self.messages.append({"role": role, "content": text})
 
     def undo(self) -> None:
@@ -118,7 +118,7 @@ class Chat:
         self._model, self._options, self._json = model, options, as_json
         self._conversation = ChatHistory(system)
         self._answers = 0
-        self._told = False  # that turns are left out
+        self._reported_dropped = False  # that turns are left out
         self.interactive = sys.stdin.isatty()
 
     def talk(self) -> None:
@@ -130,13 +130,13 @@ class Chat:
         """
         for line in _typed_lines(sys.stdout.isatty() and not self._json) if self.interactive else _piped_lines():
             try:
-                said = parse_line(line)
-                if isinstance(said, ChatCommand):
-                    if said.name == "quit":
+                message = parse_line(line)
+                if isinstance(message, ChatCommand):
+                    if message.name == "quit":
                         return
-                    self._obey(said)
-                elif said:
-                    self._answer(said)
+                    self._obey(message)
+                elif message:
+                    self._answer(message)
             except UserError as error:
                 if not self.interactive:
                     raise
@@ -146,32 +146,32 @@ class Chat:
         match command.name:
             case "reset":
                 self._conversation.reset()
-                self._told = False
+                self._reported_dropped = False
             case "undo":
                 self._conversation.undo()
             case "save":
                 self._conversation.save(Path(command.argument))
             case _:
-                print_note("\n".join(f"/{name:<6} {about}" for name, about in COMMANDS.items()))
+                print_note("\n".join(f"/{name:<6} {description}" for name, description in COMMANDS.items()))
 
     def _answer(self, text: str) -> None:
         """Say `text`, and print the answer; where Ctrl-C stops it, what was written of it was said."""
         options: Any = {**self._options, "seed": (self._options.get("seed", 0) + self._answers) % 2**63}
-        self._conversation.say("user", text)
-        written = ""
+        self._conversation.add("user", text)
+        partial_answer = ""
         try:
             prompt, answer = self._model.ask(self._conversation.messages, options)
             self._tell_dropped(prompt)
             for piece in answer:
-                written += piece
+                partial_answer += piece
                 if not self._json:
                     print(piece, end="", flush=True)
         except KeyboardInterrupt:
             if not self.interactive:
                 raise
             print_note("\ntercet: stopped; Ctrl-C once more ends the conversation")
-            if written:
-                self._conversation.say("assistant", written)
+            if partial_answer:
+                self._conversation.add("assistant", partial_answer)
             else:
                 self._conversation.undo()
             return
@@ -179,16 +179,16 @@ class Chat:
             self._conversation.undo()
             raise
         self._answers += 1
-        self._conversation.say("assistant", answer.text)
+        self._conversation.add("assistant", answer.text)
         fields = {"prompt": text, "text": answer.text, "finish": answer.finish, "tokens": answer.n_tokens}
         fields |= {"seed": options["seed"], "dropped": prompt.dropped}
         print(json.dumps(fields, ensure_ascii=False) if self._json else "", flush=True)
 
     def _tell_dropped(self, prompt: "ChatPrompt") -> None:
-        if prompt.dropped and not self._told:
-            self._told = True
-            seen = f"tercet: the conversation is longer than the {self._model.max_len:,} tokens that the model sees"
-            print_note(f"{seen}: its oldest turns are left out from now on")
+        if prompt.dropped and not self._reported_dropped:
+            self._reported_dropped = True
+            reason = f"tercet: the conversation is longer than the {self._model.max_len:,} tokens that the model sees"
+            print_note(f"{reason}: its oldest turns are left out from now on")
 
 
 def _typed_lines(shows_prompt: bool) -> Iterator[str]:

@@ -6,16 +6,16 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tercet.cli.look import add_labels, add_look, add_sources, look_at
+from tercet.cli.look import add_labels, add_look, add_sources, run_look
 from tercet.cli.parser import Verbs
-from tercet.cli.prepare import add_prepare, describe_folder, prepare_from
-from tercet.cli.texts import READING, add_reading
+from tercet.cli.prepare import add_prepare, describe_folder, run_prepare
+from tercet.cli.texts import READING_FLAGS, add_reading
 
 if TYPE_CHECKING:
     from tercet.data import LabelsSpec, PairsSpec, TextSpec
     from tercet.data.sources.id_files import IdFile
 
-SHOWN = 3  # first lines
+MAX_EXAMPLES = 3  # first lines
 FIRST_IDS = 20
 LABELS = 30  # of labelled texts, the commonest
 
@@ -42,11 +42,11 @@ def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError
 
     if args.form == "prepare":
-        return prepare_from(args)
+        return run_prepare(args)
     if args.source is None:
         return _list_datasets()
     try:
-        return look_at(args) if args.form == "look" else _count(args, args.source, args.target)
+        return run_look(args) if args.form == "look" else _count(args, args.source, args.target)
     except ValueError as error:
         raise UserError(f"--encoding: {error}" if "encoding" in str(error) else str(error)) from None
 
@@ -65,10 +65,10 @@ def _count(args: argparse.Namespace, source: str, target: str | None) -> int:
     from tercet.data import LABEL_DATASETS, PAIR_DATASETS, LabelsSpec, PairsSpec, TextSpec
 
     encoding = args.encoding or "utf-8"
-    named = source in LABEL_DATASETS or source.endswith((".csv", ".csv.gz"))
-    labelled = named or args.label_field or args.over or args.problem_type
-    pairs = target is not None or source in PAIR_DATASETS or source.endswith((".tsv", ".tsv.gz"))
-    if labelled:
+    has_labels = source in LABEL_DATASETS or source.endswith((".csv", ".csv.gz"))
+    is_labeled = has_labels or args.label_field or args.over or args.problem_type
+    is_paired = target is not None or source in PAIR_DATASETS or source.endswith((".tsv", ".tsv.gz"))
+    if is_labeled:
         from tercet.data.datasets.recognize import kind_of_labels
 
         label_field, over = args.label_field or "label", args.over or "texts"
@@ -81,10 +81,10 @@ def _count(args: argparse.Namespace, source: str, target: str | None) -> int:
             encoding=encoding,
         )
         return _labels(spec, target)
-    if pairs:
+    if is_paired:
         return _pairs(PairsSpec(source=source, target=target, encoding=encoding))
-    read = {name: value for name in READING if (value := getattr(args, name)) is not None}
-    return _text(TextSpec(source=source, **read))
+    reading = {name: value for name in READING_FLAGS if (value := getattr(args, name)) is not None}
+    return _text(TextSpec(source=source, **reading))
 
 
 def _text(spec: "TextSpec") -> int:
@@ -113,18 +113,18 @@ def _text(spec: "TextSpec") -> int:
         if len(start) < 1000:
             start += piece.text + "\n" * piece.last
     print(f"documents   {documents:,}\nbytes       {n_bytes:,} (UTF-8)\ncharacters  {characters:,}\nbegins with")
-    _show([line for line in start.splitlines() if line.strip()][:SHOWN])
+    _show([line for line in start.splitlines() if line.strip()][:MAX_EXAMPLES])
     return 0
 
 
 def _ids(file: "IdFile") -> int:
     lists = count = 0
-    begins = list[int]()
+    first_ids = list[int]()
     for ids, last in file.blocks():
         lists, count = lists + last, count + len(ids)
-        begins += ids[: max(0, FIRST_IDS - len(begins))].tolist()
+        first_ids += ids[: max(0, FIRST_IDS - len(first_ids))].tolist()
     print(f"lists       {lists:,}\nids         {count:,}\nlargest     {file.largest():,}\nbegins with")
-    _show([" ".join(map(str, begins))])
+    _show([" ".join(map(str, first_ids))])
     return 0
 
 
@@ -132,9 +132,9 @@ def _pairs(spec: "PairsSpec") -> int:
     from tercet.data import PAIR_DATASETS
     from tercet.data.datasets.pair_datasets import find_pairs, languages
 
-    named = spec.target is None and spec.source in PAIR_DATASETS
-    begins = list[str]()
-    for part in ("train", "validation", "test") if named else ("train",):
+    is_named = spec.target is None and spec.source in PAIR_DATASETS
+    examples = list[str]()
+    for part in ("train", "validation", "test") if is_named else ("train",):
         n_pairs = empty = 0
         characters = [0, 0]
         for pair in find_pairs(spec, part).examples():
@@ -143,17 +143,17 @@ def _pairs(spec: "PairsSpec") -> int:
                 continue
             n_pairs += 1
             characters = [total + len(side) for total, side in zip(characters, pair, strict=True)]
-            if len(begins) < 2 * SHOWN:
-                begins += pair
+            if len(examples) < 2 * MAX_EXAMPLES:
+                examples += pair
         facts = [f"{n_pairs:,}", f"{characters[0]:,} characters of source and {characters[1]:,} of target"]
-        name = f"{part} pairs" if named else "pairs"
+        name = f"{part} pairs" if is_named else "pairs"
         print(f"{name:<16}  {'; '.join(facts)}" + (f"; {empty:,} more with an empty side" if empty else ""))
-    if named:
-        known = ", ".join(PAIR_DATASETS[spec.source].languages)
+    if is_named:
+        available = ", ".join(PAIR_DATASETS[spec.source].languages)
         source, target = languages(spec)
-        print(f"{'languages':<16}  {known}; from {source} to {target} unless data.source_language says otherwise")
+        print(f"{'languages':<16}  {available}; from {source} to {target} unless data.source_language says otherwise")
     print("begins with")
-    _show(begins)
+    _show(examples)
     return 0
 
 
@@ -167,33 +167,33 @@ def _labels(spec: "LabelsSpec", held_out: str | None) -> int:
     elif spec.source in LABEL_DATASETS:
         sources["validation"] = find_labels(spec, "validation")
     labels, n_texts = dict[str, Counter[str]](), dict[str, int]()
-    seen = dict[str, dict[tuple[str, ...], tuple[str, ...]]]()  # each text's labels, where it first stands
-    shown, numbers = dict[str, str](), dict[str, list[float]]()
+    first_labels = dict[str, dict[tuple[str, ...], tuple[str, ...]]]()  # each text's labels, where it first stands
+    example_texts, numbers = dict[str, str](), dict[str, list[float]]()
     for part, source in sources.items():
         examples = list(read_examples(source))
         labels[part] = Counter(label for example in examples for label in example.labels)
         n_texts[part] = len(examples)
-        seen[part] = {}
+        first_labels[part] = {}
         for example in examples:
-            seen[part].setdefault(example.texts, example.labels)
+            first_labels[part].setdefault(example.texts, example.labels)
             for label in example.labels:
-                shown.setdefault(label, example.text)
+                example_texts.setdefault(label, example.text)
         lengths = sorted(len(example.text) for example in examples)
-        again = len(examples) - len(seen[part])
+        n_duplicates = len(examples) - len(first_labels[part])
         if spec.problem_type == "regression":
             numbers[part] = [example.number for example in examples]
-        torn = sum(seen[part][example.texts] != example.labels for example in examples)
+        n_conflicting = sum(first_labels[part][example.texts] != example.labels for example in examples)
         empty = sum(example.is_empty for example in source.examples())
         facts = [
             f"{len(examples):,}",
             f"half have at most {lengths[len(lengths) // 2]:,} characters, the longest {lengths[-1]:,}",
-            *([f"{again:,} stand there again"] if again else []),
-            *([f"{torn:,} with other labels than at first"] if torn else []),
+            *([f"{n_duplicates:,} stand there again"] if n_duplicates else []),
+            *([f"{n_conflicting:,} with other labels than at first"] if n_conflicting else []),
             *([f"{empty:,} more without text"] if empty else []),
         ]
         print(f"{f'{part} texts' if len(sources) > 1 else 'texts':<16}  {'; '.join(facts)}")
     if len(sources) > 1:
-        print(f"{'in both parts':<16}  {len(seen['train'].keys() & seen['validation'].keys()):,}")
+        print(f"{'in both parts':<16}  {len(first_labels['train'].keys() & first_labels['validation'].keys()):,}")
     total = sum(labels.values(), Counter[str]())
     if numbers:
         _show_numbers(numbers)
@@ -201,7 +201,7 @@ def _labels(spec: "LabelsSpec", held_out: str | None) -> int:
         several = spec.problem_type == "multi_label_classification"
         _show_labels(labels, n_texts if several else None)
     print("for example")
-    _show(f"{label}: {' '.join(shown[label].split())}" for label, _ in total.most_common(SHOWN))
+    _show(f"{label}: {' '.join(example_texts[label].split())}" for label, _ in total.most_common(MAX_EXAMPLES))
     return 0
 
 

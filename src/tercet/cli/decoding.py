@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from tercet.generation import Beam, Sampling
     from tercet.generation.specs import SamplingOptions
 
-SAME = ("n_best", "length_penalty", "alpha", "coverage", "max_ratio", "max_extra", "min_ratio", "min_extra")
-BEAM = {"beam": "size", **{name: name for name in SAME}}  # flags, and what they are in `Beam`
+SAME_NAMES = ("n_best", "length_penalty", "alpha", "coverage", "max_ratio", "max_extra", "min_ratio", "min_extra")
+BEAM = {"beam": "size", **{name: name for name in SAME_NAMES}}  # flags, and what they are in `Beam`
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed")
 TEXT_SAMPLING = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
 
@@ -83,14 +83,19 @@ def _add_filters(add: Add) -> None:
     )
 
 
-def add_text_sampling(add: Add, *, longest: str, one: str) -> None:
+def add_text_sampling(add: Add, *, default_length: str, unit: str) -> None:
     """The flags of what goes on writing.
 
     Args:
-        longest: how many tokens that is by default.
-        one: what a seed is counted for.
+        default_length: how many tokens that is by default.
+        unit: what a seed is counted for.
     """
-    add("--max-new-tokens", metavar="N", type=parse_number(NewTokens), help=f"write so many tokens at most ({longest})")
+    add(
+        "--max-new-tokens",
+        metavar="N",
+        type=parse_number(NewTokens),
+        help=f"write so many tokens at most ({default_length})",
+    )
     add(
         "--temperature",
         metavar="X",
@@ -105,7 +110,9 @@ def add_text_sampling(add: Add, *, longest: str, one: str) -> None:
         help="above 1: what is there gets less likely",
     )
     add("--stop", metavar="TEXT", action="append", default=[], help="end before this text; may be repeated")
-    add("--seed", metavar="N", type=parse_number(Seed), help=f"of the first {one}; the next ones count up (default: 0)")
+    add(
+        "--seed", metavar="N", type=parse_number(Seed), help=f"of the first {unit}; the next ones count up (default: 0)"
+    )
 
 
 def sampling_options(args: argparse.Namespace) -> "SamplingOptions":
@@ -115,7 +122,7 @@ def sampling_options(args: argparse.Namespace) -> "SamplingOptions":
     return options
 
 
-def search_of(args: argparse.Namespace) -> "Beam | Sampling":
+def parse_search(args: argparse.Namespace) -> "Beam | Sampling":
     """The search that the flags ask for.
 
     Raises:
@@ -140,7 +147,7 @@ def search_of(args: argparse.Namespace) -> "Beam | Sampling":
         raise UserError(str(error).replace("size=", "--beam ")) from None
 
 
-def name_of(search: "Beam | Sampling") -> str:
+def describe_search(search: "Beam | Sampling") -> str:
     """The search in words."""
     from tercet.generation import Beam
 

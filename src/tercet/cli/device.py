@@ -18,7 +18,7 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 
 
 def add_quantize(add: Callable[..., Any], *, on_gpu: str = "bf16") -> None:
-    """Add the flag for `place`.
+    """Add the flag for `place_model`.
 
     Args:
         add: `add_argument` of a parser or group.
@@ -31,7 +31,7 @@ def add_quantize(add: Callable[..., Any], *, on_gpu: str = "bf16") -> None:
     )  # fmt: skip
 
 
-def place(model: "AnyModel", device: "torch.device", narrow: str | None) -> None:
+def place_model(model: "AnyModel", device: "torch.device", narrow: str | None) -> None:
     """Move a model to the device that uses it, and keep its weights in fewer bits if wanted.
 
     On a GPU with fewer bits everything is computed in bfloat16, to which int8 weights are widened in each pass. The
@@ -47,16 +47,16 @@ def place(model: "AnyModel", device: "torch.device", narrow: str | None) -> None
     from tercet.nn import quantize
 
     model.to(device)
-    in_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
-    if narrow is None and in_bf16 and model.spec.family != "encoder-only":
+    use_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    if narrow is None and use_bf16 and model.spec.family != "encoder-only":
         narrow = "bf16"
-    if in_bf16 and narrow in ("bf16", "int8"):
+    if use_bf16 and narrow in ("bf16", "int8"):
         model.to(torch.bfloat16)
-    if narrow == "int8" or (narrow == "bf16" and not in_bf16):
+    if narrow == "int8" or (narrow == "bf16" and not use_bf16):
         quantize(model, narrow)
 
 
-def pick(name: str, *, models: Iterable[str | Path] = ()) -> "torch.device":
+def select_device(name: str, *, models: Iterable[str | Path] = ()) -> "torch.device":
     """The device called `name`; `auto` takes a GPU if there is one.
 
     Args:

@@ -81,15 +81,15 @@ def _verify(args: argparse.Namespace) -> int:
 
     if args.recipe is not None or args.set or args.data is not None:
         raise UserError("--verify checks a folder and nothing else; leave the recipe, --set and --data out")
-    found = verify(args.verify)
+    result = verify(args.verify)
     if args.json:
-        print(json.dumps(asdict(found), indent=2, ensure_ascii=False))
+        print(json.dumps(asdict(result), indent=2, ensure_ascii=False))
     else:
-        for damage in found.damaged:
+        for damage in result.damaged:
             print(damage)
-        whole = f"{found.files:,} files, {found.bytes / 1e6:,.1f} MB"
-        print(f"{whole}: {len(found.damaged)} damaged" if found.damaged else f"{whole}: all as they were written")
-    return 1 if found.damaged else 0
+        whole = f"{result.files:,} files, {result.bytes / 1e6:,.1f} MB"
+        print(f"{whole}: {len(result.damaged)} damaged" if result.damaged else f"{whole}: all as they were written")
+    return 1 if result.damaged else 0
 
 
 def _diagnose(args: argparse.Namespace) -> dict[str, Any]:
@@ -98,9 +98,9 @@ def _diagnose(args: argparse.Namespace) -> dict[str, Any]:
 
     from tercet.diagnosis import diagnose_recipe, doctor
 
-    found = doctor()
-    answer = asdict(found)
-    _print(_describe(found), args)
+    diagnosis = doctor()
+    answer = asdict(diagnosis)
+    _print(_describe(diagnosis), args)
     if recipe is not None:
         use = diagnose_recipe(str(args.recipe), recipe, progress=True)
         answer["recipe"] = asdict(use)
@@ -135,23 +135,25 @@ def _print(lines: dict[str, str], args: argparse.Namespace) -> None:
         print(f"{name:<10} {one_line(value)}", flush=True)
 
 
-def _describe(found: "Diagnosis") -> dict[str, str]:
-    memory = "unknown" if found.memory_bytes is None else _gigabytes(found.memory_bytes)
-    cache = f"cannot be used: {found.cache_refusal}" if found.cache_refusal else "may be written"
-    compiler = "none" if found.compiler is None else f"{found.compiler}: {found.compiler_version or 'no answer'}"
+def _describe(diagnosis: "Diagnosis") -> dict[str, str]:
+    memory = "unknown" if diagnosis.memory_bytes is None else _gigabytes(diagnosis.memory_bytes)
+    cache = f"cannot be used: {diagnosis.cache_refusal}" if diagnosis.cache_refusal else "may be written"
+    compiler = (
+        "none" if diagnosis.compiler is None else f"{diagnosis.compiler}: {diagnosis.compiler_version or 'no answer'}"
+    )
     return {
-        "tercet": f"{found.tercet}, Python {found.python}, PyTorch {found.torch}, {found.system}",
-        "cpu": f"{found.cpu}: {' '.join(found.instructions) or 'instructions unknown'}",
-        "threads": f"{found.threads} of PyTorch's on {found.cores} cores",
-        "memory": f"{memory}; {LARGE_PAGES.get(found.large_pages, found.large_pages)}",
-        "kernels": f"{found.kernel_level} ({found.kernel_origin}): {found.kernel_reason}",
-        "table": found.kernel_table,
-        "cache": f"{found.cache}, {_gigabytes(found.cache_free_bytes)} free: {cache}",
-        "disk": f"{_gigabytes(found.free_bytes)} free in this folder",
-        "precision": f"{found.precision}, where training.precision is auto",
-        "gpu": _describe_gpus(found.cluster),
+        "tercet": f"{diagnosis.tercet}, Python {diagnosis.python}, PyTorch {diagnosis.torch}, {diagnosis.system}",
+        "cpu": f"{diagnosis.cpu}: {' '.join(diagnosis.instructions) or 'instructions unknown'}",
+        "threads": f"{diagnosis.threads} of PyTorch's on {diagnosis.cores} cores",
+        "memory": f"{memory}; {LARGE_PAGES.get(diagnosis.large_pages, diagnosis.large_pages)}",
+        "kernels": f"{diagnosis.kernel_level} ({diagnosis.kernel_origin}): {diagnosis.kernel_reason}",
+        "table": diagnosis.kernel_table,
+        "cache": f"{diagnosis.cache}, {_gigabytes(diagnosis.cache_free_bytes)} free: {cache}",
+        "disk": f"{_gigabytes(diagnosis.free_bytes)} free in this folder",
+        "precision": f"{diagnosis.precision}, where training.precision is auto",
+        "gpu": _describe_gpus(diagnosis.cluster),
         "compiler": compiler,
-        **dict(_describe_cluster(found.cluster)),
+        **dict(_describe_cluster(diagnosis.cluster)),
     }
 
 
@@ -190,9 +192,9 @@ def _describe_use(use: "RecipeUse") -> Iterator[tuple[str, str]]:
     yield "recipe", f"{use.recipe}: {use.precision} on {devices}{threads}"
     checkpointing = ", activations worked out again" if use.checkpointing else ""
     yield "a step", f"{use.micro_batches:,} x {use.micro_batch:,} {use.rows} on each device{checkpointing}"
-    there = "unknown" if use.device_bytes is None else _gigabytes(use.device_bytes)
-    fits = {True: "fits", False: "does not fit: see tercet train --plan", None: "unknown whether it fits"}[use.fits]
-    yield "needs", f"about {_gigabytes(use.memory_bytes)} of the device's {there}: {fits}"
+    available = "unknown" if use.device_bytes is None else _gigabytes(use.device_bytes)
+    verdict = {True: "fits", False: "does not fit: see tercet train --plan", None: "unknown whether it fits"}[use.fits]
+    yield "needs", f"about {_gigabytes(use.memory_bytes)} of the device's {available}: {verdict}"
 
 
 def _gigabytes(count: int) -> str:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from tercet.nn import Position
 
-PAPER = ((512, 4000), (512, 8000), (256, 4000))  # d_model and warm-up, where nobody says others
-MOST_SENTENCES, MOST_WORDS = 8, 60
+PAPER_SCHEDULES = ((512, 4000), (512, 8000), (256, 4000))  # d_model and warm-up, where nobody says others
+MAX_SENTENCES, MAX_WORDS = 8, 60
 # What is worked out at once, and what a picture can show.
 DrawnWidth = Annotated[int, Interval(ge=1, le=8192)]
 DrawnLength = Annotated[int, Interval(ge=1, le=16_384)]
@@ -170,7 +170,7 @@ def _draw_schedules(args: argparse.Namespace) -> Drawing:
     from tercet.training.optim.schedules import InverseSquareRoot, Noam, Schedule, rate_factor
 
     curves: dict[str, tuple[Schedule, int]] = {}
-    for width, warmup in [_parse_pair(text) for text in args.pair] or ([] if args.schedule else PAPER):
+    for width, warmup in [_parse_pair(text) for text in args.pair] or ([] if args.schedule else PAPER_SCHEDULES):
         curves[f"d_model {width:,}, warm-up {warmup:,}"] = Noam(d_model=width), warmup
     for text in args.schedule:
         spec: Schedule = _parse_spec(Schedule, "schedule", text, "--schedule")
@@ -215,8 +215,8 @@ def _split_words(sentences: list[str]) -> list[list[str]]:
     words = [sentence.split() for sentence in sentences]
     if not all(words):
         raise ValueError("a sentence without words has no mask; write at least one word")
-    if len(words) > MOST_SENTENCES or max(map(len, words)) > MOST_WORDS:
-        raise ValueError(f"a picture has room for {MOST_SENTENCES} sentences of {MOST_WORDS} words; give fewer")
+    if len(words) > MAX_SENTENCES or max(map(len, words)) > MAX_WORDS:
+        raise ValueError(f"a picture has room for {MAX_SENTENCES} sentences of {MAX_WORDS} words; give fewer")
     return words
 
 
@@ -230,25 +230,25 @@ def _draw_smoothing(args: argparse.Namespace) -> Drawing:
 def _draw_model(args: argparse.Namespace) -> Drawing:
     from dataclasses import asdict
 
-    from tercet.cli.inspect import describe_sizes, find
+    from tercet.cli.inspect import describe_sizes, find_spec
 
-    spec, most = find(args.model, settle=False)  # refused before torch is imported
+    spec, vocabulary = find_spec(args.model, settle=False)  # refused before torch is imported
 
     from tercet.plots.diagrams import describe_model, plot_model
 
     diagram = describe_model(spec, batch=args.batch, length=args.length, source_length=args.source_length)
-    note = "" if most is None else describe_sizes(most)
+    note = "" if vocabulary is None else describe_sizes(vocabulary)
     return plot_model(diagram, name=_format_title(args.model), note=note), asdict(diagram) | {
-        "vocab_size_at_most": most
+        "vocab_size_at_most": vocabulary
     }
 
 
 def _draw_attention(args: argparse.Namespace) -> Drawing:
     from dataclasses import asdict
 
-    from tercet.cli.inspect import find
+    from tercet.cli.inspect import find_spec
 
-    spec, _ = find(args.model, settle=False)  # refused before torch is imported
+    spec, _ = find_spec(args.model, settle=False)  # refused before torch is imported
 
     from tercet.plots.diagrams import describe_attention, plot_attention_shapes
 

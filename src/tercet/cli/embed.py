@@ -8,11 +8,11 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from tercet.cli.device import add_device, pick
+from tercet.cli.device import add_device, select_device
 from tercet.cli.lines import take_pool
 from tercet.cli.nearest import add_query, search
-from tercet.cli.parser import Verbs, given_flags
-from tercet.cli.texts import POOL, Text, add_batches, add_input, add_text, read_texts, tell_cut
+from tercet.cli.parser import Verbs, passed_flags
+from tercet.cli.texts import POOL, Text, add_batches, add_input, add_text, read_texts, report_truncated
 from tercet.messages import print_note, show
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     _check_output(args.output)
     with ExitStack() as files:
         texts = read_texts(args, files)
-        device = pick(args.device, models=[args.run])
+        device = select_device(args.device, models=[args.run])
 
         from tercet.checkpoint import load_model
         from tercet.encoding import embed
@@ -68,12 +68,12 @@ def run(args: argparse.Namespace) -> int:
         def pools() -> "Iterator[_Pool]":
             nonlocal count, cut
             while batch := take_pool(texts, POOL, lambda text: text.text):
-                embedded = embed(
+                result = embed(
                     model, trained_model.tokenizer, [text.text for text in batch], pooling=pooling,
                     normalise=not args.no_normalise, max_len=trained_model.text_len, batch_tokens=args.batch_tokens,
                 )  # fmt: skip
-                count, cut = count + len(batch), cut + embedded.truncated
-                yield _Pool(batch, embedded.vectors)
+                count, cut = count + len(batch), cut + result.truncated
+                yield _Pool(batch, result.vectors)
 
         width = model.spec.stack.d_model
         match args.output.suffix:
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
                 write_atomically(args.output, lambda file: _write_parquet(file, pools(), width))
             case _:
                 write_atomically(args.output, lambda file: _write_jsonl(file, pools()))
-    tell_cut(cut, trained_model.text_len)
+    report_truncated(cut, trained_model.text_len)
     print_note(f"tercet: {count:,} vectors of {width} numbers in {args.output}")
     return 0
 
@@ -98,13 +98,13 @@ def _check_flags(args: argparse.Namespace) -> None:
     from tercet.config import UserError
 
     if args.query is None:
-        if flags := given_flags(args, ("vectors", "top", "json")):
+        if flags := passed_flags(args, ("vectors", "top", "json")):
             raise UserError(f"{flags[0]} requires --query TEXT; add it")
         if args.output is None:
             raise UserError("nothing to do: pass --output FILE.npz to write vectors, or --query TEXT to search")
     elif args.text is not None:
         raise UserError(f"--query searches the texts of --input or --vectors; leave {show(args.text)} out")
-    elif flags := given_flags(args, ("output", "no_normalise")):
+    elif flags := passed_flags(args, ("output", "no_normalise")):
         raise UserError(f"{flags[0]} is for writing vectors, and --query writes none; leave one of them out")
 
 
@@ -126,8 +126,8 @@ def _write_jsonl(file: BinaryIO, pools: Iterator[_Pool]) -> None:
     """An object a line: text, vector, and the id where there is one."""
     for texts, vectors in pools:
         for text, vector in zip(texts, vectors.tolist(), strict=True):
-            known = {} if text.id is None else {"id": text.id}
-            fields = json.dumps({**known, "text": text.text}, ensure_ascii=False)
+            id_field = {} if text.id is None else {"id": text.id}
+            fields = json.dumps({**id_field, "text": text.text}, ensure_ascii=False)
             numbers = ", ".join(f"{x:.9g}" for x in vector)  # nine digits: the same float32 comes back
             file.write(f'{fields[:-1]}, "vector": [{numbers}]}}\n'.encode())
 
@@ -138,16 +138,16 @@ def _write_parquet(file: BinaryIO, pools: Iterator[_Pool], width: int) -> None:
     from pyarrow import parquet
 
     first = list(islice(pools, 1))
-    named = any(text.id is not None for pool in first for text in pool.texts)
+    has_ids = any(text.id is not None for pool in first for text in pool.texts)
     columns: list[Any] = [("text", pa.string()), ("vector", pa.list_(pa.float32(), width))]
-    schema = pa.schema([*([("id", pa.string())] if named else []), *columns])
+    schema = pa.schema([*([("id", pa.string())] if has_ids else []), *columns])
     with parquet.ParquetWriter(file, schema) as writer:
         for texts, vectors in chain(first, pools):
             table: dict[str, Any] = {
                 "text": pa.array([text.text for text in texts], pa.string()),
                 "vector": pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel(), pa.float32()), width),
             }
-            if named:
+            if has_ids:
                 table["id"] = pa.array([None if text.id is None else str(text.id) for text in texts], pa.string())
             writer.write_table(pa.table(table, schema=schema))
 
@@ -164,8 +164,8 @@ def _write_npz(file: BinaryIO, pools: Iterator[_Pool], probe: "np.ndarray") -> N
             check_storable(text.id, f"the id of text {number:,}")
         vectors.append(pool.vectors)
         texts += pool.texts
-    every, ids = [text.text for text in texts], [text.id for text in texts]
-    if not fits_array(every):
-        kept = "their own" if None not in ids else "the numbers of the texts"
-        print_note(f"tercet: the texts are too long for an array of them: ids are {kept}")
-    write_vectors(file, np.concatenate(vectors), texts=every, ids=ids, probe=probe)
+    contents, ids = [text.text for text in texts], [text.id for text in texts]
+    if not fits_array(contents):
+        remaining_ids = "their own" if None not in ids else "the numbers of the texts"
+        print_note(f"tercet: the texts are too long for an array of them: ids are {remaining_ids}")
+    write_vectors(file, np.concatenate(vectors), texts=contents, ids=ids, probe=probe)

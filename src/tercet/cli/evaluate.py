@@ -12,13 +12,13 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tercet.cli.decoding import Add, add_beam, search_of
-from tercet.cli.device import add_device, add_quantize, pick, place
+from tercet.cli.decoding import Add, add_beam, parse_search
+from tercet.cli.device import add_device, add_quantize, place_model, select_device
 from tercet.cli.lines import replace_line_ends
-from tercet.cli.parser import Verbs, given_flags, parse_number
+from tercet.cli.parser import Verbs, parse_number, passed_flags
 from tercet.cli.per_line import add_per_line, score_lines
 from tercet.cli.show import show
-from tercet.cli.texts import READING, add_batches, add_reading, tell_cut
+from tercet.cli.texts import READING_FLAGS, add_batches, add_reading, report_truncated
 from tercet.messages import print_note
 from tercet.spec import Context, Rows, Seed, ShareAboveZero
 
@@ -121,18 +121,18 @@ def _add_pairs(add: Add) -> None:
 def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError
 
-    every = list(dict.fromkeys(flag for flags in FLAGS.values() for flag in flags))
+    all_flags = list(dict.fromkeys(flag for flags in FLAGS.values() for flag in flags))
     if args.per_line:
-        if flags := given_flags(args, [flag for flag in every if flag not in PER_LINE]):
+        if flags := passed_flags(args, [flag for flag in all_flags if flag not in PER_LINE]):
             raise UserError(f"{flags[0]} does not apply to --per-line; leave it out")
         return score_lines(args)
     if args.encoding is not None and args.data is None and args.source is None:
         raise UserError("--encoding is that of the files in --data, or --source and --target; give both")
-    if args.data is None and (flags := given_flags(args, ("text_field", "documents", "dtype"))):
+    if args.data is None and (flags := passed_flags(args, ("text_field", "documents", "dtype"))):
         raise UserError(f"{flags[0]} says how the file in --data is read; give both")
-    earlier = None if args.compare is None else _read_result(args.compare)
-    search_of(args)  # refuses what cannot be before anything is loaded
-    device = pick(args.device, models=[args.run])
+    previous = None if args.compare is None else _read_result(args.compare)
+    parse_search(args)  # refuses what cannot be before anything is loaded
+    device = select_device(args.device, models=[args.run])
 
     from tercet.api import load
     from tercet.evaluate import (
@@ -145,22 +145,22 @@ def run(args: argparse.Namespace) -> int:
     )
 
     trained_model = load(args.run).trained_model
-    place(trained_model.model, device, args.quantize or "none")
+    place_model(trained_model.model, device, args.quantize or "none")
     if "evaluate" not in trained_model.verbs:
         raise UserError(
             f"{args.run} is {trained_model.kind} that fills no masks and gives no labels: there is nothing to score"
         )
     flags = FLAGS[trained_model.task]
-    if wrong := given_flags(args, [flag for flag in every if flag not in flags]):
-        known = ", ".join("--" + name.replace("_", "-") for name in flags)
+    if unsupported := passed_flags(args, [flag for flag in all_flags if flag not in flags]):
+        supported = ", ".join("--" + name.replace("_", "-") for name in flags)
         raise UserError(
-            f"{wrong[0]} does not fit {args.run}, which is {trained_model.kind}; for those there are {known}"
+            f"{unsupported[0]} does not fit {args.run}, which is {trained_model.kind}; for those there are {supported}"
         )
     match evaluation_of(trained_model):
         case LanguageEvaluation() as evaluation:
             _evaluate_language_model(args, evaluation)
         case TranslationEvaluation() as evaluation:
-            _evaluate_translator(args, evaluation, earlier)
+            _evaluate_translator(args, evaluation, previous)
         case LabelsEvaluation() as evaluation:
             _evaluate_classifier(args, evaluation)
         case ChatEvaluation() as evaluation:
@@ -178,7 +178,7 @@ def _evaluate_language_model(args: argparse.Namespace, evaluation: "LanguageEval
     max_len = evaluation.trained_model.model.max_len
     if args.stride is not None and args.stride > max_len:
         raise UserError(f"--stride {args.stride} must be at most the context, {max_len}")
-    corpus = evaluation.load(args.data, **{name: getattr(args, name) for name in READING})
+    corpus = evaluation.load(args.data, **{name: getattr(args, name) for name in READING_FLAGS})
     scores = evaluation.score(corpus, stride=args.stride, progress=not args.json)
     baselines = evaluation.baselines(corpus)
     if args.data is not None:  # counts need text of the same kind to learn from, and there is none
@@ -196,7 +196,7 @@ def _evaluate_masked_model(args: argparse.Namespace, evaluation: "MaskedEvaluati
     texts = args.pseudo_perplexity
     if args.within_word and texts is None:
         raise UserError("--within-word is for --pseudo-perplexity; give it a number of texts")
-    corpus = evaluation.load(args.data, **{name: getattr(args, name) for name in READING})
+    corpus = evaluation.load(args.data, **{name: getattr(args, name) for name in READING_FLAGS})
     scores = evaluation.score(corpus, rate=rate, seed=args.mask_seed or 0)
     pseudo = None
     if texts is not None:
@@ -211,7 +211,7 @@ def _evaluate_masked_model(args: argparse.Namespace, evaluation: "MaskedEvaluati
 
 def _evaluate_classifier(args: argparse.Namespace, evaluation: "LabelsEvaluation") -> None:
     scores = evaluation.score(evaluation.load(args.data, encoding=args.encoding, text_field=args.text_field))
-    tell_cut(scores.truncated, evaluation.trained_model.model.max_len)
+    report_truncated(scores.truncated, evaluation.trained_model.model.max_len)
     if args.json:
         print(json.dumps(scores.to_dict(), indent=2, ensure_ascii=False))
     else:
@@ -227,7 +227,7 @@ def _evaluate_chat_model(args: argparse.Namespace, evaluation: "ChatEvaluation")
 
 
 def _evaluate_translator(
-    args: argparse.Namespace, evaluation: "TranslationEvaluation", earlier: dict[str, Any] | None
+    args: argparse.Namespace, evaluation: "TranslationEvaluation", previous: dict[str, Any] | None
 ) -> None:
     from tercet.config import UserError
     from tercet.generation import Beam
@@ -235,9 +235,9 @@ def _evaluate_translator(
 
     if args.output is not None and not args.output.parent.is_dir():
         raise UserError(f"--output {args.output}: there is no folder {args.output.parent}; make it first")
-    search = search_of(args)
+    search = parse_search(args)
     assert isinstance(search, Beam)
-    translated = evaluation.score(
+    evaluated = evaluation.score(
         evaluation.load(args.source, args.target, part=args.part, encoding=args.encoding),
         search=search,
         protocol=args.protocol or "detokenised",
@@ -245,21 +245,21 @@ def _evaluate_translator(
         batch_tokens=args.batch_tokens,
         progress=not args.json,
     )
-    result = translated.scores.to_dict()
+    result = evaluated.scores.to_dict()
     if args.output is not None:
-        lines = "".join(replace_line_ends(text) + "\n" for text in translated.written).encode()
+        lines = "".join(replace_line_ends(text) + "\n" for text in evaluated.written).encode()
         write_atomically(args.output, lines)
         result |= {"output": str(args.output.resolve()), "output_sha256": hashlib.sha256(lines).hexdigest()}
-    for note in translated.scores.notes:
+    for note in evaluated.scores.notes:
         print_note(f"tercet: {note}")
-    compared = None if earlier is None else _compare_results(result, earlier, translated)
+    comparison = None if previous is None else _compare_results(result, previous, evaluated)
     if args.json:
-        print(json.dumps({**result, **({} if compared is None else {"compared": compared})}, indent=2))
+        print(json.dumps({**result, **({} if comparison is None else {"compared": comparison})}, indent=2))
         return
-    show(translated.scores.view())
-    if compared is not None:
-        chance = "" if compared["p_value"] is None else f"; p = {compared['p_value']:.3f} by paired bootstrap"
-        print(f"\nagainst {args.compare}: BLEU {compared['bleu']:+.2f}, chrF {compared['chrf']:+.2f}{chance}")
+    show(evaluated.scores.view())
+    if comparison is not None:
+        chance = "" if comparison["p_value"] is None else f"; p = {comparison['p_value']:.3f} by paired bootstrap"
+        print(f"\nagainst {args.compare}: BLEU {comparison['bleu']:+.2f}, chrF {comparison['chrf']:+.2f}{chance}")
 
 
 def _read_result(path: Path) -> dict[str, Any]:
@@ -277,17 +277,15 @@ def _read_result(path: Path) -> dict[str, Any]:
     return result
 
 
-def _compare_results(result: dict[str, Any], earlier: dict[str, Any], translated: "Translated") -> dict[str, Any]:
+def _compare_results(result: dict[str, Any], previous: dict[str, Any], evaluated: "Translated") -> dict[str, Any]:
     """The differences; and how likely by chance, where the earlier translations are still in their file."""
     from tercet.evaluate import compare, paired_bootstrap
 
-    difference = compare(result, earlier)
-    p_value, path = None, Path(earlier.get("output") or "")
-    if path.is_file() and hashlib.sha256(lines := path.read_bytes()).hexdigest() == earlier.get("output_sha256"):
+    difference = compare(result, previous)
+    p_value, path = None, Path(previous.get("output") or "")
+    if path.is_file() and hashlib.sha256(lines := path.read_bytes()).hexdigest() == previous.get("output_sha256"):
         texts = lines.decode().split("\n")[:-1]
-        references = [reference for _, reference in translated.pairs]
-        protocol = translated.scores.protocol
-        p_value = paired_bootstrap(
-            translated.written, texts, references, protocol=protocol, language=translated.language
-        )
+        references = [reference for _, reference in evaluated.pairs]
+        protocol = evaluated.scores.protocol
+        p_value = paired_bootstrap(evaluated.written, texts, references, protocol=protocol, language=evaluated.language)
     return {"bleu": difference.bleu, "chrf": difference.chrf, "p_value": p_value}

@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from tercet.cli.device import add_device, pick
-from tercet.cli.parser import Verbs, given_flags
+from tercet.cli.device import add_device, select_device
+from tercet.cli.parser import Verbs, passed_flags
 
 
 def register(verbs: Verbs, summary: str) -> None:
@@ -31,19 +31,19 @@ def register(verbs: Verbs, summary: str) -> None:
 def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError
 
-    if args.export is not None and (serving := given_flags(args, ("host", "port", "open"))):
+    if args.export is not None and (serving := passed_flags(args, ("host", "port", "open"))):
         raise UserError(f"{serving[0]} is for serving, and --export serves nothing; leave one of them out")
-    device = pick(args.device, models=[args.run])
+    device = select_device(args.device, models=[args.run])
 
     from tercet.api import Run
     from tercet.checkpoint import load_model
 
-    served = {"host": args.host, "port": args.port, "open": args.open or None}
+    options = {"host": args.host, "port": args.port, "open": args.open or None}
     Run(trained_model=load_model(args.run)).to(device).explore(
         args.prompt,
         target=args.target,
         export=args.export,
-        **{name: value for name, value in served.items() if value is not None},
+        **{name: value for name, value in options.items() if value is not None},
     )
     if args.export is not None:
         print(args.export)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from tercet.cli.device import add_device, pick
+from tercet.cli.device import add_device, select_device
 from tercet.cli.lines import replace_line_ends
 from tercet.cli.parser import Verbs, parse_number
-from tercet.cli.texts import Text, add_input, read_texts, tell_cut
+from tercet.cli.texts import Text, add_input, read_texts, report_truncated
 from tercet.spec import Candidates
 
 if TYPE_CHECKING:
@@ -46,12 +46,12 @@ def register(verbs: Verbs, summary: str) -> None:
 def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError
 
-    only = None if args.only is None else [word.strip() for word in args.only.split(",") if word.strip()]
-    if only == []:
+    words = None if args.only is None else [word.strip() for word in args.only.split(",") if word.strip()]
+    if words == []:
         raise UserError("--only has no word; give some with commas between them, such as --only cat,dog")
-    device = pick(args.device, models=[args.run])
+    device = select_device(args.device, models=[args.run])
     with ExitStack() as files:
-        return _fill(args, _texts(args, files), only, device)
+        return _fill(args, _texts(args, files), words, device)
 
 
 def _texts(args: argparse.Namespace, files: ExitStack) -> Iterator[Text]:
@@ -73,37 +73,37 @@ def _fill(args: argparse.Namespace, texts: Iterator[Text], only: list[str] | Non
     source = args.input if args.input not in (None, "-") else "stdin" if args.text in (None, "-") else None
     for number, text in enumerate(texts):
         try:
-            filled = fill(model, trained_model.tokenizer, [text.text], top=args.top, only=only)[0]
+            result = fill(model, trained_model.tokenizer, [text.text], top=args.top, only=only)[0]
         except (UserError, ValueError) as error:
             unit = "line" if source == "stdin" else "text"
             raise UserError(str(error) if source is None else f"{source} {unit} {number + 1}: {error}") from None
-        cut += filled.truncated
+        cut += result.truncated
         if number and not args.json:
             print()
-        print(_json_object(filled) if args.json else _lines(filled))
-    tell_cut(cut, model.max_len)
+        print(_json_object(result) if args.json else _lines(result))
+    report_truncated(cut, model.max_len)
     return 0
 
 
-def _json_object(filled: "MaskPredictions") -> str:
+def _json_object(result: "MaskPredictions") -> str:
     masks = [
         [
             {"word": candidate.word, "ids": candidate.ids, "probability": candidate.probability, "text": candidate.text}
             for candidate in candidates
         ]
-        for candidates in filled.masks
+        for candidates in result.masks
     ]
-    return json.dumps({"text": filled.text, "masks": masks, "truncated": filled.truncated}, ensure_ascii=False)
+    return json.dumps({"text": result.text, "masks": masks, "truncated": result.truncated}, ensure_ascii=False)
 
 
-def _lines(filled: "MaskPredictions") -> str:
+def _lines(result: "MaskPredictions") -> str:
     """A line a candidate; before each list, where there are several, which mask it is for."""
     lists = [
         [
             f"{candidate.probability:.4f}\t{replace_line_ends(candidate.word)}\t{replace_line_ends(candidate.text)}"
             for candidate in candidates
         ]
-        for candidates in filled.masks
+        for candidates in result.masks
     ]
     if len(lists) > 1:
         lists = [[f"mask {number}", *lines] for number, lines in enumerate(lists, 1)]

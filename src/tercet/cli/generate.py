@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tercet.cli.decoding import add_text_sampling, sampling_options
-from tercet.cli.device import add_device, add_quantize, pick, place
+from tercet.cli.device import add_device, add_quantize, place_model, select_device
 from tercet.cli.parser import Verbs, parse_number
 from tercet.cli.texts import read_texts
 from tercet.messages import print_note
@@ -46,7 +46,7 @@ def register(verbs: Verbs, summary: str) -> None:
     parser.add_argument(
         "--text-field", metavar="NAME", help="of its JSON objects or table: the prompt's (default: text)"
     )
-    add_text_sampling(parser.add_argument, longest="default: 200", one="sample")
+    add_text_sampling(parser.add_argument, default_length="default: 200", unit="sample")
     parser.add_argument(
         "--num-samples",
         metavar="N",
@@ -97,14 +97,14 @@ def run(args: argparse.Namespace) -> int:
             prompts += [text.text for text in read_texts(args, files)]
         if not prompts:
             raise UserError(f"--input {args.input} has no prompt; give a file with some")
-    device = pick(args.device, models=[args.run])
+    device = select_device(args.device, models=[args.run])
 
     from tercet.checkpoint import load_model
     from tercet.generation import encode_prompt, start_ids, stream_text
 
     trained_model = load_model(args.run).require("generate")
     model, tokenizer = trained_model.model, trained_model.tokenizer
-    place(model, device, args.quantize)
+    place_model(model, device, args.quantize)
     guesses = _guesses(args, tokenizer, device)
     if not prompts:
         prompts = [""]
@@ -112,8 +112,8 @@ def run(args: argparse.Namespace) -> int:
         print_note(f"tercet: no prompt: writing what comes after {start}, where a text begins")
     for number, prompt in enumerate(prompts):
         if (n := len(encode_prompt(tokenizer, prompt))) > model.max_len:
-            which = f"prompt {number + 1}" if len(prompts) > 1 else "the prompt"
-            print_note(f"tercet: {which} has {n} tokens, the context {model.max_len}: its beginning is cut")
+            subject = f"prompt {number + 1}" if len(prompts) > 1 else "the prompt"
+            print_note(f"tercet: {subject} has {n} tokens, the context {model.max_len}: its beginning is cut")
     if len(prompts) == 1 and args.num_samples == 1 and not args.json:
         print(prompts[0], end="", flush=True)
         for piece in stream_text(model, tokenizer, prompts[0], sampling, guesses=guesses):
@@ -140,12 +140,12 @@ def _complete(
     """What `generate` gives, `ROWS` texts at a time: neither many samples nor many prompts need more memory."""
     from tercet.generation import generate
 
-    at_once = max(1, ROWS // samples)
-    for start in range(0, len(prompts), at_once):
+    prompts_per_batch = max(1, ROWS // samples)
+    for start in range(0, len(prompts), prompts_per_batch):
         for first in range(0, samples, ROWS):
             settings = replace(sampling, seed=sampling.seed + first)
             yield from generate(
-                trained_model.model, trained_model.tokenizer, prompts[start : start + at_once], settings,
+                trained_model.model, trained_model.tokenizer, prompts[start : start + prompts_per_batch], settings,
                 samples=min(ROWS, samples - first), guesses=guesses,
             )  # fmt: skip
 
@@ -166,9 +166,9 @@ def _guesses(args: argparse.Namespace, tokenizer: "Tokenizer", device: "torch.de
 
     draft = None if args.draft is None else load_model(args.draft).require("generate")
     if draft is not None:
-        place(draft.model, device, None)
-    other = None if draft is None else (draft.model, draft.tokenizer)
-    return choose_guesses(tokenizer, other, False if args.lookup is None else args.lookup, args.draft_tokens)
+        place_model(draft.model, device, None)
+    draft_model = None if draft is None else (draft.model, draft.tokenizer)
+    return choose_guesses(tokenizer, draft_model, False if args.lookup is None else args.lookup, args.draft_tokens)
 
 
 def _read(prompt: str) -> str:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tercet.cli.parser import Verbs, given_flags, parse_number
+from tercet.cli.parser import Verbs, parse_number, passed_flags
 from tercet.cli.show import WIDTH, show
 from tercet.spec import Candidates, Index
 
@@ -55,8 +55,8 @@ def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError
 
     _check(args)
-    trained_model = _trained(args.model) if args.prompt is not None or args.heads else None
-    spec, vocabulary = find(args.model) if trained_model is None else (trained_model.model.spec, None)
+    trained_model = _load_trained(args.model) if args.prompt is not None or args.heads else None
+    spec, vocabulary = find_spec(args.model) if trained_model is None else (trained_model.model.spec, None)
 
     from tercet.inspect import model_table
 
@@ -66,39 +66,39 @@ def run(args: argparse.Namespace) -> int:
         _add_views(args, trained_model, answer, tables)
     if args.json or trained_model is None:
         try:
-            table = model_table(spec)
+            summary = model_table(spec)
         except ValueError as error:
             raise UserError(f"{args.model}: {error}") from None
-        answer = table.to_dict() | {"vocab_size_at_most": vocabulary} | answer
-        tables.append(table.view())
+        answer = summary.to_dict() | {"vocab_size_at_most": vocabulary} | answer
+        tables.append(summary.view())
         if vocabulary is not None:
             tables.append(describe_sizes(vocabulary))
     if args.json:
         print(json.dumps(answer, indent=2, ensure_ascii=False))
         return 0
-    for number, rendered in enumerate(tables):
+    for number, table in enumerate(tables):
         if number:
             print()
-        show(rendered)
+        show(table)
     return 0
 
 
 def _check(args: argparse.Namespace) -> None:
     from tercet.config import UserError
 
-    flags = given_flags(args, ("target", "top", "ablate", "attribution", "at"))
+    flags = passed_flags(args, ("target", "top", "ablate", "attribution", "at"))
     if flags and args.prompt is None:
         raise UserError(f'{flags[0]} is about the path of a text; give one with --prompt "TEXT"')
     if args.at is not None and args.attribution is None:
         raise UserError("--at is the row that --attribution looks at; give both")
 
 
-def _trained(name: str) -> "TrainedModel":
+def _load_trained(name: str) -> "TrainedModel":
     from tercet.checkpoint.find_model import find_model
     from tercet.config import UserError
 
     if not Path(name).is_dir():
-        find(name)  # tells the nearest name, where it is none
+        find_spec(name)  # tells the nearest name, where it is none
         raise UserError(f"{name} has no weights to look into; give the folder of a trained run")
     find_model(Path(name))  # refused before torch is imported
 
@@ -121,26 +121,26 @@ def _add_views(
     if args.prompt is not None:
         edits = [parse_edit(trained_model, text) for text in args.ablate or ()]
         recordings = read_with_edits(trained_model, args.prompt, target=args.target, edits=edits)
-        before, after = (lens_table(trained_model, recording, top=args.top or 1) for recording in recordings)
-        answer["prompt"] = {"text": args.prompt} | lens_to_dict(after)
+        baseline, edited = (lens_table(trained_model, recording, top=args.top or 1) for recording in recordings)
+        answer["prompt"] = {"text": args.prompt} | lens_to_dict(edited)
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
-        tables.append(render_lens(after, width=width, original=before if edits else None))
+        tables.append(render_lens(edited, width=width, original=baseline if edits else None))
         if edits:
-            answer["ablated"] = effect_to_dict(args.ablate, before, after)
+            answer["ablated"] = effect_to_dict(args.ablate, baseline, edited)
             tables.append(render_effect(answer["ablated"]))
         if args.heads:
-            rises = ablate_heads(trained_model, before.recording, edits=edits)
+            rises = ablate_heads(trained_model, baseline.recording, edits=edits)
         if args.attribution is not None:
             text = args.attribution or None
-            answer["attribution"] = attribution_to_dict(trained_model, after.recording, row=args.at, text=text)
-            tables.append(render_attribution(answer["attribution"], after.recording))
+            answer["attribution"] = attribution_to_dict(trained_model, edited.recording, row=args.at, text=text)
+            tables.append(render_attribution(answer["attribution"], edited.recording))
     if args.heads:
         scores = score_heads(trained_model)
         answer["heads"] = heads_to_dicts(list(rises or scores.previous), scores, rises)
         tables.append(render_heads(answer["heads"]))
 
 
-def find(name: str, *, settle: bool = True) -> "tuple[AnySpec, dict[str, int] | None]":
+def find_spec(name: str, *, settle: bool = True) -> "tuple[AnySpec, dict[str, int] | None]":
     """The spec of what `name` means: a folder, else a preset, else a recipe.
 
     Args:
@@ -176,10 +176,10 @@ def find(name: str, *, settle: bool = True) -> "tuple[AnySpec, dict[str, int] | 
 
     from tercet.training.tasks.model_sizes import size_recipe
 
-    sized = size_recipe(load_recipe(name), read_data=settle)
-    return sized.recipe.model, sized.vocabulary_limits
+    result = size_recipe(load_recipe(name), read_data=settle)
+    return result.recipe.model, result.vocabulary_limits
 
 
-def describe_sizes(most: dict[str, int]) -> str:
-    sizes = " and ".join(f"{side} {size:,}" for side, size in most.items())
+def describe_sizes(vocabulary: dict[str, int]) -> str:
+    sizes = " and ".join(f"{side} {size:,}" for side, size in vocabulary.items())
     return f"counted with {sizes} (at most: learnt from the data)"

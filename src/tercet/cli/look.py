@@ -78,7 +78,7 @@ def add_tokenizer(add: Callable[..., Any], does: str) -> None:
     )  # fmt: skip
 
 
-def look_at(args: argparse.Namespace) -> int:
+def run_look(args: argparse.Namespace) -> int:
     """Print the summary of a source.
 
     Raises:
@@ -97,21 +97,23 @@ def look_at(args: argparse.Namespace) -> int:
 
     tokenizer = template = None
     if args.tokenizer is not None:
-        tokenizer, template = find_tokenizer(args.tokenizer, for_chat=isinstance(spec, ConversationsSpec))
+        tokenizer, template = find_tokenizer(args.tokenizer, is_chat=isinstance(spec, ConversationsSpec))
 
     summary = summarize_data(spec)
-    fitted = None
+    token_fit = None
     if args.recipe is not None or tokenizer is not None:
         if summary.invalid:
             print_note(
                 "tercet: no tokens are counted: training refuses what is no UTF-8; correct it, or give --encoding"
             )
         else:
-            fitted = measure_tokens(spec, tokenizer=tokenizer, chat_template=template, max_len=max_len)
+            token_fit = measure_tokens(spec, tokenizer=tokenizer, chat_template=template, max_len=max_len)
     if args.json:
-        print(json.dumps({**asdict(summary), "fit": None if fitted is None else asdict(fitted)}, ensure_ascii=False))
+        print(
+            json.dumps({**asdict(summary), "fit": None if token_fit is None else asdict(token_fit)}, ensure_ascii=False)
+        )
         return 0
-    facts = _facts(summary, fitted)
+    facts = _facts(summary, token_fit)
     width = max(16, *(len(name) for name, _ in facts))
     for name, fact in facts:
         print(f"{name:<{width}}  {fact}")
@@ -141,44 +143,44 @@ def _settings(args: argparse.Namespace, source: str, target: str | None) -> "tup
         **{name: getattr(args, name) for name in CONVERSATION_FIELDS},
     }
     if args.recipe is None:
-        return _with_reading(recognize(source, target, over=args.over, **fields), args), args.max_len
+        return _apply_reading(recognize(source, target, over=args.over, **fields), args), args.max_len
 
     from tercet.config import UserError
     from tercet.training.request import RunRequest, resolve
 
     name = args.recipe
-    given = {name: value for name, value in fields.items() if value is not None and getattr(args, name) is not None}
+    overrides = {name: value for name, value in fields.items() if value is not None and getattr(args, name) is not None}
     translates = type(recognize(source, target, **fields)).__name__ == "PairsSpec"
     data: dict[str, Any] = {"source": source, "target": target} if translates else {"data": source}
-    recipe = resolve(RunRequest(recipe=name, changes={"data": given} if given else {}, **data)).recipe
+    recipe = resolve(RunRequest(recipe=name, changes={"data": overrides} if overrides else {}, **data)).recipe
     if recipe.pretrained is not None:
         raise UserError(f"the recipe {name} takes the tokenizer of {recipe.pretrained}: give --tokenizer with it")
-    return _with_reading(recipe.data, args), args.max_len or recipe.model.max_len
+    return _apply_reading(recipe.data, args), args.max_len or recipe.model.max_len
 
 
-def _with_reading(spec: "Spec", args: argparse.Namespace) -> "Spec":
+def _apply_reading(spec: "Spec", args: argparse.Namespace) -> "Spec":
     """The settings with the flags that are of running text laid over them."""
     from tercet.data import TextSpec
 
-    given = {name: value for name in ("documents", "dtype") if (value := getattr(args, name)) is not None}
-    return replace(spec, **given) if isinstance(spec, TextSpec) else spec
+    overrides = {name: value for name in ("documents", "dtype") if (value := getattr(args, name)) is not None}
+    return replace(spec, **overrides) if isinstance(spec, TextSpec) else spec
 
 
-def find_tokenizer(name: str, *, for_chat: bool) -> "tuple[Tokenizer, str | None]":
+def find_tokenizer(name: str, *, is_chat: bool) -> "tuple[Tokenizer, str | None]":
     """That of a run or a model, or a `tokenizer.json` itself; and for conversations the chat template beside it. Where
     other programs' models begin and end is told by more files than one, so that such a model is opened for them."""
     from tercet.checkpoint.chat_template import read_chat_template
     from tercet.tokens import Tokenizer
 
     folder = Path(name).expanduser()
-    known = (folder / "best" / "tokenizer.json", folder / "tokenizer.json")
-    path = next((path for path in known if path.is_file()), folder)
-    if (for_chat or not path.is_file()) and _is_model(folder):
+    candidates = (folder / "best" / "tokenizer.json", folder / "tokenizer.json")
+    path = next((path for path in candidates if path.is_file()), folder)
+    if (is_chat or not path.is_file()) and _is_model(folder):
         from tercet.checkpoint import load_model
 
         trained_model = load_model(folder)
         return trained_model.tokenizer, trained_model.chat_template
-    return Tokenizer.load(path), read_chat_template(path.parent) if for_chat else None
+    return Tokenizer.load(path), read_chat_template(path.parent) if is_chat else None
 
 
 def _is_model(folder: Path) -> bool:
@@ -192,12 +194,12 @@ def _is_model(folder: Path) -> bool:
     return True
 
 
-def _facts(summary: "DataSummary", fitted: "TokenFit | None") -> "list[tuple[str, str]]":
-    more = [
+def _facts(summary: "DataSummary", token_fit: "TokenFit | None") -> "list[tuple[str, str]]":
+    qualifiers = [
         *([f"{summary.empty:,} more {'have no answer' if summary.turns else 'are empty'}"] if summary.empty else []),
         *([f"{summary.duplicates:,} are the same as one before"] if summary.duplicates else []),
     ]
-    facts = [("format", summary.format), (summary.unit, "; ".join([f"{summary.count:,}", *more]))]
+    facts = [("format", summary.format), (summary.unit, "; ".join([f"{summary.count:,}", *qualifiers]))]
     if summary.left_out:
         from tercet.data.sources.formats import describe_left_out
 
@@ -208,13 +210,13 @@ def _facts(summary: "DataSummary", fitted: "TokenFit | None") -> "list[tuple[str
     for side, text in summary.texts.items():
         prefix = f"{side} " if len(summary.texts) > 1 else ""
         scripts = list(text.scripts.items())
-        shown = ", ".join(f"{name} {share:.1%}" for name, share in scripts[:SCRIPTS])
+        script_shares = ", ".join(f"{name} {share:.1%}" for name, share in scripts[:SCRIPTS])
         rest = f" and {len(scripts) - SCRIPTS} more" if len(scripts) > SCRIPTS else ""
         facts += [
             (f"{prefix}bytes", f"{text.n_bytes:,} (UTF-8)"),
             (f"{prefix}characters", _lengths(text.characters)),
             (f"{prefix}words", _lengths(text.words)),
-            (f"{prefix}scripts", f"{shown or 'no letters'}{rest}"),
+            (f"{prefix}scripts", f"{script_shares or 'no letters'}{rest}"),
         ]
     if summary.ids is not None:
         facts += [("ids", _lengths(summary.ids)), ("largest id", f"{summary.largest_id:,}")]
@@ -240,18 +242,18 @@ def _facts(summary: "DataSummary", fitted: "TokenFit | None") -> "list[tuple[str
             for place in summary.invalid_places
         )
         facts.append(("no UTF-8", f"{summary.invalid:,} bytes: {places}{', ...' if summary.invalid > 5 else ''}"))
-    if fitted is not None:
-        facts.append(("tokens", f"{_lengths(fitted.tokens)} ({fitted.tokenizer}, {fitted.vocab_size:,} ids)"))
-    if fitted is not None and fitted.max_len is not None:
-        share = f": {fitted.beyond:,} tokens ({fitted.beyond / max(1, fitted.tokens.total):.1%}) are beyond it"
-        fate = f" and {FATES[fitted.fate]}{share if fitted.fate == 'cut' else ''}" if fitted.longer else ""
-        unanswered = f"; {fitted.unanswered:,} have no answer within it and are left out" if fitted.unanswered else ""
-        facts.append((f"max_len {fitted.max_len}", f"{fitted.longer:,} are longer{fate}{unanswered}"))
+    if token_fit is not None:
+        facts.append(("tokens", f"{_lengths(token_fit.tokens)} ({token_fit.tokenizer}, {token_fit.vocab_size:,} ids)"))
+    if token_fit is not None and token_fit.max_len is not None:
+        share = f": {token_fit.beyond:,} tokens ({token_fit.beyond / max(1, token_fit.tokens.total):.1%}) are beyond it"
+        fate = f" and {FATES[token_fit.fate]}{share if token_fit.fate == 'cut' else ''}" if token_fit.longer else ""
+        note = f"; {token_fit.unanswered:,} have no answer within it and are left out" if token_fit.unanswered else ""
+        facts.append((f"max_len {token_fit.max_len}", f"{token_fit.longer:,} are longer{fate}{note}"))
     return facts
 
 
 def _lengths(lengths: "Lengths") -> str:
     if lengths.min == lengths.max:
         return f"{lengths.total:,} in all, {lengths.max:,} each"
-    each = f"{lengths.min:,} to {lengths.max:,}; half have at most {lengths.median:,}, 95% at most {lengths.p95:,}"
-    return f"{lengths.total:,} in all, {each}"
+    spread = f"{lengths.min:,} to {lengths.max:,}; half have at most {lengths.median:,}, 95% at most {lengths.p95:,}"
+    return f"{lengths.total:,} in all, {spread}"

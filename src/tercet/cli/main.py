@@ -17,7 +17,7 @@ from importlib import import_module
 from types import FrameType, ModuleType
 from typing import NoReturn
 
-from tercet.cli.parser import Mistake, Parser, Verbs, dashed
+from tercet.cli.parser import Mistake, Parser, Verbs, normalize_flags
 from tercet.cli.streams import ClosedOutput, discard_output, has_output_failed, open_streams
 from tercet.messages import one_line, print_note
 
@@ -26,7 +26,7 @@ OUT_OF_MEMORY = (
     "generate fewer samples at once, or lower --batch-tokens"
 )
 # Which path it was may be any flag's: what no reader or writer has told in words of its own.
-OF_THE_SYSTEM = {
+SYSTEM_ERRORS = {
     errno.EACCES, errno.EDQUOT, errno.EIO, errno.EISDIR, errno.ELOOP, errno.EMFILE, errno.ENAMETOOLONG, errno.ENOENT,
     errno.ENOSPC, errno.ENOTDIR, errno.EPERM, errno.EROFS, errno.ESTALE,
 }  # fmt: skip
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str]) -> int:
             return _fail(f"cannot write to standard output: {error.strerror}; send it to a file on a disk with room", 2)
         if isinstance(error, FileNotFoundError) and error.filename is None and not _has_current_folder():
             return _fail("the current folder was removed; change to another one", 2)
-        if isinstance(error, OSError) and error.errno in OF_THE_SYSTEM and error.filename is not None:
+        if isinstance(error, OSError) and error.errno in SYSTEM_ERRORS and error.filename is not None:
             return _fail(
                 f"{error.filename}: {error.strerror}; see whether it is the right path, may be used, and has room",
                 2,
@@ -156,11 +156,11 @@ def make_parser(arguments: Sequence[str]) -> tuple[Parser, Verbs]:
         help="print the script by which bash, zsh or fish completes commands with TAB, and exit",
     )  # fmt: skip
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", parser_class=Parser)
-    asked = next((word for word in arguments if not word.startswith("-")), None)
-    if asked in OLD_VERBS:
-        raise Mistake(f"`tercet {asked}` is now `{OLD_VERBS[asked]}`")
+    requested = next((word for word in arguments if not word.startswith("-")), None)
+    if requested in OLD_VERBS:
+        raise Mistake(f"`tercet {requested}` is now `{OLD_VERBS[requested]}`")
     for verb, summary in VERBS.items():
-        if verb == asked:
+        if verb == requested:
             _module(verb).register(verbs, summary)
         else:
             verbs.add_parser(verb, help=summary)
@@ -169,11 +169,11 @@ def make_parser(arguments: Sequence[str]) -> tuple[Parser, Verbs]:
 
 def read_arguments(parser: Parser, verbs: Verbs, arguments: list[str]) -> argparse.Namespace:
     """Raises Mistake where they cannot be understood."""
-    args, unknown = parser.parse_known_args(dashed(arguments))
-    chosen: Parser = getattr(args, "parser", verbs.choices[args.verb]) if args.verb else parser
+    args, unknown = parser.parse_known_args(normalize_flags(arguments))
+    selected: Parser = getattr(args, "parser", verbs.choices[args.verb]) if args.verb else parser
     if unknown:
         argument = unknown[0].partition("=")[0]
-        raise Mistake(f"unknown argument {argument!r}{chosen.hint(argument)}")
+        raise Mistake(f"unknown argument {argument!r}{selected.hint(argument)}")
     return args
 
 

@@ -8,10 +8,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tercet.cli.device import pick
+from tercet.cli.device import select_device
 from tercet.cli.lines import read_lines, replace_line_ends, take_pool
 from tercet.cli.parser import parse_number
-from tercet.cli.texts import POOL, Text, read_texts, tell_cut
+from tercet.cli.texts import POOL, Text, read_texts, report_truncated
 from tercet.spec import Candidates
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def search(args: argparse.Namespace) -> int:
             from tercet.encoding.vector_file import read_vectors
 
             vectors = read_vectors(args.vectors)
-        device = pick(args.device, models=[args.run])
+        device = select_device(args.device, models=[args.run])
         queries = [text for query in args.query for text in _read_query(query)]
         return _search(args, queries, texts, vectors, device)
 
@@ -82,44 +82,44 @@ def _search(
     trained_model = load_model(args.run).require("embed")
     model = trained_model.model.to(device)
 
-    def embedded(texts: list[str]) -> "Embeddings":
+    def embed_texts(texts: list[str]) -> "Embeddings":
         return embed(
             model, trained_model.tokenizer, texts, pooling=args.pooling or trained_model.sentence.pooling,
             max_len=trained_model.text_len, batch_tokens=args.batch_tokens,
         )  # fmt: skip
 
-    asked = embedded(queries)
-    tell_cut(asked.truncated, trained_model.text_len, what="query text")
-    search = NearestNeighbors(asked.vectors, top=args.top or TOP)
+    queried = embed_texts(queries)
+    report_truncated(queried.truncated, trained_model.text_len, noun="query text")
+    search = NearestNeighbors(queried.vectors, top=args.top or TOP)
     if vectors is not None:
-        vectors.check_model(embedded([""]).vectors[0])
+        vectors.check_model(embed_texts([""]).vectors[0])
         search.push(vectors.vectors)
         rows = {number: vectors.row(number) for number in _numbers(search)}
     else:
         assert texts is not None
-        rows, cut = _push_texts(search, texts, embedded)
-        tell_cut(cut, model.max_len)
-    found = search.result()
-    if not found.numbers.shape[1]:
+        rows, cut = _push_texts(search, texts, embed_texts)
+        report_truncated(cut, model.max_len)
+    result = search.result()
+    if not result.numbers.shape[1]:
         raise UserError(f"{args.input if vectors is None else args.vectors} has no text to search; choose another file")
-    every = zip(queries, found.numbers.tolist(), found.scores.tolist(), strict=True)
-    for place, (query, numbers, scores) in enumerate(every):
+    results = zip(queries, result.numbers.tolist(), result.scores.tolist(), strict=True)
+    for number, (query, numbers, scores) in enumerate(results):
         nearest = [{"index": n, "score": score, **rows[n]} for n, score in zip(numbers, scores, strict=True)]
         if args.json:
             print(json.dumps({"query": query, "neighbours": nearest}, ensure_ascii=False))
         else:
             heading = [replace_line_ends(query)] if len(queries) > 1 else []
-            print("\n".join([*([""] if place else []), *heading, *map(_line, nearest)]))
+            print("\n".join([*([""] if number else []), *heading, *map(_line, nearest)]))
     return 0
 
 
 def _push_texts(
-    search: "NearestNeighbors", texts: Iterator[Text], embedded: "Callable[[list[str]], Embeddings]"
+    search: "NearestNeighbors", texts: Iterator[Text], embed_texts: "Callable[[list[str]], Embeddings]"
 ) -> tuple[dict[int, Row], int]:
     """Push the vectors of all texts; the rows of the nearest alone are kept, and returned with how many were cut."""
     rows, count, cut = dict[int, Row](), 0, 0
     while batch := take_pool(texts, POOL, lambda text: text.text):
-        result = embedded([text.text for text in batch])
+        result = embed_texts([text.text for text in batch])
         search.push(result.vectors)
         for number, text in enumerate(batch, count):
             rows[number] = {**({} if text.id is None else {"id": text.id}), "text": text.text}

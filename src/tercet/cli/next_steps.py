@@ -14,9 +14,9 @@ VERBS = {
     "language": ("generate",), "translation": ("translate",), "masked": ("fill", "embed"), "labels": ("classify",),
     "chat": ("chat", "serve"),
 }  # fmt: skip
-PROMPT = 32  # characters of a text that is to go on
-USUAL = "demo"  # the recipe that tokens are trained by where none was named
-LEAST_CONTEXT = 8  # tokens; with fewer there is nothing worth training on
+MAX_PROMPT = 32  # characters of a text that is to go on
+DEFAULT_RECIPE = "demo"  # the recipe that tokens are trained by where none was named
+MIN_CONTEXT = 8  # tokens; with fewer there is nothing worth training on
 
 
 def next_steps(folder: Path, recipe: Mapping[str, Any]) -> list[str]:
@@ -38,13 +38,13 @@ def next_steps(folder: Path, recipe: Mapping[str, Any]) -> list[str]:
                 lines += [] if missing_packages() else [f"tercet serve {name}"]
             case _:
                 text = texts["masked" if verb == "fill" else "text"]
-                behind = " --output vectors.npz" if verb == "embed" else ""
-                lines += [f"tercet {verb} {name} {shlex.quote(text)}{behind}"] if text else []
+                suffix = " --output vectors.npz" if verb == "embed" else ""
+                lines += [f"tercet {verb} {name} {shlex.quote(text)}{suffix}"] if text else []
     report = quote_path(folder / "report.html")
     return [*lines, f"tercet evaluate {name}", f"tercet inspect {name}", f"tercet watch {name} --export {report}"]
 
 
-def steps_from_tokens(folder: Path, *, recipe: str | None = None, tokenizer: str | None = None) -> list[str]:
+def next_steps_of_data(folder: Path, *, recipe: str | None = None, tokenizer: str | None = None) -> list[str]:
     """Command lines for the prepared folder: it is trained on as `recipe` says, in a run's folder that is free, with
     what else has to be said for that; where the recipe does not suit the tokens, it is only looked at.
 
@@ -55,8 +55,12 @@ def steps_from_tokens(folder: Path, *, recipe: str | None = None, tokenizer: str
 
     name, lines = quote_path(folder), list[str]()
     with suppress(UserError):
-        flags = _train_flags(folder, recipe or USUAL, tokenizer)
-        lines.append(shlex.join(["tercet", "train", as_word(recipe or USUAL), "--data", as_word(folder), *flags]))
+        flags = _train_flags(folder, recipe or DEFAULT_RECIPE, tokenizer)
+        lines.append(
+            shlex.join(
+                ["tercet", "train", path_argument(recipe or DEFAULT_RECIPE), "--data", path_argument(folder), *flags]
+            )
+        )
     return [*lines, f"tercet data {name}", f"tercet doctor --verify {name}"]
 
 
@@ -73,15 +77,15 @@ def _train_flags(folder: Path, recipe: str, tokenizer: str | None) -> list[str]:
 
     out = _free_folder(Path("runs", folder.resolve().name))
     pretrained = tokenizer if read_settings(recipe).get("pretrained") is not None else None
-    parsed = resolve(RunRequest(recipe=recipe, out=out, data=str(folder), pretrained=pretrained)).recipe
-    flags = [] if pretrained is None else ["--pretrained", as_word(pretrained)]
+    resolved = resolve(RunRequest(recipe=recipe, out=out, data=str(folder), pretrained=pretrained)).recipe
+    flags = [] if pretrained is None else ["--pretrained", path_argument(pretrained)]
     tokens = open_folder(str(folder))
-    known = tokens.tokenizer()
-    if parsed.task.kind == "masked" and known.mask_id is None:
+    tokenizer_of_tokens = tokens.tokenizer()
+    if resolved.task.kind == "masked" and tokenizer_of_tokens.mask_id is None:
         raise UserError("the tokens know no mask")
     sizes = max((part.tokens for part in tokens.contents.shards), default=0), tokens.contents.validation.tokens
-    if (context := min(sizes) - 1) < parsed.model.max_len:
-        if context < LEAST_CONTEXT:
+    if (context := min(sizes) - 1) < resolved.model.max_len:
+        if context < MIN_CONTEXT:
             raise UserError("there are too few tokens")
         flags += ["--set", f"model.max_len={context}"]
     return [*flags, "--out", str(out)]
@@ -97,14 +101,14 @@ def _free_folder(folder: Path) -> Path:
     return free
 
 
-def as_word(path: str | Path) -> str:
+def path_argument(path: str | Path) -> str:
     """The path as an argument; of what begins like a flag it is said that it lies here."""
     return f"./{path}" if str(path).startswith("-") else str(path)
 
 
 def quote_path(path: str | Path) -> str:
     """The same as a shell reads it."""
-    return shlex.quote(as_word(path))
+    return shlex.quote(path_argument(path))
 
 
 def _texts(folder: Path, task: Mapping[str, Any]) -> dict[str, str]:
@@ -120,9 +124,10 @@ def _texts(folder: Path, task: Mapping[str, Any]) -> dict[str, str]:
         if query.original_ids is not None:
             text = trained_model.tokenizer.decode(query.original_ids)
         text, masked = _usable(text), _usable(query.text)
-        given = _usable((task.get("sample_prompt") or "").removesuffix("\n"))
+        sample_prompt = _usable((task.get("sample_prompt") or "").removesuffix("\n"))
         return {
-            "prompt": _readable(trained_model.tokenizer, given) or _readable(trained_model.tokenizer, _shorten(text)),
+            "prompt": _readable(trained_model.tokenizer, sample_prompt)
+            or _readable(trained_model.tokenizer, _shorten(text)),
             "text": _readable(trained_model.source_tokenizer, text),
             "masked": masked if _count_masks(trained_model, masked) == 1 else "",
         }
@@ -136,7 +141,7 @@ def _usable(text: str) -> str:
 
 def _shorten(text: str) -> str:
     """The first words of it."""
-    return text if len(text) <= PROMPT else text[:PROMPT].rsplit(" ", 1)[0].rstrip()
+    return text if len(text) <= MAX_PROMPT else text[:MAX_PROMPT].rsplit(" ", 1)[0].rstrip()
 
 
 def _readable(tokenizer: "Tokenizer", text: str) -> str:

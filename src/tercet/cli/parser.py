@@ -19,7 +19,7 @@ class Mistake(Exception):
 class _StoreOnce(argparse.Action):
     """Stores the value of a flag that is given once: of two values the first would be dropped silently."""
 
-    _stored_in: argparse.Namespace | None = None
+    _last_namespace: argparse.Namespace | None = None
 
     def __call__(
         self,
@@ -29,9 +29,9 @@ class _StoreOnce(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         if option_string is not None:
-            if self._stored_in is namespace:
+            if self._last_namespace is namespace:
                 raise Mistake(f"{option_string} is given more than once; give it one value")
-            self._stored_in = namespace
+            self._last_namespace = namespace
         setattr(namespace, self.dest, values)
 
 
@@ -46,7 +46,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *, words_among_flags: bool = False, **settings: object) -> None:
         super().__init__(**{"allow_abbrev": False, **settings})  # type: ignore[arg-type]
-        self._intermixed = words_among_flags
+        self._words_among_flags = words_among_flags
         self.forms: dict[str, Parser] = {}
         self.set_defaults(form=None)
         for name in (None, "store"):
@@ -61,13 +61,13 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # type: ignore[reportIncompatibleMethodOverride]  # typeshed has overloads
         if args and args[0] in self.forms:
             return self.forms[args[0]].parse_known_args(args[1:], namespace)
-        if not self._intermixed:
+        if not self._words_among_flags:
             return super().parse_known_args(args, namespace)
-        self._intermixed = False  # parse_known_intermixed_args comes back here, for flags and for words
+        self._words_among_flags = False  # parse_known_intermixed_args comes back here, for flags and for words
         try:
             return self.parse_known_intermixed_args(args, namespace)
         finally:
-            self._intermixed = True
+            self._words_among_flags = True
 
     def error(self, message: str) -> NoReturn:
         raise Mistake(f"{message}; see `{self.prog} --help`")
@@ -101,10 +101,10 @@ def parse_number(annotation: Any) -> Callable[[str], Any]:
     return read
 
 
-def given_flags(args: argparse.Namespace, names: Iterable[str]) -> list[str]:
+def passed_flags(args: argparse.Namespace, names: Iterable[str]) -> list[str]:
     """The flags among `names` that the command line has, as they are typed."""
-    given = [name for name in names if getattr(args, name) not in (None, []) and getattr(args, name) is not False]
-    return ["--" + name.replace("_", "-") for name in given]
+    passed = [name for name in names if getattr(args, name) not in (None, []) and getattr(args, name) is not False]
+    return ["--" + name.replace("_", "-") for name in passed]
 
 
 def out_path(text: str) -> Path:
@@ -121,14 +121,14 @@ def _check_bounds(value: Any, annotation: Any) -> None:
             raise argparse.ArgumentTypeError(f"{show(value)} must {describe(bounds)}")
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """As `config.nearest`, which costs the import of pydantic."""
-    names = sorted(known)
+    names = sorted(choices)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(names)}"
 
 
-def dashed(arguments: list[str]) -> list[str]:
+def normalize_flags(arguments: list[str]) -> list[str]:
     """nanoGPT's spelling of flags is understood as well: `--max_new_tokens=5` is `--max-new-tokens=5`."""
 
     def flag(argument: str) -> str:

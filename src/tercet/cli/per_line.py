@@ -8,10 +8,10 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from tercet.cli.device import pick, place
+from tercet.cli.device import place_model, select_device
 from tercet.cli.lines import take_pool
-from tercet.cli.parser import given_flags
-from tercet.cli.texts import POOL, read_texts, tell_cut
+from tercet.cli.parser import passed_flags
+from tercet.cli.texts import POOL, read_texts, report_truncated
 from tercet.messages import print_note
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def score_lines(args: argparse.Namespace) -> int:
         return _texts(args)
     if args.source is None:
         raise UserError(f"--target {args.target} needs its source: give --source as well")
-    if flags := given_flags(args, ("data", "text_field", "within_word")):
+    if flags := passed_flags(args, ("data", "text_field", "within_word")):
         raise UserError(
             f"--source is for translators, and {flags[0]} for masked language models; leave one of them out"
         )
@@ -58,7 +58,7 @@ def _pairs(args: argparse.Namespace) -> int:
 
     spec = _pairs_spec(args)
     pair_files(spec, spec.source, spec.target).check()  # before a model is opened
-    device = pick(args.device, models=[args.run])
+    device = select_device(args.device, models=[args.run])
 
     from tercet.checkpoint import load_model
     from tercet.checkpoint.training_data import apply_languages
@@ -71,7 +71,7 @@ def _pairs(args: argparse.Namespace) -> int:
     files = pair_files(apply_languages(spec, trained_model), spec.source, spec.target)
     for _ in files.examples():
         pass  # files that do not match are reported before anything is written
-    place(trained_model.model, device, args.quantize or "none")
+    place_model(trained_model.model, device, args.quantize or "none")
     model, pairs, cut = trained_model.model, files.examples(), 0
     while batch := take_pool(pairs, PAIRS_AT_ONCE, "".join):
         scores = score_pairs(
@@ -103,7 +103,7 @@ def _pairs_spec(args: argparse.Namespace) -> "PairsSpec":
 def _texts(args: argparse.Namespace) -> int:
     with ExitStack() as files:
         texts = read_texts(args, files, flag="data")
-        device = pick(args.device, models=[args.run])
+        device = select_device(args.device, models=[args.run])
 
         from tercet.checkpoint import load_model
         from tercet.config import UserError
@@ -113,7 +113,7 @@ def _texts(args: argparse.Namespace) -> int:
         if "translate" in trained_model.verbs:
             raise UserError(f"{args.run} is {trained_model.kind}, which scores pairs: give --source FILE --target FILE")
         model, cut = trained_model.require("fill").model, 0
-        place(model, device, args.quantize or "none")
+        place_model(model, device, args.quantize or "none")
         pool = 1 if args.data is None and sys.stdin.isatty() else POOL
         while batch := [line.text for line in take_pool(texts, pool, lambda text: text.text)]:
             scores = pseudo_scores(
@@ -127,7 +127,7 @@ def _texts(args: argparse.Namespace) -> int:
                 cut += score.truncated
                 print(_line(score, {"text": text}, as_json=args.json))
             sys.stdout.flush()
-    tell_cut(cut, model.max_len)
+    report_truncated(cut, model.max_len)
     return 0
 
 

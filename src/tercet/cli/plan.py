@@ -4,7 +4,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from tercet.cli.parser import given_flags
+from tercet.cli.parser import passed_flags
 
 if TYPE_CHECKING:
     from tercet.training.request import RunRequest
@@ -38,9 +38,9 @@ def check_plan(args: argparse.Namespace) -> None:
     """Raises UserError if flags of a plan and flags of a training do not go together."""
     from tercet.config import UserError
 
-    if args.plan and (flags := given_flags(args, TRAINING)):
+    if args.plan and (flags := passed_flags(args, TRAINING)):
         raise UserError(f"--plan trains nothing; leave {flags[0]} out")
-    if not args.plan and (flags := given_flags(args, FLAGS)):
+    if not args.plan and (flags := passed_flags(args, FLAGS)):
         raise UserError(f"{flags[0]} requires --plan; add it")
 
 

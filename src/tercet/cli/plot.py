@@ -44,7 +44,7 @@ def register(verbs: Verbs, summary: str) -> None:
     add_drawings(parser)
     parser.add_argument("run", metavar="RUN", help="the folder of a run or of a model")
     parser.add_argument(
-        "what", metavar="PICTURE", nargs="?", default="all", help=f"{', '.join(PICTURES)} (default: all)"
+        "picture", metavar="PICTURE", nargs="?", default="all", help=f"{', '.join(PICTURES)} (default: all)"
     )
     parser.add_argument("--prompt", metavar="TEXT", help="attention: the text that is read, or the source")
     parser.add_argument(
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     if args.form is not None:
         return draw(args)
     _check(args)
-    names = list(PICTURES) if args.what == "all" else [args.what]
+    names = list(PICTURES) if args.picture == "all" else [args.picture]
     _check_out(args)
     _check_run(args)
 
@@ -81,25 +81,25 @@ def run(args: argparse.Namespace) -> int:
 
     source = _Source(args)
     pictures: dict[str, str] = {}
-    skipped: dict[str, str] = {}
-    for what in names:
+    left_out: dict[str, str] = {}
+    for picture in names:
         try:
-            figure = source.draw[what]()
+            figure = source.draw[picture]()
         except NothingToDraw as reason:
-            if args.what != "all":
+            if args.picture != "all":
                 raise
-            skipped[what] = str(reason)
-            print_note(f"tercet: {what} left out: {reason}")
+            left_out[picture] = str(reason)
+            print_note(f"tercet: {picture} left out: {reason}")
             continue
-        path = _place(args, what)
+        path = _place(args, picture)
         save(figure, path)
-        pictures[what] = str(path)
+        pictures[picture] = str(path)
         if not args.json:
             print(path, flush=True)
     if not pictures:
         raise UserError(f"{args.run} has nothing to draw")
     if args.json:
-        print(json.dumps({"pictures": pictures, "left_out": skipped}, indent=2, ensure_ascii=False))
+        print(json.dumps({"pictures": pictures, "left_out": left_out}, indent=2, ensure_ascii=False))
     return 0
 
 
@@ -108,16 +108,16 @@ def _check(args: argparse.Namespace) -> None:
 
     if not Path(args.run).exists() and (close := difflib.get_close_matches(args.run, DRAWINGS, n=1)):
         raise UserError(f"no such folder: {args.run}; did you mean `tercet plot {close[0]}`?")
-    known = [*PICTURES, "all"]
-    if args.what not in known:
-        raise UserError(f"there is no picture {args.what!r}{did_you_mean(args.what, known)}")
-    every = list(dict.fromkeys(flag for flags in PICTURES.values() for flag in flags))
-    taken = every if args.what == "all" else PICTURES[args.what]
-    for flag in every:
-        if getattr(args, flag) is not None and flag not in taken:
-            homes = " and ".join(what for what, flags in PICTURES.items() if flag in flags)
-            raise UserError(f"--{flag} is for {homes}, and {args.what} has no use for it; leave it out")
-    if args.what == "attention" and args.prompt is None:
+    names = [*PICTURES, "all"]
+    if args.picture not in names:
+        raise UserError(f"there is no picture {args.picture!r}{did_you_mean(args.picture, names)}")
+    all_flags = list(dict.fromkeys(flag for flags in PICTURES.values() for flag in flags))
+    supported = all_flags if args.picture == "all" else PICTURES[args.picture]
+    for flag in all_flags:
+        if getattr(args, flag) is not None and flag not in supported:
+            homes = " and ".join(picture for picture, flags in PICTURES.items() if flag in flags)
+            raise UserError(f"--{flag} is for {homes}, and {args.picture} has no use for it; leave it out")
+    if args.picture == "attention" and args.prompt is None:
         raise UserError('attention is that of a text; give one: --prompt "The cat sat"')
 
 
@@ -128,7 +128,7 @@ def _check_out(args: argparse.Namespace) -> None:
 
     if args.out is None or args.out.is_dir():
         return
-    if args.what != "all":
+    if args.picture != "all":
         check_picture(args.out, "--out")
     elif args.out.suffix:
         raise UserError(f"--out {args.out}: there are several pictures; give a folder, or name one of them")
@@ -146,18 +146,18 @@ def _check_run(args: argparse.Namespace) -> None:
         find_model(Path(args.run))
 
 
-def _place(args: argparse.Namespace, what: str) -> Path:
+def _place(args: argparse.Namespace, picture: str) -> Path:
     """Where a picture goes; the folder is made."""
     from tercet.config import UserError
 
-    if args.out is not None and args.what != "all" and not args.out.is_dir():
+    if args.out is not None and args.picture != "all" and not args.out.is_dir():
         return args.out
     folder: Path = Path(args.run) / "plots" if args.out is None else args.out
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot make the folder {folder}: {error.strerror}; give another --out") from None
-    return folder / f"{what}.png"
+    return folder / f"{picture}.png"
 
 
 @dataclass
@@ -187,8 +187,8 @@ class _Source:
         from tercet.plots import NothingToDraw
 
         folder = Path(self.args.run)
-        begun = (folder / "metrics.csv").is_file() and not (folder / "config.json").exists()
-        if begun and not any((folder / name).is_dir() for name in ("best", "last")):
+        is_started = (folder / "metrics.csv").is_file() and not (folder / "config.json").exists()
+        if is_started and not any((folder / name).is_dir() for name in ("best", "last")):
             raise NothingToDraw(f"{folder} holds no model yet; wait until the run has saved one")
         return load_model(folder)
 

@@ -5,9 +5,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from tercet.cli.look import add_tokenizer, find_tokenizer
-from tercet.cli.next_steps import steps_from_tokens
+from tercet.cli.next_steps import next_steps_of_data
 from tercet.cli.parser import Parser, out_path, parse_number
-from tercet.cli.texts import READING, add_reading
+from tercet.cli.texts import READING_FLAGS, add_reading
 from tercet.messages import print_note
 from tercet.spec import ShardTokens, Workers
 
@@ -53,7 +53,7 @@ def _parse_part(text: str) -> tuple[int, int]:
     return int(number), int(parts)
 
 
-def prepare_from(args: argparse.Namespace) -> int:
+def run_prepare(args: argparse.Namespace) -> int:
     """Prepare the sources, and print what the folder holds.
 
     Raises:
@@ -64,11 +64,11 @@ def prepare_from(args: argparse.Namespace) -> int:
     if args.out is None:
         raise UserError("where the tokens are to be kept is not said; give --out FOLDER")
     spec = _settings(args, args.sources[0])
-    tokenizer = None if args.tokenizer is None else find_tokenizer(args.tokenizer, for_chat=False)[0]
+    tokenizer = None if args.tokenizer is None else find_tokenizer(args.tokenizer, is_chat=False)[0]
 
     from tercet.data.shards.prepare_tokens import SHARD_TOKENS, prepare_tokens
 
-    prepared = prepare_tokens(
+    result = prepare_tokens(
         spec,
         args.out,
         sources=args.sources,
@@ -78,11 +78,11 @@ def prepare_from(args: argparse.Namespace) -> int:
         part=args.part or (1, 1),
         progress=True,
     )
-    contents = prepared.contents
+    contents = result.contents
     if contents is None:
         number, parts = args.part or (1, 1)
-        left = ", ".join(f"{part}/{parts}" for part in prepared.missing)
-        waits = f"part {left} is not there yet" if left else "another part puts the folder together"
+        missing = ", ".join(f"{part}/{parts}" for part in result.missing)
+        waits = f"part {missing} is not there yet" if missing else "another part puts the folder together"
         print_note(f"tercet: part {number}/{parts} is done; {waits}")
         return 0
     tokens, documents, n_bytes = (
@@ -109,7 +109,7 @@ def prepare_from(args: argparse.Namespace) -> int:
     print(
         f"validation  {held_out.tokens:,} tokens of {held_out.documents:,} documents, {held_out.bytes:,} bytes of text"
     )
-    lines = steps_from_tokens(args.out, recipe=args.recipe, tokenizer=args.tokenizer)
+    lines = next_steps_of_data(args.out, recipe=args.recipe, tokenizer=args.tokenizer)
     print("\n".join(["Next:", *(f"  {line}" for line in lines)]))
     return 0
 
@@ -132,10 +132,12 @@ def _settings(args: argparse.Namespace, source: str) -> "TextSpec":
         if recipe.get("pretrained") is not None and args.tokenizer is None:
             raise UserError(f"the recipe {args.recipe} takes a model's tokenizer: give --tokenizer FOLDER with it")
         settings = merge(settings, recipe.get("data") or {})
-    settings = merge(settings, {name: value for name in READING if (value := getattr(args, name)) is not None})
+    settings = merge(settings, {name: value for name in READING_FLAGS if (value := getattr(args, name)) is not None})
     changes = merge_assignments({}, args.set)
-    if others := [key for key in changes if key != "data"]:
-        raise UserError(f"--set {others[0]}: text is prepared by the keys of data alone, such as data.validation.kind")
+    if other_keys := [key for key in changes if key != "data"]:
+        raise UserError(
+            f"--set {other_keys[0]}: text is prepared by the keys of data alone, such as data.validation.kind"
+        )
     data = changes.get("data", {})
     if not isinstance(data, dict):
         raise UserError("--set data: set one of its keys, such as data.validation.fraction=0.01")
@@ -149,16 +151,16 @@ def describe_folder(source: str) -> int:
     """What `tercet data FOLDER` says of a prepared folder."""
     from tercet.data.corpora.prepared import open_folder
 
-    opened = open_folder(source)
-    opened.check()
-    contents, tokenizer = opened.contents, opened.tokenizer()
+    folder = open_folder(source)
+    folder.check()
+    contents, tokenizer = folder.contents, folder.tokenizer()
     print(f"tokens      {sum(part.tokens for part in contents.shards):,} in {len(contents.shards):,} shards")
     print(f"documents   {sum(part.documents for part in contents.shards):,}")
     print(f"bytes       {sum(part.bytes for part in contents.shards):,} (UTF-8)")
     print(f"validation  {contents.validation.tokens:,} tokens")
     print(f"tokenizer   {tokenizer.kind} of {tokenizer.vocab_size:,}")
     print("begins with")
-    first = [number for part in contents.shards[:1] for number in opened.ids(part)[:200].tolist()]
+    first = [number for part in contents.shards[:1] for number in folder.ids(part)[:200].tolist()]
     for line in [line for line in tokenizer.decode(first).splitlines() if line.strip()][:3]:
         print(f"  {line[:100]}{'...' if len(line) > 100 else ''}")
     return 0

@@ -23,6 +23,6 @@ def run(args: argparse.Namespace) -> int:
         return 0
     names = recipe_names()
     width = max(map(len, names))
-    for name, about in names.items():
-        print(f"{name:<{width}}  {about}")
+    for name, description in names.items():
+        print(f"{name:<{width}}  {description}")
     return 0

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from tercet.cli.device import add_device, add_quantize, pick, place
+from tercet.cli.device import add_device, add_quantize, place_model, select_device
 from tercet.cli.parser import Verbs, parse_number
 from tercet.spec import BodyBytes, Seconds
 
@@ -58,7 +58,7 @@ def register(verbs: Verbs, summary: str) -> None:
 def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError
 
-    device = pick(args.device, models=args.runs)
+    device = select_device(args.device, models=args.runs)
 
     from tercet.serve.required_packages import require_packages
 
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 
     def load(folder: Path) -> TrainedModel:
         trained_model = load_model(folder)
-        place(trained_model.model, device, args.quantize)
+        place_model(trained_model.model, device, args.quantize)
         return trained_model
 
     # In a thread that ends: OpenMP keeps a team for each thread that has computed, and once there are more of them than

@@ -14,13 +14,13 @@ from tercet.cli.parser import parse_number
 from tercet.messages import print_note
 from tercet.spec import BatchTokens
 
-READING = (
+READING_FLAGS = (
     "encoding",
     "text_field",
     "documents",
     "dtype",
 )  # how files of data are read: keys of `data` that are flags too
-GIVEN = (
+DATA_FLAGS = (
     "data",
     "source",
     "target",
@@ -41,8 +41,8 @@ class Text(NamedTuple):
 
 def recipe_changes(args: argparse.Namespace) -> dict[str, Any]:
     """What the flags of `add_reading` and `--set` change of a recipe."""
-    read = {name: value for name in READING if (value := getattr(args, name)) is not None}
-    changes: dict[str, Any] = {"data": read} if read else {}
+    reading = {name: value for name in READING_FLAGS if (value := getattr(args, name)) is not None}
+    changes: dict[str, Any] = {"data": reading} if reading else {}
     if args.set:
         from tercet.settings_yaml import merge_assignments
 
@@ -66,7 +66,7 @@ def add_input(add: Callable[..., Any], does: str = "read this file in place of s
 
 
 def add_reading(add: Callable[..., Any]) -> None:
-    """The flags of `READING`."""
+    """The flags of `READING_FLAGS`."""
     add("--encoding", metavar="NAME", help="of text files, such as latin-1 (data.encoding)")
     add("--text-field", metavar="NAME", help="the key or column of JSONL, CSV, TSV, Parquet (data.text_field)")
     add(
@@ -171,9 +171,9 @@ def _objects(rows: Iterable[tuple[str, dict[str, object]]], field: str) -> Itera
         yield Text(get_text(row, field, location, "--text-field"), id)
 
 
-def tell_cut(cut: int, max_len: int, *, what: str = "text") -> None:
+def report_truncated(cut: int, max_len: int, *, noun: str = "text") -> None:
     """Say on stderr how many texts the model did not see the end of."""
     if cut:
-        many = f"{cut:,} {what}s are" if cut > 1 else f"1 {what} is"
+        subject = f"{cut:,} {noun}s are" if cut > 1 else f"1 {noun} is"
         were = "were" if cut > 1 else "was"
-        print_note(f"tercet: {many} longer than the model takes, and {were} cut to {max_len:,} tokens")
+        print_note(f"tercet: {subject} longer than the model takes, and {were} cut to {max_len:,} tokens")

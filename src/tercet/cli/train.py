@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tercet.cli.next_steps import next_steps, quote_path
-from tercet.cli.parser import Verbs, given_flags, out_path, parse_number
+from tercet.cli.parser import Verbs, out_path, parse_number, passed_flags
 from tercet.cli.plan import add_plan, check_plan, print_plan
-from tercet.cli.texts import GIVEN, add_reading, recipe_changes
+from tercet.cli.texts import DATA_FLAGS, add_reading, recipe_changes
 from tercet.config import UserError, merge
 from tercet.messages import is_first_process, print_note
 from tercet.spec import Machines, Steps
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 STARTS = ("more", "until", "restart", "from_weights", "exact")
 SAMPLING = ("--temperature", "0.8", "--top-p", "0.95")  # fewer slips of a model that is small
-TRIED = ("generate", "translate", "fill", "classify", "evaluate")  # verbs that need no input and end
+TRY_VERBS = ("generate", "translate", "fill", "classify", "evaluate")  # verbs that need no input and end
 UNIT = {"masked": "masked token", "labels": "label", "chat": "answer token"}
 
 
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     machines = {name: value for name in ("devices", "nodes") if (value := getattr(args, name)) is not None}
     if machines:
         changes = merge(changes, {"training": machines})
-    start, files = _start(args), {name: getattr(args, name) for name in GIVEN}
+    start, files = _start(args), {name: getattr(args, name) for name in DATA_FLAGS}
     request = RunRequest(recipe=args.recipe, changes=changes, out=args.out, quiet=args.quiet, **files)
     if args.plan:
         return print_plan(args, request)
@@ -134,7 +134,7 @@ def _try_out(folder: Path) -> int:
 
     for line in next_steps(folder, read_card(folder).recipe):
         words = shlex.split(line)[1:]
-        if words[0] in TRIED:
+        if words[0] in TRY_VERBS:
             words += SAMPLING if words[0] == "generate" else ()
             sys.stdout.flush()
             print_note(f"\n$ {shlex.join(['tercet', *words])}")
@@ -149,11 +149,11 @@ def _start(args: argparse.Namespace) -> "Start":
     """
     from tercet.training.run_folder.choices import FromWeights, More, RecipeLength, Restart, Resume, Until
 
-    given = given_flags(args, STARTS)
-    for one, *others in (("--from-weights", "--restart", "--exact"), ("--restart", "--more", "--until"),
+    passed = passed_flags(args, STARTS)
+    for flag, *conflicts in (("--from-weights", "--restart", "--exact"), ("--restart", "--more", "--until"),
                          ("--more", "--until")):  # fmt: skip
-        if one in given and (other := next((other for other in others if other in given), None)):
-            raise UserError(f"{one} and {other} exclude each other; leave one out")
+        if flag in passed and (conflict := next((conflict for conflict in conflicts if conflict in passed), None)):
+            raise UserError(f"{flag} and {conflict} exclude each other; leave one out")
     length = RecipeLength() if args.more is None else More(args.more)
     length = length if args.until is None else Until(args.until)
     if args.restart:
@@ -190,7 +190,7 @@ def summary(folder: Path, *, report: Path | None = None) -> str:
 
     card = read_card(folder)
     metrics = card.metrics
-    figures = {
+    formats = {
         "val/loss": "validation loss {:.4f} " + _unit(card.recipe),
         "val/unigram_entropy": "{:.4f} by counting words",
         "val/bleu": "BLEU {:.2f} (greedy, cased, detokenised)",
@@ -201,14 +201,16 @@ def summary(folder: Path, *, report: Path | None = None) -> str:
         "val/rmse": "RMSE {:.4g}",
     }
     best = f"val/{card.best_by}"
-    names = [best, *(name for name in figures if name != best)]
-    words = ", ".join(figures[name].format(metrics[name]) for name in names if name in metrics)
+    names = [best, *(name for name in formats if name != best)]
+    words = ", ".join(formats[name].format(metrics[name]) for name in names if name in metrics)
     last = read_card(folder / "last").step if (folder / "last").is_dir() else card.step
     models = f"last, at step {last:,}"
     if words:
-        which = "best" if card.best_by == "loss" else "highest"
-        models = f"{which} {words}, at step {card.step:,}{', the last' if last == card.step else f'; {models}'}"
+        rank = "best" if card.best_by == "loss" else "highest"
+        models = f"{rank} {words}, at step {card.step:,}{', the last' if last == card.step else f'; {models}'}"
     name = quote_path(folder)
     lines = (f"  {line}" for line in next_steps(folder, card.recipe))
-    said = [f"The run is in {name}; {models}."] + ([] if report is None else [f"Its report is {quote_path(report)}."])
-    return "\n".join([*said, "Next:", *lines])
+    heading = [f"The run is in {name}; {models}."] + (
+        [] if report is None else [f"Its report is {quote_path(report)}."]
+    )
+    return "\n".join([*heading, "Next:", *lines])

@@ -12,8 +12,8 @@ from itertools import islice, repeat, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tercet.cli.decoding import add_beam, add_sampling, add_search, name_of, search_of
-from tercet.cli.device import add_device, add_quantize, pick, place
+from tercet.cli.decoding import add_beam, add_sampling, add_search, describe_search, parse_search
+from tercet.cli.device import add_device, add_quantize, place_model, select_device
 from tercet.cli.lines import open_lines, replace_line_ends, take_pool
 from tercet.cli.parser import Verbs, parse_number
 from tercet.cli.texts import add_batches, add_input, read_texts
@@ -76,7 +76,7 @@ def register(verbs: Verbs, summary: str) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    search = search_of(args)
+    search = parse_search(args)
     args.runs, args.text = _runs_and_text(args)
     _check(args)
     if args.attention is not None:
@@ -85,12 +85,12 @@ def run(args: argparse.Namespace) -> int:
 
         check_picture(args.attention, FLAG)
     with ExitStack() as files:
-        lines = _with_prefixes(args, files)
+        lines = _read_lines(args, files)
         writer = _Writer.load(args, search)
         maps = list["CrossAttentionMap"]()
-        for translations in writer.translate(_few(lines) if args.attention is not None else lines):
+        for translations in writer.translate(_limit_sentences(lines) if args.attention is not None else lines):
             for rank, (translation, attention) in enumerate(translations):
-                print(writer.shown(translation, attention, rank))
+                print(writer.format_line(translation, attention, rank))
                 if attention is not None and rank == 0:
                     maps.append(attention)
     if args.attention is not None:
@@ -123,7 +123,7 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError("--prefix and --prefix-text both say how translations begin; give one of them")
 
 
-def _with_prefixes(args: argparse.Namespace, files: ExitStack) -> Iterator[tuple[str, str]]:
+def _read_lines(args: argparse.Namespace, files: ExitStack) -> Iterator[tuple[str, str]]:
     """Each line of the input, and how its translation begins. What cannot be opened is told at once."""
     lines = (text.text for text in read_texts(args, files))
     if args.text not in (None, "-"):
@@ -146,15 +146,15 @@ def _side_by_side(lines: Iterator[str], prefixes: Iterator[str], path: Path) -> 
         yield line, prefix
 
 
-def _few(lines: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+def _limit_sentences(lines: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     """The lines, if there are no more than can be drawn."""
     from tercet.config import UserError
     from tercet.plots.cross_attention import MAX_SENTENCES
 
-    few = list(islice(lines, MAX_SENTENCES + 1))
-    if len(few) > MAX_SENTENCES:
+    sentences = list(islice(lines, MAX_SENTENCES + 1))
+    if len(sentences) > MAX_SENTENCES:
         raise UserError(f"--attention draws up to {MAX_SENTENCES} sentences; give it a few of them")
-    yield from few
+    yield from sentences
 
 
 @dataclass
@@ -172,15 +172,15 @@ class _Writer:
     @classmethod
     def load(cls, args: argparse.Namespace, search: "Beam | Sampling") -> "_Writer":
         """Raises UserError where a run cannot be loaded, is no translator, or its vocabulary is not the first one's."""
-        device = pick(args.device, models=args.runs)
+        device = select_device(args.device, models=args.runs)
 
         from tercet.checkpoint import load_model, tokenizer_hash
         from tercet.config import UserError
 
-        loaded = [load_model(run) for run in args.runs]
-        translators = [trained_model.require("translate") for trained_model in loaded]
+        trained_models = [load_model(run) for run in args.runs]
+        translators = [trained_model.require("translate") for trained_model in trained_models]
         for translator in translators:
-            place(translator.model, device, args.quantize)
+            place_model(translator.model, device, args.quantize)
         hashes = [tokenizer_hash(translator.tokenizer, translator.source_tokenizer) for translator in translators]
         for run, vocabulary in zip(args.runs, hashes, strict=True):
             if vocabulary != hashes[0]:
@@ -207,13 +207,17 @@ class _Writer:
         from tercet.generation import translate
 
         pool = self.args.pool or (1 if self.args.input is None and sys.stdin.isatty() else POOL)
-        model, tokenizer, own = self.model, self.translators[0].tokenizer, self.translators[0].source_tokenizer
+        model, tokenizer, source_tokenizer = (
+            self.model,
+            self.translators[0].tokenizer,
+            self.translators[0].source_tokenizer,
+        )
         while batch := take_pool(lines, pool, lambda line: line[0]):
             began = time.perf_counter()
             texts, prefixes = [text for text, _ in batch], [prefix for _, prefix in batch]
             try:
                 answers = translate(
-                    model, tokenizer, texts, self.search, source_tokenizer=own, prefixes=prefixes,
+                    model, tokenizer, texts, self.search, source_tokenizer=source_tokenizer, prefixes=prefixes,
                     batch_tokens=self.args.batch_tokens,
                 )  # fmt: skip
             except ValueError as error:
@@ -236,10 +240,10 @@ class _Writer:
             self.models, first.tokenizer, translation, source_tokenizer=first.source_tokenizer, prefix=prefix
         )
 
-    def shown(self, translation: "Translation", attention: "CrossAttentionMap | None", rank: int) -> str:
+    def format_line(self, translation: "Translation", attention: "CrossAttentionMap | None", rank: int) -> str:
         """One line of output."""
         number, score = self.lines - 1, f"{translation.score:.4f}"
-        aligned = attention.pharaoh if attention is not None and self.args.alignment else None
+        alignment = attention.pharaoh if attention is not None and self.args.alignment else None
         if self.args.json:
             fields = {
                 "input": number,
@@ -252,21 +256,21 @@ class _Writer:
                 "finish": translation.finish,
                 "truncated": translation.truncated,
             }
-            return json.dumps({**fields, **({} if aligned is None else {"alignment": aligned})}, ensure_ascii=False)
+            return json.dumps({**fields, **({} if alignment is None else {"alignment": alignment})}, ensure_ascii=False)
         text = replace_line_ends(translation.text)
-        beside = [] if aligned is None else [aligned]
+        extra = [] if alignment is None else [alignment]
         if self.args.n_best:
-            return " ||| ".join([str(number), text, score, *beside])
-        return "\t".join([text, *([score] if self.args.scores else []), *beside])
+            return " ||| ".join([str(number), text, score, *extra])
+        return "\t".join([text, *([score] if self.args.scores else []), *extra])
 
     def summary(self) -> str:
         """What was done to how many lines."""
-        room = min(model.max_len for model in self.models)
-        facts = [name_of(self.search), f"{_count(self.lines, 'line')} in {self.seconds:.1f} s"]
+        max_len = min(model.max_len for model in self.models)
+        facts = [describe_search(self.search), f"{_count(self.lines, 'line')} in {self.seconds:.1f} s"]
         if len(self.models) > 1:
             facts.insert(0, f"{self.args.combine or 'linear'} ensemble of {len(self.models)}")
         if self.cut:
-            facts.append(f"{_count(self.cut, 'source')} cut to the {room} tokens that the model takes")
+            facts.append(f"{_count(self.cut, 'source')} cut to the {max_len} tokens that the model takes")
         if self.unfinished:
             facts.append(f"{_count(self.unfinished, 'translation')} stopped by the length limit")
         return "; ".join(facts)

@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from tercet.cli.device import add_device, pick
-from tercet.cli.parser import Verbs, given_flags, out_path
+from tercet.cli.device import add_device, select_device
+from tercet.cli.parser import Verbs, out_path, passed_flags
 
 
 def register(verbs: Verbs, summary: str) -> None:
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.text and args.export is not None:
         raise UserError("--text and --export exclude each other; pass one of them")
-    if (args.text or args.export is not None) and (flags := given_flags(args, ("port", "open"))):
+    if (args.text or args.export is not None) and (flags := passed_flags(args, ("port", "open"))):
         raise UserError(f"{flags[0]} applies to a served page; leave it out")
     if args.export is None and args.evaluate:
         raise UserError("--evaluate requires --export PAGE.html; add it")
@@ -73,7 +73,7 @@ def _export(args: argparse.Namespace) -> int:
         raise UserError(f"--export writes the report of one run; leave {args.runs[1]} out")
     run = Path(args.runs[0])
     check_page(args.export, "--export")
-    device = pick(args.device, models=[] if is_run(run) else [run])  # a run may have no model yet
+    device = select_device(args.device, models=[] if is_run(run) else [run])  # a run may have no model yet
 
     from tercet.reports.write import write_report
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tercet.cache_dir import ForeignFile, cache_dir, check_own
+from tercet.cache_dir import UntrustedFile, cache_dir, check_owner
 from tercet.diagnosis.cluster import ClusterFacts, find_cluster_facts
 from tercet.memory import large_pages
 from tercet.messages import shorten
@@ -115,8 +115,8 @@ def _refuse_cache(folder: Path) -> str | None:
     if not os.access(folder, os.W_OK | os.X_OK):
         return f"{folder} cannot be written; set TERCET_CACHE to a folder that can"
     try:
-        check_own(folder.resolve())
-    except ForeignFile as error:
+        check_owner(folder.resolve())
+    except UntrustedFile as error:
         return str(error)
     return None
 

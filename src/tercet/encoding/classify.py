@@ -11,7 +11,7 @@ from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.encoding.batches import HiddenBatch, encode_texts, frame_rows, map_hidden, pick_places
 from tercet.messages import shorten
 from tercet.models import Classifier, EncoderOnly
-from tercet.notebook import MOST_CHARACTERS, Summary, Table, View, probability_table
+from tercet.notebook import MAX_REPR, Summary, Table, View, probability_table
 from tercet.objectives import THRESHOLD
 from tercet.objectives.batch import to_host
 from tercet.spec import ProblemType
@@ -84,7 +84,7 @@ class Tagging(Summary):
 
     def __repr__(self) -> str:
         tagged_words = (f"{word}/{tag.label if tag else None}" for word, tag in zip(self.words, self.tags, strict=True))
-        return f"Tagging({shorten(' '.join(tagged_words), MOST_CHARACTERS)})"
+        return f"Tagging({shorten(' '.join(tagged_words), MAX_REPR)})"
 
     def view(self) -> View:
         rows = [

@@ -19,7 +19,7 @@ from tercet.encoding.batches import HiddenBatch, map_hidden, pick_places
 from tercet.encoding.masked_text import MaskedText, require_mask_id
 from tercet.messages import shorten
 from tercet.models import EncoderOnly
-from tercet.notebook import MOST_CHARACTERS, Summary, Table, View
+from tercet.notebook import MAX_REPR, Summary, Table, View
 from tercet.objectives import split_logits, target_logprobs
 from tercet.objectives.batch import to_device, to_host
 from tercet.tokens import Tokenizer
@@ -59,7 +59,7 @@ class MaskPredictions(Summary):
         words = "; ".join(
             ", ".join(f"{candidate.word} {candidate.probability:.1%}" for candidate in mask[:3]) for mask in self.masks
         )
-        return f"MaskPredictions({shorten(f'{self.text!r}: {words}', MOST_CHARACTERS)})"
+        return f"MaskPredictions({shorten(f'{self.text!r}: {words}', MAX_REPR)})"
 
     def view(self) -> View:
         rows = [

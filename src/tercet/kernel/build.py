@@ -19,7 +19,7 @@ from typing import Any, Literal, NoReturn, TypeVar, cast
 
 import torch
 
-from tercet.cache_dir import ForeignFile
+from tercet.cache_dir import UntrustedFile
 from tercet.config import UserError
 from tercet.kernel.levels import (
     NATIVE,
@@ -87,7 +87,7 @@ def choose_kernels() -> KernelChoice:
         if compiled_level != level:
             reason = f"{reason}; the compiler cannot make {level.name}"
         return KernelChoice(compiled_level.name, "compiled", reason, _load(path))
-    except ForeignFile as error:
+    except UntrustedFile as error:
         print_note(f"tercet: no compiled kernels are used: {error}")
         failure = str(error)
     except (CompilerError, OSError, UserError, AttributeError) as error:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from tercet.cache_dir import ForeignFile, cache_dir, check_own
+from tercet.cache_dir import UntrustedFile, cache_dir, check_owner
 from tercet.kernel.levels import (
     CPP,
     FLAGS,
@@ -41,7 +41,7 @@ def find_or_compile(levels: Sequence[Level]) -> tuple[Level, Path]:
     """The first of these levels for which this machine has kernels, the user's own and whole, or can compile some.
 
     Raises:
-        ForeignFile: where others could have written them.
+        UntrustedFile: where others could have written them.
         CompilerError: where there is no compiler, or it fails, or failed before.
         OSError, UserError: where they cannot be kept.
     """
@@ -51,13 +51,13 @@ def find_or_compile(levels: Sequence[Level]) -> tuple[Level, Path]:
     folder = cache_dir() / "kernels"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder = folder.resolve()  # from here on no link is followed
-    check_own(folder)
+    check_owner(folder)
     is_announced, reason = False, ""
     for place, level in enumerate(levels):
         target = folder / f"{_identify(level, compiler)}.so"
         line = "compiling kernels once, 15 s"
         if os.path.lexists(target):
-            check_own(target)
+            check_owner(target)
             if _is_whole(target):
                 return level, target
             line = f"{target} is damaged; the kernels are compiled anew"
@@ -125,9 +125,9 @@ def _read_failure(target: Path) -> str | None:
     try:
         if not 0 <= time.time() - path.lstat().st_mtime < FAILURE_LIFETIME:
             return None
-        check_own(path)
+        check_owner(path)
         return one_line(path.read_text(encoding="utf-8", errors="replace"))
-    except (OSError, ForeignFile):
+    except (OSError, UntrustedFile):
         return None
 
 

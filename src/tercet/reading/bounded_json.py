@@ -6,20 +6,20 @@ from pathlib import Path
 from typing import Any, cast
 
 from tercet.config import UserError
-from tercet.limits import MOST_DIGITS, MOST_HEADER_BYTES, MOST_JSON_DEPTH, MOST_SETTINGS_BYTES
+from tercet.limits import MAX_DIGITS, MAX_HEADER_BYTES, MAX_JSON_DEPTH, MAX_SETTINGS_BYTES
 from tercet.messages import shorten
 from tercet.reading.files import read_regular_file
 
-_TOO_DEEP = f"it is nested more than {MOST_JSON_DEPTH} deep"
+_TOO_DEEP = f"it is nested more than {MAX_JSON_DEPTH} deep"
 
 
-def read_json_file(path: Path, most: int = MOST_SETTINGS_BYTES) -> dict[str, Any]:
+def read_json_file(path: Path, max_bytes: int = MAX_SETTINGS_BYTES) -> dict[str, Any]:
     """The object in a file of JSON.
 
     Raises:
         UserError: as `check_regular_file`, or where it is not such JSON as `parse_json` takes, or no object.
     """
-    data = read_regular_file(path, most)
+    data = read_regular_file(path, max_bytes)
     try:
         structure = parse_json(data)
     except ValueError as error:
@@ -40,13 +40,13 @@ def parse_json(text: bytes | str) -> Any:
             text if isinstance(text, str) else text.decode(),
             parse_int=_parse_int,
             parse_float=_parse_float,
-            parse_constant=_refuse_constant,
+            parse_constant=_reject_constant,
             object_pairs_hook=_make_object,
         )
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
     level = [structure]
-    for _ in range(MOST_JSON_DEPTH):
+    for _ in range(MAX_JSON_DEPTH):
         level = [item for container in level for item in _items(container) if isinstance(item, dict | list)]
         if not level:
             return structure
@@ -57,8 +57,8 @@ def check_header(path: Path) -> None:
     """Raises ValueError for a safetensors file whose header is longer than names and shapes are, or no JSON of ours."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        if length > MOST_HEADER_BYTES:
-            raise ValueError(f"its header claims {length} bytes, and {MOST_HEADER_BYTES} is the most")
+        if length > MAX_HEADER_BYTES:
+            raise ValueError(f"its header claims {length} bytes, and {MAX_HEADER_BYTES} is the most")
         parse_json(file.read(length))
 
 
@@ -67,25 +67,25 @@ def _items(container: Any) -> Any:
 
 
 def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
+    result = dict(pairs)
+    if len(result) != len(pairs):
         seen = set[str]()
         repeated = next(key for key, _ in pairs if key in seen or seen.add(key))
         raise ValueError(f"the key {shorten(repr(repeated))} is there twice")
-    return made
+    return result
 
 
 def _parse_int(digits: str) -> int:
-    if len(digits) > MOST_DIGITS:
-        raise ValueError(f"a number of {len(digits)} digits, and {MOST_DIGITS} is the most")
+    if len(digits) > MAX_DIGITS:
+        raise ValueError(f"a number of {len(digits)} digits, and {MAX_DIGITS} is the most")
     return int(digits)
 
 
 def _parse_float(digits: str) -> float:
     if not math.isfinite(number := float(digits)):
-        raise ValueError(f"the number {shorten(digits, MOST_DIGITS)} is too large")
+        raise ValueError(f"the number {shorten(digits, MAX_DIGITS)} is too large")
     return number
 
 
-def _refuse_constant(name: str) -> Any:
+def _reject_constant(name: str) -> Any:
     raise ValueError(f"{name} is no number in JSON")

@@ -12,32 +12,32 @@ from tercet.messages import shorten
 WANDB = "wandb"  # has links to its own logs elsewhere
 
 
-def check_regular_file(path: Path, most: int | None = None) -> None:
+def check_regular_file(path: Path, max_bytes: int | None = None) -> None:
     """For a file that a library is about to open: no pipe or device, which it would wait for or read without end.
 
     Raises:
-        UserError: where it is missing, of another kind, or has more than `most` bytes.
+        UserError: where it is missing, of another kind, or has more than `max_bytes` bytes.
     """
     try:
-        _check_status(path, os.stat(path), most)
+        _check_status(path, os.stat(path), max_bytes)
     except (OSError, ValueError) as error:
-        raise _refusal(path, error) from None
+        raise _read_error(path, error) from None
 
 
-def read_regular_file(path: Path, most: int) -> bytes:
+def read_regular_file(path: Path, max_bytes: int) -> bytes:
     """A file's bytes.
 
     Raises:
         UserError: as `check_regular_file`.
     """
-    with open_whole_file(path, most) as file:
+    with open_whole_file(path, max_bytes) as file:
         try:
             return file.read(os.fstat(file.fileno()).st_size)
         except OSError as error:
-            raise _refusal(path, error) from None
+            raise _read_error(path, error) from None
 
 
-def open_whole_file(path: Path, most: int | None = None) -> BinaryIO:
+def open_whole_file(path: Path, max_bytes: int | None = None) -> BinaryIO:
     """Open a regular file for reading.
 
     Raises:
@@ -46,19 +46,19 @@ def open_whole_file(path: Path, most: int | None = None) -> BinaryIO:
     try:
         file = open(path, "rb", opener=open_without_waiting)  # noqa: SIM115  # the caller closes it
     except (OSError, ValueError) as error:
-        raise _refusal(path, error) from None
+        raise _read_error(path, error) from None
     try:
-        _check_status(path, os.fstat(file.fileno()), most)
+        _check_status(path, os.fstat(file.fileno()), max_bytes)
     except BaseException:
         file.close()
         raise
     return file
 
 
-def read_text_file(path: Path, most: int) -> str:
+def read_text_file(path: Path, max_bytes: int) -> str:
     """A file's text, line ends as they are. Raises UserError as `check_regular_file`, or where it is not UTF-8."""
     try:
-        return read_regular_file(path, most).decode()
+        return read_regular_file(path, max_bytes).decode()
     except UnicodeDecodeError:
         raise UserError(f"cannot read {path}: it is not UTF-8 text; copy it again") from None
 
@@ -68,7 +68,7 @@ def open_without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-def check_links(folder: Path, *, nested: bool = False) -> None:
+def check_links(folder: Path, *, recursive: bool = False) -> None:
     """Refuse symbolic links out of a folder of a model or a run, and pipes, sockets and devices in it.
 
     A folder may have come with its links. One to another place would give whoever made it a file of this machine to be
@@ -76,14 +76,14 @@ def check_links(folder: Path, *, nested: bool = False) -> None:
     Face cache. The folder itself may be reached through links.
 
     Args:
-        nested: If True, check everything below the folder, but for folders of wandb, which Tercet does not read.
+        recursive: If True, check everything below the folder, but for folders of wandb, which Tercet does not read.
 
     Raises:
         UserError: If there is such a file, or the folder cannot be read.
     """
-    inside = [folder.resolve()]
+    allowed = [folder.resolve()]
     if folder.parent.name == "snapshots":  # of a cache: files are links to ../../blobs, which all revisions share
-        inside.append(folder.resolve().parent.parent / "blobs")
+        allowed.append(folder.resolve().parent.parent / "blobs")
     folders, n_entries = [os.fspath(folder)], 0
     try:
         while folders:
@@ -95,18 +95,18 @@ def check_links(folder: Path, *, nested: bool = False) -> None:
                     )
                 if entry.is_symlink():
                     target = Path(entry.path).resolve()
-                    if not any(target.is_relative_to(place) for place in inside):
+                    if not any(target.is_relative_to(place) for place in allowed):
                         raise UserError(
                             f"{entry.path} is a link out of its folder; put a copy of its target in its place, or "
                             "remove it"
                         )
                 elif entry.is_dir():
-                    if nested and entry.name != WANDB:
+                    if recursive and entry.name != WANDB:
                         folders.append(entry.path)
                 elif not entry.is_file() and os.path.lexists(entry.path):  # else it was removed meanwhile
                     raise UserError(f"{entry.path} is no regular file; remove it")
     except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
-        raise _refusal(folder, error) from None
+        raise _read_error(folder, error) from None
 
 
 def _scan(folder: str) -> list[os.DirEntry[str]]:
@@ -118,13 +118,13 @@ def _scan(folder: str) -> list[os.DirEntry[str]]:
         return []
 
 
-def _check_status(path: Path, status: os.stat_result, most: int | None) -> None:
+def _check_status(path: Path, status: os.stat_result, max_bytes: int | None) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise UserError(f"cannot read {path}: it is no regular file; put the file itself there")
-    if most is not None and status.st_size > most:
-        raise UserError(f"cannot read {path}: it has {status.st_size} bytes, and may have {most}; copy it again")
+    if max_bytes is not None and status.st_size > max_bytes:
+        raise UserError(f"cannot read {path}: it has {status.st_size} bytes, and may have {max_bytes}; copy it again")
 
 
-def _refusal(path: Path, error: OSError | ValueError | RuntimeError) -> UserError:
+def _read_error(path: Path, error: OSError | ValueError | RuntimeError) -> UserError:
     reason = getattr(error, "strerror", None) or shorten(error)
     return UserError(f"cannot read {path}: {reason}; copy it again")

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 from tercet.lazy_exports import export_lazily
 
 if TYPE_CHECKING:
-    from tercet.storage.atomic import refusal as refusal
     from tercet.storage.atomic import replace_folder as replace_folder
     from tercet.storage.atomic import report_write_errors as report_write_errors
     from tercet.storage.atomic import write_atomically as write_atomically
+    from tercet.storage.atomic import write_failure as write_failure
     from tercet.storage.folder_lock import FolderInUse as FolderInUse
     from tercet.storage.folder_lock import lock_file as lock_file
     from tercet.storage.folder_lock import lock_folder as lock_folder

@@ -22,9 +22,9 @@ from typing import Any, BinaryIO, cast
 
 from tercet.config import UserError
 
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-SWAP = 2  # RENAME_EXCHANGE of Linux, RENAME_SWAP of macOS
-HERE = -100  # AT_FDCWD: paths as they are
+DISK_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+RENAME_EXCHANGE = 2  # RENAME_EXCHANGE of Linux, RENAME_SWAP of macOS
+AT_FDCWD = -100  # AT_FDCWD: paths as they are
 
 _writes = itertools.count()  # of this process, each under a name of its own
 
@@ -42,7 +42,7 @@ def write_atomically(path: Path | str, data: bytes | Callable[[BinaryIO], None])
     path = Path(path)
     with report_write_errors(path):
         _remove_stale(path)
-        new = _beside(path)
+        new = _temporary_path(path)
         try:
             with _open_to_write(new) as file:
                 if callable(data):
@@ -61,14 +61,14 @@ def write_atomically(path: Path | str, data: bytes | Callable[[BinaryIO], None])
 
 @contextmanager
 def replace_folder(
-    path: Path, *, keep: Callable[[Path], bool] = lambda entry: False, first: str | None = None
+    path: Path, *, keep: Callable[[Path], bool] = lambda entry: False, index: str | None = None
 ) -> Generator[Path]:
     """Write a new folder, whose entries take the place of those in `path` at the end.
 
     If nothing in `path` is to be kept, the two folders change places at once: a reader, and a process killed at any
     moment, leave the old folder or the new one. What is kept never moves, so that another program's open file and its
-    path stay valid; then the other entries are moved one by one: out with the old `first`, in with the new one, out
-    with the other old ones, in with the other new ones. A process killed in between leaves a folder in which `first`,
+    path stay valid; then the other entries are moved one by one: out with the old `index`, in with the new one, out
+    with the other old ones, in with the other new ones. A process killed in between leaves a folder in which `index`,
     which lists the others, shows that some are missing; writing again completes it.
 
     The folder and each file that is replaced keep their owner and mode, as far as the user may set them. After an
@@ -77,14 +77,14 @@ def replace_folder(
     Args:
         path: Folder to write. Missing folders above it are made.
         keep: Whether an entry of the old folder stays, by its path; a file makes way for a new one of its name.
-        first: Name of the new file by which readers notice that others are missing.
+        index: Name of the new file by which readers notice that others are missing.
 
     Raises:
         OSError: If the disk is full, the file system refuses, or a kept folder has the name of a new file.
     """
     path = path.resolve()
     missing = [folder for folder in path.parents if not folder.exists()]
-    new = _beside(path)
+    new = _temporary_path(path)
     try:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -102,11 +102,11 @@ def replace_folder(
                 _copy_owner_and_mode(entry, new / entry.name)
             # An empty folder has nothing to lose, and a shell that stands in it still does.
             if old and not any(map(keep, old)) and _copy_owner_and_mode(path, new):
-                exchange_folders(new, path)
+                swap_folders(new, path)
                 for entry in filter(keep, new.iterdir()):  # another program made it meanwhile
                     os.replace(entry, path / entry.name)
             else:
-                _replace_entries(new, path, [entry for entry in old if not keep(entry)], first)
+                _replace_entries(new, path, [entry for entry in old if not keep(entry)], index)
         _sync_folder(path.parent)
         shutil.rmtree(new, ignore_errors=True)
     except BaseException:
@@ -117,7 +117,7 @@ def replace_folder(
         raise
 
 
-def _replace_entries(new: Path, path: Path, old: list[Path], first: str | None) -> None:
+def _replace_entries(new: Path, path: Path, old: list[Path], index: str | None) -> None:
     """Move the entries of `new` into `path` and `old` ones out of it; after an error all is as it was."""
     entries, aside = sorted(new.iterdir()), new / ".old"
     old = sorted({*old, *(path / entry.name for entry in entries if os.path.lexists(path / entry.name))})
@@ -127,15 +127,15 @@ def _replace_entries(new: Path, path: Path, old: list[Path], first: str | None) 
     out = [(entry, aside / entry.name) for entry in old]
     into = [(entry, path / entry.name) for entry in entries]
     moves = [*out, *into]
-    moves.sort(key=lambda move: move[0].name != first)  # the others keep their order
+    moves.sort(key=lambda move: move[0].name != index)  # the others keep their order
     aside.mkdir()
-    done: list[tuple[Path, Path]] = []
+    completed: list[tuple[Path, Path]] = []
     try:
         for source, target in moves:
             os.replace(source, target)
-            done.append((source, target))
+            completed.append((source, target))
     except BaseException:
-        for source, target in reversed(done):
+        for source, target in reversed(completed):
             os.replace(target, source)
         raise
     _sync_folder(path)
@@ -147,27 +147,27 @@ def _copy_owner_and_mode(old: Path, new: Path) -> bool:
     There is nothing to copy to an entry of another kind, or to one that does not exist.
     """
     try:
-        before, after = old.lstat(), new.lstat()
+        old_status, new_status = old.lstat(), new.lstat()
     except FileNotFoundError:
         return True
-    if stat.S_IFMT(before.st_mode) != stat.S_IFMT(after.st_mode) or stat.S_ISLNK(before.st_mode):
+    if stat.S_IFMT(old_status.st_mode) != stat.S_IFMT(new_status.st_mode) or stat.S_ISLNK(old_status.st_mode):
         return True
     try:
-        if (before.st_uid, before.st_gid) != (after.st_uid, after.st_gid):
-            os.chown(new, before.st_uid, before.st_gid)
-        new.chmod(stat.S_IMODE(before.st_mode))
+        if (old_status.st_uid, old_status.st_gid) != (new_status.st_uid, new_status.st_gid):
+            os.chown(new, old_status.st_uid, old_status.st_gid)
+        new.chmod(stat.S_IMODE(old_status.st_mode))
     except OSError:
         return False
     return True
 
 
-def exchange_folders(one: Path, other: Path) -> None:
-    """Each gets the other's name: at once where the system can, else with a moment in which `other` is not there."""
-    if not _exchange(os.fsencode(one), os.fsencode(other)):
-        aside = one.with_name(f"{one.name}.old")  # `_remove_stale` puts it back after a kill in between
-        os.replace(other, aside)
-        os.replace(one, other)
-        os.replace(aside, one)
+def swap_folders(first: Path, second: Path) -> None:
+    """Each gets the other's name: at once where the system can, else with a moment in which `second` is not there."""
+    if not _exchange(os.fsencode(first), os.fsencode(second)):
+        aside = first.with_name(f"{first.name}.old")  # `_remove_stale` puts it back after a kill in between
+        os.replace(second, aside)
+        os.replace(first, second)
+        os.replace(aside, first)
 
 
 @contextmanager
@@ -176,12 +176,12 @@ def report_write_errors(path: Path) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        raise refusal(path, error) from None
+        raise write_failure(path, error) from None
 
 
-def refusal(path: Path, error: OSError) -> UserError:
+def write_failure(path: Path, error: OSError) -> UserError:
     """Why `path` could not be written, in words for the user."""
-    if error.errno in FULL:
+    if error.errno in DISK_FULL_ERRORS:
         return UserError(f"disk full while writing {path}; make room, or choose another folder")
     return UserError(f"cannot write {path}: {error.strerror or error}; choose another folder")
 
@@ -215,18 +215,18 @@ def _open_to_write(path: Path) -> Generator[BinaryIO]:
         raise
 
 
-def _exchange(one: bytes, other: bytes) -> bool:
+def _exchange(first: bytes, second: bytes) -> bool:
     """Whether the system has exchanged the two names."""
     try:
         libc = ctypes.CDLL(None)
         if sys.platform == "darwin":
-            return libc.renamex_np(one, other, SWAP) == 0
-        return libc.renameat2(HERE, one, HERE, other, SWAP) == 0
+            return libc.renamex_np(first, second, RENAME_EXCHANGE) == 0
+        return libc.renameat2(AT_FDCWD, first, AT_FDCWD, second, RENAME_EXCHANGE) == 0
     except (OSError, AttributeError, TypeError):
         return False
 
 
-def _beside(path: Path) -> Path:
+def _temporary_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.{_host()}-{os.getpid()}-{next(_writes)}.new")
 
 
@@ -245,21 +245,21 @@ def is_being_written(path: Path) -> bool:
 def _temporary_names(path: Path) -> Iterator[tuple[Path, re.Match[str]]]:
     """Yield what writers of `path` on this machine have beside it, each with the match of its process and suffix."""
     name = re.compile(rf"\.{re.escape(path.name)}\.{re.escape(_host())}-(\d+)-\d+\.new(\.old)?")
-    for other in path.parent.iterdir():
-        if match := name.fullmatch(other.name):
-            yield other, match
+    for sibling in path.parent.iterdir():
+        if match := name.fullmatch(sibling.name):
+            yield sibling, match
 
 
 def _remove_stale(path: Path) -> None:
     """Remove what writers of `path` on this machine that are no longer alive have left."""
-    for other, match in _temporary_names(path):
+    for sibling, match in _temporary_names(path):
         if not _alive(int(match[1])):
             if match[2] and not path.exists():
-                os.replace(other, path)
-            elif other.is_dir():
-                shutil.rmtree(other, ignore_errors=True)
+                os.replace(sibling, path)
+            elif sibling.is_dir():
+                shutil.rmtree(sibling, ignore_errors=True)
             else:
-                other.unlink(missing_ok=True)
+                sibling.unlink(missing_ok=True)
 
 
 def _alive(pid: int) -> bool:

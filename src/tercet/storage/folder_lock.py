@@ -10,10 +10,10 @@ from pathlib import Path
 
 from tercet.config import UserError
 from tercet.reading.files import check_links
-from tercet.storage.atomic import refusal, write_atomically
+from tercet.storage.atomic import write_atomically, write_failure
 
 LOCK, OWNER = ".lock", ".owner.json"
-LONGEST_WAIT = 300.0  # seconds for the work of another owner, such as fetching a file
+MAX_WAIT = 300.0  # seconds for the work of another owner, such as fetching a file
 
 
 class FolderInUse(UserError):
@@ -42,7 +42,7 @@ def lock_folder(folder: Path) -> Generator[None]:
             f"{folder} is in use by {_read_owner(folder)}; stop it first, or choose another folder"
         ) from None
     except OSError as error:
-        raise refusal(folder / LOCK, error) from None
+        raise write_failure(folder / LOCK, error) from None
     try:
         owner = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
         write_atomically(folder / OWNER, json.dumps(owner).encode())
@@ -65,12 +65,12 @@ def lock_file(path: Path) -> Generator[None]:
     """
     from filelock import FileLock, Timeout
 
-    lock = FileLock(path, timeout=LONGEST_WAIT, poll_interval=0.01)
+    lock = FileLock(path, timeout=MAX_WAIT, poll_interval=0.01)
     try:
         with suppress(Timeout):
             lock.acquire()
     except OSError as error:
-        raise refusal(path, error) from None
+        raise write_failure(path, error) from None
     try:
         yield
     finally:

@@ -37,13 +37,13 @@ class FileHash:
     xxh3: str
 
     @staticmethod
-    def of(path: Path, size: int | None = None) -> "FileHash":
+    def from_path(path: Path, size: int | None = None) -> "FileHash":
         """Of the whole file, or of its first `size` bytes."""
         with path.open("rb") as file:
-            return FileHash.of_file(file, size)
+            return FileHash.from_file(file, size)
 
     @staticmethod
-    def of_file(
+    def from_file(
         file: BinaryIO, size: int | None = None, *, visit: Callable[[bytes], object] = lambda block: None
     ) -> "FileHash":
         """Hash an open file from its current position.
@@ -54,15 +54,15 @@ class FileHash:
             visit: Function called with each block of `BLOCK` bytes (the last one may be shorter).
         """
         digest, left = xxhash.xxh3_128(), os.fstat(file.fileno()).st_size if size is None else size
-        done = 0
-        while block := file.read(min(BLOCK, left - done)):
+        n_read = 0
+        while block := file.read(min(BLOCK, left - n_read)):
             digest.update(block)
             visit(block)
-            done += len(block)
-        return FileHash(done, digest.hexdigest())
+            n_read += len(block)
+        return FileHash(n_read, digest.hexdigest())
 
     @staticmethod
-    def of_bytes(data: bytes) -> "FileHash":
+    def from_bytes(data: bytes) -> "FileHash":
         return FileHash(len(data), xxhash.xxh3_128_hexdigest(data))
 
 
@@ -73,12 +73,16 @@ class Manifest:
     files: Mapping[str, FileHash]
 
     @staticmethod
-    def of(folder: Path) -> "Manifest":
+    def from_folder(folder: Path) -> "Manifest":
         """Of everything that lies in a folder and is not hidden, but its manifest."""
         paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != MANIFEST]
         names = [(path.relative_to(folder), path) for path in paths]
         return Manifest(
-            {name.as_posix(): FileHash.of(path) for name, path in names if not any(p[0] == "." for p in name.parts)}
+            {
+                name.as_posix(): FileHash.from_path(path)
+                for name, path in names
+                if not any(p[0] == "." for p in name.parts)
+            }
         )
 
     @staticmethod
@@ -97,27 +101,32 @@ class Manifest:
         return {name: [file.size, file.xxh3] for name, file in self.files.items()}
 
     def check(
-        self, folder: Path, names: Iterable[str] | None = None, *, grown: bool = False, said_by: str = MANIFEST
+        self,
+        folder: Path,
+        names: Iterable[str] | None = None,
+        *,
+        allow_growth: bool = False,
+        recorded_in: str = MANIFEST,
     ) -> None:
         """Compare files with what was written.
 
         Args:
             names: which; all by default. Those that the manifest does not have are not looked at.
-            grown: whether a file may have become longer since.
-            said_by: the file that holds these hashes.
+            allow_growth: whether a file may have become longer since.
+            recorded_in: the file that holds these hashes.
 
         Raises:
             DamagedFile: for the first that is missing or another, with its path.
         """
         for name in self.files if names is None else [name for name in names if name in self.files]:
             path, expected = folder / name, self.files[name]
-            own = f", or, where you changed it, remove {folder / MANIFEST}" if said_by == MANIFEST else ""
-            remedy = f"put back the file that was written{own}"
+            alternative = f", or, where you changed it, remove {folder / MANIFEST}" if recorded_in == MANIFEST else ""
+            remedy = f"put back the file that was written{alternative}"
             try:
                 size = path.stat().st_size
-                right_size = path.is_file() and (size >= expected.size if grown else size == expected.size)
-                if not right_size or FileHash.of(path, expected.size) != expected:
-                    raise DamagedFile(f"{path} is damaged: not what {said_by} says of it; {remedy}")
+                right_size = path.is_file() and (size >= expected.size if allow_growth else size == expected.size)
+                if not right_size or FileHash.from_path(path, expected.size) != expected:
+                    raise DamagedFile(f"{path} is damaged: not what {recorded_in} says of it; {remedy}")
             except FileNotFoundError:
                 raise DamagedFile(f"{path} is missing; put back the file that was written") from None
             except OSError as error:
@@ -139,9 +148,9 @@ def read_manifest(folder: Path) -> Manifest | None:
 @contextmanager
 def write_folder(path: Path, *, keep: Callable[[Path], bool] = lambda entry: False) -> Generator[Path]:
     """As `replace_folder`, with a manifest of all that was written. Raises as that does."""
-    with replace_folder(path, keep=keep, first=MANIFEST) as new:
+    with replace_folder(path, keep=keep, index=MANIFEST) as new:
         yield new
-        write_sealed_json(new / MANIFEST, {"hash": "xxh3_128", "files": Manifest.of(new).to_plain()})
+        write_sealed_json(new / MANIFEST, {"hash": "xxh3_128", "files": Manifest.from_folder(new).to_plain()})
 
 
 def read_whole(folder: Path, read: Callable[[Manifest | None], Result]) -> Result:
@@ -151,15 +160,15 @@ def read_whole(folder: Path, read: Callable[[Manifest | None], Result]) -> Resul
         UserError: As `read` does, if the folder stayed the same and is not just being written.
     """
     for _ in range(ATTEMPTS - 1):
-        before = read_manifest(folder)
+        manifest = read_manifest(folder)
         try:
-            result = read(before)
+            result = read(manifest)
         except UserError:
-            if read_manifest(folder) == before:
+            if read_manifest(folder) == manifest:
                 if not is_being_written(folder):
                     raise
                 time.sleep(PAUSE)  # its files may be replaced one by one
         else:
-            if read_manifest(folder) == before:
+            if read_manifest(folder) == manifest:
                 return result
     return read(read_manifest(folder))

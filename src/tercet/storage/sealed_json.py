@@ -8,7 +8,7 @@ from typing import Any
 import xxhash
 
 from tercet.config import UserError
-from tercet.limits import MOST_SETTINGS_BYTES
+from tercet.limits import MAX_SETTINGS_BYTES
 from tercet.reading.bounded_json import parse_json
 from tercet.reading.files import read_regular_file
 from tercet.storage.atomic import write_atomically
@@ -26,8 +26,8 @@ def write_sealed_json(path: Path, data: Mapping[str, Any]) -> None:
     Raises:
         UserError: as `write_atomically`.
     """
-    sealed = {**data, CHECKSUM: _checksum(data)}
-    write_atomically(path, (json.dumps(sealed, indent=2, ensure_ascii=False) + "\n").encode())
+    with_checksum = {**data, CHECKSUM: _checksum(data)}
+    write_atomically(path, (json.dumps(with_checksum, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def read_sealed_json(path: Path, *, since: str | None = None) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def read_sealed_json(path: Path, *, since: str | None = None) -> dict[str, Any]:
     """
     data: Any = None
     try:
-        data = parse_json(read_regular_file(path, MOST_SETTINGS_BYTES))
+        data = parse_json(read_regular_file(path, MAX_SETTINGS_BYTES))
     except UserError as error:
         raise DamagedFile(str(error)) from None
     except ValueError:

@@ -18,7 +18,7 @@ from typing import Any
 from weakref import finalize
 
 from tercet.config import UserError
-from tercet.limits import MOST_PROMPT_BYTES, MOST_TEMPLATE_MEMORY, TEMPLATE_SECONDS
+from tercet.limits import MAX_PROMPT_BYTES, MAX_TEMPLATE_MEMORY, TEMPLATE_SECONDS
 from tercet.messages import shorten
 from tercet.tokens.library import check_unicode, prefixes_start_only
 from tercet.tokens.tokenizer import Tokenizer
@@ -187,7 +187,7 @@ class _Renderer:
             return self._request(names)
 
     def _start(self) -> None:
-        bounds = map(str, (TEMPLATE_SECONDS, MOST_TEMPLATE_MEMORY, MOST_PROMPT_BYTES))
+        bounds = map(str, (TEMPLATE_SECONDS, MAX_TEMPLATE_MEMORY, MAX_PROMPT_BYTES))
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(WORKER), *bounds],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -213,7 +213,7 @@ class _Renderer:
         if not line.endswith(b"\n"):  # the process has ended
             self._process = None
             self._end()
-            megabytes = MOST_TEMPLATE_MEMORY >> 20
+            megabytes = MAX_TEMPLATE_MEMORY >> 20
             raise ValueError(f"it takes more than {TEMPLATE_SECONDS} seconds or {megabytes} MiB")
         answer: dict[str, str] = json.loads(line)
         if "error" in answer:

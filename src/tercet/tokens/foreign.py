@@ -13,7 +13,7 @@ from typing import Any, cast
 from tokenizers import AddedToken
 
 from tercet.config import UserError
-from tercet.limits import MOST_VOCABULARY_BYTES
+from tercet.limits import MAX_VOCABULARY_BYTES
 from tercet.reading.bounded_json import read_json_file
 from tercet.tokens.forms import FORMS
 from tercet.tokens.gpt2 import from_files
@@ -140,5 +140,5 @@ def _token_text(setting: Any, default: str) -> str:
 
 def _read_settings(path: Path) -> dict[str, Any]:
     """Read a settings file without null values; empty if there is none."""
-    data = read_json_file(path, MOST_VOCABULARY_BYTES) if path.is_file() else {}
+    data = read_json_file(path, MAX_VOCABULARY_BYTES) if path.is_file() else {}
     return {key: value for key, value in data.items() if value is not None}

@@ -22,7 +22,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
 
 from tercet.config import UserError
-from tercet.limits import MOST_VOCABULARY_BYTES
+from tercet.limits import MAX_VOCABULARY_BYTES
 from tercet.reading.bounded_json import read_json_file
 from tercet.reading.files import read_text_file
 from tercet.tokens.decoding import byte_characters
@@ -125,8 +125,8 @@ def from_files(
     Raises:
         UserError: If a file is missing or damaged, or they do not match.
     """
-    ids = read_json_file(vocabulary, MOST_VOCABULARY_BYTES)
-    lines = read_text_file(merges, MOST_VOCABULARY_BYTES).splitlines()
+    ids = read_json_file(vocabulary, MAX_VOCABULARY_BYTES)
+    lines = read_text_file(merges, MAX_VOCABULARY_BYTES).splitlines()
     pairs = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
     try:
         check_structure({"model": {"vocab": ids}})

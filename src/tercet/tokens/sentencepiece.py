@@ -19,7 +19,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 from tercet.config import UserError
-from tercet.limits import MOST_PIECES_BYTES
+from tercet.limits import MAX_PIECES_BYTES
 from tercet.messages import shorten
 from tercet.reading.files import read_regular_file
 from tercet.tokens.structure import check_names, check_table
@@ -47,7 +47,7 @@ def read_pieces(path: Path) -> SentencePieceModel:
     Raises:
         UserError: If it is missing, damaged, or not a Unigram model.
     """
-    data = read_regular_file(path, MOST_PIECES_BYTES)
+    data = read_regular_file(path, MAX_PIECES_BYTES)
     try:
         return _parse(data)
     except (ValueError, struct.error, IndexError) as error:

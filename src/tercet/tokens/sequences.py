@@ -14,7 +14,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 from tercet.config import UserError
-from tercet.limits import MOST_IDS, MOST_TOKEN_CHARACTERS
+from tercet.limits import MAX_IDS, MAX_TOKEN_CHARACTERS
 from tercet.tokens.sentencepiece import HIDDEN_PREFIX
 from tercet.tokens.specs import Fields, KMers, PlainIds
 from tercet.tokens.trainers import BOS, EOS, MASK, PAD, UNKNOWN, special_tokens
@@ -23,7 +23,7 @@ SEPARATORS = r"[ \t\n\r\f\v,]+"  # between fields
 END_OF_DATA = "<|endoftext|>"  # an id of the data that ends a document, as in GPT-2's
 MAX_COUNTS = 4 << 20  # maximum number of counted fields or k-mers, about 400 MB
 MER_SCORE, CHARACTER_SCORE = -1.0, -10.0  # natural logarithms: a known k-mer is preferred to its k characters
-DIGITS = 10  # maximum digits of an id; MOST_IDS has seven
+DIGITS = 10  # maximum digits of an id; MAX_IDS has seven
 
 _SEPARATORS = re.compile(SEPARATORS)
 _NO_ID = re.compile(r"[^0-9 \t\n\r\f\v]+")
@@ -33,7 +33,7 @@ def train_fields(spec: Fields, texts: Iterable[str]) -> tokenizers.Tokenizer:
     """Return a tokenizer with the most frequent fields, in order of their counts."""
     counts = _count(_SEPARATORS.split(text) for text in texts)
     names = [*_hidden_names(spec), UNKNOWN]
-    fields = (name for name in counts if 0 < len(name) <= MOST_TOKEN_CHARACTERS and counts[name] >= spec.min_count)
+    fields = (name for name in counts if 0 < len(name) <= MAX_TOKEN_CHARACTERS and counts[name] >= spec.min_count)
     names += _commonest({name: counts[name] for name in fields}, spec.vocab_size - len(names))
     model = models.WordLevel({name: number for number, name in enumerate(names)}, unk_token=UNKNOWN)
     tokenizer = tokenizers.Tokenizer(model)  # without a decoder the library joins tokens by spaces
@@ -81,15 +81,15 @@ def make_plain_ids(spec: PlainIds, texts: Iterable[str]) -> tokenizers.Tokenizer
     """
     size = spec.vocab_size
     if size is None:
-        size = 1 + max((int(ids.max()) for text in texts if len(ids := parse_ids(text, MOST_IDS))), default=-1)
+        size = 1 + max((int(ids.max()) for text in texts if len(ids := parse_ids(text, MAX_IDS))), default=-1)
         size = max(size, 1, 0 if spec.eos_id is None else spec.eos_id + 1)
     names = [str(number) for number in range(size)]
     special = [name for name, is_enabled in _special_flags(spec) if is_enabled]
     if spec.eos_id is not None:
         names[spec.eos_id] = END_OF_DATA
     names += special
-    if len(names) > MOST_IDS:
-        raise UserError(f"{len(names):,} ids are more than the {MOST_IDS:,} of any vocabulary; give smaller numbers")
+    if len(names) > MAX_IDS:
+        raise UserError(f"{len(names):,} ids are more than the {MAX_IDS:,} of any vocabulary; give smaller numbers")
     tokenizer = tokenizers.Tokenizer(
         models.WordLevel({name: number for number, name in enumerate(names)}, unk_token="")
     )

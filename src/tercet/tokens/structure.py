@@ -13,12 +13,12 @@ import numpy as np
 
 from tercet.config import UserError
 from tercet.limits import (
-    MOST_DIGITS,
-    MOST_GROWTH,
-    MOST_IDS,
-    MOST_STEPS,
-    MOST_TOKEN_CHARACTERS,
-    MOST_WORDPIECE_CHARACTERS,
+    MAX_DIGITS,
+    MAX_GROWTH,
+    MAX_IDS,
+    MAX_STEPS,
+    MAX_TOKEN_CHARACTERS,
+    MAX_WORDPIECE_CHARACTERS,
 )
 from tercet.messages import shorten
 from tercet.tokens.patterns import check_pattern
@@ -40,8 +40,8 @@ def check_structure(structure: Any) -> None:
     growth = 1
     for name in ("normalizer", "pre_tokenizer", "decoder"):
         steps = list(_steps(parts.get(name)))
-        if len(steps) > MOST_STEPS:
-            raise ValueError(f"its {name} has {len(steps)} steps, and may have {MOST_STEPS}")
+        if len(steps) > MAX_STEPS:
+            raise ValueError(f"its {name} has {len(steps)} steps, and may have {MAX_STEPS}")
         growth = 1 if name == "decoder" else growth
         for step in steps:
             growth *= _growth(step)
@@ -51,25 +51,25 @@ def check_structure(structure: Any) -> None:
             pattern = step.get("pattern")
             if isinstance(pattern, dict) and isinstance(regex := cast("dict[str, Any]", pattern).get("Regex"), str):
                 check_pattern(regex)
-        if growth > MOST_GROWTH:
-            raise ValueError(f"its {name} may make {growth} characters of one, and {MOST_GROWTH} is the most")
+        if growth > MAX_GROWTH:
+            raise ValueError(f"its {name} may make {growth} characters of one, and {MAX_GROWTH} is the most")
 
 
 def check_ids(ids: Sequence[Any]) -> None:
     """Raise ValueError for the first whole number that cannot be an id of a vocabulary."""
     for number in ids:
-        if isinstance(number, int) and not 0 <= number < MOST_IDS:
-            raise ValueError(f"the id {shorten(number, MOST_DIGITS)} is not in 0 to {MOST_IDS - 1}")
+        if isinstance(number, int) and not 0 <= number < MAX_IDS:
+            raise ValueError(f"the id {shorten(number, MAX_DIGITS)} is not in 0 to {MAX_IDS - 1}")
 
 
 def check_names(names: Sequence[Any]) -> None:
     """Raise ValueError if there are too many tokens, or one is too long."""
-    if len(names) > MOST_IDS:
-        raise ValueError(f"it has {len(names)} tokens, and {MOST_IDS} is the most")
+    if len(names) > MAX_IDS:
+        raise ValueError(f"it has {len(names)} tokens, and {MAX_IDS} is the most")
     for name in names:
-        if isinstance(name, str) and len(name) > MOST_TOKEN_CHARACTERS:
+        if isinstance(name, str) and len(name) > MAX_TOKEN_CHARACTERS:
             raise ValueError(
-                f"the token {shorten(name, 20)!r} has {len(name)} characters, and {MOST_TOKEN_CHARACTERS} is the most"
+                f"the token {shorten(name, 20)!r} has {len(name)} characters, and {MAX_TOKEN_CHARACTERS} is the most"
             )
 
 
@@ -82,8 +82,8 @@ def check_table(table: bytes) -> None:
     size = int.from_bytes(table[:4], "little")
     texts = table[4 + size :]
     longest = max(map(len, texts.split(b"\0")), default=0)
-    if longest > MOST_GROWTH:
-        raise ValueError(f"its table makes {longest} bytes of a character, and {MOST_GROWTH} is the most")
+    if longest > MAX_GROWTH:
+        raise ValueError(f"its table makes {longest} bytes of a character, and {MAX_GROWTH} is the most")
     if size % 4 or not 0 < size <= len(table) - 4 or not _is_utf8(texts):
         raise ValueError("its table of characters is cut off, or no table")
     units = np.frombuffer(table, "<u4", size // 4, offset=4).astype(np.int64)
@@ -141,8 +141,8 @@ def _check_model(model: Mapping[str, Any]) -> None:
         pieces = cast("list[Any]", vocabulary)
         check_names([piece[0] if isinstance(piece, list) and piece else None for piece in pieces])
     longest = model.get("max_input_chars_per_word")
-    if isinstance(longest, int) and longest > MOST_WORDPIECE_CHARACTERS:
-        raise ValueError(f"max_input_chars_per_word={longest} must be at most {MOST_WORDPIECE_CHARACTERS}")
+    if isinstance(longest, int) and longest > MAX_WORDPIECE_CHARACTERS:
+        raise ValueError(f"max_input_chars_per_word={longest} must be at most {MAX_WORDPIECE_CHARACTERS}")
 
 
 def _steps(part: Any) -> Iterator[dict[str, Any]]:

@@ -16,7 +16,7 @@ import tokenizers
 from tokenizers import AddedToken
 
 from tercet.config import UserError
-from tercet.limits import MOST_VOCABULARY_BYTES
+from tercet.limits import MAX_VOCABULARY_BYTES
 from tercet.reading.bounded_json import parse_json
 from tercet.reading.files import read_text_file
 from tercet.tokens import trainers
@@ -157,7 +157,7 @@ class Tokenizer:
             UserError: If the file is missing, or is not a tokenizer.
         """
         try:
-            text = read_text_file(Path(path), MOST_VOCABULARY_BYTES)
+            text = read_text_file(Path(path), MAX_VOCABULARY_BYTES)
         except UserError as error:
             raise UserError(f"{error}, or give the path of a tokenizer.json") from None
         try:

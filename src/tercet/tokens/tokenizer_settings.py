@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from tercet.config import UserError
-from tercet.limits import MOST_VOCABULARY_BYTES
+from tercet.limits import MAX_VOCABULARY_BYTES
 from tercet.messages import print_note, show
 from tercet.reading.bounded_json import read_json_file
 from tercet.tokens.tokenizer import Tokenizer
@@ -147,4 +147,4 @@ def _list_tokens(folder: Path, settings: Mapping[str, Any]) -> Iterator[tuple[Pa
 
 
 def _read(path: Path) -> dict[str, Any]:
-    return read_json_file(path, MOST_VOCABULARY_BYTES) if path.is_file() else {}
+    return read_json_file(path, MAX_VOCABULARY_BYTES) if path.is_file() else {}

@@ -12,7 +12,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from tercet.config import UserError
-from tercet.limits import MOST_TOKEN_CHARACTERS
+from tercet.limits import MAX_TOKEN_CHARACTERS
 from tercet.tokens.specs import BPE, Characters, Fields, KMers, Unigram, Words
 
 PAD, BOS, EOS, MASK, UNKNOWN = "<pad>", "<bos>", "<eos>", "<mask>", "<unk>"
@@ -80,7 +80,7 @@ def _remove_long_words(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     """Return the tokenizer without words that are too long for a tokenizer file; they become unknown."""
     structure = json.loads(tokenizer.to_str())
     words = structure["model"]["vocab"]
-    kept_words = [word for word in sorted(words, key=words.__getitem__) if len(word) <= MOST_TOKEN_CHARACTERS]
+    kept_words = [word for word in sorted(words, key=words.__getitem__) if len(word) <= MAX_TOKEN_CHARACTERS]
     if len(kept_words) == len(words):
         return tokenizer
     structure["model"]["vocab"] = {word: number for number, word in enumerate(kept_words)}
@@ -96,7 +96,7 @@ def train_bpe(spec: BPE, texts: Iterable[str]) -> tokenizers.Tokenizer:
         min_frequency=2,  # pairs seen once are not worth a merge, and a small text need not fill the vocabulary
         special_tokens=[AddedToken(name, special=True) for name in special_tokens(spec)],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        max_token_length=MOST_TOKEN_CHARACTERS,
+        max_token_length=MAX_TOKEN_CHARACTERS,
         show_progress=False,
     )
     tokenizer.train_from_iterator(cut_words(texts, splitter), trainer)

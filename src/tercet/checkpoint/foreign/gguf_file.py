@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from tercet.config import Plain, UserError
-from tercet.limits import MOST_GGUF_HEADER_BYTES, MOST_GGUF_ITEMS, MOST_TENSORS
+from tercet.limits import MAX_GGUF_HEADER_BYTES, MAX_GGUF_ITEMS, MAX_TENSORS
 from tercet.messages import shorten
 from tercet.reading.files import check_regular_file
 from tercet.storage import write_atomically
@@ -130,7 +130,7 @@ class _Header:
         self.size = len(data)
         self.offset = 0
         self._items = 0  # of all lists
-        self._data = data[:MOST_GGUF_HEADER_BYTES].data
+        self._data = data[:MAX_GGUF_HEADER_BYTES].data
 
     def number(self, form: str) -> Any:
         """One number, `form` as in `struct`."""
@@ -157,15 +157,15 @@ class _Header:
             cut = (
                 "the file ends"
                 if self.size == len(self._data)
-                else f"{MOST_GGUF_HEADER_BYTES} bytes of settings are passed"
+                else f"{MAX_GGUF_HEADER_BYTES} bytes of settings are passed"
             )
             raise ValueError(f"{cut} inside a value of {n} bytes at byte {self.offset}")
         self.offset += n
 
     def _list(self, kind: int, n: int) -> list[Any]:
         self._items += n
-        if self._items > MOST_GGUF_ITEMS:
-            raise ValueError(f"its lists claim {self._items} items, and {MOST_GGUF_ITEMS} is the most")
+        if self._items > MAX_GGUF_ITEMS:
+            raise ValueError(f"its lists claim {self._items} items, and {MAX_GGUF_ITEMS} is the most")
         if kind != TEXT:
             return self._numbers(kind, n)
         if 8 * n > len(self._data) - self.offset:
@@ -189,8 +189,8 @@ def _read(header: _Header) -> tuple[Plain, dict[str, TensorLocation]]:
         reason = "its numbers are big-endian" if is_big_endian else f"its version is {version}"
         raise ValueError(f"{reason}; Tercet reads the little-endian versions {' and '.join(map(str, VERSIONS))}")
     n_tensors, n_settings = header.number("Q"), header.number("Q")
-    if max(n_tensors, n_settings) > MOST_TENSORS:
-        raise ValueError(f"it claims {n_tensors} tensors and {n_settings} settings, and {MOST_TENSORS} is the most")
+    if max(n_tensors, n_settings) > MAX_TENSORS:
+        raise ValueError(f"it claims {n_tensors} tensors and {n_settings} settings, and {MAX_TENSORS} is the most")
     settings: Plain = {}
     for _ in range(n_settings):
         key = header.text()

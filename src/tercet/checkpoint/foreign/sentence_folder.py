@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from tercet.checkpoint.foreign.config_keys import is_any_of
 from tercet.config import UserError
-from tercet.limits import MOST_SETTINGS_BYTES
+from tercet.limits import MAX_SETTINGS_BYTES
 from tercet.messages import show
 from tercet.nn.specs import Pooling
 from tercet.reading.bounded_json import parse_json, read_json_file
@@ -99,7 +99,7 @@ def read_sentence_settings(folder: Path) -> SentenceSettings:
 
 def _read_modules(path: Path) -> list[Mapping[str, Any]]:
     try:
-        modules = parse_json(read_text_file(path, MOST_SETTINGS_BYTES))
+        modules = parse_json(read_text_file(path, MAX_SETTINGS_BYTES))
     except ValueError as error:
         raise UserError(f"{path} is no JSON: {error}; copy it again") from None
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in cast("list[Any]", modules)):

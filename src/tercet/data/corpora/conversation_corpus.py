@@ -20,7 +20,7 @@ from tercet.data.corpora.example_preparation import ExampleCorpus, ExamplePrepar
 from tercet.data.examples.conversations import EXCHANGE_FIELDS, Conversation, find_conversations
 from tercet.data.sources.files import find_path
 from tercet.data.specs import ConversationsSpec, HeldOut, Side
-from tercet.limits import MOST_TEMPLATE_BYTES
+from tercet.limits import MAX_TEMPLATE_BYTES
 from tercet.reading.files import read_text_file
 from tercet.tokens import Tokenizer
 from tercet.tokens.chat_template import ChatTemplate, plain_template
@@ -90,7 +90,7 @@ def prepare_conversations(
         UserError: If conversations cannot be read, rendered, tokenized or divided, or the cache cannot be written.
     """
     if template is None and spec.chat_template is not None:
-        template = read_text_file(find_path(spec.chat_template), MOST_TEMPLATE_BYTES)
+        template = read_text_file(find_path(spec.chat_template), MAX_TEMPLATE_BYTES)
     return _ConversationPreparation(spec, tokenizer, template).prepare(expected_hash=expected_hash, progress=progress)
 
 

@@ -90,7 +90,7 @@ def merge_shards(
         shards.append(merge.move(name, piece, files) if piece.is_whole else merge.copy(name, [piece], files))
     for name, data in ((TOKENIZER, settings.tokenizer.to_json().encode()), (COUNTS, array_bytes(counts))):
         write_atomically(out / name, data)
-        files[name] = FileHash.of(out / name)
+        files[name] = FileHash.from_path(out / name)
     contents = Contents(
         dtype=settings.dtype,
         tokenizer_hash=settings.tokenizer.hash,
@@ -174,7 +174,7 @@ class _Merge:
         write_atomically(self._out / part.documents_file, array_bytes(starts))
         write_atomically(self._out / part.ids_file, lambda file: self._write(file, pieces))
         for file in (part.ids_file, part.documents_file):
-            files[file] = FileHash.of(self._out / file)
+            files[file] = FileHash.from_path(self._out / file)
         return part
 
     def read_counts(self, record: ShardRecord) -> np.ndarray:
@@ -186,7 +186,7 @@ class _Merge:
     def _check(self, record: ShardRecord, path: Path, expected: FileHash) -> None:
         """Compare a file with what was written, before bytes of it get a hash of their own."""
         try:
-            is_whole = FileHash.of(path) == expected
+            is_whole = FileHash.from_path(path) == expected
         except OSError:
             is_whole = False
         if not is_whole:

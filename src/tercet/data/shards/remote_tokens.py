@@ -17,7 +17,7 @@ from tercet.cache_dir import cache_dir
 from tercet.config import UserError
 from tercet.data.cache import digest
 from tercet.data.shards.token_folder import REMEDY, TokenFolder, read_contents
-from tercet.limits import MOST_SETTINGS_BYTES
+from tercet.limits import MAX_SETTINGS_BYTES
 from tercet.messages import print_note
 from tercet.storage import MANIFEST, DamagedFile, lock_file, report_write_errors, write_atomically
 
@@ -158,8 +158,8 @@ class RemoteTokenFolder(TokenFolder):
         data = b""
         for block in self._fetch_blocks(MANIFEST):
             data += block
-            if len(data) > MOST_SETTINGS_BYTES:
-                raise _FetchError(f"it has more than {MOST_SETTINGS_BYTES:,} bytes", is_final=True)
+            if len(data) > MAX_SETTINGS_BYTES:
+                raise _FetchError(f"it has more than {MAX_SETTINGS_BYTES:,} bytes", is_final=True)
         return data
 
     def _fetch_blocks(self, file: str) -> Iterator[bytes]:

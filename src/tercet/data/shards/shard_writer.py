@@ -173,12 +173,12 @@ def _write_shard(
     for side in SIDES:
         starts = array_bytes(np.array(shard.writers[side].starts, dtype=np.int64))
         write_atomically(starts_path(folder, name, side), starts)
-        parts[side] = shard.describe(side) | {"starts_hash": astuple(FileHash.of_bytes(starts))}
+        parts[side] = shard.describe(side) | {"starts_hash": astuple(FileHash.from_bytes(starts))}
     counts = array_bytes(shard.sinks["train"].counts)
     write_atomically(counts_path(folder, name), counts)
     if stamps(unit) != initial_stamps:
         raise UserError(f"{unit.inputs[0].source.name} or a file after it was changed while it was read; begin anew")
-    record = {**parts, "counts_hash": astuple(FileHash.of_bytes(counts)), "end": asdict(shard.end)}
+    record = {**parts, "counts_hash": astuple(FileHash.from_bytes(counts)), "end": asdict(shard.end)}
     write_sealed_json(record_path(folder, name), record)
     return shard.end
 

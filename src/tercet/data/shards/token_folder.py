@@ -25,7 +25,7 @@ from tercet.data.cache import digest
 from tercet.data.shards.find_prepared import is_url, may_be_prepared
 from tercet.data.shards.open_shards import OpenShards
 from tercet.data.shards.sharded_array import ShardedArray
-from tercet.limits import MOST_VOCABULARY_BYTES
+from tercet.limits import MAX_VOCABULARY_BYTES
 from tercet.reading.files import open_whole_file
 from tercet.reading.npy import read_array_header
 from tercet.storage import MANIFEST, DamagedFile, FileHash, Manifest, read_sealed_json
@@ -234,7 +234,7 @@ class TokenFolder:
     @cached_property
     def _tokenizer(self) -> Tokenizer:
         try:
-            tokenizer = Tokenizer.from_json(self._read_bytes(TOKENIZER, max_bytes=MOST_VOCABULARY_BYTES).decode())
+            tokenizer = Tokenizer.from_json(self._read_bytes(TOKENIZER, max_bytes=MAX_VOCABULARY_BYTES).decode())
         except ValueError as error:
             raise DamagedFile(f"{self._location(TOKENIZER)} is not a tokenizer: {error}; {REMEDY}") from None
         if tokenizer.hash != self.contents.tokenizer_hash:
@@ -290,7 +290,7 @@ class TokenFolder:
             nonlocal largest
             largest = max(largest, int(np.frombuffer(block, self.contents.dtype).max()))
 
-        if status.st_size != expected.size or FileHash.of_file(file, visit=find_largest) != expected:
+        if status.st_size != expected.size or FileHash.from_file(file, visit=find_largest) != expected:
             raise self._damage(part.ids_file)
         if largest >= limit:
             raise UserError(
@@ -307,7 +307,7 @@ class TokenFolder:
 
         def take(input_file: BinaryIO) -> bytes:
             data = input_file.read() if os.fstat(input_file.fileno()).st_size == expected.size else b""
-            if FileHash.of_bytes(data) != expected:
+            if FileHash.from_bytes(data) != expected:
                 raise self._damage(file)
             return data
 

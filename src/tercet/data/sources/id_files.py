@@ -19,7 +19,7 @@ from tercet.config import UserError
 from tercet.data.sources.documents import DocumentFiles
 from tercet.data.sources.files import BLOCK, check_field, open_file, parse_object, read_lines
 from tercet.data.sources.formats import is_gzip, uncompressed_suffix
-from tercet.limits import MOST_IDS
+from tercet.limits import MAX_IDS
 from tercet.reading.npy import read_array_header
 
 IdDtype = Literal["uint16", "uint32"]
@@ -27,7 +27,7 @@ ARRAYS = (".bin", ".npy")
 HEADERS = {20240520: "uint16", 20240801: "uint32"}  # llm.c's, by their first number, and the ids that follow
 HEADER_BYTES = 1024
 MIN_PAIRS = 32  # of ids, among which upper halves are looked for
-MAX_UPPER_HALF = MOST_IDS - 1 >> 16  # the upper 16 of 32 bits
+MAX_UPPER_HALF = MAX_IDS - 1 >> 16  # the upper 16 of 32 bits
 SAMPLE_LINES = 100  # lines of a JSONL file, of which the first that is not empty tells what they are
 
 
@@ -194,4 +194,4 @@ def _read_whole(file: IO[bytes], size: int) -> bytes:
 
 
 def _too_large_error(location: str, number: int) -> UserError:
-    return UserError(f"{location} has the id {number}, and no vocabulary has more than {MOST_IDS:,}; see what it is")
+    return UserError(f"{location} has the id {number}, and no vocabulary has more than {MAX_IDS:,}; see what it is")

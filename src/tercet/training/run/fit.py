@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tercet.checkpoint.run_record import RunRecord, read_record
 from tercet.config import UserError
-from tercet.storage import refusal
+from tercet.storage import write_failure
 from tercet.training.run.export import export_to
 from tercet.training.run.reports import explain_length, log, report_arithmetic, report_changes, report_start
 from tercet.training.run.states import StartedRun, TrainedRun
@@ -99,7 +99,7 @@ def train_run(started_run: StartedRun) -> TrainedRun:
             raise OutOfMemory(f"out of memory outside of a step's passes: {remedies(recipe)}") from None
         raise
     except OSError as error:
-        raise refusal(Path(error.filename or out), error) from None
+        raise write_failure(Path(error.filename or out), error) from None
     return TrainedRun(started_run=started_run, record=record_writer.record, signal=signal)
 
 

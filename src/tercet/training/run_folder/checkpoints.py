@@ -74,7 +74,7 @@ class Checkpoints:
 
     def recipe_hash(self) -> str:
         """Which run it is: what was worked out by another recipe is no state of this one."""
-        return FileHash.of(self.out / RECIPE).xxh3
+        return FileHash.from_path(self.out / RECIPE).xxh3
 
     def remove_old(self) -> None:
         """All but the newest `keep` whole ones."""

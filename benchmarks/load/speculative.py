@@ -24,7 +24,7 @@ import torch
 
 from tercet.checkpoint import TrainedModel, convert, load_model
 from tercet.config import UserError
-from tercet.generation import Draft, Lookup, Sampling, draft_for, generate
+from tercet.generation import Draft, Lookup, Sampling, generate, make_draft
 
 Work = Callable[[int], "Written"]  # writes a text from a seed
 
@@ -35,22 +35,24 @@ class Written:
     passes: int | None  # of the large model; unknown where another library counts them
 
 
-def ours(trained_model: TrainedModel, prompt: str, sampling: dict[str, Any], guesses: Draft | Lookup | None) -> Work:
+def ours(
+    trained_model: TrainedModel, prompt: str, sampling: dict[str, Any], speculation: Draft | Lookup | None
+) -> Work:
     def work(seed: int) -> Written:
         drawn = Sampling(**sampling, seed=seed)
         (one,) = generate(
-            trained_model.require("generate").model, trained_model.tokenizer, [prompt], drawn, guesses=guesses
+            trained_model.require("generate").model, trained_model.tokenizer, [prompt], drawn, speculation=speculation
         )
         return Written(one.ids, one.passes)
 
     return work
 
 
-def theirs(model: Any, ids: list[int], sampling: dict[str, Any], how: dict[str, Any], guesses: int = 0) -> Work:
+def theirs(model: Any, ids: list[int], sampling: dict[str, Any], how: dict[str, Any], speculation: int = 0) -> Work:
     """As `transformers` does it; its passes are counted by a hook.
 
     Args:
-        guesses: of the assistant a pass, which keeps the number in settings of its own.
+        speculation: of the assistant a pass, which keeps the number in settings of its own.
     """
     calls: list[int] = []
     model.register_forward_hook(lambda *_: calls.append(1))
@@ -60,8 +62,8 @@ def theirs(model: Any, ids: list[int], sampling: dict[str, Any], how: dict[str, 
     def work(seed: int) -> Written:
         torch.manual_seed(seed)
         calls.clear()
-        if guesses:
-            how["assistant_model"].generation_config.num_assistant_tokens = guesses
+        if speculation:
+            how["assistant_model"].generation_config.num_assistant_tokens = speculation
         tokens = torch.tensor([ids])
         out = model.generate(
             tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=sampling["max_new_tokens"], pad_token_id=0,
@@ -96,8 +98,8 @@ def contenders(args: argparse.Namespace, folder: Path) -> dict[str, Work]:
     draft = None if args.draft is None else load_model(args.draft)
     if draft is not None:
         for k in args.draft_tokens:
-            guesses = draft_for(target.tokenizer, draft.require("generate").model, draft.tokenizer, tokens=k)
-            work[f"draft {k}"] = ours(target, prompt, sampling, guesses)
+            speculation = make_draft(target.tokenizer, draft.require("generate").model, draft.tokenizer, tokens=k)
+            work[f"draft {k}"] = ours(target, prompt, sampling, speculation)
     for n in args.lookup:
         for k in args.lookup_tokens:
             work[f"lookup {n}, {k} tokens"] = ours(target, prompt, sampling, Lookup(ngram=n, tokens=k))

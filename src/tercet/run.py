@@ -100,13 +100,13 @@ class Run(RunView):
         """
         from tercet.generation import generate
 
-        guesses = self._guesses(draft, lookup, draft_tokens)
+        speculation = self._guesses(draft, lookup, draft_tokens)
         model, settings = self.trained_model.require("generate").model, Sampling(**sampling)
         all_prompts = [prompts] if isinstance(prompts, str) else prompts
         results = list[Completion]()
         for first in range(0, len(all_prompts), prompts_per_batch := max(1, ROWS // max(1, samples))):
             batch = all_prompts[first : first + prompts_per_batch]
-            results += generate(model, self.tokenizer, batch, settings, samples=samples, guesses=guesses)
+            results += generate(model, self.tokenizer, batch, settings, samples=samples, speculation=speculation)
         return [results[n * samples : (n + 1) * samples] for n in range(len(all_prompts))]
 
     def stream(
@@ -121,9 +121,9 @@ class Run(RunView):
         """The text of `generate`, piece by piece as it is written; the keywords are those of `completions`."""
         from tercet.generation import stream_text
 
-        guesses = self._guesses(draft, lookup, draft_tokens)
+        speculation = self._guesses(draft, lookup, draft_tokens)
         model = self.trained_model.require("generate").model
-        return stream_text(model, self.tokenizer, prompt, Sampling(**sampling), guesses=guesses)
+        return stream_text(model, self.tokenizer, prompt, Sampling(**sampling), speculation=speculation)
 
     def chat(self, messages: str | Sequence[Mapping[str, str]], **sampling: Unpack[SamplingOptions]) -> str:
         """What a chat model answers to the last message; the keywords are the settings of `Sampling`.
@@ -149,10 +149,10 @@ class Run(RunView):
         return ChatModel(trained_model.model, tokenizer, ChatTemplate(trained_model.require_chat_template(), tokenizer))
 
     def _guesses(self, draft: "Run | None", lookup: bool | int, draft_tokens: int | None) -> Draft | Lookup | None:
-        from tercet.generation import choose_guesses
+        from tercet.generation import choose_speculation
 
         draft_model = None if draft is None else (draft.trained_model.require("generate").model, draft.tokenizer)
-        return choose_guesses(self.tokenizer, draft_model, lookup, draft_tokens)
+        return choose_speculation(self.tokenizer, draft_model, lookup, draft_tokens)
 
     @overload
     def translate(self, texts: str, **options: Unpack[TranslationOptions]) -> str: ...

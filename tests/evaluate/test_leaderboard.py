@@ -155,7 +155,7 @@ def test_csv_has_a_line_a_variant() -> None:
 
 @given(st.text(max_size=400), st.integers(1, 8), st.integers(1, 64))
 def test_pieces_are_whole_words_that_fit(text: str, count: int, most: int) -> None:
-    pieces = text_pieces(text, count, most=most)
+    pieces = text_pieces(text, count, max_bytes=most)
     assert len(pieces) <= count
     for piece in pieces:
         assert 0 < len(piece.encode()) <= most
@@ -163,7 +163,7 @@ def test_pieces_are_whole_words_that_fit(text: str, count: int, most: int) -> No
 
 
 def test_pieces_are_measured_in_bytes() -> None:
-    pieces = text_pieces("ä öü ßäö " * 30, 3, most=9)
+    pieces = text_pieces("ä öü ßäö " * 30, 3, max_bytes=9)
     assert len(pieces) == 3
     assert all(len(piece.encode()) <= 9 for piece in pieces)
 
@@ -174,7 +174,7 @@ def test_the_hash_of_documents_includes_their_borders() -> None:
 
 def test_pieces_come_from_all_over_the_text() -> None:
     text = " ".join(str(number) for number in range(2000))
-    starts = [int(piece.split()[0]) for piece in text_pieces(text, 4, most=40)]
+    starts = [int(piece.split()[0]) for piece in text_pieces(text, 4, max_bytes=40)]
     assert starts == sorted(starts)
     assert starts[0] < 10
     assert starts[-1] > 1400

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from tercet.config import UserError
 from tercet.evaluate import Protocol, bleu, score_translations
-from tercet.evaluate.protocols import looks_tokenised, prepare_texts
+from tercet.evaluate.protocols import looks_tokenized, prepare_texts
 
 WORDS = [
     "Der",
@@ -120,9 +120,9 @@ def test_the_protocols_differ_and_say_so() -> None:
 
 def test_tokenised_text_is_noticed() -> None:
     tokenised = ["ein Hund ."] * 100
-    assert looks_tokenised([*tokenised, ""])
-    assert not looks_tokenised(tokenised[1:])
-    assert not looks_tokenised(["ein Hund."] * 200)
+    assert looks_tokenized([*tokenised, ""])
+    assert not looks_tokenized(tokenised[1:])
+    assert not looks_tokenized(["ein Hund."] * 200)
     assert "look tokenised" in score_translations(tokenised, tokenised).notes[0]
     assert not score_translations(tokenised, tokenised, protocol="lc-tok", language="de").notes
 

@@ -15,7 +15,7 @@ from tercet.cli.main import main
 from tercet.data import Corpus, Tail, TextSpec, prepare
 from tercet.evaluate import LanguageScores
 from tercet.evaluate.leaderboard import RunResult, leaderboard
-from tercet.evaluate.scores import FEW_UNKNOWN
+from tercet.evaluate.scores import MAX_UNKNOWN_SHARE
 from tercet.evaluate.tasks.evaluation import HeldOutScores
 from tercet.notebook import Table
 from tercet.tokens import Characters, TokenizerSpec, Words
@@ -64,7 +64,7 @@ def test_the_share_is_counted_without_special_tokens() -> None:
     ("share", "said"),
     [
         (0.0, ""),
-        (FEW_UNKNOWN, "; 0.10% of the tokens are unknown"),
+        (MAX_UNKNOWN_SHARE, "; 0.10% of the tokens are unknown"),
         (0.4, "unknown, so bits per byte compare with nothing"),
     ],
 )
@@ -91,7 +91,7 @@ def test_models_with_unknown_tokens_are_not_ranked_across_tokenizers() -> None:
 
 @pytest.mark.parametrize(
     ("share", "tokenizer", "measure"),
-    [(FEW_UNKNOWN, "other", "bits_per_byte"), (0.25, "same", "nats_per_token")],
+    [(MAX_UNKNOWN_SHARE, "other", "bits_per_byte"), (0.25, "same", "nats_per_token")],
 )
 def test_models_with_few_unknown_tokens_or_one_tokenizer_are_ranked(share: float, tokenizer: str, measure: str) -> None:
     board = leaderboard([held_out("a", 0.0), held_out("b", share, tokenizer=tokenizer)])

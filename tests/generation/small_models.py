@@ -53,7 +53,7 @@ def stream_by_graphs(
     stop_ids: Set[int] = frozenset(),
     forbidden: Set[int] = frozenset(),
     seeds: Sequence[int] | None = None,
-    ended: Set[int] = frozenset(),
+    finished_rows: Set[int] = frozenset(),
 ) -> Iterator[Column]:
     """`stream` as a GPU has it."""
     batch = Batch(
@@ -65,4 +65,4 @@ def stream_by_graphs(
         seeds=[sampling.seed] * len(prompts) if seeds is None else seeds,
     )
     decoding = graph_decoding(model, batch)
-    return columns(decoding, batch, parts_of(model), model.max_len, stop_ids, ended)
+    return columns(decoding, batch, parts_of(model), model.max_len, stop_ids, finished_rows)

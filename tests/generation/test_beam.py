@@ -100,11 +100,11 @@ def test_a_length_that_leaves_the_end_out_would_be_noticed(monkeypatch: pytest.M
 
 @pytest.mark.slow
 def test_stopping_at_the_first_end_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    done = beam_module._Sentence.done
+    done = beam_module._Sentence.is_done
     monkeypatch.setattr(
         beam_module._Sentence,
-        "done",
-        lambda self, best, written: len(self.ended) >= self.beam.n_best or done(self, best, written),
+        "is_done",
+        lambda self, best, written: len(self.finished) >= self.beam.n_best or done(self, best, written),
     )
     assert mismatches(36) > 3
 
@@ -114,11 +114,11 @@ def test_a_bound_without_the_length_would_be_noticed(monkeypatch: pytest.MonkeyP
     """A live hypothesis may still rise: comparing it as long as it is now stops too early."""
 
     def score_now(self: Any, best_total: float, written: int) -> bool:
-        if len(self.ended) < self.beam.n_best:
+        if len(self.finished) < self.beam.n_best:
             return best_total == -math.inf
-        return self.beam.score(best_total, 1) <= sorted(one.score for one in self.ended)[-self.beam.n_best]
+        return self.beam.score(best_total, 1) <= sorted(one.score for one in self.finished)[-self.beam.n_best]
 
-    monkeypatch.setattr(beam_module._Sentence, "done", score_now)
+    monkeypatch.setattr(beam_module._Sentence, "is_done", score_now)
     assert mismatches(36, n_best=1) > 0
 
 

@@ -11,7 +11,7 @@ from tercet.generation.filters import (
     keep_min_p,
     keep_top_k,
     keep_top_p,
-    penalise_repetition,
+    penalize_repetition,
 )
 
 INF = math.inf
@@ -92,4 +92,4 @@ def test_temperature_zero_takes_the_lowest_id_of_equals() -> None:
 def test_a_penalty_lowers_what_was_seen_on_both_sides_of_zero() -> None:
     logits = torch.tensor([[2.0, -2.0, 0.0, 2.0, -INF]])
     seen = torch.tensor([[True, True, True, False, True]])
-    assert penalise_repetition(logits, seen, 4.0).tolist() == [[0.5, -8.0, 0.0, 2.0, -INF]]
+    assert penalize_repetition(logits, seen, 4.0).tolist() == [[0.5, -8.0, 0.0, 2.0, -INF]]

@@ -62,7 +62,7 @@ def test_rows_that_end_leave_and_the_others_stay_what_they_were() -> None:
     def by(streaming: Any) -> list[Column]:
         ended: set[int] = set()
         found: list[Column] = []
-        for column in streaming(model, PROMPTS[:3], PLAIN, stop_ids={3}, seeds=[1, 2, 3], ended=ended):
+        for column in streaming(model, PROMPTS[:3], PLAIN, stop_ids={3}, seeds=[1, 2, 3], finished_rows=ended):
             found.append(column)
             if len(found) == 4:
                 ended.add(1)
@@ -206,7 +206,7 @@ def test_real_tensors_stay_where_they_are_too() -> None:
         for _ in range(2):
             decoding.read([0, 1], batch.rows, capacity=CONTEXT)
             for _ in range(4):
-                decoding.sample(more=True)
+                decoding.sample(launch_next=True)
             decoding.keep([1])
     assert [tensor.data_ptr() for tensor in tensors_of(state)] == addresses
 
@@ -228,7 +228,7 @@ def test_a_graph_is_captured_once_per_size_and_again_if_a_weight_has_moved(
         return function
 
     monkeypatch.setattr(decode_graphs, "capture", note)
-    monkeypatch.setattr(decode_graphs, "MOST_GRAPHS", 3)
+    monkeypatch.setattr(decode_graphs, "MAX_GRAPHS", 3)
     model = language_model()
     graphs = decode_graphs.StepGraphs(model, lambda model, size: steps.append(size), mode="graph")
     graphs._pool = (0, 0)

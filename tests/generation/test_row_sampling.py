@@ -7,7 +7,7 @@ from torch import Tensor
 
 from tercet.config import UserError
 from tercet.generation import Sampling, distribution
-from tercet.generation.row_sampling import AdvanceNumbers, Filters, RowSettings, choose_rows
+from tercet.generation.row_sampling import Filters, RowSettings, UniformNumbers, choose_rows
 from tercet.generation.sampling import choose
 
 V = 11
@@ -24,8 +24,8 @@ LOGITS = st.lists(st.integers(-8, 8).map(lambda n: n / 2), min_size=V, max_size=
 ROW = st.tuples(LOGITS, SETTINGS, st.sets(st.integers(0, V - 1), min_size=1, max_size=4))
 
 
-def numbers_of(seed: int) -> AdvanceNumbers:
-    return AdvanceNumbers(torch.Generator().manual_seed(seed))
+def numbers_of(seed: int) -> UniformNumbers:
+    return UniformNumbers(torch.Generator().manual_seed(seed))
 
 
 def choose_by_rows(
@@ -35,10 +35,10 @@ def choose_by_rows(
     for row, text in enumerate(texts):
         seen[row, text] = True
     never[list(forbidden)] = True
-    uniform = torch.cat([numbers_of(sampling.seed).ahead(1) for sampling in samplings])
+    uniform = torch.cat([numbers_of(sampling.seed).peek(1) for sampling in samplings])
     settings = RowSettings(RowSettings.encode(samplings, V))
     filters = Filters.of(samplings, V, forbids=bool(forbidden))
-    ids, diverged = choose_rows(logits, settings, filters, uniform=uniform, seen=seen, forbidden=never)
+    ids, diverged = choose_rows(logits, settings, filters, uniform=uniform, seen_mask=seen, forbidden=never)
     return ids.tolist(), diverged.tolist()
 
 
@@ -69,7 +69,7 @@ def test_every_uniform_number_gives_the_token_in_whose_share_it_lies(rows: list,
     for share in (0.0, 0.37, 1 - 2**-53):
         uniform = torch.full((len(rows),), share, dtype=torch.float64)
         ids, _ = choose_rows(
-            logits, settings, Filters.of(samplings, V), uniform=uniform, seen=seen, forbidden=torch.zeros(V).bool()
+            logits, settings, Filters.of(samplings, V), uniform=uniform, seen_mask=seen, forbidden=torch.zeros(V).bool()
         )
         for number, sampling in enumerate(samplings):
             probabilities = distribution(logits[number : number + 1], sampling)[0].double()
@@ -101,9 +101,9 @@ def test_a_filter_that_no_row_uses_is_left_out() -> None:
 def test_numbers_drawn_in_advance_are_those_of_single_draws() -> None:
     numbers, generator = numbers_of(5), torch.Generator().manual_seed(5)
     expected = [torch.rand((), dtype=torch.float64, generator=generator).item() for _ in range(60)]
-    assert numbers.ahead(3).tolist() == expected[:3]
+    assert numbers.peek(3).tolist() == expected[:3]
     numbers.skip(2)
-    assert numbers.ahead(40).tolist() == expected[2:42]
-    assert numbers.ahead(1).tolist() == expected[2:3]
+    assert numbers.peek(40).tolist() == expected[2:42]
+    assert numbers.peek(1).tolist() == expected[2:3]
     numbers.skip(50)
-    assert numbers.ahead(8).tolist() != expected[52:]  # what was not drawn yet cannot be skipped
+    assert numbers.peek(8).tolist() != expected[52:]  # what was not drawn yet cannot be skipped

@@ -95,7 +95,7 @@ def surprise(sampling: Sampling, *, max_len: int = 8, draft_len: int = 8, tokens
     """By how many standard deviations chi-square is off its mean, for many texts against their exact probabilities."""
     prompt, model = [1, 2], AheadDecoder(TARGET, max_len)
     guesses = Draft(model=AheadDecoder(DRAFT, draft_len), tokens=tokens)
-    rows = by_row(speculate(model, [prompt] * DRAWS, sampling, guesses=guesses, seeds=range(DRAWS)), DRAWS)
+    rows = by_row(speculate(model, [prompt] * DRAWS, sampling, speculation=guesses, seeds=range(DRAWS)), DRAWS)
     counts = Counter(tuple(token.id for token in row) for row in rows)
     expected = {text: DRAWS * p for text, p in exact(sampling, prompt, max_len).items()}
     assert all(expected[text] > 0 for text in counts)
@@ -175,7 +175,7 @@ def test_lookup_writes_what_stream_writes_from_the_same_seeds(
     lookup = Lookup(ngram=data.draw(st.integers(1, 3)), tokens=data.draw(st.integers(1, 9)))
     max_len = data.draw(st.integers(1, CONTEXT))
     model = AheadDecoder(RULE, max_len)
-    rows = by_row(speculate(model, prompts, sampling, guesses=lookup, seeds=seeds, **ends), len(prompts))
+    rows = by_row(speculate(model, prompts, sampling, speculation=lookup, seeds=seeds, **ends), len(prompts))
     alike(rows, by_stream(model, prompts, sampling, seeds=seeds, **ends))
 
 
@@ -190,9 +190,9 @@ def test_a_row_gets_among_others_what_it_gets_alone_and_greedy_what_stream_write
     draft = AheadDecoder(mixed(0.2), data.draw(st.integers(1, CONTEXT)))
     guesses = Draft(model=draft, tokens=data.draw(st.integers(1, 9)))
     model = AheadDecoder(RULE, data.draw(st.integers(1, CONTEXT)))
-    together = by_row(speculate(model, prompts, sampling, guesses=guesses, seeds=seeds, **ends), len(prompts))
+    together = by_row(speculate(model, prompts, sampling, speculation=guesses, seeds=seeds, **ends), len(prompts))
     alone = [
-        by_row(speculate(model, [prompt], sampling, guesses=guesses, seeds=[seed], **ends), 1)[0]
+        by_row(speculate(model, [prompt], sampling, speculation=guesses, seeds=[seed], **ends), 1)[0]
         for prompt, seed in zip(prompts, seeds, strict=True)
     ]
     alike(together, alone)
@@ -223,10 +223,10 @@ def same_with_guesses(position: Position, prompts: list[list[int]], data: Any) -
     greedy, drawn = (Sampling(max_new_tokens=data.draw(st.integers(1, 17)), temperature=t) for t in (0.0, 1.0))
     ends = {"stop_ids": {data.draw(st.integers(0, VOCAB))}}
     guesses = Draft(model=data.draw(st.sampled_from(drafts)), tokens=tokens)
-    rows = by_row(speculate(model, prompts, greedy, guesses=guesses, **ends), len(prompts))
+    rows = by_row(speculate(model, prompts, greedy, speculation=guesses, **ends), len(prompts))
     alike(rows, by_stream(model, prompts, greedy, **ends))
     lookup = Lookup(ngram=data.draw(st.integers(1, 3)), tokens=tokens)
-    rows = by_row(speculate(model, prompts, drawn, guesses=lookup, **ends), len(prompts))
+    rows = by_row(speculate(model, prompts, drawn, speculation=lookup, **ends), len(prompts))
     alike(rows, by_stream(model, prompts, drawn, **ends))
 
 
@@ -265,7 +265,7 @@ def test_a_full_row_beside_one_with_guesses_is_left_as_it_is() -> None:
     model = tiny(Learned(), 5)
     rows = [[1, 2, 3, 4], [1]]
     sampling, lookup = Sampling(max_new_tokens=9, temperature=0), Lookup(ngram=1, tokens=8)
-    alike(by_row(speculate(model, rows, sampling, guesses=lookup), 2), by_stream(model, rows, sampling))
+    alike(by_row(speculate(model, rows, sampling, speculation=lookup), 2), by_stream(model, rows, sampling))
 
 
 # The cost -------------------------------------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ def test_a_draft_that_is_always_right_costs_one_pass_for_all_its_guesses_and_one
     long = random_rule(VOCAB, 60)
     model, draft = AheadDecoder(long, 60), AheadDecoder(long, 60)
     sampling = Sampling(max_new_tokens=1 + 4 * 5 + 2)
-    passes = list(speculate(model, [[1, 2]], sampling, guesses=Draft(model=draft, tokens=4)))
+    passes = list(speculate(model, [[1, 2]], sampling, speculation=Draft(model=draft, tokens=4)))
     assert [len(row) for (row,) in passes] == [1, 5, 5, 5, 5, 2]
     assert model.calls == [("start", 1)] + [("read_ahead", 1)] * 5
     assert model.tokens_read == [5, 5, 5, 5, 2]  # one token that is certain, then the guesses
@@ -286,7 +286,7 @@ def test_a_draft_that_is_always_right_costs_one_pass_for_all_its_guesses_and_one
 def test_a_draft_that_is_always_wrong_costs_as_many_passes_as_none() -> None:
     model = AheadDecoder(script_rule(VOCAB, [3] * 30), 40)
     draft = AheadDecoder(script_rule(VOCAB, [4] * 30), 40)
-    passes = list(speculate(model, [[1]], Sampling(max_new_tokens=9), guesses=Draft(model=draft, tokens=3)))
+    passes = list(speculate(model, [[1]], Sampling(max_new_tokens=9), speculation=Draft(model=draft, tokens=3)))
     assert [[token.id for token in row] for (row,) in passes] == [[3]] * 9
     assert len(model.calls) == 9
 
@@ -295,7 +295,7 @@ def test_a_draft_that_ends_the_text_guesses_nothing_after_it() -> None:
     script = script_rule(VOCAB, [5, 6, 0, 7, 7, 7])
     model, draft = AheadDecoder(script, 40), AheadDecoder(script, 40)
     guesses = Draft(model=draft, tokens=5)
-    rows = by_row(speculate(model, [[1]], Sampling(max_new_tokens=6), guesses=guesses, stop_ids={0}), 1)
+    rows = by_row(speculate(model, [[1]], Sampling(max_new_tokens=6), speculation=guesses, stop_ids={0}), 1)
     assert [(token.id, token.finish) for token in rows[0]] == [(5, None), (6, None), (0, "eos")]
     assert model.tokens_read == [3]
     assert draft.calls == [("start", 1), ("read_ahead", 1)]
@@ -303,7 +303,7 @@ def test_a_draft_that_ends_the_text_guesses_nothing_after_it() -> None:
 
 def test_what_repeats_is_looked_up_and_goes_on_beyond_what_was_written() -> None:
     model = AheadDecoder(lambda tokens: torch.eye(VOCAB)[(tokens[-1] + 1) % 3] * 90, 80)
-    passes = list(speculate(model, [[0, 1, 2, 0]], Sampling(max_new_tokens=20), guesses=Lookup(ngram=2, tokens=8)))
+    passes = list(speculate(model, [[0, 1, 2, 0]], Sampling(max_new_tokens=20), speculation=Lookup(ngram=2, tokens=8)))
     assert [len(row) for (row,) in passes] == [1, 9, 9, 1]
     assert [token.id for (row,) in passes for token in row] == [(n + 1) % 3 for n in range(20)]
 
@@ -311,14 +311,14 @@ def test_what_repeats_is_looked_up_and_goes_on_beyond_what_was_written() -> None
 def test_the_last_of_several_occurrences_is_followed() -> None:
     prompt = [1, 2, 5, 7, 1, 2, 6, 8, 0, 1]
     model = AheadDecoder(script_rule(VOCAB, [2, 6, 8, 3, 3], prompt=10), 40)
-    passes = list(speculate(model, [prompt], Sampling(max_new_tokens=5), guesses=Lookup(ngram=2, tokens=3)))
+    passes = list(speculate(model, [prompt], Sampling(max_new_tokens=5), speculation=Lookup(ngram=2, tokens=3)))
     assert [[token.id for token in row] for (row,) in passes] == [[2], [6, 8, 3], [3]]
     assert model.tokens_read == [4, 1]  # 2, then what came after 1 2: 6 8 0; what came after 8 3 is not known
 
 
 def test_where_the_window_moves_the_text_is_read_anew_and_no_oftener() -> None:
     model = AheadDecoder(RULE, CONTEXT)
-    list(speculate(model, [[1, 2, 3]], Sampling(max_new_tokens=14), guesses=Draft(model=model, tokens=9)))
+    list(speculate(model, [[1, 2, 3]], Sampling(max_new_tokens=14), speculation=Draft(model=model, tokens=9)))
     # 3 to 7 visible, then 4 to 7, then again 4 to 7: the same windows as those of `stream`
     plain = ToyDecoder(RULE, CONTEXT)
     list(stream(plain, [[1, 2, 3]], Sampling(max_new_tokens=14)))
@@ -328,7 +328,7 @@ def test_where_the_window_moves_the_text_is_read_anew_and_no_oftener() -> None:
 def test_a_draft_with_a_shorter_context_guesses_as_far_as_that_reaches() -> None:
     model, draft = AheadDecoder(RULE, CONTEXT), AheadDecoder(mixed(0.2), 5)
     sampling = Sampling(max_new_tokens=20)
-    rows = by_row(speculate(model, [[1, 2]], sampling, guesses=Draft(model=draft, tokens=5), seeds=[3]), 1)
+    rows = by_row(speculate(model, [[1, 2]], sampling, speculation=Draft(model=draft, tokens=5), seeds=[3]), 1)
     assert len(rows[0]) == 20
     assert max(draft.capacities) == 5  # and its cache refuses what does not fit
     assert "read_ahead" in {name for name, _ in draft.calls}
@@ -337,7 +337,7 @@ def test_a_draft_with_a_shorter_context_guesses_as_far_as_that_reaches() -> None
 def test_a_draft_is_filtered_as_the_model_is_with_its_own_guesses_in_sight() -> None:
     model, draft = (AheadDecoder(lambda tokens: torch.linspace(5.0, 4.0, VOCAB), 40) for _ in range(2))
     sampling = Sampling(max_new_tokens=9, temperature=0, repetition_penalty=1.5)  # what is there does not come again
-    passes = list(speculate(model, [[10]], sampling, guesses=Draft(model=draft, tokens=3), forbidden={4}))
+    passes = list(speculate(model, [[10]], sampling, speculation=Draft(model=draft, tokens=3), forbidden={4}))
     assert [[token.id for token in row] for (row,) in passes] == [[0], [1, 2, 3, 5], [6, 7, 8, 9]]
 
 
@@ -350,7 +350,7 @@ def test_rows_that_have_ended_leave_the_batch_and_those_that_the_caller_ends() -
     model, ended, passes = AheadDecoder(rule, 9), set[int](), []
     guesses = Draft(model=AheadDecoder(rule, 9), tokens=1)
     for brought in speculate(
-        model, [[1], [2], [3]], Sampling(max_new_tokens=5), guesses=guesses, stop_ids={0}, ended=ended
+        model, [[1], [2], [3]], Sampling(max_new_tokens=5), speculation=guesses, stop_ids={0}, finished_rows=ended
     ):
         passes.append([[token.id for token in tokens] for tokens in brought])
         if len(passes) == 2:
@@ -361,20 +361,20 @@ def test_rows_that_have_ended_leave_the_batch_and_those_that_the_caller_ends() -
 
 def test_samples_of_one_prompt_are_read_once() -> None:
     model = AheadDecoder(RULE, CONTEXT)
-    list(speculate(model, [[4, 5]] * 9 + [[6]], Sampling(max_new_tokens=1), guesses=Lookup(), seeds=range(10)))
+    list(speculate(model, [[4, 5]] * 9 + [[6]], Sampling(max_new_tokens=1), speculation=Lookup(), seeds=range(10)))
     assert model.calls == [("start", 2)]
 
 
 def test_nothing_to_do_does_nothing() -> None:
     model = AheadDecoder(RULE, CONTEXT)
-    assert list(speculate(model, [[1]], Sampling(max_new_tokens=0), guesses=Lookup())) == []
-    assert list(speculate(model, [], Sampling(), guesses=Lookup())) == []
+    assert list(speculate(model, [[1]], Sampling(max_new_tokens=0), speculation=Lookup())) == []
+    assert list(speculate(model, [], Sampling(), speculation=Lookup())) == []
     assert model.calls == []
 
 
 def test_both_models_are_found_as_they_were_left() -> None:
     model, draft = AheadDecoder(RULE, CONTEXT).train(), AheadDecoder(OTHER, CONTEXT).train()
-    for _ in speculate(model, [[1]], Sampling(max_new_tokens=9), guesses=Draft(model=draft)):
+    for _ in speculate(model, [[1]], Sampling(max_new_tokens=9), speculation=Draft(model=draft)):
         assert model.training
         assert draft.training
         assert not torch.is_inference_mode_enabled()
@@ -383,20 +383,20 @@ def test_both_models_are_found_as_they_were_left() -> None:
 def test_wrong_arguments_are_told() -> None:
     model = AheadDecoder(RULE, CONTEXT)
     with pytest.raises(ValueError, match="prompt 1 of 2 is empty: a prompt needs at least one token"):
-        speculate(model, [[1], []], Sampling(), guesses=Lookup())
+        speculate(model, [[1], []], Sampling(), speculation=Lookup())
     with pytest.raises(ValueError, match="2 prompts need as many seeds, got 1"):
-        speculate(model, [[1], [2]], Sampling(), guesses=Lookup(), seeds=[0])
+        speculate(model, [[1], [2]], Sampling(), speculation=Lookup(), seeds=[0])
     with pytest.raises(ValueError, match="ngram=0 must be at least 1"):
         Lookup(ngram=0)
     for wrong in (lambda: Lookup(tokens=0), lambda: Draft(model=model, tokens=0)):
         with pytest.raises(ValueError, match="tokens=0 must be at least 1"):
             wrong()
-    with pytest.raises(UserError, match=r"the draft has 5 ids, the model 11: .* trained with the model's tokenizer"):
-        speculate(model, [[1]], Sampling(), guesses=Draft(model=AheadDecoder(random_rule(5, 9), 9, vocab_size=5)))
+    with pytest.raises(UserError, match=r"sizes differ: draft 5, model 11; .* trained with the model's tokenizer"):
+        speculate(model, [[1]], Sampling(), speculation=Draft(model=AheadDecoder(random_rule(5, 9), 9, vocab_size=5)))
 
 
 def test_a_model_that_diverged_is_told() -> None:
     broken = AheadDecoder(lambda tokens: torch.full((VOCAB,), math.nan if len(tokens) > 1 else 0.0), CONTEXT)
     for model, guesses in ((broken, Lookup(ngram=1)), (broken, Draft(model=AheadDecoder(RULE, CONTEXT)))):
         with pytest.raises(UserError, match="not numbers"):
-            list(speculate(model, [[1]], Sampling(), guesses=guesses))
+            list(speculate(model, [[1]], Sampling(), speculation=guesses))

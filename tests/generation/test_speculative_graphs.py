@@ -76,8 +76,8 @@ def test_passes_bring_the_same_tokens(by_graphs: Any, position: Position, kind: 
     """Five rows of unequal length whose windows move, and some of which end."""
     model = language_model(position)
     guesses = guesses_of(kind, model)
-    expected = list(speculate(model, PROMPTS, SAMPLINGS[sampling], guesses=guesses, **OPTIONS))
-    assert_same(list(by_graphs(model, PROMPTS, SAMPLINGS[sampling], guesses=guesses, **OPTIONS)), expected)
+    expected = list(speculate(model, PROMPTS, SAMPLINGS[sampling], speculation=guesses, **OPTIONS))
+    assert_same(list(by_graphs(model, PROMPTS, SAMPLINGS[sampling], speculation=guesses, **OPTIONS)), expected)
     brought = [len(row) for one in expected for row in one]
     assert max(brought) > 1, "no guess was accepted"
     assert max(brought) <= guesses.tokens + 1
@@ -86,9 +86,9 @@ def test_passes_bring_the_same_tokens(by_graphs: Any, position: Position, kind: 
 def test_a_draft_that_is_always_right_brings_all_its_guesses_and_one_token_more(by_graphs: Any) -> None:
     model = language_model()
     guesses = Draft(model=similar(model, noise=0.0), tokens=3)
-    expected = list(speculate(model, [[1, 2]], PLAIN, guesses=guesses))
+    expected = list(speculate(model, [[1, 2]], PLAIN, speculation=guesses))
     assert [len(row) for (row,) in expected[:3]] == [1, 4, 4]
-    assert_same(list(by_graphs(model, [[1, 2]], PLAIN, guesses=guesses)), expected)
+    assert_same(list(by_graphs(model, [[1, 2]], PLAIN, speculation=guesses)), expected)
 
 
 @pytest.mark.parametrize("kind", ["draft", "lookup"])
@@ -99,7 +99,7 @@ def test_a_pass_is_one_launch_and_one_wait(by_graphs: Any, kind: str, monkeypatc
         monkeypatch.setattr(
             owner, name, lambda *args, name=name, original=original: (calls.append(name), original(*args))[1]
         )
-    passes = list(by_graphs(model, [[1, 2], [5, 6, 5]], GREEDY, guesses=guesses_of(kind, model)))
+    passes = list(by_graphs(model, [[1, 2], [5, 6, 5]], GREEDY, speculation=guesses_of(kind, model)))
     assert calls == ["run", "read"] * len(passes)
 
 
@@ -110,7 +110,9 @@ def test_rows_that_the_caller_ends_leave_and_the_others_stay_what_they_were(by_g
 
     def by(speculating: Any) -> list[Pass]:
         ended, found = set[int](), list[Pass]()
-        for brought in speculating(model, PROMPTS[:3], PLAIN, guesses=guesses, seeds=[1, 2, 3], ended=ended):
+        for brought in speculating(
+            model, PROMPTS[:3], PLAIN, speculation=guesses, seeds=[1, 2, 3], finished_rows=ended
+        ):
             found.append(brought)
             if len(found) == 2:
                 ended.add(1)
@@ -126,7 +128,7 @@ def test_a_round_stays_on_the_device_and_at_its_addresses(drafts: bool, sampling
     with torch.inference_mode():
         models = [language_model().to("meta") for _ in range(1 + drafts)]
         caches = [model.new_cache(3, capacity=8) for model in models]
-        state = RoundState(caches[0], caches[1] if drafts else None, guesses=4, vocab_size=VOCAB)
+        state = RoundState(caches[0], caches[1] if drafts else None, draft_tokens=4, vocab_size=VOCAB)
         before = [(tensor, tensor.untyped_storage()._cdata) for tensor in state.changing()]
         with Operations() as operations:
             for _ in range(2):
@@ -143,9 +145,9 @@ def test_a_diverged_model_is_an_error(by_graphs: Any, kind: str) -> None:
     guesses = guesses_of(kind, model)
     with torch.no_grad():
         model.stack.position.table.weight[9] = torch.nan  # a round reads ahead, up to there in the second one or later
-    assert next(by_graphs(model, [[1, 2, 3]], GREEDY, guesses=guesses))[0]
+    assert next(by_graphs(model, [[1, 2, 3]], GREEDY, speculation=guesses))[0]
     with pytest.raises(UserError, match="not numbers"):
-        list(by_graphs(model, [[1, 2, 3]], GREEDY, guesses=guesses))
+        list(by_graphs(model, [[1, 2, 3]], GREEDY, speculation=guesses))
 
 
 def test_idle_tables_are_used_again_with_the_same_draft_alone(by_graphs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,5 +157,5 @@ def test_idle_tables_are_used_again_with_the_same_draft_alone(by_graphs: Any, mo
     model = language_model()
     guesses = guesses_of("draft", model)
     for each, expected in ((guesses, 1), (guesses, 1), (guesses_of("draft", model), 2)):
-        list(by_graphs(model, [[1, 2]], GREEDY, guesses=each))
+        list(by_graphs(model, [[1, 2]], GREEDY, speculation=each))
         assert len(made) == expected

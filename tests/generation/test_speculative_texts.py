@@ -12,8 +12,8 @@ from tercet.generation import (
     Draft,
     Lookup,
     Sampling,
-    draft_for,
     generate,
+    make_draft,
     stream_text,
 )
 from tercet.tokens import BPE, Characters, Tokenizer
@@ -35,16 +35,16 @@ def test_stop_texts_end_a_text_within_a_pass_as_they_do_without(
     sampling = Sampling(max_new_tokens=len(script), stop=tuple(stop))
     (plain,) = generate(model, BYTES, ["?"], sampling)
     for guesses in (Draft(model=model, tokens=tokens), Lookup(ngram=1, tokens=tokens)):
-        (one,) = generate(model, BYTES, ["?"], sampling, guesses=guesses)
+        (one,) = generate(model, BYTES, ["?"], sampling, speculation=guesses)
         assert (one.text, one.ids, one.finish) == (plain.text, plain.ids, plain.finish)
         assert one.passes <= plain.passes == len(plain.ids)
-        assert "".join(stream_text(model, BYTES, "?", sampling, guesses=guesses)) == plain.text
+        assert "".join(stream_text(model, BYTES, "?", sampling, speculation=guesses)) == plain.text
 
 
 def test_a_completion_tells_its_passes() -> None:
     model = AheadDecoder(script_rule(BYTES.vocab_size, list(b"abcdefghij")), 40)
     sampling = Sampling(max_new_tokens=9)
-    (one,) = generate(model, BYTES, ["?"], sampling, guesses=Draft(model=model, tokens=3))
+    (one,) = generate(model, BYTES, ["?"], sampling, speculation=Draft(model=model, tokens=3))
     assert (one.text, one.passes) == ("abcdefghi", 3)
     assert generate(model, BYTES, ["?"], sampling)[0].passes == 9
 
@@ -55,11 +55,11 @@ TEXTS = ["one fish, two fish, red fish, blue fish\n" * 9]
 def test_a_draft_needs_the_models_tokenizer_not_one_of_its_size() -> None:
     own, model = Tokenizer.train(Characters(), TEXTS), AheadDecoder(RULE, CONTEXT)
     same = Tokenizer.from_json(own.to_json())
-    assert draft_for(own, model, same, tokens=3) == Draft(model=model, tokens=3)
+    assert make_draft(own, model, same, tokens=3) == Draft(model=model, tokens=3)
     shifted = Tokenizer.train(Characters(), [TEXTS[0].replace("x", "y").replace("d", "z")])
     assert shifted.vocab_size == own.vocab_size
     with pytest.raises(UserError, match=r"tokenizer is another one: it has id \d+ = '.' where the model's has id"):
-        draft_for(own, model, shifted)
+        make_draft(own, model, shifted)
     larger = Tokenizer.train(BPE(vocab_size=300), TEXTS)
     with pytest.raises(UserError, match=rf"it has {larger.vocab_size} tokens, the model's {own.vocab_size}; take a"):
-        draft_for(own, model, larger)
+        make_draft(own, model, larger)

@@ -99,7 +99,7 @@ def test_rows_that_the_caller_ends_leave_too() -> None:
     model = ToyDecoder(RULE, CONTEXT)
     ended: set[int] = set()
     columns = []
-    for column in stream(model, [[1], [2], [3]], Sampling(max_new_tokens=5, temperature=0), ended=ended):
+    for column in stream(model, [[1], [2], [3]], Sampling(max_new_tokens=5, temperature=0), finished_rows=ended):
         columns.append(column)
         ended.add(len(columns) - 1)
     rows = by_row(iter(columns))

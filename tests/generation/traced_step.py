@@ -40,7 +40,7 @@ def started_round(models: list[torch.nn.Module], drafts: bool) -> RoundState:
     caches = [model.new_cache(2, capacity=8) for model in models]
     for cache in caches:
         cache.advance(1)
-    state = RoundState(caches[0], caches[1] if drafts else None, guesses=2, vocab_size=VOCAB)
+    state = RoundState(caches[0], caches[1] if drafts else None, draft_tokens=2, vocab_size=VOCAB)
     state.limit.fill_(1)
     state.n_unread.fill_(1)
     state.uniform.uniform_(generator=torch.Generator().manual_seed(1))

@@ -291,7 +291,7 @@ def test_the_key_is_in_no_log(
     models: ModelRegistry, as_json: bool, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     log = io.StringIO()
-    with on_a_socket(models, AccessRules(key=KEY), ServerLog(as_json=as_json, file=log)) as address:
+    with on_a_socket(models, AccessRules(key=KEY), ServerLog(use_json=as_json, file=log)) as address:
         statuses = [ask(address, f"{head}\r\n\r\n".encode()).status for head in WRONG_PLACES]
         body = {"prompt": KEY, KEY: KEY, "model": KEY}
         statuses.append(ask(address, post(COMPLETE, body, f"Authorization: Bearer {KEY}")).status)

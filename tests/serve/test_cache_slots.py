@@ -24,7 +24,7 @@ def own(cache: StackCache) -> list[torch.Tensor]:
 
 def filled(*lengths: int) -> CacheSlots:
     """Rows of these lengths, each of them another of the caches."""
-    slots = CacheSlots(StackCache(n_layers=2, n_kv_heads=G, d_head=K, batch=5, capacity=0), most=CAPACITY)
+    slots = CacheSlots(StackCache(n_layers=2, n_kv_heads=G, d_head=K, batch=5, capacity=0), max_columns=CAPACITY)
     for length in lengths:
         slots.join(cache_of_three(), 1, length)
     return slots
@@ -68,7 +68,7 @@ def test_rows_is_a_cache_in_the_same_memory_as_wide_as_the_longest_row_needs() -
 
 
 def test_slots_grow_as_they_have_to_and_no_further_than_the_most() -> None:
-    slots = CacheSlots(StackCache(n_layers=1, n_kv_heads=G, d_head=K, batch=2, capacity=0), most=300)
+    slots = CacheSlots(StackCache(n_layers=1, n_kv_heads=G, d_head=K, batch=2, capacity=0), max_columns=300)
     wide = StackCache(n_layers=1, n_kv_heads=G, d_head=K, batch=1, capacity=290)
     seen = []
     for length in (3, 64, 65, 130, 290):

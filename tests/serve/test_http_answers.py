@@ -377,7 +377,7 @@ def test_everybody_at_once_gets_their_own_answer(asking: TestClient) -> None:
 
 def read_with_logprobs(ids: list[int], stop: list[str], echo: int) -> tuple[TextRow, list[OffsetLogprob]]:
     """The text of these tokens, and the tokens that are sent with it."""
-    text, certain, tokens = TextRow(WRITER, tuple(stop)), CertainTokens(WRITER, echoed="x" * echo), []
+    text, certain, tokens = TextRow(WRITER, tuple(stop)), CertainTokens(WRITER, echo="x" * echo), []
     for place, token in enumerate(ids):
         finish = "eos" if token == WRITER.eos_id else "length" if place == len(ids) - 1 else None
         sampled = SampledToken(id=token, logprob=-1.0, finish=finish)

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from tercet.limits import MAX_FILLED_CHARACTERS
 from tercet.serve.http.item_list import LARGE, item_list_response
-from tercet.serve.http.requests import MAX_TEXTS_READ
+from tercet.serve.http.requests import MAX_INPUT_TEXTS
 from tercet.serve.http.responses import ClassifyResponse, RegressedText
 
 
@@ -41,7 +41,7 @@ def test_a_usual_request_is_within_the_bound(asking: TestClient) -> None:
 
 
 def test_lines_of_a_request_are_bounded(asking: TestClient) -> None:
-    answer = asking.post("/translate", json={"text": "a\n" * (MAX_TEXTS_READ + 1) + "a"})
+    answer = asking.post("/translate", json={"text": "a\n" * (MAX_INPUT_TEXTS + 1) + "a"})
     assert answer.status_code == 400
     assert "lines; send at most 2,048 at once" in answer.json()["error"]["message"]
 

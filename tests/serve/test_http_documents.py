@@ -16,7 +16,7 @@ from tercet.cli.parser import Parser
 from tercet.serve.engine import Limits
 from tercet.serve.http.guard import AccessRules
 from tercet.serve.http.page_files import page_paths
-from tercet.serve.http.requests import MAX_LOGPROBS, MAX_TEXTS_READ, MAX_TEXTS_WRITTEN
+from tercet.serve.http.requests import MAX_GENERATED_TEXTS, MAX_INPUT_TEXTS, MAX_LOGPROBS
 
 TEXT = (Path(__file__).parent.parent.parent / "docs" / "how-to" / "serving.md").read_text()
 ADDRESS = "http://127.0.0.1:8000"
@@ -80,7 +80,7 @@ def test_the_tables_are_true(address: str) -> None:
     verb.register(verbs, "")
     flags, known = set(re.findall(r"--[a-z][a-z-]+", TEXT)), set(verbs.choices["serve"].flags())
     assert flags <= known | {"--to"}
-    for number in (MAX_LOGPROBS, MAX_TEXTS_WRITTEN, MAX_TEXTS_READ):
+    for number in (MAX_LOGPROBS, MAX_GENERATED_TEXTS, MAX_INPUT_TEXTS):
         assert f"{number:,}" in TEXT
     paths = httpx.get(f"{address}/openapi.json").json()["paths"]
     assert all(f"`{path}`" in TEXT for path in (*paths, *page_paths()) if "{" not in path and "/page/" not in path)

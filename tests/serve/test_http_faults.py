@@ -16,10 +16,10 @@ import psutil
 import pytest
 from http_served import LIMITS, Paced, broken, client, on_a_socket, registry, trained_model
 
-from tercet.generation.sampling import DIVERGED
+from tercet.generation.sampling import DIVERGENCE_MESSAGE
 from tercet.serve.engine import Limits, QueueFull
 from tercet.serve.http.guard import AccessRules
-from tercet.serve.http.worker_answers import MOST_HELD, worker_answers
+from tercet.serve.http.worker_answers import MAX_ANSWERS_PER_BATCH, worker_answers
 
 COMPLETE = "/v1/completions"
 SHORT = Limits(slots=3, waiting=64, max_new_tokens=50, seconds=0.3)
@@ -111,7 +111,7 @@ def test_time_that_runs_out_in_a_stream_is_told_in_it() -> None:
 def test_weights_that_are_not_numbers_are_told(kind: str, path: str, body: dict[str, Any]) -> None:
     with client(models={kind: broken(trained_model(kind))}) as asking:
         told = error(asking.post(path, json=body), 500)
-        assert told["message"] == DIVERGED
+        assert told["message"] == DIVERGENCE_MESSAGE
         assert told["code"] == "not_numbers"
         assert asking.get("/health").status_code == 200
 
@@ -294,7 +294,7 @@ def test_a_job_is_cancelled_however_its_reader_ends() -> None:
             heard.append(on_part)
             return Job()
 
-        every = worker_answers([submit] * 5, at_once=5, seconds=0.1, is_last=lambda part: part == 9)
+        every = worker_answers([submit] * 5, max_running=5, seconds=0.1, is_last=lambda part: part == 9)
         heard_first = asyncio.ensure_future(anext(every))
         await asyncio.sleep(0)
         heard[1](9)
@@ -302,28 +302,28 @@ def test_a_job_is_cancelled_however_its_reader_ends() -> None:
         await every.aclose()
         assert Job.cancelled == 2  # the one that ended is not
         heard[0](1)  # said too late, heard by nobody
-        every = worker_answers([submit], at_once=1, seconds=0.1, is_last=bool)
+        every = worker_answers([submit], max_running=1, seconds=0.1, is_last=bool)
         with pytest.raises(QueueFull):
             await anext(every)
         heard.clear()
-        every = worker_answers([submit], at_once=1, seconds=0.05, is_last=bool)
+        every = worker_answers([submit], max_running=1, seconds=0.05, is_last=bool)
         with pytest.raises(TimeoutError, match=r"longer than 0\.05 seconds"):
             await anext(every)
         assert Job.cancelled == 3
         heard.clear()
-        every = worker_answers([submit], at_once=1, seconds=5, is_last=lambda part: part == 99)
+        every = worker_answers([submit], max_running=1, seconds=5, is_last=lambda part: part == 99)
         arriving = asyncio.ensure_future(anext(every))
         await asyncio.sleep(0)
-        for part in range(MOST_HELD - 1):
+        for part in range(MAX_ANSWERS_PER_BATCH - 1):
             heard[0](part)
         await asyncio.sleep(0.05)
         assert not arriving.done()  # nobody is woken for a few
-        heard[0](MOST_HELD - 1)
+        heard[0](MAX_ANSWERS_PER_BATCH - 1)
         assert await arriving == (0, 0)
         heard[0](99)
-        assert [part async for _, part in every] == [*range(1, MOST_HELD), 99]
+        assert [part async for _, part in every] == [*range(1, MAX_ANSWERS_PER_BATCH), 99]
         heard.clear()
-        every = worker_answers([submit], at_once=1, seconds=5, is_last=bool, streamed=True)
+        every = worker_answers([submit], max_running=1, seconds=5, is_last=bool, is_streamed=True)
         arriving = asyncio.ensure_future(anext(every))
         await asyncio.sleep(0)
         heard[0](0)

@@ -201,12 +201,12 @@ def test_the_names_of_this_machine(asking: TestClient, host: str) -> None:
     assert asking.get("/health", headers={"Host": host}).status_code == 200
 
 
-OPEN = AllowedNames(local=False, hosts=("box.example",))
+OPEN_PATHS = AllowedNames(local=False, hosts=("box.example",))
 
 
 @pytest.mark.slow
 def test_the_key() -> None:
-    with client("bert", rules=AccessRules(key="a key of mine", names=OPEN)) as asking:
+    with client("bert", rules=AccessRules(key="a key of mine", names=OPEN_PATHS)) as asking:
         assert asking.get("/health", headers={"Host": "box.example:80"}).json() == {"status": "alive"}
         assert asking.get("/ready", headers={"Host": "box.example:80"}).json() == {"status": "ready", "models": 1}
         assert asking.get("/").status_code == 200

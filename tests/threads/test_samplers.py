@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tercet.generation import Sampling, distribution
-from tercet.generation.filters import penalise_repetition
+from tercet.generation.filters import penalize_repetition
 
 V = 17
 CASES: list[dict[str, Any]] = [
@@ -53,5 +53,5 @@ def test_a_penalty_is_that_of_transformers_prompt_included() -> None:
     seen = torch.zeros(3, V, dtype=torch.bool).scatter_(1, prompts, True)
     logits = logits_of(3)
     expected = RepetitionPenaltyLogitsProcessor(1.3)(prompts, logits.clone())
-    assert torch.allclose(penalise_repetition(logits, seen, 1.3), expected)
+    assert torch.allclose(penalize_repetition(logits, seen, 1.3), expected)
     assert not torch.allclose(logits, expected)

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
         LabelsEvaluation,
         LanguageEvaluation,
         MaskedEvaluation,
-        Translated,
         TranslationEvaluation,
+        TranslationResult,
     )
 
 FLAGS = {  # of each task, beside --json, --encoding and --device
@@ -247,7 +247,7 @@ def _evaluate_translator(
     )
     result = evaluated.scores.to_dict()
     if args.output is not None:
-        lines = "".join(replace_line_ends(text) + "\n" for text in evaluated.written).encode()
+        lines = "".join(replace_line_ends(text) + "\n" for text in evaluated.translations).encode()
         write_atomically(args.output, lines)
         result |= {"output": str(args.output.resolve()), "output_sha256": hashlib.sha256(lines).hexdigest()}
     for note in evaluated.scores.notes:
@@ -277,7 +277,9 @@ def _read_result(path: Path) -> dict[str, Any]:
     return result
 
 
-def _compare_results(result: dict[str, Any], previous: dict[str, Any], evaluated: "Translated") -> dict[str, Any]:
+def _compare_results(
+    result: dict[str, Any], previous: dict[str, Any], evaluated: "TranslationResult"
+) -> dict[str, Any]:
     """The differences; and how likely by chance, where the earlier translations are still in their file."""
     from tercet.evaluate import compare, paired_bootstrap
 
@@ -287,5 +289,7 @@ def _compare_results(result: dict[str, Any], previous: dict[str, Any], evaluated
         texts = lines.decode().split("\n")[:-1]
         references = [reference for _, reference in evaluated.pairs]
         protocol = evaluated.scores.protocol
-        p_value = paired_bootstrap(evaluated.written, texts, references, protocol=protocol, language=evaluated.language)
+        p_value = paired_bootstrap(
+            evaluated.translations, texts, references, protocol=protocol, language=evaluated.language
+        )
     return {"bleu": difference.bleu, "chrf": difference.chrf, "p_value": p_value}

@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
     trained_model = load_model(args.run).require("generate")
     model, tokenizer = trained_model.model, trained_model.tokenizer
     place_model(model, device, args.quantize)
-    guesses = _guesses(args, tokenizer, device)
+    speculation = _guesses(args, tokenizer, device)
     if not prompts:
         prompts = [""]
         start = "".join(repr(token) for token in tokenizer.tokens(start_ids(tokenizer)))
@@ -116,11 +116,11 @@ def run(args: argparse.Namespace) -> int:
             print_note(f"tercet: {subject} has {n} tokens, the context {model.max_len}: its beginning is cut")
     if len(prompts) == 1 and args.num_samples == 1 and not args.json:
         print(prompts[0], end="", flush=True)
-        for piece in stream_text(model, tokenizer, prompts[0], sampling, guesses=guesses):
+        for piece in stream_text(model, tokenizer, prompts[0], sampling, speculation=speculation):
             print(piece, end="", flush=True)
         print()
         return 0
-    for number, text in enumerate(_complete(trained_model, prompts, sampling, args.num_samples, guesses)):
+    for number, text in enumerate(_complete(trained_model, prompts, sampling, args.num_samples, speculation)):
         if args.json:
             fields = {"prompt": text.prompt, "text": text.text, "finish": text.finish, "seed": text.seed}
             fields |= {"tokens": len(text.ids), "passes": text.passes, "truncated": text.truncated}
@@ -135,7 +135,7 @@ def _complete(
     prompts: list[str],
     sampling: "Sampling",
     samples: int,
-    guesses: "Draft | Lookup | None",
+    speculation: "Draft | Lookup | None",
 ) -> "Iterator[Completion]":
     """What `generate` gives, `ROWS` texts at a time: neither many samples nor many prompts need more memory."""
     from tercet.generation import generate
@@ -146,7 +146,7 @@ def _complete(
             settings = replace(sampling, seed=sampling.seed + first)
             yield from generate(
                 trained_model.model, trained_model.tokenizer, prompts[start : start + prompts_per_batch], settings,
-                samples=min(ROWS, samples - first), guesses=guesses,
+                samples=min(ROWS, samples - first), speculation=speculation,
             )  # fmt: skip
 
 
@@ -162,13 +162,13 @@ def _check_guesses(args: argparse.Namespace) -> None:
 def _guesses(args: argparse.Namespace, tokenizer: "Tokenizer", device: "torch.device") -> "Draft | Lookup | None":
     """What the flags say about where guesses come from."""
     from tercet.checkpoint import load_model
-    from tercet.generation import choose_guesses
+    from tercet.generation import choose_speculation
 
     draft = None if args.draft is None else load_model(args.draft).require("generate")
     if draft is not None:
         place_model(draft.model, device, None)
     draft_model = None if draft is None else (draft.model, draft.tokenizer)
-    return choose_guesses(tokenizer, draft_model, False if args.lookup is None else args.lookup, args.draft_tokens)
+    return choose_speculation(tokenizer, draft_model, False if args.lookup is None else args.lookup, args.draft_tokens)
 
 
 def _read(prompt: str) -> str:

@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
         models = {name: loading.submit(load, folder).result() for name, folder in name_models(args.runs).items()}
     settings = {name: getattr(args, name) for name in SETTINGS if getattr(args, name) is not None}
     serve(
-        models, limits=limits, hosts=tuple(args.allow_host), origins=tuple(args.cors_origin), open_to_all=args.no_key,
+        models, limits=limits, hosts=tuple(args.allow_host), origins=tuple(args.cors_origin), allow_no_key=args.no_key,
         json_log=args.json_log, quiet=args.quiet, **settings,
     )  # fmt: skip
     return 0

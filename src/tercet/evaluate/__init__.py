@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from tercet.evaluate.tasks.labels import LabelsEvaluation as LabelsEvaluation
     from tercet.evaluate.tasks.language import LanguageEvaluation as LanguageEvaluation
     from tercet.evaluate.tasks.masked import MaskedEvaluation as MaskedEvaluation
-    from tercet.evaluate.tasks.translation import Translated as Translated
     from tercet.evaluate.tasks.translation import TranslationEvaluation as TranslationEvaluation
+    from tercet.evaluate.tasks.translation import TranslationResult as TranslationResult
     from tercet.evaluate.translation import TranslationScores as TranslationScores
     from tercet.evaluate.translation import bleu as bleu
     from tercet.evaluate.translation import perplexity as perplexity

@@ -65,15 +65,15 @@ def bigram(
     """
     p = _unigram_probabilities(train, vocab_size)
     pairs, pair_counts = _count_pairs(train, vocab_size, train_document_starts)
-    before = pairs // vocab_size
-    count = np.bincount(before, weights=pair_counts, minlength=vocab_size)  # (V,) c(v), as the first of a pair
-    kinds = np.bincount(before, minlength=vocab_size)  # (V,) t(v)
+    first_ids = pairs // vocab_size
+    count = np.bincount(first_ids, weights=pair_counts, minlength=vocab_size)  # (V,) c(v), as the first of a pair
+    kinds = np.bincount(first_ids, minlength=vocab_size)  # (V,) t(v)
 
     def probabilities(v: np.ndarray, w: np.ndarray) -> np.ndarray:
-        seen = _look_up(pairs, pair_counts, v * vocab_size + w)
-        unseen = count[v] == 0
-        mixed = (seen + kinds[v] * p[w]) / np.where(unseen, 1, count[v] + kinds[v])
-        return np.where(unseen, p[w], mixed)
+        counts = _look_up(pairs, pair_counts, v * vocab_size + w)
+        is_unseen = count[v] == 0
+        interpolated = (counts + kinds[v] * p[w]) / np.where(is_unseen, 1, count[v] + kinds[v])
+        return np.where(is_unseen, p[w], interpolated)
 
     targets = (_sums(probabilities(v, w), w, special_ids) for v, w in _pairs(validation, document_starts))
     return _scores(targets, n_bytes, context=1)
@@ -114,24 +114,24 @@ def _count_pairs(ids: TokenArray, vocab_size: int, document_starts: np.ndarray |
     return pairs, counts
 
 
-def _look_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+def _look_up(keys: np.ndarray, values: np.ndarray, queries: np.ndarray) -> np.ndarray:
     """The value of each key wanted, 0 where it is not among the sorted keys."""
     if not len(keys):
-        return np.zeros(len(wanted))
-    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return np.where(keys[place] == wanted, values[place], 0)
+        return np.zeros(len(queries))
+    place = np.minimum(np.searchsorted(keys, queries), len(keys) - 1)
+    return np.where(keys[place] == queries, values[place], 0)
 
 
 def _pairs(ids: TokenArray, document_starts: np.ndarray | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Every token but the first and the one before it, a block at a time; given starts, none of two documents."""
     for start in range(0, len(ids) - 1, BLOCK):
-        both = ids[start : start + BLOCK + 1].astype(np.int64)
-        v, w = both[:-1], both[1:]
+        block = ids[start : start + BLOCK + 1].astype(np.int64)
+        v, w = block[:-1], block[1:]
         if document_starts is not None:
-            inside = np.ones(len(w), dtype=bool)
+            is_inside = np.ones(len(w), dtype=bool)
             borders = document_starts - start - 1
-            inside[borders[(borders >= 0) & (borders < len(w))]] = False
-            v, w = v[inside], w[inside]
+            is_inside[borders[(borders >= 0) & (borders < len(w))]] = False
+            v, w = v[is_inside], w[is_inside]
         yield v, w
 
 

@@ -11,7 +11,7 @@ from tercet.config import UserError
 from tercet.evaluate.protocols import Protocol, bleu_tokenizer, prepare_texts
 from tercet.evaluate.translation import RESAMPLES, metrics
 
-SAME = {  # what must be equal, and how to make it so
+MATCHING_FIELDS = {  # what must be equal, and how to make it so
     "signature": "score both with one version of sacrebleu and one --protocol",
     "chrf_signature": "score both with one version of sacrebleu and one --protocol",
     "protocol": "score both with one --protocol",
@@ -31,30 +31,30 @@ class Comparison:
     p_value: float | None = None
 
 
-def compare(one: Mapping[str, Any], other: Mapping[str, Any]) -> Comparison:
+def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> Comparison:
     """The first result less the second; results are as `tercet evaluate --json` writes them.
 
     Raises:
         UserError: where one is no such result, or they differ in signature, protocol or references.
     """
-    for result in (one, other):
-        missing = [key for key in ("bleu", "chrf", *SAME) if key not in result]
+    for result in (first, second):
+        missing = [key for key in ("bleu", "chrf", *MATCHING_FIELDS) if key not in result]
         if missing:
             raise UserError(
                 f"a result without {' and '.join(missing)} cannot be compared; write it with `tercet evaluate --json`"
             )
-    for key, remedy in SAME.items():
-        if one[key] != other[key]:
+    for key, remedy in MATCHING_FIELDS.items():
+        if first[key] != second[key]:
             raise UserError(
                 f"the results do not compare: their {key.replace('_', ' ')} differ "
-                f"({_short(one[key])} and {_short(other[key])}); {remedy}"
+                f"({_short(first[key])} and {_short(second[key])}); {remedy}"
             )
-    return Comparison(bleu=one["bleu"] - other["bleu"], chrf=one["chrf"] - other["chrf"])
+    return Comparison(bleu=first["bleu"] - second["bleu"], chrf=first["chrf"] - second["chrf"])
 
 
 def paired_bootstrap(
-    one: Sequence[str],
-    other: Sequence[str],
+    first: Sequence[str],
+    second: Sequence[str],
     references: Sequence[str],
     *,
     protocol: Protocol = "detokenised",
@@ -68,7 +68,7 @@ def paired_bootstrap(
     from sacrebleu.significance import PairedTest
 
     systems: list[tuple[str, Sequence[str]]] = [
-        (name, prepare_texts(texts, protocol, language)) for name, texts in (("other", other), ("one", one))
+        (name, prepare_texts(texts, protocol, language)) for name, texts in (("other", second), ("one", first))
     ]
     if systems[0][1] == systems[1][1]:
         return 1.0  # where sacrebleu, which counts differences above the one found, would say 0.001

@@ -16,7 +16,7 @@ from tercet.data import Conversations, conversation_rows
 from tercet.data.rows.batching import BATCH_TOKENS, batch_by_length
 from tercet.evaluate.language import read_logprobs
 from tercet.evaluate.score_summary import ScoreSummary
-from tercet.generation.sampling import DIVERGED
+from tercet.generation.sampling import DIVERGENCE_MESSAGE
 from tercet.models import DecoderOnly
 from tercet.notebook import Table, View
 from tercet.objectives import collate_windows
@@ -78,7 +78,7 @@ def score_conversations(
     for _, logprobs in read_logprobs(model, batches):
         total, tokens = total + logprobs.sum(), tokens + len(logprobs)
     if not bool(total.isfinite()):
-        raise UserError(DIVERGED)
+        raise UserError(DIVERGENCE_MESSAGE)
     nats = -total.item() / tokens
     return AnswerScores(
         nats_per_answer_token=nats,

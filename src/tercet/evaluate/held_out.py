@@ -28,7 +28,7 @@ from tercet.evaluate.tasks import evaluation_of
 from tercet.evaluate.tasks.evaluation import HeldOutScores
 from tercet.evaluate.tasks.language import LanguageEvaluation
 
-PIECES, PIECE_BYTES = 8, 256  # of text whose pseudo-likelihood is taken, a pass for each token
+N_PIECES, PIECE_BYTES = 8, 256  # of text whose pseudo-likelihood is taken, a pass for each token
 
 
 def score_held_out(folders: Sequence[Path], *, device: str | torch.device = "cpu") -> list[HeldOutScores]:
@@ -43,7 +43,7 @@ def score_held_out(folders: Sequence[Path], *, device: str | torch.device = "cpu
         # Runs on the same text share one copy of it.
         results.append(replace(scores, validation=texts.setdefault(scores.text, scores.validation)))
     _score_shared_tails(folders, results, device)
-    if _wants_pseudo(results):
+    if _needs_pseudo(results):
         _add_pseudo(folders, results, device)
     return results
 
@@ -89,7 +89,7 @@ def _score_shared_tails(folders: Sequence[Path], results: list[HeldOutScores], d
     for i in languages:
         if results[i].validation != shortest:
             evaluation = LanguageEvaluation(_load(folders[i], device).require("generate"))
-            results[i] = evaluation.score_held_out(_encoded(evaluation.load_held_out(), shortest))
+            results[i] = evaluation.score_held_out(_replace_validation(evaluation.load_held_out(), shortest))
 
 
 def _ends_with(documents: Sequence[str], end: Sequence[str]) -> bool:
@@ -102,7 +102,7 @@ def _ends_with(documents: Sequence[str], end: Sequence[str]) -> bool:
     )
 
 
-def _encoded(corpus: Corpus, documents: Sequence[str]) -> Corpus:
+def _replace_validation(corpus: Corpus, documents: Sequence[str]) -> Corpus:
     """The corpus with these documents for its validation part, as its own documents are begun and ended."""
     tokenizer, dtype = corpus.tokenizer, corpus.validation.dtype
     beginning, eos = beginning_ids(tokenizer), [] if tokenizer.eos_id is None else [tokenizer.eos_id]
@@ -111,22 +111,22 @@ def _encoded(corpus: Corpus, documents: Sequence[str]) -> Corpus:
     return replace(corpus, validation=np.concatenate(parts), validation_documents=starts)
 
 
-def _wants_pseudo(results: Sequence[HeldOutScores]) -> bool:
+def _needs_pseudo(results: Sequence[HeldOutScores]) -> bool:
     """Whether masked language models stand beside others that cut the text in another way, or predict otherwise."""
-    masked = [result for result in results if result.kind == "masked language model"]
-    others = any(result.kind == "language model" for result in results)
-    return bool(masked) and (others or len({result.tokenizer for result in masked}) > 1)
+    masked_models = [result for result in results if result.kind == "masked language model"]
+    has_others = any(result.kind == "language model" for result in results)
+    return bool(masked_models) and (has_others or len({result.tokenizer for result in masked_models}) > 1)
 
 
 def _add_pseudo(folders: Sequence[Path], results: list[HeldOutScores], device: str | torch.device) -> None:
     """Pseudo-bits per byte of the masked language models, all on the same pieces of text."""
-    masked = [i for i, result in enumerate(results) if result.kind == "masked language model"]
-    longest = min(read_spec(folders[i]).max_len for i in masked)
-    text = "\n".join(min((results[i].validation for i in masked), key=lambda texts: sum(map(len, texts))))
-    pieces = text_pieces(text, PIECES, most=min(PIECE_BYTES, longest - 2))
+    masked_models = [i for i, result in enumerate(results) if result.kind == "masked language model"]
+    longest = min(read_spec(folders[i]).max_len for i in masked_models)
+    text = "\n".join(min((results[i].validation for i in masked_models), key=lambda texts: sum(map(len, texts))))
+    pieces = text_pieces(text, N_PIECES, max_bytes=min(PIECE_BYTES, longest - 2))
     if not pieces:
         return
-    for i in masked:
+    for i in masked_models:
         trained_model = _load(folders[i], device)
         scores = pseudo_scores(trained_model.require("fill").model, trained_model.tokenizer, pieces, within_word=True)
         logprob = math.fsum(score.logprob for score in scores)
@@ -134,17 +134,17 @@ def _add_pseudo(folders: Sequence[Path], results: list[HeldOutScores], device: s
         results[i] = replace(results[i], scores={**results[i].scores, "pseudo_bits_per_byte": bits})
 
 
-def text_pieces(text: str, count: int, *, most: int) -> list[str]:
-    """At most `count` pieces of at most `most` UTF-8 bytes, whole words, from places spread evenly over the text."""
+def text_pieces(text: str, count: int, *, max_bytes: int) -> list[str]:
+    """Return up to `count` pieces of whole words, at most `max_bytes` UTF-8 bytes each, spread evenly over the text."""
     pieces = list[str]()
     for number in range(count):
         start = len(text) * number // count
-        end = start + 2 * most
+        end = start + 2 * max_bytes
         words = text[start:end].split()[1 : None if end >= len(text) else -1]  # what is cut may be half a word
         piece = ""
         for word in words:
             longer = f"{piece} {word}".strip()
-            if len(longer.encode()) > most:
+            if len(longer.encode()) > max_bytes:
                 break
             piece = longer
         if piece:

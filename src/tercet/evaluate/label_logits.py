@@ -9,7 +9,7 @@ from torch import Tensor
 from tercet.config import UserError
 from tercet.data import LabeledExamples, LabelRows, label_rows
 from tercet.data.rows.batching import batch_by_length
-from tercet.generation.sampling import DIVERGED
+from tercet.generation.sampling import DIVERGENCE_MESSAGE
 from tercet.models import Classifier, EncoderOnly
 from tercet.models.inference import inference_mode
 from tercet.objectives import IGNORE_INDEX, collate_labels, label_logits, move_batch
@@ -35,20 +35,20 @@ def check_head(model: EncoderOnly, labelled: LabeledExamples, problem_type: Prob
     return head
 
 
-def find_places(labelled: LabeledExamples, known: tuple[str, ...]) -> np.ndarray:
+def find_places(labelled: LabeledExamples, model_labels: tuple[str, ...]) -> np.ndarray:
     """The model's number of each label of the texts', -1 of one that no text has.
 
     Raises:
         UserError: where the model was not taught one.
     """
     used = set(np.unique(labelled.labels[labelled.labels != IGNORE_INDEX]).tolist())
-    missing = [name for number, name in enumerate(labelled.names) if number in used and name not in known]
+    missing = [name for number, name in enumerate(labelled.names) if number in used and name not in model_labels]
     if missing:
         raise UserError(
-            f"the model was not taught the label {missing[0]!r}; it knows {', '.join(map(repr, known[:12]))}"
-            f"{' and more' if len(known) > 12 else ''}: correct the labels, or train on texts with these"
+            f"the model was not taught the label {missing[0]!r}; it knows {', '.join(map(repr, model_labels[:12]))}"
+            f"{' and more' if len(model_labels) > 12 else ''}: correct the labels, or train on texts with these"
         )
-    places = {name: number for number, name in enumerate(known)}
+    places = {name: number for number, name in enumerate(model_labels)}
     return np.array([places.get(name, -1) for name in labelled.names])
 
 
@@ -66,7 +66,7 @@ def read_logits(
     special = {"bos": bos, "eos": eos, "pad": tokenizer.pad_id or 0}
     lengths = np.minimum(labelled.lengths + 2, model.max_len)
 
-    def launched() -> Iterator[tuple[LabelRows, Tensor]]:
+    def launch() -> Iterator[tuple[LabelRows, Tensor]]:
         for numbers in batch_by_length(lengths, batch_tokens):
             rows = label_rows(labelled, np.array(numbers), max_len=model.max_len, **special)
             batch = collate_labels(rows, model.spec.classifier)
@@ -74,9 +74,9 @@ def read_logits(
                 logits = label_logits(model, move_batch(batch, model))  # (N, L)
             yield rows, logits
 
-    for rows, logits in overlap_copies(launched()):
+    for rows, logits in overlap_copies(launch()):
         targets = rows.targets.flatten() if labelled.over == "tokens" else rows.targets
-        counted = logits[torch.from_numpy(targets != IGNORE_INDEX)] if targets.dtype == np.int64 else logits
-        if not bool(torch.isfinite(counted).all()):
-            raise UserError(DIVERGED)
+        scored_logits = logits[torch.from_numpy(targets != IGNORE_INDEX)] if targets.dtype == np.int64 else logits
+        if not bool(torch.isfinite(scored_logits).all()):
+            raise UserError(DIVERGENCE_MESSAGE)
         yield logits.numpy(), targets

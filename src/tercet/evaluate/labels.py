@@ -22,7 +22,7 @@ from tercet.notebook import View
 from tercet.objectives import IGNORE_INDEX
 from tercet.tokens import Tokenizer
 
-MISTAKES = 5  # of the commonest, below the table
+MAX_MISTAKES = 5  # of the commonest, below the table
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -62,10 +62,10 @@ class LabelScores(ScoreSummary):
             for column, count in enumerate(counts)
             if row != column and count
         ]
-        worst = sorted(mistakes, key=lambda mistake: (-mistake[0], mistake[1]))[:MISTAKES]
-        listed = "; ".join(f"{name} {count:,}" for count, name in worst)
-        missed = [f"missed most (wanted for said): {listed}"] if listed else []
-        return View((per_label_table(self.per_label), "", "; ".join(facts), *missed))
+        worst = sorted(mistakes, key=lambda mistake: (-mistake[0], mistake[1]))[:MAX_MISTAKES]
+        listing = "; ".join(f"{name} {count:,}" for count, name in worst)
+        mistake_lines = [f"missed most (wanted for said): {listing}"] if listing else []
+        return View((per_label_table(self.per_label), "", "; ".join(facts), *mistake_lines))
 
 
 def label_scores(
@@ -116,12 +116,12 @@ def score_labels(
     """
     labels = check_head(model, labelled, "single_label_classification").labels
     places = find_places(labelled, labels)
-    predicted, wanted = list[np.ndarray](), list[np.ndarray]()
+    predicted, targets = list[np.ndarray](), list[np.ndarray]()
     for logits, true in read_logits(model, tokenizer, labelled, batch_tokens):
         real = true != IGNORE_INDEX
         predicted.append(logits[real].argmax(-1))
-        wanted.append(places[true[real]])
-    if not sum(map(len, wanted)):
+        targets.append(places[true[real]])
+    if not sum(map(len, targets)):
         raise UserError("no label is left to score; give texts with labels that the tokenizer leaves something of")
-    scores = label_scores(np.concatenate(predicted), np.concatenate(wanted), labels)
+    scores = label_scores(np.concatenate(predicted), np.concatenate(targets), labels)
     return replace(scores, truncated=int((labelled.lengths + 2 > model.max_len).sum()))

@@ -53,14 +53,16 @@ def score(
     """
     context = model.max_len
     windows = Windows(ids, context, stride, document_starts=document_starts, whole_documents=whole_documents)
-    at_once = max(1, batch_tokens // context)
-    starts: Iterable[int] = range(0, len(windows), at_once)
+    batch_size = max(1, batch_tokens // context)
+    starts: Iterable[int] = range(0, len(windows), batch_size)
     if progress and sys.stderr.isatty():
         starts = track(starts, "scoring", transient=True)
     special = torch.tensor(sorted(special_ids), dtype=torch.long)
     nats = text_nats = torch.zeros((), dtype=torch.float64)
     tokens = 0
-    batches = (collate_windows(windows.batch(np.arange(start, min(start + at_once, len(windows))))) for start in starts)
+    batches = (
+        collate_windows(windows.batch(np.arange(start, min(start + batch_size, len(windows))))) for start in starts
+    )
     for batch, logprobs in read_logprobs(model, batches):
         targets = batch.targets.flatten()
         targets = targets[targets != IGNORE_INDEX]
@@ -84,14 +86,14 @@ def read_logprobs(model: DecoderOnly, batches: Iterable[CausalBatch]) -> Iterato
         ValueError: If the model does not have an id.
     """
 
-    def launched() -> Iterator[tuple[CausalBatch, Tensor]]:
+    def launch() -> Iterator[tuple[CausalBatch, Tensor]]:
         for batch in batches:
             _check(model, batch)
             with inference_mode(model.modules()):
                 logprobs = causal_logprobs(model, batch)
             yield batch, logprobs
 
-    for batch, logprobs in overlap_copies(launched()):
+    for batch, logprobs in overlap_copies(launch()):
         yield batch, logprobs.double()
 
 

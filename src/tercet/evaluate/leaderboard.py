@@ -9,12 +9,12 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from tercet.evaluate.scores import FEW_UNKNOWN, describe_unknown
+from tercet.evaluate.scores import MAX_UNKNOWN_SHARE, describe_unknown
 from tercet.evaluate.tasks.evaluation import HeldOutScores, Kind
 from tercet.notebook import Summary, Table, View
 
 BEST = "*"
-MANY = 3  # columns of scores
+MANY_COLUMNS = 3  # columns of scores
 RANGE, COSTS = "over seeds", ("parameters", "seconds", "tokens/s")  # headings
 
 
@@ -68,7 +68,7 @@ MEASURES = {
     "spearman": Measure(heading="Spearman", higher_is_better=True),
 }
 # By what a kind is ranked: on one text cut by one tokenizer, and on one text cut by several.
-RANKED_BY: dict[Kind, tuple[str, str | None]] = {
+RANKING_MEASURES: dict[Kind, tuple[str, str | None]] = {
     "language model": ("nats_per_token", "bits_per_byte"),
     "masked language model": ("nats_per_masked_token", None),
     "translator": ("nats_per_target_token", "bleu"),
@@ -154,7 +154,7 @@ class Leaderboard(Summary):
     def view(self) -> View:
         """Return one row per variant, the best of each kind with a star, then the notes."""
         columns = self._score_columns()
-        space = "\n" if len(self.measures) > MANY else " "  # many columns leave each as wide as its figures
+        space = "\n" if len(self.measures) > MANY_COLUMNS else " "  # many columns leave each as wide as its figures
         headings = [MEASURES[name].heading.replace(" ", space) if name else RANGE for name in columns]
         header = ("", "", *headings, *COSTS)
         table = Table(
@@ -208,11 +208,11 @@ def leaderboard(results: Sequence[RunResult]) -> Leaderboard:
     kinds: list[Kind] = list(dict.fromkeys(run.scores.kind for run in results if run.scores))
     notes, ranked_by, rows = list[str](), dict[Kind, str | None](), list[LeaderboardRow]()
     for kind in kinds:
-        measure, why = _measure_of(kind, [run.scores for run in results if run.scores and run.scores.kind == kind])
+        measure, why = _ranking_measure(kind, [run.scores for run in results if run.scores and run.scores.kind == kind])
         ranked_by[kind] = measure
         notes += why
         variants = [runs for runs in by_name.values() if _kind(runs) == kind]
-        ordered = _ordered([_row(runs, kind) for runs in variants], measure)
+        ordered = _rank([_row(runs, kind) for runs in variants], measure)
         notes += _overlaps(ordered, measure)
         rows += ordered
     rows += [_row(runs, None) for runs in by_name.values() if _kind(runs) is None]
@@ -224,37 +224,37 @@ def _kind(runs: Sequence[RunResult]) -> Kind | None:
     return next((run.scores.kind for run in runs if run.scores), None)
 
 
-def _measure_of(kind: Kind, scores: Sequence[HeldOutScores]) -> tuple[str | None, list[str]]:
+def _ranking_measure(kind: Kind, scores: Sequence[HeldOutScores]) -> tuple[str | None, list[str]]:
     """By what models of a kind are ranked, and what there is to say about it."""
-    same_cut, across = RANKED_BY[kind]
+    same_cut, across_tokenizers = RANKING_MEASURES[kind]
     heading = MEASURES[same_cut].heading
     unknown = max(result.unknown_share for result in scores)
-    if unknown > FEW_UNKNOWN and len({result.tokenizer for result in scores}) > 1:
+    if unknown > MAX_UNKNOWN_SHARE and len({result.tokenizer for result in scores}) > 1:
         return None, [f"the {kind}s have different tokenizers, and {describe_unknown(unknown)}: none is ranked"]
     if len({result.text for result in scores}) > 1:
         return None, [f"the {kind}s were held out different validation data, so none is ranked above another"]
-    one_cut = same_cut == across or len({(result.tokenizer, result.tokens) for result in scores}) == 1
+    one_cut = same_cut == across_tokenizers or len({(result.tokenizer, result.tokens) for result in scores}) == 1
     if one_cut and all(same_cut in result.scores for result in scores):
         return same_cut, []
     if kind == "masked language model" and len({result.tokenizer for result in scores}) == 1:
         return same_cut, ["the contexts differ, and with them which tokens are masked: small differences are chance"]
-    if across is None:
+    if across_tokenizers is None:
         words = f"{heading} does not compare between tokenizers, so no {kind} is ranked above another"
         return None, [words]
     words = f"the {kind}s predict other tokens, between which {heading} does not compare"
-    return across, [f"{words}: ranked by {MEASURES[across].heading}"]
+    return across_tokenizers, [f"{words}: ranked by {MEASURES[across_tokenizers].heading}"]
 
 
 def _row(runs: Sequence[RunResult], kind: Kind | None) -> LeaderboardRow:
-    scored = [run.scores for run in runs if run.scores]
-    names = [name for name in MEASURES if scored and all(name in result.scores for result in scored)]
+    scores = [run.scores for run in runs if run.scores]
+    names = [name for name in MEASURES if scores and all(name in result.scores for result in scores)]
     return LeaderboardRow(
         name=runs[0].name,
         kind=kind,
         settings=runs[0].settings,
         rank=None,
-        scores={name: SeedSpread.of([result.scores[name] for result in scored]) for name in names},
-        parameters=scored[0].parameters if scored else None,
+        scores={name: SeedSpread.of([result.scores[name] for result in scores]) for name in names},
+        parameters=scores[0].parameters if scores else None,
         seconds=_spread([run.seconds for run in runs if run.scores]),
         tokens_per_second=_spread([run.tokens_per_second for run in runs if run.scores]),
         diverged=sum(run.scores is None for run in runs),
@@ -263,11 +263,11 @@ def _row(runs: Sequence[RunResult], kind: Kind | None) -> LeaderboardRow:
 
 
 def _spread(values: Sequence[float | None]) -> SeedSpread | None:
-    known = [value for value in values if value is not None]
-    return SeedSpread.of(known) if known and len(known) == len(values) else None
+    measured = [value for value in values if value is not None]
+    return SeedSpread.of(measured) if measured and len(measured) == len(values) else None
 
 
-def _ordered(rows: Sequence[LeaderboardRow], measure: str | None) -> list[LeaderboardRow]:
+def _rank(rows: Sequence[LeaderboardRow], measure: str | None) -> list[LeaderboardRow]:
     if measure is None or len(rows) < 2:
         return list(rows)
     sign = -1 if MEASURES[measure].higher_is_better else 1
@@ -314,22 +314,22 @@ def _notes(results: Sequence[RunResult], rows: Sequence[LeaderboardRow], kinds: 
     for kind in kinds:
         trained_model = [tokens for row in rows if row.kind == kind if (tokens := _tokens(row))]
         if trained_model and max(trained_model) > 1.01 * min(trained_model):
-            few, many = (f"{round(tokens):,}" for tokens in (min(trained_model), max(trained_model)))
-            notes.append(f"the {kind}s did not train on equally many tokens: from {few} to {many}")
+            fewest, largest = (f"{round(tokens):,}" for tokens in (min(trained_model), max(trained_model)))
+            notes.append(f"the {kind}s did not train on equally many tokens: from {fewest} to {largest}")
     for row in rows:
         if unknown := max((run.scores.unknown_share for run in row.runs if run.scores), default=0):
             notes.append(f"{row.name}: {describe_unknown(unknown)}")
     precisions = sorted({run.precision for run in results if run.precision})
     if len(precisions) > 1:
         notes.append(f"they were not trained in one precision: {' and '.join(precisions)}")
-    failed = [row for row in rows if row.diverged]
-    for row in failed:
+    diverged_rows = [row for row in rows if row.diverged]
+    for row in diverged_rows:
         notes.append(f"{row.name} diverged, {row.diverged} of {len(row.runs)}: it is ranked last")
     if all(len(row.runs) == 1 for row in rows):
         notes.append("one seed each, so no spread: how much is chance cannot be told (--seeds 1,2,3)")
     else:
-        what = "" if len(kinds) < 2 else ", of the measure that ranks its kind"
-        notes.append(f"means over seeds; over seeds: from the smallest to the largest{what}")
+        suffix = "" if len(kinds) < 2 else ", of the measure that ranks its kind"
+        notes.append(f"means over seeds; over seeds: from the smallest to the largest{suffix}")
     notes.append("each run's best model, on all that its data held out; seconds are of training, with its validations")
     return notes
 

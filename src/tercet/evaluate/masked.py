@@ -24,7 +24,7 @@ from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.data.rows.token_rows import Blocks
 from tercet.encoding.pseudo import pseudo_logprobs
 from tercet.evaluate.score_summary import ScoreSummary, finite
-from tercet.generation.sampling import DIVERGED
+from tercet.generation.sampling import DIVERGENCE_MESSAGE
 from tercet.models import EncoderOnly
 from tercet.models.inference import inference_mode
 from tercet.notebook import Table, View
@@ -43,9 +43,11 @@ from tercet.objectives import (
 from tercet.objectives.batch import overlap_copies
 from tercet.tokens import Tokenizer
 
-COUNTED_AT_ONCE = 1 << 22
-FIXED = Masking(rate=0.15, masked=1.0, random=0.0)
-NEAR = 0.02  # of the unigram entropy: a loss above, or no further below, has learnt how often tokens come, and no more
+COUNT_BLOCK = 1 << 22
+FIXED_MASKING = Masking(rate=0.15, masked=1.0, random=0.0)
+PLATEAU_MARGIN = (
+    0.02  # of the unigram entropy: a loss above, or no further below, has learnt how often tokens come, and no more
+)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -73,7 +75,7 @@ class MaskedScores(ScoreSummary):
     @property
     def plateau(self) -> bool:
         """Whether the model does hardly better than counting tokens, where training often rests before it learns."""
-        return not self.masked_loss < (1 - NEAR) * self.unigram_entropy
+        return not self.masked_loss < (1 - PLATEAU_MARGIN) * self.unigram_entropy
 
     def to_dict(self, pseudo_perplexity: float | None = None) -> dict[str, Any]:
         """Return the scores for JSON, with the pseudo-perplexity if it was measured."""
@@ -122,23 +124,23 @@ def score_masked(
         raise ValueError(
             f"the tokenizer has {tokenizer.vocab_size} ids, the model vocab_size={model.vocab_size}; use its tokenizer"
         )
-    masking = replace(FIXED, rate=rate)
+    masking = replace(FIXED_MASKING, rate=rate)
     blocks = Blocks(
         corpus.validation,
         model.max_len,
         document_starts=corpus.validation_documents if document_mask else None,
         pad_id=tokenizer.pad_id or 0,
     )
-    some = len(blocks) if tokens is None else max(1, min(len(blocks), tokens // model.max_len))
+    n_windows = len(blocks) if tokens is None else max(1, min(len(blocks), tokens // model.max_len))
     sums = _MaskedSums(token_counts(corpus))
-    batches = _spread_windows(blocks, some, max(1, batch_tokens // model.max_len))
-    masked = (masked_windows(blocks, numbers, tokenizer, masking, seed=seed) for numbers in batches)
-    for batch, (logprobs, hits) in overlap_copies(_predict(model, batch) for batch in masked):
+    batches = _spread_windows(blocks, n_windows, max(1, batch_tokens // model.max_len))
+    masked_batches = (masked_windows(blocks, numbers, tokenizer, masking, seed=seed) for numbers in batches)
+    for batch, (logprobs, hits) in overlap_copies(_predict(model, batch) for batch in masked_batches):
         sums.add(batch, logprobs, hits)
     if not sums.tokens:
         raise UserError(f"no token was hidden at a rate of {rate:g}; give more text, or a higher rate")
     if not math.isfinite(float(sums.nats)):
-        raise UserError(DIVERGED)
+        raise UserError(DIVERGENCE_MESSAGE)
     return MaskedScores(
         masked_loss=float(sums.nats) / sums.tokens,
         masked_accuracy=sums.right / sums.tokens,
@@ -176,11 +178,11 @@ class _MaskedSums:
         self.candidates += len(batch.targets) + int(visible.sum())
 
 
-def _spread_windows(blocks: Blocks, count: int, at_once: int) -> Iterator[np.ndarray]:
+def _spread_windows(blocks: Blocks, count: int, batch_size: int) -> Iterator[np.ndarray]:
     """Yield the numbers of `count` windows spread over the whole text, in batches."""
     windows = np.linspace(0, len(blocks) - 1, count).astype(np.int64)
-    for start in range(0, count, at_once):
-        yield windows[start : start + at_once]
+    for start in range(0, count, batch_size):
+        yield windows[start : start + batch_size]
 
 
 def masked_windows(
@@ -205,8 +207,8 @@ def token_counts(corpus: Corpus) -> np.ndarray:
     counts = np.ones(corpus.tokenizer.vocab_size, np.int64)
     for folder in corpus.folders:
         counts += folder.token_counts()
-    for start in range(0, 0 if corpus.folders else len(corpus.train), COUNTED_AT_ONCE):
-        counts += np.bincount(corpus.train[start : start + COUNTED_AT_ONCE], minlength=len(counts))
+    for start in range(0, 0 if corpus.folders else len(corpus.train), COUNT_BLOCK):
+        counts += np.bincount(corpus.train[start : start + COUNT_BLOCK], minlength=len(counts))
     counts[unmaskable_ids(corpus.tokenizer)] = 0
     return counts
 
@@ -239,10 +241,10 @@ def _predict(model: EncoderOnly, batch: MaskedBatch) -> tuple[MaskedBatch, Float
     """The batch without IGNORE_INDEX targets; of each target ln p, and 1 if it is the likeliest token, else 0."""
     used = batch.targets != IGNORE_INDEX
     batch = batch._replace(positions=batch.positions[used], targets=batch.targets[used])
-    moved, answers = move_batch(batch, model), list[Tensor]()
+    device_batch, answers = move_batch(batch, model), list[Tensor]()
     with inference_mode(model.modules()):
-        for rows, logits in split_logits(model, masked_states(model, moved)):
-            targets = moved.targets[rows]
+        for rows, logits in split_logits(model, masked_states(model, device_batch)):
+            targets = device_batch.targets[rows]
             hits = logits.argmax(-1) == targets
             answers.append(torch.stack((token_logprobs(logits, targets).double(), hits.double())))
     return batch, torch.cat(answers, dim=-1)

@@ -23,7 +23,7 @@ from tercet.notebook import View
 from tercet.objectives import THRESHOLD
 from tercet.tokens import Tokenizer
 
-AT_ONCE = 1024  # texts whose labels are counted together
+TEXTS_PER_BLOCK = 1024  # texts whose labels are counted together
 Rows = Iterator[tuple[np.ndarray, np.ndarray]]
 
 
@@ -95,8 +95,8 @@ class _Counts:
 
     @property
     def macro_f1(self) -> float:
-        counted = self.n_predicted + self.support > 0
-        return float(self.f1[counted].mean()) if counted.any() else 0.0
+        is_counted = self.n_predicted + self.support > 0
+        return float(self.f1[is_counted].mean()) if is_counted.any() else 0.0
 
     @property
     def micro_f1(self) -> float:
@@ -122,7 +122,7 @@ def multi_label_scores(predicted: np.ndarray, true_labels: np.ndarray, labels: t
         raise ValueError("there is nothing to score; give at least one prediction")
     counts = _Counts.of(iter([(predictions, targets)]), len(labels))
     constant = np.broadcast_to(_constant(counts), targets.shape)
-    return _as_scores(counts, _Counts.of(iter([(constant, targets)]), len(labels)), labels)
+    return _make_scores(counts, _Counts.of(iter([(constant, targets)]), len(labels)), labels)
 
 
 def score_multi_label(
@@ -142,15 +142,15 @@ def score_multi_label(
     if not len(labelled):
         raise UserError("there is no text to score; give some")
 
-    def as_the_models(targets: np.ndarray) -> np.ndarray:
+    def to_model_order(targets: np.ndarray) -> np.ndarray:
         """(B, L) bool in the order of the model's labels, of (B, K) in that of the texts'."""
-        wanted = np.zeros((len(targets), len(labels)), dtype=bool)
-        wanted[:, places[places >= 0]] = targets[:, places >= 0] > 0
-        return wanted
+        model_targets = np.zeros((len(targets), len(labels)), dtype=bool)
+        model_targets[:, places[places >= 0]] = targets[:, places >= 0] > 0
+        return model_targets
 
     counts = _Counts.of(
         (
-            (_probabilities(logits) > THRESHOLD, as_the_models(targets))
+            (_probabilities(logits) > THRESHOLD, to_model_order(targets))
             for logits, targets in read_logits(model, tokenizer, labelled, batch_tokens)
         ),
         len(labels),
@@ -158,11 +158,12 @@ def score_multi_label(
     constant = _constant(counts)
     numbers = np.arange(len(labelled))
     blocks = (
-        as_the_models(labelled.targets(numbers[i : i + AT_ONCE])) for i in range(0, len(labelled), AT_ONCE)
+        to_model_order(labelled.targets(numbers[i : i + TEXTS_PER_BLOCK]))
+        for i in range(0, len(labelled), TEXTS_PER_BLOCK)
     )  # (B, L)
-    of_constant = _Counts.of(((np.broadcast_to(constant, true.shape), true) for true in blocks), len(labels))
+    constant_counts = _Counts.of(((np.broadcast_to(constant, true.shape), true) for true in blocks), len(labels))
     truncated = int((labelled.lengths + 2 > model.max_len).sum())
-    return replace(_as_scores(counts, of_constant, labels), truncated=truncated)
+    return replace(_make_scores(counts, constant_counts, labels), truncated=truncated)
 
 
 def _probabilities(logits: np.ndarray) -> np.ndarray:
@@ -174,7 +175,7 @@ def _constant(counts: _Counts) -> np.ndarray:
     return 2 * counts.support > counts.texts
 
 
-def _as_scores(counts: _Counts, constant: _Counts, labels: tuple[str, ...]) -> MultiLabelScores:
+def _make_scores(counts: _Counts, constant: _Counts, labels: tuple[str, ...]) -> MultiLabelScores:
     return MultiLabelScores(
         f1=counts.macro_f1,
         micro_f1=counts.micro_f1,

@@ -15,7 +15,7 @@ from torch import Tensor
 from tercet.config import UserError
 from tercet.data.rows.batching import map_by_length
 from tercet.generation.protocol import device_of
-from tercet.generation.sampling import DIVERGED
+from tercet.generation.sampling import DIVERGENCE_MESSAGE
 from tercet.generation.translate import encode_sources
 from tercet.models import EncoderDecoder
 from tercet.models.inference import inference_mode
@@ -62,15 +62,15 @@ def score_pairs(
     Raises:
         UserError: where a text cannot be encoded, a tokenizer lacks bos or eos, or the model's outputs are not numbers.
     """
-    of_source = tokenizer if source_tokenizer is None else source_tokenizer
+    source_encoder = tokenizer if source_tokenizer is None else source_tokenizer
     bos, eos = tokenizer.bos_id, tokenizer.eos_id
-    if bos is None or eos is None or of_source.eos_id is None:
+    if bos is None or eos is None or source_encoder.eos_id is None:
         raise UserError("the tokenizer has no token for the beginning or the end: train one for translation")
-    most = model.max_len
-    sources, cut = encode_sources(of_source, [source for source, _ in pairs], max_len=most)
+    max_len = model.max_len
+    sources, cut = encode_sources(source_encoder, [source for source, _ in pairs], max_len=max_len)
     targets = [[*ids.tolist(), eos] for ids in tokenizer.encode_batch([target.strip() for _, target in pairs])]
-    cut = [was_cut or len(target) > most for was_cut, target in zip(cut, targets, strict=True)]
-    targets = [target[:most] for target in targets]
+    cut = [was_cut or len(target) > max_len for was_cut, target in zip(cut, targets, strict=True)]
+    targets = [target[:max_len] for target in targets]
 
     def logprobs(numbers: list[int]) -> tuple[Tensor, ...]:
         """ln p of each target's tokens, on their way to the host."""
@@ -79,18 +79,18 @@ def score_pairs(
         wanted, real = pad_rows([targets[number] for number in numbers], HOST)
         with inference_mode(model.modules()):
             batch = PairBatch(source, source_mask, inputs, wanted.masked_fill(~real, IGNORE_INDEX))
-            of_tokens = to_host(seq2seq_logprobs(model, batch))  # (N,)
-        return of_tokens.split([len(targets[number]) for number in numbers])
+            token_logprobs = to_host(seq2seq_logprobs(model, batch))  # (N,)
+        return token_logprobs.split([len(targets[number]) for number in numbers])
 
     lengths = [max(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
-    of_pairs = map_by_length(logprobs, lengths, batch_tokens)
+    pair_logprobs = map_by_length(logprobs, lengths, batch_tokens)
     wait_for_copies(device_of(model))
     tokens = torch.tensor([len(target) for target in targets], dtype=torch.long)
     row = torch.arange(len(targets)).repeat_interleave(tokens)
-    of_tokens = torch.cat([torch.zeros(0), *of_pairs]).double()
-    sums = torch.zeros(len(targets), dtype=torch.float64).index_add(0, row, of_tokens)
+    token_logprobs = torch.cat([torch.zeros(0), *pair_logprobs]).double()
+    sums = torch.zeros(len(targets), dtype=torch.float64).index_add(0, row, token_logprobs)
     if not bool(sums.isfinite().all()):
-        raise UserError(DIVERGED)
+        raise UserError(DIVERGENCE_MESSAGE)
     return [
         PairScore(logprob=total, tokens=len(target), truncated=was_cut)
         for total, target, was_cut in zip(sums.tolist(), targets, cut, strict=True)

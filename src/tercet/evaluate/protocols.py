@@ -31,9 +31,9 @@ BLEU_TOKENIZERS = {
 DEFAULT_BLEU_TOKENIZER = "13a"
 MECAB = {"ja-mecab": ("ja", "ipadic"), "ko-mecab": ("ko", "mecab_ko")}  # the extra, and a package of it
 KANA, HAN = "[\u3040-\u30ff]", "[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003134f]"
-UNSPACED = "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff]"  # Thai, Lao, Tibetan, Burmese, Khmer
+UNSPACED_SCRIPTS = "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff]"  # Thai, Lao, Tibetan, Burmese, Khmer
 
-TOKENISED = 100  # lines ending in " ." from which on sacrebleu, too, takes text for tokenised
+MIN_TOKENIZED_LINES = 100  # lines ending in " ." from which on sacrebleu, too, takes text for tokenised
 
 
 def prepare_texts(texts: Sequence[str], protocol: Protocol, language: str | None) -> list[str]:
@@ -49,8 +49,8 @@ def prepare_texts(texts: Sequence[str], protocol: Protocol, language: str | None
         return list(texts)
     if language is None:
         raise UserError("the protocol lc-tok needs the language of the translations, such as --language de")
-    normalise, tokenise = _moses(language)
-    return [tokenise(normalise(text.strip().lower())) for text in texts]
+    normalize, tokenize = _moses(language)
+    return [tokenize(normalize(text.strip().lower())) for text in texts]
 
 
 def bleu_tokenizer(protocol: Protocol, language: str | None, references: Sequence[str]) -> str:
@@ -79,24 +79,24 @@ def bleu_tokenizer(protocol: Protocol, language: str | None, references: Sequenc
 
 def _tokenizer_of_script(texts: Sequence[str]) -> str:
     text = "".join(texts)
-    kana, han, unspaced = (len(re.findall(script, text)) for script in (KANA, HAN, UNSPACED))
-    if 2 * (kana + han + unspaced) <= sum(map(str.isalpha, text)):
+    n_kana, n_han, n_unspaced = (len(re.findall(script, text)) for script in (KANA, HAN, UNSPACED_SCRIPTS))
+    if 2 * (n_kana + n_han + n_unspaced) <= sum(map(str.isalpha, text)):
         return DEFAULT_BLEU_TOKENIZER
-    if unspaced > kana + han:
+    if n_unspaced > n_kana + n_han:
         return "char"
-    return "ja-mecab" if 10 * kana > han else "zh"
+    return "ja-mecab" if 10 * n_kana > n_han else "zh"
 
 
-def label(protocol: Protocol, language: str | None) -> str:
+def signature_suffix(protocol: Protocol, language: str | None) -> str:
     """What a signature says of the preparation; nothing where there is none."""
     if protocol == "detokenised":
         return ""
     return f"|prep:lc.norm.tok-{language}|sacremoses:{version('sacremoses')}"
 
 
-def looks_tokenised(texts: Sequence[str]) -> bool:
+def looks_tokenized(texts: Sequence[str]) -> bool:
     """Whether so many lines end with a full stop by itself that they have hardly been put together again."""
-    return sum(text.endswith(" .") for text in texts) >= TOKENISED
+    return sum(text.endswith(" .") for text in texts) >= MIN_TOKENIZED_LINES
 
 
 def _moses(language: str) -> tuple[Callable[[str], str], Callable[[str], str]]:
@@ -104,5 +104,5 @@ def _moses(language: str) -> tuple[Callable[[str], str], Callable[[str], str]]:
         from sacremoses import MosesPunctNormalizer, MosesTokenizer
     except ImportError:
         raise UserError("the protocol lc-tok needs sacremoses; pip install 'tercet[moses]'") from None
-    normaliser, tokeniser = MosesPunctNormalizer(lang=language), MosesTokenizer(lang=language)
-    return normaliser.normalize, lambda text: cast(str, tokeniser.tokenize(text, return_str=True))
+    normalizer, tokenizer = MosesPunctNormalizer(lang=language), MosesTokenizer(lang=language)
+    return normalizer.normalize, lambda text: cast(str, tokenizer.tokenize(text, return_str=True))

@@ -73,11 +73,11 @@ def regression_scores(
         raise ValueError("there is nothing to score; give at least one prediction")
     errors, distances = predictions - targets, targets - targets.mean()
     variance = float((distances**2).mean())
-    squared = float((errors**2).mean())
+    mean_square = float((errors**2).mean())
     return RegressionScores(
-        rmse=math.sqrt(squared),
+        rmse=math.sqrt(mean_square),
         mae=float(np.abs(errors).mean()),
-        r2=1 - squared / variance if variance else 0.0,
+        r2=1 - mean_square / variance if variance else 0.0,
         pearson=correlation(predictions, targets),
         spearman=correlation(average_ranks(predictions), average_ranks(targets)),
         constant_rmse=math.sqrt(variance),
@@ -110,9 +110,9 @@ def score_regression(
 
 def average_ranks(values: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
     """From 1 on, the smallest first; equal values share the mean of the ranks that they take."""
-    in_order = np.sort(values)
-    below, up_to = np.searchsorted(in_order, values, "left"), np.searchsorted(in_order, values, "right")
-    return (below + 1 + up_to) / 2
+    sorted_values = np.sort(values)
+    n_below, n_up_to = np.searchsorted(sorted_values, values, "left"), np.searchsorted(sorted_values, values, "right")
+    return (n_below + 1 + n_up_to) / 2
 
 
 def correlation(a: Float[np.ndarray, " N"], b: Float[np.ndarray, " N"]) -> float:

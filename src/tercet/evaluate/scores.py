@@ -16,7 +16,7 @@ from typing import Any
 from tercet.evaluate.score_summary import ScoreSummary, finite
 from tercet.notebook import Table, View
 
-FEW_UNKNOWN = 0.001  # of the tokens: up to here a figure is wrong by less than a percent or so
+MAX_UNKNOWN_SHARE = 0.001  # of the tokens: up to here a figure is wrong by less than a percent or so
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -56,19 +56,19 @@ class LanguageScores(ScoreSummary):
 
     def to_dict(self, baselines: "Baselines | None" = None) -> dict[str, Any]:
         """Return the scores for JSON, with those of `baselines`."""
-        others = {
+        baseline_scores = {
             name: ScoreSummary.to_dict(scores)
             if isinstance(scores, LanguageScores)
             else {"bits_per_byte": finite(scores)}
             for name, scores in (baselines or {}).items()
         }
-        return {**super().to_dict(), "baselines": others}
+        return {**super().to_dict(), "baselines": baseline_scores}
 
     def view(self, baselines: "Baselines | None" = None) -> View:
         """Return the scores of the model, then those of `baselines`, the best first."""
-        others = sorted((baselines or {}).items(), key=lambda item: _bits(item[1]))
+        ranked_baselines = sorted((baselines or {}).items(), key=lambda item: _bits(item[1]))
         rows = list[tuple[str, ...]]()
-        for name, scores in [("model", self), *others]:
+        for name, scores in [("model", self), *ranked_baselines]:
             if isinstance(scores, LanguageScores):
                 numbers = f"{scores.loss_nats_per_token:.4f}", f"{scores.perplexity:,.2f}"
             else:
@@ -88,8 +88,8 @@ Baselines = Mapping[str, LanguageScores | float]  # a float is bits per byte
 
 def describe_unknown(share: float) -> str:
     """Return how many tokens are unknown, and what that means for bits per byte."""
-    said = f"{share:.2%} of the tokens are unknown"
-    return said if share <= FEW_UNKNOWN else f"{said}, so bits per byte compare with nothing"
+    text = f"{share:.2%} of the tokens are unknown"
+    return text if share <= MAX_UNKNOWN_SHARE else f"{text}, so bits per byte compare with nothing"
 
 
 def _bits(scores: LanguageScores | float) -> float:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tercet.config import UserError
-from tercet.evaluate.protocols import Protocol, bleu_tokenizer, label, looks_tokenised, prepare_texts
+from tercet.evaluate.protocols import Protocol, bleu_tokenizer, looks_tokenized, prepare_texts, signature_suffix
 from tercet.evaluate.score_summary import ScoreSummary
 from tercet.notebook import Table, View
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sacrebleu.metrics.chrf import CHRF
 
 RESAMPLES = 1000
-LOOKS_TOKENISED = (
+TOKENIZED_WARNING = (
     "the translations look tokenised (100 lines or more end with ' .'), which makes BLEU of detokenised text wrong; "
     "put their words together as people write them"
 )
@@ -62,9 +62,9 @@ class TranslationScores(ScoreSummary):
 
     def view(self) -> View:
         """Return each score with its interval, then the signatures."""
-        named = "" if self.protocol == "detokenised" else f" ({self.protocol})"
+        protocol_note = "" if self.protocol == "detokenised" else f" ({self.protocol})"
         rows = [
-            (name + named, f"{score:.2f}", f"{low:.2f} to {high:.2f}")
+            (name + protocol_note, f"{score:.2f}", f"{low:.2f} to {high:.2f}")
             for name, score, (low, high) in (
                 ("BLEU", self.bleu, self.bleu_interval),
                 ("chrF", self.chrf, self.chrf_interval),
@@ -136,23 +136,25 @@ def score_translations(
         raise ValueError(f"{len(translations)} translations need as many references, got {len(references)}")
     if not translations:
         raise UserError("no sentence to score; give at least one pair")
-    hypotheses, expected = (prepare_texts(texts, protocol, language) for texts in (translations, references))
+    hypotheses, prepared_references = (prepare_texts(texts, protocol, language) for texts in (translations, references))
     words, characters = metrics(protocol, bleu_tokenizer(protocol, language, references))
-    bleu_score, bleu_interval, signature = _bootstrap(words, hypotheses, expected)
-    chrf_score, chrf_interval, chrf_signature = _bootstrap(characters, hypotheses, expected)
+    bleu_score, bleu_interval, signature = _bootstrap(words, hypotheses, prepared_references)
+    chrf_score, chrf_interval, chrf_signature = _bootstrap(characters, hypotheses, prepared_references)
     return TranslationScores(
         bleu=bleu_score,
         bleu_interval=bleu_interval,
-        signature=signature + label(protocol, language),
+        signature=signature + signature_suffix(protocol, language),
         chrf=chrf_score,
         chrf_interval=chrf_interval,
-        chrf_signature=chrf_signature + label(protocol, language),
-        exact=sum(written.strip() == wanted.strip() for written, wanted in zip(hypotheses, expected, strict=True))
+        chrf_signature=chrf_signature + signature_suffix(protocol, language),
+        exact=sum(
+            text.strip() == reference.strip() for text, reference in zip(hypotheses, prepared_references, strict=True)
+        )
         / len(hypotheses),
         sentences=len(hypotheses),
         protocol=protocol,
         references=hashlib.sha256(json.dumps(list(references)).encode()).hexdigest(),
-        notes=(LOOKS_TOKENISED,) if protocol == "detokenised" and looks_tokenised(translations) else (),
+        notes=(TOKENIZED_WARNING,) if protocol == "detokenised" and looks_tokenized(translations) else (),
     )
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tercet.generation.chat import ChatAnswer as ChatAnswer
     from tercet.generation.chat import ChatModel as ChatModel
     from tercet.generation.chat import ChatPrompt as ChatPrompt
-    from tercet.generation.chat import answer_room as answer_room
+    from tercet.generation.chat import answer_budget as answer_budget
     from tercet.generation.ensemble import Ensemble as Ensemble
     from tercet.generation.prompt import encode_prompt as encode_prompt
     from tercet.generation.prompt import start_ids as start_ids
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from tercet.generation.stream import stream as stream
     from tercet.generation.stream import window_start as window_start
     from tercet.generation.text import Completion as Completion
-    from tercet.generation.text import choose_guesses as choose_guesses
-    from tercet.generation.text import draft_for as draft_for
+    from tercet.generation.text import choose_speculation as choose_speculation
     from tercet.generation.text import generate as generate
+    from tercet.generation.text import make_draft as make_draft
     from tercet.generation.text import stream_text as stream_text
     from tercet.generation.translate import Translation as Translation
     from tercet.generation.translate import source_lines as source_lines

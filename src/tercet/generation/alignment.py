@@ -56,9 +56,9 @@ def coverage_penalties(model: object, source: Sequence[int], targets: Sequence[S
         if not isinstance(member, EncoderDecoder):
             raise ValueError(f"coverage needs a model with cross-attention, not {type(member).__name__}; set it to 0")
         attentions.append(cross_attention(member, sources, inputs)[-1].float().mean(1))  # (B, T, S)
-    attended = (torch.stack(attentions).mean(0) * target_mask[..., None]).sum(1)  # (B, S)
-    smallest = torch.finfo(attended.dtype).tiny  # a token that no one looked at costs much, not everything
-    return attended.clamp(min=smallest, max=1.0).log().sum(-1).tolist()
+    coverage = (torch.stack(attentions).mean(0) * target_mask[..., None]).sum(1)  # (B, S)
+    smallest = torch.finfo(coverage.dtype).tiny  # a token that no one looked at costs much, not everything
+    return coverage.clamp(min=smallest, max=1.0).log().sum(-1).tolist()
 
 
 def align(weights: Float[Tensor, "L H T S"], *, layer: int | None = None) -> list[int]:
@@ -79,8 +79,8 @@ def word_alignment(
 ) -> list[int]:
     """For each target word the source word that its tokens together look at most; words are given as by `words_of`."""
     mean = _mean_of_heads(weights, layer)  # (T, S)
-    by_source = torch.stack([mean[:, word.start : word.stop].sum(-1) for word in source_words], dim=-1)  # (T, words)
-    return [int(by_source[word.start : word.stop].sum(0).argmax()) for word in target_words]
+    word_weights = torch.stack([mean[:, word.start : word.stop].sum(-1) for word in source_words], dim=-1)  # (T, words)
+    return [int(word_weights[word.start : word.stop].sum(0).argmax()) for word in target_words]
 
 
 def words_of(pieces: Sequence[str]) -> list[range]:
@@ -94,13 +94,13 @@ def words_of(pieces: Sequence[str]) -> list[range]:
         return []
     starts = [0]
     for index in range(1, len(pieces)):
-        before, piece = pieces[index - 1], pieces[index]
+        previous, piece = pieces[index - 1], pieces[index]
         blank = not "".join(pieces[starts[-1] : index]).strip()  # so far only white space: the word is still to come
-        if not blank and (piece[:1].isspace() or before[-1:].isspace()):
+        if not blank and (piece[:1].isspace() or previous[-1:].isspace()):
             starts.append(index)
     return [range(start, stop) for start, stop in zip(starts, [*starts[1:], len(pieces)], strict=True)]
 
 
 def _mean_of_heads(weights: Float[Tensor, "L H T S"], layer: int | None) -> Float[Tensor, "T S"]:
-    chosen = max(len(weights) - 2, 0) if layer is None else layer
-    return weights[chosen].float().mean(0)
+    layer_index = max(len(weights) - 2, 0) if layer is None else layer
+    return weights[layer_index].float().mean(0)

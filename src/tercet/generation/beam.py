@@ -84,16 +84,16 @@ def beam_search(
         )
         for number, prefix in enumerate(prefixes)
     ]
-    searched = [sentence for sentence in sentences if sentence.limit > 0]
-    captured = can_capture(model, device_of(model))  # asked while a model that is being trained is in training mode
+    open_sentences = [sentence for sentence in sentences if sentence.limit > 0]
+    use_graphs = can_capture(model, device_of(model))  # asked while a model that is being trained is in training mode
     with inference_mode(parts_of(model)):
-        if searched:
-            batch = _as_batch(
-                searched, size=beam.size, eos_id=eos_id, forbidden=forbidden, source_pad=source_pad,
+        if open_sentences:
+            batch = _make_batch(
+                open_sentences, size=beam.size, eos_id=eos_id, forbidden=forbidden, source_pad=source_pad,
                 has_sources=sources is not None,
             )  # fmt: skip
-            with beams_of(model, batch, captured=captured) as decoding:
-                _search(decoding, searched, batch)
+            with beams_of(model, batch, use_graphs=use_graphs) as decoding:
+                _search(decoding, open_sentences, batch)
         if beam.coverage and sources is not None:
             for sentence in sentences:
                 _rank_by_coverage(model, sentence)
@@ -109,25 +109,25 @@ class _Sentence:
     source: Sequence[int]
     limit: int
     shortest: int
-    ended: list[Hypothesis] = field(default_factory=list[Hypothesis])
+    finished: list[Hypothesis] = field(default_factory=list[Hypothesis])
     cut: list[Hypothesis] = field(default_factory=list[Hypothesis])
 
     def add(self, ids: Sequence[int], totals: Sequence[float], finish: Literal["eos", "length"]) -> None:
-        logprobs = tuple(after - before for before, after in zip([0.0, *totals[:-1]], totals, strict=True))
+        logprobs = tuple(current - previous for previous, current in zip([0.0, *totals[:-1]], totals, strict=True))
         score = self.beam.score(totals[-1], len(ids))
         hypothesis = Hypothesis(ids=tuple(ids), logprob=totals[-1], logprobs=logprobs, score=score, finish=finish)
-        (self.ended if finish == "eos" else self.cut).append(hypothesis)
+        (self.finished if finish == "eos" else self.cut).append(hypothesis)
 
-    def done(self, best_total: float, written: int) -> bool:
+    def is_done(self, best_total: float, length: int) -> bool:
         """Whether the live hypotheses, the best of which has come to `best_total`, need not be followed any further."""
         if best_total == -math.inf:
             return True
-        if len(self.ended) < self.beam.n_best:
+        if len(self.finished) < self.beam.n_best:
             return False
-        scores = sorted((hypothesis.score for hypothesis in self.ended), reverse=True)
+        scores = sorted((hypothesis.score for hypothesis in self.finished), reverse=True)
         # A guess, for a live hypothesis may still rise: it is the same for any n_best, or the first of five would be
         # another than the first of one.
-        if len(scores) >= self.beam.size and self.beam.score(best_total, written) <= scores[0]:
+        if len(scores) >= self.beam.size and self.beam.score(best_total, length) <= scores[0]:
             return True
         # A bound, which holds. With coverage any ending may come first: all are waited for.
         return not self.beam.coverage and self.beam.score(best_total, self.limit) <= scores[self.beam.n_best - 1]
@@ -135,11 +135,11 @@ class _Sentence:
     def best(self) -> list[Hypothesis]:
         if self.limit == 0:
             return [Hypothesis(ids=(), logprob=0.0, logprobs=(), score=0.0, finish="length")]
-        ranked = [sorted(kind, key=lambda hypothesis: -hypothesis.score) for kind in (self.ended, self.cut)]
-        return (ranked[0] + ranked[1])[: self.beam.n_best]
+        ranking = [sorted(kind, key=lambda hypothesis: -hypothesis.score) for kind in (self.finished, self.cut)]
+        return (ranking[0] + ranking[1])[: self.beam.n_best]
 
 
-def _as_batch(
+def _make_batch(
     sentences: Sequence[_Sentence], *, size: int, eos_id: int, forbidden: Set[int], source_pad: int, has_sources: bool
 ) -> BeamBatch:
     return BeamBatch(
@@ -163,10 +163,10 @@ def _search(decoding: BeamDecoding, sentences: Sequence[_Sentence], batch: BeamB
     live, size = list(sentences), batch.size
     ids = np.zeros((len(live), 1, 0), dtype=np.int64)  # (N, H, t)
     totals = np.zeros((len(live), 1, 0))  # (N, H, t): log-probabilities up to each token
-    written = 0
+    length = 0
     while True:
         values, parents, tokens = decoding.candidates()  # (N, count), best first
-        written += 1
+        length += 1
         slots = np.arange(len(live))[:, None]
         ids = np.concatenate((ids[slots, parents], tokens[..., None]), axis=-1)
         totals = np.concatenate((totals[slots, parents], values[..., None]), axis=-1)
@@ -182,10 +182,10 @@ def _search(decoding: BeamDecoding, sentences: Sequence[_Sentence], batch: BeamB
 
         live_slots: list[int] = []
         for slot, sentence in enumerate(live):
-            if written == sentence.limit:
+            if length == sentence.limit:
                 for rank in np.flatnonzero(values[slot] > -math.inf):
                     sentence.add(ids[slot, rank].tolist(), totals[slot, rank].tolist(), "length")
-            elif not sentence.done(float(values[slot, 0]), written):
+            elif not sentence.is_done(float(values[slot, 0]), length):
                 live_slots.append(slot)
         if not live_slots:
             return
@@ -195,7 +195,7 @@ def _search(decoding: BeamDecoding, sentences: Sequence[_Sentence], batch: BeamB
 
 def _rank_by_coverage(model: object, sentence: _Sentence) -> None:
     """Lower each score by what its hypothesis left unattended of the source."""
-    for kind in (sentence.ended, sentence.cut):
+    for kind in (sentence.finished, sentence.cut):
         if kind:
             targets = [(*sentence.prefix, *hypothesis.ids) for hypothesis in kind]
             penalties = coverage_penalties(model, sentence.source, targets)

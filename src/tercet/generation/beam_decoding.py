@@ -19,7 +19,7 @@ from tercet.config import UserError
 from tercet.generation.best_continuations import best_continuations
 from tercet.generation.prefill import prefill
 from tercet.generation.protocol import AnyDecoder, CacheType, device_of
-from tercet.generation.sampling import DIVERGED
+from tercet.generation.sampling import DIVERGENCE_MESSAGE
 from tercet.kernel import top_tokens
 
 Candidates = tuple[np.ndarray, np.ndarray, np.ndarray]  # log-probabilities, hypotheses that they continue, tokens
@@ -101,16 +101,18 @@ class StepBeams(Generic[CacheType]):
         )  # fmt: skip
         # (N, H): log-probabilities so far, -inf for a hypothesis that does not exist
         self._alive = torch.zeros(len(self._live), 1, device=self._device)
-        self._written = 0
+        self._length = 0
 
     def candidates(self) -> Candidates:
-        is_early = torch.tensor([self._written < self._batch.shortest[number] for number in self._live])
+        is_early = torch.tensor([self._length < self._batch.shortest[number] for number in self._live])
         count, eos_id = self._batch.count, self._batch.eos_id
-        found = _best(self._logits, self._alive, count, forbidden=self._forbidden, eos_id=eos_id, is_early=is_early)
-        self._written += 1
-        if np.isnan(found[0]).any():
-            raise UserError(DIVERGED)
-        return found
+        continuations = _best(
+            self._logits, self._alive, count, forbidden=self._forbidden, eos_id=eos_id, is_early=is_early
+        )
+        self._length += 1
+        if np.isnan(continuations[0]).any():
+            raise UserError(DIVERGENCE_MESSAGE)
+        return continuations
 
     def advance(self, live: Sequence[int], values: np.ndarray, parents: np.ndarray, tokens: np.ndarray) -> None:
         hypotheses, size = self._alive.shape[1], self._batch.size
@@ -120,9 +122,9 @@ class StepBeams(Generic[CacheType]):
         if hypotheses < size:
             self._cache.expand_beams(size)
         self._live = [self._live[slot] for slot in live]
-        needed = max(len(self._batch.prefixes[number]) for number in self._live) + self._written
-        if needed > self._capacity:
-            self._capacity = min(self._batch.columns, needed - 1 + GROWTH)
+        columns_needed = max(len(self._batch.prefixes[number]) for number in self._live) + self._length
+        if columns_needed > self._capacity:
+            self._capacity = min(self._batch.columns, columns_needed - 1 + GROWTH)
             self._cache.grow(self._capacity)
         self._alive = torch.from_numpy(values[live]).to(self._device)
         self._logits = self._model.step(torch.from_numpy(tokens[live].ravel()).to(self._device), self._cache)
@@ -132,8 +134,10 @@ def _best(logits: Tensor, alive: Tensor, count: int, *, forbidden: Tensor, eos_i
     best = top_tokens(logits, alive, count, forbidden=forbidden, eos_id=eos_id, is_early=is_early)
     if best is None:
         is_early = is_early.to(logits.device)
-        found = torch.stack(best_allowed(logits, alive, count, forbidden=forbidden, eos_id=eos_id, is_early=is_early))
-        values, parents, tokens = found.cpu().numpy()
+        continuations = torch.stack(
+            best_allowed(logits, alive, count, forbidden=forbidden, eos_id=eos_id, is_early=is_early)
+        )
+        values, parents, tokens = continuations.cpu().numpy()
         return values.astype(np.float32), parents.astype(np.int64), tokens.astype(np.int64)
     values, parents, tokens = best
     return values.numpy(), parents.numpy(), tokens.numpy()
@@ -163,10 +167,10 @@ def best_allowed(
     logprobs = logits.float().log_softmax(-1).unflatten(0, alive.shape)  # (N, H, V)
     logprobs.index_fill_(-1, forbidden, -math.inf)
     logprobs[..., eos_id].masked_fill_(is_early[:, None], -math.inf)
-    found = best_continuations(logprobs, alive, count)
-    missing = count - found[0].shape[1]
+    continuations = best_continuations(logprobs, alive, count)
+    missing = count - continuations[0].shape[1]
     values, parents, tokens = (
         torch.nn.functional.pad(numbers.double(), (0, missing), value=value)
-        for numbers, value in zip(found, (-math.inf, 0.0, 0.0), strict=True)
+        for numbers, value in zip(continuations, (-math.inf, 0.0, 0.0), strict=True)
     )
     return values, parents, tokens

@@ -22,9 +22,9 @@ from tercet.generation.decode_graphs import (
     GraphModel,
     ResultReader,
     StepGraphs,
+    borrow,
     decode_mode,
-    is_beside,
-    lend,
+    matches_weights,
     round_up_capacity,
     round_up_rows,
 )
@@ -32,10 +32,10 @@ from tercet.generation.decode_state import SteppingModel
 from tercet.generation.decoding import current_device
 from tercet.generation.prefill import prefill
 from tercet.generation.protocol import AnyDecoder, CacheType, device_of
-from tercet.generation.sampling import DIVERGED
+from tercet.generation.sampling import DIVERGENCE_MESSAGE
 from tercet.nn.cache import StackCache
 
-FEWEST_COLUMNS = 32  # of the narrowest graph: answers are short, and a step reorders all columns
+MIN_COLUMNS = 32  # of the narrowest graph: answers are short, and a step reorders all columns
 
 
 class BeamState:
@@ -129,8 +129,8 @@ class BeamSpace:
         cache.rows_per_source = size
         if sources:
             cache.allocate_sources(sources)
-        never = torch.tensor(list(forbidden), dtype=torch.long, device=cache.lengths.device)
-        self.state = BeamState(cache, size=size, forbidden=never, eos_id=eos_id)
+        forbidden_ids = torch.tensor(list(forbidden), dtype=torch.long, device=cache.lengths.device)
+        self.state = BeamState(cache, size=size, forbidden=forbidden_ids, eos_id=eos_id)
         self.results = ResultReader(self.state.results)
         self._graphs = StepGraphs(model, beam_step, mode=mode)
 
@@ -142,13 +142,13 @@ class BeamSpace:
             and sources <= self.sources
             and bool(sources) == bool(self.sources)
             and (batch.size, tuple(sorted(batch.forbidden)), batch.eos_id) == self.search
-            and is_beside(self.state.cache, model)
+            and matches_weights(self.state.cache, model)
         )
 
     def step(self, model: GraphModel, sentences: int, capacity: int) -> None:
         """Run a step of at least the first sentences, at least `capacity` columns wide."""
         sentences = min(round_up_rows(sentences), self.sentences)
-        wide = round_up_capacity(capacity, model.max_len, fewest=FEWEST_COLUMNS)
+        wide = round_up_capacity(capacity, model.max_len, min_columns=MIN_COLUMNS)
         wide = min(wide, self.state.cache.capacity)
 
         def state() -> tuple[Sequence[Any], Sequence[Tensor]]:
@@ -194,10 +194,10 @@ class GraphBeams:
                 self._launches, self._columns = self._launches - 1, self._columns + 1
                 self._space.step(self._model, self._n, self._columns)
                 self._space.results.copy(self._space.state.results[: self._n])
-            found = np.array(self._space.results.read())[self._live]  # (N, 3, count)
-        if np.isnan(found[:, 0]).any():
-            raise UserError(DIVERGED)
-        return found[:, 0].astype(np.float32), found[:, 1].astype(np.int64), found[:, 2].astype(np.int64)
+            candidates = np.array(self._space.results.read())[self._live]  # (N, 3, count)
+        if np.isnan(candidates[:, 0]).any():
+            raise UserError(DIVERGENCE_MESSAGE)
+        return candidates[:, 0].astype(np.float32), candidates[:, 1].astype(np.int64), candidates[:, 2].astype(np.int64)
 
     def advance(self, live: Sequence[int], values: np.ndarray, parents: np.ndarray, tokens: np.ndarray) -> None:
         """Only note which sentences are live: the device has continued all of them."""
@@ -205,9 +205,9 @@ class GraphBeams:
 
 
 @contextmanager
-def beams_of(model: AnyDecoder[CacheType], batch: BeamBatch, *, captured: bool) -> Generator[BeamDecoding]:
+def beams_of(model: AnyDecoder[CacheType], batch: BeamBatch, *, use_graphs: bool) -> Generator[BeamDecoding]:
     """Search by graphs if the model's step is to be captured, else step by step."""
-    if not captured:
+    if not use_graphs:
         yield StepBeams(model, batch)
         return
     graph_model = cast("GraphModel", model)
@@ -217,7 +217,7 @@ def beams_of(model: AnyDecoder[CacheType], batch: BeamBatch, *, captured: bool) 
         return BeamSpace(
             graph_model,
             sentences=round_up_rows(len(batch.prefixes)),
-            capacity=round_up_capacity(batch.columns, graph_model.max_len, fewest=FEWEST_COLUMNS),
+            capacity=round_up_capacity(batch.columns, graph_model.max_len, min_columns=MIN_COLUMNS),
             sources=sources and round_up_rows(sources),
             size=batch.size,
             forbidden=sorted(batch.forbidden),
@@ -227,6 +227,6 @@ def beams_of(model: AnyDecoder[CacheType], batch: BeamBatch, *, captured: bool) 
 
     with (
         current_device(device_of(model)),
-        lend(graph_model, BeamSpace, lambda space: space.fits(graph_model, batch, sources), make) as space,
+        borrow(graph_model, BeamSpace, lambda space: space.fits(graph_model, batch, sources), make) as space,
     ):
         yield GraphBeams(graph_model, batch, space)

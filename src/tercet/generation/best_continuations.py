@@ -35,12 +35,12 @@ def best_continuations(
     flat = hypothesis[..., None] * v + ids.clamp(max=v - 1)
     members = logprobs.flatten(1).gather(1, flat.flatten(1)).view_as(ids) + totals.gather(1, hypothesis)[..., None]
     members = members.masked_fill(ids >= v, -math.inf).flatten(1)  # (N, C CHUNK)
-    chosen = _top_indices(members, min(count, h * v))
-    values = members.gather(1, chosen)
-    broken = maxima.isnan().flatten(1).any(-1, keepdim=True)
-    parents = hypothesis.gather(1, chosen // CHUNK)
-    tokens = ids.flatten(1).gather(1, chosen).clamp(max=v - 1)
-    return values.masked_fill(broken, math.nan), parents, tokens
+    best_members = _top_indices(members, min(count, h * v))
+    values = members.gather(1, best_members)
+    has_nan = maxima.isnan().flatten(1).any(-1, keepdim=True)
+    parents = hypothesis.gather(1, best_members // CHUNK)
+    tokens = ids.flatten(1).gather(1, best_members).clamp(max=v - 1)
+    return values.masked_fill(has_nan, math.nan), parents, tokens
 
 
 def _top_indices(numbers: Float[Tensor, "N M"], count: int) -> Int[Tensor, "N C"]:
@@ -50,7 +50,7 @@ def _top_indices(numbers: Float[Tensor, "N M"], count: int) -> Int[Tensor, "N C"
     integer of 64 bits: its own bits above, in an order that integers have too, and its place counted backwards below.
     """
     bits = (numbers + 0.0).view(torch.int32)  # -0 becomes 0: they are equal
-    ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    sort_keys = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     places = torch.arange(numbers.shape[1] - 1, -1, -1, device=numbers.device)
-    keys = (ordered.long() << 32) + places
+    keys = (sort_keys.long() << 32) + places
     return keys.topk(count, dim=-1).indices

@@ -16,10 +16,10 @@ from tercet.tokens import Tokenizer
 from tercet.tokens.chat_template import ChatTemplate
 
 Message = Mapping[str, str]  # "role" and "content"
-RESERVED = 4  # one in so many tokens of the context is left to the answer before turns are left out for it
+ANSWER_FRACTION = 4  # one in so many tokens of the context is left to the answer before turns are left out for it
 
 
-def answer_room(n_tokens: int, max_len: int) -> int:
+def answer_budget(n_tokens: int, max_len: int) -> int:
     """How many tokens an answer may have while a conversation of `n_tokens` stays in sight; at least one."""
     return max(1, max_len - n_tokens)
 
@@ -85,13 +85,13 @@ class ChatModel:
         Raises:
             UserError: where the last message is too long by itself, or the template refuses the messages.
         """
-        reserve = max(1, self.max_len // RESERVED)
+        reserve = max(1, self.max_len // ANSWER_FRACTION)
         room = self.max_len - min(reserve, reserve if max_new_tokens is None else max_new_tokens)
         head = [message for message in messages[:1] if message["role"] == "system"]
         turns = list(messages[len(head) :])
         ids = self._template.encode([*head, *turns])
-        while len(ids) > room and (later := _next_turn(turns)):
-            turns = turns[later:]
+        while len(ids) > room and (next_turn := _next_turn(turns)):
+            turns = turns[next_turn:]
             ids = self._template.encode([*head, *turns])
         if len(ids) > self.max_len:
             raise UserError(
@@ -111,12 +111,12 @@ class ChatModel:
             UserError: as `fit`.
             ValueError: where a setting is out of range.
         """
-        given = Sampling(**options)
+        settings = Sampling(**options)
         prompt = self.fit(messages, max_new_tokens=options.get("max_new_tokens"))
-        room = answer_room(len(prompt.ids), self.max_len)
-        sampling = given if "max_new_tokens" in options else replace(given, max_new_tokens=room)
+        room = answer_budget(len(prompt.ids), self.max_len)
+        sampling = settings if "max_new_tokens" in options else replace(settings, max_new_tokens=room)
         columns = stream(self._model, [prompt.ids], sampling, stop_ids=end_ids(self._tokenizer))
-        return prompt, ChatAnswer(columns, TextRow(self._tokenizer, sampling.stop, after=prompt.ids))
+        return prompt, ChatAnswer(columns, TextRow(self._tokenizer, sampling.stop, prompt_ids=prompt.ids))
 
 
 def _next_turn(messages: Sequence[Message]) -> int:

@@ -27,12 +27,12 @@ from tercet.models.record import COMPILED_ATTRIBUTE
 from tercet.nn.cache import StackCache
 
 DecodeMode = Literal["eager", "graph", "compiled"]
-MODE = "TERCET_DECODE"  # the environment variable
+MODE_VARIABLE = "TERCET_DECODE"  # the environment variable
 MODES: tuple[DecodeMode, ...] = ("eager", "graph", "compiled")
 
-FEWEST_COLUMNS = 128  # of the narrowest graph, the spare column included; attention kernels prefer multiples of 16
-MOST_COMPILED = 256  # compiled steps of all batch sizes, widths and filters; above it they would not be compiled
-MOST_GRAPHS = 64  # of one model; the one that was not used for longest goes, since clients choose the filters
+MIN_COLUMNS = 128  # of the narrowest graph, the spare column included; attention kernels prefer multiples of 16
+MAX_COMPILED_STEPS = 256  # compiled steps of all batch sizes, widths and filters; above it they would not be compiled
+MAX_GRAPHS = 64  # of one model; the one that was not used for longest goes, since clients choose the filters
 WARM_UPS = 2  # steps before the capture: libraries allocate their workspaces, and a compiled step is compiled
 
 
@@ -53,9 +53,9 @@ def decode_mode() -> DecodeMode:
     Raises:
         UserError: If the variable has another value.
     """
-    mode = os.environ.get(MODE) or "graph"
+    mode = os.environ.get(MODE_VARIABLE) or "graph"
     if mode not in MODES:
-        raise UserError(f"{MODE}={mode} is unknown{suggest(mode, MODES)}; it is one of {', '.join(MODES)}")
+        raise UserError(f"{MODE_VARIABLE}={mode} is unknown{suggest(mode, MODES)}; it is one of {', '.join(MODES)}")
     return mode
 
 
@@ -84,15 +84,15 @@ def round_up_rows(rows: int) -> int:
     return 1 << (rows - 1).bit_length()
 
 
-def round_up_capacity(capacity: int, max_len: int, *, fewest: int = FEWEST_COLUMNS) -> int:
+def round_up_capacity(capacity: int, max_len: int, *, min_columns: int = MIN_COLUMNS) -> int:
     """Return the capacity of the graph that holds `capacity` tokens per row: a power of two minus 1, or max_len.
 
     Args:
         capacity: Tokens per row.
         max_len: The model's context.
-        fewest: Columns of the narrowest graph, the spare one included.
+        min_columns: Columns of the narrowest graph, the spare one included.
     """
-    return min(max_len, max(fewest, 1 << capacity.bit_length()) - 1)
+    return min(max_len, max(min_columns, 1 << capacity.bit_length()) - 1)
 
 
 class StepGraphs:
@@ -131,7 +131,7 @@ class StepGraphs:
             arguments, changing = state()
             graph = capture(partial(self._step, model, *arguments), changing, self._pool)
         self._graphs[key] = graph  # the last in the dictionary's order
-        if len(self._graphs) > MOST_GRAPHS:
+        if len(self._graphs) > MAX_GRAPHS:
             del self._graphs[next(iter(self._graphs))]
         graph()
 
@@ -204,7 +204,7 @@ class Workspace:
     def fits(self, model: GraphModel, *, rows: int, capacity: int, sources: int) -> bool:
         """Return whether the tables are large enough and have the device and dtype of the model's weights."""
         is_large = rows <= self.rows and capacity <= self.capacity and sources <= self.sources
-        return is_large and is_beside(self.state.cache, model) and bool(sources) == bool(self.sources)
+        return is_large and matches_weights(self.state.cache, model) and bool(sources) == bool(self.sources)
 
     def step(self, model: GraphModel, rows: int, capacity: int, filters: Filters) -> None:
         """Run a decode step of at least the first `rows` rows, at least `capacity` columns wide."""
@@ -220,11 +220,11 @@ class Workspace:
 
 def _compile(function: Callable[..., None]) -> Callable[..., None]:
     """Return a step that is compiled for each set of sizes and operations at its first call with them."""
-    compiled = torch.compile(function, fullgraph=True, dynamic=False)
+    compiled_function = torch.compile(function, fullgraph=True, dynamic=False)
 
     def step(*arguments: Any) -> None:
-        with torch._dynamo.config.patch(recompile_limit=MOST_COMPILED):  # pyright: ignore[reportPrivateUsage]
-            compiled(*arguments)
+        with torch._dynamo.config.patch(recompile_limit=MAX_COMPILED_STEPS):  # pyright: ignore[reportPrivateUsage]
+            compiled_function(*arguments)
 
     return step
 
@@ -263,32 +263,32 @@ class ResultReader:
         self._on_gpu = results.is_cuda
         self._buffers = [torch.empty(results.shape, dtype=results.dtype, pin_memory=self._on_gpu) for _ in range(2)]
         self._events = [torch.cuda.Event() for _ in range(2)] if self._on_gpu else []
-        self._copied = self._read = 0
+        self._n_copied = self._n_read = 0
 
     @property
     def pending(self) -> int:
         """Number of copies that have not been read."""
-        return self._copied - self._read
+        return self._n_copied - self._n_read
 
     def copy(self, results: Float[Tensor, "B R"]) -> None:
         """Begin to copy the results of a step, without waiting for them."""
-        number = self._copied % 2
+        number = self._n_copied % 2
         self._buffers[number][: len(results)].copy_(results, non_blocking=True)
         if self._on_gpu:
             self._events[number].record()
-        self._copied += 1
+        self._n_copied += 1
 
     def read(self) -> list[list[float]]:
         """Return the oldest results that have not been read; waits for that step."""
-        number = self._read % 2
+        number = self._n_read % 2
         if self._on_gpu:
             self._events[number].synchronize()
-        self._read += 1
+        self._n_read += 1
         return self._buffers[number].tolist()
 
     def drop(self) -> None:
         """Forget results that have not been read."""
-        self._read = self._copied
+        self._n_read = self._n_copied
 
 
 class _Weights:
@@ -316,7 +316,7 @@ class _Weights:
         return [tensor for tensor in chain.from_iterable(map(dict.values, self._holders)) if tensor is not None]
 
 
-def is_beside(cache: StackCache, model: object) -> bool:
+def matches_weights(cache: StackCache, model: object) -> bool:
     """Return whether the cache has the device and dtype of the model's weights."""
     table, weight = cache.layers[0].self_kv.keys, _first_parameter(model)
     return (table.device, table.dtype) == (weight.device, weight.dtype)
@@ -338,7 +338,7 @@ _idle: "WeakKeyDictionary[object, dict[type, Any]]" = WeakKeyDictionary()
 
 
 @contextmanager
-def lend(
+def borrow(
     model: object, kind: type[SpaceType], fits: Callable[[SpaceType], bool], make: Callable[[], SpaceType]
 ) -> Generator[SpaceType]:
     """Lend the idle tables of a model, with the graphs of earlier generations, or new ones if they do not fit.
@@ -372,7 +372,7 @@ def workspace(model: GraphModel, *, rows: int, capacity: int, sources: int = 0) 
         capacity: Most tokens per row.
         sources: Most tokens of a source; 0 without sources.
     """
-    return lend(
+    return borrow(
         model,
         Workspace,
         lambda space: space.fits(model, rows=rows, capacity=capacity, sources=sources),

@@ -17,7 +17,7 @@ from tercet.generation.row_sampling import Filters, RowSettings, choose_rows
 from tercet.nn.cache import StackCache
 from tercet.objectives import token_logprobs
 
-RESULTS = 3  # numbers for each row: id, log-probability, and 1.0 if the model diverged; then the likeliest tokens
+N_RESULTS = 3  # numbers for each row: id, log-probability, and 1.0 if the model diverged; then the likeliest tokens
 
 
 class SteppingModel(Protocol):
@@ -40,7 +40,7 @@ class DecodeState:
         uniform: Number in [0, 1) for the token to be drawn at each position, drawn in advance by the row's own
             generator.
         settings: Sampling settings of each row.
-        seen: Tokens that each row holds.
+        seen_mask: Tokens that each row holds.
         forbidden: Tokens that no row may draw.
         results: Id, log-probability and divergence flag of the last step, then log-probabilities and ids of the
             likeliest tokens; float64 holds any id.
@@ -52,11 +52,11 @@ class DecodeState:
         self.tokens: Int[Tensor, " B"] = torch.zeros(rows, dtype=torch.long, device=device)
         self.uniform: Float[Tensor, "B S"] = torch.zeros(rows, max_len + 1, dtype=torch.float64, device=device)
         self.settings = RowSettings(torch.zeros(rows, RowSettings.COLUMNS, device=device))
-        self.seen: Bool[Tensor, "B V"] = torch.zeros(rows, vocab_size, dtype=torch.bool, device=device)
+        self.seen_mask: Bool[Tensor, "B V"] = torch.zeros(rows, vocab_size, dtype=torch.bool, device=device)
         self.forbidden: Bool[Tensor, " V"] = torch.zeros(vocab_size, dtype=torch.bool, device=device)
         self.likeliest = likeliest
         self.results: Float[Tensor, "B R"] = torch.zeros(
-            rows, RESULTS + 2 * likeliest, dtype=torch.float64, device=device
+            rows, N_RESULTS + 2 * likeliest, dtype=torch.float64, device=device
         )
 
     def view(self, rows: int, capacity: int) -> "DecodeState":
@@ -73,15 +73,15 @@ class DecodeState:
         part.cache.layers = []
         part.tokens, part.uniform = self.tokens[rows], self.uniform[rows]
         part.settings = RowSettings(self.settings.table[rows])
-        part.seen, part.results = self.seen[rows], self.results[rows]
+        part.seen_mask, part.results = self.seen_mask[rows], self.results[rows]
         return part
 
     def widen(self, likeliest: int) -> None:
         """Exchange the results for wider ones with the same content."""
-        old, before = self.results, self.likeliest
-        self.results = old.new_zeros(len(old), RESULTS + 2 * likeliest)
-        self.results[:, : RESULTS + before] = old[:, : RESULTS + before]
-        self.results[:, RESULTS + likeliest :][:, :before] = old[:, RESULTS + before :]
+        old, old_likeliest = self.results, self.likeliest
+        self.results = old.new_zeros(len(old), N_RESULTS + 2 * likeliest)
+        self.results[:, : N_RESULTS + old_likeliest] = old[:, : N_RESULTS + old_likeliest]
+        self.results[:, N_RESULTS + likeliest :][:, :old_likeliest] = old[:, N_RESULTS + old_likeliest :]
         self.likeliest = likeliest
 
     def move_row(self, row: int, to: int, *, columns: int) -> None:
@@ -93,13 +93,13 @@ class DecodeState:
             columns: Number of tokens in the row's cache.
         """
         self.cache.write_rows(to, self.cache, row, columns=columns)
-        tables = [self.tokens, self.cache.lengths, self.uniform, self.settings.table, self.seen]
+        tables = [self.tokens, self.cache.lengths, self.uniform, self.settings.table, self.seen_mask]
         for table in tables:
             table[to] = table[row]
 
     def changing(self) -> list[Tensor]:
         """Return the tensors that a step changes, except for columns of the cache that are not visible yet."""
-        return [self.tokens, self.cache.lengths, self.seen, self.results]
+        return [self.tokens, self.cache.lengths, self.seen_mask, self.results]
 
 
 def decode_step(model: SteppingModel, state: DecodeState, filters: Filters) -> None:
@@ -109,20 +109,20 @@ def decode_step(model: SteppingModel, state: DecodeState, filters: Filters) -> N
 
 def sample(logits: Float[Tensor, "B V"], state: DecodeState, filters: Filters) -> None:
     """Choose a token for each row and write it into the state; nothing waits for the device."""
-    at = state.cache.lengths.clamp(max=state.uniform.shape[1] - 1)[:, None]
+    positions = state.cache.lengths.clamp(max=state.uniform.shape[1] - 1)[:, None]
     ids, diverged = choose_rows(
         logits,
         state.settings,
         filters,
-        uniform=state.uniform.gather(1, at).squeeze(1),
-        seen=state.seen,
+        uniform=state.uniform.gather(1, positions).squeeze(1),
+        seen_mask=state.seen_mask,
         forbidden=state.forbidden,
     )
     state.tokens.copy_(ids)
     if filters.penalty:
-        state.seen.scatter_(1, ids[:, None], True)
+        state.seen_mask.scatter_(1, ids[:, None], True)
     logprobs = token_logprobs(logits, ids)
     results = [torch.stack((ids.double(), logprobs.double(), diverged.double()), dim=-1)]
     if filters.likeliest:
         results += [x.double() for x in logits.float().log_softmax(-1).topk(filters.likeliest)]
-    state.results[:, : RESULTS + 2 * filters.likeliest].copy_(torch.cat(results, dim=-1))
+    state.results[:, : N_RESULTS + 2 * filters.likeliest].copy_(torch.cat(results, dim=-1))

@@ -17,15 +17,15 @@ from torch import Tensor
 
 from tercet.config import UserError
 from tercet.generation.decode_graphs import GraphModel, Workspace, can_capture, workspace
-from tercet.generation.decode_state import RESULTS, sample
+from tercet.generation.decode_state import N_RESULTS, sample
 from tercet.generation.prefill import prefill
 from tercet.generation.protocol import AnyDecoder, CacheType, device_of
-from tercet.generation.row_sampling import AdvanceNumbers, Filters, RowSettings
-from tercet.generation.sampling import DIVERGED, choose, mark_seen
+from tercet.generation.row_sampling import Filters, RowSettings, UniformNumbers
+from tercet.generation.sampling import DIVERGENCE_MESSAGE, choose, mark_seen
 from tercet.generation.specs import Sampling
 from tercet.objectives import token_logprobs
 
-Drawn = tuple[list[int], list[float]]  # the ids of all rows, and their log-probabilities
+TokenColumn = tuple[list[int], list[float]]  # the ids of all rows, and their log-probabilities
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +47,11 @@ class BatchDecoding(Protocol):
         """Read the visible tokens of these rows of the batch, with a cache for `capacity` tokens per row."""
         ...
 
-    def sample(self, *, more: bool) -> Drawn:
+    def sample(self, *, launch_next: bool) -> TokenColumn:
         """Draw the next token of each row that was read and kept.
 
         Args:
-            more: If True, the caller will sample again, without reading rows before, unless all rows end.
+            launch_next: If True, the caller will sample again, without reading rows before, unless all rows end.
 
         Raises:
             UserError: If the model diverged.
@@ -86,7 +86,7 @@ class StepDecoding(Generic[CacheType]):
             capacity=capacity, device=self._device,
         )  # fmt: skip
 
-    def sample(self, *, more: bool) -> Drawn:
+    def sample(self, *, launch_next: bool) -> TokenColumn:
         rows = [self._batch.rows[row] for row in self._live]
         logits = self._logits
         if logits is None:
@@ -116,19 +116,19 @@ class GraphDecoding:
     def __init__(self, model: GraphModel, batch: Batch, space: Workspace) -> None:
         self._model, self._batch, self._space = model, batch, space
         self._filters = Filters.of([batch.sampling], model.vocab_size, forbids=bool(batch.forbidden))
-        self._numbers = [AdvanceNumbers(torch.Generator().manual_seed(seed)) for seed in batch.seeds]
+        self._numbers = [UniformNumbers(torch.Generator().manual_seed(seed)) for seed in batch.seeds]
         self._live: list[int] = []
         self._slots: list[int] = []  # of each live row, its row in the tables
         self._rows = self._columns = 0  # rows in the tables, and tokens of the longest
-        self._sampled = 0  # tokens of each row since it was read
+        self._n_sampled = 0  # tokens of each row since it was read
         state = space.state
         state.forbidden.zero_()
         state.forbidden[torch.tensor(sorted(batch.forbidden), dtype=torch.long, device=space.device)] = True
 
     def read(self, live: Sequence[int], visible: Sequence[Sequence[int]], *, capacity: int) -> None:
         for row in self._live:
-            self._numbers[row].skip(self._sampled)
-        self._live, self._slots, self._sampled = list(live), list(range(len(live))), 0
+            self._numbers[row].skip(self._n_sampled)
+        self._live, self._slots, self._n_sampled = list(live), list(range(len(live))), 0
         self._rows, self._columns = len(live), max(map(len, visible))
         self._space.results.drop()
         with current_device(self._space.device):
@@ -144,18 +144,18 @@ class GraphDecoding:
             sample(logits, first, self._filters)
             self._space.results.copy(first.results)
 
-    def sample(self, *, more: bool) -> Drawn:
+    def sample(self, *, launch_next: bool) -> TokenColumn:
         with current_device(self._space.device):
             if not self._space.results.pending:
                 self._launch()
-            if more:
+            if launch_next:
                 self._launch()
             results = self._space.results.read()
-        self._sampled += 1
-        drawn = [results[slot][:RESULTS] for slot in self._slots]
-        if any(diverged for _, _, diverged in drawn):
-            raise UserError(DIVERGED)
-        return [int(token) for token, _, _ in drawn], [logprob for _, logprob, _ in drawn]
+        self._n_sampled += 1
+        row_results = [results[slot][:N_RESULTS] for slot in self._slots]
+        if any(diverged for _, _, diverged in row_results):
+            raise UserError(DIVERGENCE_MESSAGE)
+        return [int(token) for token, _, _ in row_results], [logprob for _, logprob, _ in row_results]
 
     def keep(self, slots: Sequence[int]) -> None:
         self._live, self._slots = [self._live[slot] for slot in slots], [self._slots[slot] for slot in slots]
@@ -171,11 +171,11 @@ class GraphDecoding:
         settings = RowSettings.encode([self._batch.sampling], self._model.vocab_size)
         state.settings.table[:rows] = settings.to(self._space.device)
         if self._filters.penalty:
-            state.seen[:rows] = mark_seen((self._batch.rows[row] for row in self._live), state.seen[:rows])
+            state.seen_mask[:rows] = mark_seen((self._batch.rows[row] for row in self._live), state.seen_mask[:rows])
         if self._filters.draws:
             uniform = torch.zeros(rows, state.uniform.shape[1], dtype=torch.float64)
             for slot, (row, tokens) in enumerate(zip(self._live, visible, strict=True)):
-                numbers = self._numbers[row].ahead(capacity + 1 - len(tokens))
+                numbers = self._numbers[row].peek(capacity + 1 - len(tokens))
                 uniform[slot, len(tokens) : len(tokens) + len(numbers)] = numbers
             state.uniform[:rows] = uniform.to(self._space.device)
 
@@ -183,19 +183,19 @@ class GraphDecoding:
 @contextmanager
 def decoding_of(model: AnyDecoder[CacheType], batch: Batch) -> Generator[BatchDecoding]:
     """Decode a batch by graphs if its model can be captured, else step by step."""
-    with ExitStack() as lent:
+    with ExitStack() as stack:
         if not can_capture(model, device_of(model)):
             yield StepDecoding(model, batch)
             return
-        captured = cast("GraphModel", model)
+        graph_model = cast("GraphModel", model)
         longest = max(map(len, batch.rows)) + batch.sampling.max_new_tokens
         sources = 0 if batch.sources is None else max(map(len, batch.sources))
         with torch.inference_mode(), current_device(device_of(model)):
-            space = lent.enter_context(
-                workspace(captured, rows=len(batch.rows), capacity=min(model.max_len, longest), sources=sources)
+            space = stack.enter_context(
+                workspace(graph_model, rows=len(batch.rows), capacity=min(model.max_len, longest), sources=sources)
             )
-            made = GraphDecoding(captured, batch, space)
-        yield made
+            decoding = GraphDecoding(graph_model, batch, space)
+        yield decoding
 
 
 def _sources_of(sources: Sequence[Sequence[int]] | None, live: Sequence[int]) -> list[Sequence[int]] | None:

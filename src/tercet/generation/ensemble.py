@@ -83,13 +83,13 @@ class Ensemble(nn.Module):
             model.start(tokens, lengths, source=source, source_token_mask=source_token_mask, capacity=capacity)
             for model in self.members
         ]
-        return self._combined([logits for logits, _ in starts]), EnsembleCache([cache for _, cache in starts])
+        return self._combine([logits for logits, _ in starts]), EnsembleCache([cache for _, cache in starts])
 
     def step(self, tokens: Int[Tensor, " R"], cache: EnsembleCache) -> Float[Tensor, "R V"]:
         pairs = zip(self.members, cache.caches, strict=True)
-        return self._combined([model.step(tokens, member_cache) for model, member_cache in pairs])
+        return self._combine([model.step(tokens, member_cache) for model, member_cache in pairs])
 
-    def _combined(self, logits: Sequence[Float[Tensor, "R V"]]) -> Float[Tensor, "R V"]:
+    def _combine(self, logits: Sequence[Float[Tensor, "R V"]]) -> Float[Tensor, "R V"]:
         logprobs = torch.stack([member_logits.float().log_softmax(-1) for member_logits in logits])  # (models, R, V)
         if self.combine == "linear":
             return logprobs.logsumexp(0) - math.log(len(logits))

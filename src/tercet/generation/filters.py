@@ -22,25 +22,25 @@ PerRow = Float[Tensor, "B 1"]
 ROUNDING = 1e-6
 
 
-def penalise_repetition(logits: Logits, seen: Bool[Tensor, "B V"], penalty: float | PerRow) -> Logits:
-    """Make the tokens in `seen` less likely; penalty 1 changes nothing, 1.2 is the paper's choice.
+def penalize_repetition(logits: Logits, seen_mask: Bool[Tensor, "B V"], penalty: float | PerRow) -> Logits:
+    """Make the tokens in `seen_mask` less likely; penalty 1 changes nothing, 1.2 is the paper's choice.
 
     Keskar et al. 2019 (CTRL) divide the logit by the penalty. That would *raise* a negative one, so negative logits
     are multiplied instead.
     """
-    lowered = torch.where(logits > 0, logits / penalty, logits * penalty)
-    return torch.where(seen, lowered, logits)
+    penalized = torch.where(logits > 0, logits / penalty, logits * penalty)
+    return torch.where(seen_mask, penalized, logits)
 
 
 def apply_temperature(logits: Logits, temperature: float) -> Logits:
     """Logits / temperature, moved so that the largest is 0; temperature 0 leaves only the most likely token."""
     # Moved first: logits / 1e-38 would overflow to inf, and softmax of that is NaN.
-    shifted = logits - logits.amax(-1, keepdim=True)
+    normalized = logits - logits.amax(-1, keepdim=True)
     if temperature == 0:
         best = logits.argmax(-1, keepdim=True)  # the first of equals
-        others = torch.ones_like(logits, dtype=torch.bool).scatter(-1, best, False)
-        return shifted.masked_fill(others, -math.inf)
-    return shifted / finite_temperature(temperature, logits.dtype)
+        is_other = torch.ones_like(logits, dtype=torch.bool).scatter(-1, best, False)
+        return normalized.masked_fill(is_other, -math.inf)
+    return normalized / finite_temperature(temperature, logits.dtype)
 
 
 def finite_temperature(temperature: float, dtype: torch.dtype = torch.float32) -> float:
@@ -59,9 +59,9 @@ def keep_top_k(logits: Logits, k: int) -> Logits:
 
 def keep_from_kth(logits: Logits, kth: PerRow, k: int | Int[Tensor, "B 1"]) -> Logits:
     """The tokens above the k-th largest logit, and of those equal to it the first, k in all."""
-    above, equal = logits > kth, logits == kth
-    room = k - above.sum(-1, keepdim=True)
-    keep = above | (equal & (equal.cumsum(-1) <= room))
+    is_above, is_equal = logits > kth, logits == kth
+    room = k - is_above.sum(-1, keepdim=True)
+    keep = is_above | (is_equal & (is_equal.cumsum(-1) <= room))
     return logits.masked_fill(~keep, -math.inf)
 
 
@@ -80,9 +80,11 @@ def nucleus_share(p: float) -> float:
 
 def keep_nucleus(logits: Logits, share: float | PerRow) -> Logits:
     """The tokens before which the probabilities of all more likely ones come to less than `share`; at least one."""
-    ordered, order = logits.softmax(-1).sort(dim=-1, descending=True, stable=True)
-    before = ordered.cumsum(-1) - ordered  # the probability of all tokens more likely than this one
-    keep = before < share
+    sorted_probabilities, order = logits.softmax(-1).sort(dim=-1, descending=True, stable=True)
+    likelier_sum = (
+        sorted_probabilities.cumsum(-1) - sorted_probabilities
+    )  # the probability of all tokens more likely than this one
+    keep = likelier_sum < share
     keep[..., 0] = True
     return logits.masked_fill(~keep.scatter(-1, order, keep), -math.inf)
 

@@ -22,7 +22,7 @@ from tercet.generation.filters import (
     keep_nucleus,
     min_p_ratio,
     nucleus_share,
-    penalise_repetition,
+    penalize_repetition,
 )
 from tercet.generation.specs import Sampling
 
@@ -100,7 +100,7 @@ class RowSettings:
         return self.table.split(1, dim=-1)
 
 
-class AdvanceNumbers:
+class UniformNumbers:
     """The uniform numbers of a row before they are used, in the order in which `draw` would take them.
 
     Args:
@@ -109,19 +109,19 @@ class AdvanceNumbers:
 
     def __init__(self, generator: torch.Generator) -> None:
         self._generator = generator
-        self._unused = torch.zeros(0, dtype=torch.float64)
+        self._buffer = torch.zeros(0, dtype=torch.float64)
 
-    def ahead(self, count: int) -> Float[Tensor, " N"]:
+    def peek(self, count: int) -> Float[Tensor, " N"]:
         """Return the next `count` numbers; they stay unused."""
-        missing = count - len(self._unused)
+        missing = count - len(self._buffer)
         if missing > 0:
             new = torch.rand(missing, dtype=torch.float64, generator=self._generator)
-            self._unused = torch.cat((self._unused, new))
-        return self._unused[:count]
+            self._buffer = torch.cat((self._buffer, new))
+        return self._buffer[:count]
 
     def skip(self, count: int) -> None:
         """Count the next `count` numbers as used."""
-        self._unused = self._unused[count:]
+        self._buffer = self._buffer[count:]
 
 
 def choose_rows(
@@ -130,7 +130,7 @@ def choose_rows(
     filters: Filters,
     *,
     uniform: Float[Tensor, " B"],
-    seen: Bool[Tensor, "B V"],
+    seen_mask: Bool[Tensor, "B V"],
     forbidden: Bool[Tensor, " V"],
 ) -> tuple[Int[Tensor, " B"], Bool[Tensor, " B"]]:
     """Return the next token of each row, and which rows have nothing to draw from because the model diverged.
@@ -142,7 +142,7 @@ def choose_rows(
         settings: Settings of each row.
         filters: Operations to apply; must cover the settings of all rows.
         uniform: Number in [0, 1) for each row, in float64.
-        seen: Tokens that each row holds, for the repetition penalty.
+        seen_mask: Tokens that each row holds, for the repetition penalty.
         forbidden: Tokens that are never drawn.
     """
     temperature, top_k, share, ratio, penalty = settings.columns()  # (B, 1) each
@@ -150,7 +150,7 @@ def choose_rows(
     if filters.forbids:
         logits = logits.masked_fill(forbidden, -math.inf)
     if filters.penalty:
-        logits = penalise_repetition(logits, seen, penalty)
+        logits = penalize_repetition(logits, seen_mask, penalty)
     largest, best = logits.amax(-1, keepdim=True), logits.argmax(-1)  # the first of equals
     diverged = ~largest.isfinite().squeeze(-1)
     if not filters.draws:
@@ -167,10 +167,10 @@ def choose_rows(
         logits = keep_above_ratio(logits, ratio)
     sums = logits.softmax(-1).double().cumsum(-1)  # (B, V)
     total = sums[:, -1:]
-    drawn = torch.searchsorted(sums, uniform[:, None] * total, right=True).squeeze(-1)
-    drawn = drawn.clamp(max=logits.shape[-1] - 1)  # past the end only if the row diverged
+    sampled_ids = torch.searchsorted(sums, uniform[:, None] * total, right=True).squeeze(-1)
+    sampled_ids = sampled_ids.clamp(max=logits.shape[-1] - 1)  # past the end only if the row diverged
     is_greedy = is_greedy.squeeze(-1)
-    return torch.where(is_greedy, best, drawn), torch.where(is_greedy, diverged, ~(total > 0).squeeze(-1))
+    return torch.where(is_greedy, best, sampled_ids), torch.where(is_greedy, diverged, ~(total > 0).squeeze(-1))
 
 
 def _limiting_k(sampling: Sampling, vocab_size: int) -> int:

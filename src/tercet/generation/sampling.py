@@ -12,25 +12,25 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from tercet.config import UserError
-from tercet.generation.filters import apply_temperature, keep_min_p, keep_top_k, keep_top_p, penalise_repetition
+from tercet.generation.filters import apply_temperature, keep_min_p, keep_top_k, keep_top_p, penalize_repetition
 from tercet.generation.specs import Sampling
 
-DIVERGED = "the model's outputs are not numbers (NaN): its training diverged; use an earlier checkpoint"
+DIVERGENCE_MESSAGE = "the model's outputs are not numbers (NaN): its training diverged; use an earlier checkpoint"
 
 
 def distribution(
-    logits: Float[Tensor, "B V"], sampling: Sampling, seen: Bool[Tensor, "B V"] | None = None
+    logits: Float[Tensor, "B V"], sampling: Sampling, seen_mask: Bool[Tensor, "B V"] | None = None
 ) -> Float[Tensor, "B V"]:
     """The probabilities, in float32, that `sampling` makes of logits.
 
     Args:
         logits: in any floating dtype.
         sampling: the filters, applied in the order of `filters`.
-        seen: the tokens that a row holds already; only the repetition penalty asks for it.
+        seen_mask: the tokens that a row holds already; only the repetition penalty asks for it.
     """
     logits = logits.float()  # bfloat16 loses the tail
-    if seen is not None and sampling.repetition_penalty != 1:
-        logits = penalise_repetition(logits, seen, sampling.repetition_penalty)
+    if seen_mask is not None and sampling.repetition_penalty != 1:
+        logits = penalize_repetition(logits, seen_mask, sampling.repetition_penalty)
     logits = apply_temperature(logits, sampling.temperature)
     if sampling.top_k is not None:
         logits = keep_top_k(logits, sampling.top_k)
@@ -55,7 +55,7 @@ def draw(probabilities: Float[Tensor, "B V"], generators: Sequence[torch.Generat
     sums = probabilities.to("cpu", torch.float64).cumsum(-1)  # (B, V)
     total = sums[:, -1:]
     if not bool((total > 0).all()):
-        raise UserError(DIVERGED)
+        raise UserError(DIVERGENCE_MESSAGE)
     uniform = torch.tensor(
         [[torch.rand((), dtype=torch.float64, generator=g).item()] for g in generators], dtype=torch.float64
     )  # (B, 1) in [0, 1)
@@ -75,15 +75,15 @@ def choose(
     """
     if sampling.temperature == 0 and sampling.repetition_penalty == 1:  # the same choice, without the distribution
         if not bool(logits.amax(-1).isfinite().all()):
-            raise UserError(DIVERGED)
+            raise UserError(DIVERGENCE_MESSAGE)
         return logits.argmax(-1)  # the first of equals
     seen_mask = mark_seen(rows, logits) if sampling.repetition_penalty != 1 else None
     return draw(distribution(logits, sampling, seen_mask), generators)
 
 
-def mark_seen(rows: Iterable[Sequence[int]], like: Shaped[Tensor, "B V"]) -> Bool[Tensor, "B V"]:
+def mark_seen(rows: Iterable[Sequence[int]], logits: Shaped[Tensor, "B V"]) -> Bool[Tensor, "B V"]:
     """The tokens that each row holds."""
-    seen = torch.zeros_like(like, dtype=torch.bool)
+    seen_mask = torch.zeros_like(logits, dtype=torch.bool)
     for slot, row in enumerate(rows):
-        seen[slot, torch.tensor(row, device=like.device)] = True
-    return seen
+        seen_mask[slot, torch.tensor(row, device=logits.device)] = True
+    return seen_mask

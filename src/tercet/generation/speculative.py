@@ -36,7 +36,7 @@ from tercet.models.inference import inference_mode
 from tercet.objectives import pad_rows, token_logprobs
 from tercet.spec import DraftTokens, NGram, spec
 
-Drawn = tuple[list[int], list[float]]  # the ids that a pass brought a row, and their log-probabilities
+RowTokens = tuple[list[int], list[float]]  # the ids that a pass brought a row, and their log-probabilities
 Pass = list[list[Token]]  # for each row the tokens that a pass brought it, none once it has ended
 
 
@@ -70,61 +70,61 @@ def speculate(
     prompts: Sequence[Sequence[int]],
     sampling: Sampling,
     *,
-    guesses: Draft | Lookup,
+    speculation: Draft | Lookup,
     stop_ids: Set[int] = frozenset(),
     forbidden: Set[int] = frozenset(),
     seeds: Sequence[int] | None = None,
-    ended: Set[int] = frozenset(),
+    finished_rows: Set[int] = frozenset(),
 ) -> Iterator[Pass]:
     """Continue each prompt, yielding what a pass of the model brought.
 
     Args:
-        guesses: where they come from. The other arguments are those of `stream`.
+        speculation: where they come from. The other arguments are those of `stream`.
 
     Raises:
         ValueError: for an empty prompt, or where there are not as many seeds as prompts.
         UserError: where the draft has another number of ids than the model.
     """
     seeds = check_seeds(prompts, sampling, seeds)
-    if isinstance(guesses, Draft) and guesses.model.vocab_size != model.vocab_size:
+    if isinstance(speculation, Draft) and speculation.model.vocab_size != model.vocab_size:
         raise UserError(
-            f"the draft has {guesses.model.vocab_size} ids, the model {model.vocab_size}: they must be the same ones; "
-            "take a draft that was trained with the model's tokenizer"
+            f"the vocabulary sizes differ: draft {speculation.model.vocab_size}, model {model.vocab_size}; "
+            "use a draft that was trained with the model's tokenizer"
         )
     rows = [Row(n, prompt, seed, sampling) for n, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True))]
-    models = [model, *([guesses.model] if isinstance(guesses, Draft) else [])]
+    models = [model, *([speculation.model] if isinstance(speculation, Draft) else [])]
 
     def passes() -> Iterator[Pass]:
-        with _rounds_of(model, rows, sampling, guesses, stop_ids, forbidden) as rounds:
-            yield from _passes(rounds, rows, models, guesses, stop_ids, ended)
+        with _rounds_of(model, rows, sampling, speculation, stop_ids, forbidden) as rounds:
+            yield from _passes(rounds, rows, models, speculation, stop_ids, finished_rows)
 
     return passes()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Guesses:
+class Proposal:
     """Tokens that may come next, and the probabilities that each was drawn from, if it was."""
 
     ids: list[int]
     q: Float[Tensor, "K V"] | None = None
 
 
-def accept(guesses: Guesses, p: Float[Tensor, "P V"], generator: torch.Generator) -> list[int]:
+def accept(proposal: Proposal, p: Float[Tensor, "P V"], generator: torch.Generator) -> list[int]:
     """The guesses that are kept, and one token more: in the place of the first that is not, or after all K of them.
 
     Args:
         p: the model's probabilities in the places of the guesses and after them, P = K + 1.
     """
     accepted: list[int] = []
-    for index, guess in enumerate(guesses.ids):
-        if guesses.q is None:
+    for index, draft_token in enumerate(proposal.ids):
+        if proposal.q is None:
             token = _draw(p[index], generator)
-        elif _draw_uniform(generator) * guesses.q[index, guess] < p[index, guess]:
-            token = guess
+        elif _draw_uniform(generator) * proposal.q[index, draft_token] < p[index, draft_token]:
+            token = draft_token
         else:
-            token = _draw(residual(p[index], guesses.q[index]), generator)
+            token = _draw(residual(p[index], proposal.q[index]), generator)
         accepted.append(token)
-        if token != guess:
+        if token != draft_token:
             return accepted
     return [*accepted, _draw(p[-1], generator)]
 
@@ -157,7 +157,7 @@ class _ReadState(Generic[RewindingCacheType]):
         self.starts: list[int] = []
         self.ends: list[int] = []
 
-    def read(self, rows: Sequence[Row], guesses: Sequence[Sequence[int]]) -> list[Float[Tensor, "K V"]]:
+    def read(self, rows: Sequence[Row], proposals: Sequence[Sequence[int]]) -> list[Float[Tensor, "K V"]]:
         """Read what is new, of the rows and of the guesses after them: the logits after each new token.
 
         Where the window of a row has moved, all rows are read anew, in a pass of their own before that of the guesses:
@@ -173,8 +173,8 @@ class _ReadState(Generic[RewindingCacheType]):
             logits.append(last[:, None])
             self.starts, self.ends = starts, [len(row.ids) for row in rows]
         new = [
-            [*row.ids[end:], *guess[max(0, end - len(row.ids)) :]]
-            for row, guess, end in zip(rows, guesses, self.ends, strict=True)
+            [*row.ids[end:], *proposal[max(0, end - len(row.ids)) :]]
+            for row, proposal, end in zip(rows, proposals, self.ends, strict=True)
         ]
         if any(new):
             tokens, real = pad_rows(new, self.device)
@@ -201,62 +201,64 @@ class _ReadState(Generic[RewindingCacheType]):
             self.starts, self.ends = [self.starts[slot] for slot in slots], [self.ends[slot] for slot in slots]
 
 
-class _DraftGuesser:
+class _DraftProposer:
     """The draft writes on, a token of all rows at a time."""
 
     def __init__(self, draft: Draft, distributions: _Distributions, stop_ids: Set[int]) -> None:
         self.distributions, self.stop_ids = distributions, stop_ids
         self.states = [_ReadState(draft.model)]
 
-    def guess(self, rows: Sequence[Row], max_guesses: Sequence[int]) -> list[Guesses]:
+    def propose(self, rows: Sequence[Row], max_draft_tokens: Sequence[int]) -> list[Proposal]:
         ids: list[list[int]] = [[] for _ in rows]
         q: list[list[Tensor]] = [[] for _ in rows]
-        drafting = [slot for slot, n in enumerate(max_guesses) if n > 0]
+        drafting = [slot for slot, n in enumerate(max_draft_tokens) if n > 0]
         while drafting:
             logits = self.states[0].read(rows, ids)
-            after = torch.stack([logits[slot][-1] for slot in drafting])  # (G, V)
-            probabilities = self.distributions(after, ([*rows[slot].ids, *ids[slot]] for slot in drafting))
-            drawn = draw(probabilities, [rows[slot].generator for slot in drafting])
-            for slot, token, row_probabilities in zip(drafting, drawn.tolist(), probabilities, strict=True):
+            next_logits = torch.stack([logits[slot][-1] for slot in drafting])  # (G, V)
+            probabilities = self.distributions(next_logits, ([*rows[slot].ids, *ids[slot]] for slot in drafting))
+            tokens = draw(probabilities, [rows[slot].generator for slot in drafting])
+            for slot, token, row_probabilities in zip(drafting, tokens.tolist(), probabilities, strict=True):
                 ids[slot].append(token)
                 q[slot].append(row_probabilities)
             drafting = [
-                slot for slot in drafting if len(ids[slot]) < max_guesses[slot] and ids[slot][-1] not in self.stop_ids
+                slot
+                for slot in drafting
+                if len(ids[slot]) < max_draft_tokens[slot] and ids[slot][-1] not in self.stop_ids
             ]
         return [
-            Guesses(ids=row_ids, q=torch.stack(row_q) if row_ids else None)
+            Proposal(ids=row_ids, q=torch.stack(row_q) if row_ids else None)
             for row_ids, row_q in zip(ids, q, strict=True)
         ]
 
 
-class _LookupGuesser:
+class _LookupProposer:
     """Each row's n-grams, and where the last of each ended."""
 
     def __init__(self, lookup: Lookup) -> None:
         self.ngram = lookup.ngram
         self.states: list[_ReadState[Any]] = []
         self.ends: dict[int, dict[tuple[int, ...], int]] = {}
-        self.known: dict[int, int] = {}
+        self.n_indexed: dict[int, int] = {}
 
-    def guess(self, rows: Sequence[Row], max_guesses: Sequence[int]) -> list[Guesses]:
-        return [Guesses(ids=ids) for ids in self.follow(rows, max_guesses)]
+    def propose(self, rows: Sequence[Row], max_draft_tokens: Sequence[int]) -> list[Proposal]:
+        return [Proposal(ids=ids) for ids in self.follow(rows, max_draft_tokens)]
 
-    def follow(self, rows: Sequence[Row], max_guesses: Sequence[int]) -> list[list[int]]:
+    def follow(self, rows: Sequence[Row], max_draft_tokens: Sequence[int]) -> list[list[int]]:
         """The guesses for each row."""
-        return [self._follow(row, n) if n > 0 else [] for row, n in zip(rows, max_guesses, strict=True)]
+        return [self._follow(row, n) if n > 0 else [] for row, n in zip(rows, max_draft_tokens, strict=True)]
 
-    def _follow(self, row: Row, max_guesses: int) -> list[int]:
+    def _follow(self, row: Row, max_draft_tokens: int) -> list[int]:
         ids, ends = row.ids, self.ends.setdefault(row.number, {})
-        for end in range(max(self.known.get(row.number, 0), self.ngram), len(ids)):
+        for end in range(max(self.n_indexed.get(row.number, 0), self.ngram), len(ids)):
             ends[tuple(ids[end - self.ngram : end])] = end
-        self.known[row.number] = len(ids)
+        self.n_indexed[row.number] = len(ids)
         begin = ends.get(tuple(ids[-self.ngram :]))
         if begin is None:
             return []
         text = list(ids[begin:])
-        while len(text) < len(ids) - begin + max_guesses:  # what repeats itself goes on with its own guesses
+        while len(text) < len(ids) - begin + max_draft_tokens:  # what repeats itself goes on with its own guesses
             text.append(text[len(text) - (len(ids) - begin)])
-        return text[:max_guesses]
+        return text[:max_draft_tokens]
 
 
 class _StepRounds:
@@ -265,29 +267,31 @@ class _StepRounds:
     def __init__(
         self,
         model: SpeculativeDecoder[Any],
-        guesser: "_DraftGuesser | _LookupGuesser",
+        proposer: "_DraftProposer | _LookupProposer",
         distributions: _Distributions,
     ) -> None:
-        self._guesser, self._distributions, self._target = guesser, distributions, _ReadState(model)
+        self._proposer, self._distributions, self._target = proposer, distributions, _ReadState(model)
         self._numbers: list[int] = []  # of the rows of the last pass
 
-    def run(self, rows: Sequence[Row], limits: Sequence[int]) -> list[Drawn]:
+    def run(self, rows: Sequence[Row], limits: Sequence[int]) -> list[RowTokens]:
         numbers, target = [row.number for row in rows], self._target
-        for state in (target, *self._guesser.states) if self._numbers else ():
+        for state in (target, *self._proposer.states) if self._numbers else ():
             if len(numbers) < len(self._numbers):
                 state.keep([self._numbers.index(number) for number in numbers])
             state.forget(rows)
         self._numbers = numbers
-        guesses = self._guesser.guess(rows, limits)
-        logits = target.read(rows, [each.ids for each in guesses])
-        pairs = zip(rows, guesses, strict=True)
-        texts = ([*row.ids, *each.ids[:n]] for row, each in pairs for n in range(len(each.ids) + 1))
+        proposals = self._proposer.propose(rows, limits)
+        logits = target.read(rows, [proposal.ids for proposal in proposals])
+        pairs = zip(rows, proposals, strict=True)
+        texts = ([*row.ids, *proposal.ids[:n]] for row, proposal in pairs for n in range(len(proposal.ids) + 1))
         p = self._distributions(torch.cat(logits), texts).split([len(scores) for scores in logits])
-        accepted = [accept(each, p_row, row.generator) for row, each, p_row in zip(rows, guesses, p, strict=True)]
+        accepted = [
+            accept(proposal, p_row, row.generator) for row, proposal, p_row in zip(rows, proposals, p, strict=True)
+        ]
         ids = torch.tensor([token for tokens in accepted for token in tokens], device=target.device)
         scores = torch.cat([scores[: len(tokens)] for scores, tokens in zip(logits, accepted, strict=True)])
         logprobs = token_logprobs(scores, ids).cpu().split([len(tokens) for tokens in accepted])
-        return [(tokens, each.tolist()) for tokens, each in zip(accepted, logprobs, strict=True)]
+        return [(tokens, proposal.tolist()) for tokens, proposal in zip(accepted, logprobs, strict=True)]
 
 
 @contextmanager
@@ -295,48 +299,52 @@ def _rounds_of(
     model: SpeculativeDecoder[Any],
     rows: Sequence[Row],
     sampling: Sampling,
-    guesses: Draft | Lookup,
+    speculation: Draft | Lookup,
     stop_ids: Set[int],
     forbidden: Set[int],
 ) -> Generator[_StepRounds | GraphRounds]:
     """Decode by graphs if both models can be captured, else by passes of the models."""
-    draft = guesses.model if isinstance(guesses, Draft) else None
+    draft = speculation.model if isinstance(speculation, Draft) else None
     models = [model] if draft is None else [model, draft]
-    if len({device_of(one) for one in models}) == 1 and all(can_capture(one, device_of(one)) for one in models):
-        look_up = None if isinstance(guesses, Draft) else _LookupGuesser(guesses).follow
+    if len({device_of(member) for member in models}) == 1 and all(
+        can_capture(member, device_of(member)) for member in models
+    ):
+        look_up = None if isinstance(speculation, Draft) else _LookupProposer(speculation).follow
         rounds = Rounds(
             model=cast("GraphModel", model), draft=cast("GraphModel | None", draft), sampling=sampling,
-            stop_ids=stop_ids, forbidden=forbidden, guesses=guesses.tokens, look_up=look_up,
+            stop_ids=stop_ids, forbidden=forbidden, draft_tokens=speculation.tokens, look_up=look_up,
         )  # fmt: skip
         longest = max((len(row.ids) + row.left for row in rows), default=1)
-        with graph_rounds(rounds, rows=len(rows), capacity=longest) as made:
-            yield made
+        with graph_rounds(rounds, rows=len(rows), capacity=longest) as graph_decoding:
+            yield graph_decoding
     else:
         distributions = _Distributions(sampling, sorted(forbidden))
-        guesser = (
-            _DraftGuesser(guesses, distributions, stop_ids) if isinstance(guesses, Draft) else _LookupGuesser(guesses)
+        proposer = (
+            _DraftProposer(speculation, distributions, stop_ids)
+            if isinstance(speculation, Draft)
+            else _LookupProposer(speculation)
         )
-        yield _StepRounds(model, guesser, distributions)
+        yield _StepRounds(model, proposer, distributions)
 
 
 def _passes(
     rounds: _StepRounds | GraphRounds,
     rows: Sequence[Row],
     models: Sequence[SpeculativeDecoder[Any]],
-    guesses: Draft | Lookup,
+    speculation: Draft | Lookup,
     stop_ids: Set[int],
-    ended: Set[int],
+    finished_rows: Set[int],
 ) -> Iterator[Pass]:
     parts: list[nn.Module] = [part for model in models for part in parts_of(model)]
     live = [row for row in rows if row.left]
     while live:
         new_tokens: Pass = [[] for _ in rows]
         with inference_mode(parts):
-            drawn = rounds.run(live, [row.max_guesses(guesses.tokens, models) for row in live])
-        for row, (ids, logprobs) in zip(live, drawn, strict=True):
+            results = rounds.run(live, [row.max_draft_tokens(speculation.tokens, models) for row in live])
+        for row, (ids, logprobs) in zip(live, results, strict=True):
             new_tokens[row.number] = row.take(ids, logprobs, stop_ids)
         yield new_tokens
-        live = [row for row in live if row.left and row.number not in ended]
+        live = [row for row in live if row.left and row.number not in finished_rows]
 
 
 def _draw(probabilities: Float[Tensor, " V"], generator: torch.Generator) -> int:

@@ -25,24 +25,26 @@ from tercet.generation.decode_graphs import (
     GraphModel,
     ResultReader,
     StepGraphs,
+    borrow,
     decode_mode,
-    is_beside,
-    lend,
+    matches_weights,
     round_up_capacity,
     round_up_rows,
 )
 from tercet.generation.decoding import current_device
 from tercet.generation.prefill import prefill
 from tercet.generation.protocol import AnyDecoder, device_of
-from tercet.generation.row_sampling import AdvanceNumbers
-from tercet.generation.sampling import DIVERGED, distribution, mark_seen
+from tercet.generation.row_sampling import UniformNumbers
+from tercet.generation.sampling import DIVERGENCE_MESSAGE, distribution, mark_seen
 from tercet.generation.specs import Sampling
 from tercet.generation.speculative_row import Row
 from tercet.nn.cache import StackCache
 from tercet.objectives import token_logprobs
 from tercet.objectives.batch import to_device
 
-FACTS = 3  # numbers for each row: guesses, accepted guesses, and 1.0 if a model diverged; then ids, log-probabilities
+N_ROUND_RESULTS = (
+    3  # numbers for each row: guesses, accepted guesses, and 1.0 if a model diverged; then ids, log-probabilities
+)
 
 
 class RoundState:
@@ -51,7 +53,7 @@ class RoundState:
     Args:
         target: The model's cache, which holds all tokens of a row but the last.
         draft: The draft's cache, or None if guesses are looked up.
-        guesses: Most guesses of a row, K.
+        draft_tokens: Most guesses of a row, K.
         vocab_size: Number of logits.
 
     Attributes:
@@ -61,13 +63,13 @@ class RoundState:
         ids: Guesses; written by the host if they are looked up.
         limit: Most guesses of each row in this round, written by the host.
         uniform: Uniform numbers of each row for this round, written by the host.
-        seen: Tokens that each row holds.
+        seen_mask: Tokens that each row holds.
         stops: Ids after which a draft guesses nothing.
         forbidden: Ids that no row may draw.
-        results: See `FACTS`; float64 holds any id.
+        results: See `N_ROUND_RESULTS`; float64 holds any id.
     """
 
-    def __init__(self, target: StackCache, draft: StackCache | None, *, guesses: int, vocab_size: int) -> None:
+    def __init__(self, target: StackCache, draft: StackCache | None, *, draft_tokens: int, vocab_size: int) -> None:
         rows, device = len(target.lengths), target.lengths.device
 
         def table(*columns: int, dtype: torch.dtype = torch.long) -> Tensor:
@@ -75,10 +77,10 @@ class RoundState:
 
         self.target, self.draft = target, draft
         self.last, self.n_unread, self.limit = table(), table(), table()
-        self.unread, self.ids = table(2), table(guesses)
-        self.uniform = table(guesses + 1 if draft is None else 2 * guesses + 1, dtype=torch.float64)
-        self.seen = table(vocab_size, dtype=torch.bool)
-        self.results = table(FACTS + 2 * (guesses + 1), dtype=torch.float64)
+        self.unread, self.ids = table(2), table(draft_tokens)
+        self.uniform = table(draft_tokens + 1 if draft is None else 2 * draft_tokens + 1, dtype=torch.float64)
+        self.seen_mask = table(vocab_size, dtype=torch.bool)
+        self.results = table(N_ROUND_RESULTS + 2 * (draft_tokens + 1), dtype=torch.float64)
         self.stops = torch.zeros(vocab_size, dtype=torch.bool, device=device)
         self.forbidden = torch.zeros(vocab_size, dtype=torch.bool, device=device)
 
@@ -88,14 +90,14 @@ class RoundState:
         part.target = self.target.view(self.target.lengths[:rows], min(columns, self.target.capacity))
         if self.draft is not None:
             part.draft = self.draft.view(self.draft.lengths[:rows], min(columns, self.draft.capacity))
-        for name in ("last", "unread", "n_unread", "ids", "limit", "uniform", "seen", "results"):
+        for name in ("last", "unread", "n_unread", "ids", "limit", "uniform", "seen_mask", "results"):
             setattr(part, name, getattr(self, name)[:rows])
         return part
 
     def changing(self) -> list[Tensor]:
         """Return the tensors that a round changes, except for columns of the caches that are not visible yet."""
         lengths = [cache.lengths for cache in (self.target, self.draft) if cache is not None]
-        return [self.last, self.unread, self.n_unread, self.ids, self.seen, self.results, *lengths]
+        return [self.last, self.unread, self.n_unread, self.ids, self.seen_mask, self.results, *lengths]
 
 
 def speculative_round(models: Sequence[Any], state: RoundState, sampling: Sampling) -> None:
@@ -107,38 +109,38 @@ def speculative_round(models: Sequence[Any], state: RoundState, sampling: Sampli
         sampling: Settings of all rows.
     """
     K = state.ids.shape[1]
-    q, bad_draft = (None, None) if state.draft is None else _draft(models[1], state.draft, state, sampling)
+    q, is_draft_empty = (None, None) if state.draft is None else _draft(models[1], state.draft, state, sampling)
     ids = state.ids
     valid = torch.arange(K, device=ids.device) < state.limit[:, None]  # (B, K)
     if q is not None:  # a draft ends with a stop id
-        ended = state.stops[ids].cumsum(-1)
-        valid &= (ended - state.stops[ids].long()) == 0
-    n_guesses = valid.sum(-1)  # (B,)
+        n_stops = state.stops[ids].cumsum(-1)
+        valid &= (n_stops - state.stops[ids].long()) == 0
+    n_drafted = valid.sum(-1)  # (B,)
     logits = models[0].read_ahead(torch.cat((state.last[:, None], ids), dim=1), state.target)  # (B, K+1, V)
-    p = _probabilities(logits, _seen_at(state, ids), state, sampling)  # (B, K+1, V)
+    p = _probabilities(logits, _seen_masks(state, ids), state, sampling)  # (B, K+1, V)
     if q is None:
-        drawn, bad = _draw(p, state.uniform)  # (B, K+1)
-        n_accepted = (valid & (drawn[:, :K] == ids)).long().cumprod(-1).sum(-1)
-        token, diverged = _at(drawn, n_accepted), (bad & _up_to(n_accepted, bad)).any(-1)
+        tokens_drawn, is_empty = _draw(p, state.uniform)  # (B, K+1)
+        n_accepted = (valid & (tokens_drawn[:, :K] == ids)).long().cumprod(-1).sum(-1)
+        token, diverged = _at(tokens_drawn, n_accepted), (is_empty & _up_to(n_accepted, is_empty)).any(-1)
     else:
-        tests = state.uniform.gather(1, n_guesses[:, None] + torch.arange(K, device=ids.device))
-        p_guess, q_guess = (x[:, :K].gather(-1, ids[..., None]).squeeze(-1) for x in (p, q))  # (B, K)
-        n_accepted = (valid & (tests * q_guess < p_guess)).long().cumprod(-1).sum(-1)
-        rejected = n_accepted < n_guesses
+        tests = state.uniform.gather(1, n_drafted[:, None] + torch.arange(K, device=ids.device))
+        p_draft, q_draft = (x[:, :K].gather(-1, ids[..., None]).squeeze(-1) for x in (p, q))  # (B, K)
+        n_accepted = (valid & (tests * q_draft < p_draft)).long().cumprod(-1).sum(-1)
+        rejected = n_accepted < n_drafted
         p_next, q_next = _at(p, n_accepted), _at(q, n_accepted.clamp(max=K - 1))  # (B, V)
         surplus = (p_next - q_next).clamp(min=0)
         differs = rejected & (surplus.sum(-1) != 0)  # else they differ by rounding alone
-        number = state.uniform.gather(1, (n_guesses + n_accepted + rejected)[:, None])
-        drawn, bad = _draw(torch.where(differs[:, None], surplus, p_next)[:, None], number)
-        token, diverged = drawn[:, 0], bad[:, 0]
-    if bad_draft is not None:
-        diverged = diverged | (bad_draft & valid).any(-1)
+        number = state.uniform.gather(1, (n_drafted + n_accepted + rejected)[:, None])
+        tokens_drawn, is_empty = _draw(torch.where(differs[:, None], surplus, p_next)[:, None], number)
+        token, diverged = tokens_drawn[:, 0], is_empty[:, 0]
+    if is_draft_empty is not None:
+        diverged = diverged | (is_draft_empty & valid).any(-1)
     _advance(state, n_accepted, token)
     places = torch.arange(K + 1, device=ids.device)
     accepted = torch.where(places[:K] < n_accepted[:, None], ids, token[:, None])
     tokens = torch.cat((accepted, token[:, None]), dim=1)  # (B, K+1), repeated at the end
     logprobs = token_logprobs(logits.flatten(0, 1), tokens.flatten()).view_as(tokens)
-    facts = torch.stack((n_guesses, n_accepted, diverged.long()), dim=-1)
+    facts = torch.stack((n_drafted, n_accepted, diverged.long()), dim=-1)
     state.results.copy_(torch.cat((facts.double(), tokens.double(), logprobs.double()), dim=-1))
 
 
@@ -148,35 +150,35 @@ def _draft(
     """Write guesses into `state.ids`; return the distributions they were drawn from, and which had nothing to draw."""
     logits = draft.read_ahead(state.unread, cache)  # (B, 2, V)
     cache.advance(state.n_unread)
-    after, seen = _at(logits, state.n_unread - 1), state.seen
+    next_logits, seen_mask = _at(logits, state.n_unread - 1), state.seen_mask
     distributions: list[Tensor] = []
-    bad: list[Tensor] = []
+    is_empty: list[Tensor] = []
     for place in range(state.ids.shape[1]):
         if place:
-            after = draft.step(state.ids[:, place - 1], cache)
-            seen = seen.scatter(1, state.ids[:, place - 1 : place], True)
-        q = _probabilities(after[:, None], seen[:, None], state, sampling)  # (B, 1, V)
-        ids, wrong = _draw(q, state.uniform[:, place : place + 1])
+            next_logits = draft.step(state.ids[:, place - 1], cache)
+            seen_mask = seen_mask.scatter(1, state.ids[:, place - 1 : place], True)
+        q = _probabilities(next_logits[:, None], seen_mask[:, None], state, sampling)  # (B, 1, V)
+        ids, row_is_empty = _draw(q, state.uniform[:, place : place + 1])
         state.ids[:, place] = ids[:, 0]
         distributions.append(q)
-        bad.append(wrong)
-    return torch.cat(distributions, dim=1), torch.cat(bad, dim=1)
+        is_empty.append(row_is_empty)
+    return torch.cat(distributions, dim=1), torch.cat(is_empty, dim=1)
 
 
 def _probabilities(
-    logits: Float[Tensor, "B T V"], seen: Bool[Tensor, "B T V"], state: RoundState, sampling: Sampling
+    logits: Float[Tensor, "B T V"], seen_mask: Bool[Tensor, "B T V"], state: RoundState, sampling: Sampling
 ) -> Float[Tensor, "B T V"]:
     """Return what `sampling` makes of the logits, in float64."""
     drawable = logits.masked_fill(state.forbidden, -math.inf).flatten(0, 1)
-    return distribution(drawable, sampling, seen.flatten(0, 1)).double().view_as(logits)
+    return distribution(drawable, sampling, seen_mask.flatten(0, 1)).double().view_as(logits)
 
 
-def _seen_at(state: RoundState, ids: Int[Tensor, "B K"]) -> Bool[Tensor, "B T V"]:
+def _seen_masks(state: RoundState, ids: Int[Tensor, "B K"]) -> Bool[Tensor, "B T V"]:
     """Return the tokens that a row holds at each place: its own, and the guesses before."""
-    rows, width = ids.shape[0], state.seen.shape[1]
-    guessed = torch.zeros(rows, ids.shape[1] + 1, width, dtype=torch.long, device=ids.device)
-    guessed[:, 1:].scatter_(2, ids[..., None], 1)
-    return (guessed.cumsum(1) > 0) | state.seen[:, None]
+    rows, width = ids.shape[0], state.seen_mask.shape[1]
+    counts = torch.zeros(rows, ids.shape[1] + 1, width, dtype=torch.long, device=ids.device)
+    counts[:, 1:].scatter_(2, ids[..., None], 1)
+    return (counts.cumsum(1) > 0) | state.seen_mask[:, None]
 
 
 def _draw(p: Float[Tensor, "B T V"], uniform: Float[Tensor, "B T"]) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
@@ -192,15 +194,17 @@ def _at(table: Tensor, place: Int[Tensor, " B"]) -> Tensor:
     return table[torch.arange(len(place), device=place.device), place]
 
 
-def _up_to(place: Int[Tensor, " B"], like: Tensor) -> Bool[Tensor, "B T"]:
-    return torch.arange(like.shape[1], device=place.device) <= place[:, None]
+def _up_to(positions: Int[Tensor, " B"], table: Tensor) -> Bool[Tensor, "B T"]:
+    return torch.arange(table.shape[1], device=positions.device) <= positions[:, None]
 
 
 def _advance(state: RoundState, n_accepted: Int[Tensor, " B"], token: Int[Tensor, " B"]) -> None:
     """Count accepted guesses as read, and `token` as the last one, which is still to be read."""
     K = state.ids.shape[1]
-    kept = torch.where(torch.arange(K, device=token.device) < n_accepted[:, None], state.ids, state.last[:, None])
-    state.seen.scatter_(1, torch.cat((kept, token[:, None]), dim=1), True)
+    accepted_ids = torch.where(
+        torch.arange(K, device=token.device) < n_accepted[:, None], state.ids, state.last[:, None]
+    )
+    state.seen_mask.scatter_(1, torch.cat((accepted_ids, token[:, None]), dim=1), True)
     state.target.advance(n_accepted + 1)
     if state.draft is not None:  # it has read all of its guesses but the last
         state.draft.advance(n_accepted.clamp(max=K - 1) - (K - 1))
@@ -219,26 +223,35 @@ class RoundSpace:
         draft: The draft, or None.
         rows: Most rows.
         capacity: Most tokens per row.
-        guesses: Most guesses of a row.
+        draft_tokens: Most guesses of a row.
     """
 
-    def __init__(self, model: GraphModel, draft: GraphModel | None, *, rows: int, capacity: int, guesses: int) -> None:
+    def __init__(
+        self, model: GraphModel, draft: GraphModel | None, *, rows: int, capacity: int, draft_tokens: int
+    ) -> None:
         caches = [
-            None if one is None else one.new_cache(rows, capacity=round_up_capacity(capacity, one.max_len))
-            for one in (model, draft)
+            None if member is None else member.new_cache(rows, capacity=round_up_capacity(capacity, member.max_len))
+            for member in (model, draft)
         ]
         assert caches[0] is not None
-        self.rows, self.capacity, self.guesses = rows, caches[0].capacity, guesses
-        self.state = RoundState(caches[0], caches[1], guesses=guesses, vocab_size=model.vocab_size)
+        self.rows, self.capacity, self.draft_tokens = rows, caches[0].capacity, draft_tokens
+        self.state = RoundState(caches[0], caches[1], draft_tokens=draft_tokens, vocab_size=model.vocab_size)
         self.results = ResultReader(self.state.results)
         self._draft = None if draft is None else weakref.ref(draft)
         self._graphs = StepGraphs(_modules(model, draft), speculative_round, mode=decode_mode())
 
-    def fits(self, model: GraphModel, draft: GraphModel | None, *, rows: int, capacity: int, guesses: int) -> bool:
+    def fits(self, model: GraphModel, draft: GraphModel | None, *, rows: int, capacity: int, draft_tokens: int) -> bool:
         """Return whether the tables are large enough and were made for this draft."""
-        known = None if self._draft is None else self._draft()
-        same = known is draft and (self._draft is None) == (draft is None) and guesses == self.guesses
-        return same and rows <= self.rows and capacity <= self.capacity and is_beside(self.state.target, model)
+        own_draft = None if self._draft is None else self._draft()
+        is_same_setup = (
+            own_draft is draft and (self._draft is None) == (draft is None) and draft_tokens == self.draft_tokens
+        )
+        return (
+            is_same_setup
+            and rows <= self.rows
+            and capacity <= self.capacity
+            and matches_weights(self.state.target, model)
+        )
 
     def run(self, model: GraphModel, draft: GraphModel | None, rows: int, columns: int, sampling: Sampling) -> None:
         """Run a round of at least the first `rows` rows, at least `columns` columns wide."""
@@ -253,7 +266,7 @@ class RoundSpace:
 
 
 def _modules(model: GraphModel, draft: GraphModel | None) -> nn.ModuleList:
-    return nn.ModuleList([cast("nn.Module", one) for one in (model, draft) if one is not None])
+    return nn.ModuleList([cast("nn.Module", member) for member in (model, draft) if member is not None])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,7 +278,7 @@ class Rounds:
     sampling: Sampling
     stop_ids: Set[int]
     forbidden: Set[int]
-    guesses: int
+    draft_tokens: int
     look_up: Callable[[Sequence[Row], Sequence[int]], list[list[int]]] | None  # without a draft
 
 
@@ -280,7 +293,7 @@ class GraphRounds:
     def __init__(self, rounds: Rounds, space: RoundSpace) -> None:
         self._rounds, self._space = rounds, space
         self._device = space.state.last.device
-        self._numbers: dict[int, AdvanceNumbers] = {}
+        self._numbers: dict[int, UniformNumbers] = {}
         self._starts: dict[int, tuple[int, ...]] = {}  # where each row's windows begin, in both models
         self._slots: dict[int, int] = {}
         for table, ids in ((space.state.stops, rounds.stop_ids), (space.state.forbidden, rounds.forbidden)):
@@ -297,26 +310,26 @@ class GraphRounds:
         Raises:
             UserError: If a model diverged.
         """
-        space, guesses, look_up = self._space, self._rounds.guesses, self._rounds.look_up
+        space, draft_tokens, look_up = self._space, self._rounds.draft_tokens, self._rounds.look_up
         ids = None if look_up is None else look_up(rows, limits)
         with current_device(self._device):
             starts = {row.number: row.starts(self._models()) for row in rows}
             if any(self._starts.get(number) != start for number, start in starts.items()):
                 self._read(rows, starts)
             self._write(rows, limits if ids is None else list(map(len, ids)), ids)
-            columns = max(len(row.ids) - min(starts[row.number]) for row in rows) + guesses
+            columns = max(len(row.ids) - min(starts[row.number]) for row in rows) + draft_tokens
             space.run(self._rounds.model, self._rounds.draft, len(self._slots), columns, self._rounds.sampling)
             space.results.copy(space.state.results[: len(self._slots)])
             results = space.results.read()
         answers = list[tuple[list[int], list[float]]]()
         for row in rows:
-            n_guesses, n_accepted, diverged, *rest = results[self._slots[row.number]]
+            n_drafted, n_accepted, diverged, *rest = results[self._slots[row.number]]
             if diverged:
-                raise UserError(DIVERGED)
-            drafted = 0 if self._rounds.draft is None else n_guesses + (n_accepted < n_guesses)
-            self._numbers[row.number].skip(int(drafted + n_accepted) + 1)
+                raise UserError(DIVERGENCE_MESSAGE)
+            n_numbers = 0 if self._rounds.draft is None else n_drafted + (n_accepted < n_drafted)
+            self._numbers[row.number].skip(int(n_numbers + n_accepted) + 1)
             count = int(n_accepted) + 1
-            logprobs = rest[guesses + 1 :]
+            logprobs = rest[draft_tokens + 1 :]
             answers.append(([int(token) for token in rest[:count]], logprobs[:count]))
         return answers
 
@@ -338,23 +351,23 @@ class GraphRounds:
         state.last[: len(rows)], state.unread[: len(rows)] = last, last[:, None]
         state.n_unread[: len(rows)] = 1
         if self._rounds.sampling.repetition_penalty != 1:
-            state.seen[: len(rows)] = mark_seen((row.ids for row in rows), state.seen[: len(rows)])
+            state.seen_mask[: len(rows)] = mark_seen((row.ids for row in rows), state.seen_mask[: len(rows)])
 
     def _write(self, rows: Sequence[Row], limits: Sequence[int], ids: Sequence[Sequence[int]] | None) -> None:
         """Write what a round reads from the host; a row that has ended guesses nothing."""
         state, count = self._space.state, len(self._slots)
         limit = torch.zeros(count, dtype=torch.long)
         uniform = torch.zeros(count, state.uniform.shape[1], dtype=torch.float64)
-        guessed = torch.zeros(count, state.ids.shape[1], dtype=torch.long)
-        for number, (row, most) in enumerate(zip(rows, limits, strict=True)):
+        draft_ids = torch.zeros(count, state.ids.shape[1], dtype=torch.long)
+        for number, (row, n_limit) in enumerate(zip(rows, limits, strict=True)):
             slot = self._slots[row.number]
-            numbers = self._numbers.setdefault(row.number, AdvanceNumbers(row.generator))
-            uniform[slot], limit[slot] = numbers.ahead(uniform.shape[1]), most
+            numbers = self._numbers.setdefault(row.number, UniformNumbers(row.generator))
+            uniform[slot], limit[slot] = numbers.peek(uniform.shape[1]), n_limit
             if ids is not None:
-                guessed[slot, :most] = torch.tensor(ids[number], dtype=torch.long)
+                draft_ids[slot, :n_limit] = torch.tensor(ids[number], dtype=torch.long)
         state.limit[:count], state.uniform[:count] = to_device(limit, self._device), to_device(uniform, self._device)
         if ids is not None:
-            state.ids[:count] = to_device(guessed, self._device)
+            state.ids[:count] = to_device(draft_ids, self._device)
 
 
 @contextmanager
@@ -369,16 +382,16 @@ def graph_rounds(rounds: Rounds, *, rows: int, capacity: int) -> Generator[Graph
     model, draft = rounds.model, rounds.draft
     device = device_of(model)
     capacity = min(model.max_len, capacity)
-    needs: dict[str, Any] = {"rows": rows, "capacity": capacity, "guesses": rounds.guesses}
-    with ExitStack() as lent:
+    needs: dict[str, Any] = {"rows": rows, "capacity": capacity, "draft_tokens": rounds.draft_tokens}
+    with ExitStack() as stack:
         with torch.inference_mode(), current_device(device):
-            space = lent.enter_context(
-                lend(
+            space = stack.enter_context(
+                borrow(
                     model,
                     RoundSpace,
                     lambda space: space.fits(model, draft, **needs),
                     lambda: RoundSpace(model, draft, **(needs | {"rows": round_up_rows(rows)})),
                 )
             )
-            made = GraphRounds(rounds, space)
-        yield made
+            graph_decoding = GraphRounds(rounds, space)
+        yield graph_decoding

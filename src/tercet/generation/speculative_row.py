@@ -26,16 +26,16 @@ class Row:
         """Where the window of each model begins."""
         return tuple(window_start(len(self.ids), model.max_len) for model in models)
 
-    def max_guesses(self, most: int, models: Sequence[Context]) -> int:
+    def max_draft_tokens(self, max_tokens: int, models: Sequence[Context]) -> int:
         """Return how many guesses the next pass has room for: in each model's window, and among the tokens left.
 
         Args:
-            most: Maximum number of guesses per pass.
+            max_tokens: Maximum number of guesses per pass.
         """
         starts = self.starts(models)
-        moved, self.window = starts[0] != self.window, starts[0]
-        rooms = (model.max_len - (len(self.ids) - start) for model, start in zip(models, starts, strict=True))
-        return 0 if moved else min(most, self.left - 1, *rooms)
+        has_moved, self.window = starts[0] != self.window, starts[0]
+        free_columns = (model.max_len - (len(self.ids) - start) for model, start in zip(models, starts, strict=True))
+        return 0 if has_moved else min(max_tokens, self.left - 1, *free_columns)
 
     def take(self, ids: Sequence[int], logprobs: Sequence[float], stop_ids: Set[int]) -> list[Token]:
         """Write them, up to one that ends the row."""

@@ -13,27 +13,27 @@ class StopMatcher:
     def __init__(self, stop: Sequence[str]) -> None:
         self._stop = tuple(stop)
         self._longest = max(map(len, self._stop), default=0)
-        self._held = ""  # always a beginning of some stop text
+        self._pending = ""  # always a beginning of some stop text
         self.is_complete = False
 
     def push(self, piece: str) -> str:
         """The text that is certain now; nothing more once a stop text was found."""
         if self.is_complete:
             return ""
-        text = self._held + piece
+        text = self._pending + piece
         ends = [(start + len(stop), start) for stop in self._stop if (start := text.find(stop)) >= 0]
         if ends:
             self.is_complete = True
-            self._held = ""
+            self._pending = ""
             return text[: min(ends)[1]]
         end = len(text) - self._overlap(text)
-        self._held = text[end:]
+        self._pending = text[end:]
         return text[:end]
 
     def flush(self) -> str:
         """What was held back: the text has ended, so it can no longer become a stop text."""
-        held, self._held = self._held, ""
-        return held
+        pending, self._pending = self._pending, ""
+        return pending
 
     def _overlap(self, text: str) -> int:
         """The length of the longest end of `text` with which some stop text begins."""

@@ -73,7 +73,7 @@ def stream(
     stop_ids: Set[int] = frozenset(),
     forbidden: Set[int] = frozenset(),
     seeds: Sequence[int] | None = None,
-    ended: Set[int] = frozenset(),
+    finished_rows: Set[int] = frozenset(),
 ) -> Iterator[Column]:
     """Continue each prompt, yielding one column a step: for each row its next token, or None once it has ended.
 
@@ -85,7 +85,7 @@ def stream(
         stop_ids: ids that end a row when they are *drawn*; the stop id is the row's last token.
         forbidden: ids that are never drawn.
         seeds: one for each row; by default `sampling.seed` for every row, as if each were alone.
-        ended: a set that the caller may add rows to between two columns; they leave the batch.
+        finished_rows: a set that the caller may add rows to between two columns; they leave the batch.
 
     Raises:
         ValueError: for an empty prompt, or where there are not as many seeds or sources as prompts.
@@ -101,14 +101,16 @@ def stream(
         forbidden=forbidden,
         seeds=seeds,
     )
-    return _columns(model, batch, stop_ids, ended)
+    return _columns(model, batch, stop_ids, finished_rows)
 
 
-def _columns(model: AnyDecoder[CacheType], batch: Batch, stop_ids: Set[int], ended: Set[int]) -> Iterator[Column]:
+def _columns(
+    model: AnyDecoder[CacheType], batch: Batch, stop_ids: Set[int], finished_rows: Set[int]
+) -> Iterator[Column]:
     if not batch.rows or not batch.sampling.max_new_tokens:
         return
     with decoding_of(model, batch) as decoding:
-        yield from columns(decoding, batch, parts_of(model), model.max_len, stop_ids, ended)
+        yield from columns(decoding, batch, parts_of(model), model.max_len, stop_ids, finished_rows)
 
 
 def columns(
@@ -117,7 +119,7 @@ def columns(
     parts: Sequence[nn.Module],
     max_len: int,
     stop_ids: Set[int],
-    ended: Set[int],
+    finished_rows: Set[int],
 ) -> Iterator[Column]:
     """Yield the columns of `stream`, decoded in this way.
 
@@ -127,7 +129,7 @@ def columns(
         parts: The model's modules, which are in eval mode during each step.
         max_len: The model's context.
         stop_ids: As in `stream`.
-        ended: As in `stream`.
+        finished_rows: As in `stream`.
     """
     rows, left = batch.rows, batch.sampling.max_new_tokens
     live = list(range(len(rows)))  # the row in each slot of the batch
@@ -140,9 +142,9 @@ def columns(
     with inference_mode(parts):
         read_live()
     while True:
-        more = left > 1 and not any(window_moved(len(rows[row]) + 1, max_len) for row in live)
+        launch_next = left > 1 and not any(window_moved(len(rows[row]) + 1, max_len) for row in live)
         with inference_mode(parts):
-            ids, logprobs = decoding.sample(more=more)
+            ids, logprobs = decoding.sample(launch_next=launch_next)
         left -= 1
         column: Column = [None] * len(rows)
         for row, token, logprob in zip(live, ids, logprobs, strict=True):
@@ -152,7 +154,7 @@ def columns(
         yield column
         if not left:
             return
-        slots = [slot for slot, row in enumerate(live) if rows[row][-1] not in stop_ids and row not in ended]
+        slots = [slot for slot, row in enumerate(live) if rows[row][-1] not in stop_ids and row not in finished_rows]
         live = [live[slot] for slot in slots]
         if not live:
             return

@@ -47,40 +47,46 @@ def generate(
     sampling: Sampling,
     *,
     samples: int = 1,
-    guesses: Draft | Lookup | None = None,
+    speculation: Draft | Lookup | None = None,
 ) -> list[Completion]:
     """Continue each prompt `samples` times, all in one batch: the samples of the first prompt, then of the second, ...
 
     Sample j of any prompt is drawn with seed `sampling.seed + j`, so a prompt gets among others what it gets alone.
 
     Args:
-        guesses: where to get several tokens a pass from; see `speculative`. The model is a `SpeculativeDecoder` then.
+        speculation: Source of draft tokens, see `speculative`; requires a `SpeculativeDecoder`.
 
     Raises:
         UserError: for a prompt with a character that the vocabulary lacks. An empty one is where a text begins.
     """
     if samples < 1:
         raise ValueError(f"samples={samples} must be 1 or more")
-    encoded = [encode_prompt(tokenizer, prompt) for prompt in prompts]
+    prompt_ids = [encode_prompt(tokenizer, prompt) for prompt in prompts]
     prompt_samples = [(prompt, sample) for prompt in range(len(prompts)) for sample in range(samples)]
     seeds = [sampling.seed + sample for _, sample in prompt_samples]
     rows = [
-        TextRow(tokenizer, sampling.stop, after=encoded[prompt] if prompts[prompt] else ())
+        TextRow(tokenizer, sampling.stop, prompt_ids=prompt_ids[prompt] if prompts[prompt] else ())
         for prompt, _ in prompt_samples
     ]
-    ended: set[int] = set()
+    finished_rows: set[int] = set()
     for new_tokens in _passes(
-        model, tokenizer, [encoded[prompt] for prompt, _ in prompt_samples], sampling, seeds, ended, guesses
+        model,
+        tokenizer,
+        [prompt_ids[prompt] for prompt, _ in prompt_samples],
+        sampling,
+        seeds,
+        finished_rows,
+        speculation,
     ):
         for index, tokens in enumerate(new_tokens):
             rows[index].read_pass(tokens)
             if rows[index].finish == "stop":
-                ended.add(index)
+                finished_rows.add(index)
     return [
         Completion(
             prompt=prompts[prompt], text="".join(row.pieces), ids=tuple(token.id for token in row.tokens),
             logprobs=tuple(token.logprob for token in row.tokens), finish=row.finish, seed=seed,
-            truncated=len(encoded[prompt]) > model.max_len, passes=row.passes,
+            truncated=len(prompt_ids[prompt]) > model.max_len, passes=row.passes,
         )
         for (prompt, _), seed, row in zip(prompt_samples, seeds, rows, strict=True)
     ]  # fmt: skip
@@ -92,7 +98,7 @@ def stream_text(
     prompt: str,
     sampling: Sampling,
     *,
-    guesses: Draft | Lookup | None = None,
+    speculation: Draft | Lookup | None = None,
 ) -> Iterator[str]:
     """The text of `generate(...)[0]`, piece by piece as it is certain: whole characters, and never part of a stop text.
 
@@ -100,8 +106,8 @@ def stream_text(
         UserError: as `generate`.
     """
     ids = encode_prompt(tokenizer, prompt)
-    passes = _passes(model, tokenizer, [ids], sampling, [sampling.seed], set(), guesses)
-    return _stream_pieces(passes, TextRow(tokenizer, sampling.stop, after=ids if prompt else ()))
+    passes = _passes(model, tokenizer, [ids], sampling, [sampling.seed], set(), speculation)
+    return _stream_pieces(passes, TextRow(tokenizer, sampling.stop, prompt_ids=ids if prompt else ()))
 
 
 def end_ids(tokenizer: Tokenizer) -> frozenset[int]:
@@ -109,7 +115,7 @@ def end_ids(tokenizer: Tokenizer) -> frozenset[int]:
     return frozenset(tokenizer.end_ids)
 
 
-def draft_for(
+def make_draft(
     tokenizer: Tokenizer, draft: SpeculativeDecoder[Any], draft_tokenizer: Tokenizer, *, tokens: int = Draft.tokens
 ) -> Draft:
     """A model that guesses for one with this tokenizer.
@@ -119,13 +125,13 @@ def draft_for(
     """
     if draft_tokenizer.vocab_size != tokenizer.vocab_size:
         raise _tokenizer_error(f"it has {draft_tokenizer.vocab_size} tokens, the model's {tokenizer.vocab_size}")
-    for draft_name, name in zip(_name_tokens(draft_tokenizer), _name_tokens(tokenizer), strict=True):
+    for draft_name, name in zip(_token_labels(draft_tokenizer), _token_labels(tokenizer), strict=True):
         if draft_name != name:
             raise _tokenizer_error(f"it has {draft_name} where the model's has {name}")
     return Draft(model=draft, tokens=tokens)
 
 
-def choose_guesses(
+def choose_speculation(
     tokenizer: Tokenizer,
     draft: tuple[SpeculativeDecoder[Any], Tokenizer] | None,
     lookup: bool | int,
@@ -139,7 +145,7 @@ def choose_guesses(
 
     Raises:
         ValueError: where both guess, or neither does what `draft_tokens` is for.
-        UserError: as `draft_for`.
+        UserError: as `make_draft`.
     """
     if draft is not None and lookup is not False:
         raise ValueError("draft and lookup both guess what comes next; give one of them")
@@ -149,7 +155,7 @@ def choose_guesses(
         raise ValueError(f"draft_tokens={draft_tokens} is for a draft or a lookup; give one of them")
     tokens = {} if draft_tokens is None else {"tokens": draft_tokens}
     if draft is not None:
-        return draft_for(tokenizer, *draft, **tokens)
+        return make_draft(tokenizer, *draft, **tokens)
     return Lookup(**({} if lookup is True else {"ngram": lookup}), **tokens)
 
 
@@ -157,12 +163,12 @@ def _tokenizer_error(reason: str) -> UserError:
     return UserError(f"the draft's tokenizer is another one: {reason}; take a draft that was trained with the same")
 
 
-def _name_tokens(tokenizer: Tokenizer) -> list[str]:
+def _token_labels(tokenizer: Tokenizer) -> list[str]:
     """Each id, and what it stands for."""
     ids = range(tokenizer.vocab_size)
     roles = dict.fromkeys(tokenizer.special_ids, " (special)")
-    named = zip(ids, tokenizer.tokens(ids), strict=True)
-    return [f"id {token} = {name!r}{roles.get(token, '')}" for token, name in named]
+    labels = zip(ids, tokenizer.tokens(ids), strict=True)
+    return [f"id {token} = {name!r}{roles.get(token, '')}" for token, name in labels]
 
 
 def _passes(
@@ -171,15 +177,17 @@ def _passes(
     prompts: Sequence[Sequence[int]],
     sampling: Sampling,
     seeds: Sequence[int],
-    ended: set[int],
-    guesses: Draft | Lookup | None,
+    finished_rows: set[int],
+    speculation: Draft | Lookup | None,
 ) -> Iterator[Pass]:
     ends = end_ids(tokenizer)
-    if guesses is None:
-        columns = stream(model, prompts, sampling, stop_ids=ends, seeds=seeds, ended=ended)
+    if speculation is None:
+        columns = stream(model, prompts, sampling, stop_ids=ends, seeds=seeds, finished_rows=finished_rows)
         return ([[] if token is None else [token] for token in column] for column in columns)
     speculative = cast("SpeculativeDecoder[Any]", model)
-    return speculate(speculative, prompts, sampling, guesses=guesses, stop_ids=ends, seeds=seeds, ended=ended)
+    return speculate(
+        speculative, prompts, sampling, speculation=speculation, stop_ids=ends, seeds=seeds, finished_rows=finished_rows
+    )
 
 
 def _stream_pieces(passes: Iterator[Pass], row: "TextRow") -> Iterator[str]:
@@ -193,12 +201,12 @@ def _stream_pieces(passes: Iterator[Pass], row: "TextRow") -> Iterator[str]:
 class TextRow:
     """One row on its way from tokens to text, `after` the ids of its prompt."""
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str], *, after: Sequence[int] = ()) -> None:
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str], *, prompt_ids: Sequence[int] = ()) -> None:
         self.tokens: list[Token] = []
         self.pieces: list[str] = []
         self.finish: Finish = "length"
         self.passes = 0
-        self._decoder = tokenizer.stream(after=after)
+        self._decoder = tokenizer.stream(after=prompt_ids)
         self._matcher = StopMatcher(stop)
 
     def read(self, token: Token) -> str:

@@ -119,16 +119,16 @@ def encode_sources(tokenizer: Tokenizer, texts: Sequence[str], *, max_len: int) 
     Raises:
         UserError: where a text cannot be encoded.
     """
-    encoded = [ids.tolist() for ids in tokenizer.encode_batch([text.strip() for text in texts])]
-    room = max_len - 1 - len(tokenizer.opening)  # beside eos
-    return [tokenizer.frame(ids, max_len=max_len) for ids in encoded], [len(ids) > room for ids in encoded]
+    all_ids = [ids.tolist() for ids in tokenizer.encode_batch([text.strip() for text in texts])]
+    free_tokens = max_len - 1 - len(tokenizer.opening)  # beside eos
+    return [tokenizer.frame(ids, max_len=max_len) for ids in all_ids], [len(ids) > free_tokens for ids in all_ids]
 
 
 def _translate_in_pools(
     lines: Iterable[str], pool: int, translate: Callable[[Sequence[str]], list[list[Translation]]]
 ) -> Iterator[list[Translation]]:
-    rest = iter(lines)
-    while texts := list(islice(rest, pool)):
+    iterator = iter(lines)
+    while texts := list(islice(iterator, pool)):
         yield from translate(texts)
 
 
@@ -174,8 +174,8 @@ class _LineTranslator:
             numbers = [non_empty[slot] for slot in slots]
             return self._search([rows[number] for number in numbers], [sources[number] for number in numbers])
 
-        searched = map_by_length(search, [copies * len(sources[number]) for number in non_empty], self.batch_tokens)
-        for number, hypotheses in zip(non_empty, searched, strict=True):
+        results = map_by_length(search, [copies * len(sources[number]) for number in non_empty], self.batch_tokens)
+        for number, hypotheses in zip(non_empty, results, strict=True):
             answers[number] = [
                 Translation(
                     source=texts[number],
@@ -204,13 +204,13 @@ class _LineTranslator:
     def _sample(
         self, rows: Sequence[list[int]], sources: Sequence[list[int]], sampling: Sampling
     ) -> list[list[Hypothesis]]:
-        room = [self.model.max_len + 1 - len(row) for row in rows]
+        free_tokens = [self.model.max_len + 1 - len(row) for row in rows]
         limits = [
-            min(sampling.max_new_tokens, left, BEAM.longest(len(source)))
-            for left, source in zip(room, sources, strict=True)
+            min(sampling.max_new_tokens, free, BEAM.longest(len(source)))
+            for free, source in zip(free_tokens, sources, strict=True)
         ]
-        drawn: list[list[Token]] = [[] for _ in rows]
-        ended: set[int] = set()
+        row_tokens: list[list[Token]] = [[] for _ in rows]
+        finished_rows: set[int] = set()
         columns = stream(
             self.model,
             rows,
@@ -218,15 +218,15 @@ class _LineTranslator:
             sources=sources,
             stop_ids={self.eos_id},
             forbidden=self.forbidden,
-            ended=ended,
+            finished_rows=finished_rows,
         )
         for column in columns:
             for number, token in enumerate(column):
                 if token is not None:
-                    drawn[number].append(token)
-                    if len(drawn[number]) == limits[number]:
-                        ended.add(number)
-        return [[_as_hypothesis(tokens)] for tokens in drawn]
+                    row_tokens[number].append(token)
+                    if len(row_tokens[number]) == limits[number]:
+                        finished_rows.add(number)
+        return [[_to_hypothesis(tokens)] for tokens in row_tokens]
 
     def _text(self, prefix: str, row: Sequence[int], hypothesis: Hypothesis) -> str:
         ids = hypothesis.ids[:-1] if hypothesis.finish == "eos" else hypothesis.ids
@@ -234,7 +234,7 @@ class _LineTranslator:
         return prefix + self.tokenizer.decode([*row[1:], *ids]).removeprefix(prefix_text)
 
 
-def _as_hypothesis(tokens: Sequence[Token]) -> Hypothesis:
+def _to_hypothesis(tokens: Sequence[Token]) -> Hypothesis:
     logprob = sum(token.logprob for token in tokens)
     return Hypothesis(
         ids=tuple(token.id for token in tokens),

@@ -149,17 +149,17 @@ class ModelRegistry:
             ModelSelectionError: where there is none, or it cannot be asked this.
         """
         if name is None:
-            return self._only(endpoint)
+            return self._single_model(endpoint)
         model = self.get(name)
         if endpoint not in model.endpoints:
             raise ModelSelectionError(_why_not(model, endpoint), "model_not_supported")
         return model
 
-    def _only(self, endpoint: Endpoint) -> LoadedModel:
+    def _single_model(self, endpoint: Endpoint) -> LoadedModel:
         candidates = [model for model in self.models.values() if endpoint in model.endpoints]
         if not candidates:
-            loaded = ", ".join(f"{model.name} ({model.kind})" for model in self.models.values())
-            raise ModelSelectionError(f"no model here answers {endpoint}; there is {loaded}")
+            available = ", ".join(f"{model.name} ({model.kind})" for model in self.models.values())
+            raise ModelSelectionError(f"no model here answers {endpoint}; there is {available}")
         if len(candidates) > 1:
             names = ", ".join(model.name for model in candidates)
             raise ModelSelectionError(f"several models answer {endpoint}: {names}; say which as model")
@@ -174,8 +174,8 @@ class ModelRegistry:
         """Take no more, and finish what there is, for so long at most."""
         self.is_ready = False
         with ThreadPoolExecutor(max(1, len(self._workers))) as pool:
-            for closed in [pool.submit(worker.close, seconds=seconds) for worker in self._workers]:
-                closed.result()
+            for future in [pool.submit(worker.close, seconds=seconds) for worker in self._workers]:
+                future.result()
 
     @property
     def _workers(self) -> list[Worker]:

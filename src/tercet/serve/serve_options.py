@@ -16,6 +16,6 @@ class ServeOptions(TypedDict, total=False):
     shutdown_delay: float
     hosts: tuple[str, ...]
     origins: tuple[str, ...]
-    open_to_all: bool
+    allow_no_key: bool
     json_log: bool
     quiet: bool

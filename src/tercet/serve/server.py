@@ -42,7 +42,7 @@ def serve(
     shutdown_delay: float = 0.0,
     hosts: tuple[str, ...] = (),
     origins: tuple[str, ...] = (),
-    open_to_all: bool = False,
+    allow_no_key: bool = False,
     json_log: bool = False,
     quiet: bool = False,
 ) -> None:
@@ -60,19 +60,19 @@ def serve(
             and balancers learn that they should ask another.
         hosts: names under which it may be asked, beside this machine's own; "*" is any.
         origins: of pages in browsers that may ask, and read the answers; "*" is any.
-        open_to_all: no key is needed, though others can reach it.
+        allow_no_key: no key is needed, though others can reach it.
         json_log: the log's lines are JSON.
         quiet: no line for each request.
 
     Raises:
         UserError: where it cannot be opened there, or would be open to others without a key.
     """
-    rules = _access_rules(host, os.environ.get(KEY), hosts, origins, max_body, open_to_all)
+    rules = _access_rules(host, os.environ.get(KEY), hosts, origins, max_body, allow_no_key)
     _check_seconds(grace=grace, shutdown_delay=shutdown_delay)
     limits = Limits() if limits is None else limits
     listening = open_socket(host, port, send_timeout=limits.seconds)
     warm_up()  # whoever asks meanwhile waits for it
-    log = ServerLog(quiet=quiet, as_json=json_log)
+    log = ServerLog(quiet=quiet, use_json=json_log)
     registry = ModelRegistry(
         LoadedModel(trained_model, name=name, limits=limits) for name, trained_model in models.items()
     )
@@ -135,11 +135,11 @@ def _check_seconds(**seconds: float) -> None:
 
 
 def _access_rules(
-    host: str, key: str | None, hosts: tuple[str, ...], origins: tuple[str, ...], max_body: int, open_to_all: bool
+    host: str, key: str | None, hosts: tuple[str, ...], origins: tuple[str, ...], max_body: int, allow_no_key: bool
 ) -> AccessRules:
     local = is_loopback(host)
-    own = () if local else (host.lower(),)
-    if key is None and not local and not open_to_all:
+    extra_hosts = () if local else (host.lower(),)
+    if key is None and not local and not allow_no_key:
         raise UserError(
             f"{host} is more than this machine: whoever reaches it could use the models; set {KEY} to a key of your "
             "choice, or say --no-key"
@@ -149,7 +149,7 @@ def _access_rules(
     if malformed := [origin for origin in origins if origin != "*" and "://" not in origin]:
         raise UserError(f"--cors-origin {malformed[0]} is no origin; write it as https://example.org, or * for any")
     try:
-        names = AllowedNames(local=local, hosts=(*map(host_name, hosts), *own), origins=origins)
+        names = AllowedNames(local=local, hosts=(*map(host_name, hosts), *extra_hosts), origins=origins)
         return AccessRules(key=key, names=names, max_body=max_body)
     except ValueError as error:
         name, flag = (KEY, f"; unset it for none: {error}") if "key" in str(error) else ("--max-body", f": {error}")

@@ -122,9 +122,9 @@ class TextEvaluation(Evaluation[Corpus]):
         """
         trained_model, trained_on = self.trained_model, self.trained_model.trained_on(TextSpec)
         if data is not None:
-            as_trained = {} if trained_on is None else trained_on.file_settings
-            given = {"text_field": text_field, "documents": documents, "dtype": dtype}
-            settings = as_trained | {name: value for name, value in given.items() if value is not None}
+            training_settings = {} if trained_on is None else trained_on.file_settings
+            overrides = {"text_field": text_field, "documents": documents, "dtype": dtype}
+            settings = training_settings | {name: value for name, value in overrides.items() if value is not None}
             settings["encoding"] = encoding or "utf-8"
             spec = parse(TextSpec, {"source": str(data), **settings, "validation": to_plain(HeldOut(source=str(data)))})
             return prepare(spec, tokenizer=trained_model.tokenizer)
@@ -165,10 +165,10 @@ class TextEvaluation(Evaluation[Corpus]):
 
 def digest(*parts: str) -> str:
     """sha256 of texts, as hex digits."""
-    hashed = hashlib.sha256()
+    sha = hashlib.sha256()
     for part in parts:
-        hashed.update(f"{len(part)}:".encode() + part.encode(errors="surrogatepass"))
-    return hashed.hexdigest()
+        sha.update(f"{len(part)}:".encode() + part.encode(errors="surrogatepass"))
+    return sha.hexdigest()
 
 
 def decode_documents(corpus: Corpus) -> tuple[str, ...]:

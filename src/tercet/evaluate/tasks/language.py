@@ -12,7 +12,7 @@ from tercet.data import Corpus
 from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.evaluate.baselines import bigram, compression_bits, unigram
 from tercet.evaluate.language import score
-from tercet.evaluate.scores import FEW_UNKNOWN, LanguageScores
+from tercet.evaluate.scores import MAX_UNKNOWN_SHARE, LanguageScores
 from tercet.evaluate.tasks.evaluation import HeldOutScores, TextEvaluation, decode_documents
 
 
@@ -44,22 +44,22 @@ class LanguageEvaluation(TextEvaluation):
         where documents stand alone. Compressors take the documents whole, one after another, and are left out if too
         many tokens are unknown to compare with them.
         """
-        apart = self.document_mask
-        starts = corpus.validation_documents if apart else None
-        counted: Plain = {
+        are_separate = self.document_mask
+        starts = corpus.validation_documents if are_separate else None
+        settings: Plain = {
             "vocab_size": corpus.tokenizer.vocab_size,
             "n_bytes": self._target_bytes(corpus),
             "special_ids": corpus.tokenizer.special_ids,
             "document_starts": starts,
         }
-        train_starts = np.asarray(corpus.train_documents) if apart else None
+        train_starts = np.asarray(corpus.train_documents) if are_separate else None
         counts = {
-            "unigram": unigram(corpus.train, corpus.validation, **counted),
-            "bigram": bigram(corpus.train, corpus.validation, **counted, train_document_starts=train_starts),
+            "unigram": unigram(corpus.train, corpus.validation, **settings),
+            "bigram": bigram(corpus.train, corpus.validation, **settings, train_document_starts=train_starts),
         }
         unknown = corpus.unknown_share
-        compressed = compression_bits(decode_documents(corpus)) if unknown <= FEW_UNKNOWN else {}
-        return {**{name: replace(scores, unknown_share=unknown) for name, scores in counts.items()}, **compressed}
+        compressors = compression_bits(decode_documents(corpus)) if unknown <= MAX_UNKNOWN_SHARE else {}
+        return {**{name: replace(scores, unknown_share=unknown) for name, scores in counts.items()}, **compressors}
 
     def score_held_out(self, data: Corpus) -> HeldOutScores:
         scores = self.score(data)

@@ -28,18 +28,18 @@ class ScoredPairs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Translated:
+class TranslationResult:
     """Translations beside what they are scored against.
 
     Attributes:
         pairs: of source and reference.
-        written: the translation of each.
+        translations: the translation of each.
         language: the target's, where it is known.
     """
 
     scores: TranslationScores
     pairs: tuple[tuple[str, str], ...]
-    written: tuple[str, ...]
+    translations: tuple[str, ...]
     language: str | None
 
 
@@ -77,12 +77,12 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
         else:
             files = {"source": str(source), "target": None if target is None else str(target)}
             spec = apply_languages(parse(PairsSpec, {**files, "encoding": encoding or "utf-8"}), trained_model)
-        named = spec.target is None and spec.source in PAIR_DATASETS
-        if source is not None and not named:
+        is_dataset = spec.target is None and spec.source in PAIR_DATASETS
+        if source is not None and not is_dataset:
             if part is not None:
                 raise UserError(f"--part {part}: {source} has no parts, all of it is scored; leave --part out")
             pairs = tuple(pair_files(spec, spec.source, spec.target).examples())
-        elif source is not None or (part or ("test" if named else "validation")) == "test":
+        elif source is not None or (part or ("test" if is_dataset else "validation")) == "test":
             pairs = tuple(read_pairs(spec, part or "test"))
         else:
             corpus = open_training_data(trained_model, download=True)
@@ -104,7 +104,7 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
         language: str | None = None,
         batch_tokens: int = 4096,
         progress: bool = False,
-    ) -> Translated:
+    ) -> TranslationResult:
         """Translate and score; how, see `score_translations`.
 
         Args:
@@ -115,7 +115,7 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
         Raises:
             UserError: as `score_translations`.
         """
-        model, tokenizer, own = (
+        model, tokenizer, source_tokenizer = (
             self.trained_model.model,
             self.trained_model.tokenizer,
             self.trained_model.source_tokenizer,
@@ -126,17 +126,19 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
         bleu_tokenizer(protocol, language, references)  # a missing package is reported before the search, not after it
         prepare_texts(references[:1], protocol, language)
         lines = (source for source, _ in data.pairs)
-        answers = translate_stream(model, tokenizer, lines, search, source_tokenizer=own, batch_tokens=batch_tokens)
+        answers = translate_stream(
+            model, tokenizer, lines, search, source_tokenizer=source_tokenizer, batch_tokens=batch_tokens
+        )
         if progress and sys.stderr.isatty():
             answers = track(answers, "translating", total=len(data.pairs), transient=True)
-        written = tuple(answer[0].text for answer in answers)
-        pair_scores = score_pairs(model, tokenizer, data.pairs, source_tokenizer=own)
+        translations = tuple(answer[0].text for answer in answers)
+        pair_scores = score_pairs(model, tokenizer, data.pairs, source_tokenizer=source_tokenizer)
         tokens = sum(pair.tokens for pair in pair_scores)
         nats = -sum(pair.logprob for pair in pair_scores) / tokens
-        scores = score_translations(written, references, protocol=protocol, language=language)
+        scores = score_translations(translations, references, protocol=protocol, language=language)
         cut = sum(pair.truncated for pair in pair_scores)
         note = f"{cut:,} pairs are longer than the model takes, and were cut to {model.max_len} tokens"
-        return Translated(
+        return TranslationResult(
             scores=replace(
                 scores,
                 nll_nats_per_token=nats,
@@ -146,7 +148,7 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
                 notes=(*scores.notes, *((note,) if cut else ())),
             ),
             pairs=data.pairs,
-            written=written,
+            translations=translations,
             language=language,
         )
 

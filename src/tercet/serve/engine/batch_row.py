@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import torch
 
-from tercet.generation.row_sampling import AdvanceNumbers
+from tercet.generation.row_sampling import UniformNumbers
 from tercet.generation.specs import Sampling
 from tercet.nn.cache import StackCache
 
@@ -23,7 +23,7 @@ class BatchRow:
         self.top = top
         self.left = sampling.max_new_tokens  # tokens yet to be sampled
         self.generator = torch.Generator().manual_seed(sampling.seed)
-        self.numbers = AdvanceNumbers(self.generator)  # of which a GPU has a copy
+        self.numbers = UniformNumbers(self.generator)  # of which a GPU has a copy
         # Rows whose settings are equal but for these are sampled together.
         self.settings = replace(sampling, seed=0, stop=(), max_new_tokens=0)
         # Of a prompt too long to be read at once, as far as it has been read.

@@ -28,7 +28,7 @@ from tercet.encoding import (
 from tercet.encoding.batches import frame_rows
 from tercet.encoding.embed import embed_rows
 from tercet.generation import Beam, Sampling, Translation, translate
-from tercet.generation.sampling import DIVERGED
+from tercet.generation.sampling import DIVERGENCE_MESSAGE
 from tercet.models.inference import inference_mode
 from tercet.nn.specs import Pooling
 from tercet.objectives import split_logits, token_logprobs
@@ -143,4 +143,4 @@ class BatchTasks:
 
 def _check_numbers(numbers: Iterable[float]) -> None:
     if any(map(math.isnan, numbers)):
-        raise UserError(DIVERGED)
+        raise UserError(DIVERGENCE_MESSAGE)

@@ -47,9 +47,9 @@ class Batcher(QueueWorker[tuple[Item, Key]], Generic[Item, Key, Answer]):
     def _work(self) -> None:
         while True:
             requests = self._queue.take(
-                self._limits.slots, wait=True, batchable=lambda first, other: first[1] == other[1]
+                self._limits.slots, wait=True, batchable=lambda first, candidate: first[1] == candidate[1]
             )
-            if not requests and self._queue.closed:
+            if not requests and self._queue.is_closed:
                 return
             self._end_expired()
             self._answer([request for request in requests if not request.is_finished])

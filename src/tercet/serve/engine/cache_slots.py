@@ -14,21 +14,21 @@ class CacheSlots:
 
     Args:
         tables: an empty cache with a row for each slot, of any capacity; it grows when it has to.
-        most: the most tokens a row may hold.
+        max_columns: the most tokens a row may hold.
     """
 
     MIN_COLUMNS = 64  # by which the tables grow at least; later they double
 
-    def __init__(self, tables: StackCache, *, most: int) -> None:
-        self.tables, self.most = tables, most
+    def __init__(self, tables: StackCache, *, max_columns: int) -> None:
+        self.tables, self.max_columns = tables, max_columns
         self.lengths: list[int] = []  # tokens of each row that is here, in the order of their slots
 
-    def join(self, other: StackCache, row: int, length: int) -> None:
+    def join(self, cache: StackCache, row: int, length: int) -> None:
         """A row of another cache, of which the first `length` tokens are real, takes the next free slot."""
         if len(self.lengths) == len(self.tables.lengths):
             raise ValueError(f"all {len(self.lengths)} places are taken; one has to leave first")
-        self._fit(length)
-        self.tables.write_rows(len(self.lengths), other, row, columns=length)
+        self._reserve(length)
+        self.tables.write_rows(len(self.lengths), cache, row, columns=length)
         self.lengths.append(length)
 
     def leave(self, slot: int) -> None:
@@ -42,15 +42,15 @@ class CacheSlots:
     def rows(self) -> StackCache:
         """All rows that are here, with a free column each, for a step; `advance` tells that it was taken."""
         capacity = max(self.lengths) + 1
-        self._fit(capacity)
+        self._reserve(capacity)
         return self.tables.view(torch.tensor(self.lengths, device=self.tables.lengths.device), capacity)
 
     def advance(self) -> None:
         """Each row holds one token more."""
         self.lengths = [length + 1 for length in self.lengths]
 
-    def _fit(self, columns: int) -> None:
-        if columns > self.most:
-            raise ValueError(f"a row of {columns} tokens does not fit: the most is {self.most}")
+    def _reserve(self, columns: int) -> None:
+        if columns > self.max_columns:
+            raise ValueError(f"a row of {columns} tokens does not fit: the most is {self.max_columns}")
         if columns > self.tables.capacity:
-            self.tables.grow(min(self.most, max(columns, self.MIN_COLUMNS, 2 * self.tables.capacity)))
+            self.tables.grow(min(self.max_columns, max(columns, self.MIN_COLUMNS, 2 * self.tables.capacity)))

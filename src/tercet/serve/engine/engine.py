@@ -22,7 +22,7 @@ from tercet.serve.engine.request_queue import QueuedRequest
 from tercet.serve.engine.scheduler import Scheduler
 
 # One's own program is to be fair to nobody: only how many are generated at once is bounded.
-UNBOUNDED = Limits(waiting=1 << 62, max_new_tokens=1 << 62, seconds=math.inf)
+UNBOUNDED_LIMITS = Limits(waiting=1 << 62, max_new_tokens=1 << 62, seconds=math.inf)
 
 
 class HasTrainedModel(Protocol):
@@ -50,9 +50,9 @@ class GenerationStream:
     ) -> None:
         self.finish: Finish | None = None
         self._pieces: list[str] = []
-        self._arriving = SimpleQueue[TokenEvent | Exception | None]()  # None: it was cancelled
+        self._events_queue = SimpleQueue[TokenEvent | Exception | None]()  # None: it was cancelled
         self._ended = False
-        self._request = submit(self._arriving.put)
+        self._request = submit(self._events_queue.put)
 
     def __iter__(self) -> Iterator[str]:
         """The text piece by piece, as far as it has not been read yet: whole characters, never part of a stop text.
@@ -66,7 +66,7 @@ class GenerationStream:
     def events(self) -> Iterator[TokenEvent]:
         """The same as events: each with its token, the token's log-probability and what else was likely."""
         while not self._ended:
-            event = self._arriving.get()
+            event = self._events_queue.get()
             self._ended = event is None or isinstance(event, Exception) or event.finish is not None
             if isinstance(event, Exception):
                 raise event
@@ -84,7 +84,7 @@ class GenerationStream:
     def cancel(self) -> None:
         """No more of it is generated; its slot is free for another. In any thread, at any time."""
         self._request.cancel()
-        self._arriving.put(None)
+        self._events_queue.put(None)
 
 
 class Engine:
@@ -104,7 +104,7 @@ class Engine:
     def __init__(self, run: HasTrainedModel, *, limits: Limits | None = None) -> None:
         self._tokenizer = run.trained_model.tokenizer
         self._scheduler = Scheduler(
-            run.trained_model.require("generate").model, self._tokenizer, UNBOUNDED if limits is None else limits
+            run.trained_model.require("generate").model, self._tokenizer, UNBOUNDED_LIMITS if limits is None else limits
         )
 
     def __enter__(self) -> "Engine":

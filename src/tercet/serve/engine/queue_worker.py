@@ -41,7 +41,7 @@ class QueueWorker(ABC, Generic[Payload]):
     def is_alive(self) -> bool:
         """Whether its thread gets on: no step takes longer than a request may, and it lives until it is closed."""
         if not self._thread.is_alive():
-            return self._queue.closed
+            return self._queue.is_closed
         return self._queue.step_seconds < max(STALLED_SECONDS, self._limits.seconds)
 
     def close(self, *, seconds: float | None = None) -> None:

@@ -65,17 +65,17 @@ class QueuedRequest(Generic[Payload]):
 
 
 class RequestQueue(Generic[Payload]):
-    """Where requests wait for the worker, which ends once `closed` is True and none is left."""
+    """Where requests wait for the worker, which ends once `is_closed` is True and none is left."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self._waiting = deque[QueuedRequest[Payload]]()
         self._running = dict[QueuedRequest[Payload], float]()  # when each was taken
         self._durations = deque[float](maxlen=RECENT)
-        self._changed = Condition()
-        self.closed = False
-        self._closes_at = math.inf
-        self._step_began: float | None = None  # None while the worker waits for a request
+        self._condition = Condition()
+        self.is_closed = False
+        self._closing_time = math.inf
+        self._step_start: float | None = None  # None while the worker waits for a request
 
     @property
     def running(self) -> int:
@@ -88,7 +88,7 @@ class RequestQueue(Generic[Payload]):
     @property
     def step_seconds(self) -> float:
         """For how long the worker has been at work since it last took something; 0 where it waits."""
-        began = self._step_began
+        began = self._step_start
         return 0.0 if began is None else time.monotonic() - began
 
     def submit(self, payload: Payload, on_answer: Callable[[Any], None]) -> QueuedRequest[Payload]:
@@ -97,29 +97,29 @@ class RequestQueue(Generic[Payload]):
         Raises:
             QueueFull, ShuttingDown: where it is not taken in.
         """
-        with self._changed:
-            if self.closed:
+        with self._condition:
+            if self.is_closed:
                 raise ShuttingDown
             if len(self._waiting) + len(self._running) >= self.limits.slots + self.limits.waiting:
-                raise QueueFull(len(self._waiting), self._retry_after())
+                raise QueueFull(len(self._waiting), self._estimate_wait())
             request = QueuedRequest(self, payload, on_answer, time.monotonic() + self.limits.seconds)
             self._waiting.append(request)
-            self._changed.notify_all()
+            self._condition.notify_all()
         return request
 
     def take(
-        self, limit: int, *, wait: bool, batchable: Callable[[Payload, Payload], bool] = lambda first, other: True
+        self, limit: int, *, wait: bool, batchable: Callable[[Payload, Payload], bool] = lambda first, candidate: True
     ) -> list[QueuedRequest[Payload]]:
         """The first in the queue and those behind it that are `batchable` with it, `limit` at most.
 
         Args:
             wait: for the first one, where there is none.
         """
-        with self._changed:
-            self._step_began = None
-            while wait and not self._waiting and not self.closed:
-                self._changed.wait()
-            self._step_began = time.monotonic()
+        with self._condition:
+            self._step_start = None
+            while wait and not self._waiting and not self.is_closed:
+                self._condition.wait()
+            self._step_start = time.monotonic()
             if not self._waiting or limit < 1:
                 return []
             first = self._waiting[0].payload
@@ -133,9 +133,9 @@ class RequestQueue(Generic[Payload]):
         """The requests whose time is up, and why; those that waited, whose turn will not come, wait no more."""
         now = time.monotonic()
         expired: list[tuple[QueuedRequest[Payload], Expiry]] = []
-        with self._changed:
+        with self._condition:
             for request in (*self._waiting, *self._running):
-                if now >= self._closes_at:
+                if now >= self._closing_time:
                     expired.append((request, "shutdown"))
                 elif now >= request.deadline:
                     expired.append((request, "time"))
@@ -146,7 +146,7 @@ class RequestQueue(Generic[Payload]):
 
     def discard(self, request: QueuedRequest[Payload]) -> None:
         """The request is finished."""
-        with self._changed:
+        with self._condition:
             began = self._running.pop(request, None)
             if began is not None:
                 self._durations.append(time.monotonic() - began)
@@ -155,13 +155,13 @@ class RequestQueue(Generic[Payload]):
 
     def close(self, *, seconds: float | None) -> None:
         """Take no more; what is not answered after `seconds`, where they are given, has expired."""
-        with self._changed:
-            self.closed = True
+        with self._condition:
+            self.is_closed = True
             if seconds is not None:
-                self._closes_at = min(self._closes_at, time.monotonic() + seconds)
-            self._changed.notify_all()
+                self._closing_time = min(self._closing_time, time.monotonic() + seconds)
+            self._condition.notify_all()
 
-    def _retry_after(self) -> int:
+    def _estimate_wait(self) -> int:
         """How long it takes until a newcomer's turn, as long as requests take lately, within a request's time."""
         usual = sum(self._durations) / max(1, len(self._durations))
         turns = (len(self._waiting) + 1) / self.limits.slots

@@ -21,7 +21,7 @@ from tercet.models.inference import inference_mode
 from tercet.nn.cache import StackCache
 from tercet.serve.engine.batch_row import BatchRow
 from tercet.serve.engine.sampling import SampledToken
-from tercet.serve.engine.slot_decoding import Drawn, decode_slots
+from tercet.serve.engine.slot_decoding import DrawnToken, decode_slots
 
 
 class RunningBatch:
@@ -68,14 +68,14 @@ class RunningBatch:
             budget = self._decoding.chunk_while_decoding if self.rows else self._decoding.chunk_while_idle
             if self.rows:
                 attempt(list(self.rows), self._decoding.decode)
-            whole, chunked = self._next_prompts(budget)
-            if whole:
-                attempt(whole, self._prefill)
-            if chunked:
-                attempt(chunked, lambda batch: self._prefill_chunk(batch[0], budget))
-            for row, drawn in self._decoding.results().items():
+            short_prompts, long_prompts = self._next_prompts(budget)
+            if short_prompts:
+                attempt(short_prompts, self._prefill)
+            if long_prompts:
+                attempt(long_prompts, lambda batch: self._prefill_chunk(batch[0], budget))
+            for row, result in self._decoding.results().items():
                 if row not in results:
-                    results[row] = drawn if isinstance(drawn, Exception) else self._append(row, drawn)
+                    results[row] = result if isinstance(result, Exception) else self._append(row, result)
         for row, result in results.items():
             if isinstance(result, Exception):
                 self.remove(row)
@@ -90,21 +90,21 @@ class RunningBatch:
         A prompt that comes often (many samples of it) is read once. There may be a row of each kind in a step, so that
         neither waits for the other.
         """
-        whole: list[BatchRow] = []
-        chunked: list[BatchRow] = []
+        short_prompts: list[BatchRow] = []
+        long_prompts: list[BatchRow] = []
         distinct: set[tuple[int, ...]] = set()
         longest = 0
         for row in self.prefilling:
             ids = self._visible(row)
             if row.chunked_cache is not None or len(ids) > budget:
-                chunked = chunked or [row]
+                long_prompts = long_prompts or [row]
                 continue
             wider = max(longest, len(ids))
             if len(distinct | {tuple(ids)}) * wider <= budget:
-                whole.append(row)
+                short_prompts.append(row)
                 distinct.add(tuple(ids))
                 longest = wider
-        return whole, chunked
+        return short_prompts, long_prompts
 
     def _prefill(self, rows: list[BatchRow]) -> None:
         prompts = [self._visible(row) for row in rows]
@@ -127,7 +127,7 @@ class RunningBatch:
             self._join(row, row.chunked_cache, 0, len(ids))
             self._decoding.begin([row], self.model.logits(hidden[:, -1]))
 
-    def _append(self, row: BatchRow, drawn: Drawn) -> SampledToken:
+    def _append(self, row: BatchRow, drawn: DrawnToken) -> SampledToken:
         token, logprob, top = drawn
         row.ids.append(token)
         row.left -= 1

@@ -61,9 +61,9 @@ def sample_rows(rows: Sequence[SamplingRow], logits: Float[Tensor, "B V"]) -> tu
 
 def top_tokens(logits: Float[Tensor, "B V"], counts: Sequence[int]) -> list[TopTokens]:
     """For each row its `counts[b]` likeliest tokens with their log-probabilities; all, where there are fewer."""
-    most = min(max(counts, default=0), logits.shape[-1])
-    if not most:
+    count = min(max(counts, default=0), logits.shape[-1])
+    if not count:
         return [()] * len(counts)
-    values, ids = logits.float().log_softmax(-1).topk(most)
+    values, ids = logits.float().log_softmax(-1).topk(count)
     pairs = zip(ids.tolist(), values.tolist(), counts, strict=True)
     return [tuple(zip(row[:count], logprobs[:count], strict=True)) for row, logprobs, count in pairs]

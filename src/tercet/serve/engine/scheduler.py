@@ -58,11 +58,11 @@ class Scheduler(QueueWorker[GenerationRequest]):
         if not request.ids:
             raise ValueError("the prompt is empty: it needs at least one token")
         if not 0 <= min(request.ids) <= max(request.ids) < vocab_size:
-            wrong = next(token for token in request.ids if not 0 <= token < vocab_size)
-            raise ValueError(f"the vocabulary has no id {wrong}; ids are 0 to {vocab_size - 1}")
-        if request.sampling.max_new_tokens > (most := self._limits.max_new_tokens):
+            invalid_id = next(token for token in request.ids if not 0 <= token < vocab_size)
+            raise ValueError(f"the vocabulary has no id {invalid_id}; ids are 0 to {vocab_size - 1}")
+        if request.sampling.max_new_tokens > (limit := self._limits.max_new_tokens):
             raise ValueError(
-                f"max_new_tokens={request.sampling.max_new_tokens} is more than the {most} that may be asked for"
+                f"max_new_tokens={request.sampling.max_new_tokens} is more than the {limit} that may be asked for"
             )
         if not 0 <= request.top_logprobs <= vocab_size:
             raise ValueError(f"top_logprobs={request.top_logprobs} must be between 0 and {vocab_size}")
@@ -71,7 +71,7 @@ class Scheduler(QueueWorker[GenerationRequest]):
         return RunningBatch(self._model, self._slots, end_ids(self._tokenizer))
 
     def _work(self) -> None:
-        while not self._queue.closed or self._queue.waiting or self._batch:
+        while not self._queue.is_closed or self._queue.waiting or self._batch:
             try:
                 self._step()
             except Exception as error:  # a fault of ours: it must not take those with it who come later
@@ -93,14 +93,14 @@ class Scheduler(QueueWorker[GenerationRequest]):
                 log.exception("a request ends")
                 self._active[row].request.answer(error, last=True)
 
-    def _begin(self, queued: QueuedRequest[GenerationRequest]) -> None:
-        request = queued.payload
+    def _begin(self, queued_request: QueuedRequest[GenerationRequest]) -> None:
+        request = queued_request.payload
         if request.sampling.max_new_tokens == 0:
-            queued.answer(TokenEvent(text="", finish="length"), last=True)
+            queued_request.answer(TokenEvent(text="", finish="length"), last=True)
             return
         row = BatchRow(request.ids, request.sampling, top=request.top_logprobs)
-        text = TextRow(self._tokenizer, request.sampling.stop, after=request.ids)
-        self._active[row] = _ActiveRequest(queued, text)
+        text = TextRow(self._tokenizer, request.sampling.stop, prompt_ids=request.ids)
+        self._active[row] = _ActiveRequest(queued_request, text)
         self._batch.add(row)
 
     @staticmethod
@@ -117,7 +117,7 @@ class Scheduler(QueueWorker[GenerationRequest]):
     def _end_expired(self) -> None:
         texts = {active.request: active.text for active in self._active.values()}
         for request, why in self._queue.take_expired():
-            request.answer(_expired(why, texts.get(request)), last=True)
+            request.answer(_expiry_event(why, texts.get(request)), last=True)
 
     def _remove_finished(self) -> None:
         for row in [row for row, active in self._active.items() if active.request.is_finished]:
@@ -133,7 +133,7 @@ class _ActiveRequest:
     text: TextRow
 
 
-def _expired(why: Expiry, text: TextRow | None) -> TokenEvent | ShuttingDown:
+def _expiry_event(why: Expiry, text: TextRow | None) -> TokenEvent | ShuttingDown:
     if why == "shutdown":
         return ShuttingDown("the server went down before this was finished")
     return TokenEvent(text="" if text is None else text.flush(), finish="time")

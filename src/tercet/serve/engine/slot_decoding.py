@@ -23,10 +23,10 @@ from tercet.generation.decode_graphs import (
     round_up_capacity,
     round_up_rows,
 )
-from tercet.generation.decode_state import RESULTS, sample
+from tercet.generation.decode_state import N_RESULTS, sample
 from tercet.generation.protocol import device_of
 from tercet.generation.row_sampling import Filters, RowSettings
-from tercet.generation.sampling import DIVERGED, mark_seen
+from tercet.generation.sampling import DIVERGENCE_MESSAGE, mark_seen
 from tercet.models import DecoderOnly
 from tercet.nn.cache import StackCache
 from tercet.objectives import token_logprobs
@@ -34,7 +34,7 @@ from tercet.serve.engine.batch_row import BatchRow
 from tercet.serve.engine.cache_slots import CacheSlots
 from tercet.serve.engine.sampling import TopTokens, sample_rows, top_tokens
 
-Drawn = tuple[int, float, TopTokens]  # a token, its log-probability, the likeliest tokens
+DrawnToken = tuple[int, float, TopTokens]  # a token, its log-probability, the likeliest tokens
 
 # Chunked prefill: prompt tokens read in one step. While rows wait for their next token, 64 take as long as two or three
 # decode steps of eight rows on a CPU, and cost little more each than in a longer pass; where none waits, more are read.
@@ -65,7 +65,7 @@ class SlotDecoding(Protocol):
         """Free a slot; the last row takes it."""
         ...
 
-    def results(self) -> dict[BatchRow, Drawn | Exception]:
+    def results(self) -> dict[BatchRow, DrawnToken | Exception]:
         """Return a token of each row that was decoded or has begun, of this step or of the one before."""
         ...
 
@@ -86,7 +86,7 @@ class StepSlots:
     def __init__(self, model: DecoderOnly, slots: int) -> None:
         self.chunk_while_decoding, self.chunk_while_idle = CHUNK_WHILE_DECODING, CHUNK_WHILE_IDLE
         self._model, self._device = model, device_of(model)
-        self._slots = CacheSlots(model.new_cache(slots, capacity=0), most=model.max_len)
+        self._slots = CacheSlots(model.new_cache(slots, capacity=0), max_columns=model.max_len)
         self._rows: list[BatchRow] = []
         self._logits: list[Tensor] = []
 
@@ -106,7 +106,7 @@ class StepSlots:
     def leave(self, slot: int) -> None:
         self._slots.leave(slot)
 
-    def results(self) -> dict[BatchRow, Drawn | Exception]:
+    def results(self) -> dict[BatchRow, DrawnToken | Exception]:
         if not self._rows:
             return {}
         rows, logits = self._rows, torch.cat(self._logits)
@@ -114,8 +114,8 @@ class StepSlots:
         ids, errors = sample_rows(rows, logits)
         logprobs = token_logprobs(logits, torch.tensor(ids, device=logits.device)).tolist()
         tops = top_tokens(logits, [row.top for row in rows])
-        drawn = zip(ids, logprobs, tops, strict=True)
-        return {row: errors.get(number, one) for number, (row, one) in enumerate(zip(rows, drawn, strict=True))}
+        sampled = zip(ids, logprobs, tops, strict=True)
+        return {row: errors.get(number, token) for number, (row, token) in enumerate(zip(rows, sampled, strict=True))}
 
 
 @dataclass(eq=False)
@@ -125,17 +125,17 @@ class _Slot:
     Attributes:
         length: Number of its tokens in the cache, with those of launched steps.
         read: Number of its results that the host has read.
-        gone: If True, results that are still on their way are ignored.
+        is_removed: If True, results that are still on their way are ignored.
     """
 
     row: BatchRow
     length: int
     read: int = 0
-    gone: bool = False
+    is_removed: bool = False
 
 
 @dataclass(frozen=True)
-class _Launched:
+class _LaunchedStep:
     """A step whose results were not read: its slots, and the reader of its results."""
 
     slots: list[_Slot]
@@ -153,10 +153,10 @@ class GraphSlots:
 
     def __init__(self, model: DecoderOnly, slots: int) -> None:
         self.chunk_while_decoding = self.chunk_while_idle = CHUNK_ON_GPU
-        self._model, self._most = model, slots
+        self._model, self._max_rows = model, slots
         self._slots: list[_Slot] = []
-        self._launched: deque[_Launched] = deque()
-        self._stepped = False
+        self._pending_steps: deque[_LaunchedStep] = deque()
+        self._has_new_results = False
         self._filters: Filters | None = None  # of all rows, until one joins or leaves
         self._space = Workspace(
             model, rows=round_up_rows(slots), capacity=round_up_capacity(1, model.max_len), mode=decode_mode()
@@ -164,26 +164,26 @@ class GraphSlots:
 
     def decode(self, rows: list[BatchRow]) -> None:
         width = max(slot.length for slot in self._slots) + 1
-        self._fit(width)
+        self._reserve(width)
         if self._filters is None:
             self._filters = self._filters_of(self._slots)
         self._space.step(self._model, len(rows), min(width, self._model.max_len), self._filters)
         for slot in self._slots:
             slot.length += 1
-        self._stepped = True
+        self._has_new_results = True
 
     def join(self, row: BatchRow, cache: StackCache, number: int, length: int) -> None:
-        if len(self._slots) == self._most:
-            raise ValueError(f"all {self._most} places are taken; one has to leave first")
-        self._fit(length, likeliest=row.top)
+        if len(self._slots) == self._max_rows:
+            raise ValueError(f"all {self._max_rows} places are taken; one has to leave first")
+        self._reserve(length, likeliest=row.top)
         place, state, device = len(self._slots), self._space.state, self._space.device
         state.cache.write_rows(place, cache, number, columns=length)
         state.cache.lengths[place] = length
         state.settings.table[place] = RowSettings.encode([row.settings], self._model.vocab_size)[0].to(device)
         if row.settings.repetition_penalty != 1:
-            state.seen[place] = mark_seen([row.ids], state.seen[place : place + 1])[0]
+            state.seen_mask[place] = mark_seen([row.ids], state.seen_mask[place : place + 1])[0]
         if row.settings.temperature > 0:
-            numbers = row.numbers.ahead(min(row.left, self._model.max_len + 1 - length))
+            numbers = row.numbers.peek(min(row.left, self._model.max_len + 1 - length))
             state.uniform[place, length : length + len(numbers)] = numbers.to(device)
         self._slots.append(_Slot(row, length))
         self._filters = None
@@ -191,30 +191,30 @@ class GraphSlots:
     def begin(self, rows: list[BatchRow], logits: Float[Tensor, "B V"]) -> None:
         places = slice(len(self._slots) - len(rows), len(self._slots))
         sample(logits, self._space.state.sampled_rows(places), self._filters_of(self._slots[places]))
-        self._stepped = True
+        self._has_new_results = True
 
     def leave(self, slot: int) -> None:
         left, last = self._slots[slot], self._slots.pop()
-        left.gone, self._filters = True, None
+        left.is_removed, self._filters = True, None
         left.row.numbers.skip(left.read)
         if left is not last:
             self._space.state.move_row(len(self._slots), slot, columns=min(last.length, self._space.capacity))
             self._slots[slot] = last
 
-    def results(self) -> dict[BatchRow, Drawn | Exception]:
-        if self._stepped:
+    def results(self) -> dict[BatchRow, DrawnToken | Exception]:
+        if self._has_new_results:
             self._space.results.copy(self._space.state.results[: len(self._slots)])
-            self._launched.append(_Launched(list(self._slots), self._space.results, self._space.likeliest))
-            self._stepped = False
-            if len(self._launched) < 2:
+            self._pending_steps.append(_LaunchedStep(list(self._slots), self._space.results, self._space.likeliest))
+            self._has_new_results = False
+            if len(self._pending_steps) < 2:
                 return {}
-        if not self._launched:
+        if not self._pending_steps:
             return {}
-        launched = self._launched.popleft()
+        launched = self._pending_steps.popleft()
         rows = zip(launched.slots, launched.reader.read(), strict=False)
-        return {slot.row: _read(slot, values, launched.likeliest) for slot, values in rows if not slot.gone}
+        return {slot.row: _read(slot, values, launched.likeliest) for slot, values in rows if not slot.is_removed}
 
-    def _fit(self, columns: int, *, likeliest: int = 0) -> None:
+    def _reserve(self, columns: int, *, likeliest: int = 0) -> None:
         """Make the tables large enough for rows of `columns` tokens; a row beyond the context is read again."""
         columns, likeliest = min(columns, self._model.max_len), min(likeliest, self._model.vocab_size)
         if columns > self._space.capacity:
@@ -227,11 +227,11 @@ class GraphSlots:
         return Filters.of([slot.row.settings for slot in slots], self._model.vocab_size, likeliest=likeliest)
 
 
-def _read(slot: _Slot, values: Sequence[float], likeliest: int) -> Drawn | Exception:
+def _read(slot: _Slot, values: Sequence[float], likeliest: int) -> DrawnToken | Exception:
     """Return the token in a row's results."""
-    token, logprob, diverged = values[:RESULTS]
+    token, logprob, diverged = values[:N_RESULTS]
     slot.read += 1
     if diverged:
-        return UserError(DIVERGED)
-    logprobs, ids = values[RESULTS : RESULTS + likeliest], values[RESULTS + likeliest :]
+        return UserError(DIVERGENCE_MESSAGE)
+    logprobs, ids = values[N_RESULTS : N_RESULTS + likeliest], values[N_RESULTS + likeliest :]
     return int(token), logprob, tuple(zip(map(int, ids), logprobs, strict=True))[: slot.row.top]

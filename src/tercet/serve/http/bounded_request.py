@@ -14,41 +14,41 @@ from tercet.serve.http.context import service_of
 from tercet.serve.http.disconnect import CLIENT_GONE, ClientGone
 from tercet.serve.http.errors import APIError
 
-READ_ON = 16  # times as much as is allowed is read and dropped, before the connection is cut
+MAX_READ_FACTOR = 16  # times as much as is allowed is read and dropped, before the connection is cut
 
 
 class BoundedRequest(Request):
     """A request whose body is bounded in size and time, and is JSON; close it once it is answered."""
 
-    _held = 0
+    _body_bytes = 0
 
     def close_body(self) -> None:
-        service_of(self).body_bytes -= self._held
-        self._held = 0
+        service_of(self).body_bytes -= self._body_bytes
+        self._body_bytes = 0
 
-    def _hold(self, size: int) -> None:
+    def _reserve_bytes(self, size: int) -> None:
         service = service_of(self)
         if service.body_bytes + size > MAX_BODIES_BYTES:
             headers = {"Connection": "close", "Retry-After": "1"}
             raise APIError(503, "too much is being asked at once; try again in 1 s", code="overloaded", headers=headers)
         service.body_bytes += size
-        self._held += size
+        self._body_bytes += size
 
     async def stream(self) -> AsyncGenerator[bytes]:
         rules = service_of(self).rules
         limit, size = rules.max_body, 0
         close = {"Connection": "close"}  # of what is not read to its end
-        if (announced := int(self.headers.get("content-length", "0"))) > limit and "expect" in self.headers:
+        if (content_length := int(self.headers.get("content-length", "0"))) > limit and "expect" in self.headers:
             raise _too_large(limit, close)  # it was not sent yet
         chunks = super().stream()
         try:
             async with asyncio.timeout(rules.body_seconds):
                 async for chunk in chunks:
                     size += len(chunk)
-                    if size > READ_ON * limit:
+                    if size > MAX_READ_FACTOR * limit:
                         raise _too_large(limit, close)
-                    if max(size, announced) <= limit:
-                        self._hold(len(chunk))
+                    if max(size, content_length) <= limit:
+                        self._reserve_bytes(len(chunk))
                         yield chunk
             # Read to its end, though none of it was kept: who is cut off while sending sees no answer.
             if size > limit:

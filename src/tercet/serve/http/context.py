@@ -84,7 +84,7 @@ class RequestContext:
     async def _gather(self, task: BatchTask, items: Sequence[Any], key: Any) -> list[Any]:
         limits, batcher = self.model.limits, self.model.batcher(task)
         submits = [partial(batcher.submit, item, key) for item in items]
-        arriving = worker_answers(submits, at_once=limits.slots, seconds=limits.seconds, is_last=lambda _: True)
+        arriving = worker_answers(submits, max_running=limits.slots, seconds=limits.seconds, is_last=lambda _: True)
         async with aclosing(arriving):
             try:
                 answers = {index: answer async for index, answer in arriving}

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from tercet.config import UserError
-from tercet.generation.sampling import DIVERGED
+from tercet.generation.sampling import DIVERGENCE_MESSAGE
 from tercet.limits import MAX_ERROR_CHARACTERS
 from tercet.serve.engine import QueueFull, ShuttingDown
 from tercet.serve.registry import ModelSelectionError
@@ -48,7 +48,7 @@ EVENT_STREAM: dict[int | str, dict[str, Any]] = {
         "description": "With stream: true, server-sent events up to [DONE]",
     }
 }
-BROKEN = "something went wrong here, not with the request; the server's log says what"
+INTERNAL_ERROR = "something went wrong here, not with the request; the server's log says what"
 
 
 class ErrorBody(BaseModel):
@@ -102,7 +102,7 @@ class APIError(HTTPException):
         return JSONResponse(self.body, status_code=self.status_code, headers=self.headers)
 
 
-def error_for(error: BaseException) -> APIError | None:
+def to_api_error(error: BaseException) -> APIError | None:
     """What a client gets for `error`; None for a fault of ours."""
     match error:
         case APIError():
@@ -116,8 +116,8 @@ def error_for(error: BaseException) -> APIError | None:
         case ModelSelectionError():
             status = 404 if error.code == "model_not_found" else 400
             return APIError(status, str(error), param="model", code=error.code)
-        case UserError() if str(error) == DIVERGED:
-            return APIError(500, DIVERGED, code="not_numbers")
+        case UserError() if str(error) == DIVERGENCE_MESSAGE:
+            return APIError(500, DIVERGENCE_MESSAGE, code="not_numbers")
         case UserError():
             return APIError(400, str(error))
         case _:
@@ -132,7 +132,7 @@ def register_errors(app: FastAPI, *, paths: Sequence[str]) -> None:
     """
 
     async def on_known_error(_request: Request, error: Exception) -> Response:
-        return (error_for(error) or APIError(500, BROKEN)).response()
+        return (to_api_error(error) or APIError(500, INTERNAL_ERROR)).response()
 
     async def on_http_exception(request: Request, error: Exception) -> Response:
         if isinstance(error, APIError):
@@ -143,7 +143,7 @@ def register_errors(app: FastAPI, *, paths: Sequence[str]) -> None:
             404: f"there is no {request.url.path[:100]!r} here; there is {', '.join(paths)}",
             405: f"{request.method[:20]} is not for this address; use {(headers or {}).get('Allow', 'another method')}",
         }
-        detail = str(getattr(error, "detail", "") or BROKEN)
+        detail = str(getattr(error, "detail", "") or INTERNAL_ERROR)
         return APIError(status, messages.get(status, detail), headers=headers).response()
 
     async def on_invalid_body(_request: Request, error: Exception) -> Response:

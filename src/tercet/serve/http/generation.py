@@ -37,7 +37,7 @@ async def answer(
 
 async def _complete(context: RequestContext, plan: GenerationPlan, response_format: ResponseFormat[Delta]) -> Any:
     texts: list[list[Delta]] = [[] for _ in plan.requests]
-    async with aclosing(_deltas(context, plan, response_format, streamed=False)) as arriving:
+    async with aclosing(_deltas(context, plan, response_format, is_streamed=False)) as arriving:
         async for index, delta in arriving:
             texts[index].append(delta)
     return response_format.response(plan, texts, _usage(context, plan))
@@ -48,7 +48,7 @@ async def _stream(
 ) -> AsyncGenerator[Event]:
     head = {"id": plan.id, "object": response_format.object, "created": plan.created, "model": plan.model.name}
     no_usage = {"usage": None} if includes_usage else {}
-    async with aclosing(_deltas(context, plan, response_format, streamed=True)) as arriving:
+    async with aclosing(_deltas(context, plan, response_format, is_streamed=True)) as arriving:
         async for _, delta in arriving:
             yield {**head, "choices": [delta.model_dump(exclude_unset=True)], **no_usage}
     if includes_usage:
@@ -56,15 +56,15 @@ async def _stream(
 
 
 async def _deltas(
-    context: RequestContext, plan: GenerationPlan, response_format: ResponseFormat[Delta], *, streamed: bool
+    context: RequestContext, plan: GenerationPlan, response_format: ResponseFormat[Delta], *, is_streamed: bool
 ) -> AsyncGenerator[tuple[int, Delta]]:
     """What there is to send of each text; where it is streamed, as it comes."""
     tokenizer = plan.model.trained_model.tokenizer
     certain: dict[int, CertainTokens] = {}
-    async with aclosing(_events(context, plan, streamed=streamed)) as arriving:
+    async with aclosing(_events(context, plan, is_streamed=is_streamed)) as arriving:
         async for index, event in arriving:
             if index not in certain:
-                certain[index] = CertainTokens(tokenizer, after=plan.prompt(index).ids, echoed=plan.prompt(index).echo)
+                certain[index] = CertainTokens(tokenizer, after=plan.prompt(index).ids, echo=plan.prompt(index).echo)
                 if (opening := response_format.opening(plan, index)) is not None:
                     yield index, opening
             tokens = [] if plan.top_logprobs is None else certain[index].push(event)
@@ -73,7 +73,7 @@ async def _deltas(
 
 
 async def _events(
-    context: RequestContext, plan: GenerationPlan, *, streamed: bool
+    context: RequestContext, plan: GenerationPlan, *, is_streamed: bool
 ) -> AsyncGenerator[tuple[int, TokenEvent]]:
     """The engine's events of each text, counted and timed."""
     limits, name, metrics, requests = plan.model.limits, plan.model.name, context.metrics, plan.requests
@@ -84,7 +84,7 @@ async def _events(
     submits = [partial(plan.model.scheduler.submit, request) for request in requests]
     arrivals = dict[int, float]()  # of each text's last token
     arriving = worker_answers(
-        submits, at_once=limits.slots, seconds=limits.seconds, is_last=_is_last, streamed=streamed
+        submits, max_running=limits.slots, seconds=limits.seconds, is_last=_is_last, is_streamed=is_streamed
     )
     async with aclosing(arriving):
         async for index, event in arriving:
@@ -111,7 +111,7 @@ def _usage(context: RequestContext, plan: GenerationPlan) -> Usage:
     return Usage(prompt_tokens=prompt, completion_tokens=new, total_tokens=prompt + new)
 
 
-def sampling_for(body: SamplingRequest, max_new_tokens: int) -> Sampling:
+def make_sampling(body: SamplingRequest, max_new_tokens: int) -> Sampling:
     names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
     settings = {name: value for name in names if (value := getattr(body, name)) is not None}
     # Fresh ones are small enough for programs that keep numbers as float64.
@@ -134,9 +134,9 @@ def limit_tokens(model: LoadedModel, requested: int | None, default: int) -> int
     return requested
 
 
-def check_length(model: LoadedModel, ids: Sequence[int], param: str, what: str) -> None:
+def check_length(model: LoadedModel, ids: Sequence[int], param: str, name: str) -> None:
     """Raises APIError where the prompt is longer than the model's context."""
     too_many = len(ids) - model.max_len
     if too_many > 0:
-        message = f"{what} has {len(ids):,} tokens, and {model.name} sees {model.max_len:,} at once"
+        message = f"{name} has {len(ids):,} tokens, and {model.name} sees {model.max_len:,} at once"
         raise APIError(400, f"{message}; shorten it by {too_many:,}", param=param, code="context_length_exceeded")

@@ -21,8 +21,8 @@ from tercet.serve.http.metrics import ServerMetrics
 from tercet.serve.http.page_files import page_paths
 from tercet.web.access import SECURITY_HEADERS, AllowedNames
 
-OPEN = ("/health", "/ready", *page_paths())  # without the key: they say nothing of the models
-OTHER = "other"  # the route of what has none
+OPEN_PATHS = ("/health", "/ready", *page_paths())  # without the key: they say nothing of the models
+OTHER_LABEL = "other"  # the route of what has none
 METHODS = ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT")
 REMEDIES = {
     "wrong_host": "use the address that the server printed, or start it with --allow-host",
@@ -101,10 +101,10 @@ class Guard:
             status = 500
             raise
         finally:
-            route = getattr(scope.get("route"), "path", OTHER)
+            route = getattr(scope.get("route"), "path", OTHER_LABEL)
             seconds = time.perf_counter() - stats.began
             self.metrics.observe_request(route, status, seconds)
-            method = scope["method"] if scope["method"] in METHODS else OTHER
+            method = scope["method"] if scope["method"] in METHODS else OTHER_LABEL
             path = scope["path"] if scope["path"] in self.paths else route
             self.log.request(
                 method, path, status, seconds,
@@ -114,7 +114,7 @@ class Guard:
     def _access_error(self, request: Request) -> APIError | None:
         if (rejection := self.rules.names.check_headers(request.headers)) is not None:
             return APIError(403, f"{rejection.message}; {REMEDIES[rejection.code]}", code=rejection.code)
-        if self.rules.key is None or request.url.path in OPEN:
+        if self.rules.key is None or request.url.path in OPEN_PATHS:
             return None
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and hmac.compare_digest(key.strip().encode(), self.rules.key.encode()):

@@ -23,9 +23,9 @@ async def item_list_response(
     """
 
     def encode() -> bytes:
-        listed = ",".join(describe(item).model_dump_json() for item in items)
+        rows = ",".join(describe(item).model_dump_json() for item in items)
         head = answer.model_dump_json(exclude={field})
-        return f'{head[:-1]},"{field}":[{listed}]}}'.encode()
+        return f'{head[:-1]},"{field}":[{rows}]}}'.encode()
 
     content = encode() if characters <= LARGE else await run_in_threadpool(encode)
     return Response(content, media_type="application/json")

@@ -10,12 +10,12 @@ from tercet.messages import print_note
 class ServerLog:
     """Args:
     quiet: no lines for requests.
-    as_json: each line an object.
+    use_json: each line an object.
     file: Standard error by default; a line that cannot be written is lost.
     """
 
-    def __init__(self, *, quiet: bool = False, as_json: bool = False, file: TextIO | None = None) -> None:
-        self._quiet, self._json, self._file = quiet, as_json, file
+    def __init__(self, *, quiet: bool = False, use_json: bool = False, file: TextIO | None = None) -> None:
+        self._quiet, self._json, self._file = quiet, use_json, file
 
     def request(
         self,

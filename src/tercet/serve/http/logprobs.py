@@ -12,7 +12,7 @@ from tercet.serve.engine.sampling import TopTokens
 from tercet.serve.http.responses import CompletionLogprobs, TokenLogprob, TopLogprob
 from tercet.tokens import Tokenizer
 
-LOWEST = -1e9  # JSON has no word for what is below
+MIN_LOGPROB = -1e9  # JSON has no word for what is below
 
 OffsetLogprob = tuple[int, TokenLogprob]  # where in the whole text the token's text begins, and the token
 
@@ -37,11 +37,11 @@ class TokenTexts:
         """The same with its log-probability, and the likeliest in its place but those that cannot be sampled at all."""
         offset, name = self.push(token)
         likeliest = [
-            TopLogprob(token=self._tokenizer.tokens([other])[0], logprob=value, bytes=None)
-            for other, value in top
+            TopLogprob(token=self._tokenizer.tokens([token_id])[0], logprob=value, bytes=None)
+            for token_id, value in top
             if math.isfinite(value)
         ]
-        return offset, TokenLogprob(token=name, logprob=max(logprob, LOWEST), bytes=None, top_logprobs=likeliest)
+        return offset, TokenLogprob(token=name, logprob=max(logprob, MIN_LOGPROB), bytes=None, top_logprobs=likeliest)
 
 
 class CertainTokens:
@@ -49,26 +49,26 @@ class CertainTokens:
 
     Args:
         after: the ids that it continues.
-        echoed: the text that is sent before it.
+        echo: the text that is sent before it.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, after: Sequence[int] = (), echoed: str = "") -> None:
-        self._texts = TokenTexts(tokenizer, start=len(echoed), after=after)
-        self._sent = len(echoed)
-        self._held = list[OffsetLogprob]()
+    def __init__(self, tokenizer: Tokenizer, *, after: Sequence[int] = (), echo: str = "") -> None:
+        self._texts = TokenTexts(tokenizer, start=len(echo), after=after)
+        self._n_sent = len(echo)
+        self._pending = list[OffsetLogprob]()
 
     def push(self, event: TokenEvent) -> list[OffsetLogprob]:
         """The tokens that are certain with this event."""
         if event.token is not None:
-            self._held.append(self._texts.push_logprob(event.token.id, event.token.logprob, event.token.top))
-        self._sent += len(event.text)
+            self._pending.append(self._texts.push_logprob(event.token.id, event.token.logprob, event.token.top))
+        self._n_sent += len(event.text)
         if event.finish == "length":
-            n = len(self._held)
+            n = len(self._pending)
         elif event.finish == "eos":
-            n = max(0, len(self._held) - 1)
+            n = max(0, len(self._pending) - 1)
         else:  # the text up to here is sent, or up to a stop text
-            n = sum(offset < self._sent for offset, _ in self._held)
-        certain, self._held = self._held[:n], self._held[n:]
+            n = sum(offset < self._n_sent for offset, _ in self._pending)
+        certain, self._pending = self._pending[:n], self._pending[n:]
         return certain
 
 
@@ -79,7 +79,7 @@ def completion_logprobs(tokens: Sequence[OffsetLogprob], top: int) -> Completion
     return CompletionLogprobs(
         tokens=[token.token for _, token in tokens],
         token_logprobs=[token.logprob for _, token in tokens],
-        top_logprobs=[_by_text(token) if top else None for _, token in tokens],
+        top_logprobs=[_logprobs_by_text(token) if top else None for _, token in tokens],
         text_offset=[offset for offset, _ in tokens],
     )
 
@@ -102,9 +102,9 @@ def join_logprobs(parts: Sequence[CompletionLogprobs]) -> CompletionLogprobs:
     )
 
 
-def _by_text(token: TokenLogprob) -> dict[str, float]:
+def _logprobs_by_text(token: TokenLogprob) -> dict[str, float]:
     """The likeliest by their text, and the token itself where it is none of them."""
     logprobs = dict[str, float]()
-    for other in (*token.top_logprobs, token):  # of two with one text the likelier counts
-        logprobs.setdefault(other.token, other.logprob)
+    for token_id in (*token.top_logprobs, token):  # of two with one text the likelier counts
+        logprobs.setdefault(token_id.token, token_id.logprob)
     return logprobs

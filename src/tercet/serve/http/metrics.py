@@ -9,8 +9,8 @@ from prometheus_client.exposition import generate_latest
 
 from tercet.serve.registry import ModelRegistry
 
-SHORT = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2)
-LONG = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
+TOKEN_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2)
+REQUEST_BUCKETS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 
 
 class ServerMetrics:
@@ -22,18 +22,18 @@ class ServerMetrics:
         )
         self._seconds = Histogram(
             "tercet_request_seconds", "From a request's head to the end of its answer", ("route",),
-            buckets=LONG, registry=registry,
+            buckets=REQUEST_BUCKETS, registry=registry,
         )  # fmt: skip
         self._tokens = Counter(
             "tercet_tokens", "Tokens read from prompts and texts, and written", ("model", "kind"), registry=registry
         )
         self._first = Histogram(
             "tercet_time_to_first_token_seconds", "From a request to its first token", ("model",),
-            buckets=LONG, registry=registry,
+            buckets=REQUEST_BUCKETS, registry=registry,
         )  # fmt: skip
         self._next = Histogram(
             "tercet_time_per_token_seconds", "From one token of a text to the next", ("model",),
-            buckets=SHORT, registry=registry,
+            buckets=TOKEN_BUCKETS, registry=registry,
         )  # fmt: skip
         running = Gauge("tercet_running", "Rows and items that are worked on", ("model", "task"), registry=registry)
         waiting = Gauge("tercet_waiting", "Asks in the queue", ("model", "task"), registry=registry)

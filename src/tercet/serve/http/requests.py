@@ -22,45 +22,45 @@ from pydantic_core import PydanticCustomError
 from tercet.config import suggest
 from tercet.spec import LengthPenaltyPower, RepetitionPenalty, Share, ShareAboveZero, Temperature, TopK
 
-MAX_TEXTS_WRITTEN = 128  # texts that one request may have written
-MAX_TEXTS_READ = 2048  # texts that one request may have read
+MAX_GENERATED_TEXTS = 128  # texts that one request may have written
+MAX_INPUT_TEXTS = 2048  # texts that one request may have read
 MAX_STOPS = 4
 MAX_LOGPROBS = 20
 
 
-def one_of(what: str) -> WrapValidator:
+def describe_choices(description: str) -> WrapValidator:
     """Of a field that may be one of several things: say what, and not why it is none of them."""
 
     def check(value: Any, inner: ValidatorFunctionWrapHandler) -> Any:
         try:
             return inner(value)
         except ValidationError:
-            raise PydanticCustomError("none_of_these", "must be {what}", {"what": what}) from None
+            raise PydanticCustomError("none_of_these", "must be {what}", {"what": description}) from None
 
     return WrapValidator(check)
 
 
 Id = Annotated[int, Field(ge=0, lt=1 << 32)]
 Ids = Annotated[list[Id], Field(min_length=1)]
-ManyTexts = Annotated[list[str], Field(min_length=1, max_length=MAX_TEXTS_READ)]
+ManyTexts = Annotated[list[str], Field(min_length=1, max_length=MAX_INPUT_TEXTS)]
 TextOrIds = Annotated[
-    str | ManyTexts | Ids | Annotated[list[Ids], Field(min_length=1, max_length=MAX_TEXTS_READ)],
-    one_of(f"a text, a list of 1 to {MAX_TEXTS_READ:,} texts, a list of token ids, or a list of such lists"),
+    str | ManyTexts | Ids | Annotated[list[Ids], Field(min_length=1, max_length=MAX_INPUT_TEXTS)],
+    describe_choices(f"a text, a list of 1 to {MAX_INPUT_TEXTS:,} texts, a list of token ids, or a list of such lists"),
 ]
-Texts = Annotated[str | ManyTexts, one_of(f"a text or a list of 1 to {MAX_TEXTS_READ:,} texts")]
+Texts = Annotated[str | ManyTexts, describe_choices(f"a text or a list of 1 to {MAX_INPUT_TEXTS:,} texts")]
 StopText = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Stop = Annotated[
     StopText | Annotated[list[StopText], Field(max_length=MAX_STOPS)] | None,
-    one_of(f"a text or a list of up to {MAX_STOPS} texts, of 1 to 200 characters each"),
+    describe_choices(f"a text or a list of up to {MAX_STOPS} texts, of 1 to 200 characters each"),
 ]
 NeutralPenalty = Annotated[
     Annotated[float, Field(ge=0, le=0)] | None,
-    one_of("0 or left out: tokens are drawn without it; see repetition_penalty"),
+    describe_choices("0 or left out: tokens are drawn without it; see repetition_penalty"),
 ]
 TopCount = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
 
 
-def as_list(value: "str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]") -> list[Any]:
+def to_list(value: "str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]") -> list[Any]:
     """The texts, or the lists of ids, of which one alone may come without a list around it."""
     return [value] if isinstance(value, str) or isinstance(value[0], int) else list(value)
 
@@ -107,7 +107,7 @@ class SamplingRequest(RequestBody):
         Field(description="of the first sample, the next ones count up; a fresh one where it is left out"),
     ] = None
     n: Annotated[
-        Annotated[int, Field(ge=1, le=MAX_TEXTS_WRITTEN)] | None, Field(description="samples of each prompt")
+        Annotated[int, Field(ge=1, le=MAX_GENERATED_TEXTS)] | None, Field(description="samples of each prompt")
     ] = None
     stop: Annotated[Stop, Field(description="texts that end the answer and are cut off it")] = None
     stream: Annotated[bool | None, Field(description="send the text as it is written, as server-sent events")] = None
@@ -115,7 +115,8 @@ class SamplingRequest(RequestBody):
     frequency_penalty: NeutralPenalty = None
     presence_penalty: NeutralPenalty = None
     logit_bias: Annotated[
-        Annotated[dict[str, float], Field(max_length=0)] | None, one_of("empty or left out: no token is given a bias")
+        Annotated[dict[str, float], Field(max_length=0)] | None,
+        describe_choices("empty or left out: no token is given a bias"),
     ] = None
 
     @property
@@ -140,8 +141,12 @@ class CompletionRequest(SamplingRequest):
     max_tokens: Annotated[int, Field(ge=0)] | None = None
     logprobs: Annotated[TopCount | None, Field(description="with so many of the likeliest tokens beside each")] = None
     echo: Annotated[bool | None, Field(description="the prompt before the answer")] = None
-    best_of: Annotated[Literal[1] | None, one_of("1 or left out: ask for n samples, and rank them by logprobs")] = None
-    suffix: Annotated[None, one_of("left out: a language model writes onwards, and sees nothing behind the gap")] = None
+    best_of: Annotated[
+        Literal[1] | None, describe_choices("1 or left out: ask for n samples, and rank them by logprobs")
+    ] = None
+    suffix: Annotated[
+        None, describe_choices("left out: a language model writes onwards, and sees nothing behind the gap")
+    ] = None
 
 
 class TextPart(BaseModel):
@@ -155,7 +160,7 @@ class ChatMessage(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     role: Annotated[str, StringConstraints(min_length=1, max_length=50)]
-    content: Annotated[str | list[TextPart], one_of('a text, or a list of {"type": "text", "text": ...}')]
+    content: Annotated[str | list[TextPart], describe_choices('a text, or a list of {"type": "text", "text": ...}')]
     name: str | None = None
 
     @property

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tercet.serve.http.disconnect import ClientGone, disconnected, race, unless_disconnected
-from tercet.serve.http.errors import BROKEN, APIError, error_for
+from tercet.serve.http.errors import INTERNAL_ERROR, APIError, to_api_error
 
 Event = dict[str, Any]
 
@@ -59,8 +59,8 @@ class EventStream(Response):
         except ClientGone:
             raise
         except Exception as error:  # the status is sent: what went wrong must come as an event
-            api_error = error_for(error)
-            await send_data(_encode((api_error or APIError(500, BROKEN)).body))
+            api_error = to_api_error(error)
+            await send_data(_encode((api_error or APIError(500, INTERNAL_ERROR)).body))
             failure = None if api_error is not None else error
         await send_data(b"data: [DONE]\n\n", more=False)
         if failure is not None:

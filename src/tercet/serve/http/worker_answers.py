@@ -11,17 +11,17 @@ from tercet.serve.registry import Cancellable
 
 Answer = TypeVar("Answer")
 Submit = Callable[[Callable[[Answer | Exception], None]], Cancellable]
-TOO_LATE = "the answer took longer than {:g} seconds; ask for less at once, or try again later"
-MOST_HELD = 16  # answers that are handed over together: a millisecond, for which others wait
+TIMEOUT_MESSAGE = "the answer took longer than {:g} seconds; ask for less at once, or try again later"
+MAX_ANSWERS_PER_BATCH = 16  # answers that are handed over together: a millisecond, for which others wait
 
 
 async def worker_answers(
     submits: Sequence[Submit[Answer]],
     *,
-    at_once: int,
+    max_running: int,
     seconds: float,
     is_last: Callable[[Answer], bool],
-    streamed: bool = False,
+    is_streamed: bool = False,
 ) -> AsyncGenerator[tuple[int, Answer]]:
     """What a worker answers to each part of a request, with the part's number, in the order in which it comes.
 
@@ -29,10 +29,10 @@ async def worker_answers(
 
     Args:
         submits: each hands one part to the worker, with the function that takes the worker's answers to it.
-        at_once: so many are with the worker at a time, so that a long list leaves room for others.
+        max_running: so many are with the worker at a time, so that a long list leaves room for others.
         seconds: the most that all of them together may take.
         is_last: whether an answer ends its part.
-        streamed: each answer is handed over as it comes. Otherwise some of a part together, the last with them:
+        is_streamed: each answer is handed over as it comes. Otherwise some of a part together, the last with them:
             whatever wakes the client's thread takes Python's lock from the worker, in the middle of a step that others
             wait for too.
 
@@ -41,18 +41,18 @@ async def worker_answers(
         QueueFull, ShuttingDown: where the worker takes none of them.
         Exception: what the worker answers.
     """
-    loop, at_most = asyncio.get_running_loop(), 1 if streamed else MOST_HELD
-    arrived = asyncio.Queue[tuple[int, list[Answer | Exception]]]()
+    loop, batch_size = asyncio.get_running_loop(), 1 if is_streamed else MAX_ANSWERS_PER_BATCH
+    batches = asyncio.Queue[tuple[int, list[Answer | Exception]]]()
     running = dict[int, Cancellable]()
     deadline = loop.time() + seconds
     pending = deque(enumerate(submits))
 
     try:
         while True:
-            while pending and len(running) < at_once:
+            while pending and len(running) < max_running:
                 number, submit = pending[0]
                 try:
-                    running[number] = submit(_listener(number, arrived, loop, at_most, is_last))
+                    running[number] = submit(_listener(number, batches, loop, batch_size, is_last))
                 except QueueFull:
                     if not running:
                         raise
@@ -62,9 +62,9 @@ async def worker_answers(
                 return
             try:
                 async with asyncio.timeout_at(deadline):
-                    number, answers = await arrived.get()
+                    number, answers = await batches.get()
             except TimeoutError:
-                raise TimeoutError(TOO_LATE.format(seconds)) from None
+                raise TimeoutError(TIMEOUT_MESSAGE.format(seconds)) from None
             for answer in answers:
                 if isinstance(answer, Exception):
                     raise answer
@@ -78,20 +78,20 @@ async def worker_answers(
 
 def _listener(
     number: int,
-    arrived: asyncio.Queue[tuple[int, list[Answer | Exception]]],
+    batches: asyncio.Queue[tuple[int, list[Answer | Exception]]],
     loop: asyncio.AbstractEventLoop,
-    at_most: int,
+    batch_size: int,
     is_last: Callable[[Answer], bool],
 ) -> Callable[[Answer | Exception], None]:
-    """Return a function for the worker's thread, which hands up to `at_most` answers over together."""
-    held: list[Answer | Exception] = []
+    """Return a function for the worker's thread, which hands up to `batch_size` answers over together."""
+    batch: list[Answer | Exception] = []
 
     def on_answer(answer: Answer | Exception) -> None:
-        nonlocal held
-        held.append(answer)
-        if len(held) == at_most or isinstance(answer, Exception) or is_last(answer):
-            answers, held = held, []
+        nonlocal batch
+        batch.append(answer)
+        if len(batch) == batch_size or isinstance(answer, Exception) or is_last(answer):
+            answers, batch = batch, []
             with suppress(RuntimeError):  # the loop is closed: nobody listens any more
-                loop.call_soon_threadsafe(arrived.put_nowait, (number, answers))
+                loop.call_soon_threadsafe(batches.put_nowait, (number, answers))
 
     return on_answer

@@ -6,12 +6,12 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 
-from tercet.generation import answer_room
+from tercet.generation import answer_budget
 from tercet.serve.http.bounded_request import Route
 from tercet.serve.http.context import RequestContext
 from tercet.serve.http.errors import EVENT_STREAM, APIError, error_responses
 from tercet.serve.http.formats import ChatFormat
-from tercet.serve.http.generation import answer, check_length, limit_tokens, sampling_for
+from tercet.serve.http.generation import answer, check_length, limit_tokens, make_sampling
 from tercet.serve.http.generation_plan import GenerationPlan, Prompt
 from tercet.serve.http.requests import ChatRequest
 from tercet.serve.http.responses import ChatResponse
@@ -31,9 +31,9 @@ async def chat(request: Request, body: ChatRequest) -> Any:
     check_length(model, ids, "messages", "the conversation")
     requested = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
     # By default as long as the conversation stays in sight.
-    length = limit_tokens(model, requested, answer_room(len(ids), model.max_len))
+    length = limit_tokens(model, requested, answer_budget(len(ids), model.max_len))
     plan = GenerationPlan(
-        model=model, prompts=[Prompt(ids=tuple(ids))], samples=body.samples, sampling=sampling_for(body, length),
+        model=model, prompts=[Prompt(ids=tuple(ids))], samples=body.samples, sampling=make_sampling(body, length),
         top_logprobs=(body.top_logprobs or 0) if body.logprobs else None, id=f"chatcmpl-{secrets.token_hex(12)}",
     )  # fmt: skip
     return await answer(context, body, plan, ChatFormat())

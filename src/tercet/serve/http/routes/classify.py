@@ -10,7 +10,7 @@ from tercet.serve.http.bounded_request import Route
 from tercet.serve.http.context import RequestContext
 from tercet.serve.http.errors import APIError, error_responses
 from tercet.serve.http.item_list import item_list_response
-from tercet.serve.http.requests import ClassifyRequest, as_list
+from tercet.serve.http.requests import ClassifyRequest, to_list
 from tercet.serve.http.responses import (
     ClassifiedText,
     ClassifyResponse,
@@ -31,7 +31,7 @@ router = APIRouter(route_class=Route)
 async def classify(request: Request, body: ClassifyRequest) -> Response:
     """The label of each text, its labels, its number, or the label of each word of it."""
     context = RequestContext(request, body, "/classify")
-    texts = as_list(body.text)
+    texts = to_list(body.text)
     trained_model = context.model.trained_model
     head = trained_model.label_head if isinstance(trained_model, Encoder) else None
     if body.threshold is not None and (head is None or head.problem_type != "multi_label_classification"):
@@ -51,23 +51,23 @@ def _describe(item: tuple[str, Answer]) -> ClassifiedText | MultiLabelledText | 
     text, answer = item
     match answer:
         case Classification():
-            return _classified(text, answer)
+            return _describe_label(text, answer)
         case MultiLabelClassification():
-            above = {label: answer.scores[label] for label in answer.labels}
-            return MultiLabelledText(text=text, labels=above, scores=answer.scores, truncated=answer.truncated)
+            labels = {label: answer.scores[label] for label in answer.labels}
+            return MultiLabelledText(text=text, labels=labels, scores=answer.scores, truncated=answer.truncated)
         case Regression():
             return RegressedText(text=text, value=answer.value, truncated=answer.truncated)
         case Tagging():
-            return _tagged(text, answer)
+            return _describe_tags(text, answer)
 
 
-def _classified(text: str, label: Classification) -> ClassifiedText:
+def _describe_label(text: str, label: Classification) -> ClassifiedText:
     return ClassifiedText(
         text=text, label=label.label, probability=label.probability, scores=label.scores, truncated=label.truncated
     )
 
 
-def _tagged(text: str, tagged: Tagging) -> TaggedText:
+def _describe_tags(text: str, tagged: Tagging) -> TaggedText:
     words = [
         TaggedWord(
             word=word, label=tag and tag.label, probability=tag and tag.probability, scores=tag and tag.scores

@@ -13,10 +13,10 @@ from tercet.serve.http.bounded_request import Route
 from tercet.serve.http.context import RequestContext
 from tercet.serve.http.errors import EVENT_STREAM, APIError, error_responses
 from tercet.serve.http.formats import CompletionFormat
-from tercet.serve.http.generation import answer, check_length, limit_tokens, sampling_for
+from tercet.serve.http.generation import answer, check_length, limit_tokens, make_sampling
 from tercet.serve.http.generation_plan import GenerationPlan, Prompt
 from tercet.serve.http.logprobs import prompt_logprobs
-from tercet.serve.http.requests import MAX_TEXTS_WRITTEN, CompletionRequest, as_list
+from tercet.serve.http.requests import MAX_GENERATED_TEXTS, CompletionRequest, to_list
 from tercet.serve.http.responses import CompletionResponse
 
 DEFAULT_TOKENS = 200  # as of `tercet generate`
@@ -29,15 +29,17 @@ async def complete(request: Request, body: CompletionRequest) -> Any:
     """Continue a text, or each of several."""
     context = RequestContext(request, body, "/v1/completions")
     prompts = await context.tokenize(_encode_prompts, context, body)
-    if len(prompts) * body.samples > MAX_TEXTS_WRITTEN:
-        message = f"{len(prompts)} prompts, {body.samples} samples of each: one request may ask for {MAX_TEXTS_WRITTEN}"
+    if len(prompts) * body.samples > MAX_GENERATED_TEXTS:
+        message = (
+            f"{len(prompts)} prompts, {body.samples} samples of each: one request may ask for {MAX_GENERATED_TEXTS}"
+        )
         raise APIError(400, f"{message} texts; send several", param="prompt")
     if body.echo and body.logprobs is not None:
-        prompts = await _with_logprobs(context, prompts, body.logprobs)
+        prompts = await _add_logprobs(context, prompts, body.logprobs)
     length = limit_tokens(context.model, body.max_tokens, DEFAULT_TOKENS)
     plan = GenerationPlan(
         model=context.model, prompts=prompts, samples=body.samples, top_logprobs=body.logprobs,
-        sampling=sampling_for(body, length), id=f"cmpl-{secrets.token_hex(12)}",
+        sampling=make_sampling(body, length), id=f"cmpl-{secrets.token_hex(12)}",
     )  # fmt: skip
     return await answer(context, body, plan, CompletionFormat())
 
@@ -45,7 +47,7 @@ async def complete(request: Request, body: CompletionRequest) -> Any:
 def _encode_prompts(context: RequestContext, body: CompletionRequest) -> list[Prompt]:
     tokenizer = context.model.trained_model.tokenizer
     prompts = list[Prompt]()
-    for number, prompt in enumerate(as_list(body.prompt)):
+    for number, prompt in enumerate(to_list(body.prompt)):
         is_text = isinstance(prompt, str)
         ids = encode_prompt(tokenizer, prompt) if is_text else context.known_ids(prompt, "prompt")
         check_length(context.model, ids, "prompt", f"prompt {number + 1}" if number else "the prompt")
@@ -54,7 +56,7 @@ def _encode_prompts(context: RequestContext, body: CompletionRequest) -> list[Pr
     return prompts
 
 
-async def _with_logprobs(context: RequestContext, prompts: Sequence[Prompt], top: int) -> list[Prompt]:
+async def _add_logprobs(context: RequestContext, prompts: Sequence[Prompt], top: int) -> list[Prompt]:
     prompt_scores: list[ScoredPrompt] = await context.answer_batch("score", [prompt.ids for prompt in prompts], top)
     tokenizer = context.model.trained_model.tokenizer
     return [

@@ -11,7 +11,7 @@ from tercet.serve.http.bounded_request import Route
 from tercet.serve.http.context import RequestContext
 from tercet.serve.http.errors import APIError, error_responses
 from tercet.serve.http.item_list import item_list_response
-from tercet.serve.http.requests import EmbeddingsRequest, as_list
+from tercet.serve.http.requests import EmbeddingsRequest, to_list
 from tercet.serve.http.responses import EmbeddingItem, EmbeddingsResponse, PromptUsage
 
 NUMBER_CHARACTERS = 20  # of a float32 in JSON
@@ -33,11 +33,11 @@ async def embeddings(request: Request, body: EmbeddingsRequest) -> Response:
     vectors: list[np.ndarray] = await context.answer_batch("embed", rows, options)
     tokens = sum(map(len, rows))
     context.count_prompt_tokens(tokens)
-    packed = body.encoding_format == "base64"
+    is_base64 = body.encoding_format == "base64"
 
     def describe(item: tuple[int, np.ndarray]) -> EmbeddingItem:
         index, vector = item
-        return EmbeddingItem(index=index, embedding=_as_base64(vector) if packed else vector.tolist())
+        return EmbeddingItem(index=index, embedding=_encode_base64(vector) if is_base64 else vector.tolist())
 
     usage = PromptUsage(prompt_tokens=tokens, total_tokens=tokens)
     answer = EmbeddingsResponse(data=[], model=context.model.name, usage=usage)
@@ -48,20 +48,20 @@ async def embeddings(request: Request, body: EmbeddingsRequest) -> Response:
 
 def _encode_texts(context: RequestContext, body: EmbeddingsRequest) -> list[tuple[int, ...]]:
     """The ids of each text. What is too long is refused: a vector could not say that it is of a part alone."""
-    model, texts = context.model, as_list(body.input)
-    room = model.trained_model.require("embed").text_len - 2  # bos and eos stand around a text
+    model, texts = context.model, to_list(body.input)
+    max_tokens = model.trained_model.require("embed").text_len - 2  # bos and eos stand around a text
     if isinstance(texts[0], str):
         rows = [ids.tolist() for ids in model.trained_model.tokenizer.encode_batch(texts)]
     else:
         rows = [context.known_ids(ids, "input") for ids in texts]
     for number, ids in enumerate(rows):
-        if len(ids) > room:
-            what = f"text {number + 1}" if len(rows) > 1 else "the text"
-            message = f"{what} has {len(ids):,} tokens, and {model.name} takes {room:,} between its two own"
-            remedy = f"shorten it by {len(ids) - room:,}"
+        if len(ids) > max_tokens:
+            name = f"text {number + 1}" if len(rows) > 1 else "the text"
+            message = f"{name} has {len(ids):,} tokens, and {model.name} takes {max_tokens:,} between its two own"
+            remedy = f"shorten it by {len(ids) - max_tokens:,}"
             raise APIError(400, f"{message}; {remedy}", param="input", code="context_length_exceeded")
     return [tuple(ids) for ids in rows]
 
 
-def _as_base64(vector: np.ndarray) -> str:
+def _encode_base64(vector: np.ndarray) -> str:
     return base64.b64encode(vector.astype("<f4").tobytes()).decode()

@@ -14,7 +14,7 @@ from tercet.serve.http.bounded_request import Route
 from tercet.serve.http.context import RequestContext
 from tercet.serve.http.errors import APIError, error_responses
 from tercet.serve.http.item_list import item_list_response
-from tercet.serve.http.requests import FillRequest, as_list
+from tercet.serve.http.requests import FillRequest, to_list
 from tercet.serve.http.responses import FilledText, FillResponse
 from tercet.tokens import Tokenizer
 
@@ -27,7 +27,7 @@ router = APIRouter(route_class=Route)
 async def fill(request: Request, body: FillRequest) -> Response:
     """Candidates for each mask in a text, likeliest first."""
     context = RequestContext(request, body, "/fill-mask")
-    texts = as_list(body.text)
+    texts = to_list(body.text)
     await context.count_text_tokens(texts)
     characters = _count_characters(context.model.trained_model.tokenizer, texts, body)
     options = FillOptions(top=body.top, only=None if body.only is None else tuple(body.only))
@@ -43,13 +43,15 @@ def _describe(filled: MaskPredictions) -> FilledText:
 
 def _count_characters(tokenizer: Tokenizer, texts: Sequence[str], body: FillRequest) -> int:
     """Approximate length of the answer. Raises APIError if that is more than one request may ask for."""
-    each = len(body.only) if body.only is not None else min(body.top or TOP, tokenizer.vocab_size)
+    n_candidates = len(body.only) if body.only is not None else min(body.top or TOP, tokenizer.vocab_size)
     masks = [count_masks(tokenizer, text) for text in texts]
-    characters = sum(each * count * (len(text) + FIELD_CHARACTERS) for count, text in zip(masks, texts, strict=True))
+    characters = sum(
+        n_candidates * count * (len(text) + FIELD_CHARACTERS) for count, text in zip(masks, texts, strict=True)
+    )
     if characters > MAX_FILLED_CHARACTERS:
         raise APIError(
             400,
-            f"{each * sum(masks):,} candidates, each with its text, are some {characters / 1e6:,.0f} million "
+            f"{n_candidates * sum(masks):,} candidates, each with its text, are some {characters / 1e6:,.0f} million "
             f"characters; one request may ask for {MAX_FILLED_CHARACTERS / 1e6:.0f} million: ask for fewer candidates, "
             "or send fewer masks at once",
             param="only" if body.only is not None else "top",

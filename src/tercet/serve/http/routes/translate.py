@@ -9,7 +9,7 @@ from tercet.serve.engine.batch_tasks import TranslationItem
 from tercet.serve.http.bounded_request import Route
 from tercet.serve.http.context import RequestContext
 from tercet.serve.http.errors import APIError, error_responses
-from tercet.serve.http.requests import MAX_TEXTS_READ, TranslateRequest, as_list
+from tercet.serve.http.requests import MAX_INPUT_TEXTS, TranslateRequest, to_list
 from tercet.serve.http.responses import TranslatedText, TranslateResponse, TranslationChoice
 
 BEAM_FIELDS = {"beam": "size", "n_best": "n_best", "length_penalty": "length_penalty", "alpha": "alpha"}
@@ -23,17 +23,17 @@ async def translate(request: Request, body: TranslateRequest) -> TranslateRespon
     """The translations of each text, best first. A text of several lines is translated line by line."""
     context = RequestContext(request, body, "/translate")
     search = _search(body)
-    texts = list(map(source_lines, as_list(body.text)))
+    texts = list(map(source_lines, to_list(body.text)))
     lines = [line for text in texts for line in text]
-    if len(lines) > MAX_TEXTS_READ:
-        raise APIError(400, f"text has {len(lines):,} lines; send at most {MAX_TEXTS_READ:,} at once", param="text")
+    if len(lines) > MAX_INPUT_TEXTS:
+        raise APIError(400, f"text has {len(lines):,} lines; send at most {MAX_INPUT_TEXTS:,} at once", param="text")
     await context.count_text_tokens(lines)
     items = [TranslationItem(text=line, prefix=body.prefix) for line in lines]
     answers: list[list[Translation]] = await context.answer_batch("translate", items, search)
     context.count_new_tokens(sum(len(hypothesis.ids) for hypotheses in answers for hypothesis in hypotheses))
-    in_order = iter(answers)
-    translated = [_translated([next(in_order) for _ in text]) for text in texts]
-    return TranslateResponse(model=context.model.name, answers=translated)
+    iterator = iter(answers)
+    described = [_describe_text([next(iterator) for _ in text]) for text in texts]
+    return TranslateResponse(model=context.model.name, answers=described)
 
 
 def _search(body: TranslateRequest) -> Beam | Sampling:
@@ -54,7 +54,7 @@ def _search(body: TranslateRequest) -> Beam | Sampling:
         raise APIError(400, str(error).replace("size=", "beam="), param="beam") from None
 
 
-def _translated(lines: Sequence[Sequence[Translation]]) -> TranslatedText:
+def _describe_text(lines: Sequence[Sequence[Translation]]) -> TranslatedText:
     """The translations of a text, from those of each of its lines: the best of all, then the second best of all."""
     ranks = max(map(len, lines))  # an empty line has but one
     choices = [[hypotheses[min(rank, len(hypotheses) - 1)] for hypotheses in lines] for rank in range(ranks)]

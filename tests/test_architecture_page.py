@@ -9,20 +9,23 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "tercet"
-PAGE = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
+DOCS = ROOT / "docs"
+PAGE = (DOCS / "explanation" / "architecture.md").read_text(encoding="utf-8")
+LIBRARIES = (DOCS / "dev" / "decisions" / "libraries.md").read_text(encoding="utf-8")
+KERNELS = (DOCS / "explanation" / "kernels.md").read_text(encoding="utf-8")
 ITEM = re.compile(r"^\d+\. .*(?:\n +.*)*", re.MULTILINE)
 CODE = re.compile(r"`([^`]+)`")
 WALKS = ("From text to loss", "From prompt to screen")
 
 
-def section(title: str) -> str:
-    found = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
-    assert found, f"docs/explanation/architecture.md has no section {title!r}"
+def section(title: str, page: str = PAGE) -> str:
+    found = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
+    assert found, f"no section {title!r}"
     return found[1]
 
 
-def table(title: str) -> list[list[str]]:
-    rows = [line.strip("|").split("|") for line in section(title).splitlines() if line.startswith("|")]
+def table(title: str, page: str = PAGE) -> list[list[str]]:
+    rows = [line.strip("|").split("|") for line in section(title, page).splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in row] for row in rows[2:]]
 
 
@@ -69,11 +72,22 @@ def test_ten_questions_are_answered_by_files_that_are_there() -> None:
 
 
 def test_what_is_made_by_hand_is_where_the_page_says() -> None:
-    for piece, files, _, verdict, reason in table("Made by hand, or taken"):
+    for piece, files, _, verdict, reason in table("Verdicts", LIBRARIES):
         assert verdict, piece
         assert reason, piece
         missing = [file for file in CODE.findall(files) if not (PACKAGE / file).is_file()]
         assert missing == [], piece
+
+
+def test_each_kernel_has_a_source() -> None:
+    rows = table("Where they apply", KERNELS)
+    assert len(rows) > 8
+    files = [CODE.findall(file)[0] for _, file, _ in rows]
+    assert [file for file in files if not (PACKAGE / "kernel" / "cpp" / file).is_file()] == []
+
+
+def test_architecture_is_short() -> None:
+    assert len(PAGE.split()) <= 1500
 
 
 def test_a_file_or_a_name_that_is_gone_is_noticed() -> None:

@@ -1,8 +1,8 @@
 """List the facts of an old commit that no file contains now: `python tests/english/facts.py COMMIT [PATH ...]`.
 
-Facts are numbers with their units, code spans, flags, exceptions, citations and links. A rewritten text keeps its facts. A
-fact that is gone needs a reason: it was wrong, it was repeated, or it described something that no longer exists. Exit
-code 1 if facts are gone.
+Facts are numbers with their units, code spans, flags, exceptions, citations and links. A rewritten text keeps them.
+A fact that is gone needs a reason: it was wrong, it was repeated, or it described something that no longer exists.
+Exit code 1 if facts are gone.
 """
 
 import argparse

@@ -185,7 +185,7 @@ def test_embed_reads_the_column_of_a_table(
     written, wrong = output.read_bytes(), tmp_path / "in.csv"
     for content, words in (
         ("id,txt\n1,a\n", "in.csv line 1, the header, has no column 'text'; did you mean 'txt'? (set --text-field)"),
-        ("id,text\n1,a\n2\n", "in.csv line 3 has 1 fields and the header 2"),
+        ("id,text\n1,a\n2\n", "in.csv line 3 has 1 fields but the header has 2"),
         ('text\n"a\n', "in.csv line 2 is not CSV"),
     ):
         wrong.write_text(content)

@@ -307,11 +307,11 @@ def broken(kind: str, folder: Path) -> Path:
     ("kind", "words"),
     [
         ("missing", "no such file or folder"),
-        ("empty folder", "has no file to read"),
+        ("empty folder", "has no readable file"),
         ("empty", "is empty"),
         ("short", "context"),
         ("bytes", "utf-8"),
-        ("gzip", "is a broken gzip file"),
+        ("gzip", "is a damaged gzip file"),
         ("jsonl", "line 2"),
         ("field", "did you mean 'texts'?"),
     ],

@@ -35,7 +35,7 @@ def test_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = printed("data look a.csv", capsys)
     assert err == ""
     names = [line.split("  ")[0].strip() for line in out.splitlines() if not line.startswith("  ")]
-    assert names == ["format", "labelled texts", "bytes", "characters", "words", "scripts", "labels"]
+    assert names == ["format", "labeled texts", "bytes", "characters", "words", "scripts", "labels"]
     assert "CSV, columns 'text' and 'label'" in out
     out, err = printed("data look a.txt", capsys)
     assert "documents         1" in out

@@ -172,16 +172,16 @@ def test_what_is_cut_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         ("embed bert --query cat --input none.csv", "--input none.csv: cannot read it: No such file"),
         ("embed bert --query cat --input - ", "- has no text to search; choose another file"),
         ("embed bert --query cat --vectors none.npz", "cannot read none.npz: No such file"),
-        ("embed bert --query cat --vectors posts.csv", "posts.csv is no .npz file"),
+        ("embed bert --query cat --vectors posts.csv", "posts.csv is not an .npz file"),
         ("embed bert --query cat --vectors v.npz --top 0", "argument --top: 0 must be at least 1"),
         (
             "embed bert --query cat --vectors v.npz --pooling first",
-            "v.npz has vectors that another model made, or the same",
+            "v.npz has vectors of another model, or of an earlier state",
         ),
-        ("embed other --query cat --vectors v.npz", "v.npz has vectors that another model made, or the same"),
+        ("embed other --query cat --vectors v.npz", "v.npz has vectors of another model, or of an earlier state"),
         (
             "embed wide --query cat --vectors v.npz",
-            "v.npz has vectors of 24 numbers and the model's have 32; give the model",
+            "v.npz has vectors of 24 numbers but the model's have 32; use the model",
         ),
         ("embed gpt --query cat --vectors v.npz", "is a language model, no encoder: use `tercet generate"),
         ("embed bert --query cat --vektors v.npz", "unknown argument '--vektors'; did you mean '--vectors'?"),
@@ -201,7 +201,7 @@ def test_a_mistake_is_told_in_one_line(arguments: str, words: str, capsys: pytes
 
 def test_vectors_of_another_width_are_refused_from_python() -> None:
     run = tercet.load("bert")
-    with pytest.raises(UserError, match="the vectors are 2x32 numbers and the model's have 24"):
+    with pytest.raises(UserError, match="the vectors are 2x32 numbers but the model's have 24"):
         run.search("cat", np.ones((2, 32)))
     with pytest.raises(UserError, match="is a language model, no encoder"):
         tercet.load("gpt").search("cat", TEXTS)

@@ -373,10 +373,10 @@ def test_comparing(run: Path, other: Path, tmp_path: Path, capsys: pytest.Captur
     ("flags", "words"),
     [
         ("--target {a}", "needs its source: give --source as well"),
-        ("--source {a}", "none of .tsv, .csv, .jsonl"),
+        ("--source {a}", "not one of .tsv, .csv, .jsonl"),
         ("--source {a} --target {b}", "has 216 lines and"),
         ("--source {a} --target {a} --part test", "has no parts, all of it is scored; leave --part out"),
-        ("--part test", "has no test part of its own"),
+        ("--part test", "has no test part"),
         ("--output {none}/out", "there is no folder"),
         ("--protocol lc-tok", "needs the language of the translations, such as --language de"),
         ("--batch-tokens 0", "argument --batch-tokens: 0 must be at least 1"),

@@ -152,7 +152,7 @@ def test_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_offline_refuses_to_download(monkeypatch: pytest.MonkeyPatch, switch: str) -> None:
     monkeypatch.setenv(switch, "1")
     answer(monkeypatch, OSError("should not be asked"))
-    with pytest.raises(UserError, match="downloads are switched off"):
+    with pytest.raises(UserError, match="downloads are disabled"):
         text_datasets.find_documents("shakespeare")
 
 

@@ -66,7 +66,7 @@ def test_any_lines_are_read_or_refused(read: Read, text: str) -> None:
 @pytest.mark.parametrize(
     ("read", "text", "words"),
     [
-        (read_fasta, "ACGT\n", "line 1: a FASTA file begins with a line >"),
+        (read_fasta, "ACGT\n", "line 1: a FASTA file starts with a line >"),
         (read_fasta, ">a\n\n>b\nAC\n", "line 1: the record has no sequence"),
         (read_fasta, ">a\nAC\n>b", "line 3: the record has no sequence"),
         (read_fasta, ">a\nACGT\nAC9T\n", "line 3: '9' in a sequence at column 3"),
@@ -74,8 +74,8 @@ def test_any_lines_are_read_or_refused(read: Read, text: str) -> None:
         (read_fastq, "@a\nACGT\n+\n!!!\n", "line 4: 3 qualities .* for 4 letters"),
         (read_fastq, "@a\nACGT\n+\n!! !\n", "line 4: 4 qualities"),
         (read_fastq, "@a\nAC\nGT\n+\n!!!!\n", "line 3: the third line of a FASTQ record"),
-        (read_fastq, "@a\nAC\n+\n!!\n\n>b\nAC\n", "line 6: a FASTQ record begins with @"),
-        (read_fastq, "@a\nAC\n+\n!!\n@b\nAC", "line 5: the last record has not all"),
+        (read_fastq, "@a\nAC\n+\n!!\n\n>b\nAC\n", "line 6: a FASTQ record starts with @"),
+        (read_fastq, "@a\nAC\n+\n!!\n@b\nAC", "line 5: the last record has fewer than"),
         (read_fastq, "@a\nA?\n+\n!!\n", r"line 2: '\?' in a sequence at column 2"),
     ],
 )

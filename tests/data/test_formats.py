@@ -68,7 +68,7 @@ def test_one_kind_of_reader_for_all_data(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("A.CSV", "text,label\nhello there,good\nbye now,bad\n", "labelled texts    2"),
+        ("A.CSV", "text,label\nhello there,good\nbye now,bad\n", "labeled texts     2"),
         ("b.json", '[{"text": "The cat sat."}, {"text": "The dog sat."}]\n', "documents         2"),
         ("c.ndjson", '{"text": "The cat sat."}\n', "documents         1"),
         ("D.FASTA", ">s1\nACGT\n", "FASTA"),
@@ -87,7 +87,7 @@ def test_data_look_says_what_it_is(
 def test_other_formats_are_rejected_by_name(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"a{suffix.upper()}"
     path.write_text("looks like text")
-    with pytest.raises(UserError, match=rf"is {UNREADABLE[suffix]}, which is not read; give its text as .txt"):
+    with pytest.raises(UserError, match=rf"is {UNREADABLE[suffix]}, which is not supported; convert its text to .txt"):
         texts(path)
     assert not set(UNREADABLE) & set(SUFFIXES)
 

@@ -91,16 +91,16 @@ def test_any_bytes_are_ids_or_refused(
 
 
 MALFORMED: dict[str, tuple[str, bytes, str]] = {
-    "odd bytes": ("a.bin", b"abc", "no whole number of uint16 ids; set data.dtype"),
+    "odd bytes": ("a.bin", b"abc", "does not contain a whole number of uint16 ids; set data.dtype"),
     "empty": ("a.bin", b"", "has no ids"),
-    "no npy": ("a.npy", b"\x93NUMPY nothing", "not a whole .npy file"),
-    "a list of text": ("a.jsonl", b'[1, 2]\n["a"]\n', r'line 2: "a" is no id'),
-    "a switch": ("a.jsonl", b"[true]\n", "true is no id"),
-    "negative": ("a.jsonl", b"[1, -1]\n", "line 1: -1 is no id"),
-    "a fraction": ("a.jsonl", b"[1, 2.5]\n", "2.5 is no id"),
+    "no npy": ("a.npy", b"\x93NUMPY nothing", "not a complete .npy file"),
+    "a list of text": ("a.jsonl", b'[1, 2]\n["a"]\n', r'line 2: "a" is not an id'),
+    "a switch": ("a.jsonl", b"[true]\n", "true is not an id"),
+    "negative": ("a.jsonl", b"[1, -1]\n", "line 1: -1 is not an id"),
+    "a fraction": ("a.jsonl", b"[1, 2.5]\n", "2.5 is not an id"),
     "huge": ("a.jsonl", b"[1, 99999999999]\n", "has the id 99999999999"),
     "no list": ("a.jsonl", b"[1]\n5\n", "line 2 is not a JSON object"),
-    "text": ("a.jsonl", b'[1]\n{"text": "a"}\n', "line 2 is no list of ids"),
+    "text": ("a.jsonl", b'[1]\n{"text": "a"}\n', "line 2 is not a list of ids"),
     "no field": ("a.jsonl", b'[1]\n{"ids": [1]}\n', "line 2 has no field 'text'"),
     "not json": ("a.jsonl", b"[1]\n[1,\n", "line 2 is not JSON"),
 }
@@ -118,10 +118,10 @@ def test_what_is_no_ids_is_refused_in_one_line(name: str, content: bytes, words:
     ("array", "words"),
     [
         (np.zeros((2, 3), np.uint16), r"of shape \(2, 3\)"),
-        (np.zeros(3, np.float32), "holds float32"),
+        (np.zeros(3, np.float32), "contains float32"),
         (np.array([1, -5]), "has the id -5"),
         (np.array([1 << 40]), "has the id 1099511627776"),
-        (np.array([{"a": 1}]), "holds object"),
+        (np.array([{"a": 1}]), "contains object"),
     ],
 )
 def test_arrays_that_are_no_ids(array: np.ndarray, words: str, tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_nothing_is_unpickled(tmp_path: Path) -> None:
 def test_a_cut_npy_file_is_told(tmp_path: Path) -> None:
     path = write(tmp_path / "a.npy", [list(range(50))])
     path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(UserError, match="90 bytes of ids, and its header says 100"):
+    with pytest.raises(UserError, match="90 bytes of ids, but its header specifies 100"):
         read(IdFile(path=path))
 
 
@@ -214,7 +214,9 @@ def test_ids_beyond_the_vocabulary_are_refused_before_anything_is_written(tmp_pa
 
 def test_a_tokenizer_that_is_learnt_from_text_is_refused(tmp_path: Path, cache: Path) -> None:
     path = write(tmp_path / "a.npy", [[1, 2, 3]])
-    with pytest.raises(UserError, match=r"holds ids, and data.tokenizer \(bpe\) is learnt from text; set it to {kind"):
+    with pytest.raises(
+        UserError, match=r"contains ids, but data.tokenizer \(bpe\) is learned from text; set it to {kind"
+    ):
         prepare(TextSpec(source=str(path), tokenizer=BPE()))
 
 
@@ -236,7 +238,7 @@ def test_ids_of_another_width_are_rejected(vocab_size: int, written: str, dtype:
         assert read(IdFile(path=path, dtype=dtype)) == [ids.tolist()]
         return
     wide, narrow = {"uint16": (32, 16), "uint32": (64, 32)}[dtype]
-    with pytest.raises(UserError, match=f"looks like ids of {wide} bits, and is read as {narrow}: every second .*; "):
+    with pytest.raises(UserError, match=f"looks like ids of {wide} bits, but is read as {narrow}: every second .*; "):
         read(IdFile(path=path, dtype=dtype))
 
 
@@ -255,7 +257,7 @@ def test_a_header_is_no_ids(magic: int, dtype: str, tmp_path: Path) -> None:
     header[:3] = magic, 1, 100
     (tmp_path / "a.bin").write_bytes(header.tobytes() + np.arange(100).astype(dtype).tobytes())
     for read_as in ("uint16", "uint32"):
-        with pytest.raises(UserError, match=rf"header of llm.c; cut it off with `tail -c \+1025`, .* to {dtype} "):
+        with pytest.raises(UserError, match=rf"header of llm.c; remove it with `tail -c \+1025`, .* to {dtype} "):
             read(IdFile(path=tmp_path / "a.bin", dtype=read_as))
 
 

@@ -86,14 +86,14 @@ def test_the_scale_is_that_of_the_training_part(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "rows", "held", "words"),
     [
-        ("regression", [(text, 3) for text, _ in NUMBERS], NUMBERS, "every training text has the number 3; give texts"),
-        ("regression", [(t, x * 1e-16) for t, x in NUMBERS], NUMBERS, "deviation of .*; give all of them in a smaller"),
+        ("regression", [(text, 3) for text, _ in NUMBERS], NUMBERS, "every training text has the number 3; use data"),
+        ("regression", [(t, x * 1e-16) for t, x in NUMBERS], NUMBERS, "deviation of .*; use a smaller unit for all"),
         ("regression", NUMBERS, [("a", 1), ("b", None)], r"b\.jsonl line 2 has nothing as its 'label'"),
         ("multi_label_classification", [(t, []) for t, _ in SETS], SETS, "every training text has no label"),
         ("multi_label_classification", [(t, ["a"]) for t, _ in SETS], SETS, "every training text has the labels 'a'"),
         (
             "multi_label_classification", SETS, [("a", ["two", "six"])],
-            r"only validation has the label 'six' \(1 times\)",
+            r"only the validation part has the label 'six' \(1 times\)",
         ),
     ],
 )  # fmt: skip
@@ -137,9 +137,9 @@ def test_one_file_read_in_several_ways_is_kept_apart(tmp_path: Path) -> None:
 
 
 def test_a_named_set_says_of_which_kind_it_is() -> None:
-    with pytest.raises(UserError, match=r"lines has a number a text; set data\.problem_type to regression"):
+    with pytest.raises(UserError, match=r"lines has one number per text; set data\.problem_type to regression"):
         read_label_examples(LabelsSpec(source="python-docstring-lines"), "train")
-    with pytest.raises(UserError, match=r"docstrings has a label a text; set data\.problem_type to single_label_"):
+    with pytest.raises(UserError, match=r"docstrings has one label per text; set data\.problem_type to single_label_"):
         read_label_examples(LabelsSpec(source="python-docstrings", problem_type="regression"), "train")
 
 

@@ -83,7 +83,7 @@ def test_a_number_is_what_json_or_c_writes(text: str) -> None:
 def test_labels_between_separators_join_again(text: str) -> None:
     parts = [part.strip() for part in text.split(",")]
     if text.strip() and not all(parts):
-        with pytest.raises(UserError, match="nothing stands beside ','"):
+        with pytest.raises(UserError, match="an empty label next to ','"):
             split_labels(text, ",", "a.csv line 2", "label")
     else:
         assert split_labels(text, ",", "a.csv line 2", "label") == tuple(dict.fromkeys(filter(None, parts)))
@@ -103,26 +103,36 @@ def bad(label: str) -> str:
 @pytest.mark.parametrize(
     ("settings", "name", "data", "words"),
     [
-        ({}, "a.jsonl", bad('["x"]'), "several labels needs data.problem_type: multi_label_classification"),
-        ({}, "a.jsonl", bad("1.5"), "a number needs data.problem_type: regression"),
-        (MULTI, "a.jsonl", bad("null"), r"has nothing as its 'label'; give \[\] to a text without a label"),
+        ({}, "a.jsonl", bad('["x"]'), "several labels set data.problem_type: multi_label_classification"),
+        ({}, "a.jsonl", bad("1.5"), "are numbers set data.problem_type: regression"),
+        (MULTI, "a.jsonl", bad("null"), r"has nothing as its 'label'; write \[\] for a text without a label"),
         (MULTI, "a.jsonl", bad('["x", null]'), "has nothing as its 'label'"),
         (MULTI, "a.jsonl", bad('[["x"]]'), r"has \[\"x\"\] as its 'label'"),
         (MULTI, "a.jsonl", bad("1.5"), "has 1.5 as its 'label'"),
-        (MULTI, "a.jsonl", bad(json.dumps([*range(10_001)])), "has 10,001 labels in 'label', and 10,000 is the most"),
-        (MULTI, "a.csv", 'text,label\na,x\nb,"x,,y"', "nothing stands beside ','"),
-        ({**MULTI, "label_fields": ("x", "y")}, "a.csv", "text,x,y\na,0,1\nb,2,0", "2\" as its 'x'; .* is 0 or 1"),
+        (MULTI, "a.jsonl", bad(json.dumps([*range(10_001)])), "has 10,001 labels in 'label', the maximum is 10,000"),
+        (MULTI, "a.csv", 'text,label\na,x\nb,"x,,y"', "an empty label next to ','"),
+        ({**MULTI, "label_fields": ("x", "y")}, "a.csv", "text,x,y\na,0,1\nb,2,0", "2\" as its 'x'; .* must be 0 or 1"),
         ({**MULTI, "label_fields": ("x", "z")}, "a.csv", "text,x,y\na,0,1", "no column 'z'.*set data.label_fields"),
         ({**MULTI, "label_fields": ("x", "z")}, "a.jsonl", '{"text": "a", "x": 1}', "no field 'z'.*data.label_fields"),
         *(
-            ({"problem_type": "regression"}, "a.jsonl", bad(label), "line 2 has .* a label is a finite number: give")
+            (
+                {"problem_type": "regression"},
+                "a.jsonl",
+                bad(label),
+                "line 2 has .* a label must be a finite number: write",
+            )
             for label in ("NaN", "Infinity", "-Infinity", '"3"', "null", "true", "[1]", "1e999")
         ),
         *(
             ({"problem_type": "regression"}, "a.csv", f"text,label\na,1\nb,{label}", "line 3 has .* a finite number")
             for label in ("nan", "inf", "x", "", "1_000", "1x", "１", "1e999")
         ),
-        ({"problem_type": "regression"}, "a.jsonl", bad("1e16"), "larger than 1,000,000,000,000,000; give all"),
+        (
+            {"problem_type": "regression"},
+            "a.jsonl",
+            bad("1e16"),
+            "larger than 1,000,000,000,000,000; use a larger unit for all",
+        ),
         ({"problem_type": "regression"}, "a.jsonl", bad("1" + "0" * 400), "larger than"),
     ],
 )
@@ -142,9 +152,9 @@ def test_what_is_wrong_is_told_with_its_line(
         ({"over": "tokens", **MULTI}, "is for texts, and a token has one label: set over to texts"),
         ({"over": "tokens", "problem_type": "regression"}, "problem_type=regression is for texts"),
         ({"problem_type": "regresion"}, "'regression'"),
-        ({"label_fields": ["x"]}, "label_fields are several labels: set problem_type to multi_label"),
-        ({"label_fields": ["x", "x"], **MULTI}, "'x' stands twice in text_field and label_fields"),
-        ({"label_fields": ["text"], **MULTI}, "'text' stands twice"),
+        ({"label_fields": ["x"]}, "label_fields contain several labels; set problem_type to multi_label"),
+        ({"label_fields": ["x", "x"], **MULTI}, "'x' appears twice in text_field and label_fields"),
+        ({"label_fields": ["text"], **MULTI}, "'text' appears twice"),
         ({"label_separator": ""}, "label_separator"),
     ],
 )

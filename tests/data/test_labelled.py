@@ -85,7 +85,7 @@ def test_equal_texts_fall_on_one_side_whatever_the_order(
     folder = tmp_path_factory.mktemp("drawn")
     spec = file(folder, rows, validation=RandomSplit(count=wanted))
     if len({text for text, _ in rows}) == 1:
-        with pytest.raises(UserError, match=r"has one text alone, which cannot be divided; set data\.validation"):
+        with pytest.raises(UserError, match=r"has only one text, which cannot be divided; set data\.validation"):
             read_label_examples(spec, "train")
         return
     train, validation = read_label_examples(spec, "train"), read_label_examples(spec, "validation")
@@ -117,14 +117,16 @@ def test_a_vocabulary_is_learnt_on_training_texts_alone(tmp_path: Path, validati
 def test_a_label_that_only_validation_has_is_named(tmp_path: Path, kept: Path) -> None:
     held = file(tmp_path, [("a", "odd"), ("b", "strange"), ("c", "strange")], "b")
     spec = file(tmp_path, TEXTS, validation=HeldOutLabels(source=held.source))
-    with pytest.raises(UserError, match=r"only validation has the label 'strange' \(2 times\); give more texts"):
+    with pytest.raises(
+        UserError, match=r"only the validation part has the label 'strange' \(2 times\); add training texts"
+    ):
         prepare_labels(spec)
     assert not kept.exists()
     drawn = read_label_examples(file(tmp_path, TEXTS), "validation")[0].text
     rows = [(text, "strange" if text == drawn else label) for text, label in TEXTS]
-    with pytest.raises(UserError, match=r"only validation has the label 'strange' \(1 times\)"):
+    with pytest.raises(UserError, match=r"only the validation part has the label 'strange' \(1 times\)"):
         prepare_labels(file(tmp_path, rows))
-    with pytest.raises(UserError, match="every training text has the label 'x'; give texts with two or more"):
+    with pytest.raises(UserError, match="every training text has the label 'x'; use data with at least two"):
         prepare_labels(file(tmp_path, [("a", "x"), ("b", "x")]))
 
 
@@ -251,7 +253,7 @@ def test_a_given_tokenizer_is_used(tmp_path: Path) -> None:
     given = Tokenizer.train(BPE(vocab_size=259, pad=True, bos=True), [])
     assert prepare_labels(file(tmp_path, TEXTS), tokenizer=given).tokenizer is given
     lacking = Tokenizer.train(Words(), ["a b"])
-    with pytest.raises(UserError, match=r"data\.tokenizer \(words\) has no bos token, which labelled"):
+    with pytest.raises(UserError, match=r"data\.tokenizer \(words\) has no bos token, required for labeled"):
         prepare_labels(file(tmp_path, TEXTS), tokenizer=lacking)
 
 

@@ -46,7 +46,7 @@ def test_docstrings_of_a_small_library(tmp_path: Path) -> None:
         ("Jéson of\n\nmany things. \\d", "text"),
         ("Logging\nof two things.", "logging"),
     ]
-    with pytest.raises(UserError, match=r"no source file of Python's library in .*use a Python that brings them"):
+    with pytest.raises(UserError, match=r"no source files of Python's library in .*use a Python that includes them"):
         docstrings.read_library(tmp_path / "none")
 
 

@@ -93,24 +93,24 @@ def test_quoted_newlines_and_empty_lines(tmp_path: Path) -> None:
     [
         ("a.jsonl", '{"text": "a", "label": "x"}\n{"text": "b"}', "line 2 has no field 'label'; known: text"),
         ("a.jsonl", '{"txt": "a", "label": "x"}', r"line 1 has no field 'text'.*\(set data.text_field\)"),
-        ("a.jsonl", '{"text": "a", "label": null}', "line 1 has nothing as its 'label'; a label is text, .*give this"),
+        ("a.jsonl", '{"text": "a", "label": null}', "line 1 has nothing as its 'label'; a label is text, .*write one"),
         ("a.jsonl", '\n{"text": "a", "label": ["x"]}', r"line 2 has \[\"x\"\] as its 'label'"),
         ("a.jsonl", '{"text": "a", "label": 1.5}', "line 1 has 1.5 as its 'label'"),
         ("a.jsonl", '{"text": "a", "label": {"x": 1}}', "as its 'label'"),
-        ("a.jsonl", '{"text": "a", "label": " "}', "as its 'label'; .* or leave its line out"),
+        ("a.jsonl", '{"text": "a", "label": " "}', "as its 'label'; .* or remove the line"),
         ("a.jsonl", '{"text": null, "label": "x"}', "line 1: the field 'text' is not text"),
         ("a.jsonl", '{"text": "a", "label": "\\ud800"}', "half a surrogate"),
         ("a.jsonl", "[1]", r'not a JSON object; write \{"text": ..., "label": ...\}'),
         ("a.csv", "text,lable\na,x", "line 1, the header, has no column 'label'; did you mean 'lable'"),
         ("a.csv", "text,label,text\na,x,b", "has 'text' more than once"),
-        ("a.csv", "text,label\na,x\nb,c,y", "line 3 has 3 fields and the header 2; .*in quotes"),
+        ("a.csv", "text,label\na,x\nb,c,y", "line 3 has 3 fields but the header has 2; .*quote fields"),
         ("a.csv", 'text,label\n"a\nb",x\nc,', "line 4 has nothing as its 'label'"),
-        ("a.csv", 'text,label\n"a" b,x', r"line 2 is not CSV \(.*quotes within them twice, or use .jsonl"),
-        ("a.tsv", 'text\tlabel\n"a\nb"\tx', "line 2 has 1 fields and the header 2; .*quotes are text in TSV"),
+        ("a.csv", 'text,label\n"a" b,x', r"line 2 is not CSV \(.*double the quotes within them, or use .jsonl"),
+        ("a.tsv", 'text\tlabel\n"a\nb"\tx', "line 2 has 1 fields but the header has 2; .*quotes are text in TSV"),
         ("a.csv", "text,label\ra,x\rb,y", "is not CSV"),
         ("a.csv", "text,label\n" + "a" * 200_000 + ",x", r"field larger than field limit .*or use \.jsonl"),
         ("a.csv.gz", "text,label\na,", "line 2 has nothing"),
-        ("a.txt", "a", r"is none of .jsonl, .csv, .tsv, .*write one JSON object"),
+        ("a.txt", "a", r"has none of the suffixes of labeled texts, .jsonl, .csv, .tsv; write one JSON object"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line(name: str, data: str, words: str, tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_what_is_wrong_is_told_with_its_line(name: str, data: str, words: str, t
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"tokens": ["a", "b"], "labels": ["x"]}, "line 1 has 2 in 'tokens' and 1 in 'labels'; give each word its"),
+        ({"tokens": ["a", "b"], "labels": ["x"]}, "line 1 has 2 in 'tokens' and 1 in 'labels'; label each word"),
         ({"tokens": "a b", "labels": ["x"]}, "'tokens' and 'labels' must be two lists"),
         ({"tokens": ["a", 3], "labels": ["x", "y"]}, "line 1: word 2: the field 'tokens' is not text"),
         ({"tokens": ["a"], "labels": [None]}, "line 1 has nothing as its 'labels'"),
@@ -138,16 +138,16 @@ def test_words_that_do_not_match_their_labels(row: dict[str, Any], words: str, t
 
 
 def test_files_that_are_not_there_or_hold_nothing(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"two lists, which only JSONL holds; write"):
+    with pytest.raises(UserError, match=r"two lists, which only JSONL can contain; write"):
         list(LabelFile(path=written(tmp_path / "a.csv", "text,label\na,x").path, over="tokens").examples())
     with pytest.raises(UserError, match=r"no such file or folder: .*did you mean 'a\.csv'"):
         list(LabelFile(path=tmp_path / "b.csv").examples())
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "a.jsonl").write_text("{}")
-    with pytest.raises(UserError, match="is a folder; give one file"):
+    with pytest.raises(UserError, match="is a folder; use one file"):
         list(LabelFile(path=tmp_path / "folder").examples())
     for nothing in ("", "text,label\n", "text,label\n ,x\n"):
-        with pytest.raises(UserError, match="has no labelled text; give a file with some"):
+        with pytest.raises(UserError, match="has no labeled text; use a file that contains some"):
             list(read_examples(written(tmp_path / "c.csv", nothing)))
 
 
@@ -164,10 +164,10 @@ def test_a_hash_is_that_of_what_is_read(tmp_path: Path) -> None:
 def test_names_that_are_nothing_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
-        UserError, match="no set of labelled texts or file is called 'docstrings'; did you mean 'python-do"
+        UserError, match="no dataset of labeled texts or file is called 'docstrings'; did you mean 'python-do"
     ):
         read_label_examples(LabelsSpec(source="docstrings"), "train")
     with pytest.raises(UserError, match="no such file or folder: python-docstrings"):
         read_label_examples(LabelsSpec(source="./python-docstrings"), "train")
-    with pytest.raises(UserError, match=r"python-docstrings has a label a text; set data\.over to texts"):
+    with pytest.raises(UserError, match=r"python-docstrings has one label per text; set data\.over to texts"):
         read_label_examples(LabelsSpec(source="python-docstrings", over="tokens"), "train")

@@ -66,7 +66,7 @@ def test_without_num2words_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "num2words", None)
     for cached in (numbers.number_pairs, numbers._spell_below_million):
         cached.cache_clear()
-    with pytest.raises(UserError, match=r"needs num2words; pip install num2words==0\.5\.14"):
+    with pytest.raises(UserError, match=r"requires num2words; pip install num2words==0\.5\.14"):
         read_pairs(PairsSpec(source="numbers"), "test")
 
 
@@ -95,7 +95,7 @@ def test_a_path_wins_where_it_is_written_as_one(tmp_path: Path, monkeypatch: pyt
     Path("numbers").write_text("".join(f"word {number}\n" for number in range(20)))
     Path("b").write_text("".join(f"Wort {number}\n" for number in range(20)))
     assert len(read_pairs(PairsSpec(source="numbers", target="b"), "train")) == 18
-    with pytest.raises(UserError, match="numbers has no test part of its own; the datasets that do: multi30k, numbers"):
+    with pytest.raises(UserError, match="numbers has no test part; datasets with one: multi30k, numbers"):
         read_pairs(PairsSpec(source="numbers", target="b"), "test")
 
 
@@ -130,7 +130,7 @@ def test_multi30k_is_downloaded_once(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     with pytest.raises(UserError, match=r"wrong sha256.*put https.* at multi30k/val\.en\.gz .*set TERCET_DATA"):
         read_pairs(spec, "validation")
     monkeypatch.setenv("TERCET_OFFLINE", "1")
-    with pytest.raises(UserError, match="multi30k is not on this machine and downloads are switched off"):
+    with pytest.raises(UserError, match="multi30k is not on this machine and downloads are disabled"):
         read_pairs(spec, "validation")
 
 

@@ -109,10 +109,10 @@ BROKEN: dict[str, tuple[Callable[[Path], PairFiles], str]] = {
         lambda at: PairFiles(source=two(at, "a", "b").source, target=at / "a.em"),
         r"a\.em; did you mean 'a\.en'",
     ),
-    "a folder": (lambda at: PairFiles(source=two(at, "a", "b").source, target=at), "is a folder|no file to read"),
+    "a folder": (lambda at: PairFiles(source=two(at, "a", "b").source, target=at), "is a folder|no readable file"),
     "one text file": (
         lambda at: PairFiles(source=two(at, "a", "b").source),
-        r"none of \.tsv, \.csv, \.jsonl; set data\.target",
+        r"not one of \.tsv, \.csv, \.jsonl; set data\.target",
     ),
     "not utf-8": (lambda at: two(at, b"abc\nd\xff\n", "A\nB\n"), r"a\.de is not utf-8 text: byte 5 .*data\.encoding"),
     "three columns": (

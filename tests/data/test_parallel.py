@@ -226,13 +226,11 @@ def test_word_pieces_have_the_special_tokens_already(tmp_path: Path) -> None:
 def test_tokenizers_without_the_tokens_that_pairs_need(tmp_path: Path) -> None:
     Tokenizer.train(Words(), ["a b"]).save(tmp_path / "tokenizer.json")
     lacking = TokenizerFile(path=str(tmp_path / "tokenizer.json"))
-    with pytest.raises(
-        UserError, match=r"data\.tokenizer \(words\) has no pad and no bos token, .*use one of the kinds"
-    ):
+    with pytest.raises(UserError, match=r"data\.tokenizer \(words\) has no pad and no bos token, .*use the kind"):
         prepare_pairs(files(tmp_path, SENTENCES, tokenizer=lacking))
     with pytest.raises(UserError, match=r"data\.source_tokenizer \(words\) has no pad"):
         prepare_pairs(files(tmp_path, SENTENCES, source_tokenizer=lacking))
-    with pytest.raises(ValueError, match="gpt2 has no pad and no bos token, which pairs need; use the kind bpe"):
+    with pytest.raises(ValueError, match="gpt2 has no pad and no bos token, which pairs require; use the kind bpe"):
         files(tmp_path, SENTENCES, source_tokenizer=GPT2())
 
 

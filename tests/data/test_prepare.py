@@ -190,7 +190,7 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(text_corpus, "encode_source", full)
-    with pytest.raises(UserError, match=f"{cache}: the disk is full; make room, or set TERCET_CACHE"):
+    with pytest.raises(UserError, match=f"{cache}: the disk is full; free space, or set TERCET_CACHE"):
         prepare(TextSpec(source=text_file(tmp_path), tokenizer=Characters()))
     assert not (cache / "corpora").exists(), "a half-written folder was left behind"
 

@@ -155,7 +155,7 @@ def test_in_parts_in_any_order(texts: Path, tmp_path: Path, reference: dict[str,
     out, settings = tmp_path / "tokens", {"shard_tokens": 512, "workers": 1}
     assert prepare_tokens(spec_of(texts), out, part=(3, 3), **settings).missing == (1, 2)
     assert prepare_tokens(spec_of(texts), out, part=(1, 3), **settings).missing == (2,)
-    with pytest.raises(UserError, match="was begun in 3 parts, and this is one of 2; give --part N/3"):
+    with pytest.raises(UserError, match="was started in 3 parts, but this is one of 2; pass --part N/3"):
         prepare_tokens(spec_of(texts), out, part=(1, 2), **settings)
     assert prepare_tokens(spec_of(texts), out, part=(2, 3), **settings).contents is not None
     assert bytes_of(out) == reference
@@ -231,7 +231,7 @@ def test_damage_between_two_parts_is_named_and_written_again(
     path.write_bytes(data[:-2] + bytes([data[-2] ^ 1]) + data[-1:])
     if is_missing:
         path.unlink()
-    with pytest.raises(UserError, match=rf"{path.name} is damaged; give the same command again"):
+    with pytest.raises(UserError, match=rf"{path.name} is damaged; run the same command again"):
         prepare_tokens(spec_of(texts), out, part=(2, 2), **settings)
     assert prepare_tokens(spec_of(texts), out, part=(1, 2), **settings).contents is not None
     assert bytes_of(out) == reference
@@ -244,26 +244,26 @@ def test_patterns_and_several_sources(texts: Path, tmp_path: Path) -> None:
     decoded = corpus.tokenizer.decode([*np.asarray(corpus.train), *corpus.validation])
     parts = [(texts / f"{number}.txt").read_text() for number in (1, 2, 3)]
     assert decoded.startswith("".join(parts))
-    with pytest.raises(UserError, match=r"no file is called like .*\*.nothing; correct the pattern"):
+    with pytest.raises(UserError, match=r"no file matches .*\*.nothing; correct the pattern"):
         whole(spec, tmp_path / "others", sources=[f"{texts}/*.nothing"])
 
 
 def test_other_inputs_or_settings_are_refused(texts: Path, tmp_path: Path) -> None:
     out = tmp_path / "tokens"
     whole(spec_of(texts), out)
-    with pytest.raises(UserError, match="holds tokens of other inputs or settings; give another --out"):
+    with pytest.raises(UserError, match="contains tokens of other inputs or settings; pass another --out"):
         whole(spec_of(texts), out, shard_tokens=1024)
     (texts / "0.txt").write_text("more")
-    with pytest.raises(UserError, match="holds tokens of other inputs or settings"):
+    with pytest.raises(UserError, match="contains tokens of other inputs or settings"):
         whole(spec_of(texts), out)
-    with pytest.raises(UserError, match="holds something else; give another --out"):
+    with pytest.raises(UserError, match="contains something else; pass another --out"):
         whole(spec_of(texts), texts)
 
 
 def test_begun_otherwise_is_refused(texts: Path, tmp_path: Path) -> None:
     out = tmp_path / "tokens"
     prepare_tokens(spec_of(texts), out, shard_tokens=512, workers=1, part=(1, 2))
-    with pytest.raises(UserError, match="was begun with other inputs or settings; give those again"):
+    with pytest.raises(UserError, match="was started with other inputs or settings; use those"):
         prepare_tokens(spec_of(texts), out, shard_tokens=600, workers=1, part=(2, 2))
 
 
@@ -280,7 +280,9 @@ def test_an_input_that_cannot_be_read_names_its_file(texts: Path, tmp_path: Path
 def test_nothing_for_a_part_is_refused(tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("one document")
     spec = TextSpec(source=str(tmp_path / "one.txt"), tokenizer=Characters(), validation=Documents(fraction=1e-9))
-    with pytest.raises(UserError, match=r"no token of 13 is for validation; set data\.validation\.fraction higher"):
+    with pytest.raises(
+        UserError, match=r"none of the 13 tokens is for validation; increase data\.validation\.fraction"
+    ):
         whole(spec, tmp_path / "tokens")
 
 
@@ -306,13 +308,13 @@ def test_damage_is_named(texts: Path, tmp_path: Path) -> None:
     path.write_bytes(data[:40] + bytes([data[40] ^ 1]) + data[41:])
     assert [line for line in verify(out).damaged if "train-00001.bin is damaged" in line]
     path.write_bytes(data[:-2])
-    with pytest.raises(UserError, match=r"train-00001.bin has [\d,]+ bytes, and manifest.json says [\d,]+; copy"):
+    with pytest.raises(UserError, match=r"train-00001.bin has [\d,]+ bytes, but manifest.json specifies [\d,]+; copy"):
         prepare(spec)
     path.unlink()
     with pytest.raises(UserError, match=r"train-00001.bin is missing; copy the folder again"):
         prepare(spec)
     path.write_bytes(data)
-    with pytest.raises(UserError, match="are another tokenizer's than the model's; prepare the text with"):
+    with pytest.raises(UserError, match="were made with another tokenizer than the model's; prepare the text with"):
         prepare(spec, tokenizer=Tokenizer.train(Characters(), ["ab"]))
     manifest = out / "manifest.json"
     manifest.write_text(manifest.read_text().replace("train-00001", "train-00009", 1))

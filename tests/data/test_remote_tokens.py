@@ -286,14 +286,16 @@ def test_what_fails_is_tried_again(
     assert not failing.faults
     err = capsys.readouterr().err
     assert err.count("trying again") == 3
-    assert "it is not what manifest.json says; trying again" in err
+    assert "it does not match manifest.json; trying again" in err
 
 
 def test_what_never_comes_is_one_line(tokens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = open_folder(URL)
     failing = Failing([TimeoutError("too slow")] * 9)
     monkeypatch.setattr(MemoryFileSystem, "open", lambda self, *args, **settings: failing(self, *args, **settings))
-    with pytest.raises(UserError, match=r"cannot fetch memory://bucket/tokens/train-00000.bin: too slow; see that it"):
+    with pytest.raises(
+        UserError, match=r"cannot fetch memory://bucket/tokens/train-00000.bin: too slow; check that it"
+    ):
         folder.ids(folder.contents.shards[0])
     assert len(failing.faults) == 4
 
@@ -305,7 +307,7 @@ def test_a_file_in_the_cache_that_was_changed_comes_again(tokens: Path, capsys: 
     path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
     again = open_folder(URL)
     assert again.ids(again.contents.shards[0]).tobytes() == path.read_bytes() == data
-    assert "train-00000.bin is damaged; it is fetched again" in capsys.readouterr().err
+    assert "train-00000.bin is damaged; fetching it again" in capsys.readouterr().err
 
 
 def test_a_missing_or_short_shard_is_said_before_training(tokens: Path) -> None:
@@ -326,7 +328,7 @@ def test_a_missing_or_short_shard_is_said_before_training(tokens: Path) -> None:
     [
         ("memory://nothing/here", "cannot fetch memory://nothing/here/manifest.json"),
         ("nonsense://bucket", "cannot open nonsense://bucket: Protocol not known: nonsense"),
-        ("simplecache::memory://bucket", "is a chain of file systems; give the URL of a folder alone"),
+        ("simplecache::memory://bucket", "is a chain of file systems; use the plain URL of a folder"),
     ],
 )
 def test_urls_that_lead_nowhere(tokens: Path, url: str, message: str) -> None:
@@ -339,7 +341,7 @@ def test_a_package_that_is_missing_is_named(tokens: Path, monkeypatch: pytest.Mo
         raise ImportError("Install s3fs to access S3")
 
     monkeypatch.setattr(fsspec.core, "url_to_fs", missing)
-    with pytest.raises(UserError, match="s3://bucket/tokens: Install s3fs to access S3; install that package beside"):
+    with pytest.raises(UserError, match="s3://bucket/tokens: Install s3fs to access S3; install that package together"):
         open_folder("s3://bucket/tokens")
 
 

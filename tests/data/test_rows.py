@@ -132,7 +132,7 @@ def test_wrong_arguments_are_refused() -> None:
         PackedRows(ids, starts, length=0)
     with pytest.raises(ValueError, match="got 0"):
         PaddedRows(ids, starts, length=3, stride=0)
-    with pytest.raises(UserError, match=r"6 tokens apart leave tokens out of a context of 5; set data\.rows\.stride"):
+    with pytest.raises(UserError, match=r"6 tokens apart skip tokens with a context of 5; set data\.rows\.stride"):
         PaddedRows(ids, starts, length=5, stride=6)
     with pytest.raises(UserError, match="has 1 tokens"):
         Windows(ids[:1], 5)

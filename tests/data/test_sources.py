@@ -139,22 +139,25 @@ BROKEN: dict[str, tuple[Callable[[Path], Path], str]] = {
     "no parent": (lambda at: at / "none" / "a.txt", "its folder does not exist either"),
     "empty file": (lambda at: written(at / "a.txt", b""), "is empty"),
     "empty gzip": (lambda at: written(at / "a.txt.gz", b""), "is empty"),
-    "empty folder": (lambda at: as_folder(at / "a"), "has no file to read"),
-    "nothing readable": (lambda at: written(at / "a" / "b.png", b"x").parent, "has no file to read"),
+    "empty folder": (lambda at: as_folder(at / "a"), "has no readable file"),
+    "nothing readable": (lambda at: written(at / "a" / "b.png", b"x").parent, "has no readable file"),
     "not utf-8": (lambda at: written(at / "a.txt", b"a" * 11 + b"\xff"), r"byte 11 .*data\.encoding \(--enc"),
     "half a character": (lambda at: written(at / "a.txt", b"ab\xe2\x82"), "byte 2 cannot be read"),
-    "not gzip": (lambda at: (written(at / "b", b"x"), (at / "b").rename(at / "a.gz"))[1], "broken gzip"),
+    "not gzip": (lambda at: (written(at / "b", b"x"), (at / "b").rename(at / "a.gz"))[1], "damaged gzip"),
     "truncated gzip": (
         lambda at: (at / "b.gz").write_bytes(gzip.compress(b"hello" * 99)[:-9]) and at / "b.gz",
-        "broken gzip file",
+        "damaged gzip file",
     ),
     "damaged gzip": (
         lambda at: (at / "b.gz").write_bytes(gzip.compress(b"hello")[:10] + b"\xff" * 20) and at / "b.gz",
-        "broken gzip file",
+        "damaged gzip file",
     ),
     "not json": (lambda at: written(at / "a.jsonl", b'{"text": "a"}\n\n{"text": '), r"a\.jsonl line 3 is not JSON"),
     "deep json": (lambda at: written(at / "a.jsonl", b'{"text":' + b"[" * 100_000), "line 1 is not JSON"),
-    "deep array": (lambda at: written(at / "a.json", b"[" * 100_000), r"a.json item 1 is not JSON \(nested too deep\)"),
+    "deep array": (
+        lambda at: written(at / "a.json", b"[" * 100_000),
+        r"a.json item 1 is not JSON \(nested too deeply\)",
+    ),
     "not an object": (lambda at: written(at / "a.jsonl", b"1"), "line 1 is not a JSON object"),
     "no item": (
         lambda at: written(at / "a.jsonl", b'[{"text": "a"},\n1]'),
@@ -163,13 +166,13 @@ BROKEN: dict[str, tuple[Callable[[Path], Path], str]] = {
     "half an array": (lambda at: written(at / "a.json", b'[{"text": "a"}, {"te'), "item 2 is not JSON"),
     "more than an array": (
         lambda at: written(at / "a.json", b'[{"text": "a"}]\n{}'),
-        "goes on after the end of its array",
+        "has text after the end of its array",
     ),
     "no field": (lambda at: written(at / "a.jsonl", b'{"txt": "a"}'), "line 1 has no field 'text'; did you mean 'txt'"),
     "not text": (lambda at: written(at / "a.jsonl", b'{"text": 5}'), "line 1: the field 'text' is not text"),
     "surrogate": (lambda at: written(at / "a.jsonl", b'{"text": "a\\ud800"}'), "line 1: the text has half a surrogate"),
     "only blank": (lambda at: written(at / "a.jsonl", b"\n\n"), "is empty"),
-    "not parquet": (lambda at: written(at / "a.parquet", b"PAR1 no"), "not a whole Parquet file"),
+    "not parquet": (lambda at: written(at / "a.parquet", b"PAR1 no"), "not a complete Parquet file"),
 }
 
 

@@ -98,7 +98,7 @@ def test_pairs_and_labels(tmp_path: Path) -> None:
     assert found.texts["source"].words.max == 2
     (tmp_path / "labels.csv").write_text("text,label\nno,x\nyes,y\nyes,x\n,x\n")
     found = summarize_data(tmp_path / "labels.csv")
-    assert (found.unit, found.count, found.empty, found.duplicates) == ("labelled texts", 3, 1, 1)
+    assert (found.unit, found.count, found.empty, found.duplicates) == ("labeled texts", 3, 1, 1)
     assert found.labels == {"x": 2, "y": 1}
 
 

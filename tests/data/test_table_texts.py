@@ -68,7 +68,7 @@ def test_quotes_are_text_in_tsv_with_and_without_a_header(tmp_path: Path) -> Non
 def test_quotes_of_csv_in_tsv_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     path.write_text('text\tlabel\r\n"two\r\nlines"\tx\r\n')
-    with pytest.raises(UserError, match=r"a.tsv line 2 has 1 fields .*quotes are text in TSV .*as .csv or .jsonl"):
+    with pytest.raises(UserError, match=r"a.tsv line 2 has 1 fields .*quotes are text in TSV .*use .csv or .jsonl"):
         list(LabelFile(path=path).examples())
 
 

@@ -143,7 +143,7 @@ def test_a_damaged_shard_is_named_by_the_step_that_reads_it(folders: Path) -> No
     rows.fetch_ahead(0, 1)
     folder.wait()  # the thread has met the damage; who reads is told
     rows.batch(np.array([0]))
-    with pytest.raises(UserError, match=r"train-00001\.bin is damaged: its hash is not that in manifest\.json; copy"):
+    with pytest.raises(UserError, match=r"train-00001\.bin is damaged: its hash does not match manifest\.json; copy"):
         rows.batch(np.arange(len(rows)))
 
 

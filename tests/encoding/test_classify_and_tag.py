@@ -79,9 +79,9 @@ def test_words_behind_the_end_have_no_label(words: EncoderOnly, own: Tokenizer) 
 
 
 def test_the_wrong_head_says_so(texts: EncoderOnly, words: EncoderOnly, own: Tokenizer) -> None:
-    with pytest.raises(UserError, match=r"the model gives labels to words; use tag\(\)"):
+    with pytest.raises(UserError, match=r"the model predicts labels for words; use tag\(\)"):
         classify(words, own, ["a"])
-    with pytest.raises(UserError, match=r"the model gives labels to texts; use classify\(\)"):
+    with pytest.raises(UserError, match=r"the model predicts labels for texts; use classify\(\)"):
         tag(texts, own, [["a"]])
     with pytest.raises(UserError, match="the model has no classifier"):
         classify(encoder(own.vocab_size), own, ["a"])

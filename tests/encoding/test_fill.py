@@ -137,7 +137,7 @@ def test_neighbours_change_nothing(model: EncoderOnly, own: Tokenizer) -> None:
 def test_what_cannot_be_filled_says_why(model: EncoderOnly, own: Tokenizer) -> None:
     with pytest.raises(UserError, match=re.escape("no mask in 'the cat'; write [MASK] where a word is missing")):
         fill(model, own, ["the cat"])
-    with pytest.raises(UserError, match=r"mask 2 in .* stands behind the 37 tokens that the model takes"):
+    with pytest.raises(UserError, match=r"mask 2 in .* is beyond the model's context of 37 tokens"):
         fill(model, own, ["[MASK]" + " cat" * 60 + " [MASK]"])
     assert fill(model, own, ["[MASK]" + " cat" * 60])[0].truncated
     with pytest.raises(UserError, match="the vocabulary has no 'жук'"):

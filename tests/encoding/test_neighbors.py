@@ -129,7 +129,7 @@ def test_pushed_bit_by_bit() -> None:
 
 def test_what_cannot_be_is_refused() -> None:
     vectors = np.ones((4, 3), np.float32)
-    with pytest.raises(UserError, match="the vectors are 4x3 numbers and the model's have 5; give vectors that this"):
+    with pytest.raises(UserError, match="the vectors are 4x3 numbers but the model's have 5; use vectors of this"):
         nearest(vectors, np.ones((1, 5)), top=1)
     with pytest.raises(UserError, match="the vectors are 3 numbers"):
         nearest(vectors[0], vectors[:1], top=1)

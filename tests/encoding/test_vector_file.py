@@ -84,10 +84,12 @@ def test_long_texts_leave_their_ids_or_numbers(tmp_path: Path, monkeypatch: pyte
 
 def test_vectors_of_another_are_refused(tmp_path: Path) -> None:
     found = read_vectors(written(tmp_path / "a.npz", ["a"], [None]))
-    with pytest.raises(UserError, match="vectors of 3 numbers and the model's have 4; give the model that made them"):
+    with pytest.raises(UserError, match="vectors of 3 numbers but the model's have 4; use the model that made them"):
         found.check_model(np.ones(4, np.float32))
     for probe in (PROBE[::-1], PROBE + np.float32(0.03), PROBE * np.nan):
-        with pytest.raises(UserError, match="another model made, or the same before it learnt on or with another --po"):
+        with pytest.raises(
+            UserError, match="of another model, or of an earlier state of this one, or made with another --po"
+        ):
             found.check_model(probe)
     np.savez(tmp_path / "b.npz", vectors=VECTORS.astype(np.float64))
     read_vectors(tmp_path / "b.npz").check_model(PROBE[::-1])  # it does not say whose it is
@@ -102,13 +104,13 @@ def saved(**arrays: Any) -> bytes:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "is not as `tercet embed` writes it"),
-        (b"PK\3\4", "is not as `tercet embed` writes it"),
-        (saved(probe=PROBE), "has no array called vectors"),
+        (b"", "is not a file of `tercet embed`"),
+        (b"PK\3\4", "is not a file of `tercet embed`"),
+        (saved(probe=PROBE), "has no array vectors"),
         (saved(vectors=PROBE), r"vectors is float32 of shape \(3,\)"),
         (saved(vectors=VECTORS.astype(int)), r"vectors is int64 of shape \(4, 3\)"),
-        (saved(vectors=VECTORS, probe=PROBE[:2]), r"probe of shape \(2,\) beside 4 vectors"),
-        (saved(vectors=VECTORS, ids=np.arange(3)), r"ids of shape \(3,\) beside 4 vectors"),
+        (saved(vectors=VECTORS, probe=PROBE[:2]), r"probe of shape \(2,\) but 4 vectors"),
+        (saved(vectors=VECTORS, ids=np.arange(3)), r"ids of shape \(3,\) but 4 vectors"),
         (saved(vectors=VECTORS, texts=np.array([{}] * 4)), r"texts is object of shape \(4,\)"),
     ],
 )
@@ -122,9 +124,9 @@ def test_what_is_no_such_file_is_refused(tmp_path: Path, content: bytes, words: 
 
 def test_packed_ones_and_other_files_are_refused(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "a.npz", vectors=VECTORS)
-    with pytest.raises(UserError, match="vectors is packed"):
+    with pytest.raises(UserError, match="vectors is compressed"):
         read_vectors(tmp_path / "a.npz")
-    with pytest.raises(UserError, match=r"b\.npy is no \.npz file; make one with `tercet embed"):
+    with pytest.raises(UserError, match=r"b\.npy is not an \.npz file; create one with `tercet embed"):
         read_vectors(tmp_path / "b.npy")
     with pytest.raises(UserError, match=r"cannot read .*No such file"):
         read_vectors(tmp_path / "none.npz")

@@ -154,7 +154,7 @@ def test_long_text_is_looked_through_once() -> None:
 
 COSTLY = [
     ("a.jsonl", b'{"text": "' + b"x" * (50 << 20), "line 1 has more than 4,194,304 characters"),
-    ("a.jsonl", b'{"text": "a"}\n' + b"[" * 1_000_000, "line 2 is not JSON (nested too deep)"),
+    ("a.jsonl", b'{"text": "a"}\n' + b"[" * 1_000_000, "line 2 is not JSON (nested too deeply)"),
     ("a.jsonl", b'{"text": ' + b"9" * 1_000_000 + b"}", "line 1 is not JSON (a number has too many digits)"),
     ("a.jsonl", b'{"text": 1e999999}', "is not text"),
     ("a.jsonl", json.dumps({f"key{n}": n for n in range(200_000)}).encode(), "has no field 'text'"),
@@ -355,8 +355,8 @@ def test_names_that_are_linked_to_devices(tmp_path: Path) -> None:
     paths = [tmp_path / f"zero{suffix}" for suffix in (".txt", ".txt.gz", ".jsonl", ".parquet", ".csv", ".tsv")]
     for path in paths:
         path.symlink_to("/dev/zero")
-    refuse_each([["data", str(path)] for path in paths], *["is no regular file"] * len(paths))
-    refuse(attack(["data", str(tmp_path)]), "has no file to read")  # none of them is one
+    refuse_each([["data", str(path)] for path in paths], *["is not a regular file"] * len(paths))
+    refuse(attack(["data", str(tmp_path)]), "has no readable file")  # none of them is one
 
 
 @pytest.mark.slow

@@ -144,28 +144,32 @@ def array_file(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[bytes], 
 
 
 FOREIGN: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
-    "an id": ("train-00001.bin", lambda data: data[:-2] + b"\x15\0", r"has the id 21, and its tokenizer has 21 ids"),
-    "an id to score": ("validation.bin", lambda data: b"\xff\xff" + data[2:], r"has the id 65535, and its tokenizer"),
-    "falling starts": ("train-00000.documents.npy", array_file(lambda starts: starts[::-1]), "holds no starts"),
-    "starts far away": ("validation.documents.npy", array_file(lambda starts: starts * 1000), "holds no starts"),
-    "starts below 0": ("train-00000.documents.npy", array_file(lambda starts: -starts), "holds no starts"),
+    "an id": ("train-00001.bin", lambda data: data[:-2] + b"\x15\0", r"has the id 21, but its tokenizer has 21 ids"),
+    "an id to score": ("validation.bin", lambda data: b"\xff\xff" + data[2:], r"has the id 65535, but its tokenizer"),
+    "falling starts": ("train-00000.documents.npy", array_file(lambda starts: starts[::-1]), "has invalid starts"),
+    "starts far away": ("validation.documents.npy", array_file(lambda starts: starts * 1000), "has invalid starts"),
+    "starts below 0": ("train-00000.documents.npy", array_file(lambda starts: -starts), "has invalid starts"),
     "starts of another kind": (
         "validation.documents.npy",
         array_file(lambda starts: starts.view(np.float64)),
-        "does not hold",
+        "does not contain",
     ),
     "a huge shape": (
         "validation.documents.npy",
         lambda data: re.sub(rb"\(\d\d,\)", b"(9**", data, count=1),
-        "does not hold",
+        "does not contain",
     ),
-    "no array": ("train-00001.documents.npy", lambda data: bytes(len(data)), "does not hold"),
-    "counts below 0": ("token_counts.npy", array_file(lambda counts: counts - 10**6), "does not hold the counts"),
-    "other counts": ("token_counts.npy", array_file(lambda counts: counts + 1), "does not hold the counts"),
-    "too few counts": ("token_counts.npy", array_file(lambda counts: counts[1:]), "does not hold 21 numbers"),
+    "no array": ("train-00001.documents.npy", lambda data: bytes(len(data)), "does not contain"),
+    "counts below 0": ("token_counts.npy", array_file(lambda counts: counts - 10**6), "does not match the shards"),
+    "other counts": ("token_counts.npy", array_file(lambda counts: counts + 1), "does not match the shards"),
+    "too few counts": ("token_counts.npy", array_file(lambda counts: counts[1:]), "does not contain 21 numbers"),
     "no tokenizer": ("tokenizer.json", lambda data: b"{}", "tokenizer.json is not a tokenizer"),
     "no text": ("tokenizer.json", lambda data: b"\xff" * 9, "tokenizer.json is not a tokenizer"),
-    "another tokenizer": ("tokenizer.json", lambda data: data.replace(b'"7"', b'"X"', 1), "is not the one that its"),
+    "another tokenizer": (
+        "tokenizer.json",
+        lambda data: data.replace(b'"7"', b'"X"', 1),
+        "is not the one that produced its",
+    ),
 }
 
 

@@ -90,7 +90,7 @@ def refused(answer: Any, status: int) -> dict[str, Any]:
         ("/translate", {"text": "a", "prefix": LONG}, None, "exceeds max_len"),
         ("/translate", {"text": []}, "text", "text must be a text or a list of 1 to 2,048 texts"),
         ("/fill-mask", {"text": "no gap"}, None, "no mask in 'no gap'; write [MASK] where a word is missing"),
-        ("/fill-mask", {"text": LONG + "[MASK]"}, None, f"stands behind the {ROOM} tokens"),
+        ("/fill-mask", {"text": LONG + "[MASK]"}, None, f"is beyond the model's context of {ROOM} tokens"),
         ("/fill-mask", {"text": "[MASK]", "only": ["\u4e2d"]}, None, "the vocabulary has no"),
         ("/fill-mask", {"text": "[MASK]", "only": []}, "only", "only should have at least 1 item"),
         ("/classify", {"text": "a", "model": "gpt"}, "model", "gpt is a language model, which does not answer"),

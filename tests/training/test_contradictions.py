@@ -82,8 +82,14 @@ def test_two_vocabularies_cannot_share_an_embedding(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("training", "words"),
     [
-        ({"batch_tokens": 14, "micro_batch_tokens": 7}, "a pair may have 8 tokens a side, more than the 7 of a batch"),
-        ({"devices": 2, "micro_batch_tokens": None, "batch_tokens": 14}, "8 tokens a side, more than the 7 of a batch"),
+        (
+            {"batch_tokens": 14, "micro_batch_tokens": 7},
+            "a pair may have 8 tokens per side, more than the 7 of a batch",
+        ),
+        (
+            {"devices": 2, "micro_batch_tokens": None, "batch_tokens": 14},
+            "8 tokens per side, more than the 7 of a batch",
+        ),
     ],
 )
 def test_of_pairs_with_their_data(tmp_path: Path, training: dict[str, Any], words: str) -> None:

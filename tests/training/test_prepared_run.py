@@ -119,7 +119,7 @@ def test_a_model_goes_on_with_its_own_tokenizer_alone(folders: Path, tmp_path: P
 
     path.write_text(write_yaml(recipe))
     request = RunRequest(recipe=str(path), out=tmp_path / "on", data=str(other), pretrained=str(tmp_path / "run"))
-    with pytest.raises(UserError, match="are another tokenizer's than the model's; prepare the text with"):
+    with pytest.raises(UserError, match="were made with another tokenizer than the model's; prepare the text with"):
         train(resolve(request).recipe, tmp_path / "on", quiet=True)
     same = replace(request, data=str(folders / "plus-tokens"))
     train(resolve(same).recipe, tmp_path / "on", quiet=True)
@@ -128,8 +128,11 @@ def test_a_model_goes_on_with_its_own_tokenizer_alone(folders: Path, tmp_path: P
 def test_a_mixture_of_other_things_is_refused(folders: Path, tmp_path: Path) -> None:
     times = str(folders / "times-tokens")
     for data, message in (
-        ({"source": str(folders / "times.jsonl"), "mixture": [{"source": times, "weight": 0.5}]}, "mixture is of prep"),
-        ({"source": times, "mixture": [{"source": str(folders), "weight": 0.5}]}, "is no prepared folder"),
+        (
+            {"source": str(folders / "times.jsonl"), "mixture": [{"source": times, "weight": 0.5}]},
+            "mixture requires prep",
+        ),
+        ({"source": times, "mixture": [{"source": str(folders), "weight": 0.5}]}, "is not a prepared folder"),
         ({"source": times, "mixture": [{"source": str(folders / "mask-tokens"), "weight": 0.5}]}, "another tokenizer"),
     ):
         with pytest.raises(UserError, match=message):
@@ -137,7 +140,7 @@ def test_a_mixture_of_other_things_is_refused(folders: Path, tmp_path: Path) -> 
     for mixture, message in (
         ([{"source": times, "weight": 1.5}], r"data.mixture\[0\].weight=1.5 must be above 0 and below 1"),
         ([{"source": times, "wait": 0.5}], r"data.mixture\[0\]: unknown key 'wait'; did you mean 'weight'"),
-        ([{"source": times, "weight": 0.5}] * 2, "weights of mixture sum up to 1 and leave nothing to source"),
+        ([{"source": times, "weight": 0.5}] * 2, "weights of mixture sum to 1 and leave nothing for source"),
         ({"source": times}, "data.mixture: expected a list"),
     ):
         with pytest.raises(UserError, match=message):

@@ -1,4 +1,4 @@
-"""From text files to rows of ids: sources, named datasets, ids on disk, rows, and the order in which they come."""
+"""Data: sources of text, named datasets, token ids on disk, rows, and the order of the rows."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,7 @@
-"""What is made once and kept: folders that appear whole or not at all, under names made from all that they depend on.
+"""Cache folders: written atomically, and named after a hash of everything that they depend on.
 
-A changed file, tokenizer or split is another name, so nothing stale is ever served. Each folder has a manifest of
-hashes, which are looked at before it is used: what is damaged is made anew, and said.
+A changed file, tokenizer or split gives another name, so the cache never returns stale data. Each folder contains a
+manifest of hashes, which is checked before use. A damaged folder is rebuilt with a notice.
 """
 
 import errno
@@ -25,10 +25,10 @@ from tercet.messages import print_note
 from tercet.storage import DamagedFile, read_manifest, write_folder
 from tercet.tokens import Tokenizer
 
-FORMAT = 1  # counts up when the same settings give other files
+FORMAT = 1  # incremented when the same settings give other files
 CHUNK_CHARACTERS = (1 << 20) * min(
     16, max(2, os.cpu_count() or 1)
-)  # characters encoded together: some pieces for each core
+)  # characters encoded together: several pieces per core
 
 Item = TypeVar("Item")
 
@@ -48,23 +48,23 @@ def check_hash(name: str, content: str, expected: str | None) -> None:
 
 
 class Snapshot:
-    """A source as it was when it was hashed.
+    """Content of a source at the time it was hashed.
 
     Attributes:
-        hash: sha256 of what it held.
+        hash: sha256 of the content.
     """
 
     def __init__(self, source: TextSource) -> None:
         self._source, self.hash = source, source.hash()
 
     def check(self) -> None:
-        """Raises UserError where it holds something else now."""
+        """Raise UserError if the source has changed."""
         if self._source.hash() != self.hash:
-            raise UserError(f"{self._source.name} was changed while it was read; try again when it is whole")
+            raise UserError(f"{self._source.name} was changed while it was read; try again when it is complete")
 
 
 def memory_map(path: Path, dtype: np.dtype[Any]) -> np.ndarray:
-    """The numbers in a file, which may be none: an empty file cannot be mapped."""
+    """Map the numbers of a file. An empty file cannot be mapped and gives an empty array."""
     return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
 
 
@@ -73,28 +73,28 @@ def id_dtype(tokenizer: Tokenizer) -> np.dtype[Any]:
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether the folder is there with every file as it was written; where one is not, that is said on stderr."""
+    """Return True if the folder exists and all files match its manifest. Report damage on stderr."""
     try:
         manifest = read_manifest(folder)
         if manifest is not None:
             manifest.check(folder)
     except DamagedFile as error:
-        print_note(f"{str(error).partition(';')[0]}; it is made anew")
+        print_note(f"{str(error).partition(';')[0]}; building it again")
         return False
     return manifest is not None
 
 
 def write_meta(folder: Path, meta: dict[str, Any]) -> None:
-    """Write `meta.json`: of what the files are."""
+    """Write `meta.json`, the description of the files."""
     (folder / "meta.json").write_text(json.dumps(meta, indent=2), encoding="utf-8")
 
 
 @contextmanager
 def create_atomically(folder: Path, snapshots: Iterable[Snapshot] = ()) -> Generator[Path]:
-    """A temporary folder that becomes `folder` at the end, with a manifest.
+    """Yield a temporary folder that becomes `folder`, with a manifest, when the block ends.
 
     Raises:
-        UserError: where what it is made of has changed meanwhile: the name would promise what is not in it.
+        UserError: If a source in `snapshots` has changed, because `folder` is named after its hash.
     """
     with write_folder(folder) as new:
         yield new
@@ -109,7 +109,7 @@ def report_disk_errors() -> Generator[None]:
     except OSError as error:
         reason = "the disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)
         raise UserError(
-            f"cannot write to the cache {cache_dir()}: {reason}; make room, or set TERCET_CACHE to another folder"
+            f"cannot write to the cache {cache_dir()}: {reason}; free space, or set TERCET_CACHE to another folder"
         ) from None
 
 
@@ -123,11 +123,11 @@ def progress_bar(*, enabled: bool) -> Progress:
 def chunk_items(
     items: Iterable[Item], characters: Callable[[Item], int], max_characters: int | None = None
 ) -> Iterator[list[Item]]:
-    """Items in lists of about `max_characters` characters, by default `CHUNK_CHARACTERS`."""
+    """Yield items in lists of about `max_characters` characters (default: `CHUNK_CHARACTERS`)."""
     chunk, size = list[Item](), 0
     for item in items:
         chunk.append(item)
-        size += 64 + characters(item)  # a million texts of a letter each are large too
+        size += 64 + characters(item)  # a million one-letter texts take memory too
         if size >= (max_characters or CHUNK_CHARACTERS):
             yield chunk
             chunk, size = [], 0

@@ -1,4 +1,4 @@
-"""What to train on, as settings: where the text is, how it is cut into tokens, and into rows."""
+"""Data specs: the source of the text, its tokenizer, and how it is split into rows."""
 
 import codecs
 from collections import Counter
@@ -12,13 +12,13 @@ from tercet.tokens.specs import BPE, GPT2, TokenizerSpec, WordPiece
 
 Side = Literal["train", "validation"]
 SIDES: tuple[Side, Side] = ("train", "validation")
-FILE_SETTINGS = ("encoding", "text_field", "documents", "dtype", "sequence_case")  # of a `TextSpec`
-NON_FILE_ENCODINGS = ("idna", "punycode", "raw-unicode-escape", "unicode-escape")  # but of single names and literals
+FILE_SETTINGS = ("encoding", "text_field", "documents", "dtype", "sequence_case")  # fields of `TextSpec`
+NON_FILE_ENCODINGS = ("idna", "punycode", "raw-unicode-escape", "unicode-escape")  # encodings of names and literals
 
 
 def _check_encoding(encoding: str) -> None:
     try:
-        b"a".decode(encoding, "replace")  # codecs.lookup would also take "hex", which is no text encoding
+        b"a".decode(encoding, "replace")  # codecs.lookup also accepts "hex", which is not a text encoding
         codecs.getincrementaldecoder(encoding)
         if codecs.lookup(encoding).name in NON_FILE_ENCODINGS:
             raise LookupError(encoding)
@@ -28,7 +28,7 @@ def _check_encoding(encoding: str) -> None:
 
 @spec
 class Tail:
-    """The last part of the tokens is kept for validation."""
+    """Validation split that takes the last part of the tokens."""
 
     kind: Literal["tail"] = "tail"
     fraction: ShareBetween = 0.1
@@ -36,7 +36,7 @@ class Tail:
 
 @spec
 class Documents:
-    """Whole documents, drawn at random but always the same ones, are kept for validation."""
+    """Validation split that takes whole documents, drawn at random but always the same ones."""
 
     kind: Literal["documents"] = "documents"
     fraction: ShareBetween = 0.1
@@ -44,7 +44,7 @@ class Documents:
 
 @spec
 class HeldOut:
-    """A second source, a path or a named dataset, is for validation."""
+    """Separate validation source: a path or a named dataset."""
 
     kind: Literal["held_out"] = "held_out"
     source: Name
@@ -52,7 +52,10 @@ class HeldOut:
 
 @spec
 class Packed:
-    """All documents one after another, cut into rows of equal length. `document_mask` keeps each to itself."""
+    """Concatenate all documents and cut them into rows of equal length.
+
+    With `document_mask`, tokens of different documents in a row do not attend to each other.
+    """
 
     kind: Literal["packed"] = "packed"
     document_mask: bool = False
@@ -60,7 +63,7 @@ class Packed:
 
 @spec
 class Padded:
-    """Each document by itself, in windows `stride` tokens apart, padded on one side to equal length."""
+    """Cut each document separately into windows `stride` tokens apart, padded on one side to equal length."""
 
     kind: Literal["padded"] = "padded"
     side: Literal["left", "right"] = "left"
@@ -69,9 +72,10 @@ class Padded:
 
 @spec
 class Sliding:
-    """Windows `stride` tokens apart over each document with a row of padding before it; the last ends where it ends.
+    """Slide windows over each document, `stride` tokens apart.
 
-    With a stride of 1 each token is predicted from 1, 2, ... and all tokens of a row, and stands once at each place.
+    A row of padding precedes the document, and the last window ends at its end. With a stride of 1 each token appears
+    once at each position of a row, and is predicted from 1, 2, ... up to all tokens of the row.
     """
 
     kind: Literal["sliding"] = "sliding"
@@ -80,7 +84,7 @@ class Sliding:
 
 @spec
 class MixtureSource:
-    """A prepared folder, or the URL of one, and the share of the rows that come from it."""
+    """Prepared folder, or its URL, and the share of the rows that it contributes."""
 
     source: Name
     weight: ShareBetween
@@ -91,18 +95,19 @@ class TextSpec:
     """Running text.
 
     Args:
-        source: a named dataset; the path of a text, JSONL, CSV, TSV, Parquet, FASTA or FASTQ file or a folder of them;
-            or one file of ids that were made elsewhere: `.bin`, `.npy`, or JSONL with a list of them on each line. All
-            also as `.gz`. Or a folder that `tercet data prepare` has made, or its URL, whose tokenizer and validation
-            part take the place of those here.
-        encoding: of text files.
-        text_field: the key or column that holds a document in JSONL, CSV, TSV and Parquet.
-        documents: what is a document of a text file: the `file`, each `line`, or the lines between a `blank_line` and
-            the next. Empty ones are none.
-        dtype: of the ids in a `.bin` file.
-        sequence_case: of FASTA and FASTQ: letters as they are, or all of them in the `upper` case.
-        shard_group: how many shards of a prepared folder are shuffled together; null is all of them, of a URL 8.
-        mixture: other prepared folders, each with its share of the rows; `source` has what they leave.
+        source: Named dataset; path of a text, JSONL, CSV, TSV, Parquet, FASTA or FASTQ file, or of a folder of them;
+            or one file of existing token ids: `.bin`, `.npy`, or JSONL with a list of ids per line. Any file may be
+            compressed as `.gz`. Also a folder written by `tercet data prepare`, or its URL, whose tokenizer and
+            validation part replace those of the spec.
+        encoding: Encoding of text files.
+        text_field: Key or column of the document in JSONL, CSV, TSV and Parquet.
+        documents: Unit of a document in a text file: the whole `file`, each `line`, or the lines between two blank
+            lines (`blank_line`). Empty documents are ignored.
+        dtype: Type of the ids in a `.bin` file.
+        sequence_case: Case of FASTA and FASTQ letters: `keep` leaves them unchanged, `upper` converts them.
+        shard_group: Number of shards of a prepared folder that are shuffled together. By default all shards of a local
+            folder, and 8 shards of a URL.
+        mixture: Additional prepared folders, each with its share of the rows. The remaining rows come from `source`.
     """
 
     source: Name
@@ -120,27 +125,27 @@ class TextSpec:
     def __post_init__(self) -> None:
         _check_encoding(self.encoding)
         if (shares := sum(mixed.weight for mixed in self.mixture)) >= 1:
-            raise ValueError(f"the weights of mixture sum up to {shares:g} and leave nothing to source; make them less")
+            raise ValueError(f"the weights of mixture sum to {shares:g} and leave nothing for source; lower them")
         if self.mixture and not isinstance(self.rows, Packed):
-            raise ValueError(f"mixture is of packed rows, and rows are {self.rows.kind}; set rows to packed")
+            raise ValueError(f"mixture requires packed rows, not {self.rows.kind}; set rows to packed")
 
     @property
     def file_settings(self) -> dict[str, Any]:
-        """How files are read."""
+        """Settings for reading files, by their names."""
         return {name: getattr(self, name) for name in FILE_SETTINGS}
 
     @property
     def has_document_mask(self) -> bool:
-        """Whether the model sees each document by itself."""
+        """True if the model reads each document separately."""
         return not isinstance(self.rows, Packed) or self.rows.document_mask
 
 
 @spec
 class RandomSplit:
-    """Some of the pairs or labelled texts, about `count` and at most a tenth, are kept for validation.
+    """Validation split of pairs or labeled texts: about `count` of them, but at most a tenth.
 
-    They are drawn by a hash of the source sentence or the text: equal ones fall on one side, and in whatever order the
-    lines stand, the same ones are drawn.
+    They are drawn by a hash of the source sentence or the text. Equal texts are therefore in the same part, and the
+    split does not depend on the order of the lines.
     """
 
     kind: Literal["drawn"] = "drawn"
@@ -149,7 +154,7 @@ class RandomSplit:
 
 @spec
 class HeldOutPairs:
-    """Other files, two of sentences or one of pairs, are for validation."""
+    """Separate validation files: two files of sentences, or one file of pairs."""
 
     kind: Literal["held_out"] = "held_out"
     source: Name
@@ -161,16 +166,16 @@ class PairsSpec:
     """Sentences and their translations.
 
     Args:
-        source: a file of sentences, one a line; or, without `target`, a named dataset of pairs or one `.tsv`, `.csv` or
-            `.jsonl` file of them. Files may be `.gz`.
-        target: the file of their translations, line by line.
-        source_language, target_language: such as "de"; they choose the direction of a named dataset and are the keys
-            of a JSONL file and the columns of a CSV file (by default "source" and "target").
-        validation: null is the named dataset's own validation part; for files, some of their pairs.
-        tokenizer: learnt on both sides; where there is a `source_tokenizer`, on the target side alone.
-        source_tokenizer: gives the source side a vocabulary of its own.
-        source_bos: whether the encoder reads bos before the source, as the decoder does before the target.
-        encoding: of text, TSV and CSV files.
+        source: File with one sentence per line. Without `target`: a named dataset of pairs, or one `.tsv`, `.csv` or
+            `.jsonl` file of pairs. Any file may be compressed as `.gz`.
+        target: File of the translations, line by line.
+        source_language, target_language: Languages such as "de". They choose the direction of a named dataset, and are
+            the keys of a JSONL file and the columns of a CSV file (default: "source" and "target").
+        validation: Validation part. By default that of the named dataset; for files, some of their pairs.
+        tokenizer: Tokenizer, learned from both sides. With a `source_tokenizer`, learned from the target side only.
+        source_tokenizer: Tokenizer of the source side, if it has a separate vocabulary.
+        source_bos: If True, the encoder reads bos before the source, as the decoder does before the target.
+        encoding: Encoding of text, TSV and CSV files.
     """
 
     source: Name
@@ -186,14 +191,16 @@ class PairsSpec:
     def __post_init__(self) -> None:
         _check_encoding(self.encoding)
         if self.source_language is not None and self.source_language == self.target_language:
-            raise ValueError(f"source_language and target_language are both {self.source_language!r}; set two")
+            raise ValueError(
+                f"source_language and target_language are both {self.source_language!r}; set two languages"
+            )
         if isinstance(self.tokenizer, GPT2) or isinstance(self.source_tokenizer, GPT2):
-            raise ValueError("gpt2 has no pad and no bos token, which pairs need; use the kind bpe")
+            raise ValueError("gpt2 has no pad and no bos token, which pairs require; use the kind bpe")
 
 
 @spec
 class HeldOutLabels:
-    """A second file of labelled texts, or a named set's training part, is for validation."""
+    """Separate validation source: a file of labeled texts, or the training part of a named dataset."""
 
     kind: Literal["held_out"] = "held_out"
     source: Name
@@ -201,20 +208,20 @@ class HeldOutLabels:
 
 @spec
 class LabelsSpec:
-    """Texts and what each is, or words and what each of them is.
+    """Labeled texts, or texts with a label for each word.
 
     Args:
-        source: a named set of labelled texts, or a `.jsonl`, `.csv` or `.tsv` file of them, also as `.gz`.
-        text_field, label_field: the keys or columns of the text and of its label. Over tokens they hold two lists of
-            equal length, and where there is no "text" or "label", "tokens" and "labels" are taken for them.
-        over: "texts" for a label a text, "tokens" for one a word.
-        problem_type: whether a text has one label, any number of labels, or a number; a word has one label.
-        label_separator: what stands between the labels of a text in a table's column, where it may have several.
-        label_fields: in the place of `label_field` a key or column for each of several labels, with 1 where the text
-            has it and 0 where not.
-        validation: null is the named set's own validation part; for files, some of their texts.
-        tokenizer: learnt on the training texts.
-        encoding: of the files.
+        source: Named dataset of labeled texts, or a `.jsonl`, `.csv` or `.tsv` file of them, optionally `.gz`.
+        text_field, label_field: Keys or columns of the text and its label. Over tokens they contain two lists of equal
+            length, and "tokens" and "labels" are used if "text" or "label" is missing.
+        over: Unit of a label: "texts" for one label per text, "tokens" for one label per word.
+        problem_type: Kind of labels of a text: one label, any number of labels, or a number. A word has one label.
+        label_separator: Separator of several labels in a column of a table.
+        label_fields: Keys or columns of several labels, used instead of `label_field`. Each is 1 if the text has the
+            label and 0 if it does not.
+        validation: Validation part. By default that of the named dataset; for files, some of their texts.
+        tokenizer: Tokenizer, learned from the training texts.
+        encoding: Encoding of the files.
     """
 
     source: Name
@@ -232,34 +239,34 @@ class LabelsSpec:
         _check_encoding(self.encoding)
         check_problem_type(self.problem_type, self.over)
         if self.text_field == self.label_field and not self.label_fields:
-            raise ValueError(f"text_field and label_field are both {self.text_field!r}; set two")
+            raise ValueError(f"text_field and label_field are both {self.text_field!r}; set two fields")
         if self.label_fields and self.problem_type != "multi_label_classification":
-            raise ValueError("label_fields are several labels: set problem_type to multi_label_classification")
+            raise ValueError("label_fields contain several labels; set problem_type to multi_label_classification")
         repeated_fields = [name for name, count in Counter((self.text_field, *self.label_fields)).items() if count > 1]
         if repeated_fields:
             raise ValueError(
-                f"{repeated_fields[0]!r} stands twice in text_field and label_fields; name each field once"
+                f"{repeated_fields[0]!r} appears twice in text_field and label_fields; name each field once"
             )
         if isinstance(self.tokenizer, GPT2):
-            raise ValueError("gpt2 has no pad and no bos token, which labelled texts need; use the kind wordpiece")
+            raise ValueError("gpt2 has no pad and no bos token, which labeled texts require; use the kind wordpiece")
 
 
 @spec
 class ConversationsSpec:
-    """Conversations, whose answers are learnt.
+    """Conversations. The model learns the answers.
 
     Args:
-        source: a `.jsonl` file with a list of messages on each line, or with a prompt and its response, or a `.csv` or
-            `.tsv` file with a column of each; also as `.gz`.
-        messages_field: the key of the list in JSONL; each message has a role (system, user or assistant) and a content,
-            or a from (system, human or gpt) and a value, as ShareGPT's. Where there is no "messages", "conversations"
-            is taken for it.
-        prompt_field, response_field: the keys or columns of a prompt and of the response to it.
-        chat_template: the file of a Jinja template, in the place of the pretrained model's own, or where it has none of
-            a plain one.
-        validation: some of the conversations, or another file.
-        tokenizer: learnt on the training part.
-        encoding: of the files.
+        source: `.jsonl` file with a list of messages, or a prompt and its response, per line; or a `.csv` or `.tsv`
+            file with a column for each. Optionally `.gz`.
+        messages_field: Key of the list in JSONL. Each message has a role (system, user or assistant) and a content, or,
+            as in ShareGPT's files, a from (system, human or gpt) and a value. "conversations" is used if "messages" is
+            missing.
+        prompt_field, response_field: Keys or columns of a prompt and its response.
+        chat_template: File of a Jinja template. By default that of the pretrained model, or a plain one if the model
+            has none.
+        validation: Validation part: some of the conversations, or another file.
+        tokenizer: Tokenizer, learned from the training part.
+        encoding: Encoding of the files.
     """
 
     source: Name
@@ -274,9 +281,9 @@ class ConversationsSpec:
     def __post_init__(self) -> None:
         _check_encoding(self.encoding)
         if self.prompt_field == self.response_field:
-            raise ValueError(f"prompt_field and response_field are both {self.prompt_field!r}; set two")
+            raise ValueError(f"prompt_field and response_field are both {self.prompt_field!r}; set two fields")
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Where a conversation stands in an object or a row."""
+        """Keys or columns of a conversation, by the names of their settings."""
         return {name: getattr(self, name) for name in ("messages_field", "prompt_field", "response_field")}

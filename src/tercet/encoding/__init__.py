@@ -1,5 +1,7 @@
-"""What an encoder is used for: gaps filled, vectors and the nearest of them, labels and likelihoods, whatever texts are
-beside."""
+"""Uses of an encoder: fill masks, embed texts and find nearest ones, classify and score texts.
+
+Results do not depend on the other texts of a batch.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,7 @@
-"""Texts through an encoder: cut to what it takes, and read in batches of like length.
+"""Encoding of texts: truncated to the model's context, in batches of similar length.
 
-A text by itself is bos, its ids and eos, as in training. What becomes of it does not depend on the texts around it:
-padding is seen by no one.
+Each text is framed by bos and eos, as in training. Its result does not depend on the other texts of a batch, because
+padding is masked.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,11 +26,11 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedTexts:
-    """Texts as the model reads them.
+    """Texts as token ids.
 
     Attributes:
-        rows: of each text bos, its ids, eos.
-        cut: whether each was longer than the model takes.
+        rows: Ids of each text, from bos to eos.
+        cut: True for each text that was truncated.
     """
 
     rows: list[list[int]]
@@ -38,16 +38,18 @@ class EncodedTexts:
 
     @property
     def truncated(self) -> int:
-        """How many texts were cut."""
+        """Number of truncated texts."""
         return sum(self.cut)
 
 
 @dataclass(frozen=True, kw_only=True)
 class HiddenBatch:
-    """Attributes:
-    numbers: which rows these are.
-    hidden: (B, T, D).
-    token_mask: (B, T) True at real tokens; None where all are.
+    """Hidden states of a batch of rows.
+
+    Attributes:
+        numbers: Numbers of the rows.
+        hidden: (B, T, D) hidden states.
+        token_mask: (B, T), True at real tokens, or None if all are real.
     """
 
     numbers: list[int]
@@ -56,21 +58,21 @@ class HiddenBatch:
 
 
 def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], *, max_len: int) -> EncodedTexts:
-    """Each text between bos and eos, cut before its eos where that makes more than `max_len` tokens.
+    """Encode texts and add bos and eos. Texts of more than `max_len` tokens are truncated before eos.
 
     Raises:
-        UserError: where the tokenizer has no bos or eos, or a text cannot be encoded.
+        UserError: If the tokenizer has no bos or eos, or a text cannot be encoded.
     """
     return frame_rows(tokenizer, [ids.tolist() for ids in encode_located(tokenizer, texts)], max_len=max_len)
 
 
 def frame_rows(tokenizer: Tokenizer, texts: Sequence[list[int]], *, max_len: int) -> EncodedTexts:
-    """`encode_texts` of texts that are ids already."""
+    """Add bos and eos to texts that are already ids, as `encode_texts` does."""
     bos, eos = tokenizer.bos_id, tokenizer.eos_id
     if bos is None or eos is None:
         raise UserError(
-            f"the tokenizer ({tokenizer.kind}) has no token for the beginning or the end of a text, and an encoder "
-            "reads between them; train with the kind wordpiece, or set bos: true and eos: true in data.tokenizer"
+            f"the tokenizer ({tokenizer.kind}) has no token for the beginning or the end of a text, but an encoder "
+            "requires both; train with the kind wordpiece, or set bos: true and eos: true in data.tokenizer"
         )
     if max_len < 3:
         raise ValueError(f"max_len={max_len} leaves no room for a token between bos and eos; it must be at least 3")
@@ -79,7 +81,7 @@ def frame_rows(tokenizer: Tokenizer, texts: Sequence[list[int]], *, max_len: int
 
 
 def pick_places(table: Shaped[Tensor, "B T D"], places: Sequence[tuple[int, int]]) -> Shaped[Tensor, "N D"]:
-    """The vectors at (row, position) places, without a wait for a GPU."""
+    """Return the vectors at (row, position) places, without synchronizing with a GPU."""
     rows, positions = to_device(torch.tensor(places, dtype=torch.long).view(-1, 2), table.device).unbind(1)
     return table[rows, positions]
 
@@ -93,14 +95,15 @@ def map_hidden(
     pad: int | None,
     batch_tokens: int = BATCH_TOKENS,
 ) -> list[Result]:
-    """One answer for each row, in the order of the rows.
+    """Compute hidden states of rows in batches, and return one result per row, in the order of the rows.
 
     Args:
-        lengths: of the rows, by number.
-        get_row: the ids of the row with this number; asked for when its batch is made.
-        function: for a batch, as many answers as it has rows; tensors by `to_host` are waited for once, at the end.
-        pad: fills rows up; any id does, for nobody sees it.
-        batch_tokens: the most tokens of a batch, padding included; a row that is longer stands alone.
+        lengths: Length of each row.
+        get_row: Function that returns the ids of the row with a number, called when its batch is made.
+        function: Function of a batch that returns one result for each row. Tensors from `to_host` are waited for only
+            once, at the end.
+        pad: Padding id. Any id works, because padding is masked.
+        batch_tokens: Maximum number of tokens per batch, including padding. A longer row forms its own batch.
     """
     device = model.embedding.weight.device
 

@@ -1,4 +1,4 @@
-"""A label for each text, or for each word of it, with its probability; several labels for a text; or a number."""
+"""Classification with an encoder: labels of texts or words with their probabilities, or numbers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,16 +17,18 @@ from tercet.objectives.batch import to_host
 from tercet.spec import ProblemType
 from tercet.tokens import Tokenizer
 
-TRUNCATION_NOTE = "the end of the text was not seen"
+TRUNCATION_NOTE = "the end of the text was cut off"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Classification(Summary):
-    """Attributes:
-    label: the likeliest.
-    probability: of that label.
-    scores: the probability of every label, likeliest first; together 1.
-    truncated: whether the text was longer than the model takes, and was cut.
+    """Label of a text or a word.
+
+    Attributes:
+        label: Most likely label.
+        probability: Its probability.
+        scores: Probability of every label, most likely first; they sum to 1.
+        truncated: True if the text exceeds the model's context and was cut.
     """
 
     label: str
@@ -40,10 +42,12 @@ class Classification(Summary):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class MultiLabelClassification(Summary):
-    """Attributes:
-    labels: those with a probability above the threshold, likeliest first; there may be none.
-    scores: the probability of every label, likeliest first; each is by itself, and together they are any number.
-    truncated: whether the text was longer than the model takes, and was cut.
+    """Labels of a text, of which it may have several or none.
+
+    Attributes:
+        labels: Labels with a probability above the threshold, most likely first.
+        scores: Independent probability of every label, most likely first; they need not sum to 1.
+        truncated: True if the text exceeds the model's context and was cut.
     """
 
     labels: tuple[str, ...]
@@ -61,9 +65,11 @@ class MultiLabelClassification(Summary):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Regression(Summary):
-    """Attributes:
-    value: the number, in the unit of those that were learnt from.
-    truncated: whether the text was longer than the model takes, and was cut.
+    """Number predicted for a text.
+
+    Attributes:
+        value: The number, in the unit of the training labels.
+        truncated: True if the text exceeds the model's context and was cut.
     """
 
     value: float
@@ -72,10 +78,13 @@ class Regression(Summary):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Tagging(Summary):
-    """Attributes:
-    words: of the text.
-    tags: one for each word; None where it stands behind what the model takes, or the tokenizer leaves nothing of it.
-    truncated: whether the text was longer than the model takes, and was cut.
+    """Labels of the words of a text.
+
+    Attributes:
+        words: Words of the text.
+        tags: Label of each word; None if the word is beyond the model's context, or the tokenizer encodes it to
+            nothing.
+        truncated: True if the text exceeds the model's context and was cut.
     """
 
     words: tuple[str, ...]
@@ -99,11 +108,11 @@ class Tagging(Summary):
 def classify(
     model: EncoderOnly, tokenizer: Tokenizer, texts: Sequence[str], *, batch_tokens: int = BATCH_TOKENS
 ) -> list[Classification]:
-    """The label of each text, in their order.
+    """Return the label of each text, in their order.
 
     Raises:
-        UserError: where the model does not give texts one label each, the tokenizer has no bos or eos, or a text cannot
-            be encoded.
+        UserError: If the model does not give each text one label, the tokenizer has no bos or eos, or a text cannot be
+            encoded.
     """
     labels = _head(model, "texts", "single_label_classification").labels
     logits, cuts = _text_logits(model, tokenizer, texts, batch_tokens)
@@ -118,11 +127,11 @@ def classify_multi_label(
     threshold: float = THRESHOLD,
     batch_tokens: int = BATCH_TOKENS,
 ) -> list[MultiLabelClassification]:
-    """The labels of each text, in their order: those with a probability above `threshold`.
+    """Return the labels of each text, in their order: those with a probability above `threshold`.
 
     Raises:
-        UserError: where the model does not give texts several labels, the tokenizer has no bos or eos, or a text cannot
-            be encoded.
+        UserError: If the model does not give texts several labels, the tokenizer has no bos or eos, or a text cannot be
+            encoded.
     """
     labels = _head(model, "texts", "multi_label_classification").labels
     logits, cuts = _text_logits(model, tokenizer, texts, batch_tokens)
@@ -137,11 +146,10 @@ def classify_multi_label(
 def regress(
     model: EncoderOnly, tokenizer: Tokenizer, texts: Sequence[str], *, batch_tokens: int = BATCH_TOKENS
 ) -> list[Regression]:
-    """The number of each text, in their order.
+    """Return the number of each text, in their order.
 
     Raises:
-        UserError: where the model does not give texts numbers, the tokenizer has no bos or eos, or a text cannot be
-            encoded.
+        UserError: If the model does not predict numbers, the tokenizer has no bos or eos, or a text cannot be encoded.
     """
     head = _head(model, "texts", "regression")
     logits, cuts = _text_logits(model, tokenizer, texts, batch_tokens)
@@ -154,16 +162,18 @@ def regress(
 def tag(
     model: EncoderOnly, tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], *, batch_tokens: int = BATCH_TOKENS
 ) -> list[Tagging]:
-    """The label of each word in each list of words: that of its first piece, as in training.
+    """Return the labels of the words of each sentence.
+
+    As in training, a word has the label of its first piece.
 
     Raises:
-        UserError: where the model does not label words, the tokenizer has no bos or eos, or a word cannot be encoded.
+        UserError: If the model does not label words, the tokenizer has no bos or eos, or a word cannot be encoded.
     """
     labels = _head(model, "tokens", "single_label_classification").labels
     words = encode_words(tokenizer, sentences)
     encoded_texts = frame_rows(tokenizer, [ids.tolist() for ids, _ in words], max_len=model.max_len)
     rows = encoded_texts.rows
-    # Of each text, its words' first pieces that the model reads, in the row: bos stands before them.
+    # Positions of the words' first pieces in the rows, shifted by bos; None beyond the context.
     first_positions = [
         [int(first) + 1 if 0 <= first < len(row) - 2 else None for first in firsts]
         for (_, firsts), row in zip(words, rows, strict=True)
@@ -174,7 +184,7 @@ def tag(
     ]
 
     def probabilities(batch: HiddenBatch) -> tuple[Tensor, ...]:
-        """Of each row the probabilities (words, L) of the words that the model reads."""
+        """Return the probabilities (words, L) of the encoded words of each row."""
         p = model.classify(batch.hidden, batch.token_mask).softmax(-1)  # (B, T, L)
         places = [
             (slot, first_position)
@@ -205,7 +215,7 @@ def tag(
 def _text_logits(
     model: EncoderOnly, tokenizer: Tokenizer, texts: Sequence[str], batch_tokens: int
 ) -> tuple[list[Tensor], list[bool]]:
-    """The scores (L,) of each text, on the CPU, and whether it was cut."""
+    """Return the logits (L,) of each text, on the CPU, and True for each truncated text."""
     encoded_texts = encode_texts(tokenizer, texts, max_len=model.max_len)
 
     def logits(batch: HiddenBatch) -> list[Tensor]:
@@ -218,7 +228,7 @@ def _text_logits(
     return rows, encoded_texts.cut
 
 
-FUNCTIONS: dict[ProblemType, tuple[str, str]] = {  # what a text gets, and who gives it
+FUNCTIONS: dict[ProblemType, tuple[str, str]] = {  # the prediction for a text, and its function
     "single_label_classification": ("labels", "classify"),
     "multi_label_classification": ("any number of labels", "classify_multi_label"),
     "regression": ("numbers", "regress"),
@@ -228,11 +238,11 @@ FUNCTIONS: dict[ProblemType, tuple[str, str]] = {  # what a text gets, and who g
 def _head(model: EncoderOnly, over: str, problem_type: ProblemType) -> Classifier:
     head = model.spec.classifier
     if head is None:
-        raise UserError("the model has no classifier; train one on labelled texts")
+        raise UserError("the model has no classifier; train one on labeled texts")
     if (head.over, head.problem_type) != (over, problem_type):
         gives, function = FUNCTIONS[head.problem_type]
         gets, function = ("words", "tag") if head.over == "tokens" else ("texts", function)
-        raise UserError(f"the model gives {gives} to {gets}; use {function}()")
+        raise UserError(f"the model predicts {gives} for {gets}; use {function}()")
     return head
 
 
@@ -243,5 +253,5 @@ def _make_classification(labels: Sequence[str], probabilities: Sequence[float], 
 
 
 def _rank(labels: Sequence[str], probabilities: Sequence[float]) -> dict[str, float]:
-    """Of each label, the likeliest first."""
+    """Return the probability of each label, most likely first."""
     return dict(sorted(zip(labels, probabilities, strict=True), key=lambda pair: -pair[1]))

@@ -1,9 +1,9 @@
-"""A vector for each text: the mean of its tokens' hidden states, or the first one's, brought to length 1.
+"""Embeddings of texts: the mean of the hidden states, or the first one, normalized to length 1.
 
     v = (1/T) · sum of h_t        v / |v|
 
-The mean is over real tokens, bos and eos among them, as in sentence-transformers (Reimers and Gurevych 2019). Of
-normalised vectors the dot product is the cosine.
+The mean is over all real tokens, including bos and eos, as in sentence-transformers (Reimers and Gurevych 2019). The
+dot product of normalized vectors is their cosine.
 """
 
 from collections.abc import Sequence
@@ -23,9 +23,11 @@ from tercet.tokens import Tokenizer
 
 @dataclass(frozen=True, kw_only=True)
 class Embeddings:
-    """Attributes:
-    vectors: (N, D) float32, one for each text, in their order.
-    truncated: how many texts were longer than the model takes, and were cut.
+    """Embeddings of texts.
+
+    Attributes:
+        vectors: (N, D) float32, one vector per text, in their order.
+        truncated: Number of texts that exceed the model's context and were cut.
     """
 
     vectors: np.ndarray
@@ -42,16 +44,16 @@ def embed(
     max_len: int | None = None,
     batch_tokens: int = BATCH_TOKENS,
 ) -> Embeddings:
-    """The vectors of the texts; an empty one has its own, that of bos and eos.
+    """Return the vectors of the texts. The vector of an empty text is that of bos and eos.
 
     Args:
-        pooling: mean of all tokens, or the first one, bos.
-        normalise: to length 1.
-        max_len: tokens of a text that are read, at most those that the model takes.
-        batch_tokens: the most tokens of a batch, padding included.
+        pooling: Mean of all tokens, or the first one, bos.
+        normalise: If True, normalize vectors to length 1.
+        max_len: Maximum number of tokens per text, at most the model's context (default).
+        batch_tokens: Maximum number of tokens per batch, including padding.
 
     Raises:
-        UserError: where the tokenizer has no bos or eos, or a text cannot be encoded.
+        UserError: If the tokenizer has no bos or eos, or a text cannot be encoded.
     """
     encoded_texts = encode_texts(tokenizer, texts, max_len=min(model.max_len, max_len or model.max_len))
     vectors = embed_rows(
@@ -72,7 +74,7 @@ def embed_rows(
     normalise: bool,
     batch_tokens: int = BATCH_TOKENS,
 ) -> list[np.ndarray]:
-    """The same of texts that are ids already, with bos and eos around them: a vector (D,) for each."""
+    """Return the vector (D,) of each text that is already ids, framed by bos and eos."""
 
     def vectors(batch: HiddenBatch) -> list[np.ndarray]:
         pooled = pool(batch.hidden.float(), batch.token_mask, pooling)  # (B, D)

@@ -1,9 +1,9 @@
-"""What may stand where a text has a mask: the likeliest tokens, or how likely given words are.
+"""Predictions for masks in texts: the most likely tokens, or the probabilities of given words.
 
     p(word) = product over its pieces k of p(piece k | the text, pieces before k, a mask for k and for each after it)
 
-A word of n pieces is read with n masks in its place, filled from left to right, so words of one length share one sum
-of 1; a longer word's probability is that of the word and of its length being right.
+A word of n pieces replaces n masks, filled from left to right. The probabilities of all words of n pieces sum to 1, so
+the probability of a word is conditional on its number of pieces.
 """
 
 import math
@@ -29,12 +29,12 @@ TOP = 5
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Candidate(Summary):
-    """What may stand in a mask's place.
+    """Candidate for a mask.
 
     Attributes:
-        word: a token, or the word asked for.
-        ids: of its pieces.
-        text: the whole text with it in its place.
+        word: Token, or one of the given words.
+        ids: Ids of its pieces.
+        text: Whole text with the word instead of the mask.
     """
 
     word: str
@@ -45,10 +45,12 @@ class Candidate(Summary):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class MaskPredictions(Summary):
-    """Attributes:
-    text: as it was given.
-    masks: for each mask, in their order, what may stand there, likeliest first, while the others stay masks.
-    truncated: whether the text was longer than the model takes, and was cut.
+    """Predictions for the masks of a text.
+
+    Attributes:
+        text: The text with its masks.
+        masks: Candidates for each mask in order, most likely first. The other masks are not filled.
+        truncated: True if the text exceeds the model's context and was cut.
     """
 
     text: str
@@ -68,7 +70,7 @@ class MaskPredictions(Summary):
             for place, candidate in enumerate(mask)
         ]
         table = Table(header=("mask", "word", "probability", "text"), rows=rows, left=(1, 3))
-        return View((table, "the end of the text was not seen" * self.truncated))
+        return View((table, "the end of the text was cut off" * self.truncated))
 
 
 def fill(
@@ -80,24 +82,24 @@ def fill(
     only: Sequence[str] | None = None,
     batch_tokens: int = BATCH_TOKENS,
 ) -> list[MaskPredictions]:
-    """For each text and each mask in it the likeliest tokens; special tokens and the unknown one are none of them.
+    """Return the most likely tokens for each mask, without special tokens and the unknown token.
 
-    A mask is written [MASK], <mask>, or as the tokenizer calls it.
+    A mask is written [MASK], <mask>, or as the tokenizer's mask token.
 
     Args:
-        top: so many at most; 5 by default, or all the words of `only`.
-        only: these words in place of the vocabulary; a word of several pieces gets as many masks.
-        batch_tokens: the most tokens of a batch, padding included.
+        top: Maximum number of candidates (default: 5, or all words of `only`).
+        only: Words to choose from, instead of the vocabulary. A word of several pieces replaces as many masks.
+        batch_tokens: Maximum number of tokens per batch, including padding.
 
     Raises:
-        UserError: where a text has no mask, or one that stands behind what the model takes; where a word is not in the
-            vocabulary, or the tokenizer has no mask token, bos or eos.
-        ValueError: for `top` below 1, or no word in `only`.
+        UserError: If a text has no mask, or one beyond the model's context; if a word is not in the vocabulary, or the
+            tokenizer has no mask token, bos or eos.
+        ValueError: If `top` is below 1, or `only` is empty.
     """
     if top is not None and top < 1:
         raise ValueError(f"top={top} must be at least 1")
     if only is not None and not only:
-        raise ValueError("only=() leaves nothing to choose from; give some words, or None for the whole vocabulary")
+        raise ValueError("only=() leaves no candidates; pass some words, or None for the whole vocabulary")
     masked_texts = [MaskedText.read(tokenizer, text, max_len=model.max_len) for text in texts]
     if only is None:
         predictions = _likeliest(model, tokenizer, masked_texts, top or TOP, batch_tokens)
@@ -121,7 +123,7 @@ def _likeliest(
     n = min(top, model.vocab_size - len(excluded))
 
     def best_tokens(batch: HiddenBatch) -> list[tuple[Tensor, Tensor]]:
-        """Of each text the probabilities (masks, n) and the ids of its masks' likeliest tokens."""
+        """Return the probabilities (masks, n) and ids of the most likely tokens for each text's masks."""
         places = [(slot, position) for slot, number in enumerate(batch.numbers) for position in texts[number].positions]
         best = [
             logits.softmax(-1).index_fill(1, forbidden, -1.0).topk(n)
@@ -160,7 +162,7 @@ def _words(
 ) -> list[Masks]:
     steps = partial(_spell, mask_id=require_mask_id(tokenizer), max_len=model.max_len)
     spellings = [[_group_by_pieces(text, number, words) for number in range(len(text.positions))] for text in texts]
-    # Words of one piece are read off the same row, and so are words that begin alike.
+    # Words of one piece are scored with the same row, and so are words with the same first pieces.
     targets_of_row = dict[tuple[int, ...], set[tuple[int, int]]]()
 
     for text, masks in zip(texts, spellings, strict=True):
@@ -177,7 +179,7 @@ def _words(
     row_targets = [sorted(targets) for targets in targets_of_row.values()]
 
     def logprobs(batch: HiddenBatch) -> tuple[Tensor, ...]:
-        """Of each row ln p of its targets."""
+        """Return ln p of the targets of each row."""
         targets = [(slot, *target) for slot, number in enumerate(batch.numbers) for target in row_targets[number]]
         states = pick_places(batch.hidden, [(slot, position) for slot, position, _ in targets])
         target_scores = target_logprobs(model, states, torch.tensor([token for _, _, token in targets]))
@@ -208,19 +210,19 @@ def _words(
 def _spell(
     text: MaskedText, number: int, pieces: tuple[int, ...], *, mask_id: int, max_len: int
 ) -> list[tuple[tuple[int, ...], tuple[int, int]]]:
-    """Return, for each piece of a word in a mask's place, the row that it is read off, its position and its token."""
+    """Return, for each piece of a word, the row that predicts it, its position and its token."""
     position = text.positions[number]
     rows = [
         [*text.row[:position], *pieces[:k], *[mask_id] * (len(pieces) - k), *text.row[position + 1 :]]
         for k in range(len(pieces))
     ]
-    # A word of several pieces may push the end out: it is cut, as that of a text is.
+    # A word of several pieces may exceed the context. The row is then truncated before eos, like a text.
     fitting = [row if len(row) <= max_len else [*row[: max_len - 1], row[-1]] for row in rows]
     return [(tuple(row), (position + k, pieces[k])) for k, row in enumerate(fitting)]
 
 
 def _group_by_pieces(text: MaskedText, number: int, words: Sequence[str]) -> dict[tuple[int, ...], str]:
-    """Each word by its pieces: words that the tokenizer spells alike, as Cat and cat, are one."""
+    """Return words by their pieces; of words with equal pieces, such as Cat and cat, the first."""
     spellings = dict[tuple[int, ...], str]()
     for word in words:
         spellings.setdefault(text.pieces(number, word), word)

@@ -1,4 +1,4 @@
-"""A text with masks in it: where they stand, and how it reads when one of them is filled."""
+"""Text with masks: their positions, and the text after filling one of them."""
 
 import re
 from collections.abc import Sequence
@@ -8,14 +8,14 @@ from tercet.config import UserError
 from tercet.encoding.batches import frame_rows
 from tercet.tokens import Tokenizer
 
-MASK_NAMES = ("[MASK]", "<mask>")  # whatever the tokenizer's own is called, people write one of these
+MASK_NAMES = ("[MASK]", "<mask>")  # accepted in addition to the tokenizer's mask token
 
 
 def require_mask_id(tokenizer: Tokenizer) -> int:
-    """The id of the mask token; UserError where there is none."""
+    """Return the id of the mask token. Raise UserError if there is none."""
     if tokenizer.mask_id is None:
         raise UserError(
-            f"the tokenizer ({tokenizer.kind}) has no mask token, so nothing can be hidden; train with the kind "
+            f"the tokenizer ({tokenizer.kind}) has no mask token, so nothing can be masked; train with the kind "
             "wordpiece, or set mask: true in data.tokenizer"
         )
     return tokenizer.mask_id
@@ -23,13 +23,13 @@ def require_mask_id(tokenizer: Tokenizer) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedText:
-    """A text with one mask or more.
+    """Text with one or more masks.
 
     Attributes:
-        row: bos, ids, eos.
-        positions: of the masks in `row`.
-        prefixes: for each mask the text up to it.
-        truncated: whether the text was longer than the model takes, and was cut.
+        row: Ids, from bos to eos.
+        positions: Positions of the masks in `row`.
+        prefixes: Text before each mask.
+        truncated: True if the text exceeds the model's context and was cut.
     """
 
     tokenizer: Tokenizer
@@ -41,7 +41,7 @@ class MaskedText:
 
     @classmethod
     def read(cls, tokenizer: Tokenizer, text: str, *, max_len: int) -> "MaskedText":
-        """Raises UserError where the text has no mask, or one that stands behind what the model takes."""
+        """Encode a text. Raise UserError if it has no mask, or one beyond the model's context."""
         mask_id = require_mask_id(tokenizer)
         ids = tokenizer.encode_masked(text).tolist()
         prefixes = tuple(text[: match.start()] for match in _pattern(tokenizer).finditer(text))
@@ -52,7 +52,7 @@ class MaskedText:
         positions = tuple(position for position, token in enumerate(row) if token == mask_id)
         if len(positions) < ids.count(mask_id):
             raise UserError(
-                f"mask {len(positions) + 1} in {_short(text)} stands behind the {max_len} tokens that the model takes; "
+                f"mask {len(positions) + 1} in {_short(text)} is beyond the model's context of {max_len} tokens; "
                 "shorten the text before it"
             )
         return cls(
@@ -65,23 +65,23 @@ class MaskedText:
         )
 
     def pieces(self, number: int, word: str) -> tuple[int, ...]:
-        """The ids of `word` as they stand in the place of a mask: with the space before it, or inside a word.
+        """Return the ids of `word` in the place of a mask, with a preceding space or within a word.
 
         Raises:
-            UserError: where the vocabulary has no such word.
+            UserError: If the vocabulary cannot encode the word.
         """
         context = self.row[1 : self.positions[number]]
         ids = self.tokenizer.encode_masked(self.prefixes[number] + word).tolist()
         pieces = ids[len(context) :] if ids[: len(context)] == context else self.tokenizer.encode(word)
         if not word.strip() or not pieces or self.tokenizer.unk_id in pieces or self.tokenizer.mask_id in pieces:
-            raise UserError(f"the vocabulary has no {word!r}; give words that it can spell")
+            raise UserError(f"the vocabulary has no {word!r}; use other words")
         return tuple(pieces)
 
     def fill_mask(self, number: int, pieces: Sequence[int]) -> str:
-        """The text with `pieces` in the place of one mask; the others are still there."""
+        """Return the text with `pieces` instead of one mask; the other masks are kept."""
         position = self.positions[number]
         text = self.tokenizer.decode([*self.row[1:position], *pieces, *self.row[position + 1 : -1]], skip_special=False)
-        # A token that carries its space gave it up to the mask: the masks that stay get theirs back.
+        # Encoding a mask drops the space before it, so decoding has to restore it for the remaining masks.
         has_space = [prefixes[-1:].isspace() for n, prefixes in enumerate(self.prefixes) if n != number]
         parts = _pattern(self.tokenizer).split(text)
         if len(parts) != len(has_space) + 1:
@@ -94,7 +94,7 @@ class MaskedText:
 
 
 def count_masks(tokenizer: Tokenizer, text: str) -> int:
-    """How many masks are written in a text."""
+    """Return the number of masks in a text."""
     return len(_pattern(tokenizer).findall(text))
 
 

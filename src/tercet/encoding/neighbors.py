@@ -1,11 +1,11 @@
-"""Exact nearest neighbours: the vectors that point most nearly where a query does.
+"""Exact nearest neighbors by cosine similarity.
 
     cos(q, v) = q · v / (|q| |v|)
 
-One matrix product in float32 for each piece of the vectors says which of them may be among the nearest; for those few
-the cosine is worked out in float64. A product of unit vectors in float32 is wrong by less than D · 2⁻²³, in whatever
-order it is summed (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1), so that none of the nearest is
-missed. Equal vectors have equal scores, and come in the order in which they stand.
+A matrix product in float32 for each block of vectors selects the candidates, and their cosines are computed in float64.
+The error of a product of unit vectors in float32 is below D · 2⁻²³ in any order of summation (Higham, Accuracy and
+Stability of Numerical Algorithms, section 3.1), so no neighbor is missed. Equal vectors have equal scores, and are
+returned in their original order.
 """
 
 from dataclasses import dataclass
@@ -15,18 +15,18 @@ import numpy as np
 from tercet.config import UserError
 from tercet.notebook import Summary, Table, View, format_value
 
-PIECE = 1 << 20  # numbers of the vectors, and of the scores, that are in memory at once
-MIN_ROWS = 64  # of a piece, however many queries there are
-SAFE_LENGTHS = (1e-15, 1e15)  # lengths whose products float32 holds; others are brought to length 1 first
+PIECE = 1 << 20  # numbers of the vectors and the scores in memory at once
+MIN_ROWS = 64  # minimum rows of a block, for any number of queries
+SAFE_LENGTHS = (1e-15, 1e15)  # lengths whose products fit float32; other vectors are normalized first
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Neighbors(Summary):
-    """The nearest rows to each query, the nearest first.
+    """Nearest rows for each query, nearest first.
 
     Attributes:
-        numbers: (Q, K) int64, which rows these are; K is what was asked for, or as many rows as there are.
-        scores: (Q, K) float64, their cosines.
+        numbers: (Q, K) int64 row numbers. K is `top`, or the number of rows if that is smaller.
+        scores: (Q, K) float64 cosines.
     """
 
     numbers: np.ndarray
@@ -47,10 +47,10 @@ class Neighbors(Summary):
 
 
 class NearestNeighbors:
-    """The `top` nearest to each query of all rows that were pushed; of these nothing else is kept."""
+    """Search for the `top` nearest rows for each query among all pushed rows; other rows are not stored."""
 
     def __init__(self, queries: np.ndarray, *, top: int) -> None:
-        """Raises UserError where a query is not finite, ValueError where `top` is below 1."""
+        """Raise UserError if a query is not finite, and ValueError if `top` is below 1."""
         if top < 1:
             raise ValueError(f"top must be at least 1, got {top}")
         self._queries, self._top, self._count = _unit(queries, _check_lengths(queries, "query")), top, 0  # (Q, D)
@@ -59,23 +59,23 @@ class NearestNeighbors:
         self._slack = (queries.shape[1] + 16) * 2.0**-23
 
     def push(self, vectors: np.ndarray) -> None:
-        """The next rows, (N, D), of which as many are read at once as `PIECE` holds.
+        """Add rows (N, D), which are processed in blocks of `PIECE` numbers.
 
         Raises:
-            UserError: where they have another width than the queries, or are not finite.
+            UserError: If their width differs from that of the queries, or they are not finite.
         """
         width = self._queries.shape[1]
         if vectors.ndim != 2 or vectors.shape[1] != width:
             raise UserError(
-                f"the vectors are {'x'.join(map(str, vectors.shape))} numbers and the model's have {width}; "
-                "give vectors that this model made"
+                f"the vectors are {'x'.join(map(str, vectors.shape))} numbers but the model's have {width}; "
+                "use vectors of this model"
             )
         rows = max(MIN_ROWS, PIECE // (width + len(self._queries)))
         for start in range(0, len(vectors), rows):
             self._push(np.asarray(vectors[start : start + rows]))
 
     def result(self) -> Neighbors:
-        """The nearest so far."""
+        """Return the nearest rows so far."""
         shape = len(self._queries), min(self._top, self._count)
         return Neighbors(
             numbers=np.array(self._numbers, np.int64).reshape(shape), scores=np.array(self._scores).reshape(shape)
@@ -94,14 +94,14 @@ class NearestNeighbors:
         self._count += len(vectors)
 
     def _near(self, query: int, approximate: np.ndarray) -> np.ndarray:
-        """The rows that may be among the nearest."""
+        """Return the rows that may be among the nearest."""
         best_scores = self._scores[query]
         threshold = best_scores[-1] - self._slack if len(best_scores) == self._top else -np.inf
         near = np.flatnonzero(approximate >= threshold)
         if (n_excess := len(near) - self._top) > 0:
             threshold = (
                 np.partition(approximate[near], n_excess)[n_excess] - 2 * self._slack
-            )  # the last of the nearest, by `approximate`
+            )  # score of the last neighbor according to `approximate`
             near = near[approximate[near] >= threshold]
         return near
 
@@ -113,11 +113,13 @@ class NearestNeighbors:
 
 
 def nearest(vectors: np.ndarray, queries: np.ndarray, *, top: int) -> Neighbors:
-    """The `top` rows of `vectors` (N, D) nearest to each of `queries` (Q, D). A vector of zeros is as far from all.
+    """Return the `top` rows of `vectors` (N, D) nearest to each of `queries` (Q, D).
+
+    Zero vectors have the cosine 0.
 
     Raises:
-        UserError: where the two have different widths, or a number in them is not finite.
-        ValueError: where `top` is below 1.
+        UserError: If the widths differ, or a number is not finite.
+        ValueError: If `top` is below 1.
     """
     search = NearestNeighbors(queries, top=top)
     search.push(vectors)
@@ -125,11 +127,11 @@ def nearest(vectors: np.ndarray, queries: np.ndarray, *, top: int) -> Neighbors:
 
 
 def _check_lengths(vectors: np.ndarray, name: str, first: int = 0) -> np.ndarray:
-    """The lengths (N,) of the vectors, rounded; the message counts them from `first`."""
+    """Return the lengths (N,) of the vectors; messages count the vectors from `first`."""
     with np.errstate(over="ignore", invalid="ignore"):
         lengths = np.sqrt(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64))
     if len(invalid := np.flatnonzero(~np.isfinite(lengths))):
-        raise UserError(f"{name} {first + invalid[0]} has a number that is not finite; give vectors that a model made")
+        raise UserError(f"{name} {first + invalid[0]} has a number that is not finite; use vectors from a model")
     return lengths
 
 
@@ -138,7 +140,7 @@ def _unit(vectors: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def _cosines(vectors: np.ndarray, unit: np.ndarray) -> np.ndarray:
-    """(N,) float64; each by itself, so that a row's does not depend on where it stands."""
+    """Return the cosines (N,) in float64, each computed separately to not depend on its position."""
     rows = vectors.astype(np.float64)
     lengths = np.sqrt(np.square(rows).sum(1))
     return (rows * unit).sum(1) / np.where(lengths > 0, lengths, 1)

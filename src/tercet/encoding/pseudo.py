@@ -1,9 +1,9 @@
-"""How likely a text is to a model that fills masks: each token in turn is hidden, and predicted from all the others.
+"""Likelihood of a text under a masked language model that predicts each token from all others.
 
     pseudo-log-likelihood = sum over t of ln p(token t | all tokens but t)             Salazar et al. 2020
 
-A token in a long word is easily told from the rest of the word, so that rare words look likely. `within_word` hides the
-rest of the word to its right too (Kauf and Ivanova 2023; `within_word_l2r` in minicons).
+A token of a long word is easily predicted from the rest of the word, which makes rare words look likely. `within_word`
+also masks the rest of the word to its right (Kauf and Ivanova 2023; `within_word_l2r` in minicons).
 """
 
 import math
@@ -25,10 +25,12 @@ from tercet.tokens import Tokenizer
 
 @dataclass(frozen=True, kw_only=True)
 class PseudoScore:
-    """Attributes:
-    logprob: the natural pseudo-log-likelihood.
-    tokens: those scored, one pass each; bos and eos are not.
-    truncated: whether the text was longer than the model takes, and was cut.
+    """Pseudo-log-likelihood of a text.
+
+    Attributes:
+        logprob: Pseudo-log-likelihood, natural logarithm.
+        tokens: Number of scored tokens, without bos and eos. Each takes one forward pass.
+        truncated: True if the text exceeds the model's context and was cut.
     """
 
     logprob: float
@@ -37,7 +39,7 @@ class PseudoScore:
 
     @property
     def nats_per_token(self) -> float:
-        """0 where there is no token."""
+        """Negative log-likelihood per token; 0 if there is no token."""
         return -self.logprob / self.tokens if self.tokens else 0.0
 
 
@@ -49,14 +51,16 @@ def pseudo_logprobs(
     within_word: bool = False,
     batch_tokens: int = BATCH_TOKENS,
 ) -> list[np.ndarray]:
-    """Of each text ln p of its tokens (N_i,), each predicted with itself hidden; bos and eos are never scored.
+    """Return ln p of the tokens (N_i,) of each text, each predicted while it is masked.
+
+    The tokens bos and eos are not scored.
 
     Args:
-        within_word: with a token, those to its right in the same word are hidden too.
-        batch_tokens: the most tokens of a batch, padding included.
+        within_word: If True, the tokens to the right in the same word are masked too.
+        batch_tokens: Maximum number of tokens per batch, including padding.
 
     Raises:
-        UserError: where the tokenizer has no mask token, bos or eos, or a text cannot be encoded.
+        UserError: If the tokenizer has no mask token, bos or eos, or a text cannot be encoded.
     """
     encoded_texts = encode_texts(tokenizer, texts, max_len=model.max_len)
     return _logprobs(model, tokenizer, encoded_texts, within_word=within_word, batch_tokens=batch_tokens)
@@ -70,7 +74,7 @@ def pseudo_scores(
     within_word: bool = False,
     batch_tokens: int = BATCH_TOKENS,
 ) -> list[PseudoScore]:
-    """The sum of each text's `pseudo_logprobs`; arguments as there."""
+    """Return the sum of each text's `pseudo_logprobs`. The arguments are the same."""
     encoded_texts = encode_texts(tokenizer, texts, max_len=model.max_len)
     scores = _logprobs(model, tokenizer, encoded_texts, within_word=within_word, batch_tokens=batch_tokens)
     return [
@@ -85,7 +89,7 @@ def _logprobs(
     mask_id = require_mask_id(tokenizer)
     rows = [np.array(row) for row in encoded_texts.rows]
     ends = [_hidden_until(row, tokenizer, within_word) for row in rows]
-    # One pass for each token of each text: too many to write down before they are read.
+    # One forward pass per token of each text: rows are made when they are read, to save memory.
     passes = [(number, position) for number, row in enumerate(rows) for position in range(1, len(row) - 1)]
 
     def row(index: int) -> list[int]:
@@ -111,7 +115,7 @@ def _logprobs(
 
 
 def _hidden_until(row: np.ndarray, tokenizer: Tokenizer, within_word: bool) -> list[int]:
-    """For each position the end of what is hidden with it: the next position, or the end of its word."""
+    """Return the end of the masked tokens for each position: the next position, or the end of its word."""
     if not within_word:
         return list(range(1, len(row) + 1))
     starts = [*tokenizer.word_starts(row).tolist()[1:], True]

@@ -1,11 +1,11 @@
-"""Vectors and the texts that they are of in one `.npz` file, as `numpy.savez` writes it, but never with a pickle.
+"""Vectors and their texts in one `.npz` file, as written by `numpy.savez` but without pickles.
 
 vectors  (N, D) float32
-texts    (N,) the texts, where an array of them is not too large: each is as wide as the longest
-ids      (N,) of the texts if all have one: integers if all ids are and fit 64 bits, else text; without texts 0, 1, ...
-probe    (D,) float32, the vector of the empty text: by it a model knows its own vectors
+texts    (N,) the texts, if an array of them is not too large: each is as wide as the longest
+ids      (N,) ids, if all texts have one: integers if all are and fit 64 bits, else text; without texts 0, 1, ...
+probe    (D,) float32, the vector of the empty text, which identifies the model
 
-An array in such a file stands there as it is in memory, so that it is mapped and never read whole.
+Arrays in the file are not compressed, so that they can be memory-mapped instead of loaded.
 """
 
 import os
@@ -23,18 +23,20 @@ from tercet.messages import shorten
 from tercet.reading.npy import read_array_header
 from tercet.reading.text_files import open_regular_file
 
-MAX_TEXT_BYTES = 1 << 28  # bytes of an array of all texts
+MAX_TEXT_BYTES = 1 << 28  # maximum bytes of the array of texts
 KINDS = {"vectors": "f", "probe": "f", "texts": "U", "ids": "iuU"}
-MIN_PROBE_COSINE = 0.9999  # cosine of two vectors that one model makes of a text, whatever it computes with
-LOCAL_HEADER = struct.Struct("<4s22xHH")  # of a zip file's member: signature, bytes of its name, bytes of extras
+MIN_PROBE_COSINE = 0.9999  # minimum cosine of a model's vectors of the same text on different hardware
+LOCAL_HEADER = struct.Struct("<4s22xHH")  # member of a zip file: signature, bytes of its name, bytes of extra fields
 
 
 @dataclass(frozen=True, kw_only=True)
 class VectorFile:
-    """Attributes:
-    vectors: (N, D), mapped.
-    texts, ids: (N,), where they are there.
-    probe: (D,), where it is there.
+    """Contents of a vector file.
+
+    Attributes:
+        vectors: (N, D), memory-mapped.
+        texts, ids: (N,), or None if the file does not contain them.
+        probe: (D,), or None if the file does not contain it.
     """
 
     path: Path
@@ -44,33 +46,33 @@ class VectorFile:
     probe: np.ndarray | None = None
 
     def row(self, number: int) -> dict[str, str | int]:
-        """The `id` and the `text` of a vector, those that are known.
+        """Return the `id` and the `text` of a vector, if the file contains them.
 
         Raises:
-            UserError: where what is there is no text.
+            UserError: If the value is not valid text.
         """
         stored = {"id": self.ids, "text": self.texts}
         try:
             return {name: _item(array, number) for name, array in stored.items() if array is not None}
         except ValueError:
-            raise UserError(f"{self.path}: what it has of vector {number} is no text; make it anew") from None
+            raise UserError(f"{self.path}: the id or text of vector {number} is not text; create it again") from None
 
     def check_model(self, probe: np.ndarray) -> None:
-        """Hold that these are vectors of the model that makes `probe` (D,) of the empty text.
+        """Check that the vectors are from the model whose vector of the empty text is `probe` (D,).
 
         Raises:
-            UserError: where another has made them, or the same with another pooling.
+            UserError: If they are from another model, or were pooled differently.
         """
         width = self.vectors.shape[1]
         if width != len(probe):
             raise UserError(
-                f"{self.path} has vectors of {width} numbers and the model's have {len(probe)}; "
-                "give the model that made them, or make them anew with `tercet embed`"
+                f"{self.path} has vectors of {width} numbers but the model's have {len(probe)}; "
+                "use the model that made them, or create them again with `tercet embed`"
             )
         if self.probe is not None and not _cosine(self.probe, probe) >= MIN_PROBE_COSINE:
             raise UserError(
-                f"{self.path} has vectors that another model made, or the same before it learnt on or with another "
-                "--pooling; give that one, or make them anew with `tercet embed`"
+                f"{self.path} has vectors of another model, or of an earlier state of this one, or made with another "
+                "--pooling; use the same model and pooling, or create them again with `tercet embed`"
             )
 
 
@@ -82,7 +84,7 @@ def write_vectors(
     ids: Sequence[str | int | None],
     probe: np.ndarray,
 ) -> None:
-    """Write such a file.
+    """Write a vector file.
 
     Args:
         file: Open for writing in binary mode.
@@ -106,20 +108,20 @@ def write_vectors(
 
 
 def check_storable(item: str | int | None, name: str) -> None:
-    """Check that an array keeps a text or an id as it is.
+    """Check that an array can store a text or an id unchanged.
 
     Raises:
-        UserError: If it ends in NUL, which NumPy pads texts with.
+        UserError: If it ends in NUL, which NumPy uses as padding.
     """
     if isinstance(item, str) and item.endswith("\0"):
         raise UserError(
-            f"{name} ends in a NUL character, which a .npz file does not keep: {shorten(ascii(item), 80)}; remove it, "
+            f"{name} ends in a NUL character, which a .npz file cannot store: {shorten(ascii(item), 80)}; remove it, "
             "or write a .jsonl file"
         )
 
 
 def _ids_array(ids: Sequence[str | int]) -> np.ndarray:
-    """Return integers only if every id is one and all fit int64 or uint64: NumPy would round or pickle the others."""
+    """Return integers if every id is one and all fit int64 or uint64; NumPy would round or pickle others."""
     numbers = [id for id in ids if isinstance(id, int) and not isinstance(id, bool)]
     if len(numbers) == len(ids):
         for dtype in (np.int64, np.uint64):
@@ -130,48 +132,48 @@ def _ids_array(ids: Sequence[str | int]) -> np.ndarray:
 
 
 def fits_array(texts: Sequence[str]) -> bool:
-    """Whether an array of these texts is not too large."""
+    """Return True if an array of these texts is not too large."""
     return 4 * len(texts) * max(map(len, texts), default=0) <= MAX_TEXT_BYTES
 
 
 def read_vectors(path: Path) -> VectorFile:
-    """The arrays of the file, mapped: what is in memory of them is what is looked at.
+    """Read a vector file. Its arrays are memory-mapped.
 
     Raises:
-        UserError: where it cannot be read, or has no vectors as `write_vectors` writes them.
+        UserError: If it cannot be read, or has no vectors as written by `write_vectors`.
     """
     if path.suffix != ".npz":
-        raise UserError(f"{path} is no .npz file; make one with `tercet embed RUN --output vectors.npz`")
+        raise UserError(f"{path} is not an .npz file; create one with `tercet embed RUN --output vectors.npz`")
     try:
         with open_regular_file(path) as file, zipfile.ZipFile(file) as archive:
             arrays = {name: _map(file, archive, name) for name in KINDS if f"{name}.npy" in archive.namelist()}
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}; check it and its permissions") from None
     except (ValueError, struct.error, zipfile.BadZipFile, NotImplementedError, OverflowError) as error:
-        raise UserError(f"{path} is not as `tercet embed` writes it ({error}); make it anew") from None
+        raise UserError(f"{path} is not a file of `tercet embed` ({error}); create it again") from None
     if "vectors" not in arrays:
-        raise UserError(f"{path} has no array called vectors; make one with `tercet embed RUN --output vectors.npz`")
+        raise UserError(f"{path} has no array vectors; create a file with `tercet embed RUN --output vectors.npz`")
     count, width = arrays["vectors"].shape
     expected = {"vectors": (count, width), "probe": (width,)}
     for name, array in arrays.items():
         if array.shape != expected.get(name, (count,)):
-            raise UserError(f"{path} has {name} of shape {array.shape} beside {count} vectors; make it anew")
+            raise UserError(f"{path} has {name} of shape {array.shape} but {count} vectors; create it again")
     return VectorFile(path=path, **arrays)
 
 
 def _map(file: IO[bytes], archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    """The array in a member of the archive.
+    """Map the array in a member of the archive.
 
     Raises:
-        ValueError: where it is none, of another kind, packed, or its bytes are not all there.
+        ValueError: If it is not an array, has another type or shape, is compressed, or is truncated.
     """
     member = archive.getinfo(f"{name}.npy")
     if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
-        raise ValueError(f"{name} is packed")
+        raise ValueError(f"{name} is compressed")
     file.seek(member.header_offset)
     signature, *lengths = LOCAL_HEADER.unpack(file.read(LOCAL_HEADER.size))
     if signature != b"PK\3\4":
-        raise ValueError(f"{name} is not where it should be")
+        raise ValueError(f"{name} is not at its offset")
     start = member.header_offset + LOCAL_HEADER.size + sum(lengths)
     file.seek(start)
     dtype, shape, fortran_order = read_array_header(file)
@@ -181,7 +183,7 @@ def _map(file: IO[bytes], archive: zipfile.ZipFile, name: str) -> np.ndarray:
     if dtype.kind not in KINDS[name] or len(shape) != 1 + (name == "vectors"):
         raise ValueError(f"{name} is {dtype} of shape {shape}")
     if offset + size != start + member.file_size or offset + size > file.seek(0, os.SEEK_END):
-        raise ValueError(f"{name} is cut off")
+        raise ValueError(f"{name} is truncated")
     if not size:
         return np.zeros(shape, dtype)
     order = "F" if fortran_order else "C"
@@ -189,7 +191,7 @@ def _map(file: IO[bytes], archive: zipfile.ZipFile, name: str) -> np.ndarray:
 
 
 def _item(array: np.ndarray, number: int) -> str | int:
-    """A number or a text; ValueError where it is no Unicode, which NumPy itself does not look at."""
+    """Return a number or a text. Raise ValueError if it is not valid Unicode, which NumPy does not check."""
     if array.dtype.kind != "U":
         return array[number].item()
     code = "utf-32-be" if array.dtype.str.startswith(">") else "utf-32-le"
@@ -197,7 +199,7 @@ def _item(array: np.ndarray, number: int) -> str | int:
 
 
 def _cosine(a: np.ndarray, b: np.ndarray) -> float:
-    """Not a number where one is zero, or not finite."""
+    """Return the cosine; NaN if a vector is zero or not finite."""
     a, b = a.astype(np.float64), b.astype(np.float64)
     with np.errstate(all="ignore"):
         return float(a @ b / np.sqrt((a @ a) * (b @ b)))

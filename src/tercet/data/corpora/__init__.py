@@ -1,1 +1,1 @@
-"""From a data spec to a corpus: ids on disk, made once and kept in the cache."""
+"""Tokenized corpora: built from a data spec once, and kept in the cache."""

@@ -1,4 +1,4 @@
-"""Files with the arrays of many examples, one after another, and with the positions at which examples start."""
+"""Files that concatenate the arrays of many examples, and the positions at which examples start."""
 
 from array import array
 from collections.abc import Sequence
@@ -15,9 +15,8 @@ class ArrayFile(NamedTuple):
     """A file with the arrays of all examples of a part.
 
     Attributes:
-        name: Name after that of the part. A `.bin` file is written as the arrays come, and mapped.
-        starts: Name of the file with the positions (N + 1,) at which each example starts, and the end; empty if there
-            is none.
+        name: File name after the name of the part. A `.bin` file is written incrementally and memory-mapped.
+        starts: Name of the file with the position (N + 1,) of each example and of the end; empty if there is none.
     """
 
     name: str
@@ -26,15 +25,15 @@ class ArrayFile(NamedTuple):
 
 
 class ArrayWriter:
-    """Writes the files of a part."""
+    """Writer of the files of a part."""
 
     def __init__(self, folder: Path, side: Side, files: Sequence[ArrayFile]) -> None:
         self._folder, self._side, self._files = folder, side, files
-        self._ends = [array("q", [0]) for _ in files]  # eight bytes an example
+        self._ends = [array("q", [0]) for _ in files]  # eight bytes per example
         self._chunks: list[list[np.ndarray]] = [[] for _ in files]
 
     def append(self, arrays: Sequence[Sequence[Any]]) -> None:
-        """Add the arrays of some examples, those for each file."""
+        """Add the arrays of some examples, one sequence for each file."""
         for file, example_arrays, ends, chunks in zip(self._files, arrays, self._ends, self._chunks, strict=True):
             joined = np.concatenate(example_arrays, dtype=file.dtype, casting="unsafe")
             if file.name.endswith(".npy"):
@@ -46,7 +45,7 @@ class ArrayWriter:
                 ends.extend((ends[-1] + np.cumsum([len(values) for values in example_arrays])).tolist())
 
     def finish(self) -> None:
-        """Write what is not yet written."""
+        """Write the remaining arrays and the positions."""
         for file, ends, chunks in zip(self._files, self._ends, self._chunks, strict=True):
             if chunks:
                 self._save(file.name, np.concatenate(chunks))
@@ -64,7 +63,7 @@ class ArrayWriter:
 
 
 def open_arrays(folder: Path, side: Side, files: Sequence[ArrayFile]) -> dict[str, np.ndarray]:
-    """Return the arrays of a part by the names of their files, without ending."""
+    """Return the arrays of a part, by the names of their files without suffix."""
     dtypes = {file.name: file.dtype for file in files} | {
         file.starts: np.dtype(np.int64) for file in files if file.starts
     }

@@ -1,6 +1,6 @@
-"""Conversations to ids, once, in the cache, with a mark at each token of an answer.
+"""Tokenized conversations, with a mask of the answers' tokens, built once and kept in the cache.
 
-A chat template writes a conversation as text. The tokens of answers are those that a model would have generated
+A chat template renders a conversation as text. The answers' tokens are those that a model would have generated
 (`ChatTemplate.encode_conversation`).
 """
 
@@ -28,13 +28,13 @@ from tercet.tokens.chat_template import ChatTemplate, plain_template
 
 @dataclass(frozen=True, kw_only=True)
 class Conversations:
-    """Tokenised conversations, memory-mapped.
+    """Tokenized conversations, memory-mapped.
 
     Attributes:
-        ids: (M,) ids, one conversation after another.
-        answers: (M,) bool, True at the tokens of answers, those that end them included.
-        starts: (N + 1,) int64 position at which each conversation starts, and the end.
-        first_answers: (N,) int64 tokens before the first that is to be predicted; all where there is none.
+        ids: (M,) ids of all conversations, concatenated.
+        answers: (M,) bool, True at tokens of answers, including the tokens that end them.
+        starts: (N + 1,) int64 position of the start of each conversation, and of the end.
+        first_answers: (N,) int64 number of tokens before the first predicted one; all tokens if none is predicted.
     """
 
     ids: np.ndarray
@@ -47,17 +47,19 @@ class Conversations:
 
     @property
     def lengths(self) -> np.ndarray:
-        """(N,) int64 tokens of each conversation."""
+        """Number of tokens of each conversation, (N,) int64."""
         return np.diff(self.starts)
 
     def learnable(self, max_len: int) -> np.ndarray:
-        """The numbers of those with something to learn within `max_len` inputs."""
+        """Return the numbers of the conversations with something to learn within `max_len` inputs."""
         return np.flatnonzero((self.first_answers <= max_len) & (self.first_answers < self.lengths))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConversationCorpus(ExampleCorpus[Conversations]):
-    """Tokenized conversations in two parts; one without an answer is empty, and prompts are compared.
+    """Tokenized conversations in two parts.
+
+    A conversation without an answer counts as empty. Near duplicates are found by comparing prompts.
 
     Attributes:
         hash: sha256 of the conversations and the template that the ids were made from.

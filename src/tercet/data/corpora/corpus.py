@@ -1,4 +1,4 @@
-"""Tokenised running text, as tasks and evaluations take it."""
+"""Tokenized running text for training and evaluation."""
 
 from dataclasses import dataclass
 
@@ -8,22 +8,22 @@ from tercet.data.shards.sharded_array import TokenArray
 from tercet.data.shards.token_folder import TokenFolder
 from tercet.tokens import Tokenizer
 
-COUNT_BLOCK_IDS = 1 << 22  # ids
+COUNT_BLOCK_IDS = 1 << 22  # ids counted at once
 
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus:
-    """Tokenised text in two parts.
+    """Tokenized text in two parts.
 
     Attributes:
-        train, validation: (N,) memory-mapped ids, uint16 where the vocabulary has at most 65,536, else uint32.
-        train_documents, validation_documents: int64 position at which each document starts.
-        train_bytes, validation_bytes: UTF-8 bytes of text on each side.
-        hash: sha256 of the text the ids were made from; of prepared folders, of their manifests.
+        train, validation: (N,) memory-mapped ids, uint16 if the vocabulary has at most 65,536 tokens, else uint32.
+        train_documents, validation_documents: int64 position of the start of each document.
+        train_bytes, validation_bytes: UTF-8 bytes of the text of each part.
+        hash: sha256 of the text that the ids were made from; for prepared folders, of their manifests.
         near_duplicates: Validation documents that are near duplicates of training documents; not counted in prepared
             folders.
-        folders: the prepared folders that it is in, of which `train` is the first one's; none of other text.
-        weights: the share of each folder.
+        folders: Prepared folders that contain the corpus; `train` has the ids of the first one. Empty for other text.
+        weights: Share of the rows from each folder.
     """
 
     name: str
@@ -41,14 +41,14 @@ class Corpus:
 
     @property
     def train_tokens(self) -> int:
-        """Of all folders."""
+        """Number of training tokens in all folders."""
         if not self.folders:
             return len(self.train)
         return sum(part.tokens for folder in self.folders for part in folder.contents.shards)
 
     @property
     def unknown_share(self) -> float:
-        """The share of the validation part's tokens, special ones aside, that are the unknown token."""
+        """Share of the unknown token among the validation part's tokens, without special tokens."""
         unknown = self.tokenizer.unk_id
         if unknown is None:
             return 0.0

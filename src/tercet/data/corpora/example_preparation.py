@@ -1,7 +1,7 @@
 """Preparation of examples: pairs, labeled texts or conversations, in a training and a validation part.
 
-The validation part is drawn from the training examples, or is another source. Examples are read again each time
-they are needed, so that no more than a few are in memory.
+The validation part is drawn from the training examples, or comes from another source. Examples are read again each
+time they are needed, so that only a few are in memory.
 """
 
 from abc import abstractmethod
@@ -48,13 +48,13 @@ class ExampleCorpus(Generic[Part]):
 
 
 class ExamplePreparation(Preparation[CorpusType], Generic[ExampleType, CorpusType]):
-    """The preparation of one kind of examples.
+    """Preparation of one kind of examples.
 
     Attributes:
-        title: Name of the examples on the progress bar, and in messages about the tokenizer.
-        singular, plural: Names in the message about examples that are all the same.
+        title: Name of the examples in the progress bar and in messages about the tokenizer.
+        singular, plural: Names in the message about examples that are all equal.
         training_hash: sha256 of everything that the examples of the training part depend on.
-        examples_hash: The same of both parts.
+        examples_hash: sha256 of everything that the examples of both parts depend on.
     """
 
     title: str
@@ -70,11 +70,11 @@ class ExamplePreparation(Preparation[CorpusType], Generic[ExampleType, CorpusTyp
         validation: object,
         settings: object,
     ) -> None:
-        """`validation` is the spec of that part; `settings` are all on which the examples of a source depend."""
+        """Initialize from the spec of the validation part and all settings that the examples depend on."""
         super().__init__(name, [source for source in (train, held_out) if source])
         self._train, self._held_out = train, held_out
         self._random_split = validation if isinstance(validation, RandomSplit) else None if held_out else RandomSplit()
-        # Examples that are drawn for validation are not in the text that a vocabulary is learned from.
+        # The vocabulary must not be learned from validation examples, so the split is part of the hash.
         self.training_hash = digest(FORMAT, self.snapshots[0].hash, settings, to_plain(self._random_split))
         self.examples_hash = digest(self.training_hash, self.snapshots[1].hash if held_out else None)
 
@@ -88,7 +88,7 @@ class ExamplePreparation(Preparation[CorpusType], Generic[ExampleType, CorpusTyp
 
     @abstractmethod
     def _encode(self, examples: Sequence[ExampleType], side: Side, first: int) -> Sequence[Sequence[Any]]:
-        """Return the arrays of some examples for each of `_files`; `first` is the number of the first example."""
+        """Return the arrays of some examples for each file in `_files`; `first` numbers the first example."""
 
     def examples(self, side: Side) -> Iterator[ExampleType]:
         """Yield the examples of a part that are not empty.
@@ -108,18 +108,18 @@ class ExamplePreparation(Preparation[CorpusType], Generic[ExampleType, CorpusTyp
         self._read_through()
 
     def _read_through(self) -> None:
-        """Read all examples, so that errors in them are reported before anything is made of them."""
+        """Read all examples, so that errors in them are reported before anything is written."""
         _ = self._survey
 
     @cached_property
     def _survey(self) -> tuple[int, frozenset[int]]:
-        """The number of empty examples, and the hashes of those that are drawn for validation.
+        """Number of empty examples, and the hashes of the examples that are drawn for validation.
 
         Raises:
-            UserError: If all examples of a part are empty, or all are the same.
+            UserError: If all examples of a part are empty, or all are equal.
         """
         skipped = 0
-        hashes = array("Q")  # eight bytes an example
+        hashes = array("Q")  # eight bytes per example
         for source in (self._train, self._held_out) if self._held_out else (self._train,):
             complete = 0
             for example in source.examples():
@@ -133,8 +133,8 @@ class ExamplePreparation(Preparation[CorpusType], Generic[ExampleType, CorpusTyp
                 raise no_example_error(source)
         if not self._random_split:
             return skipped, frozenset()
-        remedy = f"set data.validation to {{kind: held_out, source: ...}}, or give more {self.plural}"
-        one_example_error = f"{self.name} has one {self.singular} alone, which cannot be divided; {remedy}"
+        remedy = f"set data.validation to {{kind: held_out, source: ...}}, or add {self.plural}"
+        one_example_error = f"{self.name} has only one {self.singular}, which cannot be divided; {remedy}"
         return skipped, draw_validation(hashes, self._random_split.count, one_example_error)
 
     def _learn_tokenizer(
@@ -143,9 +143,9 @@ class ExamplePreparation(Preparation[CorpusType], Generic[ExampleType, CorpusTyp
         """Return the tokenizer that is learned from the training part.
 
         Args:
-            texts: The texts of an example from which it learns.
-            roles: Special tokens that it gets, unless its kind always has them.
-            key: Choice that `texts` makes, if it can make others for the same examples.
+            texts: Function that returns the texts of an example to learn from.
+            roles: Special tokens to add, unless the kind of tokenizer always has them.
+            key: Values that `texts` depends on, in addition to the examples.
         """
 
         def training_texts() -> Iterator[str]:
@@ -158,20 +158,20 @@ class ExamplePreparation(Preparation[CorpusType], Generic[ExampleType, CorpusTyp
         return learn_tokenizer(spec, training_texts, content, self.snapshots[:1])
 
     def _check_special_tokens(self, tokenizer: Tokenizer, setting: str, roles: Sequence[str]) -> None:
-        """Raise UserError if the tokenizer, which `data.<setting>` chose, lacks one of `roles`, such as "bos"."""
+        """Raise UserError if the tokenizer set by `data.<setting>` lacks one of `roles`, such as "bos"."""
         if missing := [role for role in roles if getattr(tokenizer, f"{role}_id") is None]:
             raise UserError(
-                f"data.{setting} ({tokenizer.kind}) has no {' and no '.join(missing)} token, which {self.title} need; "
-                "use one of the kinds wordpiece, bpe, unigram, words and characters, which get them"
+                f"data.{setting} ({tokenizer.kind}) has no {' and no '.join(missing)} token, required for {self.title};"
+                " use the kind wordpiece, bpe, unigram, words or characters, which add them"
             )
 
     def _write(self, folder: Path, bar: Progress) -> dict[str, Any]:
         sizes = [source.size() for source in (self._train, self._held_out) if source]
-        task = bar.add_task(f"tokenising {self.title}", total=None if None in sizes else sum(filter(None, sizes)))
+        task = bar.add_task(f"tokenizing {self.title}", total=None if None in sizes else sum(filter(None, sizes)))
         near_hashes: dict[Side, array[int]] = {}
         for side in SIDES:
             writer = ArrayWriter(folder, side, self._files())
-            hashes = near_hashes[side] = array("Q")  # eight bytes an example
+            hashes = near_hashes[side] = array("Q")  # eight bytes per example
             for examples in chunk_items(self.examples(side), lambda example: sum(map(len, example.texts))):
                 writer.append(self._encode(examples, side, len(hashes) + 1))
                 hashes.extend(hash_near_duplicate(example.identity) for example in examples)
@@ -184,12 +184,12 @@ class ExamplePreparation(Preparation[CorpusType], Generic[ExampleType, CorpusTyp
         }
 
     def _fields(self, folder: Path, meta: dict[str, Any], make_part: Callable[..., Any]) -> dict[str, Any]:
-        """Return the fields of an `ExampleCorpus`; `make_part` makes its parts of the arrays in `_files`."""
+        """Return the fields of an `ExampleCorpus`; `make_part` builds a part from the arrays in `_files`."""
         return {
             "name": self.name,
             "hash": self.content_hash,
             "tokenizer": self.tokenizer,
             **{side: make_part(**open_arrays(folder, side, self._files())) for side in SIDES},
             "skipped": meta["skipped"],
-            "near_duplicates": meta.get("near_duplicates", 0),  # older caches do not have it
+            "near_duplicates": meta.get("near_duplicates", 0),  # missing in older caches
         }

@@ -1,13 +1,15 @@
-"""Whether what is to be trained on is there, before anything is waited for."""
+"""Early check that the training data exists."""
 
 from tercet.data.specs import ConversationsSpec, LabelsSpec, PairsSpec, TextSpec
 
 
 def check_sources(spec: TextSpec | PairsSpec | LabelsSpec | ConversationsSpec) -> None:
-    """Find the files that `spec` names, and read nothing of them. A named dataset may have to be fetched first.
+    """Check that the files named by `spec` exist, without reading them.
+
+    Named datasets are not checked, because they may have to be downloaded first.
 
     Raises:
-        UserError: where one is not there, with the nearest name.
+        UserError: If a file does not exist; the message suggests the nearest name.
     """
     match spec:
         case TextSpec():

@@ -1,4 +1,4 @@
-"""Training and validation parted, of ids that are all in `train.bin`, without holding them in memory."""
+"""Split of the ids in `train.bin` into a training and a validation part, with little memory."""
 
 import hashlib
 from collections.abc import Iterator
@@ -15,21 +15,24 @@ BLOCK_IDS = 1 << 22  # ids copied together
 def split_tail(
     folder: Path, starts: np.ndarray, dtype: np.dtype[Any], fraction: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Move the last `fraction` of the tokens; where documents start on either side.
+    """Move the last `fraction` of the tokens to `validation.bin`.
 
-    A document that is cut in two starts on both sides.
+    A document that is cut in two starts in both parts.
+
+    Returns:
+        The positions of the document starts in each part.
 
     Raises:
-        UserError: where there are too few tokens for both sides.
+        UserError: If there are too few tokens for both parts.
     """
     path = folder / "train.bin"
     total = path.stat().st_size // dtype.itemsize
     n_train = int(total * (1 - fraction))
     if not 0 < n_train < total:
-        raise UserError(f"the data has {total} tokens, too few to keep {fraction:g} of them; give more text")
+        raise UserError(f"the data has {total} tokens, too few to hold out {fraction:g} of them; use more text")
     ids = np.memmap(path, dtype, mode="r")
     _copy(ids, [(n_train, total)], folder / "validation.bin")
-    del ids  # Windows does not shorten a file that is mapped
+    del ids  # Windows cannot truncate a mapped file
     with path.open("r+b") as file:
         file.truncate(n_train * dtype.itemsize)
     tail = starts[starts > n_train] - n_train
@@ -45,19 +48,20 @@ def split_documents(
     *,
     name: str,
 ) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
-    """Move `fraction` of the documents, at least one, and never one of two that are equal.
+    """Move about `fraction` of the documents, at least one, to `validation.bin`.
 
-    Documents are drawn by a hash of their number; equal ones go together, by the number of the first.
+    Equal documents stay together.
+    Documents are drawn by a hash of their number. Equal documents share the number of the first one.
 
     Args:
-        starts: (D,) where each document starts.
+        starts: (D,) position of the start of each document.
         text_hashes: (D,) uint64, equal for equal documents.
 
     Returns:
-        where documents start on either side, and which documents (D,) were moved.
+        The positions of the document starts in each part, and a mask (D,) of the moved documents.
 
     Raises:
-        UserError: if there is only one document, or all documents are equal.
+        UserError: If there is only one document, or all documents are equal.
     """
     in_validation = _draw_documents(text_hashes, fraction)
     if in_validation is None:
@@ -76,7 +80,7 @@ def split_documents(
 
 
 def _draw_documents(text_hashes: np.ndarray, fraction: float) -> np.ndarray | None:
-    """Which documents (D,) are moved; None if all are equal."""
+    """Return a mask (D,) of the documents to move, or None if all documents are equal."""
     _, firsts, groups, sizes = np.unique(text_hashes, return_index=True, return_inverse=True, return_counts=True)
     if len(sizes) < 2:
         return None
@@ -84,12 +88,12 @@ def _draw_documents(text_hashes: np.ndarray, fraction: float) -> np.ndarray | No
     order = sorted(range(len(firsts)), key=ranks.__getitem__)
     left = max(1, round(len(text_hashes) * fraction))
     selected = np.zeros(len(sizes), dtype=bool)
-    for group in order[:-1]:  # one is left for training
+    for group in order[:-1]:  # at least one group stays in the training part
         if sizes[group] <= left:
             selected[group], left = True, left - sizes[group]
         if not left:
             break
-    if not selected.any():  # a handful of texts, each many times
+    if not selected.any():  # few distinct texts, each repeated many times
         selected[sizes.argmin()] = True
     return selected[groups]
 

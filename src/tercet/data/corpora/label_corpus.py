@@ -1,7 +1,7 @@
-"""Labeled texts to ids, once, in the cache.
+"""Tokenized labeled texts, built once and kept in the cache.
 
-A vocabulary is learned from the training texts only. A label that only validation has is reported before anything is
-written: no training would ever find it.
+A vocabulary is learned from the training texts only. A label that only the validation part has is reported before
+anything is written, because training could never learn it.
 """
 
 import sys
@@ -34,15 +34,15 @@ from tercet.tokens import Tokenizer
 
 @dataclass(frozen=True, kw_only=True)
 class LabeledExamples:
-    """Tokenised texts and their labels, memory-mapped.
+    """Tokenized texts and their labels, memory-mapped.
 
     Attributes:
         ids: (M,) ids, without bos and eos.
-        starts: (N + 1,) int64 position at which each text starts, and the end.
-        labels: int64 indices into `names`: (N,) over texts; over tokens (M,), IGNORE_INDEX on all but a word's first
-            piece; (K,) where a text may have several, which then start at `label_starts` (N + 1,). Numbers are
-            (N,) float64.
-        names: of the labels; of numbers their own name alone.
+        starts: (N + 1,) int64 position of the start of each text, and of the end.
+        labels: int64 indices into `names`. Over texts (N,). Over tokens (M,), IGNORE_INDEX except on the first piece of
+            a word. For texts with several labels (K,), and those of each text start at `label_starts` (N + 1,). Labels
+            that are numbers are (N,) float64.
+        names: Names of the labels; for numbers, only the name of the label field.
     """
 
     ids: np.ndarray
@@ -58,11 +58,15 @@ class LabeledExamples:
 
     @property
     def lengths(self) -> np.ndarray:
-        """(N,) int64 tokens of each text."""
+        """Number of tokens of each text, (N,) int64."""
         return np.diff(self.starts)
 
     def targets(self, numbers: np.ndarray) -> np.ndarray:
-        """Of the texts `numbers` (B,): their labels or numbers (B,), or 0 and 1 for each label, (B, L) float32."""
+        """Return the targets of the texts `numbers` (B,).
+
+        Returns:
+            Labels or numbers (B,); for several labels per text, 0 or 1 for each label, (B, L) float32.
+        """
         if self.label_starts is not None:
             return label_indicators(self.labels, self.label_starts, numbers, len(self.names))
         return np.asarray(self.labels[numbers])
@@ -73,10 +77,10 @@ class LabelCorpus(ExampleCorpus[LabeledExamples]):
     """Tokenized labeled texts in two parts.
 
     Attributes:
-        labels: Every label of the training part, sorted; positions in it are the numbers that both parts hold. If
-            labels are numbers, their own name.
-        scale: Of labels that are numbers, in the training part.
-        lost: Over tokens, the number of words of which the tokenizer leaves nothing; their labels are left out.
+        labels: All labels of the training part, sorted. The targets of both parts are indices into them. If labels are
+            numbers, only the name of the label field.
+        scale: Mean and standard deviation of the training part's labels, if they are numbers.
+        lost: Over tokens, number of words that the tokenizer encodes to nothing; their labels are not used.
     """
 
     labels: tuple[str, ...]
@@ -116,7 +120,7 @@ def read_label_examples(spec: LabelsSpec, part: Side) -> list[Example]:
 
 
 class _LabelPreparation(ExamplePreparation[Example, LabelCorpus]):
-    folder, title, singular, plural = "labelled", "labelled texts", "text", "texts"
+    folder, title, singular, plural = "labelled", "labeled texts", "text", "texts"
 
     def __init__(self, spec: LabelsSpec, tokenizer: Tokenizer | None = None) -> None:
         self._spec, self._custom_tokenizer, self._lost, train = spec, tokenizer, 0, find_labels(spec)
@@ -149,10 +153,10 @@ class _LabelPreparation(ExamplePreparation[Example, LabelCorpus]):
 
     @cached_property
     def _labels(self) -> tuple[str, ...]:
-        """Those of the training part, sorted; of labels that are numbers their own name.
+        """Labels of the training part, sorted; for labels that are numbers, the name of their field.
 
         Raises:
-            UserError: where there are too few, or validation has another.
+            UserError: If there are too few labels, or the validation part has a label that training lacks.
         """
         if self._spec.problem_type == "regression":
             return (self._spec.label_field,)
@@ -165,44 +169,46 @@ class _LabelPreparation(ExamplePreparation[Example, LabelCorpus]):
             self._check_sets(train)
         elif len(train) < 2:
             only_label = next(iter(train), "")
-            raise UserError(f"{name}: every training text has the label {only_label!r}; give texts with two or more")
+            raise UserError(
+                f"{name}: every training text has the label {only_label!r}; use data with at least two labels"
+            )
         if unknown := sorted(validation.keys() - train.keys()):
             label_list = ", ".join(f"{label!r} ({validation[label]:,} times)" for label in unknown[:5])
             remainder = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
             raise UserError(
-                f"{name}: only validation has the label {label_list}{remainder}; give more texts with such a label, "
-                "correct it, or leave them out"
+                f"{name}: only the validation part has the label {label_list}{remainder}; add training texts with this "
+                "label, correct it, or remove these texts"
             )
         return tuple(sorted(train))
 
     def _check_sets(self, train: Counter[str]) -> None:
-        """Raises UserError where all training texts have the same labels, or none has any."""
+        """Raise UserError if all training texts have the same labels, or none has any."""
         texts = sum(1 for _ in self.examples("train"))
         if all(count == texts for count in train.values()):
             description = f"the labels {', '.join(map(repr, sorted(train)[:5]))}" if train else "no label"
-            raise UserError(f"{self.name}: every training text has {description}; give texts that differ in them")
+            raise UserError(f"{self.name}: every training text has {description}; use data whose labels differ")
 
     @cached_property
     def _scale(self) -> TargetScale:
-        """Of labels that are numbers, in the training part.
+        """Mean and standard deviation of the training part's labels, if they are numbers.
 
         Raises:
-            UserError: where they are all the same, or as good as that.
+            UserError: If all numbers are equal, or nearly so.
         """
         if self._spec.problem_type != "regression":
             return TargetScale()
-        numbers = np.array(array("d", (example.number for example in self.examples("train"))))  # eight bytes a text
-        for _ in self.examples("validation"):  # what is wrong there is told now, too
+        numbers = np.array(array("d", (example.number for example in self.examples("train"))))  # eight bytes per text
+        for _ in self.examples("validation"):  # reports errors in the validation part before anything is written
             pass
         mean, std = float(numbers.mean()), float(numbers.std())
         if numbers.min() == numbers.max():
             raise UserError(
-                f"{self.name}: every training text has the number {numbers[0]:g}; give texts with two or more"
+                f"{self.name}: every training text has the number {numbers[0]:g}; use data with at least two numbers"
             )
         if std * limits.LABEL_NUMBER <= 1:
             raise UserError(
                 f"{self.name}: the training texts' numbers have a standard deviation of {std:g}; "
-                "give all of them in a smaller unit"
+                "use a smaller unit for all of them"
             )
         return TargetScale(mean=mean, std=std)
 
@@ -230,7 +236,7 @@ class _LabelPreparation(ExamplePreparation[Example, LabelCorpus]):
         return ids, [[self._numbers[label] for label in example.labels] for example in examples]
 
     def _labels_of_pieces(self, ids: np.ndarray, firsts: np.ndarray, example: Example) -> np.ndarray:
-        """Return the label of each token: a word's own on its first piece, IGNORE_INDEX elsewhere."""
+        """Return the label of each token: the word's label on its first piece, IGNORE_INDEX elsewhere."""
         labels = np.full(len(ids), IGNORE_INDEX, dtype=np.int64)
         numbers = np.array([self._numbers[label] for label in example.labels], dtype=np.int64)
         labels[firsts[firsts >= 0]] = numbers[firsts >= 0]
@@ -238,7 +244,7 @@ class _LabelPreparation(ExamplePreparation[Example, LabelCorpus]):
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
-        """The number of each label."""
+        """Index of each label."""
         return {label: number for number, label in enumerate(self._labels)}
 
     def _write(self, folder: Path, bar: Progress) -> dict[str, Any]:
@@ -256,7 +262,7 @@ class _LabelPreparation(ExamplePreparation[Example, LabelCorpus]):
             lost=meta["lost"],
         )
         train = corpus.train
-        single_token_positions = train.starts[:-1][train.lengths == 1]  # where a text of one token is
+        single_token_positions = train.starts[:-1][train.lengths == 1]
         unknown = 0 if unknown_id is None else int(np.count_nonzero(train.ids[single_token_positions] == unknown_id))
         check_unknown_share(self.name, self.tokenizer, unknown, len(train))
         return corpus

@@ -1,7 +1,7 @@
-"""Sentence pairs to ids, once, in the cache.
+"""Tokenized sentence pairs, built once and kept in the cache.
 
-All sources are read through before a vocabulary is learned or a file is written, so that two files that do not match
-are reported at once.
+All sources are read completely before a vocabulary is learned or a file is written, so that two files of different
+length are reported at once.
 """
 
 import json
@@ -28,13 +28,13 @@ from tercet.tokens import Tokenizer, TokenizerSpec
 
 @dataclass(frozen=True, kw_only=True)
 class Pairs:
-    """Tokenised pairs, memory-mapped.
+    """Tokenized pairs, memory-mapped.
 
     Attributes:
-        source: (N,) ids, each sentence ended by eos.
-        source_starts: (P + 1,) int64 position at which each sentence starts, and the end.
-        target: (M,) ids, each sentence ended by eos, without bos.
-        target_starts: (P + 1,) int64.
+        source: (N,) ids; each sentence ends with eos.
+        source_starts: (P + 1,) int64 position of the start of each sentence, and of the end.
+        target: (M,) ids; each sentence ends with eos and has no bos.
+        target_starts: (P + 1,) int64 position of the start of each sentence, and of the end.
     """
 
     source: np.ndarray
@@ -47,22 +47,24 @@ class Pairs:
 
     @property
     def source_lengths(self) -> np.ndarray:
-        """(P,) int64, eos included."""
+        """Number of tokens of each source, including eos, (P,) int64."""
         return np.diff(self.source_starts)
 
     @property
     def target_lengths(self) -> np.ndarray:
-        """(P,) int64, eos included."""
+        """Number of tokens of each target, including eos, (P,) int64."""
         return np.diff(self.target_starts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelCorpus(ExampleCorpus[Pairs]):
-    """Tokenized pairs in two parts; a pair with an empty side is empty, and sources are compared for near duplicates.
+    """Tokenized pairs in two parts.
+
+    A pair with an empty side counts as empty. Near duplicates are found by comparing sources.
 
     Attributes:
-        source_tokenizer: Tokenizer of the sources; `tokenizer` itself if both sides share a vocabulary.
-        validation_texts: The pairs of `validation` as text, source and target, in their order.
+        source_tokenizer: Tokenizer of the sources; equal to `tokenizer` if both sides share a vocabulary.
+        validation_texts: The pairs of `validation` as text.
     """
 
     source_tokenizer: Tokenizer
@@ -80,8 +82,8 @@ def prepare_pairs(
     """Return the corpus that `spec` describes, from the cache if it is there.
 
     Args:
-        tokenizer, source_tokenizer: Tokenizers of a model that meets new text, instead of the spec's. A `tokenizer`
-            without the other is for both sides if the spec has no `source_tokenizer`.
+        tokenizer, source_tokenizer: Tokenizers of an existing model, instead of the spec's. `tokenizer` alone is used
+            for both sides if the spec has no `source_tokenizer`.
         expected_hash: Hash that the data must have. It is compared before any text is tokenized, printed or cached.
         progress: If True, show a bar on stderr, if that is a terminal.
 
@@ -128,7 +130,7 @@ class _PairPreparation(ExamplePreparation[Pair, ParallelCorpus]):
 
     @cached_property
     def _tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
-        """Those of source and target."""
+        """Tokenizers of source and target."""
         spec = self._spec
         is_joint = spec.source_tokenizer is None and self._custom_source_tokenizer is None
         target = self._custom_tokenizer or self._learn(
@@ -164,7 +166,7 @@ class _PairPreparation(ExamplePreparation[Pair, ParallelCorpus]):
         ]
 
     def _encode(self, examples: Sequence[Pair], side: Side, first: int) -> list[list[np.ndarray]]:
-        """Each sentence is ended by eos, and a source begun by its opening."""
+        """Encode both sides of each pair, with eos after each sentence and opening ids before each source."""
         if side == "validation":
             self._validation_texts += examples
         sides = [pair.source for pair in examples], [pair.target for pair in examples]

@@ -1,7 +1,7 @@
-"""From a data spec to a corpus, once: read, learn the tokenizer, encode, write to the cache, load.
+"""Preparation of a corpus from a data spec: read, learn the tokenizer, encode, cache, load.
 
-`Preparation` has the steps that all kinds of data share. A kind is a subclass. It defines what is read, what a
-tokenizer learns from, which files are written, and how they become a corpus.
+`Preparation` implements the steps that all kinds of data share. A subclass defines the examples, the texts that a
+tokenizer learns from, the files that are written, and how they are loaded.
 """
 
 import json
@@ -32,12 +32,12 @@ CorpusType = TypeVar("CorpusType")
 
 
 class Preparation(ABC, Generic[CorpusType]):
-    """The steps from a spec to a corpus.
+    """Base class of the steps from a spec to a corpus.
 
     Attributes:
-        folder: Folder of the cache for corpora of this kind.
+        folder: Cache folder for corpora of this kind.
         name: Name of the data in messages.
-        snapshots: The sources as they were hashed, that of the training part first.
+        snapshots: Snapshots of the sources, that of the training part first.
     """
 
     folder: str
@@ -49,16 +49,16 @@ class Preparation(ABC, Generic[CorpusType]):
     @property
     @abstractmethod
     def content_hash(self) -> str:
-        """sha256 of everything that the corpus is made of, except for the tokenizer."""
+        """sha256 of everything that the corpus depends on, except for the tokenizer."""
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """Tokenizer of the corpus; if it has to be learned, the sources are read."""
+        """Tokenizer of the corpus. The sources are read if it has to be learned."""
         return self._choose_tokenizer()
 
     @abstractmethod
     def _choose_tokenizer(self) -> Tokenizer:
-        """Return the given tokenizer, or a learned one.
+        """Return the custom tokenizer, or a learned one.
 
         Raises:
             UserError: If the tokenizer does not suit this kind of data.
@@ -66,11 +66,11 @@ class Preparation(ABC, Generic[CorpusType]):
 
     @abstractmethod
     def _key(self) -> list[Any]:
-        """Return everything on which the files depend, besides their format."""
+        """Return everything that the files depend on, except for their format."""
 
     @abstractmethod
     def _check(self) -> None:
-        """Check everything that can be checked before anything is written."""
+        """Check everything that can be checked before writing."""
 
     @abstractmethod
     def _write(self, folder: Path, bar: Progress) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class Preparation(ABC, Generic[CorpusType]):
     def _load(self, folder: Path, meta: dict[str, Any]) -> CorpusType: ...
 
     def prepare(self, *, expected_hash: str | None, progress: bool) -> CorpusType:
-        """Return the corpus from the cache. It is made first if the cache does not have it.
+        """Return the corpus from the cache, and build it first if the cache does not contain it.
 
         Args:
             expected_hash: Hash that the data must have, or None to accept any data.
@@ -101,5 +101,5 @@ class Preparation(ABC, Generic[CorpusType]):
 
 
 def describe_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return what the metadata of a corpus contains about its tokenizer."""
+    """Return the metadata that a corpus stores about its tokenizer."""
     return {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "hash": tokenizer.hash}

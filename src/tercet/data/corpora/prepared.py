@@ -1,4 +1,4 @@
-"""The corpus in prepared folders: mapped where they are on this machine, fetched shard by shard where they are not."""
+"""Corpora in prepared folders: local ones are memory-mapped, remote ones are fetched shard by shard."""
 
 from collections.abc import Sequence
 
@@ -19,38 +19,38 @@ BLOCK_IDS = 1 << 22  # ids copied together
 
 
 def is_prepared(spec: TextSpec) -> bool:
-    """Whether the source is a prepared folder, or several of them.
+    """Return True if the source is a prepared folder, or a mixture of them.
 
     Raises:
-        UserError: where a mixture is asked for of anything else.
+        UserError: If the spec has a mixture and its source is not a prepared folder.
     """
     if is_url(spec.source) or find_token_folder(spec.source) is not None:
         return True
     if spec.mixture:
-        raise UserError(f"data.mixture is of prepared folders, and {spec.source} is none: `tercet data prepare` it")
+        raise UserError(f"data.mixture requires prepared folders, not {spec.source}; run `tercet data prepare` on it")
     return False
 
 
 def check_prepared(spec: TextSpec) -> None:
-    """Whether every file of the folders is there; of those elsewhere that they can be reached.
+    """Check that every file of the folders exists, and that remote folders can be reached.
 
     Raises:
-        UserError: where it is not so.
+        UserError: If a file is missing, or a folder cannot be reached.
     """
     for folder in open_folders(spec):
         folder.check()
 
 
 def prepared_corpus(spec: TextSpec, *, tokenizer: Tokenizer | None = None, expected_hash: str | None = None) -> Corpus:
-    """The corpus of the folders, whose tokenizer and validation part are theirs.
+    """Return the corpus of prepared folders, with their tokenizer and validation part.
 
     Args:
-        tokenizer: of a model that training goes on from, which must be the same.
+        tokenizer: Tokenizer of the pretrained model, which must be the same.
         expected_hash: Hash that the folders must have.
 
     Raises:
         ChangedData: If the folders do not have the expected hash.
-        UserError: where a file is missing or damaged, or tokenizers differ.
+        UserError: If a file is missing or damaged, or the tokenizers differ.
     """
     folders = open_folders(spec)
     first, weights = folders[0], [1.0]
@@ -79,10 +79,10 @@ def prepared_corpus(spec: TextSpec, *, tokenizer: Tokenizer | None = None, expec
 
 
 def open_folders(spec: TextSpec) -> list[TokenFolder]:
-    """The source's folder, and those that are mixed with it.
+    """Open the source's folder and the folders of the mixture.
 
     Raises:
-        UserError: where one is no prepared folder, or cannot be reached.
+        UserError: If a source is not a prepared folder, or cannot be reached.
     """
     return [open_folder(source, group=spec.shard_group) for source in (spec.source, *(m.source for m in spec.mixture))]
 
@@ -93,14 +93,15 @@ def open_folder(source: str, *, group: int | None = None) -> TokenFolder:
     folder = find_token_folder(source)
     contents = None if folder is None else read_contents(folder / MANIFEST)
     if folder is None or contents is None:
-        raise UserError(f"{source} is no prepared folder: `tercet data prepare` makes one of text")
+        raise UserError(f"{source} is not a prepared folder; make one with `tercet data prepare`")
     return TokenFolder(source, folder, contents, group=group)
 
 
 def _validation_ids(folders: Sequence[TokenFolder]) -> np.ndarray:
-    """The validation parts of all folders, mapped; those of several are put into one file first.
+    """Return the validation ids of all folders, memory-mapped.
 
-    The key is made of the manifests, so the file is made of ids that were compared with them.
+    Those of several folders are copied into one file first.
+    The cache key is a hash of the manifests, and the copied ids have been verified against them.
     """
     parts = [folder.ids(folder.contents.validation) for folder in folders]
     if len(parts) == 1:

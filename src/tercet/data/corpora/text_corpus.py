@@ -1,4 +1,4 @@
-"""Running text to ids, once: `train.bin` and `validation.bin` in the cache, and where documents start in them."""
+"""Tokenized running text, built once and kept in the cache as `train.bin` and `validation.bin`."""
 
 import sys
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def prepare(
     """Return the corpus that `spec` describes, from the cache if it is there.
 
     Args:
-        tokenizer: Tokenizer of a model that meets new text, instead of `spec.tokenizer`.
+        tokenizer: Tokenizer of an existing model, instead of `spec.tokenizer`.
         expected_hash: Hash that the data must have. It is compared before any text is tokenized, printed or cached.
         progress: If True, show a bar on stderr, if that is a terminal.
 
@@ -70,12 +70,12 @@ class _TextPreparation(Preparation[Corpus]):
         tokenizer = self._custom_tokenizer or learn_tokenizer(
             self._spec.tokenizer, self._training_texts, key, self.snapshots[:1]
         )
-        if tokenizer.prefix_space:  # each piece of a document would get a space, and a continuation lose one
-            raise UserError("prefix_space is for sentence pairs, not for running text; leave it out of data.tokenizer")
+        if tokenizer.prefix_space:  # it would add a space to each piece of a document, and remove one from the next
+            raise UserError("prefix_space is for sentence pairs, not for running text; remove it from data.tokenizer")
         return tokenizer
 
     def _settings(self) -> list[Any]:
-        """Return how files are read; settings that the first caches did not have are left out if they are default."""
+        """Return the settings for reading files. Newer settings are included only if they are not the default."""
         spec, default = self._spec, TextSpec(source=self._spec.source).file_settings
         newer_settings = [
             {name: value}
@@ -85,7 +85,7 @@ class _TextPreparation(Preparation[Corpus]):
         return [spec.encoding, spec.text_field, *newer_settings]
 
     def _training_texts(self) -> Iterator[str]:
-        """Yield the texts that a vocabulary is learned from; of ids the largest one, which is their number."""
+        """Yield the texts to learn a vocabulary from; for ids, only the largest id, which defines its size."""
         source, tokenizer = self._source, self._spec.tokenizer
         if not isinstance(source, IdFile):
             yield from (piece.text for piece in source.pieces())
@@ -93,12 +93,12 @@ class _TextPreparation(Preparation[Corpus]):
             yield str(source.largest())
         else:
             raise UserError(
-                f"{source.name} holds ids, and data.tokenizer ({tokenizer.kind}) is learnt from text; set it to "
-                "{kind: ids}, or to {kind: file, path: TOKENIZER.json} where there is the one that made them"
+                f"{source.name} contains ids, but data.tokenizer ({tokenizer.kind}) is learned from text; set it to "
+                "{kind: ids}, or to {kind: file, path: TOKENIZER.json} if the ids' tokenizer exists"
             )
 
     def _key(self) -> list[Any]:
-        # Corpora of documents that were divided before equal ones went together have another key.
+        # Distinguishes corpora from older ones, in which equal documents could be in both parts.
         grouping_key = ["equal documents together"] if isinstance(self._spec.validation, Documents) else []
         return [
             self.content_hash, self._settings(), to_plain(self._spec.validation), self.tokenizer.hash, sys.byteorder,
@@ -108,8 +108,8 @@ class _TextPreparation(Preparation[Corpus]):
     def _check(self) -> None:
         if isinstance(self._source, DocumentFiles) and self._source.looks_like_lines():
             print_note(
-                f"tercet: {self._source.name} looks like a document on each line, and is read as one document; "
-                "with data.documents: line (--documents line) each line is one"
+                f"tercet: {self._source.name} looks like one document per line, but is read as one document; "
+                "set data.documents: line (--documents line) to read each line as a document"
             )
         for source in self._sources:
             _report_left_out(source)
@@ -161,20 +161,23 @@ class _TextPreparation(Preparation[Corpus]):
             validation_documents=np.load(folder / "validation_documents.npy", allow_pickle=False),
             train_bytes=meta["train_bytes"],
             validation_bytes=meta["validation_bytes"],
-            near_duplicates=meta.get("near_duplicates", 0),  # older caches do not have it
+            near_duplicates=meta.get("near_duplicates", 0),  # missing in older caches
         )
 
 
 def _report_left_out(source: DocumentSource | IdFile) -> None:
     if isinstance(source, DocumentFiles) and (left_out := source.count_unread_files()):
         print_note(
-            f"tercet: {source.name} has files that are not read: {describe_left_out(left_out)}; to read them, give "
-            "their text as .txt, .jsonl or .csv"
+            f"tercet: {source.name} has files that are not read: {describe_left_out(left_out)}; to read them, convert "
+            "them to .txt, .jsonl or .csv"
         )
 
 
 def _count_bytes(path: Path, tokenizer: Tokenizer, starts: np.ndarray) -> int:
-    """The UTF-8 bytes of the text; if a document loses the space that was put before it, each document by itself."""
+    """Return the UTF-8 bytes of the text.
+
+    If decoding removes a prefix space, each document is counted separately.
+    """
     ids = np.memmap(path, id_dtype(tokenizer), mode="r")
     if tokenizer.adds_prefix:
         return sum(tokenizer.count_bytes(document) for document in np.split(ids, starts[1:]))

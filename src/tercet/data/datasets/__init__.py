@@ -1,1 +1,1 @@
-"""From a name or a path to a source: named datasets, and the settings that suit a file."""
+"""Named datasets, and detection of a file's format."""

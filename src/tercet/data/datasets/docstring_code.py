@@ -1,9 +1,9 @@
-"""Docstrings of Python's standard library and the code that they document: two sets of texts without a download.
+"""Datasets of docstrings of Python's standard library and properties of the documented code.
 
-python-docstring-lines   a number: the log2 of the lines of the class or function, its docstring not among them
-python-docstring-code    any number of labels: what the function takes, and what it does
+python-docstring-lines   a number: log2 of the number of lines of the class or function, without its docstring
+python-docstring-code    any number of labels: arguments and statements of the function
 
-A docstring says neither of them outright; a text that stands above two kinds of code is left out.
+Docstrings do not state these properties directly. A docstring of code with different properties is left out.
 """
 
 import ast
@@ -26,12 +26,12 @@ LABEL_NODES: dict[str, type[ast.AST] | tuple[type[ast.AST], ...]] = {
 
 
 def read_docstring_lines(part: str) -> LabelTexts:
-    """The docstrings of classes and functions for "train" or "validation", and how long their code is."""
+    """Return the docstrings of classes and functions of "train" or "validation", with their code size."""
     return LabelTexts(name="python-docstring-lines", items=_split_lines(str(cache_dir()))[part])
 
 
 def read_docstring_code(part: str) -> LabelTexts:
-    """The docstrings of functions for "train" or "validation", and what their code does."""
+    """Return the docstrings of functions of "train" or "validation", with labels of their code."""
     return LabelTexts(name="python-docstring-code", items=_split_code(str(cache_dir()))[part])
 
 
@@ -48,7 +48,7 @@ def _split_code(cache_folder: str) -> dict[str, tuple[Example, ...]]:
 
 
 def read_lines_of_code(library: Path) -> list[tuple[str, str]]:
-    """Each docstring of a class or function below the folder `library`, and the log2 of its lines of code, sorted."""
+    """Return the docstrings of classes and functions in `library` and log2 of their code lines, sorted."""
     return unambiguous(
         (text, repr(round(math.log2(_count_lines(node)), 4)))
         for _, node, text in parse_library(library)
@@ -57,15 +57,18 @@ def read_lines_of_code(library: Path) -> list[tuple[str, str]]:
 
 
 def read_code_labels(library: Path) -> list[tuple[str, tuple[str, ...]]]:
-    """Each docstring of a function below the folder `library`, and what its code does, sorted."""
+    """Return the docstring of each function in the folder `library`, and the labels of its code, sorted."""
     return unambiguous(
         (text, describe_function(node)) for _, node, text in parse_library(library) if isinstance(node, Function)
     )
 
 
 def describe_function(node: Function) -> tuple[str, ...]:
-    """Of the labels "arguments" (besides self and cls), "method" (it takes self or cls), "returns" (something) and
-    those of `LABEL_NODES` the ones that fit, sorted."""
+    """Return the labels of a function, sorted.
+
+    "arguments" means arguments other than self and cls, "method" that the function takes self or cls, and "returns"
+    that it returns a value. The other labels are those of `LABEL_NODES`.
+    """
     arguments = node.args
     all_arguments = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
     names = {argument.arg for argument in all_arguments if argument is not None}
@@ -82,7 +85,7 @@ def describe_function(node: Function) -> tuple[str, ...]:
 
 
 def _own_code(node: Function) -> Iterator[ast.AST]:
-    """All nodes of a function's body, and none of a function's or class's within it."""
+    """Yield all nodes of a function's body, except those of nested functions and classes."""
     pending: list[ast.AST] = [*node.body]
     while pending:
         part = pending.pop()

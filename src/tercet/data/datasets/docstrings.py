@@ -1,7 +1,7 @@
-"""Docstrings of Python's standard library and the part of it that they stand in: labelled texts without a download.
+"""Dataset of docstrings of Python's standard library, labeled with the part of the library.
 
-They are read from the source files of the running Python, of which nothing is imported. What names the part within a
-text is left as it is. IDLE is an application, and tests are not documentation, so neither is read.
+Docstrings are read from the source files of the running Python, without importing them. Words that name the part are
+not removed. IDLE and tests are skipped, because they are an application and not documentation.
 """
 
 import ast
@@ -22,8 +22,8 @@ from tercet.data.cache import create_atomically, digest, is_complete, report_dis
 from tercet.data.examples.labels import Example, LabelTexts
 from tercet.data.text_hashes import draw_validation, hash_text
 
-MIN_WORDS = 3  # below, as in "Return repr(self)." cut short, there is nothing to tell parts apart by
-MAX_VALIDATION = 1000  # texts at most, and a tenth
+MIN_WORDS = 3  # shorter ones, such as "Return repr(self).", do not distinguish parts
+MAX_VALIDATION = 1000  # maximum texts; also at most a tenth
 SKIPPED_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 FORMAT = 1
 DocumentedNode = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -52,10 +52,10 @@ PARTS = {
 
 
 def read_docstrings(part: str) -> LabelTexts:
-    """The docstrings for "train" or "validation".
+    """Return the docstrings of the part "train" or "validation".
 
     Raises:
-        UserError: where Python came without the source files of its library.
+        UserError: If this Python has no source files of its library.
     """
     return LabelTexts(name="python-docstrings", items=_split(str(cache_dir()))[part])
 
@@ -67,9 +67,9 @@ def _split(cache_folder: str) -> dict[str, tuple[Example, ...]]:
 
 
 def split_examples(examples: list[Example]) -> dict[str, tuple[Example, ...]]:
-    """The examples of each part: validation is drawn by a hash of the text."""
+    """Return the examples of each part; the validation part is drawn by a hash of the text."""
     hashes = array("Q", (hash_text(example.text) for example in examples))
-    validation_hashes = draw_validation(hashes, MAX_VALIDATION, "the library has one docstring alone")
+    validation_hashes = draw_validation(hashes, MAX_VALIDATION, "the library has only one docstring")
     held_out = [hash_text(example.text) in validation_hashes for example in examples]
     return {
         part: tuple(
@@ -82,11 +82,10 @@ def split_examples(examples: list[Example]) -> dict[str, tuple[Example, ...]]:
 
 
 def load_rows(cache: Path, name: str, key: object, read: Callable[[Path], list[tuple[str, Any]]]) -> list[Any]:
-    """What `read` finds in the library, a text and what belongs to it, kept on disk as the file `name`: reading takes
-    some seconds.
+    """Return the texts and values that `read` finds in the library, cached on disk as `name`.
 
     Args:
-        key: all that it depends on besides the library.
+        key: Everything that the result depends on, except for the library.
     """
     library = sysconfig.get_path("stdlib")
     folder = cache / "docstrings" / digest(FORMAT, sys.version, library, key)[:32]
@@ -99,16 +98,16 @@ def load_rows(cache: Path, name: str, key: object, read: Callable[[Path], list[t
     try:
         return [(text, belongs) for text, belongs in json.loads(path.read_text(encoding="utf-8"))]
     except (OSError, ValueError, TypeError, RecursionError):
-        raise UserError(f"{path} is not what Tercet wrote there; remove {folder} to make it anew") from None
+        raise UserError(f"{path} was not written by Tercet; remove {folder} to create it again") from None
 
 
 def read_library(library: Path) -> list[tuple[str, str]]:
-    """Each docstring below the folder `library` once, and its part, sorted; one that two parts have is left out."""
+    """Return the distinct docstrings in `library` and their parts, sorted, without ambiguous ones."""
     return unambiguous((text, part) for part, _, text in parse_library(library))
 
 
 def unambiguous(labeled_texts: Iterable[tuple[str, Label]]) -> list[tuple[str, Label]]:
-    """Each text once, sorted, with what belongs to it; one to which two things belong is left out."""
+    """Return the distinct texts with their labels, sorted, without texts that have different labels."""
     labels = dict[str, set[Label]]()
     for text, label in labeled_texts:
         labels.setdefault(text, set()).add(label)
@@ -116,10 +115,10 @@ def unambiguous(labeled_texts: Iterable[tuple[str, Label]]) -> list[tuple[str, L
 
 
 def parse_library(library: Path) -> Iterator[tuple[str, DocumentedNode, str]]:
-    """Of all that is documented below the folder `library` the part, the syntax tree and the docstring.
+    """Yield the part, syntax tree and docstring of everything that is documented in the folder `library`.
 
     Raises:
-        UserError: where there is nothing.
+        UserError: If nothing is found.
     """
     empty = True
     for part, modules in PARTS.items():
@@ -130,7 +129,7 @@ def parse_library(library: Path) -> Iterator[tuple[str, DocumentedNode, str]]:
                     yield part, node, text
     if empty:
         raise UserError(
-            f"there is no source file of Python's library in {library}; use a Python that brings them, "
+            f"no source files of Python's library in {library}; use a Python that includes them, "
             "such as Debian's or python.org's"
         )
 
@@ -139,7 +138,7 @@ def _parse_file(path: Path, library: Path) -> Iterator[tuple[DocumentedNode, str
     if not path.is_file() or SKIPPED_FOLDERS & set(path.relative_to(library).parts):
         return
     with tokenize.open(path) as file, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what the library's own escapes are is not ours to say
+        warnings.simplefilter("ignore")  # warnings about escapes in the library's source are not relevant
         tree = ast.parse(file.read())
     for node in ast.walk(tree):
         if isinstance(node, DocumentedNode):

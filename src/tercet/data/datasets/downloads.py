@@ -1,4 +1,4 @@
-"""Files of named datasets: looked for in TERCET_DATA and in the cache, else downloaded once, and checked always."""
+"""Files of named datasets, from TERCET_DATA, the cache or a download, and always verified."""
 
 import hashlib
 import os
@@ -20,14 +20,14 @@ CHUNK = 1 << 20
 
 
 def fetch_file(url: str, *, sha256: str, dataset: str, title: str, name: str) -> Path:
-    """The file at `url`, as the file `name` in the folder `dataset` of TERCET_DATA or the cache.
+    """Return the file at `url`, stored as `name` in the folder `dataset` of TERCET_DATA or the cache.
 
     Args:
-        sha256: of its bytes.
-        title: what messages call it.
+        sha256: Hash of the file.
+        title: Name of the file in messages.
 
     Raises:
-        UserError: where the file is another one, or is neither on this machine nor within reach.
+        UserError: If the file has another hash, or is not on this machine and cannot be downloaded.
     """
     data_dir = os.environ.get("TERCET_DATA")
     cache_path = cache_dir() / dataset / name
@@ -42,14 +42,14 @@ def fetch_file(url: str, *, sha256: str, dataset: str, title: str, name: str) ->
     if actual != sha256:
         raise UserError(
             f"{path} is not {title} (sha256 {actual[:12]}..., not {sha256[:12]}...); "
-            "remove it to download it again, or give the file's path as the source to use it as it is"
+            "remove it to download it again, or use the file's path as the source to accept it as it is"
         )
     return path
 
 
 @contextmanager
 def offline() -> Generator[None]:
-    """Named datasets are not downloaded within: a page opens without the network."""
+    """Disable downloads of named datasets inside the block, for example to open a page without a network."""
     previous = os.environ.get("TERCET_OFFLINE")
     os.environ["TERCET_OFFLINE"] = "1"
     try:
@@ -62,9 +62,9 @@ def offline() -> Generator[None]:
 
 
 def _download(url: str, path: Path, *, sha256: str, dataset: str, title: str, remedy: str) -> None:
-    """The file appears at once, whole and checked, or not at all; no more than a part of it is ever in memory."""
+    """Download a file in chunks, verify it, and move it to `path` atomically."""
     if any(os.environ.get(name, "0") not in ("", "0") for name in ("TERCET_OFFLINE", "HF_HUB_OFFLINE")):
-        raise UserError(f"{dataset} is not on this machine and downloads are switched off; {remedy}")
+        raise UserError(f"{dataset} is not on this machine and downloads are disabled; {remedy}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".") as folder:
@@ -72,7 +72,7 @@ def _download(url: str, path: Path, *, sha256: str, dataset: str, title: str, re
             with new.open("wb") as file:
                 file.writelines(_fetch(url, dataset, remedy))
             if _hash_file(new) != sha256:
-                raise UserError(f"what {url} gave is not {title} (wrong sha256); {remedy}")
+                raise UserError(f"the content of {url} is not {title} (wrong sha256); {remedy}")
             os.replace(new, path)
     except OSError as error:
         reason = error.strerror or str(error)
@@ -86,7 +86,7 @@ def _fetch(url: str, dataset: str, remedy: str) -> Iterator[bytes]:
             while chunk := answer.read(CHUNK):
                 n_bytes += len(chunk)
                 if n_bytes > limits.DOWNLOAD_BYTES:
-                    raise UserError(f"{url} gives more than {limits.DOWNLOAD_BYTES:,} bytes; {remedy}")
+                    raise UserError(f"{url} has more than {limits.DOWNLOAD_BYTES:,} bytes; {remedy}")
                 yield chunk
     except (OSError, HTTPException) as error:
         raise UserError(f"cannot download {dataset} ({error}); {remedy}") from None

@@ -1,8 +1,8 @@
-"""Words that are said again and again: text in which only looking back helps.
+"""Dataset of repeated random words, in which a token can only be predicted by looking back.
 
-Each document is a word of random letters, no letter twice in it, repeated to the document's end. Which letter comes
-cannot be learnt by heart, for every word is new; but once a letter has been seen, it is told by what followed it then.
-A model that does so has grown an induction head (Olsson et al. 2022).
+Each document is a word of distinct random letters, repeated to the end of the document. The letters cannot be
+memorized, because every word is new. A letter that occurred before is followed by the same letter as then, so a model
+that predicts it has developed an induction head (Olsson et al. 2022).
 """
 
 from functools import cache
@@ -12,13 +12,13 @@ import numpy as np
 
 DOCUMENTS = 20_000
 LENGTH = 64  # characters of a document
-WORD = (8, 24)  # the shortest and the longest word: said at least twice, and at no fixed distance
+WORD = (8, 24)  # minimum and maximum length of a word, so that it occurs at least twice, at varying distances
 SEED = 5
 
 
 @cache
 def repeated_words() -> tuple[str, ...]:
-    """The documents, always the same and no two alike."""
+    """Return the documents, which are always the same and all different."""
     generator = np.random.Generator(np.random.PCG64(SEED))
     letters = generator.permuted(np.tile(np.array(list(ascii_lowercase)), (DOCUMENTS, 1)), axis=1)
     sizes = generator.integers(WORD[0], WORD[1], size=DOCUMENTS, endpoint=True)

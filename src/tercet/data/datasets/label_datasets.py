@@ -1,4 +1,4 @@
-"""Named sets of labelled texts."""
+"""Named datasets of labeled texts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,21 +10,21 @@ from tercet.data.sources.files import find_path
 from tercet.data.specs import LabelsSpec, Side
 from tercet.spec import ProblemType
 
-LIBRARY = "read from the running Python's source files, so it differs between versions; PSF licence"
+LIBRARY = "read from the running Python's source files, so it differs between versions; PSF license"
 PROBLEM_DESCRIPTIONS: dict[ProblemType, str] = {
-    "single_label_classification": "a label a text",
-    "multi_label_classification": "any number of labels a text",
-    "regression": "a number a text",
+    "single_label_classification": "one label per text",
+    "multi_label_classification": "any number of labels per text",
+    "regression": "one number per text",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelDataset:
-    """A set of labelled texts that can be asked for by name.
+    """Named dataset of labeled texts.
 
     Attributes:
-        open: the texts of a part.
-        problem_type: whether a text has one label, several, or a number.
+        open: Function that returns the texts of a part.
+        problem_type: Kind of the labels: one label per text, several, or a number.
     """
 
     description: str
@@ -34,14 +34,16 @@ class LabelDataset:
 
 
 def find_labels(spec: LabelsSpec, part: Side = "train") -> LabelSource:
-    """The named set that `spec.source` is, else the file at its path (`./python-docstrings` is always a path).
+    """Return the named dataset `spec.source`, or the file at this path.
+
+    `./python-docstrings` is always a path.
 
     Raises:
-        UserError: where it is neither, or a file is asked for another part than "train".
+        UserError: If it is neither, or a part other than "train" of a file is requested.
     """
     if spec.source in LABEL_DATASETS:
         if spec.over == "tokens":
-            raise UserError(f"{spec.source} has a label a text; set data.over to texts")
+            raise UserError(f"{spec.source} has one label per text; set data.over to texts")
         problem_type = LABEL_DATASETS[spec.source].problem_type
         if spec.problem_type != problem_type:
             raise UserError(
@@ -49,12 +51,12 @@ def find_labels(spec: LabelsSpec, part: Side = "train") -> LabelSource:
             )
         return LABEL_DATASETS[spec.source].open(part)
     if part != "train":
-        raise UserError(f"{spec.source} has no {part} part of its own; the sets that do: {', '.join(LABEL_DATASETS)}")
+        raise UserError(f"{spec.source} has no {part} part; datasets with one: {', '.join(LABEL_DATASETS)}")
     path = find_path(spec.source)
     if path.name == spec.source and not path.suffix and not path.exists():
         check_moved(spec.source)
         guess = suggest(spec.source, LABEL_DATASETS)
-        raise UserError(f"no set of labelled texts or file is called {spec.source!r}{guess}")
+        raise UserError(f"no dataset of labeled texts or file is called {spec.source!r}{guess}")
     return LabelFile(
         path=path,
         text_field=spec.text_field,
@@ -87,18 +89,18 @@ def _docstring_code(part: Side) -> LabelTexts:
 
 LABEL_DATASETS = {
     "python-docstrings": LabelDataset(
-        description="docstrings of Python's standard library and the part of it that they stand in: some 6,000 in 14",
+        description="docstrings of Python's standard library, labeled with their part of it: some 6,000 in 14 parts",
         origin=LIBRARY,
         open=_python_docstrings,
     ),
     "python-docstring-lines": LabelDataset(
-        description="the same of classes and functions, and the log2 of their lines of code: some 6,000 numbers",
+        description="docstrings of its classes and functions, with log2 of their lines of code: some 6,000 numbers",
         origin=LIBRARY,
         open=_docstring_lines,
         problem_type="regression",
     ),
     "python-docstring-code": LabelDataset(
-        description="the same of functions, and what each takes and does: some 5,000 with any of 7 labels",
+        description="docstrings of its functions, with what each takes and does: some 5,000 with any of 7 labels",
         origin=LIBRARY,
         open=_docstring_code,
         problem_type="multi_label_classification",

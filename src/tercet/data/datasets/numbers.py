@@ -1,7 +1,7 @@
-"""Numbers written out in English and in German: a translation that is learnt in minutes, and can be checked exactly.
+"""Dataset of numbers in English and German words, learned in minutes and checked exactly.
 
-German turns units and tens round ("siebenundzwanzig" for twenty-seven) and writes a number as one word, so word by word
-is not enough; and that it is learnt, not known by heart, shows on numbers that training never saw.
+German swaps units and tens ("siebenundzwanzig" for twenty-seven) and writes a number as one word, so that translating
+word by word fails. Numbers outside the training part show whether a model has learned the rules or memorized examples.
 """
 
 from functools import cache
@@ -11,22 +11,22 @@ import numpy as np
 from tercet.config import UserError
 from tercet.data.examples.pairs import Pair, PairTexts
 
-SMALL = 2_000  # all numbers below are for training
+SMALL = 2_000  # all smaller numbers are in the training part
 PART_SIZES = {
     "train": 18_000,
     "validation": 500,
     "test": 1_000,
-}  # numbers above, shared out over their lengths in digits
+}  # larger numbers, divided equally by their number of digits
 LENGTHS = (4, 5, 6)
 SEED = 27
 
 
 @cache
 def number_pairs(part: str, source: str, target: str) -> PairTexts:
-    """The pairs of "train", "validation" or "test"; no number is in two of them.
+    """Return the pairs of the part "train", "validation" or "test", which have no number in common.
 
     Raises:
-        UserError: without the `num2words` package.
+        UserError: If the `num2words` package is not installed.
     """
     texts = tuple(Pair(_spell(number, source), _spell(number, target)) for number in _draw_numbers()[part])
     return PairTexts(name="numbers", texts=texts)
@@ -47,7 +47,7 @@ def _draw_numbers() -> dict[str, list[int]]:
 
 
 def _spell(number: int, language: str) -> str:
-    """What num2words writes, which takes its time, put together from thousands and the rest, of which there are few."""
+    """Spell a number by joining its thousands and the rest, cached because num2words is slow."""
     thousands, rest = divmod(number, 1000)
     if not thousands:
         return _spell_below_million(rest, language)
@@ -63,5 +63,5 @@ def _spell_below_million(number: int, language: str) -> str:
     try:
         from num2words import num2words
     except ImportError:
-        raise UserError("the dataset numbers needs num2words; pip install num2words==0.5.14") from None
+        raise UserError("the dataset numbers requires num2words; pip install num2words==0.5.14") from None
     return num2words(number, lang=language)

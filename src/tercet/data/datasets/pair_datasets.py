@@ -26,11 +26,11 @@ MULTI30K_SHA256 = {
 
 @dataclass(frozen=True, kw_only=True)
 class PairDataset:
-    """A dataset of pairs that can be asked for by name.
+    """Named dataset of sentence pairs.
 
     Attributes:
-        languages: in the direction that is taken where none is chosen.
-        open: the pairs of a part, from one language to another.
+        languages: Source and target language by default.
+        open: Function that returns the pairs of a part, from one language to another.
     """
 
     description: str
@@ -40,18 +40,16 @@ class PairDataset:
 
 
 def find_pairs(spec: PairsSpec, part: Part = "train") -> PairSource:
-    """The named dataset that `spec.source` is, else the files at its paths (`./numbers` is always a path).
+    """Return the named dataset `spec.source`, or the files at its paths (`./numbers` is always a path).
 
     Raises:
-        UserError: where it is neither, or the dataset does not have the languages, or files are asked for another part
-            than "train".
+        UserError: If it is neither, the dataset does not have the languages, or a part other than "train" of files is
+            requested.
     """
     if spec.target is None and spec.source in PAIR_DATASETS:
         return PAIR_DATASETS[spec.source].open(part, *languages(spec))
     if part != "train":
-        raise UserError(
-            f"{spec.source} has no {part} part of its own; the datasets that do: {', '.join(PAIR_DATASETS)}"
-        )
+        raise UserError(f"{spec.source} has no {part} part; datasets with one: {', '.join(PAIR_DATASETS)}")
     path = find_path(spec.source)
     if spec.target is None and path.name == spec.source and not path.suffix and not path.exists():
         raise UserError(f"no dataset of pairs or file is called {spec.source!r}{suggest(spec.source, PAIR_DATASETS)}")
@@ -59,7 +57,7 @@ def find_pairs(spec: PairsSpec, part: Part = "train") -> PairSource:
 
 
 def pair_files(spec: PairsSpec, source: str, target: str | None) -> PairFiles:
-    """Files of pairs, read with the settings of `spec`."""
+    """Return files of pairs, with the settings of `spec`."""
     return PairFiles(
         source=find_path(source),
         target=None if target is None else find_path(target),
@@ -70,10 +68,12 @@ def pair_files(spec: PairsSpec, source: str, target: str | None) -> PairFiles:
 
 
 def languages(spec: PairsSpec) -> tuple[str, str]:
-    """From which language to which a named dataset is read; one that is not set follows from the other.
+    """Return the source and target language of a named dataset.
+
+    If only one is set, the other follows from it.
 
     Raises:
-        UserError: where the dataset does not have them.
+        UserError: If the dataset does not have these languages.
     """
     dataset_languages = PAIR_DATASETS[spec.source].languages
     source, target = spec.source_language, spec.target_language
@@ -111,14 +111,14 @@ def _numbers(part: Part, source: str, target: str) -> PairSource:
 
 PAIR_DATASETS = {
     "multi30k": PairDataset(
-        description="31,014 captions of pictures in German and English: small, and translated well within an hour",
+        description="31,014 image captions in German and English: small, and learned to a good level within an hour",
         origin="task 1 of Multi30k, with test_2016_flickr; downloaded once from github.com/multi30k/dataset",
         languages=("de", "en"),
         open=_multi30k,
     ),
     "numbers": PairDataset(
-        description="numbers below a million in English and German words: learnt in minutes, checked exactly",
-        origin="written by num2words 0.5.14 when asked for",
+        description="numbers below a million in English and German words: learned in minutes, checked exactly",
+        origin="generated on demand by num2words 0.5.14",
         languages=("en", "de"),
         open=_numbers,
     ),
@@ -129,7 +129,7 @@ def target_language(spec: PairsSpec) -> str | None:
     """Return the language of the translations, or None if the spec does not name it.
 
     Raises:
-        UserError: as `languages`.
+        UserError: If `languages` raises it.
     """
     is_named = spec.target is None and spec.source in PAIR_DATASETS
     return languages(spec)[1] if is_named else spec.target_language

@@ -1,8 +1,7 @@
-"""What a file is, seen from its name and its first lines, as the settings to read it: text, pairs, labelled texts or
-conversations.
+"""Detection of text, pairs, labeled texts and conversations from the name and first lines of a file.
 
-Labels are lists or numbers where the first of a JSONL file can be nothing else. In a table all is text: 3 may be a
-number or the name of a class, so what they look like is only said (`looks_like`).
+Labels are lists or numbers if the first label of a JSONL file is unambiguous. In a table every value is text, and 3 may
+be a number or the name of a class, so `looks_like` only gives a hint.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,8 +23,8 @@ from tercet.data.sources.tables import TABLE_SUFFIXES, column_names
 from tercet.data.specs import ConversationsSpec, LabelsSpec, PairsSpec, TextSpec
 from tercet.spec import ProblemType
 
-SAMPLE_LINES = 100  # lines, of which the first that is not empty tells
-MIN_NUMBERS = 20  # different ones; fewer may be the names of classes
+SAMPLE_LINES = 100  # lines searched for the first nonempty one
+MIN_NUMBERS = 20  # distinct numbers; fewer may be the names of classes
 
 
 def recognize(
@@ -41,21 +40,22 @@ def recognize(
     prompt_field: str | None = None,
     response_field: str | None = None,
 ) -> TextSpec | PairsSpec | LabelsSpec | ConversationsSpec:
-    """The settings that read `source`, a named dataset or a path.
+    """Return the spec to read `source`, a named dataset or a path.
 
-    A table or JSONL with the fields "source" and "target" is pairs, one with a text and a "label" labelled texts, and
-    with a text alone it is text; without these, one with messages or a prompt and its response is conversations. A
-    `.tsv` file of two columns that names neither is pairs.
+    A table or JSONL file with the fields "source" and "target" contains pairs. With a text and a "label" it contains
+    labeled texts, with only a text it is text. Without these, messages or a prompt and its response are conversations.
+    A `.tsv` file of two columns without these names contains pairs.
 
     Args:
-        target: the file of translations, line by line.
-        text_field, label_field: where there is none, "text" and "label" (or "tokens" and "labels").
-        over: what is labelled; where it is said, the source is labelled texts.
-        problem_type: of which kind the labels are; where it is said, the source is labelled texts.
-        messages_field, prompt_field, response_field: where one is said, the source is conversations.
+        target: File of translations, line by line.
+        text_field, label_field: Names of the fields (default: "text" and "label", or "tokens" and "labels").
+        over: Unit of a label. If set, the source contains labeled texts.
+        problem_type: Kind of the labels. If set, the source contains labeled texts.
+        messages_field, prompt_field, response_field: Names of the fields. If one is set, the source contains
+            conversations.
 
     Raises:
-        UserError: where there is no such source, or it has none of these fields.
+        UserError: If the source does not exist, or has none of these fields.
     """
     if target is not None or source in PAIR_DATASETS:
         return PairsSpec(source=source, target=target, encoding=encoding)
@@ -85,13 +85,13 @@ def recognize(
     is_labelled = (label_field, over, problem_type) != (None, None, None)
     if is_labelled or {text.text_field, "label"} <= fields:
         return _with_problem_type(labels_spec, problem_type)
-    return text if text_field is not None else _recognise_fields(path, fields, text, conversations)
+    return text if text_field is not None else _recognize_fields(path, fields, text, conversations)
 
 
-def _recognise_fields(
+def _recognize_fields(
     path: Path, fields: frozenset[str], text: TextSpec, conversations: ConversationsSpec
 ) -> TextSpec | PairsSpec | LabelsSpec | ConversationsSpec:
-    """Return the settings for a file whose fields have their usual names; `text` if it has no others."""
+    """Return the spec of a file whose fields have their default names; `text` if it has no others."""
     source, encoding = text.source, text.encoding
     if {"tokens", "labels"} <= fields:
         return LabelsSpec(source=source, encoding=encoding, over="tokens")
@@ -105,14 +105,17 @@ def _recognise_fields(
 
 
 def _with_problem_type(spec: LabelsSpec, problem_type: ProblemType | None) -> LabelsSpec:
-    """Return the spec with the given kind of labels, or that which its source has."""
+    """Return the spec with the given kind of labels, or with the kind detected from its source."""
     kind = problem_type or kind_of_labels(spec.source, spec.encoding, spec.label_field, over=spec.over)
     return replace(spec, problem_type=kind)
 
 
 def looks_like(labels: Iterable[str], separator: str) -> Literal["", "numbers", "lists"]:
-    """What the different labels of texts, each of which has one, may be instead: `MIN_NUMBERS` numbers, or more than
-    half of them several labels with the separator between."""
+    """Return what the labels of texts with one label each may be instead.
+
+    They are "numbers" if all are numbers, at least `MIN_NUMBERS` different ones. They are "lists" if more than half of
+    them contain the separator.
+    """
     distinct = list(labels)
     if len(distinct) >= MIN_NUMBERS and all(NUMBER.fullmatch(label) for label in distinct):
         return "numbers"
@@ -122,8 +125,11 @@ def looks_like(labels: Iterable[str], separator: str) -> Literal["", "numbers", 
 def kind_of_labels(
     source: str, encoding: str, label_field: str, *, over: Literal["texts", "tokens"] = "texts"
 ) -> ProblemType:
-    """Of a named set its own; of a JSONL file what the first object's label is, where it can't be the name of a class;
-    else one label a text."""
+    """Return the kind of labels of a dataset or a file.
+
+    For JSONL, it is detected from the first object if its label cannot be the name of a class. Otherwise a text has one
+    label.
+    """
     if source in LABEL_DATASETS:
         return LABEL_DATASETS[source].problem_type
     path = find_path(source)
@@ -137,13 +143,13 @@ def kind_of_labels(
 
 
 def _has_two_columns(path: Path, encoding: str) -> bool:
-    """Whether a `.tsv` file begins with two columns that have no names of ours."""
+    """Return True if a `.tsv` file starts with two columns that do not have our names."""
     first = next(_first_lines(path, encoding), "").split("\t")
     return len(first) == 2 and "text" not in (column.strip() for column in first)
 
 
 def _read_fields(path: Path, encoding: str) -> frozenset[str]:
-    """The keys of the first object, or the columns that a header names; none of a file that has neither."""
+    """Return the keys of the first object, or the columns in the header; empty if the file has neither."""
     suffix = uncompressed_suffix(path)
     if suffix == ".jsonl":
         return frozenset(_first_object(path, encoding))
@@ -152,7 +158,7 @@ def _read_fields(path: Path, encoding: str) -> frozenset[str]:
 
 
 def _first_object(path: Path, encoding: str) -> dict[str, object]:
-    """That of a JSONL file or a JSON array; empty where it is none, which whoever reads it says."""
+    """Return the first object of a JSONL file or JSON array, or an empty one if it cannot be read."""
     try:
         return next((values for _, values in read_objects(path, encoding, "replace", [])), {})
     except UserError:

@@ -1,1 +1,1 @@
-"""From texts to ids in memory."""
+"""Texts to ids, in memory."""

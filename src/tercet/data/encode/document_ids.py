@@ -1,7 +1,7 @@
-"""From documents, or from ids that were made elsewhere, to one file of ids.
+"""Encoding of documents, or of existing ids, into one file of ids.
 
-Each document is ended by eos where there is one. It begins with the ids that open a text for its tokenizer (a Llama's
-bos), as in generation, or with bos where tokens are masked.
+Each document ends with eos if the tokenizer has one. It starts with the tokenizer's opening ids (bos for Llama), as in
+generation, or with bos if tokens are masked.
 """
 
 from array import array
@@ -23,26 +23,26 @@ from tercet.messages import shorten
 from tercet.tokens import Tokenizer
 from tercet.tokens.sequences import beyond_error
 
-CUT_REACH = 4096  # characters before the end of a piece, in which a better place to cut is looked for
-CUT_TRIES = 64  # such places
-CUT_CONTEXT = 256  # characters on either side: the ids at a place do not depend on what is further away
+CUT_REACH = 4096  # characters before the end of a piece that are searched for a better cut
+CUT_TRIES = 64  # maximum cuts tried
+CUT_CONTEXT = 256  # characters on either side; the ids at a cut do not depend on text further away
 
 
 class SupportsWrite(Protocol):
-    """A file, or a buffer."""
+    """File or buffer."""
 
     def write(self, data: bytes, /) -> object: ...
 
 
 class EncodedPiece(NamedTuple):
-    """A part of a document.
+    """Part of a document.
 
     Attributes:
-        ids: (N,), perhaps none.
-        n_bytes: of its text in UTF-8.
-        last: whether the document ends with it.
-        text_hash: of its text, or of the ids of a file that has no text.
-        text: What `ids` was made from; None of a file that has no text.
+        ids: (N,) ids, which may be empty.
+        n_bytes: Bytes of its text in UTF-8.
+        last: True if the document ends with it.
+        text_hash: Hash of its text, or of its ids if the source has no text.
+        text: Text that `ids` was encoded from, or None.
     """
 
     ids: np.ndarray[Any, Any]
@@ -53,13 +53,13 @@ class EncodedPiece(NamedTuple):
 
 
 class EncodedSource(NamedTuple):
-    """What was written of a source.
+    """Properties of the documents of a source, after encoding.
 
     Attributes:
-        starts: (D,) int64: where each document starts.
-        sizes: (D,) int64: the UTF-8 bytes of its text.
-        text_hashes: (D,) uint64: equal for documents of equal text.
-        near_hashes: (D,) uint64: Equal for near duplicates. Documents of several pieces are compared piece by piece.
+        starts: (D,) int64 position of the start of each document.
+        sizes: (D,) int64 UTF-8 bytes of each document's text.
+        text_hashes: (D,) uint64, equal for equal documents.
+        near_hashes: (D,) uint64, equal for near duplicates. Documents of several pieces are compared piece by piece.
     """
 
     starts: np.ndarray
@@ -76,7 +76,7 @@ def encode_source(source: DocumentSource | IdFile, tokenizer: Tokenizer, path: P
     """
     is_text = not isinstance(source, IdFile)
     task = bar.add_task(
-        f"{'tokenising' if is_text else 'reading'} {source.name}", total=source.size() if is_text else None
+        f"{'tokenizing' if is_text else 'reading'} {source.name}", total=source.size() if is_text else None
     )
     text_hashes, near_hashes, pieces = array("Q"), array("Q"), list[tuple[int, int]]()
     unknown = total = 0
@@ -106,14 +106,14 @@ def encode_source(source: DocumentSource | IdFile, tokenizer: Tokenizer, path: P
 def encode_pieces(
     source: DocumentSource | IdFile, tokenizer: Tokenizer, *, skip: int = 0, characters: int | None = None
 ) -> Iterator[EncodedPiece]:
-    """All documents of a source, piece by piece.
+    """Yield all documents of a source, piece by piece.
 
-    The ids of a document's pieces, joined, are those of the whole: a tokenizer that puts a space before every text puts
-    none before a piece, and what it would join across the end of a piece goes to the next one.
+    The concatenated ids of the pieces are those of the whole document. A tokenizer with a prefix space adds it only to
+    the first piece, and characters that it would join across the end of a piece belong to the next one.
 
     Args:
-        skip: so many pieces are left out, and not tokenised either.
-        characters: of text that is tokenised together.
+        skip: Number of pieces to skip without encoding them.
+        characters: Number of characters that are encoded together.
     """
     if isinstance(source, IdFile):
         yield from islice(_cut_blocks(source, tokenizer), skip, None)
@@ -131,7 +131,7 @@ def encode_pieces(
 
 
 class _Part(NamedTuple):
-    """A part of a document, which `continues` another part or begins the document; `document` names that."""
+    """Part of a document. `continues` is False for its first part; `document` identifies it in messages."""
 
     text: str
     last: bool
@@ -140,8 +140,8 @@ class _Part(NamedTuple):
 
 
 def _cut_exactly(pieces: Iterator[TextPiece], tokenizer: Tokenizer, skip: int) -> Iterator[_Part]:
-    """The pieces from number `skip` on, cut where the tokenizer joins nothing: at their ends, or soon before."""
-    previous, document = None, 1  # the previous piece, and how much of it goes to this one
+    """Yield the pieces from number `skip` on, cut near their ends so that the ids do not change."""
+    previous, document = None, 1  # text that the previous piece passes to this one, and whether its document continues
     for number, (piece, following) in enumerate(pairwise(chain(pieces, [None]))):
         assert piece is not None
         carried_text, continues = previous or ("", False)
@@ -156,7 +156,7 @@ def _cut_exactly(pieces: Iterator[TextPiece], tokenizer: Tokenizer, skip: int) -
 
 
 def _find_exact_cut(text: str, following: str, tokenizer: Tokenizer) -> int:
-    """Where to cut `text` so that both sides have the ids of the whole; its end if there is no such place near it."""
+    """Return a cut of `text` that does not change any ids, or the end of `text` if there is none near it."""
     if not tokenizer.uses_library:
         return len(text)
     nearby = range(len(text) - 1, max(0, len(text) - CUT_REACH), -1)
@@ -171,16 +171,17 @@ def _find_exact_cut(text: str, following: str, tokenizer: Tokenizer) -> int:
 
 
 def beginning_ids(tokenizer: Tokenizer) -> list[int]:
-    """What stands before each document: what opens a text for its tokenizer, else bos for a model that fills masks."""
+    """Return the ids before each document: the tokenizer's opening, else bos if it has a mask token."""
     if tokenizer.opening:
         return list(tokenizer.opening)
     return [] if tokenizer.mask_id is None or tokenizer.bos_id is None else [tokenizer.bos_id]
 
 
 def encoding_key(tokenizer: Tokenizer) -> list[Any]:
-    """What the ids of documents depend on besides the tokenizer's hash; empty if they are as the first caches had them.
+    """Return what the ids depend on, except for the tokenizer's hash.
 
-    The opening of a text, the space that no piece gets, and the roles that a folder gives are not in those.
+    Properties that old caches lack are included only if set.
+    These are the opening ids, the prefix space, and the roles that a folder changes.
     """
     beginning, changed_roles = beginning_ids(tokenizer), sorted(tokenizer.changed_roles.items())
     key_parts = [["opening", *tokenizer.opening], ["prefix", tokenizer.adds_prefix], ["roles", *changed_roles]]
@@ -188,18 +189,18 @@ def encoding_key(tokenizer: Tokenizer) -> list[Any]:
 
 
 def check_ids(source: DocumentSource | IdFile, tokenizer: Tokenizer) -> None:
-    """Raises UserError where a file has ids that the tokenizer does not; it is read through for that."""
+    """Read a file of ids, and raise UserError if it has ids that the tokenizer lacks."""
     if isinstance(source, IdFile) and (largest := source.largest()) >= tokenizer.id_limit:
         raise UserError(f"{source.name}: {beyond_error(str(largest), tokenizer.id_limit)}")
 
 
 class DocumentWriter:
-    """The documents that are written so far; what has its beginning already, or ends with eos, gets no second one.
+    """Writer of documents. It does not repeat an opening or an eos that a document already has.
 
     Attributes:
-        ends: position in the file at which each ends, and 0 before the first.
-        sizes: UTF-8 bytes of each.
-        last: the last id of the document that has not ended.
+        ends: Positions in the file at which documents end, after an initial 0.
+        sizes: UTF-8 bytes of each document.
+        last: Last id of the current document, or None if none is open.
     """
 
     def __init__(
@@ -210,7 +211,7 @@ class DocumentWriter:
         dtype: np.dtype[Any] | None = None,
         last: int | None = None,
     ) -> None:
-        """With `last` a document goes on here, of which this was the last id so far."""
+        """Initialize. With `last`, the first document continues one whose last id so far was `last`."""
         self._file, self._dtype = file, dtype or id_dtype(tokenizer)
         self._beginning, self._eos = np.array(beginning_ids(tokenizer), dtype=self._dtype), tokenizer.eos_id
         self.ends, self.sizes, self.last = array("q", [0]), array("q"), last
@@ -218,7 +219,7 @@ class DocumentWriter:
 
     @property
     def is_open(self) -> bool:
-        """Whether something is written of a document that has not ended."""
+        """True if a document has been started and not ended."""
         return self.n_ids > self.ends[-1] or self.last is not None
 
     @property
@@ -227,11 +228,11 @@ class DocumentWriter:
 
     @property
     def starts(self) -> "array[int]":
-        """Where each document starts, or goes on from another file."""
+        """Positions at which documents start, or continue from another file."""
         return self.ends if self.n_ids > self.ends[-1] else self.ends[:-1]
 
     def write(self, ids: np.ndarray[Any, Any], n_bytes: int) -> None:
-        """The next ids of a document, and how many bytes they stand for."""
+        """Write the next ids of a document, whose text has `n_bytes` bytes."""
         if not self.is_open and not np.array_equal(ids[: len(self._beginning)], self._beginning):
             self._append(self._beginning)
         self._append(ids)
@@ -252,7 +253,7 @@ class DocumentWriter:
 
 
 def _cut_blocks(source: IdFile, tokenizer: Tokenizer) -> Iterator[EncodedPiece]:
-    """Each list of ids is a document, and so is what stands between two eos of a list."""
+    """Yield the documents of a file of ids: each list is one, split after each eos."""
     is_open = False
     for ids, last in source.blocks():
         cuts = [] if tokenizer.eos_id is None else (np.flatnonzero(ids == tokenizer.eos_id) + 1).tolist()

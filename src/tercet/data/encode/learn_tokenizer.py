@@ -1,4 +1,4 @@
-"""Tokenizers that are learned from the data, once, in the cache."""
+"""Tokenizers that are learned from the data once, and kept in the cache."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -8,17 +8,17 @@ from tercet.data.cache import FORMAT, Snapshot, create_atomically, digest, is_co
 from tercet.tokens import Characters, PlainIds, Tokenizer, TokenizerSpec, Words
 from tercet.tokens.trainers import WORD
 
-TRAINING_BYTES = 256 << 20  # maximum text that a vocabulary is learned from
+TRAINING_BYTES = 256 << 20  # maximum bytes of text that a vocabulary is learned from
 
 
 def learn_tokenizer(
     spec: TokenizerSpec, texts: Callable[[], Iterable[str]], content: str, snapshots: Iterable[Snapshot]
 ) -> Tokenizer:
-    """Return the tokenizer that is learned from `texts`, from the cache if it is there.
+    """Return the tokenizer that is learned from `texts`, from the cache if possible.
 
     Args:
         content: Hash of everything that the texts depend on.
-        snapshots: The sources of the texts, which must not change meanwhile.
+        snapshots: Sources of the texts, which must not change during training.
     """
     if spec.kind in ("gpt2", "file"):
         return Tokenizer.train(spec, ())
@@ -32,7 +32,7 @@ def learn_tokenizer(
 
 
 def _take_bytes(max_bytes: int | None, texts: Iterable[str]) -> Iterator[str]:
-    """The first `texts`, as far as `max_bytes` bytes."""
+    """Yield texts until they reach `max_bytes` bytes."""
     n_bytes = 0
     for text in texts:
         yield text

@@ -1,4 +1,4 @@
-"""Texts that a tokenizer cannot encode, and texts of which nothing is left but the unknown token: both are rejected."""
+"""Rejection of texts that a tokenizer cannot encode, or encodes to only the unknown token."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -19,13 +19,13 @@ def encode_located(
     *,
     continued: Sequence[bool] = (),
 ) -> list[np.ndarray[Any, np.dtype[np.uint32]]]:
-    """The ids of each text, as `Tokenizer.encode_batch`.
+    """Return the ids of each text, as `Tokenizer.encode_batch` does.
 
     Args:
-        places: Place of each text for a message, read only if there is one. By default a text is quoted.
+        places: Location of each text for messages, consumed only if there is an error. By default the text is quoted.
 
     Raises:
-        UserError: If a text cannot be encoded, with its place.
+        UserError: If a text cannot be encoded; the message contains its location.
     """
     try:
         return tokenizer.encode_batch(texts, continued=continued)
@@ -39,17 +39,17 @@ def encode_located(
 
 
 def check_unknown_share(name: str, tokenizer: Tokenizer, unknown: int, total: int) -> None:
-    """Reject data that is mostly texts of one unknown token: all of them would be the same text.
+    """Reject data if most texts are one unknown token, because these texts could not be distinguished.
 
-    A DNA sequence is such a text for WordPiece: one word that is too long.
+    For example, WordPiece encodes a DNA sequence as one unknown word, because it is too long.
 
     Args:
-        unknown: Number of such texts.
+        unknown: Number of texts that are one unknown token.
         total: Number of all texts.
     """
     if unknown > MAX_UNKNOWN_SHARE * total:
         raise UserError(
             f"{name}: {unknown:,} of {total:,} texts are one unknown token each, so the tokenizer ({tokenizer.kind}) "
             "does not suit them; set data.tokenizer.kind to kmers or characters for DNA and other text without "
-            "spaces, or to bpe; a pretrained model needs text of the kind that it learnt"
+            "spaces, or to bpe; use a pretrained model only with the kind of text that it learned"
         )

@@ -1,4 +1,4 @@
-"""Words to ids, each word by itself, so that a label of a word stands at its first piece."""
+"""Separate encoding of words, so that the label of a word belongs to its first piece."""
 
 from collections.abc import Sequence
 
@@ -8,10 +8,11 @@ from tercet.tokens import Tokenizer
 
 
 def encode_words(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The ids (M,) of each list of words, as of a text with a space between them, and each word's first piece (W,).
+    """Return the ids (M,) of each list of words, and the position of each word's first piece (W,).
 
-    The piece is a position in the ids: that of the word's first token with more in it than a space; -1 for a word of
-    which the tokenizer leaves nothing. Words are cut one by one, so that no token ever belongs to two.
+    Words are encoded as if separated by spaces.
+    The first piece is the position of the word's first token that is not only a space, or -1 if the tokenizer encodes
+    the word to nothing. Words are encoded separately, so that no token belongs to two words.
     """
     spaced_sentences = [
         [f" {word}" if number and not tokenizer.prefix_space else word for number, word in enumerate(words)]

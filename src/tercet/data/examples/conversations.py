@@ -1,8 +1,8 @@
-"""Conversations as a stream: what was asked and answered, message by message.
+"""Conversations as a stream of lists of messages.
 
-Files are JSONL, an object with a list of messages on each line or with a prompt and its response, or tables of these.
-What a message is, its role and its text, is as in OpenAI's API, or as ShareGPT's files have it. An answer of
-weight 0 is read by the model and not learnt.
+Files are JSONL with a list of messages or a prompt and its response per line, or tables of prompts and responses. A
+message has a role and a text, as in OpenAI's API or in ShareGPT's files. An answer of weight 0 is read by the model but
+not learned.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,18 +19,20 @@ from tercet.data.specs import ConversationsSpec
 from tercet.messages import show
 
 ROLES = ("system", "user", "assistant")
-SHAREGPT = {"human": "user", "gpt": "assistant"}  # by the names of its `from`
-MESSAGES_FIELDS = ("messages", "conversations")  # the key of the messages, and that which is taken for it
+SHAREGPT = {"human": "user", "gpt": "assistant"}  # by the value of `from`
+MESSAGES_FIELDS = ("messages", "conversations")  # the default key of the messages, and its alternative
 EXCHANGE_FIELDS = ("prompt", "response")
-# What OpenAI's files may have beside role and content, and would change what is learnt.
+# Keys in OpenAI's files, other than role and content, that would change what is learned.
 UNREAD_OF_OBJECT = ("tools", "functions", "parallel_tool_calls")
 UNREAD_OF_MESSAGE = ("name", "tool_calls", "tool_call_id", "function_call", "audio", "refusal")
 SUFFIXES = (".jsonl", *TABLE_SUFFIXES)
 
 
 class Conversation(NamedTuple):
-    """Messages and where they stand in their file: each has its `role` and `content`, and `weight` "0" if it is an
-    answer that is not learnt."""
+    """Messages, and their location in the file.
+
+    Each message has a `role` and a `content`, and the `weight` "0" if it is an answer that is not learned.
+    """
 
     messages: tuple[Mapping[str, str], ...]
     location: str
@@ -41,7 +43,7 @@ class Conversation(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """True if no answer is to be learned."""
+        """True if no answer is learned."""
         return not any(
             message["role"] == "assistant" and message["content"].strip() and "weight" not in message
             for message in self.messages
@@ -49,13 +51,13 @@ class Conversation(NamedTuple):
 
     @property
     def identity(self) -> str:
-        """What the first answer is to."""
+        """Messages before the first answer, joined."""
         roles = [message["role"] for message in self.messages]
         first = roles.index("assistant") if "assistant" in roles else len(roles)
         return "\0".join(message["content"] for message in self.messages[:first])
 
     def training_texts(self) -> Iterator[str]:
-        """What a vocabulary is learnt on: the answers, and what stands before each of them, with the names of roles."""
+        """Yield the texts to learn a vocabulary from: answers, and the messages before them with roles."""
         context = ""
         for message in self.messages:
             context += f"{message['role']}:\n"
@@ -68,7 +70,7 @@ class Conversation(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ConversationFile:
-    """The conversations in the JSONL, CSV or TSV file `path`; fields as in `ConversationsSpec`."""
+    """Conversations in the JSONL, CSV or TSV file `path`. The fields are those of `ConversationsSpec`."""
 
     example_name: ClassVar[str] = "conversation with an answer (the role assistant)"
     path: Path
@@ -83,10 +85,10 @@ class ConversationFile:
         return str(self.path)
 
     def examples(self) -> Iterator[Conversation]:
-        """Every conversation; it may be without an answer.
+        """Yield every conversation, including those without an answer.
 
         Raises:
-            UserError: where the file cannot be read, or a line has no messages.
+            UserError: If the file cannot be read, or a line has no messages.
         """
         self._check()
         if uncompressed_suffix(self.path) == ".jsonl":
@@ -105,10 +107,10 @@ class ConversationFile:
 
     def size(self) -> int | None:
         self._check()
-        return None  # a role is no text
+        return None  # roles are part of the file but not of the text
 
     def _read_object(self, values: dict[str, object], location: str) -> tuple[dict[str, str], ...]:
-        """Its messages; or its prompt and response, where it has no messages or these have names of their own."""
+        """Return the messages, or the prompt and response if there are no messages or custom fields are set."""
         exchange_fields, has_custom_fields = (
             (self.prompt_field, self.response_field),
             (self.prompt_field, self.response_field) != EXCHANGE_FIELDS,
@@ -121,7 +123,7 @@ class ConversationFile:
             return _read_messages(values[key], location)
         if not has_custom_fields and values.keys().isdisjoint(exchange_fields):
             settings = "data.messages_field, or data.prompt_field and data.response_field"
-            check_field(values, self.messages_field, location, settings)  # refuses, with the nearest name
+            check_field(values, self.messages_field, location, settings)  # raises with the nearest name
         return self._read_exchange(values, location)
 
     def _read_exchange(self, values: dict[str, object], location: str) -> tuple[dict[str, str], ...]:
@@ -131,17 +133,17 @@ class ConversationFile:
     def _check(self) -> None:
         example = '{"messages": [{"role": "user", "content": ...}, {"role": "assistant", "content": ...}]}'
         if not self.path.is_file():
-            DocumentFiles(root=self.path).files()  # names the nearest path, or what the folder lacks
-            raise UserError(f"{self.path} is a folder; give one file of conversations ({', '.join(SUFFIXES)})")
+            DocumentFiles(root=self.path).files()  # raises with the nearest path, or lists the missing files
+            raise UserError(f"{self.path} is a folder; use one file of conversations ({', '.join(SUFFIXES)})")
         if uncompressed_suffix(self.path) not in SUFFIXES:
             raise UserError(
-                f"{self.path} is none of {', '.join(SUFFIXES)}, which conversations come in; "
+                f"{self.path} has none of the suffixes of conversations, {', '.join(SUFFIXES)}; "
                 f"write {example} on each line of a .jsonl file"
             )
 
 
 def find_conversations(spec: ConversationsSpec, source: str | None = None) -> ConversationFile:
-    """The file that `spec` names, or another of its kind."""
+    """Return the file of `spec`, or the file `source` with its settings."""
     path = find_path(spec.source if source is None else source)
     return ConversationFile(path=path, encoding=spec.encoding, **spec.fields)
 
@@ -152,7 +154,7 @@ def _exchange(prompt: str, response: str) -> tuple[dict[str, str], ...]:
 
 def _read_messages(value: object, location: str) -> tuple[dict[str, str], ...]:
     if not isinstance(value, list) or not value:
-        raise UserError(f"{location}: its messages are {show(value)[:80]}; give a list of one or more messages")
+        raise UserError(f"{location}: its messages are {show(value)[:80]}; write a list of one or more messages")
     return tuple(
         _read_message(message, f"{location}: message {number}")
         for number, message in enumerate(cast("list[object]", value), 1)
@@ -161,7 +163,7 @@ def _read_messages(value: object, location: str) -> tuple[dict[str, str], ...]:
 
 def _read_message(value: object, location: str) -> dict[str, str]:
     if not isinstance(value, dict):
-        raise UserError(f'{location} is no object; write {{"role": "user", "content": ...}}')
+        raise UserError(f'{location} is not an object; write {{"role": "user", "content": ...}}')
     message = cast("dict[str, object]", value)
     if "role" not in message and "from" in message:
         role, content, known_roles = message["from"], message.get("value"), (*SHAREGPT, *ROLES)
@@ -172,11 +174,11 @@ def _read_message(value: object, location: str) -> dict[str, str]:
         guess = suggest(role, known_roles) if isinstance(role, str) else f"; known: {', '.join(known_roles)}"
         raise UserError(f"{location} has the role {show(role)[:80]}{guess}")
     if not isinstance(content, str):
-        raise UserError(f"{location} has {show(content)[:80]} as its content; give a text")
+        raise UserError(f"{location} has {show(content)[:80]} as its content; write a text")
     _check_unread(message, UNREAD_OF_MESSAGE, location)
     weight = message.get("weight", 1)
     if weight not in (0, 1, None):
-        raise UserError(f"{location} has the weight {show(weight)[:80]}; it is 0 (not learnt) or 1")
+        raise UserError(f"{location} has the weight {show(weight)[:80]}; it must be 0 (not learned) or 1")
     try:
         content.encode()
     except UnicodeEncodeError:
@@ -187,5 +189,5 @@ def _read_message(value: object, location: str) -> dict[str, str]:
 def _check_unread(values: Mapping[str, object], keys: tuple[str, ...], location: str) -> None:
     if unread := [key for key in keys if values.get(key)]:
         raise UserError(
-            f"{location} has {unread[0]!r}, which is not learnt; take it out, or write it into the content of a message"
+            f"{location} has {unread[0]!r}, which is not learned; remove it, or write it into the content of a message"
         )

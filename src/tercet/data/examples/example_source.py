@@ -1,4 +1,4 @@
-"""What pairs, labeled texts and conversations have in common, and where they come from."""
+"""Protocols of examples (pairs, labeled texts and conversations) and of their sources."""
 
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, Protocol, TypeVar
@@ -8,16 +8,16 @@ from tercet.data.sources.text_source import TextSource
 
 
 class AnyExample(Protocol):
-    """A pair, a labeled text or a conversation."""
+    """Pair, labeled text or conversation."""
 
     @property
     def texts(self) -> Sequence[str]:
-        """All of its texts."""
+        """Texts of the example."""
         ...
 
     @property
     def identity(self) -> str:
-        """The text that must not be in both the training and the validation part."""
+        """Text that must not be in both the training and the validation part."""
         ...
 
     @property
@@ -31,16 +31,16 @@ AnyExampleType = TypeVar("AnyExampleType", bound=AnyExample, covariant=True)
 
 
 class ExampleSource(TextSource, Protocol[AnyExampleType]):
-    """Somewhere examples of one kind come from.
+    """Source of examples of one kind.
 
     Attributes:
-        example_name: What an example is that is not empty.
+        example_name: Description of a nonempty example, for messages.
     """
 
     example_name: ClassVar[str]
 
     def examples(self) -> Iterator[AnyExampleType]:
-        """Yield every example, empty ones too."""
+        """Yield every example, including empty ones."""
         ...
 
 
@@ -60,4 +60,4 @@ def read_examples(source: ExampleSource[ExampleType]) -> Iterator[ExampleType]:
 
 
 def no_example_error(source: ExampleSource[AnyExample]) -> UserError:
-    return UserError(f"{source.name} has no {source.example_name}; give a file with some")
+    return UserError(f"{source.name} has no {source.example_name}; use a file that contains some")

@@ -1,7 +1,7 @@
-"""Labelled texts as a stream: a text and what it is, or a list of words and what each of them is.
+"""Labeled texts as a stream: a text and its label, or a list of words with a label for each.
 
-Files are JSONL, or tables (CSV, TSV). Labels are text: 3 and true in JSON are "3" and "true"; so is one that is a
-number, which `Example.number` reads.
+Files are JSONL or tables (CSV, TSV). Labels are text: 3 and true in JSON become "3" and "true". A label that is a
+number is read by `Example.number`.
 """
 
 import hashlib
@@ -29,11 +29,11 @@ from tercet.spec import ProblemType
 
 Over = Literal["texts", "tokens"]
 SUFFIXES = (".jsonl", *TABLE_SUFFIXES)
-EXAMPLE_NAME = "labelled text"
+EXAMPLE_NAME = "labeled text"
 
 
 class Example(NamedTuple):
-    """Over texts one text and its label, labels or number; over tokens each word and its own label."""
+    """Over texts, one text and its label, labels or number; over tokens, words and the label of each."""
 
     texts: tuple[str, ...]
     labels: tuple[str, ...]
@@ -44,7 +44,7 @@ class Example(NamedTuple):
 
     @property
     def number(self) -> float:
-        """The label, where it is a number."""
+        """The label, if it is a number."""
         return float(self.labels[0])
 
     @property
@@ -79,7 +79,7 @@ class LabelTexts:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelFile:
-    """The labelled texts in the JSONL, CSV or TSV file `path`; the other settings as in `LabelsSpec`."""
+    """Labeled texts in the JSONL, CSV or TSV file `path`. The other fields are those of `LabelsSpec`."""
 
     example_name: ClassVar[str] = EXAMPLE_NAME
     path: Path
@@ -97,10 +97,10 @@ class LabelFile:
         return str(self.path)
 
     def examples(self) -> Iterator[Example]:
-        """Every example; the text may be empty.
+        """Yield every example, including those with an empty text.
 
         Raises:
-            UserError: where the file cannot be read, or a row has no text or no label.
+            UserError: If the file cannot be read, or a row lacks a text or a label.
         """
         self._check()
         if uncompressed_suffix(self.path) == ".jsonl":
@@ -119,20 +119,20 @@ class LabelFile:
 
     def size(self) -> int | None:
         self._check()
-        return None  # a label is no text
+        return None  # labels are part of the file but not of the text
 
     def _check(self) -> None:
         if not self.path.is_file():
-            DocumentFiles(root=self.path).files()  # names the nearest path, or what the folder lacks
-            raise UserError(f"{self.path} is a folder; give one file of labelled texts ({', '.join(SUFFIXES)})")
+            DocumentFiles(root=self.path).files()  # raises with the nearest path, or lists the missing files
+            raise UserError(f"{self.path} is a folder; use one file of labeled texts ({', '.join(SUFFIXES)})")
         if uncompressed_suffix(self.path) not in SUFFIXES:
             raise UserError(
-                f"{self.path} is none of {', '.join(SUFFIXES)}, which labelled texts come in; "
+                f"{self.path} has none of the suffixes of labeled texts, {', '.join(SUFFIXES)}; "
                 "write one JSON object with a text and a label on each line of a .jsonl file"
             )
         if self.over == "tokens" and uncompressed_suffix(self.path) != ".jsonl":
             raise UserError(
-                f"{self.path}: words and their labels are two lists, which only JSONL holds; "
+                f"{self.path}: words and their labels are two lists, which only JSONL can contain; "
                 'write {"tokens": [...], "labels": [...]} on each line of a .jsonl file'
             )
 
@@ -144,7 +144,7 @@ class LabelFile:
 
     @property
     def _label_settings(self) -> dict[str, str]:
-        """The fields that there must be beside the text's, and by which setting each was chosen."""
+        """Required fields other than the text field, and the setting that names each."""
         fields = dict.fromkeys(self.label_fields, "data.label_fields")
         return fields or {self.label_field: "data.label_field"}
 
@@ -161,7 +161,7 @@ class LabelFile:
                 return read_label_list(values[field], location, field)
 
     def _parse_labels(self, row: dict[str, str], location: str) -> tuple[str, ...]:
-        """The same of a table's row."""
+        """Return the labels in a row of a table."""
         field = self.label_field
         match self.problem_type:
             case "single_label_classification":
@@ -184,10 +184,10 @@ class LabelFile:
             keys.append(key)
         words, labels = (values[key] for key in keys)
         if not isinstance(words, list) or not isinstance(labels, list):
-            raise UserError(f"{location}: over tokens {keys[0]!r} and {keys[1]!r} must be two lists")
+            raise UserError(f"{location}: over tokens, {keys[0]!r} and {keys[1]!r} must be two lists")
         if len(words) != len(labels):
             raise UserError(
-                f"{location} has {len(words)} in {keys[0]!r} and {len(labels)} in {keys[1]!r}; give each word its label"
+                f"{location} has {len(words)} in {keys[0]!r} and {len(labels)} in {keys[1]!r}; label each word"
             )
         located_words = [
             (f"{location}: word {number}", word) for number, word in enumerate(cast(list[object], words), 1)

@@ -1,7 +1,7 @@
-"""Sentences and their translations, as a stream: two files line by line, or one TSV, CSV or JSONL file.
+"""Sentence pairs as a stream: two files line by line, or one TSV, CSV or JSONL file.
 
-Lines end at "\\n" alone, as `wc -l` counts them: a line separator (U+2028) or a carriage return within a sentence is
-text. White space around a sentence is not.
+Only "\\n" ends a line, as for `wc -l`: a line separator (U+2028) or a carriage return within a sentence is text.
+Surrounding white space is removed.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ EXAMPLE_NAME = "pair with text on both sides"
 
 
 class Pair(NamedTuple):
-    """A sentence and its translation, without the white space around them."""
+    """Sentence and its translation, without surrounding white space."""
 
     source: str
     target: str
@@ -65,10 +65,10 @@ class PairTexts:
 
 @dataclass(frozen=True, kw_only=True)
 class PairFiles:
-    """The lines of `source` beside those of `target`; or, without one, the pairs in the file `source`, of `SUFFIXES`.
+    """Pairs of the lines of `source` and `target`, or in the single file `source` (see `SUFFIXES`).
 
-    `source_field` and `target_field` are the keys of a JSONL file, and the columns of a CSV file. The first line of a
-    TSV file is a header where it names both; else it has two columns and is the first pair.
+    `source_field` and `target_field` are the keys of a JSONL file and the columns of a CSV file. The first line of a
+    TSV file is a header if it contains both; otherwise the file has two columns and the first line is a pair.
     """
 
     example_name: ClassVar[str] = EXAMPLE_NAME
@@ -84,17 +84,17 @@ class PairFiles:
         return str(self.source)
 
     def examples(self) -> Iterator[Pair]:
-        """Every pair without the white space around it; a side may be empty.
+        """Yield every pair without surrounding white space; a side may be empty.
 
         Raises:
-            UserError: where a file cannot be read, or the two sides do not match.
+            UserError: If a file cannot be read, or the two sides do not match.
         """
         self.check()
         for source, target in self._pairs():
             yield Pair(source.strip(), target.strip())
 
     def files(self) -> list[Path]:
-        """The one, or the two."""
+        """Return the one file, or the two files."""
         return [self.source, *([self.target] if self.target else [])]
 
     def hash(self) -> str:
@@ -108,14 +108,14 @@ class PairFiles:
         return None if None in sizes else sum(size for size in sizes if size)
 
     def check(self) -> None:
-        """Raises UserError where a file is not there, or the files hold no pairs by their endings."""
+        """Raise UserError if a file does not exist, or the suffix of a single file is not one of pairs."""
         for path in self.files():
             if not path.is_file():
-                DocumentFiles(root=path).files()  # names the nearest path, or what the folder lacks
-                raise UserError(f"{path} is a folder; give a file of sentences, one a line")
+                DocumentFiles(root=path).files()  # raises with the nearest path, or lists the missing files
+                raise UserError(f"{path} is a folder; use a file with one sentence per line")
         if not self.target and uncompressed_suffix(self.source) not in SUFFIXES:
             raise UserError(
-                f"{self.source} is one file, and none of {', '.join(SUFFIXES)}; "
+                f"{self.source} is a single file, but not one of {', '.join(SUFFIXES)}; "
                 "set data.target to the file of its translations, line by line"
             )
 
@@ -162,7 +162,7 @@ def _read_side_by_side(source: Path, target: Path, encoding: str, errors: Errors
     if extra_sources or extra_targets:
         raise UserError(
             f"{source} has {n_pairs + extra_sources:,} lines and {target} {n_pairs + extra_targets:,}; "
-            "each line of one must be the translation of the same line of the other"
+            "each line of one file must be the translation of the same line of the other"
         )
 
 

@@ -1,7 +1,7 @@
-"""Rows of unequal length in batches of at most N tokens, padding included, and their answers back in order.
+"""Batches of rows of similar length, and results in the original order.
 
-A batch costs rows · longest row, so rows of like length belong together. What becomes of a row must not depend on the
-rows beside it; then batches are nothing but a question of memory and time.
+A batch costs rows · longest row, so rows of similar length belong together. The result of a row must not depend on the
+other rows of its batch, so batching only affects memory and time.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,14 +16,16 @@ Result = TypeVar("Result")
 
 
 def cut_batches(lengths: np.ndarray, batch_tokens: int) -> np.ndarray:
-    """Where batches of rows (N,) in their given order begin, and the end: each takes as many rows as it can.
+    """Return the starts of consecutive batches of rows, and the end.
+
+    Each batch takes as many rows as possible.
 
     Args:
-        lengths: (N,) tokens of each row.
-        batch_tokens: the most tokens of a batch, padding included; a row that is longer stands alone.
+        lengths: (N,) number of tokens of each row.
+        batch_tokens: Maximum number of tokens per batch, including padding. A longer row forms its own batch.
 
     Raises:
-        ValueError: for `batch_tokens` below 1.
+        ValueError: If `batch_tokens` is below 1.
     """
     if batch_tokens < 1:
         raise ValueError(f"batch_tokens={batch_tokens} must be 1 or more")
@@ -37,7 +39,7 @@ def cut_batches(lengths: np.ndarray, batch_tokens: int) -> np.ndarray:
 
 
 def batch_by_length(lengths: Sequence[int] | np.ndarray, batch_tokens: int = BATCH_TOKENS) -> list[list[int]]:
-    """Numbers of rows of like length together, the longest first: what does not fit into memory fails at once.
+    """Return batches of row numbers of similar length, the longest first so that memory errors show early.
 
     Arguments and errors as in `cut_batches`.
     """
@@ -52,11 +54,11 @@ def map_by_length(
     lengths: Sequence[int] | np.ndarray,
     batch_tokens: int = BATCH_TOKENS,
 ) -> list[Result]:
-    """One answer for each row, in the order of the rows.
+    """Apply a function to rows in batches, and return one result per row, in the order of the rows.
 
     Args:
-        function: takes the numbers of a batch's rows, and returns an answer for each of them.
-        lengths, batch_tokens: as in `cut_batches`.
+        function: Function of the row numbers of a batch that returns one result for each.
+        lengths, batch_tokens: As in `cut_batches`.
     """
     results = dict[int, Result]()
     for numbers in batch_by_length(lengths, batch_tokens):
@@ -65,27 +67,33 @@ def map_by_length(
 
 
 def cut_rows(numbers: np.ndarray, n_batches: int) -> list[np.ndarray]:
-    """Rows in so many batches of nearly equal size, none of them empty."""
+    """Return rows in `n_batches` batches of nearly equal size, fewer if some would be empty."""
     return np.array_split(numbers, max(1, min(n_batches, len(numbers))))
 
 
 def cut_share(numbers: np.ndarray, *, rank: int, world: int) -> np.ndarray:
-    """Rank `rank`'s share of a step's rows: one of `world` pieces in their order, so that what two ranks take in a row
-    is what one rank of half as many takes."""
+    """Return the rows of a step that rank `rank` processes: one of `world` consecutive pieces.
+
+    Two consecutive ranks together have the rows of one rank in a group of half the size.
+    """
     return np.array_split(numbers, world)[rank]
 
 
 def deal_micro_batches(
     numbers: np.ndarray, lengths: np.ndarray, *, size: int, rank: int, world: int
 ) -> list[np.ndarray]:
-    """Rank `rank`'s micro-batches of a step's rows (N,), which have these lengths (N,): at most `size` rows each.
+    """Return the micro-batches of rank `rank`, of at most `size` rows each.
 
-    Each half of the step's micro-batches, each quarter and so on is about as long as the others, so that ranks, which
-    take a piece each, wait little for each other: they lie in the order of their numbers' binary digits backwards.
+    Micro-batches are ordered by the bit-reversed index of their length, so that each half, quarter and so on of the
+    step is about equally long and ranks wait little for each other.
+
+    Args:
+        numbers: (N,) numbers of the rows of a step.
+        lengths: (N,) length of each row.
     """
     n_batches = world * ceil(len(numbers) / world / size)
     micro_batches = np.array_split(numbers[np.argsort(lengths, kind="stable")], n_batches)
-    digits = (n_batches & -n_batches).bit_length() - 1  # the last binary digits, of which each occurs equally often
+    digits = (n_batches & -n_batches).bit_length() - 1  # trailing bits, whose values occur equally often
     backwards = [int(f"{n:0{digits}b}"[::-1], 2) for n in range(1 << digits)]
     order = np.concatenate([np.arange(first, n_batches, 1 << digits) for first in backwards])
     return [micro_batches[place] for place in cut_share(order, rank=rank, world=world)]

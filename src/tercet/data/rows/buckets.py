@@ -1,7 +1,7 @@
-"""Pairs of like length together, so that little of a batch is padding.
+"""Buckets of pairs of similar length, to reduce padding.
 
-All pairs are sorted by length once and cut into buckets of at most `tokens` padded tokens a side. A bucket's cost is
-rows · max(longest source, longest target), so a batch never takes more memory than was asked for, whatever it holds.
+All pairs are sorted by length once and cut into buckets of at most `tokens` padded tokens per side. A bucket costs
+rows · max(longest source, longest target), so that no batch exceeds the memory planned for it.
 """
 
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from tercet.data.rows.padding import pad_rows
 
 @dataclass(frozen=True, kw_only=True)
 class PairRows:
-    """A batch of pairs, padded on the right.
+    """Batch of pairs, padded on the right.
 
     Attributes:
         source: (B, S) int64, each row's sentence and its eos.
         source_mask: (B, S) bool, True at real tokens.
         target: (B, T + 1) int64: bos, the sentence, eos. The decoder's inputs are [:, :-1], its targets [:, 1:].
-        target_mask: (B, T + 1) bool.
+        target_mask: (B, T + 1) bool, True at real tokens.
     """
 
     source: np.ndarray
@@ -32,27 +32,27 @@ class PairRows:
 
 
 class Buckets:
-    """Which pairs come together.
+    """Buckets of pairs, each of which is a batch.
 
-    Buckets are numbered from the shortest pairs to the longest, and their bounds are the same in every epoch: a new
-    order is drawn among pairs of equal lengths, which is all that changes. `Order` says in which order buckets come.
+    Buckets are numbered from the shortest pairs to the longest, and have the same bounds in every epoch. Only the order
+    of pairs of equal lengths is drawn again. `Order` determines the order of the buckets.
 
     Attributes:
-        skipped: pairs left out because a side, with its eos, is longer than `max_len`.
-        padding: share of all slots, of both sides, that are padding.
-        real_tokens: (buckets,) tokens of both sides that are not padding, in each bucket.
+        skipped: Number of pairs left out because a side, including eos, is longer than `max_len`.
+        padding: Share of padding in all positions of both sides.
+        real_tokens: (buckets,) tokens of both sides in each bucket, without padding.
     """
 
     def __init__(self, pairs: Pairs, *, tokens: int, max_len: int, seed: int) -> None:
-        """At most `tokens` padded tokens a side in a bucket.
+        """Cut buckets of at most `tokens` padded tokens per side.
 
         Raises:
-            UserError: where one pair could exceed `tokens`, or no pair is short enough.
+            UserError: If one pair could exceed `tokens`, or no pair is short enough.
         """
         if max_len > tokens:
             raise UserError(
-                f"a pair may have {max_len} tokens a side, more than the {tokens} of a batch; "
-                f"allow at least {max_len} tokens a batch or set model.max_len to at most {tokens}"
+                f"a pair may have {max_len} tokens per side, more than the {tokens} of a batch; "
+                f"allow at least {max_len} tokens per batch or set model.max_len to at most {tokens}"
             )
         source, target = pairs.source_lengths, pairs.target_lengths
         longest = np.maximum(source, target)
@@ -64,13 +64,13 @@ class Buckets:
                 "set model.max_len higher"
             )
         source, target, longest = source[self._pair_numbers], target[self._pair_numbers], longest[self._pair_numbers]
-        # Where the longer sides are equal, from much longer sources to much longer targets, and then back: of eight
-        # ways to sort, this pads least (Multi30k, 8192 tokens: 5 %; by source, then target 11 %; in no order 58 %).
+        # Pairs with equal longer sides are ordered from much longer sources to much longer targets, then reversed. Of
+        # eight orders this one pads least (Multi30k, 8192 tokens: 5 %; by source, then target 11 %; unsorted 58 %).
         signed_difference = np.where(longest % 2 == 0, 1, -1) * (source - target)
         order = np.lexsort((signed_difference, longest))
         source, target, longest = source[order], target[order], longest[order]
         changes = np.flatnonzero(np.diff(source) | np.diff(target)) + 1
-        self._group = np.empty(len(order), np.int32)  # of each kept pair: equal where both lengths are
+        self._group = np.empty(len(order), np.int32)  # of each pair; equal if both lengths are equal
         self._group[order] = np.repeat(np.arange(len(changes) + 1), np.diff(np.r_[0, changes, len(order)]))
         self._cuts = cut_batches(longest, tokens)
         rows = np.diff(self._cuts)
@@ -81,17 +81,17 @@ class Buckets:
         self._orders = dict[int, np.ndarray]()
 
     def __len__(self) -> int:
-        """Buckets in an epoch."""
+        """Return the number of buckets in an epoch."""
         return len(self._cuts) - 1
 
     def numbers(self, bucket: int, epoch: int) -> np.ndarray:
-        """The numbers (B,) of the pairs of a bucket: a pure function of seed, epoch and bucket."""
+        """Return the numbers (B,) of the pairs of a bucket: a pure function of seed, epoch and bucket."""
         if not 0 <= bucket < len(self):
             raise IndexError(f"bucket {bucket} of {len(self)}")
         return self._order(epoch)[self._cuts[bucket] : self._cuts[bucket + 1]]
 
     def _order(self, epoch: int) -> np.ndarray:
-        """All pairs by length; the last two epochs' are kept, for a step may reach from one into the next."""
+        """Return all pairs by length; two epochs are cached, because a step may span both."""
         if epoch not in self._orders:
             permutation = np.random.Generator(np.random.PCG64([self._seed, epoch])).permutation(len(self._pair_numbers))
             order = self._pair_numbers[permutation[np.argsort(self._group[permutation], kind="stable")]]
@@ -100,13 +100,14 @@ class Buckets:
 
 
 def gather(pairs: Pairs, numbers: np.ndarray, *, max_len: int, source_pad: int, bos: int, pad: int) -> PairRows:
-    """The pairs `numbers` (B,) as a batch, cut as in `tercet evaluate`: a longer source keeps its eos, and a longer
-    target does not, since nothing ends there.
+    """Return the pairs `numbers` (B,) as a batch, truncated as in `tercet evaluate`.
+
+    A truncated source keeps its eos. A truncated target has none, because the sentence does not end there.
 
     Args:
         max_len: Maximum tokens per side.
-        source_pad: fills up the source.
-        bos, pad: begins each target, and fills it up.
+        source_pad: Padding id of the source.
+        bos, pad: First id of each target, and its padding id.
     """
     source, source_mask = pad_rows(pairs.source, pairs.source_starts, numbers, source_pad, max_len)
     if source.shape[1] == max_len:

@@ -11,13 +11,13 @@ from tercet.data.rows.padding import pad_rows
 
 @dataclass(frozen=True, kw_only=True)
 class LabelRows:
-    """A batch of labelled texts, padded on the right.
+    """Batch of labeled texts, padded on the right.
 
     Attributes:
         tokens: (B, T) int64: bos, the text, eos.
         mask: (B, T) bool, True at real tokens.
-        targets: (B,) int64 over texts; over tokens (B, T), IGNORE_INDEX on all but a word's first piece; of several
-            labels (B, L) float32, of numbers (B,) float64.
+        targets: (B,) int64 over texts; (B, T) over tokens, IGNORE_INDEX except on a word's first piece; (B, L) float32
+            for several labels per text; (B,) float64 for numbers.
     """
 
     tokens: np.ndarray
@@ -28,10 +28,11 @@ class LabelRows:
 def label_rows(
     examples: LabeledExamples, numbers: np.ndarray, *, max_len: int, bos: int, eos: int, pad: int
 ) -> LabelRows:
-    """The texts `numbers` (B,) as a batch, as long as the longest; what is longer than `max_len` is cut before its eos.
+    """Return the texts `numbers` (B,) as a batch; texts above `max_len` are cut before their eos.
 
     Args:
-        bos, eos, pad: begins each text, ends it, and fills it up.
+        max_len: Maximum tokens per text, including bos and eos.
+        bos, eos, pad: Ids of the beginning, the end and the padding.
     """
     if max_len < 3:
         raise ValueError(f"max_len={max_len} leaves no room between bos and eos; allow at least 3")

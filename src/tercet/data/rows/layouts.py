@@ -1,6 +1,6 @@
-"""Orders of rows for data without end: shards in groups, and several sources in fixed shares.
+"""Orders of rows for large data: shards in groups, and several sources in fixed shares.
 
-Both are functions of (seed, position), as a plain permutation is, so that nothing of them is saved.
+Both are functions of (seed, position), like a permutation, so that no state has to be saved.
 """
 
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ import numpy as np
 
 from tercet.data.rows.order import Layout
 
-CACHED_GROUPS = 8  # permutations: of a group that ends and one that begins, for each of a few sources
+CACHED_GROUPS = 8  # permutations: of the group that ends and the one that starts, for several sources
 
 
 @dataclass(frozen=True)
 class ShardGroups:
-    """A permutation of the shards, cut into groups of `group`, and one of the rows within each group.
+    """Random order of the shards in groups of `group`, and of the rows within each group.
 
-    So a pass over the data reads one group after another, and no more than two need be at hand.
+    Rows are read one group after another, so that at most two groups of shards are required at a time.
 
     Attributes:
-        sizes: the rows of each shard, which are numbered shard by shard.
+        sizes: Number of rows of each shard. Rows are numbered shard by shard.
     """
 
     sizes: tuple[int, ...]
@@ -43,23 +43,23 @@ class ShardGroups:
         return numbers, epochs
 
     def groups(self, seed: int, epoch: int) -> list[np.ndarray]:
-        """The shards of each group of an epoch."""
+        """Return the shards of each group of an epoch."""
         shards = np.random.default_rng([seed, epoch, 2]).permutation(len(self.sizes))
         return [shards[first : first + self.group] for first in range(0, len(shards), self.group)]
 
     def current(self, position: int, seed: int) -> np.ndarray:
-        """The shards of the group of a position."""
+        """Return the shards of the group that contains a position."""
         epoch, group = self._group_at(position, seed)
         return self.groups(seed, epoch)[group]
 
     def following(self, position: int, seed: int) -> np.ndarray:
-        """The shards of the group after the one of a position."""
+        """Return the shards of the group after the one that contains a position."""
         epoch, group = self._group_at(position, seed)
         groups = self.groups(seed, epoch)
         return groups[group + 1] if group + 1 < len(groups) else self.groups(seed, epoch + 1)[0]
 
     def _group_at(self, position: int, seed: int) -> tuple[int, int]:
-        """The epoch of a position, and the number of its group."""
+        """Return the epoch of a position, and the number of its group."""
         epoch, index = divmod(position, self.n_rows)
         return epoch, int(np.searchsorted(self._group_ends(seed, epoch), index, side="right"))
 
@@ -69,13 +69,13 @@ class ShardGroups:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Rows of several layouts in fixed shares, those of each in its own order and epochs.
+    """Rows of several layouts in fixed shares, each in its own order and epochs.
 
-    Of the first n positions the first layout has floor(n w), w its share; of the others the second has the same part of
-    what they leave to it and to those behind it, and so on: no layout is ever more than a few rows off its share.
+    The first layout has floor(n w) of the first n positions, where w is its share. The second has its part of the
+    remaining ones in the same way, and so on, so that each layout is at most a few rows off its share.
 
     Attributes:
-        weights: of each layout; what they sum up to is 1.
+        weights: Share of each layout; they sum to 1.
     """
 
     layouts: tuple[Layout, ...]
@@ -96,14 +96,14 @@ class Mixture:
         return numbers, epochs
 
     def part_position(self, part: int, position: int) -> int:
-        """How many of the rows before a position are the layout's."""
+        """Return how many rows before a position belong to layout `part`."""
         left = position
         for previous in range(part):
             left -= int(np.floor(left * self._part_of_rest(previous)))
         return left if part == len(self.layouts) - 1 else int(np.floor(left * self._part_of_rest(part)))
 
     def _share(self, positions: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Of each layout which of `positions` (B,) it has, and where each stands in its own line."""
+        """Return, for each layout, the indices of its `positions` (B,), and its own positions for them."""
         at, left = np.arange(len(positions)), positions
         shares = list[tuple[np.ndarray, np.ndarray]]()
         for part in range(len(self.layouts) - 1):
@@ -119,20 +119,20 @@ class Mixture:
 
 
 def part_seed(seed: int, part: int) -> int:
-    """A seed for each of several layouts: equally long ones would be in the same order."""
+    """Return a seed for layout `part`; with the same seed, equally long layouts would have the same order."""
     return int(np.random.SeedSequence([seed, part, 3]).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 @lru_cache(maxsize=CACHED_GROUPS)
 def _group_ends(layout: ShardGroups, seed: int, epoch: int) -> np.ndarray:
-    """Of each group where it ends in the epoch."""
+    """Return the position in the epoch at which each group ends."""
     sizes = np.array(layout.sizes, dtype=np.int64)
     return np.cumsum([sizes[shards].sum() for shards in layout.groups(seed, epoch)])
 
 
 @lru_cache(maxsize=CACHED_GROUPS)
 def _group_rows(layout: ShardGroups, seed: int, epoch: int, group: int) -> np.ndarray:
-    """The rows of a group in their order."""
+    """Return the rows of a group in their order."""
     sizes = np.array(layout.sizes, dtype=np.int64)
     firsts = [0, *np.cumsum(sizes).tolist()]
     shards = layout.groups(seed, epoch)[group]

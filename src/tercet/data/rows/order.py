@@ -1,7 +1,8 @@
-"""Which rows make up which batch: a pure function of the step, so that a resumed run goes on exactly where it was.
+"""Order of rows in batches, as a pure function of the step.
 
-Epochs are laid end to end, each a permutation of all rows, and step s takes the numbers s·B ... s·B + B - 1 of that
-line. A batch may hold the end of one epoch and the start of the next. Another `Layout` may take a permutation's place.
+A resumed run therefore continues with exactly the same batches. The epochs, each a permutation of all rows, form one
+sequence, and step s takes its positions s·B to s·B + B - 1. A batch may contain the end of one epoch and the start of
+the next. A `Layout` may replace the permutation.
 """
 
 from dataclasses import dataclass
@@ -12,20 +13,22 @@ import numpy as np
 
 
 class Layout(Protocol):
-    """How the rows of an epoch follow each other."""
+    """Order of the rows in the sequence of epochs."""
 
     @property
     def n_rows(self) -> int: ...
 
     def rows(self, positions: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Of positions (B,) in the line of all epochs, in rising order, the row (B,) that stands at each, and the epoch
-        (B,) of that row: a function of (seed, position)."""
+        """Return the row (B,) and its epoch (B,) at each of `positions` (B,), which must be increasing.
+
+        Positions count over all epochs. The result is a function of (seed, position).
+        """
         ...
 
 
 @dataclass(frozen=True)
 class ShuffledLayout:
-    """Each epoch a permutation of all rows."""
+    """Layout in which each epoch is a random permutation of all rows."""
 
     n_rows: int
 
@@ -54,15 +57,15 @@ class Order:
             )
 
     def rows(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Row numbers (batch_size,) of batch `step`, counted from 0, and the epoch (batch_size,) of each."""
+        """Return the row numbers (batch_size,) of batch `step`, from 0, and the epoch of each row."""
         position = step * self.batch_size + np.arange(self.batch_size, dtype=np.int64)
         return (self.layout or ShuffledLayout(self.n_rows)).rows(position, self.seed)
 
     def shift(self, epoch: int, length: int) -> int:
-        """By how many tokens, 0 <= shift < length, packed windows are moved in `epoch`: each epoch cuts elsewhere."""
+        """Return the offset in tokens, 0 <= shift < length, by which the cuts of packed rows move in `epoch`."""
         return int(np.random.default_rng([self.seed, epoch, 1]).integers(length))
 
 
-@lru_cache(maxsize=2)  # a batch spans two epochs at most, but for tiny data
+@lru_cache(maxsize=2)  # except for tiny data, a batch spans at most two epochs
 def _permutation(n_rows: int, seed: int, epoch: int) -> np.ndarray:
     return np.random.Generator(np.random.PCG64([seed, epoch])).permutation(n_rows)

@@ -1,4 +1,4 @@
-"""Rows of unequal length as one array."""
+"""Padding of rows of different length."""
 
 import numpy as np
 
@@ -6,12 +6,12 @@ import numpy as np
 def pad_rows(
     values: np.ndarray, starts: np.ndarray, numbers: np.ndarray, pad: int, max_len: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows `numbers` (B,) as one array (B, L) int64, padded on the right, and a mask that is True at values.
+    """Return the rows `numbers` (B,) padded on the right, (B, L) int64, and a mask, True at values.
 
     Args:
-        values: The values of all rows, one row after another.
-        starts: Position at which each row starts, and the end.
-        pad: Value that fills up short rows.
+        values: Values of all rows, concatenated.
+        starts: Position of the start of each row, and of the end.
+        pad: Padding value.
         max_len: Maximum length; longer rows are cut.
     """
     first = np.asarray(starts[numbers])[:, None]

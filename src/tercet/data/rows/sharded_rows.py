@@ -1,6 +1,6 @@
-"""Rows of a prepared folder: those of each shard, numbered shard by shard; and of several folders, one after another.
+"""Rows of prepared folders, numbered shard by shard and folder by folder.
 
-No row reaches from one shard into the next, so that a shard alone is enough for its rows.
+No row spans two shards, so that reading a row requires only its shard.
 """
 
 from collections import OrderedDict
@@ -17,7 +17,7 @@ from tercet.data.shards.token_folder import Part, TokenFolder, release_pages
 
 
 class Rows(Protocol):
-    """Rows of tokens, by their numbers."""
+    """Protocol of numbered rows of tokens."""
 
     def __len__(self) -> int: ...
 
@@ -25,11 +25,11 @@ class Rows(Protocol):
 
 
 class ShardedRows:
-    """The rows of one folder.
+    """Rows of one folder.
 
     Attributes:
-        packed: whether each row is full of tokens.
-        layout: the order in which they come; None for a permutation of all.
+        packed: True if every row is full of tokens.
+        layout: Order of the rows, or None for a permutation of all.
     """
 
     def __init__(
@@ -41,13 +41,15 @@ class ShardedRows:
         has_documents: bool,
         packed: bool,
     ) -> None:
-        """Args:
-        make: the rows of one shard's ids and of where its documents start.
-        has_documents: whether it looks at where documents start.
-        packed: whether each row is full, so that their number follows from a shard's tokens.
+        """Initialize the rows of all shards that are long enough.
+
+        Args:
+            make: Function that makes the rows of a shard from its ids and the starts of its documents.
+            has_documents: If True, `make` uses the starts of documents.
+            packed: If True, every row is full, so that the number of rows follows from the number of tokens.
 
         Raises:
-            UserError: where no shard is long enough for a row.
+            UserError: If no shard is long enough for a row.
         """
         self.packed = packed
         self._folder, self._make, self._has_documents = folder, make, has_documents
@@ -63,7 +65,7 @@ class ShardedRows:
             longest = max((part.tokens for part in folder.contents.shards), default=0)
             raise UserError(
                 f"the longest shard of {folder.name} has {longest} tokens, too few for a context of {length}; "
-                "prepare more text or larger shards, or set model.max_len smaller"
+                "prepare more text or larger shards, or reduce model.max_len"
             )
         self._firsts = np.append(0, np.cumsum(sizes))
         self._numbers = [folder.contents.shards.index(part) for part in self._parts]
@@ -79,22 +81,22 @@ class ShardedRows:
         for shard in np.unique(row_shards).tolist():
             at = np.flatnonzero(row_shards == shard)
             batches.append((at, self._rows(shard).batch(numbers[at] - self._firsts[shard], shifts[at])))
-            release_pages(self._open[shard][1])  # around each row the system may have mapped 2 MB
+            release_pages(self._open[shard][1])  # the system may have mapped 2 MB around each row
         return merge_rows(batches, len(numbers))
 
     def count_real(self, width: int) -> np.ndarray:
-        """As that of `PaddedRows`, of all shards."""
+        """Count real tokens as `PaddedRows.count_real` does, for all shards."""
         rows = (self._rows_without_ids(part, self._folder.documents(part)) for part in self._parts)
         return np.concatenate([part_rows.count_real(width) for part_rows in rows if isinstance(part_rows, PaddedRows)])
 
     def fetch_ahead(self, position: int, seed: int) -> None:
-        """Open the shards that the rows from a position of the line of epochs on are read from, in a thread."""
+        """Open the shards for the rows from a position on, in a thread; positions count over all epochs."""
         if self.layout is None:
             self._folder.open_ahead(self._numbers)
             return
         shards = [*self.layout.current(position, seed).tolist(), *self.layout.following(position, seed).tolist()]
         for shard in set(self._open) - set(shards):
-            del self._open[shard]  # its map keeps a removed file on the disk
+            del self._open[shard]  # a mapping keeps the disk space of a removed file
         self._folder.open_ahead([self._numbers[shard] for shard in shards])
 
     def _rows(self, shard: int) -> PackedRows | PaddedRows:
@@ -109,22 +111,22 @@ class ShardedRows:
         return self._open[shard][0]
 
     def _count(self, part: Part) -> int:
-        """The rows of a shard whose documents stand alone; none where no document has two tokens."""
+        """Return the number of rows of a shard that is not packed; 0 if no document has two tokens."""
         documents = self._folder.documents(part)
         if not (np.diff(documents, append=part.tokens) > 1).any():
             return 0
         return len(self._rows_without_ids(part, documents))
 
     def _rows_without_ids(self, part: Part, documents: np.ndarray) -> PackedRows | PaddedRows:
-        """The rows of a shard that need not be open: of their ids only the number counts."""
+        """Return the rows of a shard with placeholder ids, to count them without opening the shard."""
         return self._make(np.broadcast_to(np.zeros((), self._folder.contents.dtype), part.tokens), documents)
 
 
 class MixedRows:
-    """The rows of several folders, numbered one folder after another; of each a share of what is read.
+    """Rows of several folders, numbered folder by folder and read in fixed shares.
 
     Attributes:
-        layout: which of them comes where.
+        layout: Order of the rows.
     """
 
     def __init__(self, rows: Sequence[ShardedRows], weights: Sequence[float]) -> None:
@@ -150,7 +152,7 @@ class MixedRows:
 
 
 def merge_rows(batches: Sequence[tuple[np.ndarray, TokenRows]], n_rows: int) -> TokenRows:
-    """Batches, each with the places of its rows, as one."""
+    """Merge batches into one, given the positions of their rows."""
 
     def merge(parts: Sequence[tuple[np.ndarray, np.ndarray | None]]) -> np.ndarray | None:
         result: np.ndarray | None = None

@@ -1,7 +1,7 @@
-"""Rows of `length` + 1 tokens out of one long array of ids: `length` inputs, and each one's next token as its target.
+"""Rows of `length` + 1 tokens from an array of ids: `length` inputs, and the next token of each.
 
-A model that fills masks takes all of a row's tokens as inputs, so its rows are made with a `length` one less than its
-context. Every batch is one gather: a (B, T+1) matrix of positions, taken from the memory-mapped ids at once.
+For a masked language model all tokens of a row are inputs, so its rows have a `length` one less than its context. Every
+batch is one gather: a (B, T+1) matrix of positions, indexed into the memory-mapped ids.
 """
 
 from dataclasses import dataclass
@@ -11,18 +11,18 @@ import numpy as np
 
 from tercet.config import UserError
 
-COUNT_BLOCK_ROWS = 1 << 20  # rows
+COUNT_BLOCK_ROWS = 1 << 20  # rows counted at once
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenRows:
-    """A batch of rows.
+    """Batch of rows.
 
     Attributes:
-        tokens: (B, length + 1) int64; to a language model the inputs are [:, :-1], the targets [:, 1:]. `Blocks` have
-            `length` columns.
-        mask: (B, length + 1) bool, or None where all would be True. True is a real token; for `Windows`, one to score.
-        documents: (B, length + 1) int64 number of each token's document, or None where rows do not mask them.
+        tokens: (B, length + 1) int64. For a language model, the inputs are [:, :-1] and the targets [:, 1:]. `Blocks`
+            have `length` columns.
+        mask: (B, length + 1) bool, or None if all are True. True at real tokens; for `Windows`, at tokens to score.
+        documents: (B, length + 1) int64 number of each token's document, or None if documents are not masked.
     """
 
     tokens: np.ndarray
@@ -31,25 +31,26 @@ class TokenRows:
 
 
 class PackedRows:
-    """All documents one after another, in rows that share one token with the next, so that every target is seen.
+    """Rows cut from all documents concatenated.
 
-    Each epoch moves the cuts by a `shift`. The number of rows stays the same, which leaves fewer than 2 · `length`
-    tokens at the two ends out of an epoch, never the same ones.
+    Each row shares one token with the next, so that every target is used.
+    Each epoch moves the cuts by a `shift`. The number of rows is constant, so that fewer than 2 · `length` tokens at
+    the two ends are not used in an epoch; the shift changes which ones.
     """
 
     def __init__(
         self, ids: np.ndarray, document_starts: np.ndarray, *, length: int, document_mask: bool = False
     ) -> None:
-        """`ids` (N,) and the position of the first token of each document in it.
+        """Initialize from `ids` (N,) and the position in it of the first token of each document.
 
         Raises:
-            UserError: where `ids` is too short for a single row.
+            UserError: If `ids` is too short for a single row.
         """
         _check_length(length)
         if len(ids) <= length:
             raise UserError(
-                f"the data has {len(ids)} tokens, fewer than the {length + 1} that a context of {length} needs; "
-                f"give more text or set model.max_len smaller"
+                f"the data has {len(ids)} tokens, fewer than the {length + 1} that a context of {length} requires; "
+                f"use more text or reduce model.max_len"
             )
         self._ids, self._starts = np.asarray(ids), document_starts
         self._length, self._document_mask = length, document_mask
@@ -57,15 +58,15 @@ class PackedRows:
 
     @staticmethod
     def count(tokens: int, length: int) -> int:
-        """How many rows there are of so many tokens, which are more than `length`."""
+        """Return the number of rows of `tokens` tokens, which must be more than `length`."""
         return max(1, tokens // length - 1)
 
     def __len__(self) -> int:
         return self._n_rows
 
     def batch(self, numbers: np.ndarray, shift: int | np.ndarray = 0) -> TokenRows:
-        """Rows `numbers` (B,), all cuts moved by `shift` tokens (one for all, or one for each row)."""
-        n_offsets = len(self._ids) - self._n_rows * self._length  # from 1 in tiny data to 2 * length - 1
+        """Return rows `numbers` (B,), with cuts moved by `shift` tokens (one for all rows, or one for each)."""
+        n_offsets = len(self._ids) - self._n_rows * self._length  # 1 for tiny data, up to 2 * length - 1
         first = np.asarray(shift) % n_offsets + numbers * self._length
         positions = first[:, None] + np.arange(self._length + 1)
         documents = _document_numbers(self._starts, positions) if self._document_mask else None
@@ -73,13 +74,13 @@ class PackedRows:
 
 
 class PaddedRows:
-    """Each document by itself, in windows of up to `length` + 1 tokens, `stride` apart.
+    """Windows of up to `length` + 1 tokens over each document separately, `stride` tokens apart.
 
-    "left": windows slide over the whole document, from the one that holds its last two tokens only back to the one that
-    holds its first two, padded on the side that sticks out. So the model learns to begin with little, and each token
-    is predicted from 1, 2, ... and `length` tokens before it (with a stride of 1), as in generation.
-    "right": windows start at the document's first token, `stride` after it, and so on until one reaches the end; what
-    is missing after the end is padded.
+    "left": The first window has only the document's last two tokens, the last window only its first two. Windows are
+    padded on the side that extends beyond the document. Thus the model learns to start with little context, and (with a
+    stride of 1) each token is predicted from 1, 2, ... up to `length` tokens before it, as in generation.
+    "right": Windows start at the document's first token, `stride` tokens later, and so on until one reaches the end.
+    They are padded after the end.
     """
 
     def __init__(
@@ -93,19 +94,19 @@ class PaddedRows:
         pad_id: int = 0,
         beyond_end: bool = True,
     ) -> None:
-        """`ids` (N,) and the position of the first token of each document in it.
+        """Initialize from `ids` (N,) and the position in it of the first token of each document.
 
-        With `beyond_end` false, "left" leaves out the windows that stick out at the end.
+        If `beyond_end` is False, "left" omits the windows that extend beyond the end.
 
         Raises:
-            UserError: where no document has two tokens, or `stride` leaps over some.
+            UserError: If no document has two tokens, or `stride` is so large that tokens are skipped.
         """
         _check_length(length)
         if stride < 1:
             raise ValueError(f"stride must be at least 1, got {stride}")
         if stride > length:
             raise UserError(
-                f"rows {stride} tokens apart leave tokens out of a context of {length}; "
+                f"rows {stride} tokens apart skip tokens with a context of {length}; "
                 f"set data.rows.stride to at most {length}"
             )
         self._ids, self._starts = np.asarray(ids), document_starts
@@ -115,15 +116,15 @@ class PaddedRows:
         self._overhang = length - 1 if beyond_end else 0
         beyond_first = targets - 1 + self._overhang if side == "left" else np.maximum(targets - length, 0)
         n_windows = np.where(targets > 0, 1 + _ceil_div(beyond_first, stride, up=side == "right"), 0)
-        self._first_row = np.append(0, np.cumsum(n_windows))  # of each document
+        self._first_row = np.append(0, np.cumsum(n_windows))  # first row of each document, and the end
         if len(self) == 0:
-            raise UserError("no document has two tokens, so there is nothing to predict; give longer documents")
+            raise UserError("no document has two tokens, so there is nothing to predict; use longer documents")
 
     def __len__(self) -> int:
         return int(self._first_row[-1])
 
     def batch(self, numbers: np.ndarray, shift: int | np.ndarray = 0) -> TokenRows:
-        """Rows `numbers` (B,). Windows are tied to their documents: `shift` moves nothing."""
+        """Return rows `numbers` (B,). `shift` has no effect, because windows are aligned with documents."""
         start, end, first = self._bounds(numbers)
         positions = first[:, None] + np.arange(self._length + 1)
         mask = (positions >= start[:, None]) & (positions < end[:, None])
@@ -131,7 +132,7 @@ class PaddedRows:
         return TokenRows(tokens=np.where(mask, tokens, self._pad_id), mask=mask)
 
     def count_real(self, width: int) -> np.ndarray:
-        """Of each row (rows,) how many of its first `width` tokens are real, int32."""
+        """Return, for each row, how many of its first `width` tokens are real, (rows,) int32."""
         counts = np.empty(len(self), np.int32)
         for row in range(0, len(self), COUNT_BLOCK_ROWS):
             numbers = np.arange(row, min(row + COUNT_BLOCK_ROWS, len(self)))
@@ -140,7 +141,7 @@ class PaddedRows:
         return counts
 
     def _bounds(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of rows (B,) where their document starts and ends, and where they begin, be it before its start."""
+        """Return the bounds of the documents of rows (B,), and the starts of the rows, which may precede them."""
         document = np.searchsorted(self._first_row, numbers, side="right") - 1
         offset = (numbers - self._first_row[document]) * self._stride
         start, end = self._starts[document], self._ends[document]
@@ -148,11 +149,11 @@ class PaddedRows:
 
 
 class Windows:
-    """Windows for evaluation: every target of `ids` is scored exactly once, those of the last, partial window too.
+    """Evaluation windows that score every target of `ids` exactly once, also in the last, partial one.
 
-    With `stride` < `length` windows overlap, and a target is scored in the first window that holds it: from the second
-    window on each target then sees at least `length` - `stride` tokens. In the batches `mask` marks the *targets to
-    score*, so its first column is False, as is what lies beyond the end (token 0) and what an earlier window scored.
+    If `stride` < `length`, windows overlap, and a target is scored in the first window that contains it. From the
+    second window on, each target then has at least `length` - `stride` tokens of context. In the batches, `mask` marks
+    the *targets to score*. It is False in the first column, beyond the end (token 0), and at targets scored before.
     """
 
     def __init__(
@@ -164,15 +165,15 @@ class Windows:
         document_starts: np.ndarray | None = None,
         whole_documents: bool = False,
     ) -> None:
-        """`ids` (N,); with `document_starts` the batches number the documents.
+        """Initialize from `ids` (N,); with `document_starts`, batches number the documents.
 
-        With `whole_documents` no window cuts a document that fits into one, so that each is read from its first token.
+        With `whole_documents`, a document that fits into a window is never cut, so that it is read from its start.
         """
         _check_length(length)
         if stride is not None and not 1 <= stride <= length:
-            raise ValueError(f"stride={stride} must be from 1 to length={length}, or targets would be left out")
+            raise ValueError(f"stride={stride} must be from 1 to length={length}, or targets would be skipped")
         if len(ids) < 2:
-            raise UserError(f"the data has {len(ids)} tokens, so there is nothing to predict; give more text")
+            raise UserError(f"the data has {len(ids)} tokens, so there is nothing to predict; use more text")
         self._ids, self._starts = np.asarray(ids), document_starts
         self._length = length
         starts = document_starts if whole_documents else None
@@ -182,7 +183,7 @@ class Windows:
         return len(self._first)
 
     def batch(self, numbers: np.ndarray) -> TokenRows:
-        """Windows `numbers` (B,), counted from the start of the ids."""
+        """Return windows `numbers` (B,), counted from the start of the ids."""
         positions = self._first[numbers][:, None] + np.arange(self._length + 1)
         real = positions < self._ends[numbers][:, None]
         scored_end = np.where(numbers > 0, self._ends[numbers - 1] - 1, 0)
@@ -192,25 +193,25 @@ class Windows:
 
 
 class Blocks:
-    """`ids` cut side by side into rows of `length` tokens, every token in one of them; the last row is padded.
+    """Consecutive rows of `length` tokens that cover `ids`; the last row is padded.
 
-    For evaluating a model that fills masks, to which all tokens are inputs.
+    They are used to evaluate masked language models, for which all tokens are inputs.
     """
 
     def __init__(
         self, ids: np.ndarray, length: int, *, document_starts: np.ndarray | None = None, pad_id: int = 0
     ) -> None:
-        """`ids` (N,); with `document_starts` the batches number the documents."""
+        """Initialize from `ids` (N,); with `document_starts`, batches number the documents."""
         _check_length(length)
         if not len(ids):
-            raise UserError("the data has no tokens, so there is nothing to predict; give more text")
+            raise UserError("the data has no tokens, so there is nothing to predict; use more text")
         self._ids, self._starts, self._length, self._pad_id = np.asarray(ids), document_starts, length, pad_id
 
     def __len__(self) -> int:
         return -(-len(self._ids) // self._length)
 
     def batch(self, numbers: np.ndarray) -> TokenRows:
-        """Rows `numbers` (B,), counted from the start of the ids."""
+        """Return rows `numbers` (B,), counted from the start of the ids."""
         positions = (numbers * self._length)[:, None] + np.arange(self._length)
         real = positions < len(self._ids)
         tokens = np.where(real, self._ids[np.where(real, positions, 0)].astype(np.int64), self._pad_id)
@@ -221,7 +222,7 @@ class Blocks:
 def _cut_windows(
     n_ids: int, length: int, stride: int, document_starts: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Where each window begins, and the end of what it scores."""
+    """Return the start of each window, and the end of the tokens that it scores."""
     if document_starts is None:
         first = np.arange(1 + -(-max(0, n_ids - 1 - length) // stride), dtype=np.int64) * stride
         return first, np.minimum(first + length + 1, n_ids)
@@ -229,7 +230,7 @@ def _cut_windows(
     while not ends or ends[-1] < n_ids:
         end = min(start + length + 1, n_ids)
         last = int(document_starts[np.searchsorted(document_starts, end, side="right") - 1])
-        fits = end < n_ids and last > start  # one document ends here at least, so the last begins the next window
+        fits = end < n_ids and last > start  # a document ends in this window, so the next window starts after it
         starts.append(start)
         ends.append(last if fits else end)
         start = last if fits else start + stride

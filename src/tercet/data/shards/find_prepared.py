@@ -1,4 +1,4 @@
-"""Whether a source may be a folder of tokens, told by its name alone: before anything is imported for it."""
+"""Quick check, without imports, if a source may be a prepared folder."""
 
 from pathlib import Path
 
@@ -10,10 +10,10 @@ def is_url(source: str) -> bool:
 
 
 def may_be_prepared(source: str) -> bool:
-    """Whether it is a URL, or a folder with a manifest, which models have too."""
+    """Return True for a URL, or for a folder with a manifest, which may also be a model."""
     if is_url(source):
         return True
     try:
         return (Path(source).expanduser() / MANIFEST).is_file()
     except (OSError, ValueError, RuntimeError):
-        return False  # whoever reads it as text says what is wrong
+        return False  # reading it as text raises the error

@@ -1,7 +1,7 @@
-"""The shards of all units put together as one folder of tokens, under their last names.
+"""Merge of the shards of all units into one folder of tokens.
 
-Each step can be done again after a kill: a shard has its last name already, or is still where it was written, and what
-is cut or joined is copied from files that stay there. The manifest comes last.
+Each step can be repeated after a kill: a shard is moved either before or after it, and copied data comes from files
+that are not removed. The manifest is written last.
 """
 
 import os
@@ -41,7 +41,7 @@ BLOCK_IDS = 1 << 22  # ids copied together
 
 @dataclass(frozen=True, kw_only=True)
 class _Piece:
-    """The ids `start` to `end` of one side of a shard."""
+    """Ids `start` to `end` of one side of a shard."""
 
     record: ShardRecord
     side: Side
@@ -65,20 +65,20 @@ def merge_shards(
     *,
     made_from: str,
 ) -> Contents:
-    """Put the folder together.
+    """Merge the shards into the folder `out`.
 
     Raises:
-        UserError: where a part has no tokens, a file is missing, or the disk is full.
+        UserError: If a part has no tokens, a file is missing, or the disk is full.
     """
     records = [record for unit in units for record in read_records(settings.folder, unit.number)]
     train, held_out = _divide(records, validation)
     tokens = sum(piece.tokens for piece in train)
     for side, pieces, remedy in (
-        ("training", train, "give more text"),
-        ("validation", held_out, "set data.validation.fraction higher, or data.validation to {kind: tail}"),
+        ("training", train, "use more text"),
+        ("validation", held_out, "increase data.validation.fraction, or set data.validation to {kind: tail}"),
     ):
         if not sum(piece.tokens for piece in pieces):
-            raise UserError(f"no token of {tokens:,} is for {side}; {remedy}")
+            raise UserError(f"none of the {tokens:,} tokens is for {side}; {remedy}")
     merge = _Merge(out, settings)
     files, shards = dict[str, FileHash](), list[Part]()
     held_out_part = merge.copy(VALIDATION, held_out, files)
@@ -107,7 +107,7 @@ def merge_shards(
 def _divide(
     records: Sequence[ShardRecord], validation: Tail | Documents | HeldOut
 ) -> tuple[list[_Piece], list[_Piece]]:
-    """The pieces of the training part, and those of the validation part."""
+    """Return the pieces of the training part, and of the validation part."""
     pieces = {
         side: [
             _Piece(record=record, side=side, start=0, end=tokens)
@@ -135,7 +135,7 @@ class _Merge:
         self._out, self._settings, self._work = out, settings, settings.folder
 
     def move(self, name: str, piece: _Piece, files: dict[str, FileHash]) -> Part:
-        """Give a whole shard its last name, and the hash that its writer found, which readers compare it with."""
+        """Move a complete shard to its final name, and list it with the hash computed when it was written."""
         record = piece.record.parts[piece.side]
         part = Part(
             name=name, tokens=record.tokens, documents=record.documents, starts=record.starts, bytes=record.bytes
@@ -149,12 +149,12 @@ class _Merge:
                 if old.exists():
                     os.replace(old, new)
                 if not new.exists() or new.stat().st_size != expected.size:
-                    raise DamagedFile(f"{old} is missing or was changed; remove {self._out} and prepare it anew")
+                    raise DamagedFile(f"{old} is missing or was changed; remove {self._out} and prepare it again")
             files[file] = expected
         return part
 
     def copy(self, name: str, pieces: Sequence[_Piece], files: dict[str, FileHash]) -> Part:
-        """One file of several pieces, or of a part of a shard."""
+        """Copy pieces into one file, such as several shards or a part of a shard."""
         part_starts, position, documents, n_bytes = list[np.ndarray](), 0, 0, 0
         for piece in pieces:
             part_record = piece.record.parts[piece.side]
@@ -163,7 +163,7 @@ class _Merge:
             self._check(piece.record, path, part_record.starts_hash)
             starts = np.load(path, allow_pickle=False)
             inner_starts = starts[(starts > piece.start) & (starts < piece.end)] - piece.start
-            part_starts.append(np.append(0, inner_starts) + position)  # a document that is cut starts on both sides
+            part_starts.append(np.append(0, inner_starts) + position)  # a document that is cut starts in both parts
             position += piece.tokens
             record = piece.record.parts[piece.side]
             is_document_start = piece.start in starts if piece.start else record.documents == record.starts
@@ -178,30 +178,30 @@ class _Merge:
         return part
 
     def read_counts(self, record: ShardRecord) -> np.ndarray:
-        """(V,) of the training side of a shard."""
+        """Return the token counts (V,) of the training side of a shard."""
         path = counts_path(self._work, record.name)
         self._check(record, path, record.counts_hash)
         return np.load(path, allow_pickle=False)
 
     def _check(self, record: ShardRecord, path: Path, expected: FileHash) -> None:
-        """Compare a file with what was written, before bytes of it get a hash of their own."""
+        """Compare a file with the recorded hash, before a copy of it gets a new hash."""
         try:
             is_whole = FileHash.from_path(path) == expected
         except OSError:
             is_whole = False
         if not is_whole:
             record_path(self._work, record.name).unlink(missing_ok=True)
-            raise DamagedFile(f"{path} is damaged; give the same command again, which writes it again")
+            raise DamagedFile(f"{path} is damaged; run the same command again, which writes it again")
 
     def count_ids(self, part: Part) -> np.ndarray:
-        """(V,) of a part that is written."""
+        """Return the token counts (V,) of a part that has been written."""
         ids = np.memmap(self._out / part.ids_file, self._settings.dtype, mode="r")
         vocab_size = self._settings.tokenizer.vocab_size
         blocks = (ids[start : start + BLOCK_IDS] for start in range(0, len(ids), BLOCK_IDS))
         return np.sum([np.bincount(block, minlength=vocab_size) for block in blocks], axis=0)
 
     def _count_bytes(self, piece: _Piece) -> int:
-        """Of the text that a piece stands for; what begins a shard has what its end does not stand for."""
+        """Return the bytes of a piece's text; the first piece of a shard has the total minus the rest."""
         record = piece.record.parts[piece.side]
         if piece.start == 0:
             rest = _Piece(record=piece.record, side=piece.side, start=piece.end, end=record.tokens)

@@ -1,8 +1,8 @@
-"""The shards of a prepared folder that are open: mapped, verified, and bounded in number.
+"""Open shards of a prepared folder: mapped, verified, and limited in number.
 
-A shard is handed out as a map of an open file, never as a name: the system keeps the bytes of an open file until its
-last user closes it, so another reader may remove the name at any time. A thread opens the shards that will be needed
-next, so that a training step does not wait for them to be fetched or hashed.
+Readers get a map of an open file, never a path: the system keeps the content of a file until it is closed everywhere,
+so another reader may remove the path at any time. A thread opens the next shards in advance, so that a training step
+does not wait for them to be fetched or hashed.
 """
 
 import threading
@@ -16,29 +16,31 @@ from tercet.config import UserError
 
 
 class OpenShards:
-    """The ids of the open shards, by the names of the shards."""
+    """Ids of the open shards, by shard name."""
 
     def __init__(self, open_ids: Callable[[str], np.ndarray], close: Callable[[str], object], *, max_open: int) -> None:
-        """Args:
-        open_ids: Function that opens the shard of a name and returns its ids (N,).
-        close: Function called with the name of each shard that is no longer kept.
-        max_open: Maximum number of shards kept open.
+        """Initialize without open shards.
+
+        Args:
+            open_ids: Function that opens the shard with a name and returns its ids (N,).
+            close: Function called with the name of each shard that is closed.
+            max_open: Maximum number of open shards.
         """
         self._open_ids, self._close, self._max_open = open_ids, close, max_open
-        self._ids = OrderedDict[str, np.ndarray]()  # the most recently used shard last
-        self._requested: dict[str, None] = {}  # the shards of the last `keep`, in their order
+        self._ids = OrderedDict[str, np.ndarray]()  # least recently used shard first
+        self._requested: dict[str, None] = {}  # names of the last `keep`, in their order
         self._opening = dict[str, threading.Lock]()
         self._lock, self._thread, self._is_opening_ahead = threading.Lock(), threading.Thread(), False
 
     def ids(self, name: str) -> np.ndarray:
-        """Return the ids (N,) of a shard, which is opened if it is not open yet.
+        """Return the ids (N,) of a shard, and open it if required.
 
         Raises:
             UserError: If the shard cannot be opened.
         """
         with self._lock:
             opening = self._opening.setdefault(name, threading.Lock())
-        with opening:  # two threads never fetch or hash one shard at the same time
+        with opening:  # prevents two threads from fetching or hashing the same shard
             ids = self._ids.get(name)
             if ids is None:
                 ids = self._open_ids(name)
@@ -49,7 +51,7 @@ class OpenShards:
         return ids
 
     def keep(self, names: Sequence[str]) -> None:
-        """Close all shards but the named ones, and open those of them that are not open yet, in a thread."""
+        """Close all shards except the named ones, and open the missing ones in a thread."""
         with self._lock:
             if list(names) == list(self._requested):
                 return
@@ -76,14 +78,14 @@ class OpenShards:
                     return
             for name in requested:
                 if name in self._requested and name not in self._ids:
-                    with suppress(UserError):  # raised again, in the reader's thread, when the shard is read
+                    with suppress(UserError):  # raised again in the reader's thread
                         self.ids(name)
             processed = requested
 
     def _close_excess(self) -> None:
-        """Close the least recently used shards beyond `max_open`, first those that are not needed."""
+        """Close the least recently used shards beyond `max_open`, starting with those that were not requested."""
         if (excess := len(self._ids) - self._max_open) > 0:
-            for name in sorted(self._ids, key=lambda name: name in self._requested)[:excess]:  # keeps the order of use
+            for name in sorted(self._ids, key=lambda name: name in self._requested)[:excess]:  # stable sort
                 self._remove(name)
 
     def _remove(self, name: str) -> None:

@@ -1,8 +1,8 @@
-"""Text of any size to a folder of tokens (`token_folder`), by several processes and on several machines.
+"""Tokenization of large text into a folder of tokens, by several processes and machines.
 
-The inputs are cut into units, the units are written shard by shard into the hidden folder `.parts`, and when every unit
-is there, whoever sees it puts the folder together. What is written depends on the inputs and the settings alone, so the
-same command goes on after a kill, and the bytes are the same however many took part.
+Inputs are grouped into units, and units are written shard by shard into the hidden folder `.parts`. The process that
+finds all units complete merges them into the folder. The result depends only on the inputs and settings, so that the
+same command resumes after a kill and the bytes do not depend on the number of workers.
 """
 
 import multiprocessing
@@ -40,14 +40,16 @@ from tercet.storage import (
 from tercet.tokens import Tokenizer
 
 PARTS, PLAN = ".parts", "plan.json"
-SHARD_TOKENS = 1 << 26  # 134 MB of 16 bits each
+SHARD_TOKENS = 1 << 26  # 134 MB with 16-bit ids
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreparationResult:
-    """Attributes:
-    contents: of the folder; None where other parts are still missing.
-    missing: the parts of which units are not there yet, counted from 1.
+    """Result of `prepare_tokens`.
+
+    Attributes:
+        contents: Contents of the folder, or None if other parts are missing.
+        missing: Numbers, from 1, of the parts with missing units.
     """
 
     contents: Contents | None
@@ -65,19 +67,21 @@ def prepare_tokens(
     part: tuple[int, int] = (1, 1),
     progress: bool = False,
 ) -> PreparationResult:
-    """Tokenise text into shards.
+    """Tokenize text into shards.
 
     Args:
-        spec: how the text is read, divided and cut into tokens.
-        sources: in place of `spec.source`: named datasets, files, folders and patterns such as `texts/*.jsonl.gz`.
-        tokenizer: in place of one that is learnt on a sample as `spec.tokenizer` says.
-        shard_tokens: of each shard, about.
-        workers: processes; by default one for each core.
-        part: (2, 8) is the second of eight machines that share `out`, each of which does an eighth of the inputs.
-        progress: show a bar on stderr, where that is a terminal.
+        spec: How the text is read, split and tokenized.
+        sources: Sources instead of `spec.source`: named datasets, files, folders and patterns such as
+            `texts/*.jsonl.gz`.
+        tokenizer: Tokenizer. By default it is learned from a sample with `spec.tokenizer`.
+        shard_tokens: Approximate tokens per shard.
+        workers: Number of processes (default: one per core).
+        part: Number of this part and of all parts: (2, 8) is the second of eight machines that share `out`, each of
+            which processes an eighth of the inputs.
+        progress: If True, show a bar on stderr, if that is a terminal.
 
     Raises:
-        UserError: where text cannot be read or tokenised, the folder holds something else, or the disk is full.
+        UserError: If text cannot be read or tokenized, the folder contains something else, or the disk is full.
     """
     out = Path(out)
     number, parts = part
@@ -89,7 +93,7 @@ def prepare_tokens(
     tokenizer_spec = None if tokenizer else spec.tokenizer
     tokenizer = tokenizer or _share_tokenizer(spec, inputs, out)
     if tokenizer.prefix_space:
-        raise UserError("prefix_space is for sentence pairs, not for running text; leave it out of data.tokenizer")
+        raise UserError("prefix_space is for sentence pairs, not for running text; remove it from data.tokenizer")
     made_from = digest_inputs(spec, inputs, tokenizer, shard_tokens, tokenizer_spec)
     if (contents := _find_finished(out, made_from)) is not None:
         return PreparationResult(contents=contents)
@@ -114,7 +118,7 @@ def prepare_tokens(
 def _merge(
     out: Path, units: Sequence[Unit], settings: ShardSettings, spec: TextSpec, made_from: str
 ) -> Contents | None:
-    """Return the contents of the whole folder; None if another process merges the shards."""
+    """Return the contents of the merged folder, or None if another process is merging the shards."""
     try:
         with lock_folder(settings.folder):
             if (contents := _find_finished(out, made_from)) is None:
@@ -127,33 +131,33 @@ def _merge(
 
 def _make_folder(out: Path) -> None:
     if out.is_dir() and not (out / PARTS).exists() and not (out / MANIFEST).exists() and any(out.iterdir()):
-        raise UserError(f"{out} holds something else; give another --out")
+        raise UserError(f"{out} contains something else; pass another --out")
     if (out / MANIFEST).exists() and read_contents(out / MANIFEST) is None:
-        raise UserError(f"{out} holds something else; give another --out")
+        raise UserError(f"{out} contains something else; pass another --out")
     with report_write_errors(out):
         (out / PARTS).mkdir(parents=True, exist_ok=True)
 
 
 def _find_finished(out: Path, made_from: str) -> Contents | None:
-    """What the folder holds already.
+    """Return the contents of the folder if it is complete.
 
     Raises:
-        UserError: where that is of other inputs or settings.
+        UserError: If they were made from other inputs or settings.
     """
     if not (out / MANIFEST).exists():
         return None
     contents = read_contents(out / MANIFEST)
     if contents is None or contents.made_from != made_from:
-        raise UserError(f"{out} holds tokens of other inputs or settings; give another --out, or remove it")
+        raise UserError(f"{out} contains tokens of other inputs or settings; pass another --out, or remove it")
     shutil.rmtree(out / PARTS, ignore_errors=True)
     return contents
 
 
 def _share_tokenizer(spec: TextSpec, inputs: Sequence[Input], out: Path) -> Tokenizer:
-    """The tokenizer that is learnt by who comes first, and read by who comes later.
+    """Return the tokenizer, which the first process learns and the others read.
 
     Raises:
-        UserError: where another part is just learning it.
+        UserError: If another process is learning it.
     """
     if (out / TOKENIZER).exists():
         return Tokenizer.load(out / TOKENIZER)
@@ -166,15 +170,15 @@ def _share_tokenizer(spec: TextSpec, inputs: Sequence[Input], out: Path) -> Toke
                     write_atomically(path, learned.to_json().encode())
         except FolderInUse as error:
             owner = str(error).partition(";")[0]
-            raise UserError(f"the tokenizer is being learnt: {owner}; give the same command again later") from None
+            raise UserError(f"the tokenizer is being learned: {owner}; run the same command again later") from None
     return Tokenizer.load(path)
 
 
 def _agree_on_plan(work: Path, made_from: str, parts: int) -> None:
-    """All that work at a folder do the same.
+    """Record the inputs, settings and number of parts, which must be the same in all processes.
 
     Raises:
-        UserError: where it was begun otherwise.
+        UserError: If the folder was started with others.
     """
     path = work / PLAN
     plan: dict[str, Any] = {"made_from": made_from, "parts": parts}
@@ -183,12 +187,12 @@ def _agree_on_plan(work: Path, made_from: str, parts: int) -> None:
     recorded_plan = read_sealed_json(path)
     if recorded_plan.get("made_from") != made_from:
         raise UserError(
-            f"{work.parent} was begun with other inputs or settings; give those again, another --out, or remove it"
+            f"{work.parent} was started with other inputs or settings; use those, pass another --out, or remove it"
         )
     if recorded_plan.get("parts") != parts:
         raise UserError(
-            f"{work.parent} was begun in {recorded_plan.get('parts')} parts, and this is one of {parts}; "
-            f"give --part N/{recorded_plan.get('parts')}, or remove it"
+            f"{work.parent} was started in {recorded_plan.get('parts')} parts, but this is one of {parts}; "
+            f"pass --part N/{recorded_plan.get('parts')}, or remove it"
         )
 
 
@@ -198,7 +202,7 @@ def _is_written(work: Path, unit: Unit) -> bool:
 
 
 def _write_units(units: Sequence[Unit], settings: ShardSettings, workers: int | None, *, progress: bool) -> None:
-    """Write units, in this process where there is one alone or one worker."""
+    """Write units, in this process if there is only one unit or one worker."""
     left = [unit for unit in units if not _is_written(settings.folder, unit)]
     n_workers = min(workers or _cores(), len(left))
     with progress_bar(enabled=progress) as bar:
@@ -226,7 +230,7 @@ def _write_by_workers(
                 on_written(futures[future])
         except BrokenProcessPool:
             raise UserError(
-                "a worker was killed, perhaps for want of memory; the same command goes on, with fewer --workers"
+                "a worker was killed, perhaps for lack of memory; run the same command with fewer --workers to resume"
             ) from None
         except BaseException:
             stop.set()
@@ -234,13 +238,13 @@ def _write_by_workers(
             raise
 
 
-_worker: Callable[[Unit], None] | None = None  # of a worker's process
+_worker: Callable[[Unit], None] | None = None  # set in worker processes
 
 
 def _begin_worker(
     stop: Event, folder: Path, shard_tokens: int, validation_share: float | None, roles: dict[str, int | None]
 ) -> None:
-    """In a process of its own: one thread, Ctrl-C is the parent's, and it ends with its parent."""
+    """Initialize a worker process, which uses one thread, ignores Ctrl-C and exits with its parent."""
     global _worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -259,7 +263,7 @@ def _begin_worker(
 
 
 def _exit_after(end: Callable[[], object]) -> None:
-    """At once: what is half written has no name yet."""
+    """Exit immediately when `end` returns; incomplete files have only temporary names."""
     end()
     os._exit(1)
 

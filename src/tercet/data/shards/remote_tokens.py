@@ -1,7 +1,7 @@
-"""A prepared folder behind a URL such as s3://bucket/tokens: its shards come into the cache as they are needed.
+"""Prepared folder behind a URL such as s3://bucket/tokens, whose shards are fetched on demand.
 
-What comes is compared with the manifest's hash before it has its name, and no more shards are kept than those of the
-group that is read and the one after it, which comes meanwhile, in a thread.
+Fetched data is compared with the hash in the manifest before it gets its name. The cache contains at most the shards of
+the current group and of the next one, which is fetched in a thread.
 """
 
 import os
@@ -21,9 +21,9 @@ from tercet.limits import MAX_SETTINGS_BYTES
 from tercet.messages import print_note
 from tercet.storage import MANIFEST, DamagedFile, lock_file, report_write_errors, write_atomically
 
-GROUP = 8  # shards that are shuffled together, unless `data.shard_group` says otherwise
+GROUP = 8  # shards that are shuffled together, unless `data.shard_group` is set
 ATTEMPTS = 5
-FIRST_WAIT = 0.5  # seconds; twice as long each time
+FIRST_WAIT = 0.5  # seconds; doubled after each attempt
 BLOCK = 1 << 20
 LOCAL_SCHEMES = ("file", "local", "memory")
 
@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 
 
 class _FetchError(Exception):
-    """Why a file did not come, which is no error of what it is written to; `is_final` where trying again is vain."""
+    """Error of the source, not of the cache. `is_final` means that trying again cannot help."""
 
     def __init__(self, reason: object, *, is_final: bool = False) -> None:
         super().__init__(reason)
@@ -39,16 +39,18 @@ class _FetchError(Exception):
 
 
 class RemoteTokenFolder(TokenFolder):
-    """A prepared folder elsewhere, with some of its files in the cache.
+    """Remote prepared folder, with some of its files in the cache.
 
-    Other threads and processes may read the same URL, and remove files from the cache at any time. So a file is opened
-    as it is written, and what is handed out is its content. A lock for each file serves economy alone: of several
-    readers, one fetches it.
+    Other threads and processes may read the same URL and remove files from the cache at any time. A file is therefore
+    opened while it is written, and readers get its content. The lock of each file is only an optimization: one of
+    several readers fetches it.
     """
 
     def __init__(self, url: str, *, group: int | None) -> None:
-        """Raises:
-        UserError: If there is no such folder, or it cannot be reached.
+        """Open the folder and fetch its manifest.
+
+        Raises:
+            UserError: If the folder does not exist, or cannot be reached.
         """
         self._files, self._root, self._is_local = _open_file_system(url)
         self._url = url.rstrip("/")
@@ -63,7 +65,7 @@ class RemoteTokenFolder(TokenFolder):
         except DamagedFile:
             raise DamagedFile(f"{self._url}/{MANIFEST} is damaged; {REMEDY}") from None
         if contents is None:
-            raise UserError(f"{self._url} holds no tokens that `tercet data prepare` has made; give another source")
+            raise UserError(f"{self._url} contains no tokens from `tercet data prepare`; use another source")
         group = group or GROUP
         super().__init__(url, cache / contents.hash[:32], contents, group=group, max_open=2 * group)
         with report_write_errors(self._folder):
@@ -71,15 +73,15 @@ class RemoteTokenFolder(TokenFolder):
         self._cached_shards = self._remove_others(cache)
 
     def check(self) -> None:
-        """Check that every file is there and has its size, if the file system can list them.
+        """Check that every file exists and has its size, if the file system can list files.
 
         Raises:
-            UserError: If a file is missing or has another size; the first one is named.
+            UserError: If a file is missing or has another size; the message names the first one.
         """
         try:
             entries = self._files.ls(self._root, detail=True)
             sizes = {str(entry["name"]).rpartition("/")[2]: entry["size"] for entry in entries}
-        except Exception:  # not every server lists its files; a missing one is reported when it is fetched
+        except Exception:  # not every server lists files; a missing one is reported when it is fetched
             return
         for name, expected in self.contents.files.files.items():
             if name not in sizes:
@@ -90,7 +92,7 @@ class RemoteTokenFolder(TokenFolder):
     def open_ahead(self, shards: Sequence[int]) -> None:
         super().open_ahead(shards)
         requested = {self.contents.shards[number].name for number in shards}
-        for name in self._cached_shards:  # by an earlier process
+        for name in self._cached_shards:  # left by an earlier process
             if name not in requested:
                 self._close_shard(name)
         self._cached_shards = []
@@ -99,7 +101,7 @@ class RemoteTokenFolder(TokenFolder):
         return f"{self._url}/{file}"
 
     def _read(self, file: str, take: Callable[[BinaryIO], Result]) -> Result:
-        """Call `take` with the open file, which is fetched if it is missing or damaged, and return its result.
+        """Return the result of `take` for the open file, which is fetched if missing or damaged.
 
         Raises:
             UserError: If the file cannot be fetched, or as `take`.
@@ -115,12 +117,12 @@ class RemoteTokenFolder(TokenFolder):
         try:
             return super()._read(file, take)
         except DamagedFile:
-            print_note(f"tercet: {path} is damaged; it is fetched again")
+            print_note(f"tercet: {path} is damaged; fetching it again")
             _remove_folder(path)
         return None
 
     def _fetch(self, file: str, take: Callable[[BinaryIO], Result]) -> Result:
-        """Write a file to the cache; `take` meets it before it has a name that others could remove."""
+        """Write a file to the cache, and call `take` before the file has a path that others could remove."""
         results = list[Result]()
 
         def write(new: BinaryIO) -> None:
@@ -130,7 +132,7 @@ class RemoteTokenFolder(TokenFolder):
                 try:
                     results.append(take(input_file))
                 except DamagedFile:
-                    raise _FetchError(f"it is not what {MANIFEST} says") from None
+                    raise _FetchError(f"it does not match {MANIFEST}") from None
 
         write_atomically(self._folder / file, write)
         return results[0]
@@ -140,11 +142,11 @@ class RemoteTokenFolder(TokenFolder):
         for block in self._fetch_blocks(file):
             size += len(block)
             if size > self.contents.files.files[file].size:
-                raise _FetchError(f"it is longer than {MANIFEST} says")
+                raise _FetchError(f"it is longer than specified in {MANIFEST}")
             new.write(block)
 
     def _close_shard(self, name: str) -> None:
-        """Remove a shard's files from the cache; who has one of them open keeps its content."""
+        """Remove a shard's files from the cache; processes that have opened one keep its content."""
         part = self._shards[name]
         for file in (part.ids_file, part.documents_file):
             for path in (self._folder / file, self._lock_path(file)):
@@ -164,21 +166,21 @@ class RemoteTokenFolder(TokenFolder):
 
     def _fetch_blocks(self, file: str) -> Iterator[bytes]:
         path = f"{self._root}/{file}"
-        if self._is_local and os.path.lexists(path) and not os.path.isfile(path):  # a pipe would be waited for
-            raise _FetchError("it is no regular file", is_final=True)
+        if self._is_local and os.path.lexists(path) and not os.path.isfile(path):  # opening a pipe would block
+            raise _FetchError("it is not a regular file", is_final=True)
         try:
             with self._files.open(path, "rb") as source:
                 while block := source.read(BLOCK):
                     yield block
-        except Exception as error:  # each file system has exceptions of its own
+        except Exception as error:  # each file system raises its own exceptions
             is_final = isinstance(error, FileNotFoundError | PermissionError)
             raise _FetchError(str(error) or type(error).__name__, is_final=is_final) from error
 
     def _retry(self, file: str, work: Callable[[], Result]) -> Result:
-        """What `work` gives, tried again with longer and longer waits.
+        """Return the result of `work`, which is repeated with increasing waits if fetching fails.
 
         Raises:
-            UserError: where it fails for good, or the disk is full.
+            UserError: If the last attempt fails, or the disk is full.
         """
         wait = FIRST_WAIT
         for attempt in range(1, ATTEMPTS + 1):
@@ -187,8 +189,8 @@ class RemoteTokenFolder(TokenFolder):
             except _FetchError as error:
                 if error.is_final or attempt == ATTEMPTS:
                     raise UserError(
-                        f"cannot fetch {self._url}/{file}: {error}; see that it is there and within reach: "
-                        "the same command goes on from the last checkpoint"
+                        f"cannot fetch {self._url}/{file}: {error}; check that it exists and can be reached: "
+                        "the same command resumes from the last checkpoint"
                     ) from None
                 print_note(f"tercet: {self._url}/{file}: {error}; trying again")
                 time.sleep(wait)
@@ -196,7 +198,7 @@ class RemoteTokenFolder(TokenFolder):
         raise AssertionError("unreachable")
 
     def _remove_others(self, cache: Path) -> list[str]:
-        """Remove what earlier contents of the URL have left, and shards beyond `max_open`; return the other shards."""
+        """Remove files of earlier contents and shards beyond `max_open`, and return the remaining shards."""
         for entry in cache.iterdir():
             if entry.is_dir() and entry != self._folder:
                 shutil.rmtree(entry, ignore_errors=True)
@@ -207,28 +209,28 @@ class RemoteTokenFolder(TokenFolder):
 
 
 def _remove_folder(path: Path) -> None:
-    """Remove a folder in the place of a file: a rename replaces everything else."""
+    """Remove a folder that has the name of a file, because a rename cannot replace it."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
 
 
 def _open_file_system(url: str) -> tuple[Any, str, bool]:
-    """The file system of a URL, the path in it, and whether that is a path of this machine.
+    """Return the file system of a URL, the path in it, and True if the path is on this machine.
 
     Raises:
-        UserError: where it cannot be opened, or downloads are switched off.
+        UserError: If the URL cannot be opened, or downloads are disabled.
     """
     scheme = url.partition("://")[0]
     if "::" in url:
-        raise UserError(f"{url} is a chain of file systems; give the URL of a folder alone")
+        raise UserError(f"{url} is a chain of file systems; use the plain URL of a folder")
     if scheme not in LOCAL_SCHEMES and environ.get("TERCET_OFFLINE", "0") not in ("", "0"):
         raise UserError(f"{url} is not on this machine, and TERCET_OFFLINE is set; unset it, or copy the folder here")
-    import fsspec.implementations.local  # comes with PyTorch; a tenth of a second
+    import fsspec.implementations.local  # a dependency of PyTorch; takes a tenth of a second
 
     try:
         files, root = fsspec.core.url_to_fs(url)
     except ImportError as error:
-        raise UserError(f"{url}: {error}; install that package beside Tercet") from None
+        raise UserError(f"{url}: {error}; install that package together with Tercet") from None
     except Exception as error:
         raise UserError(f"cannot open {url}: {error or type(error).__name__}; correct it") from None
     return files, root.rstrip("/"), isinstance(files, fsspec.implementations.local.LocalFileSystem)

@@ -1,6 +1,6 @@
-"""What is prepared to shards: the inputs in their order, and the units of them that one process works off.
+"""Inputs of prepared shards in their order, and units of inputs that are processed together.
 
-Which inputs make a unit follows from their order and their sizes alone, so that every machine cuts alike.
+The units depend only on the order and the sizes of the inputs, so that every machine forms the same units.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,18 +21,18 @@ from tercet.data.specs import HeldOut, Side, TextSpec
 from tercet.data.text_hashes import hash_text
 from tercet.tokens import Characters, PlainIds, Tokenizer, TokenizerSpec
 
-TOKEN_BYTES = 4  # of text, about, for a token: a unit makes about one shard
-FORMAT = 2  # counts up when the same inputs give other shards
+TOKEN_BYTES = 4  # approximate bytes of text per token, so that a unit gives about one shard
+FORMAT = 2  # incremented when the same inputs give other shards
 
 
 @dataclass(frozen=True, kw_only=True)
 class Input:
-    """A file, or texts in memory.
+    """File, or texts in memory.
 
     Attributes:
-        key: its name in the source that it comes from, the same on every machine.
-        size: in bytes, as it lies on the disk.
-        side: on which all of it is, where `validation` is a source of its own.
+        key: Name within its source, the same on every machine.
+        size: Size in bytes, as on disk.
+        side: Part that the input belongs to; "validation" if it comes from a separate validation source.
     """
 
     key: str
@@ -43,7 +43,7 @@ class Input:
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
-    """Inputs that follow each other, of one side."""
+    """Consecutive inputs of one side."""
 
     number: int
     inputs: tuple[Input, ...]
@@ -58,13 +58,13 @@ class Unit:
 
 
 def find_inputs(spec: TextSpec, sources: Sequence[str]) -> list[Input]:
-    """The inputs of `sources`, and those of `spec.validation` where it is a source.
+    """Return the inputs of `sources`, and of `spec.validation` if it is a source.
 
     Args:
-        sources: named datasets, files, folders, or patterns such as `texts/**/*.jsonl`.
+        sources: Named datasets, files, folders, or patterns such as `texts/**/*.jsonl`.
 
     Raises:
-        UserError: where one of them is not there.
+        UserError: If a source does not exist.
     """
     inputs = [
         item for number, source in enumerate(sources) for item in _expand_source(spec, source, f"{number}", "train")
@@ -92,33 +92,35 @@ def digest_inputs(
     shard_tokens: int,
     tokenizer_spec: TokenizerSpec | None,
 ) -> str:
-    """Of all that the shards depend on, but for the bytes of the inputs, of which it has the sizes.
+    """Return a hash of everything that the shards depend on; of inputs, only their names and sizes.
 
     Args:
-        tokenizer_spec: the settings of the tokenizer, where it is learnt from the inputs.
+        tokenizer_spec: Settings of the tokenizer, if it is learned from the inputs.
     """
     input_keys = [[item.key, item.size, item.side] for item in inputs]
     settings = [spec.file_settings, to_plain(spec.validation), shard_tokens, to_plain(tokenizer_spec)]
     encoding_parts = [
         part for part in encoding_key(tokenizer) if part != "bos"
-    ]  # which the hash has told from the first
+    ]  # bos has always been covered by the tokenizer's hash
     return digest("shards", FORMAT, input_keys, settings, tokenizer.hash, *encoding_parts)
 
 
 def sample_texts(spec: TextSpec, inputs: Sequence[Input]) -> Iterator[str]:
-    """Of what a vocabulary is learnt: the beginnings of inputs that are drawn, always the same ones, equally long where
-    all of them is too much; of ids the largest.
+    """Yield a sample of texts to learn a vocabulary from; for ids, only the largest one.
+
+    The inputs are drawn at random, but always the same ones. If they are too large together, an equally long beginning
+    of each is used.
 
     Raises:
-        UserError: where the inputs are ids, and the vocabulary is learnt from text.
+        UserError: If the inputs are ids, but the vocabulary is learned from text.
     """
     training = [item for item in inputs if item.side == "train"]
     ids = [item.source for item in training if isinstance(item.source, IdFile)]
     if ids:
         if len(ids) < len(training) or not isinstance(spec.tokenizer, PlainIds):
             raise UserError(
-                f"{ids[0].name} holds ids: give the tokenizer that made them (--tokenizer FOLDER), or prepare "
-                "ids alone with --set data.tokenizer.kind=ids"
+                f"{ids[0].name} contains ids: pass their tokenizer (--tokenizer FOLDER), or prepare "
+                "only ids with --set data.tokenizer.kind=ids"
             )
         yield str(max(source.largest() for source in ids))
         return
@@ -140,7 +142,7 @@ def sample_texts(spec: TextSpec, inputs: Sequence[Input]) -> Iterator[str]:
 
 
 def stamps(unit: Unit) -> list[Any]:
-    """What changes where a file of the unit is written to."""
+    """Return values that change if a file of the unit is written to."""
     paths = chain.from_iterable(_paths(item.source) for item in unit.inputs)
     return [(str(path), status.st_size, status.st_mtime_ns) for path in paths for status in [path.stat()]]
 
@@ -156,7 +158,7 @@ def _expand_source(spec: TextSpec, source: str, prefix: str, side: Side) -> list
         return _find_inputs(spec, source, prefix, side)
     matches = sorted(match for match in glob(source, recursive=True) if not Path(match).is_dir())
     if not matches:
-        raise UserError(f"no file is called like {source}; correct the pattern, and put it in quotes")
+        raise UserError(f"no file matches {source}; correct the pattern, and put it in quotes")
     base = Path(*_before_pattern(Path(source)))
     return [
         replace(item, key=f"{prefix}/{Path(match).relative_to(base).as_posix()}")

@@ -1,8 +1,8 @@
-"""From a unit of inputs to shards, one after another; a killed writer goes on behind the last one that is whole.
+"""Conversion of a unit of inputs to shards, which resumes after the last complete shard.
 
-A shard is cut where a document ends, once it has `shard_tokens`; a document that goes on for a quarter more is cut
-where a piece of it ends. Its record is written last, with hashes and how far the inputs were read: from there the next
-one begins, whoever writes it.
+A shard ends at the end of a document, once it has `shard_tokens` tokens. A document that would exceed them by more than
+a quarter is cut at the end of a piece. The shard's record is written last, with hashes and the position in the inputs,
+from which any process can continue.
 """
 
 import io
@@ -22,19 +22,19 @@ from tercet.data.specs import SIDES, Side
 from tercet.storage import DamagedFile, FileHash, read_sealed_json, write_atomically, write_sealed_json
 from tercet.tokens import Tokenizer
 
-CHUNK_CHARACTERS = 1 << 21  # tokenised together: some 60 bytes each while that lasts
+CHUNK_CHARACTERS = 1 << 21  # characters tokenized together, with some 60 bytes of memory for each
 BLOCK = 1 << 21  # bytes of ids that are hashed, counted and written together
-LONGEST = 1.25  # shards; a document that makes one longer is cut
+LONGEST = 1.25  # maximum size relative to `shard_tokens`; documents that exceed it are cut
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadPosition:
-    """How far a unit is read: `pieces` pieces of the input number `input`.
+    """Position in a unit: after `pieces` pieces of the input number `input`.
 
     Attributes:
-        first_piece: the hash of the first piece of the document that is written in part.
-        last: the last id of that document.
-        ended: whether nothing is left.
+        first_piece: Hash of the first piece of the current document, if it is incomplete.
+        last: Last id of the current document, if it is incomplete.
+        ended: True if all inputs have been read.
     """
 
     input: int = 0
@@ -46,7 +46,7 @@ class ReadPosition:
 
 @dataclass(frozen=True, kw_only=True)
 class PartRecord:
-    """One side of a shard, with the size and the hash of its two files; for its numbers see `token_folder.Part`."""
+    """One side of a shard, with the size and hash of its two files; see `token_folder.Part`."""
 
     tokens: int
     documents: int
@@ -57,7 +57,7 @@ class PartRecord:
 
 
 class ShardRecord(NamedTuple):
-    """What was written of a shard, with the hash of its file of counts, and where the next begins."""
+    """Record of a complete shard, with the hash of its token counts and the position of the next shard."""
 
     name: str
     parts: dict[Side, PartRecord]
@@ -67,10 +67,12 @@ class ShardRecord(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ShardSettings:
-    """Args:
-    folder: for the shards.
-    validation_share: of the documents, drawn by the hash of the first piece of their text, so that equal ones are on
-        one side.
+    """Settings of all shards.
+
+    Args:
+        folder: Folder of the shards.
+        validation_share: Share of the documents in the validation part. They are drawn by the hash of their first
+            piece, so that equal documents are in the same part.
     """
 
     folder: Path
@@ -84,10 +86,10 @@ class ShardSettings:
 
 
 def write_unit(unit: Unit, settings: ShardSettings) -> None:
-    """Write the shards of a unit that are not there yet.
+    """Write the missing shards of a unit.
 
     Raises:
-        UserError: where an input cannot be read, or was changed meanwhile, or the disk is full.
+        UserError: If an input cannot be read or was changed in the meantime, or the disk is full.
     """
     records = read_records(settings.folder, unit.number)
     end = records[-1].end if records else ReadPosition()
@@ -106,7 +108,7 @@ def shard_name(unit: int, number: int) -> str:
 
 
 def read_records(folder: Path, unit: int) -> list[ShardRecord]:
-    """The records of a unit, as far as one follows the other."""
+    """Return the consecutive records of a unit, up to the first missing or damaged one."""
     records = list[ShardRecord]()
     while True:
         name = shard_name(unit, len(records))
@@ -118,7 +120,7 @@ def read_records(folder: Path, unit: int) -> list[ShardRecord]:
             parts: dict[Side, PartRecord] = {side: _parse_part(data[side]) for side in SIDES}
             records.append(ShardRecord(name, parts, FileHash(*data["counts_hash"]), ReadPosition(**data["end"])))
         except (DamagedFile, KeyError, TypeError):
-            return records  # written anew
+            return records  # this shard is written again
 
 
 def record_path(folder: Path, name: str) -> Path:
@@ -138,7 +140,7 @@ def counts_path(folder: Path, name: str) -> Path:
 
 
 def array_bytes(array: np.ndarray) -> bytes:
-    """A `.npy` file of it."""
+    """Return the array as the bytes of a `.npy` file."""
     file = io.BytesIO()
     np.save(file, array, allow_pickle=False)
     return file.getvalue()
@@ -147,7 +149,10 @@ def array_bytes(array: np.ndarray) -> bytes:
 def _read_pieces(
     unit: Unit, tokenizer: Tokenizer, start: ReadPosition
 ) -> Iterator[tuple[EncodedPiece, int, ReadPosition]]:
-    """The pieces from `start` on, each with the hash of its document's first one, and how far the unit is read then."""
+    """Yield the pieces from `start` on, each with its document's hash and the position after it.
+
+    The hash is that of the document's first piece.
+    """
     for number in range(start.input, len(unit.inputs)):
         pieces, first_piece = (start.pieces, start.first_piece) if number == start.input else (0, None)
         source = unit.inputs[number].source
@@ -177,18 +182,18 @@ def _write_shard(
     counts = array_bytes(shard.sinks["train"].counts)
     write_atomically(counts_path(folder, name), counts)
     if stamps(unit) != initial_stamps:
-        raise UserError(f"{unit.inputs[0].source.name} or a file after it was changed while it was read; begin anew")
+        raise UserError(f"{unit.inputs[0].source.name} or a file after it was changed while it was read; start again")
     record = {**parts, "counts_hash": astuple(FileHash.from_bytes(counts)), "end": asdict(shard.end)}
     write_sealed_json(record_path(folder, name), record)
     return shard.end
 
 
 class _Shard:
-    """The ids of a shard while they are written.
+    """Ids of a shard that is being written.
 
     Attributes:
-        other_side: The side that the unit is not of, to which some of its documents may be drawn.
-        end: How far the unit is read.
+        other_side: Side that is not the unit's own, to which some of its documents may be drawn.
+        end: Position in the unit.
     """
 
     def __init__(self, unit: Unit, settings: ShardSettings, start: ReadPosition) -> None:
@@ -197,12 +202,12 @@ class _Shard:
         self.end = start
         self.sinks = dict[Side, _IdSink]()
         self.writers = dict[Side, DocumentWriter]()
-        self._continued = dict.fromkeys(SIDES, 0)  # documents that began in the shard before
+        self._continued = dict.fromkeys(SIDES, 0)  # number of documents that started in the previous shard
 
     def fill(
         self, file: BinaryIO, other_file: BinaryIO, pieces: Iterator[tuple[EncodedPiece, int, ReadPosition]]
     ) -> None:
-        """Write ids of the unit's side to `file`, and those of the other side to `other_file`, until it is full."""
+        """Write ids to `file`, and those of the other side to `other_file`, until the shard is full."""
         tokenizer, dtype = self._settings.tokenizer, self._settings.dtype
         outputs: dict[Side, BinaryIO] = {self._unit.side: file, self.other_side: other_file}
         for side, output in outputs.items():
@@ -228,7 +233,7 @@ class _Shard:
             sink.flush()
 
     def describe(self, side: Side) -> dict[str, Any]:
-        """Return the record of a side, as far as it is about its ids."""
+        """Return the fields of a side's record that describe its ids."""
         writer, sink = self.writers[side], self.sinks[side]
         return {
             "tokens": writer.n_ids,
@@ -244,11 +249,11 @@ class _Shard:
 
 
 class _IdSink:
-    """A file of ids, which are counted and hashed as they are written.
+    """File of ids, which are counted and hashed while they are written.
 
     Attributes:
-        counts: (V,) of each id.
-        size: in bytes.
+        counts: (V,) number of occurrences of each id.
+        size: Size in bytes.
     """
 
     def __init__(self, file: BinaryIO, dtype: np.dtype[Any], vocab_size: int) -> None:

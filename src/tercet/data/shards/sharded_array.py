@@ -1,4 +1,4 @@
-"""Several arrays, one after another, that are read as one: no more of them is in memory than was asked for."""
+"""Concatenation of arrays that are opened on demand, so that only requested parts are in memory."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 
 
 class ShardedArray:
-    """An array (N,) in parts, which are opened when something of them is read."""
+    """Array (N,) of several parts, each opened when one of its elements is read."""
 
     def __init__(
         self,
@@ -17,10 +17,12 @@ class ShardedArray:
         *,
         offsets: Sequence[int] | None = None,
     ) -> None:
-        """Args:
-        lengths: of each part.
-        open_part: the part of a number.
-        offsets: what is added to the values of each part, such as where it begins in a text.
+        """Initialize from the lengths of the parts.
+
+        Args:
+            lengths: Length of each part.
+            open_part: Function that returns the part with a number.
+            offsets: Values added to the elements of each part, such as its position in a text.
         """
         self.dtype = dtype
         self._ends, self._open, self._offsets = np.cumsum([0, *lengths]), open_part, offsets
@@ -29,19 +31,19 @@ class ShardedArray:
         return int(self._ends[-1])
 
     def __getitem__(self, index: Any) -> Any:
-        """A number, or a copy (n,) of a slice without steps."""
+        """Return an element, or a copy (n,) of a slice with step 1."""
         if isinstance(index, slice):
             start, end, step = index.indices(len(self))
             if step != 1:
-                raise IndexError("a sharded array has slices without steps alone")
+                raise IndexError("a sharded array supports only slices with step 1")
             return self._read(start, end)
         position = int(index) + (len(self) if index < 0 else 0)
         if not 0 <= position < len(self):
-            raise IndexError(f"{index} is outside of an array of {len(self)}")
+            raise IndexError(f"{index} is out of range for an array of {len(self)}")
         return self._read(position, position + 1)[0]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """All of it, in memory."""
+        """Return the whole array, in memory."""
         whole = self._read(0, len(self))
         return whole if dtype is None else whole.astype(dtype)
 

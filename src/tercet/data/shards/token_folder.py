@@ -1,11 +1,11 @@
-"""A folder of tokens that `tercet data prepare` has made: shards of ids, where documents start in them, the tokenizer.
+"""Folder of tokens written by `tercet data prepare`: ids, starts of documents, and the tokenizer.
 
-manifest.json               what is in it, with the size and the hash of each file; its own checksum
+manifest.json               contents, with the size and the hash of each file; contains its own checksum
 tokenizer.json
-train-00000.bin             ids, 16 bits each where the vocabulary has at most 65,536, else 32; little endian
-train-00000.documents.npy   int64 position in the shard at which each document starts, or goes on
+train-00000.bin             ids, 16 bits each if the vocabulary has at most 65,536, else 32; little endian
+train-00000.documents.npy   int64 position in the shard at which each document starts or continues
 validation.bin, validation.documents.npy
-token_counts.npy            (V,) int64: how often each token stands in the training part
+token_counts.npy            (V,) int64 number of occurrences of each token in the training part
 """
 
 import mmap
@@ -31,29 +31,29 @@ from tercet.reading.npy import read_array_header
 from tercet.storage import MANIFEST, DamagedFile, FileHash, Manifest, read_sealed_json
 from tercet.tokens import Tokenizer
 
-KIND = "tokens"  # in the manifest, where other folders have none
+KIND = "tokens"  # in the manifest; other folders have no kind
 TOKENIZER, COUNTS, VALIDATION = "tokenizer.json", "token_counts.npy", "validation"
 DTYPES = ("<u2", "<u4")
 ROLES = ("bos_id", "eos_id", "pad_id")
 REMEDY = "copy the folder again, or prepare it again (`tercet data prepare`)"
-MAX_OPEN = 256  # shards; each takes a file descriptor, of which a process often has 1,024
-ARRAY_HEADER_BYTES = 10_000  # of a `.npy` file, as NumPy itself allows
-RECENT = 2_000_000_000  # ns; a change so soon after the last one may leave the time of a file as it is
+MAX_OPEN = 256  # shards; each uses a file descriptor, and the limit of a process is often 1,024
+ARRAY_HEADER_BYTES = 10_000  # maximum header of a `.npy` file, as in NumPy
+RECENT = 2_000_000_000  # ns; a change within this time of another may not change the file's time stamp
 
 Result = TypeVar("Result")
 
-_verified = set[tuple[object, ...]]()  # states of files of ids that were compared with their hashes by this process
+_verified = set[tuple[object, ...]]()  # states of the id files whose hashes this process has verified
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Ids of a folder in a file of their own: a shard, or the validation part.
+    """Ids in a separate file: a shard, or the validation part.
 
     Attributes:
-        name: of its files, without their endings.
-        documents: that begin in it.
-        starts: how many positions are told where a document begins, or goes on from the part before.
-        bytes: of UTF-8 text that it stands for.
+        name: Name of its files, without suffix.
+        documents: Number of documents that start in it.
+        starts: Number of positions at which a document starts, or continues from the previous part.
+        bytes: UTF-8 bytes of its text.
     """
 
     name: str
@@ -73,13 +73,13 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Contents:
-    """What the manifest says.
+    """Contents of a manifest.
 
     Attributes:
-        roles: which ids are bos, eos and pad.
-        shards: of the training part, in their order.
-        files: of the folder.
-        made_from: digest of the inputs and the settings.
+        roles: Ids of bos, eos and pad.
+        shards: Shards of the training part, in their order.
+        files: Manifest of all files.
+        made_from: Hash of the inputs and the settings.
     """
 
     dtype: np.dtype[Any]
@@ -109,10 +109,10 @@ class Contents:
 
 
 def read_contents(path: Path) -> Contents | None:
-    """What a manifest says; None where it is another folder's.
+    """Read a manifest. Return None if it belongs to another kind of folder.
 
     Raises:
-        DamagedFile: where it cannot be read, or says what cannot be.
+        DamagedFile: If it cannot be read, or its contents are invalid.
     """
     data = read_sealed_json(path)
     if data.get("kind") != KIND:
@@ -136,15 +136,15 @@ def read_contents(path: Path) -> Contents | None:
 
 
 class TokenFolder:
-    """A prepared folder on this machine.
+    """Local prepared folder.
 
-    Bytes are compared with the manifest before they are used: a small file whenever it is read, a file of ids once for
-    each process, when it is opened first.
+    Data is compared with the manifest before it is used: small files each time they are read, a file of ids once per
+    process, when it is opened first.
 
     Attributes:
-        name: Path or URL of the folder, as the recipe gives it.
+        name: Path or URL of the folder, as in the recipe.
         group: Number of shards that are shuffled together, or None for all of them.
-        max_open: Maximum number of shards that are open at a time.
+        max_open: Maximum number of open shards.
     """
 
     def __init__(
@@ -156,10 +156,10 @@ class TokenFolder:
         self._open = OpenShards(lambda name: self._map_ids(self._shards[name]), self._close_shard, max_open=max_open)
 
     def check(self) -> None:
-        """Check that every file is there and has its size; contents are checked when they are read.
+        """Check that every file exists and has its size; contents are checked when they are read.
 
         Raises:
-            DamagedFile: If a file is missing or has another size; the first one is named.
+            DamagedFile: If a file is missing or has another size; the message names the first one.
         """
         for name, expected in self.contents.files.files.items():
             path = self._folder / name
@@ -170,27 +170,27 @@ class TokenFolder:
             if size is None:
                 raise DamagedFile(f"{path} is missing; {REMEDY}")
             if size != expected.size:
-                raise DamagedFile(f"{path} has {size:,} bytes, and {MANIFEST} says {expected.size:,}; {REMEDY}")
+                raise DamagedFile(f"{path} has {size:,} bytes, but {MANIFEST} specifies {expected.size:,}; {REMEDY}")
 
     def tokenizer(self) -> Tokenizer:
         """Return the tokenizer of the ids.
 
         Raises:
-            DamagedFile: If the file is damaged, or holds another tokenizer.
+            DamagedFile: If the file is damaged, or contains another tokenizer.
         """
         return self._tokenizer
 
     def ids(self, part: Part) -> np.ndarray:
-        """Return the ids (N,) of a part, mapped.
+        """Return the ids (N,) of a part, memory-mapped.
 
         Raises:
             DamagedFile: If the file is damaged.
-            UserError: If an id is not in the vocabulary of the tokenizer.
+            UserError: If an id is not in the tokenizer's vocabulary.
         """
         return self._open.ids(part.name) if part.name in self._shards else self._map_ids(part)
 
     def open_ahead(self, shards: Sequence[int]) -> None:
-        """Keep the shards of these numbers open, close all others, and open the missing ones in a thread."""
+        """Keep the shards with these numbers open, close all others, and open the missing ones in a thread."""
         self._open.keep([self.contents.shards[number].name for number in shards])
 
     def wait(self) -> None:
@@ -198,34 +198,34 @@ class TokenFolder:
         self._open.wait()
 
     def documents(self, part: Part) -> np.ndarray:
-        """Return where documents start in a part, or continue from the part before: rising positions, the first one 0.
+        """Return the positions, from 0, at which documents start in a part or continue from the previous part.
 
         Raises:
             DamagedFile: If the file is damaged.
         """
         starts = self._read_numbers(part.documents_file, part.starts)
         if len(starts) and (starts[0] != 0 or starts[-1] > part.tokens or (np.diff(starts) < 0).any()):
-            raise DamagedFile(f"{self._location(part.documents_file)} holds no starts of documents; {REMEDY}")
+            raise DamagedFile(f"{self._location(part.documents_file)} has invalid starts of documents; {REMEDY}")
         return starts
 
     def token_counts(self) -> np.ndarray:
-        """Return how often each token stands in the training part (V,).
+        """Return the number of occurrences of each token in the training part (V,).
 
         Raises:
             DamagedFile: If the file is damaged.
         """
         counts = self._read_numbers(COUNTS, self.tokenizer().vocab_size)
         if counts.min(initial=0) < 0 or counts.sum() != sum(part.tokens for part in self.contents.shards):
-            raise DamagedFile(f"{self._location(COUNTS)} does not hold the counts of the shards; {REMEDY}")
+            raise DamagedFile(f"{self._location(COUNTS)} does not match the shards; {REMEDY}")
         return counts
 
     def all_ids(self) -> ShardedArray:
-        """All ids of the training part."""
+        """Return all ids of the training part."""
         shards = self.contents.shards
         return ShardedArray([part.tokens for part in shards], lambda n: self.ids(shards[n]), self.contents.dtype)
 
     def all_documents(self) -> ShardedArray:
-        """Where documents start in `all_ids`."""
+        """Return the positions in `all_ids` at which documents start."""
         shards = self.contents.shards
         lengths, tokens = [part.starts for part in shards], [part.tokens for part in shards]
         offsets = np.cumsum([0, *tokens[:-1]]).tolist()
@@ -238,14 +238,14 @@ class TokenFolder:
         except ValueError as error:
             raise DamagedFile(f"{self._location(TOKENIZER)} is not a tokenizer: {error}; {REMEDY}") from None
         if tokenizer.hash != self.contents.tokenizer_hash:
-            raise DamagedFile(f"the tokenizer of {self.name} is not the one that its tokens are of; {REMEDY}")
+            raise DamagedFile(f"the tokenizer of {self.name} is not the one that produced its tokens; {REMEDY}")
         try:
             return tokenizer.with_ids(**self.contents.roles)
         except ValueError as error:
             raise DamagedFile(f"the tokenizer of {self.name}: {error}; {REMEDY}") from None
 
     def _location(self, file: str) -> str:
-        """The path of a file as messages name it."""
+        """Return the path or URL of a file for messages."""
         return str(self._folder / file)
 
     def _read(self, file: str, take: Callable[[BinaryIO], Result]) -> Result:
@@ -266,20 +266,20 @@ class TokenFolder:
             raise DamagedFile(f"cannot read {path}: {error.strerror or error}; {REMEDY}") from None
 
     def _close_shard(self, name: str) -> None:
-        """Called when a shard is no longer kept open."""
+        """Hook that is called when a shard is closed."""
 
     def _map_ids(self, part: Part) -> np.ndarray:
         def take(file: BinaryIO) -> np.ndarray:
             self._verify_ids(part, file)
             try:
                 return map_array(file, self.contents.dtype, part.tokens)
-            except ValueError:  # it was cut in this moment
+            except ValueError:  # the file was truncated after the check
                 raise self._damage(part.ids_file) from None
 
         return self._read(part.ids_file, take)
 
     def _verify_ids(self, part: Part, file: BinaryIO) -> None:
-        """Compare a file of ids with its hash, and its ids with the vocabulary, once for each state of the file."""
+        """Compare a file of ids with its hash and with the vocabulary, once for each state of the file."""
         expected, limit = self.contents.files.files[part.ids_file], self.tokenizer().vocab_size
         status, largest = os.fstat(file.fileno()), 0
         state = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, expected, limit
@@ -294,7 +294,7 @@ class TokenFolder:
             raise self._damage(part.ids_file)
         if largest >= limit:
             raise UserError(
-                f"{self._location(part.ids_file)} has the id {largest}, and its tokenizer has {limit} ids; "
+                f"{self._location(part.ids_file)} has the id {largest}, but its tokenizer has {limit} ids; "
                 "prepare the text again (`tercet data prepare`)"
             )
         if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > RECENT:
@@ -303,7 +303,7 @@ class TokenFolder:
     def _read_bytes(self, file: str, *, max_bytes: int | None = None) -> bytes:
         expected = self.contents.files.files[file]
         if max_bytes is not None and expected.size > max_bytes:
-            raise UserError(f"{self._location(file)} has {expected.size} bytes, and may have {max_bytes}; {REMEDY}")
+            raise UserError(f"{self._location(file)} has {expected.size} bytes, the maximum is {max_bytes}; {REMEDY}")
 
         def take(input_file: BinaryIO) -> bytes:
             data = input_file.read() if os.fstat(input_file.fileno()).st_size == expected.size else b""
@@ -314,7 +314,7 @@ class TokenFolder:
         return self._read(file, take)
 
     def _read_numbers(self, file: str, length: int) -> np.ndarray:
-        """The numbers (length,) int64 of a `.npy` file."""
+        """Return the numbers (length,) int64 of a `.npy` file."""
         input_file = BytesIO(data := self._read_bytes(file))
         try:
             dtype, shape, _ = read_array_header(input_file)
@@ -322,17 +322,17 @@ class TokenFolder:
                 raise ValueError(shape)
             return np.frombuffer(data, np.int64, length, offset=input_file.tell())
         except ValueError:
-            raise DamagedFile(f"{self._location(file)} does not hold {length:,} numbers; {REMEDY}") from None
+            raise DamagedFile(f"{self._location(file)} does not contain {length:,} numbers; {REMEDY}") from None
 
     def _damage(self, file: str) -> DamagedFile:
-        return DamagedFile(f"{self._location(file)} is damaged: its hash is not that in {MANIFEST}; {REMEDY}")
+        return DamagedFile(f"{self._location(file)} is damaged: its hash does not match {MANIFEST}; {REMEDY}")
 
 
 def find_token_folder(source: str) -> Path | None:
-    """The folder on this machine that `source` means, where it is a prepared one.
+    """Return the local prepared folder that `source` denotes, or None.
 
     Raises:
-        DamagedFile: where its manifest is damaged.
+        DamagedFile: If its manifest is damaged.
     """
     if is_url(source) or not may_be_prepared(source):
         return None
@@ -341,17 +341,19 @@ def find_token_folder(source: str) -> Path | None:
 
 
 def map_array(file: BinaryIO, dtype: np.dtype[Any], length: int) -> np.ndarray:
-    """Map an open file of `length` numbers (N,); the array outlives the file object and the file's name."""
+    """Map an open file of `length` numbers (N,). The array outlives the file object and the file's path."""
     if not length:
         return np.empty(0, dtype)
     return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype, length)
 
 
 def release_pages(ids: np.ndarray) -> None:
-    """What was read of a mapped array counts as this process's memory until it is given back: it stays in the system's
-    cache of files, where another reading finds it."""
+    """Release the pages of a mapped array, which count as memory of this process.
+
+    They stay in the system's file cache, so that reading them again is fast.
+    """
     base: Any = ids.base
-    mapping = getattr(base, "obj", base)  # NumPy holds a memoryview of it
+    mapping = getattr(base, "obj", base)  # NumPy's base is a memoryview of it
     if isinstance(mapping, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
         mapping.madvise(mmap.MADV_DONTNEED)
 
@@ -361,10 +363,10 @@ def roles_of(tokenizer: Tokenizer) -> dict[str, int | None]:
 
 
 def check_tokenizer(folder: TokenFolder, tokenizer: Tokenizer, required: Tokenizer | None) -> None:
-    """Raises UserError where the model that training goes on from has another tokenizer than the tokens."""
+    """Raise UserError if the pretrained model has another tokenizer than the tokens."""
     if required is not None and required.hash != tokenizer.hash:
         raise UserError(
-            f"the tokens of {folder.name} are another tokenizer's than the model's; prepare the text with "
+            f"the tokens of {folder.name} were made with another tokenizer than the model's; prepare the text with "
             "`tercet data prepare --tokenizer` and the model's folder"
         )
 
@@ -382,10 +384,10 @@ def _parse_part(data: Any) -> Part:
 
 
 def _check_names(contents: Contents) -> None:
-    """Every file of the folder is in the folder, and every part has its two: a manifest may have come from anywhere."""
+    """Check that all files are in the folder and every part has its two; manifests are untrusted."""
     files = contents.files.files
     if any(Path(name).name != name or name.startswith(".") for name in files):
-        raise ValueError("a file outside of the folder")
+        raise ValueError("a file outside the folder")
     for part in (*contents.shards, contents.validation):
         size, header = files[part.ids_file].size, files[part.documents_file].size - 8 * part.starts
         if size != part.tokens * contents.dtype.itemsize or not 0 < header <= ARRAY_HEADER_BYTES:

@@ -1,7 +1,7 @@
-"""Documents from files, as a stream of pieces of text: a file of any size is never in memory whole.
+"""Documents from files, as a stream of pieces of text, so that memory use is bounded.
 
-A piece ends where no tokenizer of ours would join across: just after a newline that stands alone between two characters
-that are not white space. So the pieces' ids, joined, are the ids of the whole document.
+A piece ends at a place where no tokenizer joins characters: after a single newline between two characters that are
+not white space. The concatenated ids of the pieces are therefore the ids of the whole document.
 """
 
 import hashlib
@@ -45,23 +45,23 @@ from tercet.data.sources.tables import TABLE_SUFFIXES, read_table
 from tercet.data.sources.text_source import TextSource
 from tercet.reading.text_files import check_unpacked, open_regular_file
 
-PIECE = 1 << 16  # characters: from here on a piece ends at the first good place; longer ones encode more slowly
-MAX_PIECE = 1 << 22  # characters: text without a good place is cut here, wherever that is
+PIECE = 1 << 16  # minimum characters before a cut; longer pieces encode more slowly
+MAX_PIECE = 1 << 22  # characters; text without a suitable place is cut here
 SUFFIXES = (*TEXT_SUFFIXES, ".jsonl", *TABLE_SUFFIXES, ".parquet", *fasta.SUFFIXES)
 
-EXAMPLE_SUFFIXES = (".txt", ".md", ".jsonl", ".csv", ".parquet", ".fasta")  # in messages: of each kind the usual one
+EXAMPLE_SUFFIXES = (".txt", ".md", ".jsonl", ".csv", ".parquet", ".fasta")  # the usual one of each format, in messages
 
 _SINGLE_NEWLINE = re.compile(r"(?<=\S)\n(?=\S)")
-_BEFORE_WORD = re.compile(r"(?=[ \t]\S)")  # where there is no line end at all
-_LAST_OF_RUN = re.compile(r"(?=\n\S)")  # good for GPT-2's split too, where a text has only "\r\n" or empty lines
+_BEFORE_WORD = re.compile(r"(?=[ \t]\S)")  # for text without newlines
+_LAST_OF_RUN = re.compile(r"(?=\n\S)")  # for text with only "\r\n" or empty lines; suits GPT-2's pattern too
 
 
 class TextPiece(NamedTuple):
-    """A part of a document, empty only where `all_pieces` says so.
+    """A part of a document, which may be empty only if it comes from `all_pieces`.
 
     Attributes:
-        last: Whether the document ends with it.
-        record: The document's name in its file, for a sequence; empty if it has none.
+        last: True if the document ends with this piece.
+        record: Name of the sequence in its file; empty for other documents.
     """
 
     text: str
@@ -70,7 +70,7 @@ class TextPiece(NamedTuple):
 
 
 class DocumentSource(TextSource, Protocol):
-    """Somewhere documents come from."""
+    """Source of documents."""
 
     def pieces(self) -> Iterator[TextPiece]: ...
 
@@ -99,9 +99,11 @@ class DocumentTexts:
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentFiles:
-    """Documents in the file or folder `root`: a line of JSONL, a row of CSV, TSV and Parquet, a record of FASTA, FASTQ.
+    """Documents in the file or folder `root`.
 
-    Of a text file `documents` says what is one, as in `TextSpec`. With `may_be_empty` there need be no text at all.
+    A document is a line of JSONL, a row of CSV, TSV and Parquet, or a record of FASTA and FASTQ.
+    `documents` is the unit of a document in a text file, as in `TextSpec`. With `may_be_empty`, a source without text
+    is not an error.
     """
 
     root: Path
@@ -117,27 +119,30 @@ class DocumentFiles:
         return str(self.root)
 
     def files(self) -> list[Path]:
-        """The file itself, or every readable file below the folder and the folders linked in it, sorted by path; hidden
-        ones are left out.
+        """Return the file itself, or every readable file below the folder, sorted by path.
+
+        Linked folders are followed, and hidden files are left out.
 
         Raises:
-            UserError: where `root` does not exist, or is a folder with nothing to read.
+            UserError: If `root` does not exist, or is a folder without readable files.
         """
         if self.root.is_file():
             return [self.root]
         if not self.root.is_dir():
             if self.root.exists():
-                raise UserError(f"{self.root} is no regular file; copy what it gives into one")
+                raise UserError(f"{self.root} is not a regular file; copy its content into one")
             raise UserError(f"no such file or folder: {self.root}{_suggest_path(self.root)}")
         readable = sorted(self._readable(), key=lambda path: path.relative_to(self.root).as_posix())
         if not readable:
-            raise UserError(
-                f"the folder {self.root} has no file to read; put {', '.join(EXAMPLE_SUFFIXES)} files there"
-            )
+            raise UserError(f"the folder {self.root} has no readable file; add {', '.join(EXAMPLE_SUFFIXES)} files")
         return readable
 
     def has_files(self) -> bool:
-        """Whether `files` finds any; a folder is looked into as far as its first. Raises UserError for a huge one."""
+        """Return True if `files` would find any, stopping at the first.
+
+        Raises:
+            UserError: If the folder is too large.
+        """
         return self.root.is_file() or any(self._readable())
 
     def _readable(self) -> Iterator[Path]:
@@ -151,14 +156,14 @@ class DocumentFiles:
         return uncompressed_suffix(path) in SUFFIXES or is_text_without_ending(path, self.encoding)
 
     def count_unread_files(self) -> Counter[str]:
-        """How many files below the folder are not read, by their ending."""
+        """Count the files below the folder that are not read, by suffix."""
         if not self.root.is_dir():
             return Counter()
         unread = (path for path in self._walk() if path.is_file() and not self._is_readable(path))
         return Counter(path.suffix.lower() for path in unread)
 
     def _walk(self) -> Iterator[Path]:
-        entries, visited = 0, set[tuple[int, int]]()  # a link may lead back to a folder above it
+        entries, visited = 0, set[tuple[int, int]]()  # a link may lead to a parent folder
         for folder, folders, names in os.walk(self.root, followlinks=True):
             status = os.stat(folder)
             if (status.st_dev, status.st_ino) in visited:
@@ -168,17 +173,17 @@ class DocumentFiles:
             entries += len(folders) + len(names)
             if entries > limits.FOLDER_ENTRIES:
                 raise UserError(
-                    f"the folder {self.root} has more than {limits.FOLDER_ENTRIES:,} files and folders in it; "
-                    "give one with the texts alone"
+                    f"the folder {self.root} contains more than {limits.FOLDER_ENTRIES:,} files and folders; "
+                    "use a folder that contains only the texts"
                 )
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             yield from (Path(folder, name) for name in names if not name.startswith("."))
 
     def pieces(self) -> Iterator[TextPiece]:
-        """Every document, piece by piece; empty ones are left out.
+        """Yield every nonempty document, piece by piece.
 
         Raises:
-            UserError: where there is no text at all, or a file is broken or not what its name says.
+            UserError: If there is no text at all, or a file is damaged or does not have the format of its name.
         """
         empty = True
         for piece in self.all_pieces():
@@ -186,10 +191,10 @@ class DocumentFiles:
                 empty = False
                 yield piece
         if empty and not self.may_be_empty:
-            raise UserError(f"{self.root} is empty; give a file with some text in it")
+            raise UserError(f"{self.root} is empty; use a file that contains text")
 
     def all_pieces(self) -> Iterator[TextPiece]:
-        """As `pieces`, with a piece without text for each empty document; it may be that there is nothing at all."""
+        """Yield pieces as `pieces` does, and an empty one for each empty document. Allow no text at all."""
         for path in self.files():
             if read_sequences := fasta.sequence_reader(uncompressed_suffix(path)):
                 for text, last, record in read_sequences(read_lines(path, self.encoding, self.errors), str(path)):
@@ -219,7 +224,7 @@ class DocumentFiles:
         return sum(path.stat().st_size for path in files) if is_plain_text else None
 
     def looks_like_lines(self) -> bool:
-        """Whether this is one .txt file that is read as one document, and looks like one document a line."""
+        """Return True if a .txt file is read as one document but looks like one document per line."""
         if self.documents != "file" or not self.root.is_file() or uncompressed_suffix(self.root) != ".txt":
             return False
         return has_document_per_line(next(read_text(self.root, self.encoding, self.errors)))
@@ -249,11 +254,11 @@ class DocumentFiles:
 
 
 def cut_pieces(chunks: Iterable[str]) -> Iterator[TextPiece]:
-    """The document made of `chunks`, in pieces of about `PIECE` characters; none where it is empty."""
+    """Yield the document made of `chunks` in pieces of about `PIECE` characters; none if it is empty."""
     rest = ""
-    n_searched = 0  # of `rest`: no newline before it stands alone, so that long text is looked through once
+    n_searched = 0  # characters of `rest` without a place to cut, so that long text is searched only once
     for chunk in chunks:
-        for start in range(0, len(chunk), PIECE):  # in short steps, or a long chunk would be copied for every piece
+        for start in range(0, len(chunk), PIECE):  # slicing a long chunk for each piece would be quadratic
             rest += chunk[start : start + PIECE]
             while end := _find_cut(rest, n_searched):
                 yield TextPiece(rest[:end], last=False)
@@ -264,7 +269,7 @@ def cut_pieces(chunks: Iterable[str]) -> Iterator[TextPiece]:
 
 
 def _find_cut(text: str, n_searched: int) -> int | None:
-    """Where to cut `text`, leaving something on both sides; None to wait for more of it."""
+    """Return the position of a cut inside `text`, or None if more text is required to find one."""
     if newline := _SINGLE_NEWLINE.search(text, max(PIECE, n_searched)):
         return newline.end()
     if len(text) <= MAX_PIECE:
@@ -277,9 +282,9 @@ def _read_parquet(path: Path, field: str) -> Iterator[str]:
     try:
         from pyarrow import ArrowException
     except ImportError:
-        raise UserError(f"{path}: reading Parquet needs pyarrow; pip install 'tercet[parquet]'") from None
+        raise UserError(f"{path}: reading Parquet requires pyarrow; pip install 'tercet[parquet]'") from None
     with open_file(path) as file, tempfile.TemporaryFile() as copy:
-        if is_gzip(path):  # its end is read first, which a packed file reaches only through all the rest
+        if is_gzip(path):  # Parquet is read from its end, which gzip reaches only by unpacking everything before
             shutil.copyfileobj(file, copy, BLOCK)
         try:
             yield from _read_column(path, copy if is_gzip(path) else file, field)
@@ -287,11 +292,14 @@ def _read_parquet(path: Path, field: str) -> Iterator[str]:
             raise UserError(f"{path}: the column {field!r} is not UTF-8 text; write the file again") from None
         except (ArrowException, OSError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-            raise UserError(f"{path} is not a whole Parquet file: {reason}; copy it again") from None
+            raise UserError(f"{path} is not a complete Parquet file: {reason}; copy it again") from None
 
 
 def _read_column(path: Path, file: IO[bytes], field: str) -> Iterator[str]:
-    """The texts of a column, "" for null, one by one: a dictionary holds each of them once."""
+    """Yield the texts of a column, "" for null, one by one.
+
+    A dictionary column, which stores equal texts once, would be large as a whole.
+    """
     from pyarrow import parquet, types
 
     packed_bytes = path.stat().st_size
@@ -304,7 +312,7 @@ def _read_column(path: Path, file: IO[bytes], field: str) -> Iterator[str]:
     kind = columns.field(field).type
     kind = kind.value_type if types.is_dictionary(kind) else kind
     if not (types.is_string(kind) or types.is_large_string(kind)):
-        raise UserError(f"{path}: the column {field!r} is not text; set data.text_field to one that is")
+        raise UserError(f"{path}: the column {field!r} is not text; set data.text_field to a text column")
     table = parquet.ParquetFile(file, metadata=metadata, read_dictionary=[field], buffer_size=BLOCK)
     unpacked_characters = 0
     for batch in table.iter_batches(batch_size=1024, columns=[field]):
@@ -316,7 +324,7 @@ def _read_column(path: Path, file: IO[bytes], field: str) -> Iterator[str]:
 
 
 def _suggest_path(path: Path) -> str:
-    """What to say after a path that does not exist."""
+    """Return the end of the message about a path that does not exist."""
     if not path.parent.is_dir():
         return "; its folder does not exist either"
     names = [entry.name for entry in islice(path.parent.iterdir(), 1000) if not entry.name.startswith(".")]

@@ -1,7 +1,7 @@
-"""FASTA and FASTQ: nucleotides and proteins, a record a document, its lines joined. Its name is no part of the text.
+"""FASTA and FASTQ files: each record is a document, with its lines joined and without its name.
 
-A long sequence comes in pieces whose length every k up to 10 divides, so that k-mers are the same wherever it is cut.
-A FASTQ record is four lines, as every sequencer writes it; the qualities are checked for their number and dropped.
+Long sequences are read in pieces whose length is divisible by all k up to 10, so that k-mers do not depend on the cuts.
+A FASTQ record has four lines. Only the number of its qualities is checked.
 """
 
 import re
@@ -14,14 +14,14 @@ from tercet.messages import shorten
 SequenceCase = Literal["keep", "upper"]
 FASTA, FASTQ = (".fa", ".fasta", ".fna", ".ffn", ".faa"), (".fq", ".fastq")
 SUFFIXES = (*FASTA, *FASTQ)
-PIECE = 24 * 2520  # letters; 2520 is the least that 1, 2, ... and 10 divide
+PIECE = 24 * 2520  # letters; 2520 is the least common multiple of 1 to 10
 
-_INVALID_LETTER = re.compile(r"[^A-Za-z*.\-]")  # IUPAC's letters in either case, a stop, a gap
+_INVALID_LETTER = re.compile(r"[^A-Za-z*.\-]")  # valid: IUPAC's letters in either case, a stop, a gap
 _INVALID_QUALITY = re.compile(r"[^!-~]")
 
 
 class SequencePiece(NamedTuple):
-    """A part of a record's sequence, `last` if the record ends with it; `record` is the first word of its header."""
+    """Part of a sequence. `last` marks the record's end; `record` is the first word of its header."""
 
     text: str
     last: bool
@@ -29,15 +29,15 @@ class SequencePiece(NamedTuple):
 
 
 def sequence_reader(suffix: str) -> Callable[[Iterable[str], str], Iterator[SequencePiece]] | None:
-    """The reader of files with this ending, from the lines and the name of a file; None for other files."""
+    """Return the reader of files with this suffix, which takes lines and a name; None for others."""
     return read_fasta if suffix in FASTA else read_fastq if suffix in FASTQ else None
 
 
 def read_fasta(lines: Iterable[str], name: str) -> Iterator[SequencePiece]:
-    """The sequences, piece by piece.
+    """Yield the sequences, piece by piece.
 
     Raises:
-        UserError: where a line stands before the first `>`, a record has no sequence, or one has no letter in it.
+        UserError: If a line precedes the first `>`, a record has no sequence, or a sequence has an invalid character.
     """
     header, record, parts, length = 0, "", list[str](), 0
     for number, line in enumerate(lines, 1):
@@ -47,7 +47,7 @@ def read_fasta(lines: Iterable[str], name: str) -> Iterator[SequencePiece]:
                 yield SequencePiece(_last(parts, header, name), True, record)
             header, record, parts, length = number, _record_name(text), [], 0
         elif not header and text:
-            raise UserError(f"{name} line {number}: a FASTA file begins with a line > and a name; put one there")
+            raise UserError(f"{name} line {number}: a FASTA file starts with a line > and a name; add one")
         elif text:
             _check_letters(text, number, name)
             parts.append(text)
@@ -62,30 +62,32 @@ def read_fasta(lines: Iterable[str], name: str) -> Iterator[SequencePiece]:
 
 
 def read_fastq(lines: Iterable[str], name: str) -> Iterator[SequencePiece]:
-    """The reads that have a letter, piece by piece.
+    """Yield the nonempty sequences, piece by piece.
 
     Raises:
-        UserError: where a record is not its four lines, or has not as many qualities as letters.
+        UserError: If a record does not have four lines, or the numbers of its qualities and letters differ.
     """
     numbered_lines = enumerate((line.removesuffix("\r") for line in lines), 1)
     for first, header in numbered_lines:
         if not header.strip():
             continue
         if not header.startswith("@"):
-            raise UserError(f"{name} line {first}: a FASTQ record begins with @ and a name; give it four lines")
+            raise UserError(
+                f"{name} line {first}: a FASTQ record starts with @ and a name, and has four lines; correct it"
+            )
         (_, sequence), (_, plus), (last, qualities) = (next(numbered_lines, (first, None)) for _ in range(3))
         if sequence is None or plus is None or qualities is None:
-            raise UserError(f"{name} line {first}: the last record has not all of its four lines; copy the file again")
+            raise UserError(f"{name} line {first}: the last record has fewer than four lines; copy the file again")
         _check_letters(sequence, first + 1, name)
         if not plus.startswith("+"):
             raise UserError(
-                f"{name} line {first + 2}: the third line of a FASTQ record begins with +; "
+                f"{name} line {first + 2}: the third line of a FASTQ record starts with +; "
                 "write each sequence and its qualities on one line"
             )
         if len(qualities) != len(sequence) or _INVALID_QUALITY.search(qualities):
             raise UserError(
-                f"{name} line {last}: {len(qualities):,} qualities (signs from ! to ~) for {len(sequence):,} letters; "
-                "give each letter one"
+                f"{name} line {last}: {len(qualities):,} qualities (characters from ! to ~) for {len(sequence):,} "
+                "letters; write one for each letter"
             )
         if sequence:
             pieces = _cut(sequence)
@@ -98,13 +100,13 @@ def _record_name(header: str) -> str:
 
 
 def _cut(text: str) -> list[str]:
-    """Pieces of a sequence, none of them empty."""
+    """Return the pieces of a sequence, none of them empty."""
     return [text[start : start + PIECE] for start in range(0, len(text), PIECE)]
 
 
 def _last(parts: list[str], header: int, name: str) -> str:
     if not parts:
-        raise UserError(f"{name} line {header}: the record has no sequence; give it one, or leave it out")
+        raise UserError(f"{name} line {header}: the record has no sequence; add it, or remove the record")
     return "".join(parts)
 
 
@@ -112,5 +114,5 @@ def _check_letters(text: str, number: int, name: str) -> None:
     if invalid := _INVALID_LETTER.search(text):
         raise UserError(
             f"{name} line {number}: {shorten(repr(invalid[0]), 20)} in a sequence at column {invalid.start() + 1}; "
-            "it has letters, * and - alone"
+            "only letters, '*', '.' and '-' are valid"
         )

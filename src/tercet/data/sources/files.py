@@ -1,6 +1,6 @@
-"""Files that someone else may have written: text in blocks, lines, and the objects of JSONL, never a file whole.
+"""Files from third parties: text in blocks, lines, and objects of JSONL, read as streams.
 
-What is read is bounded by `limits`, and whatever is wrong with a file is told in one line.
+Sizes are bounded by `limits`, and each error is reported in one line.
 """
 
 import codecs
@@ -21,15 +21,15 @@ from tercet.reading.text_files import check_unpacked, open_regular_file
 
 BLOCK = 1 << 20  # bytes read at a time
 _BETWEEN_ITEMS = re.compile(r"[\s,]*")
-Errors = Literal["strict", "replace"]  # what is no text in an encoding is refused, or becomes U+FFFD
+Errors = Literal["strict", "replace"]  # bytes that are invalid in the encoding are rejected, or become U+FFFD
 
 
 @contextmanager
 def open_file(path: Path) -> Generator[IO[bytes]]:
-    """The bytes of a file, unpacked where it is `.gz`.
+    """Open a file in binary mode, and unpack it if it is `.gz`.
 
     Raises:
-        UserError: where it cannot be read, is broken, or is a small file that unpacks to a huge one.
+        UserError: If the file cannot be read, is damaged, or is a small file that unpacks to a huge one.
     """
     with report_file_errors(path), open_regular_file(path) as file:
         if not is_gzip(path):
@@ -55,33 +55,33 @@ def report_file_errors(path: Path) -> Generator[None]:
     try:
         yield
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise UserError(f"{path} is a broken gzip file ({error}); copy it again, or unpack what is whole") from None
+        raise UserError(f"{path} is a damaged gzip file ({error}); copy it again, or unpack its intact part") from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}; check the file and its permissions") from None
 
 
 def read_text(path: Path, encoding: str, errors: Errors = "strict") -> Iterator[str]:
-    """The text of a file in blocks, newlines as they are, without a byte-order mark.
+    """Yield the text of a file in blocks, with unchanged newlines and without a byte-order mark.
 
-    With `errors` "replace" U+FFFD stands for what is no text.
+    With `errors` "replace", invalid bytes become U+FFFD.
 
     Raises:
-        UserError: where it is not text in this encoding, and as `open_file`.
+        UserError: If `open_file` raises it, or the file is not text in this encoding.
     """
     decoder = codecs.getincrementaldecoder(encoding)(errors)
-    start = 0  # of the bytes that the decoder looks at next
+    start = 0  # offset of the current block
     with open_file(path) as file:
         while True:
             block = file.read(BLOCK)
             n_undecoded = len(decoder.getstate()[0])
             try:
                 text = decoder.decode(block, final=not block)
-                text.encode()  # some encodings let half a surrogate pair through
+                text.encode()  # some codecs decode half a surrogate pair
             except UnicodeError as error:
                 position = start - n_undecoded + error.start if isinstance(error, UnicodeDecodeError) else start
                 raise UserError(
                     f"{path} is not {encoding} text: byte {position} cannot be read; "
-                    "set data.encoding (--encoding) to the file's own, such as latin-1, cp1252 or utf-16"
+                    "set data.encoding (--encoding) to the encoding of the file, such as latin-1, cp1252 or utf-16"
                 ) from None
             yield text.removeprefix("\ufeff") if start == 0 else text
             start += len(block)
@@ -90,20 +90,19 @@ def read_text(path: Path, encoding: str, errors: Errors = "strict") -> Iterator[
 
 
 def read_lines(path: Path, encoding: str, errors: Errors = "strict") -> Iterator[str]:
-    """The lines of a file, which end at "\n" alone; after the last of these there is none unless it has text.
+    """Yield the lines of a file, which end at "\n" only. An empty line after the last one is not yielded.
 
     Raises:
-        UserError: where a line is longer than `limits.LINE_CHARACTERS`, and as `read_text`.
+        UserError: If `read_text` raises it, or a line is longer than `limits.LINE_CHARACTERS`.
     """
-    number, parts, length = 1, list[str](), 0  # of the line that has not ended
+    number, parts, length = 1, list[str](), 0  # of the current line
     for block in read_text(path, encoding, errors):
         first, *rest = block.split("\n")
         parts.append(first)
         length += len(first)
         if length > limits.LINE_CHARACTERS:
             raise UserError(
-                f"{path} line {number} has more than {limits.LINE_CHARACTERS:,} characters; end it with a newline "
-                "where it may be cut"
+                f"{path} line {number} has more than {limits.LINE_CHARACTERS:,} characters; insert newlines to split it"
             )
         if rest:
             yield "".join(parts)
@@ -116,21 +115,21 @@ def read_lines(path: Path, encoding: str, errors: Errors = "strict") -> Iterator
 def read_objects(
     path: Path, encoding: str, errors: Errors, fields: Sequence[str]
 ) -> Iterator[tuple[str, dict[str, object]]]:
-    """The objects of a JSONL file, or of a JSON array, and where each stands.
+    """Return the location and value of each object of a JSONL file or a JSON array.
 
     Args:
-        fields: those that each should have.
+        fields: Fields that each object should have, for messages.
 
     Raises:
-        UserError: where there is something else, and as `read_lines`.
+        UserError: If `read_lines` raises it, or the file contains something else.
     """
-    if next(read_text(path, encoding, errors)).lstrip().startswith("["):  # no line of JSONL with objects does
+    if next(read_text(path, encoding, errors)).lstrip().startswith("["):  # a line of JSONL with an object starts with {
         return _read_array(read_text(path, encoding, errors), path, fields)
     return objects_of_lines(read_lines(path, encoding, errors), str(path), fields)
 
 
 def is_json_array(path: Path) -> bool:
-    """Whether a JSON file begins as an array does; False also if it cannot be read."""
+    """Return True if a JSON file starts like an array. Return False also if it cannot be read."""
     try:
         with open_file(path) as file:
             return file.read(BLOCK).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
@@ -139,7 +138,7 @@ def is_json_array(path: Path) -> bool:
 
 
 def objects_of_lines(lines: Iterable[str], name: str, fields: Sequence[str]) -> Iterator[tuple[str, dict[str, object]]]:
-    """The object on each line that is not empty, and where it stands."""
+    """Yield the location and value of the object on each nonempty line."""
     for number, line in enumerate(lines, 1):
         if line.strip():
             location = f"{name} line {number}"
@@ -147,7 +146,7 @@ def objects_of_lines(lines: Iterable[str], name: str, fields: Sequence[str]) -> 
 
 
 def _read_array(blocks: Iterator[str], path: Path, fields: Sequence[str]) -> Iterator[tuple[str, dict[str, object]]]:
-    """The objects of a JSON array; one of them and a block are in memory."""
+    """Yield the location and value of each object of a JSON array, with bounded memory."""
     decoder, number, text = json.JSONDecoder(), 0, next(blocks)
     position = text.index("[") + 1
     while True:
@@ -159,28 +158,28 @@ def _read_array(blocks: Iterator[str], path: Path, fields: Sequence[str]) -> Ite
         try:
             row, position = decoder.raw_decode(text, position)
         except (ValueError, RecursionError) as error:
-            # The object may go on in the next block.
+            # The object may continue in the next block.
             next_block = next(blocks, "") if isinstance(error, json.JSONDecodeError) else ""
             if not next_block or len(text) - position > limits.LINE_CHARACTERS:
-                raise _not_json_error(error, location, "the array must hold objects") from None
+                raise _not_json_error(error, location, "the array must contain objects") from None
             text, position = text[position:] + next_block, 0
             continue
         number += 1
         yield location, _check_object(row, location, fields)
     if text[position + 1 :].strip() or any(map(str.strip, blocks)):
-        raise UserError(f"{path} goes on after the end of its array; write one array, or an object on each line")
+        raise UserError(f"{path} has text after the end of its array; write one array, or one object per line")
 
 
 def parse_object(line: str, location: str, fields: Sequence[str]) -> dict[str, object]:
-    """The JSON object that a line holds, which should have `fields`.
+    """Return the JSON object in a line, which should have `fields`.
 
     Raises:
-        UserError: where it is something else.
+        UserError: If the line is not a JSON object.
     """
     try:
         row: object = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise _not_json_error(error, location, "each line must hold one object") from None
+        raise _not_json_error(error, location, "each line must contain one object") from None
     return _check_object(row, location, fields)
 
 
@@ -188,7 +187,7 @@ def _not_json_error(error: Exception, location: str, remedy: str) -> UserError:
     if isinstance(error, json.JSONDecodeError):
         reason = error.msg
     else:
-        reason = "nested too deep" if isinstance(error, RecursionError) else "a number has too many digits"
+        reason = "nested too deeply" if isinstance(error, RecursionError) else "a number has too many digits"
     return UserError(f"{location} is not JSON ({reason}); {remedy}")
 
 
@@ -201,15 +200,15 @@ def _check_object(row: object, location: str, fields: Sequence[str]) -> dict[str
 
 
 def get_text(values: dict[str, object], field: str, location: str, setting: str) -> str:
-    """The text under the key `field`, which `setting` chose.
+    """Return the text of the field `field`, whose name was set by `setting`.
 
     Raises:
-        UserError: where there is none.
+        UserError: If the field is missing or not text.
     """
     check_field(values, field, location, setting)
     text = values[field]
     if not isinstance(text, str):
-        raise UserError(f"{location}: the field {field!r} is not text; set {setting} to one that is")
+        raise UserError(f"{location}: the field {field!r} is not text; set {setting} to a text field")
     check_unicode(text, location)
     return text
 
@@ -218,7 +217,7 @@ def check_unicode(text: str, location: str, kind: str = "text") -> None:
     """Check that a text can be written as UTF-8.
 
     Raises:
-        UserError: If it has half of a surrogate pair, which JSON can spell.
+        UserError: If it contains half of a surrogate pair, which JSON can express.
     """
     try:
         text.encode()
@@ -232,19 +231,19 @@ def check_field(values: dict[str, object], field: str, location: str, setting: s
 
 
 def suggest_field(field: str, names: Iterable[str]) -> str:
-    """As `suggest`, of names that a file may have thousands of."""
+    """Return a suggestion as `suggest` does, with bounded time if a file has thousands of names."""
     return suggest(field, [name for name in islice(names, 50) if len(name) <= 50])
 
 
 def find_path(source: str) -> Path:
-    """The path that a text means, `~` for the home folder.
+    """Return the path that `source` denotes, with `~` expanded to the home folder.
 
     Raises:
-        UserError: where no file could have it.
+        UserError: If no file can have this path.
     """
     try:
         path = Path(source).expanduser()
-        path.exists()  # raises where a name is too long, or holds what no name may
+        path.exists()  # raises if the name is too long or has invalid characters
     except (OSError, ValueError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{source[:200]!r} cannot be the path of a file: {reason}; correct it") from None

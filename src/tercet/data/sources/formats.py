@@ -1,7 +1,7 @@
-"""Which format a file has: by its ending, in either case, and by its first bytes.
+"""Formats of files, detected by suffix (in either case) and by the first bytes.
 
-A file that is given by itself is read, or rejected by the name of its format. In a folder, files of other formats are
-left out and counted (`describe_left_out`).
+A single file is read, or rejected with the name of its format. In a folder, files of other formats are left out and
+counted (`describe_left_out`).
 """
 
 import codecs
@@ -15,7 +15,7 @@ from tercet.reading.text_files import open_regular_file
 
 GZIP = ".gz"
 ALIASES = {".ndjson": ".jsonl", ".json": ".jsonl", ".jsonlines": ".jsonl", ".pq": ".parquet"}
-# Text, as it is: prose, markup that people read as text, logs, source code and settings.
+# Suffixes of plain text: prose, readable markup, logs, source code and settings.
 TEXT_SUFFIXES = (
     ".txt", ".text", ".md", ".markdown", ".rst", ".adoc", ".org", ".tex", ".log", ".abc",
     ".py", ".pyi", ".js", ".mjs", ".ts", ".jsx", ".tsx", ".c", ".h", ".cc", ".cpp", ".cxx", ".hh", ".hpp", ".cu", ".cs",
@@ -23,7 +23,7 @@ TEXT_SUFFIXES = (
     ".exs", ".erl", ".clj", ".lisp", ".el", ".f90", ".asm", ".s", ".sh", ".bash", ".zsh", ".ps1", ".sql", ".css",
     ".xml", ".yaml", ".yml", ".toml", ".ini", ".cfg", ".conf",
 )  # fmt: skip
-# Formats whose text lies between markup or in compressed parts, and would be learnt with them.
+# Formats with text between markup or in compressed parts, which would be learned with it.
 UNREADABLE = {
     **dict.fromkeys((".html", ".htm", ".xhtml"), "HTML"), ".ipynb": "a notebook",
     **dict.fromkeys((".po", ".pot"), "gettext translations"), ".tmx": "a translation memory",
@@ -42,24 +42,24 @@ MAGIC = {
     b"SQLite format 3": "a database", b"{\\rtf": "a text document of an office program",
 }  # fmt: skip
 WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
-SAMPLE_BYTES = 4096  # bytes
-MIN_ZEROS = 8  # among them that make a file without an ending of text binary, if they are a tenth of them
-MAX_ENDINGS_SHOWN = 4  # endings of files that a folder leaves out
+SAMPLE_BYTES = 4096  # bytes at the start of a file that are examined
+MIN_ZEROS = 8  # zero bytes that make a file without a text suffix binary, if they are also a tenth of the sample
+MAX_ENDINGS_SHOWN = 4  # suffixes in a message
 
 
 def is_gzip(path: Path) -> bool:
-    """Whether a file is compressed by gzip, by its ending."""
+    """Return True if the suffix is that of gzip."""
     return path.suffix.lower() == GZIP
 
 
 def uncompressed_suffix(path: Path) -> str:
-    """Return the ending of a file before it was compressed: in lower case, and the usual one of its format."""
+    """Return the suffix without compression, in lower case, as the usual suffix of its format."""
     suffix = _uncompressed_ending(path)
     return ALIASES.get(suffix, suffix)
 
 
 def is_json(path: Path) -> bool:
-    """Whether a file is named as JSON, which may be an array, an object a line, or the settings of some program."""
+    """Return True if the suffix is that of JSON: an array, an object per line, or some settings."""
     return _uncompressed_ending(path) == ".json"
 
 
@@ -78,23 +78,23 @@ def check_readable(path: Path, encoding: str) -> None:
         None if is_gzip(path) else _format_of_bytes(_first_bytes(path), suffix, encoding)
     )
     if format_name is not None:
-        raise UserError(f"{path} is {format_name}, which is not read; give its text as .txt, .jsonl or .csv")
+        raise UserError(f"{path} is {format_name}, which is not supported; convert its text to .txt, .jsonl or .csv")
 
 
 def is_text_without_ending(path: Path, encoding: str) -> bool:
-    """Whether a file whose name has no ending is text, as far as its first bytes tell."""
+    """Return True if the name of a file has no suffix and its first bytes are text."""
     if path.suffix:
         return False
     data = _first_bytes(path)
     try:
-        codecs.getincrementaldecoder(encoding)().decode(data)  # a character may be cut at their end
+        codecs.getincrementaldecoder(encoding)().decode(data)  # the last character may be incomplete
     except UnicodeError:
         return False
     return _format_of_bytes(data, "", encoding) is None
 
 
 def describe_left_out(counts: Mapping[str, int]) -> str:
-    """Return how many files of each ending a folder leaves out, the most frequent first: "3 .png, 1 .html"."""
+    """Describe how many files of each suffix a folder leaves out, most frequent first: "3 .png, 1 .html"."""
     most_frequent = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MAX_ENDINGS_SHOWN]
     descriptions = [f"{count:,} {one_line(ending) or 'without an ending'}" for ending, count in most_frequent]
     n_others = sum(counts.values()) - sum(count for _, count in most_frequent)
@@ -106,13 +106,13 @@ def _first_bytes(path: Path) -> bytes:
         with open_regular_file(path) as file:
             return file.read(SAMPLE_BYTES)
     except OSError:
-        return b""  # whoever reads it says why it cannot be read
+        return b""  # reading the file raises the error
 
 
 def _format_of_bytes(data: bytes, suffix: str, encoding: str) -> str | None:
-    """What a file that begins so is; None if it may be text."""
+    """Return the name of the format of a file that starts with `data`, or None if it may be text."""
     format_name = next((name for magic, name in MAGIC.items() if data.startswith(magic)), None)
-    # Text of two or four bytes a character has zero bytes too; without its encoding it is rejected with a hint at that.
+    # UTF-16 and UTF-32 contain zero bytes too. Without the right encoding they are rejected with a hint.
     if format_name or data.startswith(WIDE_MARKS) or re.match("utf[-_ ]?(16|32)|u16|u32|ucs", encoding.lower()):
         return format_name
     if len(data) >= MIN_ZEROS and max(data[::2].count(0), data[1::2].count(0)) > 0.4 * len(data):

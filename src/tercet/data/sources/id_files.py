@@ -1,8 +1,8 @@
-"""Files of ids that were made elsewhere, in blocks: `.bin` as nanoGPT writes it, `.npy`, lists of numbers in JSONL.
+"""Files of existing token ids: `.bin` as nanoGPT writes it, `.npy`, and lists in JSONL.
 
-A `.bin` file is the ids in the machine's byte order and nothing else, so its `dtype` has to be told; a `.npy` file says
-its own. Nothing of either is unpickled. Ids that are wider than `dtype` are recognized by their upper halves, which are
-small, and a header by its first number.
+A `.bin` file contains only ids in the machine's byte order, so its `dtype` must be set. A `.npy` file contains its
+dtype. Neither is unpickled. Ids wider than `dtype` are recognized by their small upper halves, and a header by its
+first number.
 """
 
 import json
@@ -24,15 +24,15 @@ from tercet.reading.npy import read_array_header
 
 IdDtype = Literal["uint16", "uint32"]
 ARRAYS = (".bin", ".npy")
-HEADERS = {20240520: "uint16", 20240801: "uint32"}  # llm.c's, by their first number, and the ids that follow
+HEADERS = {20240520: "uint16", 20240801: "uint32"}  # first number of llm.c's headers, and the type of the ids
 HEADER_BYTES = 1024
-MIN_PAIRS = 32  # of ids, among which upper halves are looked for
-MAX_UPPER_HALF = MAX_IDS - 1 >> 16  # the upper 16 of 32 bits
-SAMPLE_LINES = 100  # lines of a JSONL file, of which the first that is not empty tells what they are
+MIN_PAIRS = 32  # minimum pairs of ids for detecting upper halves
+MAX_UPPER_HALF = MAX_IDS - 1 >> 16  # upper 16 of 32 bits
+SAMPLE_LINES = 100  # lines of a JSONL file searched for the first nonempty one
 
 
 class IdBlock(NamedTuple):
-    """Ids (N,), perhaps none; `last` where the list, or the file, ends with them."""
+    """Ids (N,), which may be empty. `last` is True at the end of the list or the file."""
 
     ids: np.ndarray[Any, np.dtype[np.uint32]]
     last: bool
@@ -40,7 +40,7 @@ class IdBlock(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class IdFile:
-    """The ids in one file. In JSONL each line is a list of them, or an object with a list in `text_field`."""
+    """Ids in one file. Each line of JSONL is a list of ids, or an object with a list in `text_field`."""
 
     path: Path
     dtype: IdDtype = "uint16"
@@ -52,20 +52,20 @@ class IdFile:
         return str(self.path)
 
     def blocks(self) -> Iterator[IdBlock]:
-        """All ids, in their order.
+        """Yield all ids in their order.
 
         Raises:
-            UserError: where there are none, or the file is not what its name says.
+            UserError: If there are no ids, or the file does not have the format of its name.
         """
         empty = True
         for block in self._read():
             empty = empty and not len(block.ids)
             yield block
         if empty:
-            raise UserError(f"{self.path} has no ids; give a file with some")
+            raise UserError(f"{self.path} has no ids; use a file that contains some")
 
     def largest(self) -> int:
-        """The largest id: the whole file is read for it. Raises UserError as `blocks`."""
+        """Return the largest id, reading the whole file. Raises as `blocks`."""
         return max(int(block.ids.max()) for block in self.blocks() if len(block.ids))
 
     def hash(self) -> str:
@@ -92,14 +92,14 @@ class IdFile:
                         yield IdBlock(self._parse(line, f"{self.path} line {number}"), last=True)
 
     def _read_array(self, file: IO[bytes], dtype: np.dtype[Any], length: int | None = None) -> Iterator[IdBlock]:
-        """What is left of the file as one array, of `length` ids where that is known."""
+        """Yield the rest of the file as one array of `length` ids, if the length is known."""
         n_bytes = 0
         while data := _read_whole(file, BLOCK):
             n_bytes += len(data)
             if len(data) % dtype.itemsize:
                 raise UserError(
-                    f"{self.path} has no whole number of {dtype.name} ids; set data.dtype to what it was written with, "
-                    "or copy it again"
+                    f"{self.path} does not contain a whole number of {dtype.name} ids; set data.dtype to their "
+                    "type, or copy the file again"
                 )
             ids = np.frombuffer(data, dtype)
             if dtype.kind == "i" and int(ids.min()) < 0:
@@ -109,18 +109,18 @@ class IdFile:
             yield IdBlock(ids.astype(np.uint32), last=False)
         if length is not None and n_bytes != length * dtype.itemsize:
             raise UserError(
-                f"{self.path} has {n_bytes:,} bytes of ids, and its header says {length * dtype.itemsize:,}; "
+                f"{self.path} has {n_bytes:,} bytes of ids, but its header specifies {length * dtype.itemsize:,}; "
                 "copy it again"
             )
         yield IdBlock(np.empty(0, np.uint32), last=True)
 
     def _check_width(self, ids: np.ndarray[Any, Any]) -> None:
-        """Raises UserError if a `.bin` file begins with a header, or with ids of another width than `dtype`."""
+        """Raise UserError if a `.bin` file starts with a header, or with ids of another width than `dtype`."""
         words = ids.astype(self.dtype)
         magic = int.from_bytes(words.tobytes()[:4], sys.byteorder)
         if magic in HEADERS:
             raise UserError(
-                f"{self.path} begins with a header of llm.c; cut it off with `tail -c +{HEADER_BYTES + 1}`, and set "
+                f"{self.path} starts with a header of llm.c; remove it with `tail -c +{HEADER_BYTES + 1}`, and set "
                 f"data.dtype to {HEADERS[magic]} (--dtype {HEADERS[magic]})"
             )
         low, high = words[: len(words) // 2 * 2].reshape(-1, 2).T[:: 1 if sys.byteorder == "little" else -1]
@@ -132,19 +132,19 @@ class IdFile:
             bits, double_bits = 8 * words.itemsize, 16 * words.itemsize
             remedy = "set data.dtype to uint32 (--dtype uint32)" if double_bits == 32 else "write it again as uint32"
             raise UserError(
-                f"{self.path} looks like ids of {double_bits} bits, and is read as {bits}: every second id is at most "
-                f"{largest}; {remedy}, or give it as .npy, which says its own"
+                f"{self.path} looks like ids of {double_bits} bits, but is read as {bits}: every second id is at most "
+                f"{largest}; {remedy}, or use .npy, which contains its type"
             )
 
     def _read_header(self, file: IO[bytes]) -> tuple[np.dtype[Any], int]:
-        """The dtype of a `.npy` file's array, and its length."""
+        """Return the dtype and the length of a `.npy` file's array."""
         try:
             dtype, shape, _ = read_array_header(file)
         except ValueError:
-            raise UserError(f"{self.path} is not a whole .npy file; write it again with numpy.save") from None
+            raise UserError(f"{self.path} is not a complete .npy file; write it again with numpy.save") from None
         if len(shape) != 1 or dtype.kind not in "iu":
             raise UserError(
-                f"{self.path} holds {dtype} of shape {shape}; ids are one row of whole numbers, such as uint16 (N,)"
+                f"{self.path} contains {dtype} of shape {shape}; ids must be a 1-D integer array, such as uint16 (N,)"
             )
         return dtype, shape[0]
 
@@ -156,17 +156,17 @@ class IdFile:
             check_field(row, self.text_field, location, "data.text_field")
             numbers = row[self.text_field]
         if not isinstance(numbers, list):
-            raise UserError(f"{location} is no list of ids; write one on each line, such as [5, 17, 2]")
+            raise UserError(f"{location} is not a list of ids; write one list per line, such as [5, 17, 2]")
         for number in cast(list[object], numbers):
             if type(number) is not int or number < 0:
-                raise UserError(f"{location}: {json.dumps(number)[:40]} is no id; ids are whole numbers from 0 on")
+                raise UserError(f"{location}: {json.dumps(number)[:40]} is not an id; ids are integers from 0")
             if number >= 1 << 32:
                 raise _too_large_error(location, number)
         return np.array(numbers, dtype=np.uint32)
 
 
 def holds_ids(file: IdFile) -> bool:
-    """Whether it is one by its name; of JSONL, whether the first line has a list where a text would be."""
+    """Return True if the suffix is that of ids, or the first line of JSONL has a list instead of a text."""
     suffix = uncompressed_suffix(file.path)
     return suffix in ARRAYS or (suffix == ".jsonl" and _has_lists(file))
 
@@ -177,15 +177,15 @@ def _has_lists(file: IdFile) -> bool:
         first = next((line for line in lines if line.strip()), "")
         row: object = json.loads(first)
     except (UserError, ValueError, RecursionError):
-        return False  # whoever reads it as text says what is wrong
+        return False  # reading it as text raises the error
     if isinstance(row, dict):
         row = cast(dict[str, object], row).get(file.text_field)
-    # A JSON array of objects on one line is no list of ids.
+    # A JSON array of objects on one line is not a list of ids.
     return isinstance(row, list) and not any(isinstance(item, dict) for item in cast(list[object], row))
 
 
 def _read_whole(file: IO[bytes], size: int) -> bytes:
-    """So many bytes, fewer only at the end: what unpacks a file may give less at a time."""
+    """Read `size` bytes, fewer only at the end of the file; a decompressor may return less per call."""
     parts, left = list[bytes](), size
     while left and (part := file.read(left)):
         parts.append(part)
@@ -194,4 +194,4 @@ def _read_whole(file: IO[bytes], size: int) -> bytes:
 
 
 def _too_large_error(location: str, number: int) -> UserError:
-    return UserError(f"{location} has the id {number}, and no vocabulary has more than {MAX_IDS:,}; see what it is")
+    return UserError(f"{location} has the id {number}, but a vocabulary has at most {MAX_IDS:,} tokens; check the file")

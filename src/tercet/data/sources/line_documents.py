@@ -1,4 +1,4 @@
-"""Documents that stand in one text file: a line each, or the lines between empty ones; and whether a file looks so."""
+"""Documents in a text file, one per line or separated by blank lines, and detection of such files."""
 
 import statistics
 from collections.abc import Iterable, Iterator
@@ -7,20 +7,20 @@ from typing import Literal
 
 DocumentUnit = Literal["file", "line", "blank_line"]
 
-MIN_LINES = 20  # fewer say nothing
-MAX_EMPTY_SHARE = 0.02  # of the lines: text in paragraphs has more
-MAX_INDENTED_SHARE = 0.05  # code and plays have more
-MIN_CHARACTERS = 20  # of half the lines: verse, lists and code have shorter ones
-LONG_LINE_CHARACTERS = 120  # characters: nobody wraps text by hand so wide
-MIN_SENTENCE_SHARE = 0.7  # of the lines that end as a sentence does: text that is wrapped at a width has a tenth
+MIN_LINES = 20  # too few lines to decide
+MAX_EMPTY_SHARE = 0.02  # of the lines; text in paragraphs has more
+MAX_INDENTED_SHARE = 0.05  # of the nonempty lines; code and plays have more
+MIN_CHARACTERS = 20  # median length of a line; verse, lists and code have shorter lines
+LONG_LINE_CHARACTERS = 120  # text is not wrapped manually at this width
+MIN_SENTENCE_SHARE = 0.7  # of the lines that end like a sentence; wrapped text has about a tenth
 SENTENCE_ENDS = (".", "!", "?", "…", '."', '!"', '?"', ".”", "!”", "?”", ".)", "。", "！", "？", "।", "؟")
 
 
 def documents_of_lines(lines: Iterable[str], unit: Literal["line", "blank_line"]) -> Iterator[Iterable[str]]:
-    """The documents in a file's lines, each in chunks that are to be taken before the next document.
+    """Yield the documents in a file's lines, in chunks that must be read before the next document.
 
-    White space alone is an empty line. The ends of lines (a carriage return too) between documents are no text, those
-    within one are.
+    A line of white space counts as empty. Line ends, including carriage returns, are part of the text only within a
+    document.
     """
     if unit == "line":
         yield from ([line.removesuffix("\r")] for line in lines if not _is_empty(line))
@@ -31,9 +31,12 @@ def documents_of_lines(lines: Iterable[str], unit: Literal["line", "blank_line"]
 
 
 def has_document_per_line(sample: str) -> bool:
-    """Whether the beginning of a file looks like one document a line: many lines, hardly an empty or indented one, and
-    half of them longer than text is wrapped, or nearly all of them whole sentences."""
-    lines = sample.split("\n")[:-1]  # the last may go on
+    """Return True if the beginning of a file looks like one document per line.
+
+    Such a file has many lines, hardly any empty or indented ones, and a median line that is longer than wrapped text,
+    or nearly all lines are whole sentences.
+    """
+    lines = sample.split("\n")[:-1]  # the last one may be incomplete
     texts = [line for line in lines if not _is_empty(line)]
     if len(texts) < MIN_LINES or len(lines) - len(texts) > MAX_EMPTY_SHARE * len(lines):
         return False

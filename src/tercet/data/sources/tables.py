@@ -1,5 +1,4 @@
-"""Tables whose header row names the columns: CSV as Python's `csv` reads it, with separators and newlines in quoted
-fields, and TSV, a row a line, in which quotes are text."""
+"""Tables with a header row: CSV as in Python's `csv`, and TSV with one row per line and no quoting."""
 
 import csv
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,19 +10,19 @@ from tercet.data.sources.files import suggest_field
 from tercet.data.sources.formats import uncompressed_suffix
 
 TABLE_SUFFIXES = (".csv", ".tsv")
-MAX_COLUMNS_SHOWN = 20  # columns that a refusal names
+MAX_COLUMNS_SHOWN = 20  # columns listed in an error
 
 
 def read_table(lines: Iterable[str], name: str, required: Mapping[str, str]) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the location of each row, and its fields by the names of their columns, with the white space around them.
+    """Yield the location of each row, and its fields by column name, with surrounding white space.
 
     Args:
-        lines: of the file, without their ends.
-        name: the file's, whose ending says what separates fields.
-        required: columns that there must be, and by which setting each was chosen.
+        lines: Lines of the file, without their ends.
+        name: Name of the file, whose suffix selects the separator.
+        required: Required columns, and the setting that names each.
 
     Raises:
-        UserError: where it is no such table.
+        UserError: If the lines are not such a table.
     """
     is_tsv = uncompressed_suffix(Path(name)) == ".tsv"
     header: list[str] | None = None
@@ -33,18 +32,18 @@ def read_table(lines: Iterable[str], name: str, required: Mapping[str, str]) -> 
             header = [column.strip() for column in row]
             _check_header(header, required, location)
         elif len(row) != len(header):
-            remedy = "" if is_tsv else ", and put fields that hold the separator in quotes"
+            remedy = "" if is_tsv else ", and quote fields that contain the separator"
             if is_tsv and any('"' in field for field in row):
-                remedy = "; quotes are text in TSV and cannot hold a tab or a newline: write those as .csv or .jsonl"
+                remedy = "; quotes are text in TSV and cannot enclose a tab or a newline: use .csv or .jsonl instead"
             raise UserError(
-                f"{location} has {len(row)} fields and the header {len(header)}; give every row as many{remedy}"
+                f"{location} has {len(row)} fields but the header has {len(header)}; write as many in every row{remedy}"
             )
         else:
             yield location, dict(zip(header, row, strict=True))
 
 
 def column_names(line: str, suffix: str) -> list[str]:
-    """Return the names of the columns in the first line of a table; none if it is no CSV."""
+    """Return the column names in the first line of a table; none if it is not CSV."""
     try:
         columns = line.split("\t") if suffix == ".tsv" else next(csv.reader([line]), [])
     except csv.Error:
@@ -53,11 +52,11 @@ def column_names(line: str, suffix: str) -> list[str]:
 
 
 def _tsv_rows(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
-    """The number of each line that is not empty, and what stands between its tabs.
+    """Yield the number and the fields of each nonempty line.
 
-    Quotes are text, as the registration of text/tab-separated-values and the corpora of sentence pairs have it. As
-    quotes of CSV, one at the beginning of a sentence and one at the end of a later sentence would make one row of all
-    lines between them.
+    Quotes are text, as in the registration of text/tab-separated-values and in corpora of sentence pairs. If they were
+    quotes of CSV, one at the start of a sentence and one at the end of a later sentence would join all lines between
+    them into one row.
     """
     for number, line in enumerate(lines, 1):
         if line := line.removesuffix("\r"):
@@ -65,22 +64,22 @@ def _tsv_rows(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
 
 
 def _csv_rows(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[str]]]:
-    """The first line's number of each row that is not empty, and its fields."""
+    """Yield the number of the first line and the fields of each nonempty row."""
     first, row_characters = 1, 0
-    remedy = 'put fields with quotes or newlines in "quotes", quotes within them twice, or use .jsonl'
+    remedy = 'enclose fields with quotes or newlines in "quotes", double the quotes within them, or use .jsonl'
 
     def bounded_lines() -> Iterator[str]:
         nonlocal row_characters
         for line in lines:
             row_characters += len(line) + 1
-            if row_characters > limits.LINE_CHARACTERS:  # a quote may go on over all lines
+            if row_characters > limits.LINE_CHARACTERS:  # an unclosed quote spans all following lines
                 limit = f"{limits.LINE_CHARACTERS:,} characters"
                 raise UserError(f"{name} line {first}: the row has more than {limit}; {remedy}")
             yield line + "\n"
 
     reader = csv.reader(bounded_lines(), strict=True)
     while True:
-        first = reader.line_num + 1  # of the row's lines
+        first = reader.line_num + 1  # first line of the row
         try:
             row = next(reader, None)
         except csv.Error as error:

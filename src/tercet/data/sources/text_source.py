@@ -1,18 +1,18 @@
-"""What everything that text comes from has in common."""
+"""The protocol of all sources of text."""
 
 from typing import Protocol
 
 
 class TextSource(Protocol):
-    """Files, or texts in memory, that something is made of."""
+    """Files, or texts in memory."""
 
     @property
     def name(self) -> str: ...
 
     def hash(self) -> str:
-        """Return the sha256 of everything that is read."""
+        """Return the sha256 of the complete content."""
         ...
 
     def size(self) -> int | None:
-        """Return the bytes of text, or None if they are not known before the text is read."""
+        """Return the number of bytes of text, or None if it is unknown before reading."""
         ...

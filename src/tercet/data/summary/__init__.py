@@ -1,1 +1,1 @@
-"""What is in a file, before anything is trained on it."""
+"""Summaries of data before training."""

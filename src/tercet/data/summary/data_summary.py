@@ -1,7 +1,7 @@
-"""What is in a file before anything is trained on it: how much, how long, in which scripts, and what is wrong with it.
+"""Summary of data before training: number and length of texts, scripts, labels, and problems.
 
-Everything is read as a stream. What is kept is eight bytes for each document, by which equal ones are found, and how
-often each length comes.
+Data is read as a stream. Memory use is eight bytes per document, to find duplicates, plus the number of texts of each
+length.
 """
 
 import hashlib
@@ -37,12 +37,12 @@ FORMATS = {
     **dict.fromkeys(SEQUENCES, "FASTA"), ".fq": "FASTQ", ".fastq": "FASTQ",
 }  # fmt: skip
 FileSource = TypeVar("FileSource", PairFiles, LabelFile, ConversationFile)
-Unit = Literal["documents", "lists of ids", "pairs", "labelled texts", "conversations"]
+Unit = Literal["documents", "lists of ids", "pairs", "labeled texts", "conversations"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lengths:
-    """Of many texts; the median and the 95th percentile are lengths that half, and 95 % of them, do not exceed."""
+    """Statistics of lengths. Half of the texts are at most `median` long, and 95 % at most `p95`."""
 
     total: int
     min: int
@@ -52,7 +52,7 @@ class Lengths:
 
     @staticmethod
     def of(counts: Counter[int]) -> "Lengths":
-        """From how often each length comes; all zero where there is none."""
+        """Return the statistics from the number of texts of each length; all zero if there are none."""
         values = np.array(sorted(counts) or [0], dtype=np.int64)
         numbers = np.array([counts[value] for value in values.tolist()], dtype=np.int64)
         cumulative = np.cumsum(numbers)
@@ -63,7 +63,7 @@ class Lengths:
 
 @dataclass(frozen=True, kw_only=True)
 class Numbers:
-    """Of labels that are numbers: their standard deviation is that of all, not of a sample."""
+    """Statistics of labels that are numbers. `std` is that of the population, not of a sample."""
 
     mean: float
     std: float
@@ -80,12 +80,12 @@ class Numbers:
 
 @dataclass(frozen=True, kw_only=True)
 class TextSummary:
-    """Of all texts, or of one side of all pairs: those that are not empty.
+    """Summary of all nonempty texts, or of one side of all pairs.
 
     Attributes:
-        n_bytes: of the texts in UTF-8.
-        words: what stands between white space.
-        scripts: the share of all letters that is of each script, the most frequent first.
+        n_bytes: Bytes of the texts in UTF-8.
+        words: Numbers of words, separated by white space.
+        scripts: Share of each script among all letters, largest first.
     """
 
     n_bytes: int
@@ -96,23 +96,26 @@ class TextSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class DataSummary:
-    """Attributes:
-    format: of the file, in words.
-    count: documents, pairs or labelled texts that are not empty, conversations that have an answer.
-    empty: those that are, or hold white space alone; of pairs those with an empty side; of conversations those without
-        an answer.
-    duplicates: how many are the same, character by character, as one before.
-    texts: by side: "text", or "source" and "target"; of conversations by role; of ids none.
-    labels: how often each comes, the most frequent first; of numbers none.
-    problem_type: of which kind the labels are, or "" of other data.
-    numbers: of labels that are numbers.
-    label_counts: of texts that may have several labels, how many they have.
-    labels_look_like: each text has one label, and the labels look like "numbers", or "lists" of several.
-    turns, roles: of conversations, how many messages one has, and how many are of each role.
-    ids, largest_id: of a file of ids, how many in a list, and the largest.
-    invalid, invalid_places: how many bytes are no UTF-8, and the first of them; they are read as U+FFFD.
-    looks_like_lines: it is read as one document and looks like one document a line.
-    left_out: of a folder, how many files are not read, by their ending.
+    """Summary of a file, a folder or a named dataset.
+
+    Attributes:
+        format: Description of the file's format.
+        count: Number of nonempty documents, pairs or labeled texts, or of conversations with an answer.
+        empty: Number of those that are empty or only white space, of pairs with an empty side, or of conversations
+            without an answer.
+        duplicates: Number of items equal, character by character, to an earlier one.
+        texts: Summaries by side: "text", or "source" and "target"; for conversations by role; empty for ids.
+        labels: Number of occurrences of each label, most frequent first; empty for numbers.
+        problem_type: Kind of the labels, or "" for other data.
+        numbers: Statistics of labels that are numbers.
+        label_counts: Number of labels per text, if texts may have several.
+        labels_look_like: "numbers" or "lists" if each text has one label and the labels look like numbers, or like
+            lists of labels.
+        turns, roles: Messages per conversation, and messages of each role.
+        ids, largest_id: Length of the lists in a file of ids, and the largest id.
+        invalid, invalid_places: Number of bytes that are not UTF-8, and the first of them. They are read as U+FFFD.
+        looks_like_lines: True if the file is read as one document but looks like one document per line.
+        left_out: Number of files in a folder that are not read, by suffix.
     """
 
     source: str
@@ -138,13 +141,13 @@ class DataSummary:
 
 
 def summarize_data(data: str | Path | TextSpec | PairsSpec | LabelsSpec | ConversationsSpec) -> DataSummary:
-    """What is in a file, a folder or a named dataset, read once as a stream.
+    """Summarize a file, a folder or a named dataset, which is read once as a stream.
 
     Args:
-        data: as training would read it; of a path or a name, what it is is seen from its first lines.
+        data: Spec, or a path or name. The format of a path is detected from its name and its first lines.
 
     Raises:
-        UserError: where it is not there, or not what its name says.
+        UserError: If the data does not exist, or does not have the format that its name implies.
     """
     spec = recognize(str(data)) if isinstance(data, str | Path) else data
     match spec:
@@ -160,18 +163,18 @@ def summarize_data(data: str | Path | TextSpec | PairsSpec | LabelsSpec | Conver
 
 
 class _TextCounts:
-    """What is known of the texts of one side so far."""
+    """Counts of the texts of one side."""
 
     def __init__(self) -> None:
         self._characters, self._words = Counter[int](), Counter[int]()
         self._scripts, self._bytes = ScriptCounts(), 0
-        self._length = self._n_words = 0  # of the text that has not ended
+        self._length = self._n_words = 0  # of the current text
         self._ends_in_word = False
 
     def push(self, piece: str, *, last: bool) -> None:
-        """The next piece of a text."""
+        """Add the next piece of a text."""
         words = len(piece.split())
-        continues = self._ends_in_word and words and not piece[0].isspace()  # a sequence is cut within a word
+        continues = self._ends_in_word and words and not piece[0].isspace()  # sequences are cut within words
         self._length, self._n_words = self._length + len(piece), self._n_words + words - bool(continues)
         self._ends_in_word = not piece[-1:].isspace() if piece else self._ends_in_word
         self._bytes += len(piece.encode())
@@ -221,7 +224,7 @@ def _summarize_text(spec: TextSpec, source: DocumentSource) -> DataSummary:
                 hashes.append(int.from_bytes(hasher.digest()))
             hasher, has_text = hashlib.blake2b(digest_size=8), False
     if not hashes:
-        raise UserError(f"{source.name} is empty; give a file with some text in it")
+        raise UserError(f"{source.name} is empty; use a file that contains text")
     return DataSummary(
         source=spec.source,
         format=_format(spec.source, f"key {spec.text_field!r}", f"column {spec.text_field!r}"),
@@ -279,7 +282,7 @@ def _summarize_pairs(spec: PairsSpec) -> DataSummary:
             counts.push(text, last=True)
         hashes.append(hash_text("\0".join(pair)))
     if not hashes:
-        raise UserError(f"{spec.source} has no pair with text on both sides; give a file with some")
+        raise UserError(f"{spec.source} has no pair with text on both sides; use a file that contains some")
     keys = f"{spec.source_language or 'source'!r} and {spec.target_language or 'target'!r}"
     return DataSummary(
         source=spec.source,
@@ -313,14 +316,14 @@ def _summarize_labels(spec: LabelsSpec) -> DataSummary:
             label_counts[len(example.labels)] += 1
         hashes.append(hash_text("\0".join(example.texts)))
     if not hashes:
-        raise UserError(f"{spec.source} has no labelled text; give a file with some")
+        raise UserError(f"{spec.source} has no labeled text; use a file that contains some")
     several = spec.problem_type == "multi_label_classification"
     single = spec.problem_type == "single_label_classification" and spec.over == "texts"
     fields = f"{spec.text_field!r} and {', '.join(map(repr, spec.label_fields)) or repr(spec.label_field)}"
     return DataSummary(
         source=spec.source,
         format=_format(spec.source, f"keys {fields}", f"columns {fields}"),
-        unit="labelled texts",
+        unit="labeled texts",
         count=len(hashes),
         empty=empty,
         duplicates=_count_duplicates(hashes),
@@ -367,8 +370,8 @@ def _summarize_conversations(spec: ConversationsSpec) -> DataSummary:
 
 
 def _tolerate_invalid_bytes(source: FileSource) -> tuple[FileSource, InvalidBytes]:
-    """The source as one that is read beyond bytes that are no UTF-8, and which these are."""
-    source.size()  # names the nearest path, where there is none
+    """Return the source with an error handler that suits its invalid bytes, and these bytes."""
+    source.size()  # raises with the nearest path if the file does not exist
     invalid = find_invalid_bytes(source.files() if isinstance(source, PairFiles) else [source.path], source.encoding)
     return replace(source, errors=invalid.errors), invalid
 

@@ -1,4 +1,4 @@
-"""Where bytes are no UTF-8, in files that should be: counted, and the first of them named."""
+"""Bytes that are not UTF-8 in files that should be: their number, and the places of the first ones."""
 
 import codecs
 import re
@@ -9,12 +9,12 @@ from pathlib import Path
 from tercet.data.sources.files import BLOCK, Errors, open_file
 
 MAX_PLACES = 5
-_NO_UTF8 = re.compile("[\udc80-\udcff]")  # as surrogateescape writes a byte
+_NO_UTF8 = re.compile("[\udc80-\udcff]")  # invalid bytes as decoded by surrogateescape
 
 
 @dataclass(frozen=True, kw_only=True)
 class InvalidPlace:
-    """A byte that is no UTF-8, counted from 0, and its line, from 1."""
+    """Place of a byte that is not UTF-8: its offset, counted from 0, and its line, counted from 1."""
 
     path: str
     line: int
@@ -23,22 +23,22 @@ class InvalidPlace:
 
 @dataclass(frozen=True, kw_only=True)
 class InvalidBytes:
-    """How many bytes are no UTF-8, and the first of them."""
+    """Number of bytes that are not UTF-8, and the places of the first ones."""
 
     count: int = 0
     places: tuple[InvalidPlace, ...] = ()
 
     @property
     def errors(self) -> Errors:
-        """How to read on."""
+        """Error handler for reading the files."""
         return "replace" if self.count else "strict"
 
 
 def find_invalid_bytes(paths: Iterable[Path], encoding: str) -> InvalidBytes:
-    """Those of the files `paths`; none where they have another encoding.
+    """Find the invalid bytes of the files `paths`; none if the encoding is not UTF-8.
 
     Raises:
-        UserError: where a file cannot be read.
+        UserError: If a file cannot be read.
     """
     if codecs.lookup(encoding).name != "utf-8":
         return InvalidBytes()
@@ -52,9 +52,9 @@ def find_invalid_bytes(paths: Iterable[Path], encoding: str) -> InvalidBytes:
 
 
 def _invalid_bytes(path: Path) -> Iterator[tuple[int, int]]:
-    """Line and byte of each byte that is no UTF-8."""
+    """Yield the line and the offset of each byte that is not UTF-8."""
     decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
-    line, byte = 1, 0  # of what is looked at next
+    line, byte = 1, 0  # of the next character
     with open_file(path) as file:
         while True:
             block = file.read(BLOCK)

@@ -1,15 +1,15 @@
-"""Which scripts a text is written in: of each character's Unicode name the first word, which is its script's."""
+"""Scripts of a text: the script of a letter is the first word of its Unicode name."""
 
 import unicodedata
 
 import numpy as np
 
-BLOCK_CHARACTERS = 1 << 20  # characters
-WIDTHS = ("FULLWIDTH", "HALFWIDTH", "MODIFIER")  # before the script's own name, or no script
+BLOCK_CHARACTERS = 1 << 20  # characters counted at once
+WIDTHS = ("FULLWIDTH", "HALFWIDTH", "MODIFIER")  # words that precede the script in a name
 
 
 class ScriptCounts:
-    """How often each character has come."""
+    """Counts of characters, from which the shares of scripts follow."""
 
     def __init__(self) -> None:
         self._counts = np.zeros(0x110000, dtype=np.int64)  # by code point
@@ -22,7 +22,7 @@ class ScriptCounts:
             self._count()
 
     def shares(self) -> dict[str, float]:
-        """The share of all letters that is of each script, the largest first."""
+        """Return the share of each script among all letters, largest first."""
         self._count()
         totals = dict[str, int]()
         for code in np.flatnonzero(self._counts).tolist():
@@ -40,7 +40,7 @@ class ScriptCounts:
 
 
 def find_script(character: str) -> str | None:
-    """The script of a letter, such as "Latin" or "Cjk"; None of what is no letter."""
+    """Return the script of a letter, such as "Latin" or "Cjk", or None for other characters."""
     if not unicodedata.category(character).startswith("L"):
         return None
     words = unicodedata.name(character, "UNKNOWN").replace("-", " ").split()

@@ -1,4 +1,4 @@
-"""How long texts are in tokens, and for how many a context is too short: of the ids that training would read."""
+"""Lengths of texts in tokens, as training would encode them, and the number that exceeds the context."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -17,15 +17,17 @@ from tercet.tokens import Tokenizer
 
 @dataclass(frozen=True, kw_only=True)
 class TokenFit:
-    """Attributes:
-    tokenizer: its kind.
-    tokens: of each document, pair (its longer side), text or conversation, with the special tokens around it.
-    max_len: the context; None where none is asked about.
-    longer: how many have more tokens than that,
-    beyond: and how many tokens of them are beyond it.
-    fate: what training does to these: a document goes on in another row ("split"), a pair is "left out", a text or a
-        conversation "cut".
-    unanswered: conversations of which no answer begins within the context; they are left out.
+    """Lengths of texts in tokens, compared with a context length.
+
+    Attributes:
+        tokenizer: Kind of the tokenizer.
+        tokens: Lengths of documents, pairs (the longer side), texts or conversations, including special tokens.
+        max_len: Context length, or None if it is not compared.
+        longer: Number of texts longer than `max_len`.
+        beyond: Number of tokens in them beyond `max_len`.
+        fate: Effect on longer texts in training: a document is continued in another row ("split"), a pair is "left
+            out", a text or a conversation is "cut".
+        unanswered: Conversations that are left out because no answer begins within the context.
     """
 
     tokenizer: str
@@ -45,13 +47,15 @@ def measure_tokens(
     chat_template: str | None = None,
     max_len: int | None = None,
 ) -> TokenFit:
-    """The lengths of what `spec` describes, both parts of it; the ids are kept in the cache, as training does.
+    """Measure the lengths of both parts of the data.
+
+    The ids are cached, as in training.
 
     Args:
-        tokenizer, chat_template: in place of the spec's.
+        tokenizer, chat_template: Replacements for those of the spec.
 
     Raises:
-        UserError: where the data cannot be read, tokenised or divided.
+        UserError: If the data cannot be read, tokenized or divided.
     """
     limit, unanswered = max_len, 0
     match spec:
@@ -63,7 +67,7 @@ def measure_tokens(
                 "split",
             )
             if isinstance(spec.validation, Tail) and corpus.train[-1] != corpus.tokenizer.eos_id:
-                cut = len(corpus.train_documents)  # the document in both parts
+                cut = len(corpus.train_documents)  # index of the document that is split between the parts
                 lengths[cut - 1] += lengths[cut]
                 lengths = np.delete(lengths, cut)
         case PairsSpec():
@@ -78,7 +82,7 @@ def measure_tokens(
             parts = corpus.train, corpus.validation
             lengths, fate = np.concatenate([part.lengths for part in parts]), "cut"
             if max_len is not None:
-                limit = max_len + 1  # the last token is predicted, and read by nobody
+                limit = max_len + 1  # the last token is only predicted
                 unanswered = len(lengths) - sum(len(part.learnable(max_len)) for part in parts)
     values, numbers = np.unique(lengths, return_counts=True)
     longer = lengths[lengths > limit] if limit is not None else lengths[:0]

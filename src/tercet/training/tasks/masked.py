@@ -16,7 +16,7 @@ from tercet.checkpoint import Card, TrainedModel, save_model
 from tercet.config import UserError
 from tercet.data import prepare
 from tercet.data.rows.token_rows import Blocks
-from tercet.evaluate.masked import FIXED, masked_windows, token_counts
+from tercet.evaluate.masked import FIXED_MASKING, masked_windows, token_counts
 from tercet.models import EncoderOnly
 from tercet.models.inference import inference_mode
 from tercet.objectives import (
@@ -87,7 +87,7 @@ class MaskedTask:
 
     def validation_batch(self, group: np.ndarray) -> MaskedBatch:
         """Windows of the validation text, each masked by its own number."""
-        return masked_windows(self.windows, group, self.corpus.tokenizer, FIXED)
+        return masked_windows(self.windows, group, self.corpus.tokenizer, FIXED_MASKING)
 
     def loss(self, model: EncoderOnly, batch: MaskedBatch, *, smoothing: float = 0.0) -> Loss:
         return masked_loss(model, batch, smoothing=smoothing)

@@ -67,7 +67,7 @@ def python_texts(path: Path) -> Iterator[Text]:
     for node in nodes:
         value = node.value if isinstance(node, ast.Constant) and id(node) not in skipped else None
         if isinstance(value, str) and " " in value.strip():
-            yield Text("messages", path, node.lineno, value)
+            yield Text("messages", path, getattr(node, "lineno", 1), value)
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT and not token.string.startswith(DIRECTIVES):
             yield Text("comments", path, token.start[0], token.string[1:])

@@ -22,7 +22,7 @@ def find_metrics(path: Path) -> Path | None:
     """Return the metrics.csv of the run of `path`, or None if there is none.
 
     Raises:
-        UserError: As `check_run_links`.
+        UserError: If a link leads out of the run, as in `check_run_links`.
     """
     folder = find_run_folder(path)
     check_run_links(folder)

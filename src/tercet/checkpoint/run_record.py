@@ -131,7 +131,7 @@ def check_run_links(folder: Path) -> None:
     """Check all links below a folder that contains a run, before it is read or written.
 
     Raises:
-        UserError: As `check_links`.
+        UserError: If a link leads out of the run, as in `check_links`.
     """
     if any(os.path.lexists(folder / name) for name in (RECORD, RECIPE, METRICS)):
         check_links(folder, recursive=True)

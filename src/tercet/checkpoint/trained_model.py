@@ -1,4 +1,4 @@
-"""Trained models with their tokenizer and card, by what they can do.
+"""Trained models with their tokenizer and card, by architecture.
 
     LanguageModel  continues a text     Translator  translates a text     Encoder  predicts with its heads
 
@@ -60,7 +60,7 @@ class TrainedModel(ABC):
         chat_template: Jinja template, or None.
         adapter: Adapter of pretrained weights, already merged into the model's weights; None if there is none.
         sentence: How an encoder's folder computes the vector of a text.
-        folder: Where it was loaded from.
+        folder: Folder or GGUF file of the model.
     """
 
     model: AnyModel

@@ -26,7 +26,7 @@ def write_weights(path: Path, model: nn.Module, state: Mapping[str, Tensor] | No
 
     Raises:
         ValueError: If `state` has other names than the model.
-        UserError: As `write_atomically`.
+        UserError: If the file cannot be written.
     """
     expected = unwrap_names(model.state_dict())
     tied = tied_names(model)
@@ -41,7 +41,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write tensors by name, from any device. They must not share memory.
 
     Raises:
-        UserError: As `write_atomically`.
+        UserError: If the file cannot be written.
     """
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     # Only one key of metadata: the library writes several in random order, so equal models would give different files.
@@ -73,7 +73,7 @@ def check_weights(path: Path, model: nn.Module) -> None:
     """Compare the names and shapes in the file with those of a model, which may be on the meta device.
 
     Raises:
-        UserError: As `read_weights`.
+        UserError: If the file is truncated, or its tensors do not match the model.
     """
     tensors = read_tensors(path)
     model_tensors = model.state_dict()

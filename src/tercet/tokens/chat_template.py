@@ -88,12 +88,12 @@ class ChatTemplate:
     def encode_conversation(self, messages: Sequence[Mapping[str, str]]) -> tuple[list[int], list[bool]]:
         """Return the ids of a conversation up to its last answer, and which of them belong to answers.
 
-        An answer is the text that the template adds to the prompt for it, including the token that ends the turn. What
-        follows that token, such as a line end, is not part of it. Each answer is encoded separately, since generated
+        An answer is the text that the template adds to the prompt for it, including the token that ends the turn. Text
+        after that token, such as a line end, is not part of it. Each answer is encoded separately, since generated
         text also starts with a new token. A message with `weight` "0" is not counted as an answer, only as context.
 
         Raises:
-            UserError: As `encode`, or if the text of an answer does not begin with its prompt.
+            UserError: If the text of an answer does not begin with its prompt, or as in `encode`.
         """
         marked_messages = self._mark(messages)
         ids, answers, text = list[int](), list[bool](), ""

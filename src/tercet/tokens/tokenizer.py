@@ -70,7 +70,7 @@ class Tokenizer:
         id_limit: Limit of ids in data: `vocab_size`, or for "ids" the number of ids before the special tokens.
         special_ids, special_tokens: Ids that stand for no text, without `unk_id`, and their tokens.
         prefix_space: If True, a space is added before every text; decoding removes it.
-        other_end_ids: Ids that end a generated text besides `eos_id`.
+        other_end_ids: Ids that end a generated text, in addition to `eos_id`.
         changed_roles: Ids that `with_ids` has set, by attribute.
         adds_prefix: If True, a space or more is put before every text, by `prefix_space` or in any other way.
         uses_library: If False, Tercet encodes without the library, and no token extends over a space or a line end.
@@ -201,7 +201,7 @@ class Tokenizer:
 
     @property
     def end_ids(self) -> list[int]:
-        """All ids that end a generated text: `eos_id` first, then the others in ascending order."""
+        """The ids that end a generated text: `eos_id` first, then the others in ascending order."""
         return [*([] if self.eos_id is None else [self.eos_id]), *sorted(self.other_end_ids - {self.eos_id})]
 
     def with_other_end_ids(self, ids: Iterable[int]) -> "Tokenizer":

@@ -1,1 +1,1 @@
-"""Other people's model folders: read as they are, and written so that their own programs open them."""
+"""Import and export of models in the formats of other programs."""

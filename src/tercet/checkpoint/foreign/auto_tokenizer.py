@@ -1,12 +1,11 @@
-"""Our tokenizer as `AutoTokenizer` opens it: it gives the ids that our model reads, and the same text back.
+"""Export of tokenizers for `AutoTokenizer`, with the same ids and the same decoded text.
 
-tokenizer.json          ours, with what the model reads around a text: an encoder's between bos and eos, a translator's
-                        source before eos (behind bos, where it was trained so), a language model's alone or behind
-                        what opens it
-tokenizer_config.json   the class, the special tokens by name, how long a text may be
+tokenizer.json          the tokenizer, with the special tokens around a text: bos and eos for an encoder, eos for a
+                        translator's source (and bos, if it was trained so), the opening for a language model
+tokenizer_config.json   the class, the special tokens by name, the maximum length
 
-What a text spells out is text there too, "<eos>" as well. Only if masked words are asked for must "[MASK]" be the
-mask, and if there is a chat template its special tokens must be themselves; then the other special tokens are, too.
+A text that spells a special token such as "<eos>" remains text. There are two exceptions, in which all special tokens
+are recognized: masked language models, for which "[MASK]" must be the mask, and models with a chat template.
 """
 
 import json
@@ -18,11 +17,11 @@ from tercet.tokens import Tokenizer
 from tercet.tokens.tokenizer import SPACE_PREFIXED_KINDS
 
 ROLES = ("bos", "eos", "pad", "mask")
-BERT_ROLES = {"bos": "cls", "eos": "sep"}  # what an encoder's beginning and end are called besides
+BERT_ROLES = {"bos": "cls", "eos": "sep"}  # additional names of an encoder's bos and eos
 
 
 def tokenizer_json(tokenizer: Tokenizer, spec: AnySpec) -> str:
-    """The tokenizer.json, for a model of this spec."""
+    """Return the tokenizer.json for a model of this spec."""
     structure: Plain = json.loads(tokenizer.to_json())
     added_tokens: list[Plain] = structure["added_tokens"]
     if _shows_unknown(tokenizer) and _is_in_model(structure, tokenizer.unk_id):
@@ -30,7 +29,7 @@ def tokenizer_json(tokenizer: Tokenizer, spec: AnySpec) -> str:
             token for token in added_tokens if token["id"] != tokenizer.unk_id
         ]  # else decoding would drop it
     if _is_masked(spec) and tokenizer.kind in SPACE_PREFIXED_KINDS:
-        # The mask takes the space before it, as a word does.
+        # The mask absorbs the space before it, as a word does.
         added_tokens = [
             {**token, "lstrip": token["id"] == tokenizer.mask_id or token["lstrip"]} for token in added_tokens
         ]
@@ -42,9 +41,11 @@ def tokenizer_json(tokenizer: Tokenizer, spec: AnySpec) -> str:
 
 
 def tokenizer_config(tokenizer: Tokenizer, spec: AnySpec, *, has_chat_template: bool = False) -> Plain:
-    """The tokenizer_config.json that stands beside it.
+    """Return the content of tokenizer_config.json.
 
     Args:
+        tokenizer: The tokenizer.
+        spec: Spec of the model.
         has_chat_template: If True, the folder also has a chat template. Its special tokens come as text and must not
             be split.
     """
@@ -66,7 +67,7 @@ def tokenizer_config(tokenizer: Tokenizer, spec: AnySpec, *, has_chat_template: 
 
 
 def special_names(tokenizer: Tokenizer) -> dict[str, str]:
-    """Each role's token as the file writes it."""
+    """Return the name of each role's token in the file."""
     added_tokens = {token["id"]: token["content"] for token in json.loads(tokenizer.to_json())["added_tokens"]}
     ids = {role: getattr(tokenizer, f"{role}_id") for role in ROLES}
     return {role: added_tokens[number] for role, number in ids.items() if number in added_tokens}
@@ -81,7 +82,7 @@ def _post_processor(tokenizer: Tokenizer, spec: AnySpec) -> Plain | None:
             tokenizer, ("bos", "eos"), single, [*single, _text("B", second), _special(names["eos"], second)]
         )
     if isinstance(spec, EncoderDecoderSpec) and "eos" in names:
-        begins = tokenizer.opening == (tokenizer.bos_id,) and "bos" in names  # as a source may
+        begins = tokenizer.opening == (tokenizer.bos_id,) and "bos" in names  # as in the source of some translators
         start_tokens = [_special(names["bos"])] if begins else []
         end = _special(names["eos"])
         roles = ("bos", "eos") if begins else ("eos",)
@@ -113,7 +114,7 @@ def _is_masked(spec: AnySpec) -> bool:
 
 
 def _shows_unknown(tokenizer: Tokenizer) -> bool:
-    """Whether decoding writes the unknown token out."""
+    """Return whether decoding shows the unknown token."""
     return tokenizer.unk_id is not None and tokenizer.decode([tokenizer.unk_id]) != ""
 
 

@@ -1,8 +1,8 @@
-"""BERT as the `transformers` library keeps it: its config into our spec, its names into ours, nothing guessed.
+"""Import and export of BERT models of the `transformers` library.
 
-What the weights have decides the heads: masked words, next sentences, the pooler, and a classifier over texts (which
-reads the pooler) or over tokens (which has none beside it). Old files call a norm's weight and bias gamma and beta, and
-may put `bert.` before a name or leave it out; all of these are read. What a name does not tell is refused.
+The weights determine the heads: masked words, next sentences, the pooler, and a classifier over texts (which reads the
+pooler) or over tokens (for models without a pooler). In old files the weight and bias of a norm are named gamma and
+beta, and the prefix `bert.` may be missing; both are supported. Unknown names are rejected.
 """
 
 from collections.abc import Mapping
@@ -70,15 +70,15 @@ BIAS, DECODER = "cls.predictions.bias", "cls.predictions.decoder"
 
 
 def from_bert(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> EncoderOnly:
-    """The model, in eval mode, of a BertModel, BertForPreTraining, BertForMaskedLM or a BERT that classifies.
+    """Build a BertModel, BertForPreTraining, BertForMaskedLM or a BERT with a classifier, in eval mode.
 
     Args:
-        config: what its config.json holds.
-        state: its tensors by name.
-        n_ids: how many ids the tokenizer has, where the embedding may have more rows.
+        config: Content of config.json.
+        state: Tensors by name.
+        n_ids: Number of the tokenizer's ids, if the embedding may have more rows.
 
     Raises:
-        UserError: where the two do not belong together, or are of another model.
+        UserError: If the config and the tensors do not match, or belong to another model.
     """
     tensors, spec = _foreign_names(state), bert_spec(config, state, n_ids=n_ids)
     tied = merge_decoder(tensors, spec, decoder=DECODER, bias=BIAS, kind=KIND)
@@ -86,16 +86,16 @@ def from_bert(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: 
 
 
 def bert_spec(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> EncoderOnlySpec:
-    """The spec of what `from_bert` reads; no tensor is looked into. Raises as it does."""
+    """Return the spec of the model of `from_bert` without reading tensors. Raises like it."""
     with raise_config_errors(KIND):
         return with_ids(_spec(config, _foreign_names(state)), n_ids)
 
 
 def to_bert(model: EncoderOnly) -> tuple[Plain, dict[str, Tensor]]:
-    """The inverse of `from_bert`: config and tensors of the class that has the model's heads.
+    """Return config and tensors of the class that has the model's heads; the inverse of `from_bert`.
 
     Raises:
-        UserError: naming what the model has and no BERT does.
+        UserError: If BERT does not support a feature of the model; the feature is named.
     """
     model = remove_target_scale(model)
     spec, stack = model.spec, model.spec.stack
@@ -120,7 +120,7 @@ def to_bert(model: EncoderOnly) -> tuple[Plain, dict[str, Tensor]]:
     prefix = "" if config["architectures"] == ["BertModel"] else "bert."
     state = export_state(own_tensors(equivalent), bert_source, prefix=prefix, unprefixed=("cls.", "classifier."))
     if masked and not spec.tie_embeddings:
-        state[f"{DECODER}.bias"] = state[BIAS].clone()  # the one that counts where the matrices are two
+        state[f"{DECODER}.bias"] = state[BIAS].clone()  # this bias is used if the matrices are not tied
     return config, state
 
 
@@ -169,10 +169,10 @@ def _config(spec: EncoderOnlySpec) -> Plain:
 
 
 def read_encoder(config: Mapping[str, Any], kind: str) -> StackSpec:
-    """The stack that a BERT's config describes, and that of whatever has its keys.
+    """Return the stack that a BERT's config, or one with the same keys, describes.
 
     Raises:
-        UserError: where it is no encoder, or has other positions than a table.
+        UserError: If it is not an encoder, or its positions are not a table.
     """
     positions = config.get("position_embedding_type", "absolute")
     if positions != "absolute":
@@ -200,27 +200,33 @@ def read_encoder(config: Mapping[str, Any], kind: str) -> StackSpec:
 def merge_decoder(
     tensors: dict[str, Tensor], spec: EncoderOnlySpec, *, decoder: str, bias: str, kind: str
 ) -> tuple[str, str] | None:
-    """What scores words has its bias under two names, of which `bias` alone stays in `tensors`.
+    """Merge the two names of the output bias, of which only `bias` remains in `tensors`.
 
     Args:
-        decoder: the name of the layer that scores.
+        tensors: Tensors by name, changed in place.
+        spec: Spec of the model.
+        decoder: Name of the output layer.
+        bias: Name of the bias that remains.
+        kind: Name of the model, for error messages.
 
     Returns:
-        their names of its matrix and the embedding's, as `build_model` takes them; None where no words are scored.
+        Names of the output's and the embedding's matrix, as for `build_model`; None if there is no masked head.
     """
     if spec.masked_head is None:
         return None
     if not spec.tie_embeddings and f"{decoder}.bias" in tensors:
-        tensors[bias] = tensors.pop(f"{decoder}.bias")  # of the two it is the one that counts
+        tensors[bias] = tensors.pop(f"{decoder}.bias")  # this bias is used if the matrices are not tied
     merge_tied(tensors, f"{decoder}.bias", bias, kind)
     return f"{decoder}.weight", f"{NAMES['embedding']}.weight"
 
 
 def read_classifier(config: Mapping[str, Any], weight: Tensor, *, pooler: bool) -> Classifier:
-    """A classifier over texts, which reads the pooler, or over tokens where there is none.
+    """Return a classifier over texts, which reads the pooler, or over tokens if there is none.
 
     Args:
-        weight: a row for each label.
+        config: Content of config.json.
+        weight: Weight of the classifier, with one row per label.
+        pooler: If True, the model has a pooler.
     """
     dropout_key = "hidden_dropout_prob" if config.get("classifier_dropout") is None else "classifier_dropout"
     over = "texts" if pooler else "tokens"

@@ -1,4 +1,4 @@
-"""What the readers of config.json files share: what one asks for that we do not have is refused, nothing guessed."""
+"""Reading of config.json files. Unsupported values are rejected, and nothing is guessed."""
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -29,10 +29,10 @@ ACTIVATION_NAMES = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items(
 
 
 def read_value(config: Mapping[str, Any], key: str, kind: type[Value], default: Value | None = None) -> Value:
-    """A value of the config; `default` is what their library takes where the key is left out.
+    """Return a value of the config; `default` is that of the library for a missing key.
 
     Raises:
-        UserError: where it is missing or of another kind.
+        UserError: If the value is missing or of another type.
     """
     value = default if config.get(key) is None else config[key]
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
@@ -60,7 +60,7 @@ def read_activation(config: Mapping[str, Any], key: str) -> Activation:
 
 
 def read_model_type(config: Mapping[str, Any], *kinds: str) -> str:
-    """Which of `kinds` it is: the first, where the config does not say it. Raises UserError where it is another."""
+    """Return the model type (default: first of `kinds`). Raises UserError if it is not in `kinds`."""
     kind = config.get("model_type", kinds[0])
     if kind not in kinds:
         raise UserError(f"model_type is {shorten(repr(kind))}; Tercet reads {' or '.join(map(repr, kinds))} alone")
@@ -68,7 +68,7 @@ def read_model_type(config: Mapping[str, Any], *kinds: str) -> str:
 
 
 def check_settings(config: Mapping[str, Any], required: Mapping[str, bool], kind: str) -> None:
-    """Refuse a config that asks for what we do not have: each key must be as `required`, or left out."""
+    """Reject a config with unsupported values: each key must be as `required`, or missing."""
     for key, value in required.items():
         if read_bool(config, key, value) != value:
             raise UserError(f"{key} is {str(not value).lower()}, which Tercet does not have; it reads a {kind} without")
@@ -76,7 +76,7 @@ def check_settings(config: Mapping[str, Any], required: Mapping[str, bool], kind
 
 @contextmanager
 def raise_config_errors(kind: str) -> Generator[None]:
-    """What a spec or a model finds wrong in its sizes, as a mistake in the config."""
+    """Raise ValueErrors of a spec or a model as errors of the config."""
     try:
         with torch.random.fork_rng(devices=[]):  # building torch's own layers draws from the global generator
             yield
@@ -87,7 +87,7 @@ def raise_config_errors(kind: str) -> Generator[None]:
 
 
 def with_ids(spec: Spec, n_ids: int | None) -> Spec:
-    """The spec for a tokenizer of `n_ids`: rows of the embedding that it has no id for only pad the vocabulary."""
+    """Return the spec for a tokenizer of `n_ids`; further rows of the embedding only pad the vocabulary."""
     has_source_vocabulary = isinstance(spec, EncoderDecoderSpec) and spec.source_vocab_size is not None
     if n_ids is None or has_source_vocabulary or not 0 < n_ids < spec.vocab_size:
         return spec
@@ -96,7 +96,7 @@ def with_ids(spec: Spec, n_ids: int | None) -> Spec:
 
 @contextmanager
 def name_in_errors(path: Path) -> Generator[None]:
-    """A reader's mistakes are told with the path."""
+    """Prefix the errors of a reader with the path."""
     try:
         yield
     except UserError as error:

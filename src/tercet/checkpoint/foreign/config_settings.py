@@ -1,8 +1,8 @@
-"""Every key that `transformers` reads of a config.json or a generation_config.json, and what becomes of it here.
+"""The keys of config.json and generation_config.json in `transformers`, and their handling.
 
 USED         read by Tercet
-IRRELEVANT   changes no answer, with the reason
-REJECTED     changes the answer: the values that Tercet computes; any other value is rejected by name
+IRRELEVANT   no effect on results, with the reason
+REJECTED     with the values that Tercet supports; any other value is rejected by name
 
 A key in none of these lists is reported unless it is off (null, false, 0 or empty).
 """
@@ -80,7 +80,7 @@ USED = {
 COMMON_KEYS = (
     "model_type", "tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id",
 )  # fmt: skip
-ALIASES = {  # other names of keys, which win over these as in `transformers`
+ALIASES = {  # other names of keys, which take precedence as in `transformers`
     "gpt2": {
         "hidden_size": "n_embd", "max_position_embeddings": "n_positions", "num_attention_heads": "n_head",
         "num_hidden_layers": "n_layer",
@@ -140,7 +140,7 @@ REJECTED = {
     "hidden_activation": (*OFF, "gelu_pytorch_tanh"),  # an older name of a Gemma's hidden_act
     "force_bos_token_to_be_generated": OFF,
 }
-# What `generate` of transformers takes from generation_config.json, or in older folders from config.json.
+# Settings of `generate` in generation_config.json, or in config.json of older folders.
 GENERATION_USED = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 GENERATION_IRRELEVANT = {
     **dict.fromkeys(
@@ -167,30 +167,31 @@ GENERATION_REJECTED = {
     "guidance_scale": (*OFF, 1, 1.0),
     "token_healing": OFF,
 }
-GENERATION_REPORTED = (  # constraints on a text that Tercet does not have
+GENERATION_REPORTED = (  # constraints on a text that Tercet does not support
     "min_length", "min_new_tokens", "stop_strings", "encoder_repetition_penalty", "no_repeat_ngram_size",
     "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "begin_suppress_tokens", "sequence_bias",
     "watermarking_config", "constraints", "force_words_ids",
 )  # fmt: skip
-SUPPRESSION_KEYS = ("bad_words_ids", "suppress_tokens")  # reported unless they are ids that no translation has
+SUPPRESSION_KEYS = ("bad_words_ids", "suppress_tokens")  # reported unless a translation never has these ids
 NEUTRAL = {"encoder_repetition_penalty": (1, 1.0)}
 
 
 def rename_keys(config: Mapping[str, Any]) -> Plain:
-    """Return a config of one of the supported types with the usual names of its keys."""
+    """Return a config of a supported type with the usual names of its keys."""
     aliases = ALIASES.get(str(config["model_type"]), {})
     return {**config, **{aliases[key]: value for key, value in config.items() if key in aliases and value is not None}}
 
 
 def check_folder(folder: Path, config: Mapping[str, Any], *, silent_ids: Container[int] = ()) -> None:
-    """Check every key of a folder's config.json and generation_config.json; keys that are not followed are reported.
+    """Check every key of a folder's config.json and generation_config.json, and report unsupported keys.
 
     Args:
-        config: What its config.json holds.
-        silent_ids: Ids that no translation has.
+        folder: The folder.
+        config: Content of config.json.
+        silent_ids: Ids that a translation never has.
 
     Raises:
-        UserError: With the first key whose value Tercet does not compute.
+        UserError: If Tercet does not support a key's value; the first such key is named.
     """
     kind = str(config["model_type"])
     known_keys = {*USED[kind], *COMMON_KEYS, *IRRELEVANT, *ALIASES.get(kind, {})}
@@ -227,7 +228,7 @@ def _read(path: Path) -> Plain:
 
 
 def _flatten(ids: Any) -> Iterator[Any]:
-    """The ids of a list, or of lists in it; of several that are forbidden only together, the list itself."""
+    """Yield the ids of a list, or of nested lists of one id; -1 for ids that are only forbidden together."""
     for item in cast("list[Any]", ids) if isinstance(ids, list) else []:
         inner = cast("list[Any]", item) if isinstance(item, list) else [item]
         yield inner[0] if len(inner) == 1 else -1

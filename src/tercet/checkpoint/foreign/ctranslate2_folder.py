@@ -1,12 +1,12 @@
-"""A folder that CTranslate2 opens: its own specifications, filled with our tensors.
+"""Export of a folder for CTranslate2: its own specifications, filled with the model's tensors.
 
-Its `Translator`, `Generator` and `Encoder` are one Transformer of many switches (Klein et al., "The OpenNMT toolkit",
-2020), wider than the classes of `transformers`: norms before, after or on both sides of a sublayer, layer or RMS ones,
-gated networks, grouped heads, all position schemes. Each of our stacks becomes one of theirs, tensor by tensor:
-queries, keys and values one matrix, fixed positions a table. An encoder has no heads there but BERT's pooler.
+Its `Translator`, `Generator` and `Encoder` are a Transformer with many options (Klein et al., "The OpenNMT toolkit",
+2020), more than the classes of `transformers` have: norms before, after or on both sides of a sublayer, layer or RMS
+norms, gated networks, grouped heads, all position schemes. Stacks are converted tensor by tensor: queries, keys and
+values become one matrix, and fixed positions a table. The only supported head of an encoder is BERT's pooler.
 
-model.bin, config.json                  the tensors; special tokens and the norms' epsilon
-vocabulary.json, or shared_, source_,   the tokens by id; tokenizer.json beside them cuts text into these
+model.bin, config.json                  tensors; special tokens and the epsilon of the norms
+vocabulary.json, or shared_, source_,   tokens by id; the tokenizer.json in the folder splits text into these
   target_vocabulary.json
 """
 
@@ -34,10 +34,10 @@ POOLER_ACTIVATIONS = {"tanh": "Tanh", "relu": "RELU"}
 
 
 def ctranslate2_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
-    """Everything is worked out here; to write it is all that is left.
+    """Prepare the export, and return the function that writes it.
 
     Raises:
-        UserError: naming what the model has and CTranslate2 does not, or the package that is missing.
+        UserError: If CTranslate2 does not support a feature of the model, which is named, or its package is missing.
     """
     model = trained_model.model
     check_features(KIND, _features(trained_model))
@@ -61,7 +61,7 @@ def ctranslate2_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
         for name, text in files.items():
             write_atomically(folder / name, text.encode())
         spec.save(str(folder))
-        for path in folder.iterdir():  # theirs are not on the disk yet
+        for path in folder.iterdir():  # the library does not flush its files to disk
             with path.open("rb") as file:
                 os.fsync(file.fileno())
 
@@ -85,14 +85,14 @@ def _features(trained_model: TrainedModel) -> list[Feature]:
             (f"{key}.norm", stack.norm, ["layer", "rms"]),
             *features_of_block(key, stack),
             (f"{key}.activation", stack.activation, [*ACTIVATIONS]),
-            # In cross-attention theirs would norm all heads' queries as one.
+            # In cross-attention CTranslate2 would normalize the queries of all heads together.
             (f"{key}.qk_norm", stack.qk_norm, [False] if key == "decoder" else [False, True]),
         ]
     if _epsilon(stacks) is None and not _is_default(stacks):
         norm_eps = QK_EPS if any(stack.qk_norm for stack in stacks.values()) else next(iter(stacks.values())).norm_eps
         features += [(f"{key}.norm_eps", stack.norm_eps, [norm_eps]) for key, stack in stacks.items()]
     if isinstance(model, DecoderOnly) and trained_model.tokenizer.eos_id is None:
-        # The end that theirs must have is a token that is never likely, which a cap would not let it be.
+        # The required end token has a very low score, which a cap would raise.
         features.append(("logit_softcap", model.spec.logit_softcap, [None]))
     return features
 
@@ -107,7 +107,7 @@ def _is_default(stacks: dict[str, StackSpec]) -> bool:
 
 
 def _epsilon(stacks: dict[str, StackSpec]) -> float | None:
-    """The one epsilon of all norms; None where there are two, which can only be theirs by default."""
+    """Return the epsilon of all norms; None if there are two, which must be the defaults of CTranslate2."""
     epsilons = {eps for _, eps in _norms(stacks)}
     return epsilons.pop() if len(epsilons) == 1 else None
 
@@ -129,7 +129,7 @@ def _encoder(specs: Any, model: EncoderOnly, trained_model: TrainedModel) -> Any
     segments = model.spec.n_segments > 0
     encoder = encoder_of(specs, model.stack, tables=1 + segments)
     fill_stack(encoder, model.stack, max_len=model.max_len)
-    # The scale would be that of the segments too: here it becomes part of the matrix.
+    # CTranslate2 would also scale the segments, so the scale is multiplied into the matrix.
     encoder.embeddings[0].weight = vocabulary.rows(model.embedding.weight) * model.embedding.scale
     encoder.scale_embeddings = False
     if segments:

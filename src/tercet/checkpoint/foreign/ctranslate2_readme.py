@@ -1,4 +1,4 @@
-"""How a folder for CTranslate2 is used, in a few lines that run."""
+"""README.md of a folder for CTranslate2, with code that runs the model."""
 
 from tercet.checkpoint.foreign.ctranslate2_vocabulary import Vocabulary
 from tercet.checkpoint.foreign.export_files import extend_card, sample_text
@@ -61,7 +61,7 @@ WORDS = {
 
 
 def card(trained_model: TrainedModel) -> str:
-    """The README.md."""
+    """Return the content of README.md."""
     model, tokenizer = trained_model.model, trained_model.tokenizer
     max_len = model.spec.max_len
     if isinstance(model, DecoderOnly):
@@ -83,7 +83,7 @@ def card(trained_model: TrainedModel) -> str:
 
 
 def forbidden_tokens(tokenizer: Tokenizer) -> list[str]:
-    """The tokens that a translation has none of."""
+    """Return the tokens that a translation never contains."""
     special = {tokenizer.bos_id, tokenizer.pad_id, tokenizer.unk_id, *tokenizer.special_ids} - {tokenizer.eos_id, None}
     names = Vocabulary.of(tokenizer).tokens
     return [names[number] for number in sorted(number for number in special if number is not None)]

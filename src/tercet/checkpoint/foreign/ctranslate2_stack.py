@@ -1,4 +1,4 @@
-"""One of our stacks as CTranslate2's specification of it: the switches that it is built with, and the tensors in it."""
+"""Conversion of a stack to CTranslate2's specification: its options and its tensors."""
 
 from collections.abc import Iterable
 from typing import Any, cast
@@ -33,7 +33,7 @@ def decoder_of(specs: Any, stack: Stack, *, cross: bool) -> Any:
 
 
 def _switches(specs: Any, stack: Stack) -> dict[str, Any]:
-    """What both of theirs are told of a stack."""
+    """Return the options that encoders and decoders have in common."""
     spec, position = stack.spec, stack.position
     switches = {
         "num_layers": spec.n_layers,
@@ -54,7 +54,7 @@ def _switches(specs: Any, stack: Stack) -> dict[str, Any]:
 
 
 def fill_stack(target: Any, stack: Stack, *, max_len: int) -> None:
-    """All but the embedding: positions, norms and blocks."""
+    """Copy positions, norms and blocks; everything except the embedding."""
     spec = stack.spec
     if spec.position.kind in FIXED_POSITIONS:
         position_table = stack.position.embed(torch.arange(max_len)[None])
@@ -78,7 +78,7 @@ def fill_stack(target: Any, stack: Stack, *, max_len: int) -> None:
 
 
 def _norms(layer: Any, part: str, names: tuple[str, str], residual: Residual) -> None:
-    """A sublayer has one norm, before it or after the sum; the layer has those of a sandwich."""
+    """Copy the norms of a sublayer, which has one; those of a sandwich belong to the layer."""
     norms = [norm for norm in residual.children() if isinstance(norm, nn.LayerNorm | nn.RMSNorm)]
     target = [getattr(layer, part).layer_norm] if len(norms) == 1 else [getattr(layer, name) for name in names]
     for norm, place in zip(norms, target, strict=True):
@@ -86,14 +86,14 @@ def _norms(layer: Any, part: str, names: tuple[str, str], residual: Residual) ->
 
 
 def _attention(target: Any, source: Attention, *, fused_parts: tuple[str, ...]) -> None:
-    """What reads one input is one matrix; in cross-attention the queries read another."""
+    """Copy attention, in which the projections of the same input are one matrix."""
     *first, last = target.linear
     if "query" not in fused_parts:
         fill_linear(first[0], source.query)
     linears: list[nn.Linear] = [getattr(source, name) for name in fused_parts]
     first[-1].weight = torch.cat([linear.weight for linear in linears])
     biases = [bias for linear in linears if (bias := _bias(linear)) is not None]
-    if biases:  # all have one, or none
+    if biases:  # all layers have a bias, or none
         first[-1].bias = torch.cat(biases)
     fill_linear(last, source.out)
     if not isinstance(source.query_norm, nn.Identity):
@@ -105,7 +105,7 @@ def _feedforward(target: Any, source: FeedForward) -> None:
     if source.gate is None:
         fill_linear(target.linear_0, source.up)
     else:
-        fill_linear(target.linear_0, source.gate)  # the one that is bent
+        fill_linear(target.linear_0, source.gate)  # the one with the activation
         fill_linear(target.linear_0_noact, source.up)
     fill_linear(target.linear_1, source.down)
 
@@ -124,5 +124,5 @@ def _norm(target: Any, source: nn.Module) -> None:
 
 
 def _bias(part: nn.Module) -> Tensor | None:
-    """None where it was made without."""
+    """Return the bias, or None if there is none."""
     return dict(part.named_parameters(recurse=False)).get("bias")

@@ -1,7 +1,7 @@
-"""The tokens by id, as CTranslate2 has them: it is asked in tokens, and takes those that it does not know for unk.
+"""Vocabularies of CTranslate2, whose input are tokens, and which replaces unknown ones by unk.
 
-A model that has no end of its own gets one more row, whose score is so low that it is never written: else theirs would
-take some other token for the end. What else is missing is named by a token that is there.
+CTranslate2 requires an end token. If the model has none, a row is added whose score is so low that it is never
+generated. Other missing special tokens are named after an existing token.
 """
 
 import json
@@ -15,15 +15,17 @@ from torch import Tensor
 from tercet.config import Plain
 from tercet.tokens import Tokenizer
 
-UNUSED_SCORE = -1e9  # the score of a token that is not ours
+UNUSED_SCORE = -1e9  # score of an added token
 
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
-    """Attributes:
-    tokens: by id, as the `tokenizers` library calls them.
-    bos, eos, unk: the names of special ones.
-    n_ids: how many of the tokens are the tokenizer's.
+    """Tokens and special tokens of a model.
+
+    Attributes:
+        tokens: Tokens by id, as named by the `tokenizers` library.
+        bos, eos, unk: Names of special tokens.
+        n_ids: Number of tokens that belong to the tokenizer.
     """
 
     tokens: tuple[str, ...]
@@ -34,8 +36,11 @@ class Vocabulary:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, *, ends: bool = False) -> "Vocabulary":
-        """Args:
-        ends: whether there must be an end, because it is where theirs stops to write.
+        """Return the vocabulary of a tokenizer.
+
+        Args:
+            tokenizer: The tokenizer.
+            ends: If True, an end token is required, since generation stops there.
         """
         names = _names(tokenizer)
         n_ids = len(names)
@@ -47,11 +52,11 @@ class Vocabulary:
         return cls(tokens=tuple(names), bos=bos, eos=eos, unk=unk, n_ids=n_ids)
 
     def rows(self, matrix: Tensor) -> Tensor:
-        """A row for each token, without those that only pad the vocabulary."""
+        """Return one row per token, without rows that only pad the vocabulary."""
         return F.pad(matrix[: self.n_ids], (0, 0, 0, len(self.tokens) - self.n_ids))
 
     def bias(self, bias: Tensor | None) -> Tensor | None:
-        """A number for each token; None where all are zero."""
+        """Return one bias per token; None if all are zero."""
         n_extra = len(self.tokens) - self.n_ids
         if bias is None and not n_extra:
             return None

@@ -1,6 +1,7 @@
-"""DistilBERT as the `transformers` library keeps it: a BERT without segments, whose pooler ends with a ReLU.
+"""Import and export of DistilBERT models of the `transformers` library.
 
-Sanh et al. (2019). Its norms have an epsilon of 1e-12, which no config says, and attention's output no dropout.
+DistilBERT (Sanh et al. 2019) is a BERT without segments, whose pooler uses a ReLU. Its norms have an epsilon of 1e-12,
+which is not in the config, and there is no dropout after attention.
 """
 
 from collections.abc import Mapping
@@ -55,20 +56,20 @@ NAMES = {
     "pooler.dense": "pre_classifier",
     "classifier": "classifier",
 }
-HEADS = ("vocab_", "pre_classifier.", "classifier.")  # how their names begin
+HEADS = ("vocab_", "pre_classifier.", "classifier.")  # prefixes of their names
 LABELS, TIED = "classifier.weight", ("vocab_projector.weight", "embeddings.word_embeddings.weight")
 
 
 def from_distilbert(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> EncoderOnly:
-    """The model, in eval mode, of a DistilBertModel, DistilBertForMaskedLM or a DistilBERT that classifies.
+    """Build a DistilBertModel, DistilBertForMaskedLM or a DistilBERT with a classifier, in eval mode.
 
     Args:
-        config: what its config.json holds.
-        state: its tensors by name.
-        n_ids: how many ids the tokenizer has, where the embedding may have more rows.
+        config: Content of config.json.
+        state: Tensors by name.
+        n_ids: Number of the tokenizer's ids, if the embedding may have more rows.
 
     Raises:
-        UserError: where the two do not belong together, or are of another model.
+        UserError: If the config and the tensors do not match, or belong to another model.
     """
     tensors, spec = _foreign_names(state), distilbert_spec(config, state, n_ids=n_ids)
     tied = None if spec.masked_head is None else TIED
@@ -78,23 +79,23 @@ def from_distilbert(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n
 def distilbert_spec(
     config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None
 ) -> EncoderOnlySpec:
-    """The spec of what `from_distilbert` reads; no tensor is looked into. Raises as it does."""
+    """Return the spec of the model of `from_distilbert` without reading tensors. Raises like it."""
     with raise_config_errors(KIND):
         return with_ids(_spec(config, _foreign_names(state)), n_ids)
 
 
 def is_distilbert(spec: EncoderOnlySpec) -> bool:
-    """Whether a model has what a DistilBERT has and a BERT would have to be given, or cannot have."""
+    """Return whether a model has features of DistilBERT that BERT lacks."""
     if spec.pooler:
         return spec.pooler_activation == "relu"
     return spec.n_segments == 0 and spec.stack.norm_eps == EPSILON
 
 
 def to_distilbert(model: EncoderOnly) -> tuple[Plain, dict[str, Tensor]]:
-    """The inverse of `from_distilbert`: config and tensors of the class that has the model's heads.
+    """Return config and tensors of the class that has the model's heads; the inverse of `from_distilbert`.
 
     Raises:
-        UserError: naming what the model has and no DistilBERT does.
+        UserError: If DistilBERT does not support a feature of the model; the feature is named.
     """
     model = remove_target_scale(model)
     spec, stack = model.spec, model.spec.stack

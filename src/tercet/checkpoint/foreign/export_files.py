@@ -1,4 +1,4 @@
-"""The files that folders for other programs have beside a model: tokenizer.json, and a card that says how to begin."""
+"""Files next to an exported model: tokenizer.json, and a README.md with instructions."""
 
 import importlib
 from contextlib import suppress
@@ -13,10 +13,10 @@ HEADING = "## Open it with"
 
 
 def import_library(module: str, package: str) -> Any:
-    """A module of a package that only exporting needs.
+    """Import a module of a package that is only needed for exporting.
 
     Raises:
-        UserError: where it is not installed.
+        UserError: If it is not installed.
     """
     try:
         return importlib.import_module(module)
@@ -26,10 +26,10 @@ def import_library(module: str, package: str) -> Any:
 
 
 def check_translates(trained_model: TrainedModel) -> None:
-    """Refuse a translator that could not begin, or not end.
+    """Reject a translator without a beginning or end token.
 
     Raises:
-        UserError: where a tokenizer has no token for it.
+        UserError: If a tokenizer lacks one of these tokens.
     """
     if "translate" in trained_model.verbs:
         ids = {
@@ -42,7 +42,7 @@ def check_translates(trained_model: TrainedModel) -> None:
 
 
 def tokenizer_files(trained_model: TrainedModel) -> dict[str, str]:
-    """By file name: what the `tokenizers` library reads, with what our model reads around a text."""
+    """Return the tokenizer files by name, with the special tokens around a text."""
     spec = trained_model.model.spec
     files = {"tokenizer.json": tokenizer_json(trained_model.tokenizer, spec) + "\n"}
     if trained_model.source_tokenizer is not trained_model.tokenizer:
@@ -51,21 +51,21 @@ def tokenizer_files(trained_model: TrainedModel) -> dict[str, str]:
 
 
 def end_setting(tokenizer: Tokenizer) -> int | list[int] | None:
-    """The `eos_token_id` of a config: a number, or a list if several ids end a text."""
+    """Return the `eos_token_id` of a config: a number, or a list if several ids end a text."""
     return tokenizer.end_ids if tokenizer.other_end_ids else tokenizer.eos_id
 
 
 def extend_card(trained_model: TrainedModel, program: str, code: str, words: str) -> str:
-    """The model's card, and at its end how `program` opens the folder."""
+    """Return the model's card, with instructions for `program` at the end."""
     text = trained_model.readme() or trained_model.card.to_markdown(
         trained_model.model.spec, n_parameters=trained_model.n_parameters
     )
-    text = text.partition(f"\n{HEADING}")[0].rstrip()  # how another program opened another folder
+    text = text.partition(f"\n{HEADING}")[0].rstrip()  # instructions for another program
     return f"{text}\n\n{HEADING} {program}\n\n```python\n{code.strip()}\n```\n\n{words.strip()}\n"
 
 
 def sample_text(tokenizer: Tokenizer) -> str:
-    """A text that the vocabulary has, to begin with."""
+    """Return a short text that the vocabulary contains."""
     with suppress(UserError):
         if tokenizer.unk_id not in (ids := tokenizer.encode("The")) and ids:
             return "The"

@@ -1,9 +1,9 @@
-"""What the writers of other people's folders share: which of our models have an equal there, and how they become it.
+"""Checks of whether a format supports a model, and conversions of models for export.
 
-Some of our variants are another variant with special weights, and are written as that one: no bias is a bias of zeros,
-fixed positions are a learned table, a scale is part of the embedding, and rows without an id need not be there. What
-has no equal is refused by its key, with the value that could be converted. Dropout matters in training alone: where
-theirs has fewer places for it, the rate of the nearest is kept.
+Some variants equal another variant with special weights, and are exported as that one: no bias is a bias of zeros,
+fixed positions are a learned table, a scale is part of the embedding, and rows without an id are dropped. Other
+unsupported features are rejected by key, with the supported value. Dropout only matters in training. If the format has
+fewer dropout rates, the nearest rate is used.
 """
 
 import json
@@ -20,20 +20,20 @@ from tercet.models.vocabulary import TokenEmbedding
 from tercet.nn.specs import Placement
 
 Model = TypeVar("Model", bound=AnyModel)
-Feature = tuple[str, Any, Sequence[Any]]  # the key of a setting, what it is, what it may be
+Feature = tuple[str, Any, Sequence[Any]]  # key of a setting, its value, and the supported values
 
 FIXED_POSITIONS = (
     "learned",
     "sinusoidal",
     "none",
-)  # schemes that are a vector for each position, which a table can hold
+)  # schemes with one vector per position, which a table can contain
 
 
 def check_features(kind: str, features: Sequence[Feature]) -> None:
-    """Refuse features that are not what `kind` may have.
+    """Reject features whose value `kind` does not support.
 
     Raises:
-        UserError: with their keys, and the settings that could be converted.
+        UserError: With their keys and the supported values.
     """
     unsupported = [feature for feature in features if feature[1] not in feature[2]]
     if unsupported:
@@ -57,10 +57,13 @@ def features_of_stack(
     gated: bool,
     qk_norm: bool = False,
 ) -> list[Feature]:
-    """What must be so in every stack of theirs.
+    """Return the features that every stack of a format must have.
 
     Args:
-        key: where the stack is in a recipe, such as "stack" or "encoder".
+        key: Key of the stack in a recipe, such as "stack" or "encoder".
+        stack: Spec of the stack.
+        placement, norm, gated, qk_norm: Supported value of each setting.
+        positions: Supported position schemes.
     """
     return [
         (f"{key}.position", stack.position.kind, positions),
@@ -73,7 +76,7 @@ def features_of_stack(
 
 
 def features_of_block(key: str, stack: StackSpec) -> list[Feature]:
-    """One sublayer after another, and a last norm where the placement asks for one."""
+    """Return the features of blocks with sequential sublayers, and of the final norm of the placement."""
     return [
         (f"{key}.parallel", stack.parallel, [False]),
         (f"{key}.final_norm", stack.has_final_norm, [stack.placement != "post"]),
@@ -81,7 +84,7 @@ def features_of_block(key: str, stack: StackSpec) -> list[Feature]:
 
 
 def features_of_heads(key: str, stack: StackSpec) -> list[Feature]:
-    """Where all heads have their own keys and values and share the width."""
+    """Return the features of attention whose heads have their own keys and values and share the width."""
     return [
         feature_of_width(key, stack),
         (f"{key}.n_kv_heads", stack.kv_heads, [stack.n_heads]),
@@ -90,13 +93,13 @@ def features_of_heads(key: str, stack: StackSpec) -> list[Feature]:
 
 
 def feature_of_width(key: str, stack: StackSpec) -> Feature:
-    """Where the width must be a multiple of the heads."""
+    """Return the feature of a width that is a multiple of the number of heads."""
     divisors = [n for n in range(1, stack.d_model + 1) if stack.d_model % n == 0]
     return (f"{key}.n_heads", stack.n_heads, [min(divisors, key=lambda n: abs(n - stack.n_heads))])
 
 
 def features_of_vocabulary(spec: AnySpec, *, embedding_norm: bool, tied: bool) -> list[Feature]:
-    """Where the embedding is not scaled: a scale can become part of it unless it scores the tokens as well."""
+    """Return the features of an unscaled embedding. A scale can be merged into it unless it is tied."""
     return [
         ("embedding_norm", spec.embedding_norm, [embedding_norm]),
         ("logit_softcap", spec.logit_softcap, [None]),
@@ -107,7 +110,7 @@ def features_of_vocabulary(spec: AnySpec, *, embedding_norm: bool, tied: bool) -
 
 @torch.no_grad()
 def rewrite_model(model: Model, spec: AnySpec) -> Model:
-    """The same function as a model of another spec, which `check_features` has found to be one."""
+    """Return an equivalent model of another spec, which `check_features` has accepted."""
     if spec == model.spec:
         return model
     with raise_config_errors("model"):
@@ -115,7 +118,9 @@ def rewrite_model(model: Model, spec: AnySpec) -> Model:
     tensors = model.state_dict()
     for name, tensor in own_tensors(equivalent).items():
         if name in tensors:
-            tensor.copy_(tensors[name][: len(tensor)])  # left out: rows that pad the vocabulary, positions never used
+            tensor.copy_(
+                tensors[name][: len(tensor)]
+            )  # without rows that pad the vocabulary and positions that are never used
             tensor.mul_(_scale(model, name) / _scale(equivalent, name))
         elif name == "stack.position.table.weight" and not isinstance(model, EncoderDecoder):
             position_table = model.stack.position.embed(torch.arange(len(tensor))[None])

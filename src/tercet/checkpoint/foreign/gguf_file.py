@@ -1,12 +1,12 @@
-"""GGUF, the one file of llama.cpp, both ways: settings by name, tensors by name, then the tensors' numbers.
+"""Reading and writing of GGUF, the file format of llama.cpp.
 
     "GGUF" | version u32 | tensors u64 | settings u64
     of each setting   its key, its kind u32, its value       (a text is its length u64 and its bytes,
-    of each tensor    its name, its sizes, its type, its place    a list its kind u32, its length u64 and its items)
-    zeros up to a multiple of general.alignment, 32 where that is not told, and from there the numbers
+    of each tensor    its name, its sizes, its type, its offset    a list its kind u32, its length u64 and its items)
+    zeros up to a multiple of general.alignment (default: 32), followed by the numbers
 
-Nothing that a file says of itself is believed: each length and place is held against the bytes that are there before
-anything of that size is made. Tensors may be packed into blocks of few bits; the `gguf` package unpacks those.
+The content of a file is not trusted: each length and offset is compared with the size of the file before memory is
+allocated. Tensors may be quantized in blocks; the `gguf` package dequantizes them.
 """
 
 import struct
@@ -29,7 +29,7 @@ from tercet.reading.files import check_regular_file
 from tercet.storage import write_atomically
 
 MAGIC = b"GGUF"
-VERSIONS = (2, 3)  # the first had shorter lengths, for a few weeks in 2023
+VERSIONS = (2, 3)  # version 1, used for a few weeks in 2023, had shorter lengths
 ALIGNMENT, KEY = 32, "general.alignment"
 MOST_SIZES = 4  # of a tensor
 NUMBERS = {
@@ -44,12 +44,12 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 @dataclass(frozen=True, kw_only=True)
 class TensorLocation:
-    """Where a tensor is.
+    """Type and position of a tensor in a file.
 
     Attributes:
-        shape: the slowest dimension first, as torch has it; the file has it last.
-        kind: ggml's number of its type.
-        start, end: its bytes in the file.
+        shape: Shape with the slowest dimension first, as in torch; in the file it is last.
+        kind: ggml's number of the type.
+        start, end: Positions of its bytes in the file.
     """
 
     shape: tuple[int, ...]
@@ -59,14 +59,14 @@ class TensorLocation:
 
 
 class GgufFile:
-    """What a GGUF file says; its tensors are read as they are asked for.
+    """A GGUF file, whose tensors are read on demand.
 
     Attributes:
-        settings: every key with its value: a number, a truth value, a text, or a list of such.
-        locations: every tensor's name with its place.
+        settings: Values of all keys: numbers, booleans, texts, or lists of these.
+        locations: Location of each tensor, by name.
 
     Raises:
-        UserError: where the file is broken, cut short, or says what cannot be.
+        UserError: If the file is damaged, truncated or contradictory.
     """
 
     def __init__(self, path: Path) -> None:
@@ -79,10 +79,10 @@ class GgufFile:
             self.settings, self.locations = _read(_Header(self._bytes))
 
     def tensor(self, name: str) -> Tensor:
-        """A tensor's numbers, in float32.
+        """Read a tensor as float32.
 
         Raises:
-            UserError: where its type is not known, or the `gguf` package that knows it is missing.
+            UserError: If its type is unknown, or is known only to the `gguf` package, which is missing.
         """
         location = self.locations[name]
         data = self._bytes[location.start : location.end]
@@ -90,19 +90,21 @@ class GgufFile:
             numbers, dtype = PLAIN_TYPES[location.kind]
             return torch.from_numpy(np.array(data).view(numbers)).view(dtype).float().reshape(location.shape)
         rows = data.reshape(prod(location.shape[:-1]), -1)
-        with np.errstate(all="ignore"):  # what is no number stays none
+        with np.errstate(all="ignore"):  # invalid numbers remain invalid
             return torch.from_numpy(_dequantize(rows, location.kind, name)).reshape(location.shape)
 
 
 def write_gguf(path: Path, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Write settings and tensors, these in float32.
+    """Write settings and tensors, the latter as float32.
 
     Args:
-        settings: texts, truth values, whole numbers (kept as u32), other numbers (f32), lists of texts, of whole
-            numbers (i32) or of others (f32); an empty list is one of texts.
+        path: The file.
+        settings: Texts, booleans, whole numbers (stored as u32), other numbers (f32), and lists of texts, of whole
+            numbers (i32) or of other numbers (f32). An empty list is stored as a list of texts.
+        tensors: Tensors by name.
 
     Raises:
-        UserError: as `write_atomically`.
+        UserError: If the file cannot be written.
     """
     header = bytearray(MAGIC + struct.pack("<IQQ", VERSIONS[-1], len(tensors), len(settings)))
     for key, value in settings.items():
@@ -124,7 +126,7 @@ def write_gguf(path: Path, settings: Mapping[str, Any], tensors: Mapping[str, Te
 
 
 class _Header:
-    """The bytes of a header, read from the front."""
+    """Sequential reader of a header."""
 
     def __init__(self, data: Bytes) -> None:
         self.size = len(data)
@@ -133,7 +135,7 @@ class _Header:
         self._data = data[:MAX_GGUF_HEADER_BYTES].data
 
     def number(self, form: str) -> Any:
-        """One number, `form` as in `struct`."""
+        """Read a number of type `form`, as in `struct`."""
         offset = self.offset
         self.skip(struct.calcsize(f"<{form}"))
         return struct.unpack_from(f"<{form}", self._data, offset)[0]
@@ -169,7 +171,7 @@ class _Header:
         if kind != TEXT:
             return self._numbers(kind, n)
         if 8 * n > len(self._data) - self.offset:
-            self.skip(8 * n)  # too many for the file, were they all empty
+            self.skip(8 * n)  # too many for the file, even if all are empty
         return [self.text() for _ in range(n)]
 
     def _numbers(self, kind: int, n: int) -> list[Any]:
@@ -213,7 +215,7 @@ def _read(header: _Header) -> tuple[Plain, dict[str, TensorLocation]]:
     start = _round_up(header.offset, alignment)
     locations = {name: _locate(name, *layout, start, alignment, header.size) for name, layout in layouts.items()}
     ordered_names = sorted(locations, key=lambda name: locations[name].start)
-    for first, second in pairwise(ordered_names):  # or few bytes could pose as many large tensors
+    for first, second in pairwise(ordered_names):  # else few bytes could pose as many large tensors
         if locations[second].start < locations[first].end:
             raise ValueError(f"the tensors {first!r} and {second!r} share bytes")
     return settings, locations
@@ -234,7 +236,7 @@ def _locate(
 
 
 def _block(kind: int, name: str) -> tuple[int, int]:
-    """How many numbers of a type are kept together, and in how many bytes."""
+    """Return the number of values in a block of a type, and its size in bytes."""
     if kind in PLAIN_TYPES:
         return 1, np.dtype(PLAIN_TYPES[kind][0]).itemsize
     gguf = _package()

@@ -1,4 +1,7 @@
-"""A folder with one file for llama.cpp, which holds all: settings, tokenizer, chat template, and weights in float32."""
+"""Export of folders for llama.cpp, and loading of GGUF files.
+
+A GGUF file contains settings, tokenizer, chat template and weights, which are exported in float32.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +19,7 @@ from tercet.storage import write_atomically
 from tercet.tokens.gguf import TEMPLATE, from_settings, to_settings
 
 FILE = "model.gguf"
-ALL_FLOAT32 = 0  # what llama.cpp calls the type of the whole file
+ALL_FLOAT32 = 0  # llama.cpp's type of the whole file
 CODE = """
 from llama_cpp import Llama
 
@@ -30,10 +33,10 @@ WORDS = (
 
 
 def gguf_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
-    """Everything is worked out here; to write it is all that is left.
+    """Prepare the export, and return the function that writes it.
 
     Raises:
-        UserError: naming what of the model or its tokenizer has no equal there.
+        UserError: If the format does not support a feature of the model or its tokenizer; the feature is named.
     """
     model = trained_model.model
     if not isinstance(model, DecoderOnly):
@@ -60,17 +63,17 @@ def gguf_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
 
 
 def read_gguf_spec(path: Path) -> DecoderOnlySpec:
-    """The spec of what `load_gguf` loads. Raises as it does."""
+    """Return the spec of the model that `load_gguf` loads. Raises like it."""
     file = GgufFile(path)
     with name_in_errors(path):
         return gguf_spec(file, n_ids=from_settings(file.settings).vocab_size)
 
 
 def load_gguf(path: Path, requested_path: Path) -> TrainedModel:
-    """The model in the file at `path`; `requested_path` is how it was asked for.
+    """Load the model in the file at `path`; `requested_path` is the path that the user passed.
 
     Raises:
-        UserError: where the file is broken, or has what Tercet does not.
+        UserError: If the file is damaged, or has features that Tercet does not support.
     """
     file = GgufFile(path)
     template, name = file.settings.get(TEMPLATE), file.settings.get("general.name")

@@ -1,8 +1,9 @@
-"""Llama and GPT-2 as llama.cpp keeps them in a GGUF file: other names for what `transformers` has, and two twists.
+"""Import and export of Llama and GPT-2 in llama.cpp's format, by way of that of `transformers`.
 
-A Llama's queries and keys turn in pairs (i, i + K/2) here and in transformers, (2i, 2i + 1) there: their rows are put
-in that order. A GPT-2's matrices are as (out, in). Which activation a model has is not told: it is SiLU in a Llama, and
-in a GPT-2 the GELU by tanh. Sizes are those of the tensors that are there, and the settings must agree with them.
+Names differ, and two layouts. Queries and keys of a Llama rotate in pairs (i, i + K/2) in Tercet and `transformers`,
+and in pairs (2i, 2i + 1) in llama.cpp, so their rows are reordered. Matrices of a GPT-2 are stored as (out, in). The
+activation is not stored: it is SiLU for Llama, and GELU by tanh for GPT-2. Sizes are those of the tensors, and the
+settings must agree with them.
 """
 
 import math
@@ -65,13 +66,14 @@ BLOCK = re.compile(r"blk\.(0|[1-9][0-9]{0,5})\.(.+)")
 
 
 def from_gguf(file: GgufFile, *, n_ids: int) -> DecoderOnly:
-    """The model in a GGUF file, in eval mode.
+    """Build the model in a GGUF file, in eval mode.
 
     Args:
-        n_ids: how many ids its tokenizer has, where the embedding may have more rows.
+        file: The file.
+        n_ids: Number of the tokenizer's ids, if the embedding may have more rows.
 
     Raises:
-        UserError: where it is of another architecture, asks for what Tercet does not have, or is not whole.
+        UserError: If the architecture or a feature is not supported, or the file is incomplete.
     """
     description = _describe(file)
     if description.kind == "llama":
@@ -81,7 +83,7 @@ def from_gguf(file: GgufFile, *, n_ids: int) -> DecoderOnly:
 
 
 def gguf_spec(file: GgufFile, *, n_ids: int) -> DecoderOnlySpec:
-    """The spec of what `from_gguf` reads; no tensor is looked into. Raises as it does."""
+    """Return the spec of the model of `from_gguf` without reading tensors. Raises like it."""
     description = _describe(file)
     if description.kind == "llama":
         return llama_spec(_config_of_llama(description), {}, n_ids=n_ids)
@@ -89,10 +91,10 @@ def gguf_spec(file: GgufFile, *, n_ids: int) -> DecoderOnlySpec:
 
 
 def to_gguf(model: DecoderOnly) -> tuple[Plain, dict[str, Tensor]]:
-    """The inverse of `from_gguf`: settings and tensors.
+    """Return settings and tensors of a model; the inverse of `from_gguf`.
 
     Raises:
-        UserError: naming what the model has and no Llama or GPT-2 of llama.cpp does.
+        UserError: If neither Llama nor GPT-2 of llama.cpp supports a feature of the model; the feature is named.
     """
     kind: Architecture = "llama" if isinstance(model.spec.stack.position, Rotary) else "gpt2"
     config, state = to_llama(model, "llama") if kind == "llama" else to_gpt2(model)
@@ -114,7 +116,7 @@ def to_gguf(model: DecoderOnly) -> tuple[Plain, dict[str, Tensor]]:
 
 @dataclass(frozen=True)
 class _Description:
-    """A file and the architecture that it says it has; settings are asked for without the latter's name."""
+    """A file and its architecture, whose name is not part of the keys here."""
 
     file: GgufFile
     kind: Architecture
@@ -131,13 +133,13 @@ class _Description:
             raise UserError(f"{self.kind}.{key} is {value!r}; it must be a number above 0")
         with np.errstate(over="ignore"):
             single = np.float32(value)
-        return float(str(single)) if single == value else value  # the shortest decimal that is it: 1e-05
+        return float(str(single)) if single == value else value  # shortest decimal of the float32: 1e-05
 
     def n_rows(self, name: str) -> int:
         return self.file.locations[name].shape[0]
 
     def check(self, keys: str, name: str, *shape: int) -> None:
-        """Hold the sizes of the settings against those of a matrix, before a model is made of that size."""
+        """Compare sizes in the settings with the shape of a matrix, before a model of that size is built."""
         locations = self.file.locations[name].shape
         if locations != shape:
             names = " and ".join(f"{self.kind}.{key}" for key in keys.split())
@@ -145,7 +147,7 @@ class _Description:
             raise UserError(f"{names} make {name} {expected}, and it is {actual}; copy the file again")
 
     def state(self) -> dict[str, Tensor]:
-        """All tensors by their names in `transformers`."""
+        """Return all tensors by their names in `transformers`."""
         return {foreign_name(name, self.transformers_names()): self.file.tensor(name) for name in self.names()}
 
     def transformers_names(self) -> dict[str, str]:
@@ -155,10 +157,10 @@ class _Description:
         return [name for name in self.file.locations if name != FREQUENCIES]
 
     def n_blocks(self) -> int:
-        """How many blocks there are, all of them alike: a model is never larger than the tensors of its file.
+        """Return the number of blocks, which must be alike, so that the model is not larger than its file.
 
         Raises:
-            UserError: where a tensor is missing or none that we know, or the blocks are not alike.
+            UserError: If a tensor is missing or unknown, or the blocks differ.
         """
         blocks: dict[int, dict[str, tuple[int, ...]]] = {}
         for name in self.names():
@@ -187,7 +189,7 @@ class _Description:
 
 def _describe(file: GgufFile) -> _Description:
     kind = file.settings.get("general.architecture")
-    if not isinstance(kind, str) or kind not in NAMES:  # a file may hold anything
+    if not isinstance(kind, str) or kind not in NAMES:  # the value may be of any type
         raise UserError(f"it has a model of the architecture {kind!r}; Tercet reads {', '.join(map(repr, NAMES))}")
     check_settings(file.settings, kind)
     return _Description(file, kind)
@@ -239,7 +241,7 @@ def _state_of_llama(description: _Description, config: Plain) -> dict[str, Tenso
             if len(state[name]) != n * head_dim or head_dim % 2:
                 raise UserError(f"{name} has {len(state[name])} rows for {n} heads of {head_dim} numbers, in pairs")
             state[name] = _deinterleave_rows(state[name], n)
-    for part, names in BIAS_LAYERS.items():  # of the four of attention, some files have three
+    for part, names in BIAS_LAYERS.items():  # some files have three of the four biases of attention
         for name in names if config[f"{part}_bias"] else ():
             for number in range(config["num_hidden_layers"]):
                 ours = foreign_name(f"blk.{number}.{name}.bias", theirs)
@@ -328,12 +330,12 @@ def _settings_of_gpt2(config: Mapping[str, Any]) -> Plain:
 
 
 def _interleave_rows(rows: Tensor, heads: int) -> Tensor:
-    """Of each head, row i + K/2 next to row i."""
+    """Reorder the rows of each head so that row i + K/2 follows row i."""
     return rows.unflatten(0, (heads, 2, -1)).transpose(1, 2).reshape(rows.shape)
 
 
 def _deinterleave_rows(rows: Tensor, heads: int) -> Tensor:
-    """The inverse."""
+    """Reverse `_interleave_rows`."""
     return rows.unflatten(0, (heads, -1, 2)).transpose(1, 2).reshape(rows.shape)
 
 

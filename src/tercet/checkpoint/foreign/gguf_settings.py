@@ -1,7 +1,7 @@
 """The settings of a GGUF file: each key is used, irrelevant or rejected.
 
-A key of the architecture that is not listed, and is not off (false, 0 or empty), is rejected, since it belongs to
-another model. Other keys that are not listed are reported.
+An unlisted key of the architecture is rejected unless it is off (false, 0 or empty), since it belongs to another model.
+Other unlisted keys are reported.
 """
 
 import re
@@ -32,7 +32,7 @@ IRRELEVANT = {
     ),
 }  # fmt: skip
 NEUTRAL: dict[str, tuple[Any, ...]] = {"attention.causal": (True,)}
-FILE_KEYS = (  # of the file, and of its tokenizer
+FILE_KEYS = (  # of the file and its tokenizer
     "general.architecture", "general.alignment", "general.quantization_version", "general.file_type", "general.type",
     *(f"tokenizer.ggml.{key}" for key in (
         "model", "pre", "tokens", "token_type", "scores", "merges", "bos_token_id", "eos_token_id", "eot_token_id",
@@ -40,7 +40,7 @@ FILE_KEYS = (  # of the file, and of its tokenizer
     )),
     "tokenizer.chat_template",
 )  # fmt: skip
-IGNORED_PATTERNS = {  # by a pattern
+IGNORED_PATTERNS = {  # by regular expression, with the reason
     r"general\.(?:base_model|dataset|source|sampling|license)\b.*": "origin, and settings of sampling",
     r"general\.(?:name|author|version|organization|finetune|basename|description|quantized_by|size_label|license|url|doi|"
     r"uuid|repo_url|tags|languages)": "names and authors",
@@ -52,14 +52,14 @@ IGNORED_PATTERNS = {  # by a pattern
     r"tokenizer\.ggml\.(?:token_type_count|add_sep_token|remove_extra_whitespaces|precompiled_charsmap)":
         "of the kinds bert and t5",
 }  # fmt: skip
-REPORTED_KEYS = ("tokenizer.ggml.add_eos_token",)  # llama.cpp ends a prompt with it
+REPORTED_KEYS = ("tokenizer.ggml.add_eos_token",)  # llama.cpp appends eos to a prompt
 
 
 def check_settings(settings: Mapping[str, Any], kind: str) -> None:
-    """Check every key of a model of the architecture `kind`; keys that are not followed are reported.
+    """Check every key of a model of the architecture `kind`, and report unsupported keys.
 
     Raises:
-        UserError: With the first key that belongs to another model.
+        UserError: If a key belongs to another model; the first such key is named.
     """
     if settings.get("general.type", "model") != "model":
         raise UserError(f"its general.type is {show(settings['general.type'])}; Tercet reads models only")
@@ -78,5 +78,5 @@ def check_settings(settings: Mapping[str, Any], kind: str) -> None:
 
 
 def is_listed(key: str) -> bool:
-    """Return whether a key that does not belong to an architecture is in a list."""
+    """Return whether a key that does not belong to an architecture is listed."""
     return key in FILE_KEYS or any(re.fullmatch(pattern, key) for pattern in IGNORED_PATTERNS)

@@ -1,7 +1,7 @@
-"""GPT-2 as the `transformers` library keeps it: matrices as (in, out), and queries, keys and values in one of them.
+"""Import and export of GPT-2 models (Radford et al. 2019) of the `transformers` library.
 
-Radford et al. (2019). Old files have the causal mask of each layer among their tensors; it is no weight. The output's
-matrix is the embedding's, as a rule, and then need not be there.
+Matrices are stored as (in, out), and queries, keys and values in a single one. Old files contain the causal mask of
+each layer, which is not a weight. The output matrix is usually tied to the embedding, and may be missing.
 """
 
 import re
@@ -50,7 +50,7 @@ NAMES = {
     "stack.blocks.N.feedforward.down": "h.N.mlp.c_proj",
     "stack.blocks.N.feedforward_residual.before": "h.N.ln_2",
 }
-FUSED_PARTS = ("query", "key", "value")  # the order in which c_attn has them
+FUSED_PARTS = ("query", "key", "value")  # in the order of c_attn
 MASK = re.compile(r"h\.\d+\.attn\.(?:bias|masked_bias)")
 REQUIRED_SETTINGS = {
     "scale_attn_weights": True,
@@ -61,15 +61,15 @@ REQUIRED_SETTINGS = {
 
 
 def from_gpt2(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> DecoderOnly:
-    """The model, in eval mode, of a GPT2LMHeadModel or GPT2Model.
+    """Build a GPT2LMHeadModel or GPT2Model, in eval mode.
 
     Args:
-        config: what its config.json holds.
-        state: its tensors by name.
-        n_ids: how many ids the tokenizer has, where the embedding may have more rows.
+        config: Content of config.json.
+        state: Tensors by name.
+        n_ids: Number of the tokenizer's ids, if the embedding may have more rows.
 
     Raises:
-        UserError: where the two do not belong together, or ask for what Tercet does not have.
+        UserError: If the config and the tensors do not match, or a feature is not supported.
     """
     tensors = strip_names(state, prefix="transformer.", no_weight=lambda name: MASK.fullmatch(name) is not None)
     spec = gpt2_spec(config, state, n_ids=n_ids)
@@ -77,16 +77,16 @@ def from_gpt2(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: 
 
 
 def gpt2_spec(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> DecoderOnlySpec:
-    """The spec of what `from_gpt2` reads: the config says all of it. Raises as it does."""
+    """Return the spec of the model of `from_gpt2`, from the config only. Raises like it."""
     with raise_config_errors(KIND):
         return with_ids(_spec(config), n_ids)
 
 
 def to_gpt2(model: DecoderOnly) -> tuple[Plain, dict[str, Tensor]]:
-    """The inverse of `from_gpt2`: config and tensors of a GPT2LMHeadModel.
+    """Return config and tensors of a GPT2LMHeadModel; the inverse of `from_gpt2`.
 
     Raises:
-        UserError: naming what the model has and no GPT-2 does.
+        UserError: If GPT-2 does not support a feature of the model; the feature is named.
     """
     spec, stack = model.spec, model.spec.stack
     features = [

@@ -1,4 +1,4 @@
-"""The labels of a classifier, as a config.json names them, and of which kind they are, as `problem_type` says it."""
+"""Labels of a classifier and its `problem_type` in a config.json."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, cast, get_args
@@ -10,18 +10,18 @@ from tercet.spec import ProblemType
 
 
 def read_labels(config: Mapping[str, Any], count: int) -> tuple[str, ...]:
-    """The names of `count` labels, in the order of their scores.
+    """Return the names of `count` labels, in the order of their scores.
 
     Raises:
-        UserError: where some have none.
+        UserError: If a label has no name.
     """
     id2label: Any = config.get("id2label") or {}
     if not isinstance(id2label, dict):
         raise UserError(f"config.json has {shorten(repr(id2label))} as id2label; put back the label of each number")
     names = cast("dict[Any, Any]", id2label)
-    default_labels = [f"LABEL_{number}" for number in range(count)]  # what transformers writes where nobody gave names
+    default_labels = [f"LABEL_{number}" for number in range(count)]  # default of transformers
     labels = [str(names.get(str(number), names.get(number, ""))) for number in range(len(names))]
-    # A file may keep the two names of a default beside a num_labels that was given later.
+    # A config may contain the two default names and a num_labels that was set later.
     if len(labels) != count and (config.get("num_labels") == count or (not labels and count == 2)):
         labels = default_labels
     if len(labels) != count or not all(labels):
@@ -30,11 +30,13 @@ def read_labels(config: Mapping[str, Any], count: int) -> tuple[str, ...]:
 
 
 def read_problem_type(config: Mapping[str, Any], count: int, over: Literal["texts", "tokens"]) -> ProblemType:
-    """What `count` scores mean: a config that does not say it means a number by one score (as transformers reads it),
-    and one of the labels by several. Of tokens it is not asked there, and each has one label.
+    """Return the meaning of `count` scores.
+
+    By default one score is a number, as in transformers, and several scores are for single labels. Classifiers over
+    tokens always have single labels.
 
     Raises:
-        UserError: where it is a kind that Tercet does not have.
+        UserError: If the type is not supported.
     """
     problem_type = config.get("problem_type")
     if over == "tokens":
@@ -51,7 +53,7 @@ def read_problem_type(config: Mapping[str, Any], count: int, over: Literal["text
 
 
 def write_labels(classifier: Classifier) -> Plain:
-    """The keys that name them, and whether a text has one of them, several, or is given a number."""
+    """Return the names of the labels, and for texts the problem type."""
     config: Plain = {
         "id2label": {str(number): label for number, label in enumerate(classifier.labels)},
         "label2id": {label: number for number, label in enumerate(classifier.labels)},

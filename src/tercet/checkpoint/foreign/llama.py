@@ -1,13 +1,15 @@
-"""Llama and its kin as the `transformers` library keeps them: our "llama" preset under other names, with few changes.
+"""Import and export of Llama and related models of the `transformers` library.
 
-    Llama     Touvron et al. (2023); two switches give biases to attention and to the feed-forward network
-    Mistral   Jiang et al. (2023); no biases, and a window for attention, which older models have and newer do without
+They are close to the preset "llama":
+
+    Llama     Touvron et al. (2023); two switches add biases to attention and to the feed-forward network
+    Mistral   Jiang et al. (2023); no biases; older models have sliding-window attention
     Qwen2     Yang et al. (2024); biases on queries, keys and values
     Qwen3     Yang et al. (2025); norms on the queries and keys of each head
-    Gemma     Mesnard et al. (2024); scaled embeddings, the GELU by tanh, and norms that keep what is added to one
+    Gemma     Mesnard et al. (2024); scaled embeddings, GELU by tanh, and norms that multiply by 1 + weight
 
-`FAMILIES` says in what they differ, by their model_type. Where a window is shorter than the context the context ends
-with it, for up to there each token sees all before it. Scaled rotations (Llama 3.1) are another model, and refused.
+`FAMILIES` contains their differences, by model_type. If a window is shorter than the context, the context is reduced to
+it, up to which each token attends to all previous ones. Scaled rotations (Llama 3.1) are not supported.
 """
 
 import math
@@ -60,26 +62,29 @@ NAMES = {
     "stack.blocks.N.feedforward.down": "layers.N.mlp.down_proj",
     "stack.blocks.N.feedforward_residual.before": "layers.N.post_attention_layernorm",
 }
-NORMS = ("before.weight", "final_norm.weight")  # how the names of norms end, but for those on queries and keys
+NORMS = ("before.weight", "final_norm.weight")  # suffixes of norms, except those on queries and keys
 QUERIES_KEYS = ("query.weight", "query.bias", "key.weight", "key.bias")
 REQUIRED_SETTINGS = {"use_bidirectional_attention": False}
 MIN_EPS = 1e-12  # of norms on queries and keys, whose epsilon becomes a scale
-WINDOW, FIRST_WINDOW_LAYER = 4096, 28  # what their library takes where the config does not say it
-Switch = bool | str  # what is always so, or the key of the config that says it
+WINDOW, FIRST_WINDOW_LAYER = 4096, 28  # defaults of transformers
+Switch = bool | str  # a constant, or the key of the config that contains it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """In what one of them differs from the others.
+    """Differences between the model types.
 
     Attributes:
-        kind: its name, with which that of its class in `transformers` begins.
-        qkv_bias, out_bias, feedforward_bias: which linear layers have biases.
-        divisible_width: whether d_model must be a multiple of n_heads, whatever a head's width.
-        head_dim: a head's width where the config does not say it; None is d_model / n_heads.
-        window: whether attention has a window; where it is a key's name, only if that is true.
-        norm_offset: what is added to the weights of norms.
-        renamed_activations: names that stand for another in its config.
+        kind: Name, which is the prefix of the class in `transformers`.
+        qkv_bias, out_bias, feedforward_bias: Which linear layers have biases.
+        qk_norm: If True, queries and keys are normalized.
+        divisible_width: If True, d_model must be a multiple of n_heads, whatever the width of a head.
+        head_dim: Default width of a head; None for d_model / n_heads.
+        window: If True, attention has a window; or the name of the key that enables it.
+        norm_offset: Number that is added to the weights of norms.
+        scale_embedding: If True, embeddings are scaled.
+        tie_embeddings: Default of tie_word_embeddings.
+        renamed_activations: Names of activations that stand for another one in the config.
     """
 
     kind: str
@@ -97,7 +102,7 @@ class Family:
 
     @property
     def switches(self) -> dict[str, Switch]:
-        """Of each kind of linear layer, as `Biases` names it."""
+        """The switches by kind of linear layer, as in `Biases`."""
         return {"qkv": self.qkv_bias, "out": self.out_bias, "feedforward": self.feedforward_bias}
 
 
@@ -120,18 +125,18 @@ FAMILIES = {
 
 
 def from_llama(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> DecoderOnly:
-    """The model, in eval mode, of a LlamaForCausalLM, or of a LlamaModel whose output is its embedding, or of its kin.
+    """Build a LlamaForCausalLM, a LlamaModel with tied output, or a related model, in eval mode.
 
     Args:
-        config: what its config.json holds.
-        state: its tensors by name.
-        n_ids: how many ids the tokenizer has, where the embedding may have more rows.
+        config: Content of config.json.
+        state: Tensors by name.
+        n_ids: Number of the tokenizer's ids, if the embedding may have more rows.
 
     Raises:
-        UserError: where the two do not belong together, or ask for what Tercet does not have.
+        UserError: If the config and the tensors do not match, or a feature is not supported.
     """
     family = FAMILIES[read_model_type(config, *FAMILIES)]
-    # Old files keep the frequencies of the rotation, which follow from its base.
+    # Old files contain the frequencies of the rotation, which follow from its base.
     tensors = strip_names(state, prefix="model.", no_weight=lambda name: name.endswith("rotary_emb.inv_freq"))
     spec = llama_spec(config, state, n_ids=n_ids)
     source = partial(llama_source, family=family, norm_eps=spec.stack.norm_eps)
@@ -146,20 +151,21 @@ def from_llama(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids:
 
 
 def llama_spec(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> DecoderOnlySpec:
-    """The spec of what `from_llama` reads: the config says all of it. Raises as it does."""
+    """Return the spec of the model of `from_llama`, from the config only. Raises like it."""
     family = FAMILIES[read_model_type(config, *FAMILIES)]
     with raise_config_errors(family.kind):
         return with_ids(_spec(config, family), n_ids)
 
 
 def to_llama(model: DecoderOnly, model_type: str | None = None) -> tuple[Plain, dict[str, Tensor]]:
-    """The inverse of `from_llama`: config and tensors of a LlamaForCausalLM, or of the one of its kin that it is.
+    """Return config and tensors of a LlamaForCausalLM or a related class; the inverse of `from_llama`.
 
     Args:
-        model_type: which it must be; the one that has what the model has by default.
+        model: The model.
+        model_type: Required type; by default the one that supports the model's features.
 
     Raises:
-        UserError: naming what the model has and no model of that type does.
+        UserError: If the type does not support a feature of the model; the feature is named.
     """
     spec, stack = model.spec, model.spec.stack
     model_type = _nearest(spec) if model_type is None else model_type
@@ -185,7 +191,7 @@ def to_llama(model: DecoderOnly, model_type: str | None = None) -> tuple[Plain, 
 
 
 def _nearest(spec: DecoderOnlySpec) -> str:
-    """The model_type that has what the model has. A Mistral without a window is a Llama."""
+    """Return the model_type that supports the model's features. A Mistral without a window is a Llama."""
     stack, biases = spec.stack, spec.stack.biases
     if stack.qk_norm:
         return "qwen3"
@@ -208,7 +214,7 @@ def _features_of_family(stack: StackSpec, family: Family) -> list[Feature]:
 
 
 def _write_biases(biases: Biases, family: Family) -> Biases:
-    """Where one switch is for several kinds of layers, all of them have biases, or none."""
+    """Return the biases for export; all kinds of layers that share a switch have biases, or none."""
     switches = family.switches
     has_bias = {switch: any(getattr(biases, kind) for kind in switches if switches[kind] == switch) for switch in
              switches.values() if isinstance(switch, str)}  # fmt: skip
@@ -233,7 +239,7 @@ def _config(spec: DecoderOnlySpec, model_type: str, position: Rotary) -> Plain:
         "head_dim": stack.head_width,
         "hidden_act": ACTIVATION_NAMES[stack.activation],
         "rms_norm_eps": stack.norm_eps,
-        "rope_theta": position.base,  # where older versions look
+        "rope_theta": position.base,  # location in older versions
         "rope_parameters": {"rope_type": "default", "rope_theta": position.base},
         "attention_dropout": stack.dropout.attention,
         "tie_word_embeddings": spec.tie_embeddings,
@@ -276,13 +282,13 @@ def _spec(config: Mapping[str, Any], family: Family) -> DecoderOnlySpec:
 
 
 def _window(config: Mapping[str, Any], family: Family) -> int | None:
-    """How many tokens some layer looks back at the most, itself included; None where all look back at all."""
+    """Return the attention window in tokens, including the current one; None if no layer has one."""
     switch = family.window
     if not (read_bool(config, switch, False) if isinstance(switch, str) else switch):
         return None
     if config.get("sliding_window", WINDOW) is None:
         return None
-    if isinstance(switch, str):  # then it is the window of some layers alone
+    if isinstance(switch, str):  # then only some layers have a window
         first = read_value(config, "max_window_layers", int, FIRST_WINDOW_LAYER)
         kinds = config.get("layer_types")
         slides = (
@@ -296,7 +302,7 @@ def _window(config: Mapping[str, Any], family: Family) -> int | None:
 
 
 def _base(config: Mapping[str, Any], family: Family) -> float:
-    """The rotation's base, which stands in one of three places; 10000 where it stands in none."""
+    """Return the base of the rotation, which is stored in one of three places; 10000 if missing."""
     rope: dict[str, Any] = {key: config.get(key) for key in ("rope_theta", "partial_rotary_factor")}
     for key in ("rope_scaling", "rope_parameters"):
         settings = config.get(key)
@@ -324,8 +330,8 @@ def _read_biases(config: Mapping[str, Any], family: Family) -> bool | Biases:
 
 
 def llama_source(ours: str, family: Family, norm_eps: float) -> Source:
-    # In theirs the norms on queries and keys have the epsilon e of the others, and x / sqrt(mean(x^2) + e) is what
-    # comes of c x where e is c^2 as large.
+    # In `transformers` norms on queries and keys have the epsilon e of the others. x / sqrt(mean(x^2) + e) equals
+    # the result for c x with an epsilon of c^2 e.
     scale = math.sqrt(QK_EPS / norm_eps) if family.qk_norm and ours.endswith(QUERIES_KEYS) else 1.0
     return Source(
         name=foreign_name(ours, NAMES), scale=scale, offset=family.norm_offset if ours.endswith(NORMS) else 0.0

@@ -1,9 +1,9 @@
-"""Marian as the `transformers` library keeps it: the translator of Vaswani et al. (2017), its numbers in another order.
+"""Import and export of Marian models (Vaswani et al. 2017) of the `transformers` library.
 
-Junczys-Dowmunt et al., "Marian" (2018); the Opus-MT models are such. Positions stand there as all sines, then all
-cosines; ours alternate. Which number stands in which column of the residual stream means nothing to attention, to a
-norm or to a product, so every weight that reads the stream or writes to it gets its columns in our order: what comes
-out is the same, and no position scheme is added.
+Junczys-Dowmunt et al., "Marian" (2018), such as the Opus-MT models. Their positions are all sines followed by all
+cosines, while Tercet's alternate. Attention, norms and products do not depend on the order of the residual stream's
+columns, so the columns of every weight that reads or writes the stream are reordered. The result is the same without an
+additional position scheme.
 """
 
 from collections.abc import Mapping
@@ -82,21 +82,21 @@ REQUIRED_SETTINGS = {
     "is_decoder": False,
 }
 
-# Which dimension of a tensor is the stream: what a matrix reads is its last, what it writes its first.
+# The dimension of the stream is the last one of matrices that read it, and the first one of those that write it.
 INPUT_WEIGHTS = ("query.weight", "key.weight", "value.weight", "up.weight", "embedding.weight")
 OUTPUT_WEIGHTS = ("out.weight", "out.bias", "down.weight", "down.bias", "after.weight", "after.bias")
 
 
 def from_marian(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> EncoderDecoder:
-    """The model, in eval mode, of a MarianMTModel, or of a MarianModel whose output is its embedding.
+    """Build a MarianMTModel, or a MarianModel with tied output, in eval mode.
 
     Args:
-        config: what its config.json holds.
-        state: its tensors by name.
-        n_ids: how many ids the tokenizer has, where the embedding may have more rows.
+        config: Content of config.json.
+        state: Tensors by name.
+        n_ids: Number of the tokenizer's ids, if the embedding may have more rows.
 
     Raises:
-        UserError: where the two do not belong together, or ask for what Tercet does not have.
+        UserError: If the config and the tensors do not match, or a feature is not supported.
     """
     tensors, shared = _foreign_names(config, state)
     tables = {side: tensors.pop(f"{side}.embed_positions.weight", None) for side in SIDES}
@@ -115,19 +115,20 @@ def from_marian(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids
 def marian_spec(
     config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None
 ) -> EncoderDecoderSpec:
-    """The spec of what `from_marian` reads; no tensor but the embeddings is looked into. Raises as it does."""
+    """Return the spec of the model of `from_marian`, reading only the embeddings. Raises like it."""
     tensors, shared = _foreign_names(config, state)
     with raise_config_errors(KIND):
         return with_ids(_spec(config, shared=shared, logit_bias=BIAS in tensors), n_ids)
 
 
 def to_marian(model: EncoderDecoder) -> tuple[Plain, dict[str, Tensor]]:
-    """The inverse of `from_marian`: config and tensors of a MarianMTModel.
+    """Return config and tensors of a MarianMTModel; the inverse of `from_marian`.
 
-    Both sides share one embedding there only if it scores the tokens as well; else it is written once for each side.
+    In Marian both sides share one embedding only if the output is tied to it as well. Otherwise it is written once per
+    side.
 
     Raises:
-        UserError: naming what the model has and no Marian does.
+        UserError: If Marian does not support a feature of the model; the feature is named.
     """
     spec = model.spec
     check_features(f"{KIND} of transformers", _features(spec))
@@ -184,7 +185,10 @@ def _config(spec: EncoderDecoderSpec) -> Plain:
 
 
 def interleave_columns(width: int) -> Int[Tensor, " D"]:
-    """For each column of ours the one of theirs: sine 0, cosine 0, sine 1, ... of all sines, then all cosines."""
+    """Return Marian's column for each of Tercet's.
+
+    Tercet's order is sine 0, cosine 0, sine 1, ...; Marian's is all sines, then all cosines.
+    """
     return torch.arange(width).view(2, -1).T.flatten()
 
 
@@ -224,18 +228,18 @@ def _spec(config: Mapping[str, Any], *, shared: bool, logit_bias: bool) -> Encod
 
 
 def _foreign_names(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], bool]:
-    """The tensors without the prefix, and whether both sides have one embedding."""
+    """Return the tensors without their prefix, and whether both sides share one embedding."""
     tensors = strip_names(state, prefix="model.", no_weight=lambda name: False)
     return tensors, _share(config, tensors)
 
 
 def _share(config: Mapping[str, Any], tensors: dict[str, Tensor]) -> bool:
-    """Whether both sides have one embedding, from then on under `SHARED_EMBEDDING` alone; else each has its own."""
+    """Return whether both sides share one embedding, which is then only stored under `SHARED_EMBEDDING`."""
     if not read_bool(config, "share_encoder_decoder_embeddings", True):
         return False
     if not read_bool(
         config, "tie_word_embeddings", True
-    ):  # then some versions share nothing, and never read `SHARED_EMBEDDING`
+    ):  # some versions then share nothing, and do not read `SHARED_EMBEDDING`
         shared_table = tensors.pop(SHARED_EMBEDDING, None)
         tables = [
             tensors.setdefault(name, shared_table) if shared_table is not None else tensors.get(name)
@@ -255,12 +259,14 @@ def marian_source(ours: str, shared: bool) -> Source:
 
 
 def _check_positions(model: EncoderDecoder, side: str, table: Tensor | None, order: Tensor) -> None:
-    """Some files have the positions as a table, which must be the one that the formula gives."""
+    """Check a table of positions, which some files contain, against the formula."""
     if table is None:
         return
     expected = getattr(model, side).position.embed(torch.arange(len(table))[None])[0]  # (T, D)
     theirs = table.float()
-    if theirs.shape != expected.shape or not torch.allclose(theirs[:, order], expected, atol=1e-2):  # as in float16
+    if theirs.shape != expected.shape or not torch.allclose(
+        theirs[:, order], expected, atol=1e-2
+    ):  # tolerance of float16
         raise UserError(f"{side}.embed_positions.weight are not the sines and cosines of this width; leave them out")
 
 
@@ -271,7 +277,7 @@ def _reorder(model: EncoderDecoder, order: Tensor) -> None:
 
 
 def reorder_low_rank(name: str, a: Tensor, b: Tensor, *, inverse: bool = False) -> tuple[Tensor, Tensor]:
-    """A (r, K) and B (N, r) of an adapter of the weight `name` of ours, read from theirs, or `inverse` from ours."""
+    """Reorder A (r, K) and B (N, r) of an adapter of the weight `name` from Marian, or to it if `inverse`."""
     if name.endswith(INPUT_WEIGHTS):
         order = interleave_columns(a.shape[1])
         return a[:, order.argsort() if inverse else order], b
@@ -282,7 +288,7 @@ def reorder_low_rank(name: str, a: Tensor, b: Tensor, *, inverse: bool = False) 
 
 
 def _reorder_tensor(name: str, tensor: Tensor, order: Tensor) -> Tensor:
-    """The tensor of ours called `name`, where the stream has its columns in another order."""
+    """Return the tensor called `name` with the columns of the stream in another order."""
     if name.endswith(INPUT_WEIGHTS):
         return tensor[:, order]
     return tensor[order] if name.endswith(OUTPUT_WEIGHTS) else tensor

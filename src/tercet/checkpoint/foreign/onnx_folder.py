@@ -1,12 +1,11 @@
-"""A folder that onnxruntime opens, or whatever else reads ONNX: graphs of a model's arithmetic, its weights in them.
+"""Export of folders for ONNX runtimes such as onnxruntime: graphs with the model's weights.
 
-Every architecture can go there, for a graph has no list of what it knows: PyTorch's exporter writes down each
-operation of one pass, with the sizes of batch and text left open. So there is no cache: each further token reads the
-whole text again.
+All architectures are supported: PyTorch's exporter records each operation of a forward pass, with variable batch size
+and length. Therefore there is no KV cache, and each further token requires a pass over the whole text.
 
-model.onnx, or encoder.onnx and decoder.onnx    the graphs; `onnx_graphs` says what goes in and comes out
-model.onnx.data                                 the weights of a large one
-tokenizer.json, README.md                       ids as our model reads them, and how to begin
+model.onnx, or encoder.onnx and decoder.onnx    the graphs; see `onnx_graphs` for inputs and outputs
+model.onnx.data                                 weights of a large model
+tokenizer.json, README.md                       the tokenizer, and instructions
 """
 
 import io
@@ -27,14 +26,14 @@ from tercet.checkpoint.trained_model import TrainedModel
 from tercet.storage import write_atomically
 
 OPSET = 20
-LARGE = 1 << 30  # bytes of weights that stand beside their graph: a file of graph and weights ends at 2 GiB
+LARGE = 1 << 30  # bytes of weights that are stored outside of their graph, as a single file is limited to 2 GiB
 
 
 def onnx_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
-    """Everything is worked out here; to write it is all that is left.
+    """Prepare the export, and return the function that writes it.
 
     Raises:
-        UserError: where a package is missing, or a translator's tokenizer has no beginning or no end.
+        UserError: If a package is missing, or a translator's tokenizer has no beginning or end token.
     """
     for package in ("onnx", "onnxscript"):
         import_library(package, package)
@@ -50,7 +49,7 @@ def onnx_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
             write_atomically(folder / name, text.encode())
         for name, program in programs.items():
             program.save(str(folder / name), external_data=large[name])
-        for path in folder.iterdir():  # the exporter's are not on the disk yet
+        for path in folder.iterdir():  # the exporter does not flush its files to disk
             with path.open("rb") as file:
                 os.fsync(file.fileno())
 
@@ -62,7 +61,7 @@ def _size(graph: Graph) -> int:
 
 
 def _export(graph: Graph, *, max_len: int, passes: Any) -> Any:
-    """The graph as the exporter holds it."""
+    """Return the exporter's program of a graph."""
     open_sizes = {"batch": torch.export.Dim("batch")}
     if max_len > 1:
         open_sizes |= {name: torch.export.Dim(name, max=max_len) for name in ("length", "source_length")}
@@ -82,21 +81,21 @@ def _export(graph: Graph, *, max_len: int, passes: Any) -> Any:
             verbose=False,
         )
     assert program is not None
-    passes.ClearMetadataAndDocStringPass()(program.model)  # where in whose files each operation was called
+    passes.ClearMetadataAndDocStringPass()(program.model)  # source locations of each operation
     return program
 
 
 @contextmanager
 def _quiet() -> Generator[None]:
-    """Without what the exporter says to those who write it."""
+    """Suppress messages of the exporter that are for its developers."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
-    logger.setLevel(logging.ERROR)  # that torchvision, which we do not use, is not installed
+    logger.setLevel(logging.ERROR)  # it reports that torchvision, which is not used, is missing
     try:
         with redirect_stdout(io.StringIO()), warnings.catch_warnings():
-            # It copies its own trees by a name that PyTorch has given up.
+            # The exporter uses a deprecated name of PyTorch.
             warnings.filterwarnings("ignore", ".*LeafSpec.*", FutureWarning)
-            # Two inputs of as many rows have one name for that, which is what was asked for.
+            # Two inputs with the same number of rows get one name for it, as intended.
             warnings.filterwarnings("ignore", ".*The axis name: .* will not be used.*", UserWarning)
             yield
     finally:

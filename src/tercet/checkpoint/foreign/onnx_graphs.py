@@ -1,12 +1,12 @@
-"""What a graph computes: each family as modules of tensors in and tensors out, under the names that tokenizers give.
+"""Modules for export, with tensors as inputs and outputs, named as in tokenizers.
 
     language model   input_ids (B, T) -> logits (B, T, V)
-    encoder          input_ids, attention_mask[, token_type_ids] (B, T) -> hidden (B, T, D), and what its heads say;
-                     of labels that are numbers these, in their own unit
+    encoder          input_ids, attention_mask[, token_type_ids] (B, T) -> hidden (B, T, D), and the outputs of its
+                     heads; numbers of a regression are in their own unit
     translator       input_ids, attention_mask (B, S) -> memory (B, S, D)
                      decoder_input_ids (B, T), memory, attention_mask (B, S) -> logits (B, T, V)
 
-A language model and a decoder look back alone: what pads a row on its right changes nothing, and no mask is asked for.
+Language models and decoders are causal, so padding on the right has no effect, and they have no mask as input.
 """
 
 import copy
@@ -30,9 +30,14 @@ ROWS, SOURCE = {0: "batch", 1: "length"}, {0: "batch", 1: "source_length"}
 
 @dataclass(frozen=True, kw_only=True)
 class Graph:
-    """Attributes:
-    inputs: by name, one to trace the module with.
-    dims: for each input its dimensions of no fixed size, by name.
+    """A module with example inputs.
+
+    Attributes:
+        name: File name.
+        module: The module.
+        inputs: Example inputs by name, for tracing.
+        dims: Names of the variable dimensions of each input.
+        outputs: Names of the outputs.
     """
 
     name: str
@@ -43,13 +48,13 @@ class Graph:
 
 
 def graphs_of(model: AnyModel) -> list[Graph]:
-    """The graphs of a model, which stays as it is."""
+    """Return the graphs of a model, which is not changed."""
     model = remove_target_scale(model) if isinstance(model, EncoderOnly) else model
     model = copy.deepcopy(model).eval().requires_grad_(False)
     for part in model.modules():
         if isinstance(part, Attention):
             part.forward = MethodType(_attend, part)
-    ids = torch.zeros(2, min(3, model.max_len), dtype=torch.long)  # a size of 1 would be taken for a fixed one
+    ids = torch.zeros(2, min(3, model.max_len), dtype=torch.long)  # a size of 1 would be taken as fixed
     token_mask = torch.ones_like(ids)
     if isinstance(model, DecoderOnly):
         return [_graph("model.onnx", LanguageModelGraph(model), {"input_ids": (ids, ROWS)}, "logits")]
@@ -108,7 +113,7 @@ class EncoderGraph(nn.Module):
         real = attention_mask != 0  # (B, T)
         hidden = self.model.hidden(input_ids, token_mask=real, segments=token_type_ids)  # (B, T, D)
         first = real.long().argmax(1)[:, None, None].expand(-1, 1, hidden.shape[-1])
-        first = hidden.gather(1, first)  # (B, 1, D): what reads the first real token is given nothing else
+        first = hidden.gather(1, first)  # (B, 1, D): heads that read the first real token get only that
         model, head = self.model, self.model.spec.classifier
         uses_first_token = head is not None and head.over == "texts" and head.pooling != "mean"
         heads: dict[str, Callable[[], Tensor]] = {
@@ -151,8 +156,11 @@ def _attend(
     cache: None = None,
     **options: Any,
 ) -> Float[Tensor, "B T D"]:
-    """`Attention.forward` as a graph can have it: it counts no rows, which would fix the size of a batch, and it is
-    written out, so that a query that may see nothing takes zeros in every runtime."""
+    """Compute `Attention.forward` in an exportable form.
+
+    It does not use the number of rows, which would fix the batch size. Attention is written out, so that the output of
+    a query with an empty mask is zero in every runtime.
+    """
     q = self.query_norm(self.query(x).unflatten(-1, (self.n_heads, self.d_head))).transpose(1, 2)  # (B, H, T, K)
     q = q if rotation is None else rotate(q, rotation)
     k, v = self.keys_values(x if source is None else source, rotation)  # (B, G, S, K)

@@ -1,4 +1,4 @@
-"""How a folder of ONNX graphs is used with onnxruntime, in a few lines that run."""
+"""README.md of a folder of ONNX graphs, with code for onnxruntime."""
 
 from tercet.checkpoint.foreign.export_files import extend_card, sample_text
 from tercet.checkpoint.trained_model import TrainedModel
@@ -77,7 +77,7 @@ CLASSES: dict[ProblemType, str] = {
 
 
 def card(trained_model: TrainedModel, outputs: tuple[str, ...]) -> str:
-    """The README.md; `outputs` are those of the last graph."""
+    """Return the content of README.md; `outputs` are those of the last graph."""
     model, tokenizer = trained_model.model, trained_model.tokenizer
     max_len = model.spec.max_len
     if isinstance(model, DecoderOnly):

@@ -1,10 +1,10 @@
-"""An adapter under the names of the `transformers` library, as `peft` puts it onto a model there; and back.
+"""Import and export of adapters of `transformers` models, as written by `peft`.
 
-Where one matrix of theirs is several of ours side by side (GPT-2's queries, keys and values), the product of theirs is
+If one matrix in `transformers` is several in Tercet (GPT-2's queries, keys and values), the product of the former is
 
     [B1 A1; B2 A2; B3 A3] = diag(B1, B2, B3) [A1; A2; A3]
 
-of three times the rank; and of theirs each of ours takes its rows of B, with the same A.
+of three times the rank. In the other direction, each of the latter gets its rows of B, with the same A.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -41,20 +41,20 @@ model = {architecture}.from_pretrained("base")
 model = PeftModel.from_pretrained(model, "this_folder")
 """
 WORDS = "`base` is the model that it belongs to: `tercet convert RUN/pretrained base --to hf` writes it."
-BASE = "base"  # of that command; a run's own ../pretrained is no folder of `transformers`
-TASK_TYPES = {  # by how the name of the architecture ends; peft has none for masked language models
+BASE = "base"  # of that command, since a run's ../pretrained is not a folder of `transformers`
+TASK_TYPES = {  # by suffix of the architecture; peft has none for masked language models
     "LMHeadModel": "CAUSAL_LM", "ForCausalLM": "CAUSAL_LM", "MTModel": "SEQ_2_SEQ_LM",
     "ForConditionalGeneration": "SEQ_2_SEQ_LM", "ForSequenceClassification": "SEQ_CLS",
     "ForTokenClassification": "TOKEN_CLS",
 }  # fmt: skip
-SourceOf = Callable[[str], Source]  # where the tensor of ours of that name is read from
+SourceOf = Callable[[str], Source]  # the source of a tensor, by its name in Tercet
 
 
 def peft_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
-    """Everything is worked out here; to write it is all that is left.
+    """Prepare the export, and return the function that writes it.
 
     Raises:
-        UserError: where nothing was learnt beside the weights, or the model has no equal there.
+        UserError: If the model has no adapter, or the format does not support the model.
     """
     if trained_model.adapter is None:
         raise UserError(f"{trained_model.folder} has no adapter, which --to peft writes; train one with adapter: lora")
@@ -73,10 +73,10 @@ def peft_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
 
 
 def import_adapter(adapter: Adapter, model: AnyModel, folder: Path) -> Adapter:
-    """The adapter in `folder`, whose names are the other library's, as one of our model.
+    """Convert the adapter in `folder` from the names of the other library to those of the model.
 
     Raises:
-        UserError: where its layers are none of the model's.
+        UserError: If the model does not have its layers.
     """
     unknown = list(adapter.layers)
     for model_type, source in _sources(model).items():
@@ -94,10 +94,10 @@ def import_adapter(adapter: Adapter, model: AnyModel, folder: Path) -> Adapter:
 
 
 def _check_ties(adapter: Adapter, model: AnyModel, names: Mapping[str, Source], folder: Path) -> None:
-    """Reject a saved module whose weight two modules of the base share: in `peft` only one of them has the new weight.
+    """Reject a saved weight that two modules of the base share; `peft` would set only one of them.
 
     Raises:
-        UserError: with the module.
+        UserError: With the weight.
     """
     ties = tied_names(model)
     tied = {names[name].name for name in ties.values() if name in names}
@@ -112,7 +112,7 @@ def _check_ties(adapter: Adapter, model: AnyModel, names: Mapping[str, Source], 
 
 
 def _export_adapter(adapter: Adapter, model: AnyModel, model_type: str, state: Mapping[str, Tensor]) -> Adapter:
-    """The inverse of `import_adapter`: `state` has the names of a whole model there."""
+    """Reverse `import_adapter`. `state` contains the names of the whole exported model."""
     names = _names(model, _sources(model)[model_type])
     parts_by_layer, n_parts = dict[str, dict[int, LowRank]](), dict[str, int]()
     for layer, low_rank in adapter.layers.items():
@@ -121,7 +121,7 @@ def _export_adapter(adapter: Adapter, model: AnyModel, model_type: str, state: M
         parts_by_layer.setdefault(key, {})[theirs.part] = _write(low_rank, f"{layer}.weight", theirs, model_type)
         n_parts[key] = theirs.parts
     saved_modules = {key.rpartition(".")[0] for name in adapter.full_weights if (key := _find(names[name].name, state))}
-    # There a module is saved whose name ends as one does that is: DistilBERT's "pre_classifier" beside "classifier".
+    # `peft` also matches names that end in that of a saved module: such as DistilBERT's "pre_classifier".
     full_weights = {
         key: tensor for key, tensor in state.items() if key.rpartition(".")[0].endswith(tuple(saved_modules))
     }
@@ -131,7 +131,7 @@ def _export_adapter(adapter: Adapter, model: AnyModel, model_type: str, state: M
 
 
 def _sources(model: AnyModel) -> dict[str, SourceOf]:
-    """By the model_type that such a model may be there, what its tensors are called."""
+    """Return the sources of the model's tensors, by possible model_type in `transformers`."""
     if isinstance(model, EncoderOnly):
         return {"bert": bert_source, "distilbert": distilbert_source}  # RoBERTa's blocks have BERT's names
     if isinstance(model, EncoderDecoder):
@@ -148,16 +148,16 @@ def _sources(model: AnyModel) -> dict[str, SourceOf]:
 
 
 def _names(model: AnyModel, source: SourceOf) -> dict[str, Source]:
-    """Of each tensor of ours that one of theirs is there for."""
+    """Return the source of each of the model's tensors that has one."""
     names = dict[str, Source]()
     for name in own_tensors(model):
-        with suppress(KeyError):  # their models have no such part
+        with suppress(KeyError):  # the other model has no such part
             names[name] = source(name)
     return names
 
 
 def _find(name: str, names: Iterable[str]) -> str | None:
-    """The one of `names` that is `name`, or `name` within a larger model."""
+    """Return the name in `names` that equals `name` or ends with it, as in a larger model."""
     return next((key for key in names if key == name or key.endswith(f".{name}")), None)
 
 
@@ -172,7 +172,7 @@ def _read(low_rank: LowRank, name: str, theirs: Source, model_type: str) -> LowR
 
 
 def _write(low_rank: LowRank, name: str, theirs: Source, model_type: str) -> LowRank:
-    """The inverse of `_read`, but for the other parts."""
+    """Reverse `_read`, except for the other parts."""
     a, b = (
         reorder_low_rank(name, low_rank.A, low_rank.B, inverse=True)
         if model_type == "marian"
@@ -182,7 +182,7 @@ def _write(low_rank: LowRank, name: str, theirs: Source, model_type: str) -> Low
 
 
 def _join(parts: Mapping[int, LowRank], n_parts: int) -> LowRank:
-    """Several of ours as one of theirs, of which each has its rows."""
+    """Join several low-rank updates to one, in which each has its rows."""
     low_ranks = [parts[part] for part in sorted(parts)]
     if n_parts == 1:
         return low_ranks[0]

@@ -1,4 +1,4 @@
-"""Which models of other programs there is a reader for, by the model_type in their config.json."""
+"""Readers of third-party models, by the model_type in their config.json."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -17,13 +17,13 @@ from tercet.models import AnyModel, AnySpec
 
 
 class Reader(NamedTuple):
-    """From the config and the tensors of another program's model: its spec alone, or the model."""
+    """Functions from config and tensors of a third-party model to its spec, and to the model."""
 
     spec: Callable[..., AnySpec]
     model: Callable[..., AnyModel]
 
 
-READERS = {  # by their model_type
+READERS = {  # by model_type
     "bert": Reader(bert_spec, from_bert), "gpt2": Reader(gpt2_spec, from_gpt2),
     "marian": Reader(marian_spec, from_marian),
     "distilbert": Reader(distilbert_spec, from_distilbert),

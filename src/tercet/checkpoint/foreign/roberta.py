@@ -1,9 +1,9 @@
-"""RoBERTa as the `transformers` library keeps it: a BERT whose table of positions begins behind the padding's id.
+"""Import of RoBERTa models of the `transformers` library, which are BERTs with other positions.
 
-Liu et al. (2019); XLM-RoBERTa (Conneau et al. 2020) and CamemBERT (Martin et al. 2020) are the same with other
-vocabularies. A position is counted there from pad_token_id + 1 on, among tokens that are no padding, so the rows before
-it are never read and are left out here. A classifier over texts has a layer of its own on the first token, which is
-BERT's pooler. What is written of it is a BERT: nothing tells the two apart but the names of the tensors.
+Liu et al. (2019); XLM-RoBERTa (Conneau et al. 2020) and CamemBERT (Martin et al. 2020) only differ in the vocabulary.
+Positions of real tokens are counted from pad_token_id + 1, so the previous rows of the table are never read and are
+dropped. A classifier over texts has an additional layer on the first token, which is BERT's pooler. Such a model is
+exported as a BERT, from which it only differs by the names of the tensors.
 """
 
 from collections.abc import Mapping
@@ -33,15 +33,15 @@ BIAS, DECODER = "lm_head.bias", "lm_head.decoder"
 
 
 def from_roberta(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> EncoderOnly:
-    """The model, in eval mode, of a RobertaModel, RobertaForMaskedLM or a RoBERTa that classifies.
+    """Build a RobertaModel, RobertaForMaskedLM or a RoBERTa with a classifier, in eval mode.
 
     Args:
-        config: what its config.json holds.
-        state: its tensors by name.
-        n_ids: how many ids the tokenizer has, where the embedding may have more rows.
+        config: Content of config.json.
+        state: Tensors by name.
+        n_ids: Number of the tokenizer's ids, if the embedding may have more rows.
 
     Raises:
-        UserError: where the two do not belong together, or are of another model.
+        UserError: If the config and the tensors do not match, or belong to another model.
     """
     tensors, spec = _foreign_names(state), roberta_spec(config, state, n_ids=n_ids)
     tied = merge_decoder(tensors, spec, decoder=DECODER, bias=BIAS, kind=KIND)
@@ -53,7 +53,7 @@ def from_roberta(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_id
 def roberta_spec(
     config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None
 ) -> EncoderOnlySpec:
-    """The spec of what `from_roberta` reads; no tensor is looked into. Raises as it does."""
+    """Return the spec of the model of `from_roberta` without reading tensors. Raises like it."""
     with raise_config_errors(KIND):
         return with_ids(_spec(config, _foreign_names(state)), n_ids)
 
@@ -82,7 +82,7 @@ def _spec(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> EncoderOnly
 
 
 def _first_position(config: Mapping[str, Any]) -> int:
-    """The row of the table that the first token reads."""
+    """Return the row of the position table that belongs to the first token."""
     pad = read_value(config, "pad_token_id", int, 1)
     if pad < 0:
         raise UserError(f"pad_token_id is {pad}, behind which the positions of a {KIND} begin; put back the id")
@@ -90,7 +90,7 @@ def _first_position(config: Mapping[str, Any]) -> int:
 
 
 def _foreign_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Without what is no weight: positions 0, 1, 2 ..., and the pooler of old files whose classifier reads none."""
+    """Return the tensors without position ids, and without a pooler that the classifier does not read."""
     unread_prefixes = ("pooler.",) if "classifier.dense.weight" in state else ()
     return strip_names(
         state,

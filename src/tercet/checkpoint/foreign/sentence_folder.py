@@ -1,9 +1,9 @@
-"""The files by which Sentence-Transformers makes a vector of a text: each key is used, irrelevant or rejected.
+"""Settings of Sentence-Transformers for the vector of a text, each used, irrelevant or rejected.
 
 modules.json                        the steps: Transformer, Pooling, Normalize; Dense and others are rejected
-1_Pooling/config.json               of which hidden states the vector is made
-sentence_bert_config.json           how many tokens of a text are read
-config_sentence_transformers.json   prompts; one that is put before every text is rejected
+1_Pooling/config.json               the hidden states that the vector is computed from
+sentence_bert_config.json           maximum number of tokens
+config_sentence_transformers.json   prompts; a prompt for every text is rejected
 """
 
 from collections.abc import Mapping
@@ -24,11 +24,11 @@ LENGTH_FILES = tuple(
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-MOST_LEN = 1 << 30  # tokens; above it stands for any number, as 1e30 does in a tokenizer_config.json
+MOST_LEN = 1 << 30  # tokens; larger values mean no limit, as 1e30 does in a tokenizer_config.json
 HIDDEN_STATE_OUTPUT = {"method": "forward", "method_output_name": "last_hidden_state"}
 OFF = (None, False, "", {}, [])
 POOLINGS: dict[str, Pooling] = {"cls": "first", "cls_token": "first", "mean": "mean", "mean_tokens": "mean"}
-# By file: the keys that Tercet reads, those that change no vector, and those that must have one of the values.
+# By file: keys that Tercet reads, keys without effect on vectors, and keys with the supported values.
 USED = {
     MODULES: ("type", "path"),
     "pooling": ("pooling_mode", "pooling_mode_cls_token", "pooling_mode_mean_tokens"),
@@ -36,8 +36,8 @@ USED = {
     "prompts": ("default_prompt_name", "prompts"),
 }
 IRRELEVANT = {
-    MODULES: ("idx", "name", "kwargs"),  # kwargs: which arguments of encode() a step takes
-    "pooling": ("word_embedding_dimension", "embedding_dimension", "include_prompt"),  # no prompt is ever there
+    MODULES: ("idx", "name", "kwargs"),  # kwargs: arguments of encode() for a step
+    "pooling": ("word_embedding_dimension", "embedding_dimension", "include_prompt"),  # there is never a prompt
     "length": ("unpad_inputs",),
     "prompts": ("__version__", "similarity_fn_name", "model_type"),
 }
@@ -59,11 +59,11 @@ REQUIRED_VALUES: dict[str, dict[str, tuple[Any, ...]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class SentenceSettings:
-    """How an encoder's folder asks for its vectors to be made.
+    """Settings for the vector of a text.
 
     Attributes:
-        pooling: Hidden states that the vector is made of.
-        max_len: Tokens of a text that are read; None for as many as the model takes.
+        pooling: Hidden states that are pooled.
+        max_len: Maximum number of tokens of a text; None for the model's maximum.
     """
 
     pooling: Pooling = "mean"
@@ -71,10 +71,10 @@ class SentenceSettings:
 
 
 def read_sentence_settings(folder: Path) -> SentenceSettings:
-    """The settings of a folder; the defaults if it has no `modules.json`.
+    """Read the settings of a folder; defaults if it has no `modules.json`.
 
     Raises:
-        UserError: With the file and key that ask for another vector than Tercet makes.
+        UserError: If a setting is not supported; the message contains the file and the key.
     """
     path = folder / MODULES
     if not path.is_file():
@@ -140,7 +140,7 @@ def _read_length(folder: Path) -> int | None:
 
 
 def _check_prompts(path: Path) -> None:
-    """The prompts of queries and documents are for whoever asks for them; the default one is put before every text."""
+    """Reject a default prompt, which is put before every text. Optional prompts have no effect."""
     config = read_json_file(path) if path.is_file() else {}
     _check_keys(config, "prompts", path)
     name, prompts = config.get("default_prompt_name"), config.get("prompts")

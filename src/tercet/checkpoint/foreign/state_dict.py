@@ -1,8 +1,8 @@
-"""What the readers and writers of other people's weights share: tensors of other names, nothing guessed.
+"""Conversion of weights between Tercet's names and those of other libraries.
 
-Each family is a function from its config to our spec, and a table of names: ours on the left, theirs on the right, `N`
-the number of a block in both. What a table does not name is refused. The same tables lead back: `export_state` is the
-inverse of `build_model`.
+Each model type has a function from its config to a spec, and a table of names: Tercet's on the left, the other
+library's on the right, with `N` for the number of a block. Names that are not in the table are rejected. The same
+tables are used for exports: `export_state` is the inverse of `build_model`.
 """
 
 import re
@@ -28,13 +28,14 @@ Spec = TypeVar("Spec", bound=AnySpec)
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """The tensor of theirs that one of ours is read from.
+    """The third-party tensor that a tensor of Tercet is read from.
 
     Attributes:
-        transposed: its matrix is kept as (in, out), where ours is (out, in).
-        part, parts: which of several of ours, that stand side by side in its last dimension.
-        scale, offset: ours is theirs * scale + offset, worked out in float32.
-        skipped_rows: how many rows of theirs stand before ours.
+        name: Name of the third-party tensor.
+        transposed: If True, it is stored as (in, out) instead of (out, in).
+        part, parts: Which of several tensors that are concatenated in its last dimension.
+        scale, offset: The result is its value * scale + offset, computed in float32.
+        skipped_rows: Number of leading rows that are dropped.
     """
 
     name: str
@@ -55,7 +56,7 @@ class Source:
         return tensor if self._is_plain else tensor.float() * self.scale + self.offset
 
     def write(self, ours: Tensor) -> Tensor:
-        """Our tensor as theirs, or as a part of it; nothing is written that has rows before ours."""
+        """Return a tensor in the third-party layout, or as a part of it; skipped rows are not supported."""
         return self._turn(ours if self._is_plain else (ours.float() - self.offset) / self.scale)
 
     @property
@@ -63,7 +64,7 @@ class Source:
         return (self.scale, self.offset) == (1.0, 0.0)
 
     def _turn(self, tensor: Tensor) -> Tensor:
-        """To transpose is its own inverse."""
+        """Transpose a matrix if necessary. This is its own inverse."""
         return tensor.T if self.transposed and tensor.ndim == 2 else tensor
 
 
@@ -74,7 +75,7 @@ def strip_names(
     no_weight: Callable[[str], bool],
     rename: Callable[[str], str] = lambda name: name,
 ) -> dict[str, Tensor]:
-    """Without the prefix, without old names, and without what is no weight."""
+    """Return the tensors without the prefix, old names, and entries that are not weights."""
     plain: dict[str, Tensor] = {}
     for old_name, tensor in state.items():
         name = rename(old_name.removeprefix(prefix))
@@ -87,7 +88,7 @@ def strip_names(
 
 
 def merge_tied(state: dict[str, Tensor], second: str, first: str, kind: str) -> None:
-    """One tensor may stand under two names; two tensors where there should be one are no model that we know."""
+    """Merge two names of one tensor. Different tensors under both names are rejected."""
     if second in state:
         tensor = state.pop(second)
         if not torch.equal(state.setdefault(first, tensor), tensor):
@@ -97,7 +98,7 @@ def merge_tied(state: dict[str, Tensor], second: str, first: str, kind: str) -> 
 
 
 def foreign_name(name: str, table: Mapping[str, str]) -> str:
-    """Their name of our tensor `name`, by a table of parts."""
+    """Return the third-party name of the tensor `name`, by a table of parts."""
     part, _, tensor_kind = name.rpartition(".")
     number = re.search(r"\.\d+(?=\.|$)", part)
     foreign_part = table[part if number is None else part.replace(number[0], ".N", 1)]
@@ -114,14 +115,18 @@ def build_model(
     kind: str,
     tied: tuple[str, str] | None,
 ) -> Model:
-    """A model in eval mode with these weights; tied tensors stay tied.
+    """Build a model with these weights, in eval mode; tied tensors remain tied.
 
     Args:
-        source: where each tensor of ours is read from.
-        tied: their names of the output's matrix and the embedding's, which are one where the spec ties them.
+        model_class: Class of the model.
+        spec: Spec of the model.
+        state: Third-party tensors by name.
+        source: Function from a tensor's name to its source.
+        kind: Name of the third-party model, for error messages.
+        tied: Third-party names of the output's and the embedding's matrix, which are one if the spec ties them.
 
     Raises:
-        UserError: naming what is missing, what is unknown, and what has another shape.
+        UserError: With the names of missing and unknown tensors, and of those with another shape.
     """
     with raise_config_errors(kind):
         model = build_meta(spec, n_tensors=len(state))
@@ -143,7 +148,7 @@ def build_model(
     ]
     if problems:
         raise UserError(f"the weights do not fit the config of this {kind}: {'; '.join(problems)}")
-    with raise_config_errors(kind):  # only now: it takes memory, which the weights are known to fill
+    with raise_config_errors(kind):  # allocates memory, so only after the weights were checked
         model = model_class(spec)
     for name, tensor in own_tensors(model).items():
         tensor.copy_(sources[name].read(state[sources[name].name]))
@@ -153,10 +158,13 @@ def build_model(
 def export_state(
     tensors: Mapping[str, Tensor], source: Callable[[str], Source], *, prefix: str, unprefixed: tuple[str, ...]
 ) -> dict[str, Tensor]:
-    """The inverse of `build_model`: our tensors under their names, those that are one tensor of theirs put together.
+    """Return tensors under third-party names, with parts concatenated; the inverse of `build_model`.
 
     Args:
-        prefix: before each name but those that begin as one of `unprefixed` does.
+        tensors: Tensors of the model by name.
+        source: Function from a tensor's name to its source.
+        prefix: Prefix of each name that does not begin with one of `unprefixed`.
+        unprefixed: Beginnings of names without the prefix.
     """
     parts: dict[str, dict[int, Tensor]] = {}
     for name, tensor in tensors.items():
@@ -167,12 +175,12 @@ def export_state(
 
 
 def read_state_dict(folder: Path) -> Mapping[str, Tensor]:
-    """The tensors of a folder by name: one safetensors file or several, or else a pickle that runs no code.
+    """Return the tensors of a folder by name, from safetensors files or a safely read pickle.
 
-    They are mapped, not read: what nobody looks into stays on the disk.
+    The files are memory-mapped, so unused tensors are not read.
 
     Raises:
-        UserError: where a file is broken or missing.
+        UserError: If a file is damaged or missing.
     """
     single_file, index, pickle_file = (folder / name for name in WEIGHTS)
     if single_file.is_file():

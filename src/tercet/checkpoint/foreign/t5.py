@@ -1,13 +1,16 @@
-"""T5 and its kin as the `transformers` library keeps them: a translator with a learned bias for each distance.
+"""Import and export of T5 and related models of the `transformers` library.
 
-    T5        Raffel et al. (2020); relu, one matrix for all embeddings, and logits of it divided by sqrt(D)
-    T5 1.1    Shazeer (2020), FLAN-T5 (Chung et al. 2022); a gated GELU, and a matrix of its own for the logits
+They are translators with a learned bias for each distance:
+
+    T5        Raffel et al. (2020); relu, one matrix for all embeddings, and its logits divided by sqrt(D)
+    T5 1.1    Shazeer (2020), FLAN-T5 (Chung et al. 2022); a gated GELU, and a separate matrix for the logits
     mT5       Xue et al. (2021); as T5 1.1
-    umT5      Chung et al. (2023); the bias is another in each layer
+    umT5      Chung et al. (2023); each layer has its own bias
 
-Scores are not divided by sqrt(K) there, which is part of how their queries' weights begin: ours are theirs times
-sqrt(K), a power of two where K is one of four. Where the embedding E scores the tokens, and the logits are divided by
-sqrt(D), ours is E / sqrt(D) with `scale_embedding`: what is read from it is E, what it scores is divided.
+T5 does not divide attention scores by sqrt(K), which is part of the initialization of its queries. Therefore Tercet's
+query weights are those of T5 times sqrt(K), a power of two if K is one of four. If the embedding E is tied and the
+logits are divided by sqrt(D), Tercet's embedding is E / sqrt(D) with `scale_embedding`: the input is E, and the logits
+are divided.
 """
 
 import math
@@ -50,7 +53,7 @@ from tercet.nn import RelativeBias
 from tercet.nn.specs import Activation
 
 SIDES = ("encoder", "decoder")
-NETWORKS = {"encoder": "layer.1", "decoder": "layer.2"}  # behind self-attention, and in a decoder cross-attention
+NETWORKS = {"encoder": "layer.1", "decoder": "layer.2"}  # after self-attention, and in a decoder after cross-attention
 NAMES = {
     "source_embedding": "shared",
     "embedding": "shared",
@@ -78,21 +81,19 @@ NAMES = {
 }
 SHARED_EMBEDDING, OUTPUT = "shared.weight", "lm_head.weight"
 EMBEDDINGS = tuple(f"{side}.embed_tokens.weight" for side in SIDES)
-UNUSED_BIAS = (
-    "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"  # of old files; nothing is added there
-)
-CONTEXT = 512  # tokens that they were trained with, where the config does not say it: no table ends
+UNUSED_BIAS = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"  # of old files; it has no effect
+CONTEXT = 512  # default length in training; the model itself has no limit
 
 
 @dataclass(frozen=True, kw_only=True)
 class T5Family:
-    """In what one of them differs from the others.
+    """Differences between the model types.
 
     Attributes:
-        kind: its name, with which that of its class in `transformers` begins.
-        feed_forward: its network where the config does not say it.
-        divides_logits: whether logits are divided by sqrt(D), where the config says that embeddings are tied.
-        per_layer: whether each layer has a bias of its own.
+        kind: Name, which is the prefix of the class in `transformers`.
+        feed_forward: Default type of the feed-forward network.
+        divides_logits: If True, logits are divided by sqrt(D) if the config ties the embeddings.
+        per_layer: If True, each layer has its own bias.
     """
 
     kind: str
@@ -109,15 +110,15 @@ FAMILIES = {
 
 
 def from_t5(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> EncoderDecoder:
-    """The model, in eval mode, of a T5ForConditionalGeneration, or of a T5Model whose output is its embedding.
+    """Build a T5ForConditionalGeneration, or a T5Model with tied output, in eval mode.
 
     Args:
-        config: what its config.json holds.
-        state: its tensors by name.
-        n_ids: how many ids the tokenizer has, where the embedding may have more rows.
+        config: Content of config.json.
+        state: Tensors by name.
+        n_ids: Number of the tokenizer's ids, if the embedding may have more rows.
 
     Raises:
-        UserError: where the two do not belong together, or ask for what Tercet does not have.
+        UserError: If the config and the tensors do not match, or a feature is not supported.
     """
     family = FAMILIES[read_model_type(config, *FAMILIES)]
     tensors = _foreign_tensors(state, family.kind)
@@ -127,7 +128,7 @@ def from_t5(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: in
 
 
 def t5_spec(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> EncoderDecoderSpec:
-    """The spec of what `from_t5` reads; no tensor but the embeddings is looked into. Raises as it does."""
+    """Return the spec of the model of `from_t5`, reading only the embeddings. Raises like it."""
     family = FAMILIES[read_model_type(config, *FAMILIES)]
     tensors = _foreign_tensors(state, family.kind)
     tied = OUTPUT not in tensors or (
@@ -138,17 +139,17 @@ def t5_spec(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: in
 
 
 def is_t5(spec: EncoderDecoderSpec) -> bool:
-    """Whether a translator tells positions as a T5 does."""
+    """Return whether a translator has the position scheme of T5."""
     return isinstance(spec.encoder.position, RelativeBias)
 
 
 def to_t5(model: EncoderDecoder) -> tuple[Plain, dict[str, Tensor]]:
-    """The inverse of `from_t5`: config and tensors of a T5ForConditionalGeneration, or of a UMT5's.
+    """Return config and tensors of a T5 or UMT5ForConditionalGeneration; the inverse of `from_t5`.
 
-    Where a scaled embedding scores the tokens it is the first T5; else the logits have a matrix of their own (T5 1.1).
+    With a tied and scaled embedding it is the original T5. Otherwise the logits have a separate matrix (T5 1.1).
 
     Raises:
-        UserError: naming what the model has and no T5 does.
+        UserError: If T5 does not support a feature of the model; the feature is named.
     """
     spec = model.spec
     position = spec.encoder.position if isinstance(spec.encoder.position, RelativeBias) else RelativeBias()
@@ -164,9 +165,7 @@ def to_t5(model: EncoderDecoder) -> tuple[Plain, dict[str, Tensor]]:
 
 
 def t5_source(ours: str, spec: EncoderDecoderSpec, divide_logits: bool) -> Source:
-    """Args:
-    divide_logits: whether their logits are divided by sqrt(D).
-    """
+    """Return the source of a tensor; `divide_logits` if T5 divides logits by sqrt(D)."""
     name = foreign_name(ours, NAMES)
     if ours.endswith(".up.weight") and spec.encoder.gated:
         name = name.replace(".wi.", ".wi_1.")
@@ -195,9 +194,9 @@ def _features(spec: EncoderDecoderSpec, position: RelativeBias) -> list[Feature]
             (f"decoder.position.{key}", value, [getattr(position, key)])
             for key, value in vars(decoder.position).items()
         ]
-    if encoder.gated:  # their "gated-gelu" is the one by tanh
+    if encoder.gated:  # "gated-gelu" of T5 is the one by tanh
         features.append(("encoder.activation", encoder.activation, [a for a in ACTIVATION_NAMES if a != "gelu"]))
-    if position.per_layer:  # of a UMT5 some versions divide all logits, whatever the config says
+    if position.per_layer:  # some versions of UMT5 divide all logits, whatever the config contains
         features += [(key, getattr(spec, key), [True]) for key in ("tie_embeddings", "scale_embedding")]
     features += features_of_vocabulary(spec, embedding_norm=False, tied=False)
     return [
@@ -273,14 +272,14 @@ def _spec(config: Mapping[str, Any], family: T5Family, *, tied: bool) -> Encoder
 
 
 def _divides(config: Mapping[str, Any], family: T5Family) -> bool:
-    """Newer files say it by itself; in older ones the first T5 alone has its embeddings tied."""
+    """Return whether logits are divided: as the config sets it, or in older ones if embeddings are tied."""
     return family.divides_logits and read_bool(
         config, "scale_decoder_outputs", read_bool(config, "tie_word_embeddings", True)
     )
 
 
 def _read_network(name: str) -> tuple[Activation, bool]:
-    """The activation, and whether there is a gate."""
+    """Return the activation, and whether it is gated."""
     plain = "gelu_new" if name == "gated-gelu" else name.removeprefix("gated-")
     return read_activation({"feed_forward_proj": plain}, "feed_forward_proj"), name.startswith("gated-")
 
@@ -291,7 +290,7 @@ def _write_network(activation: Activation, *, gated: bool) -> str:
 
 
 def _foreign_tensors(state: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
-    """The tensors, the embedding of both sides under `SHARED_EMBEDDING` alone."""
+    """Return the tensors, with the shared embedding only under `SHARED_EMBEDDING`."""
     tensors = strip_names(state, prefix="", no_weight=lambda name: name == UNUSED_BIAS)
     for name in EMBEDDINGS:
         merge_tied(tensors, name, SHARED_EMBEDDING, kind)

@@ -1,4 +1,4 @@
-"""A folder for `AutoModel` and `AutoTokenizer` of the `transformers` library, of any model that has an equal there."""
+"""Export of a folder for `AutoModel` and `AutoTokenizer` of the `transformers` library."""
 
 import json
 from collections.abc import Callable
@@ -28,7 +28,7 @@ OPENING = "## Open it with transformers"
 
 
 def transformers_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
-    """Everything is worked out here; to write it is all that is left."""
+    """Prepare the export, and return the function that writes it."""
     model, tokenizer = trained_model.model, trained_model.tokenizer
     config, state = to_transformers(model)
     generation = _generation(trained_model)
@@ -59,10 +59,10 @@ def transformers_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
 
 
 def to_transformers(model: AnyModel) -> tuple[Plain, dict[str, Tensor]]:
-    """Config and tensors of the same model there.
+    """Return config and tensors of the equivalent model in `transformers`.
 
     Raises:
-        UserError: naming what the model has and none of theirs does.
+        UserError: If no class supports a feature of the model; the feature is named.
     """
     if isinstance(model, EncoderOnly):
         return to_distilbert(model) if is_distilbert(model.spec) else to_bert(model)
@@ -77,7 +77,10 @@ def _special_ids(tokenizer: Tokenizer) -> Plain:
 
 
 def _generation(trained_model: TrainedModel) -> Plain | None:
-    """How theirs writes as ours does: a language model draws from all tokens, a translator writes no special ones."""
+    """Return the generation settings that give Tercet's behavior.
+
+    Language models sample from all tokens, and translations contain no special tokens.
+    """
     tokenizer, spec = trained_model.tokenizer, trained_model.model.spec
     if "embed" in trained_model.verbs:
         return None

@@ -1,4 +1,4 @@
-"""Models of `transformers` that are not read because a part of theirs has no equal here, by their model_type."""
+"""Models of `transformers` with a part that Tercet does not support, by model_type."""
 
 EXPERTS = "a mixture of experts"
 WINDOWS = "attention within a window, by another rotation, in most layers"

@@ -160,8 +160,8 @@ class TestSmallOnes:
             ({"cls.predictions.bias": None, "cls.predictions.decoder.bias": None}, r"cls\.predictions\.bias missing"),
             ({"cls.predictions.decoder.bias": torch.ones(31)}, r"decoder\.bias is not the same as cls\.predictions\.b"),
             ({"cls.predictions.decoder.weight": torch.ones(31, 24)}, r"decoder\.weight is not the same as embeddings"),
-            ({"bert.pooler.dense.weight": torch.ones(24, 23)}, r"has shape 24x23 where the config needs 24x24"),
-            ({"pooler.dense.weight": torch.ones(24, 24)}, r"pooler\.dense\.weight stands in the weights twice"),
+            ({"bert.pooler.dense.weight": torch.ones(24, 23)}, r"has shape 24x23, but the config requires 24x24"),
+            ({"pooler.dense.weight": torch.ones(24, 24)}, r"pooler\.dense\.weight occurs twice in the weights"),
         ],
     )
     def test_names_and_shapes_that_do_not_fit_are_named(self, change: dict[str, Tensor | None], message: str) -> None:
@@ -184,15 +184,15 @@ class TestSmallOnes:
         [
             (
                 {"hidden_act": "gelu_nwe"},
-                r"hidden_act is 'gelu_nwe', which Tercet does not have; did you mean 'gelu_new'",
+                r"hidden_act is 'gelu_nwe', which Tercet does not support; did you mean 'gelu_new'",
             ),
             ({"hidden_act": 3}, "config.json has 3 as hidden_act"),
             ({"layer_norm_eps": "1e-12"}, "config.json has '1e-12' as layer_norm_eps"),
-            ({"position_embedding_type": "relative_key"}, "'relative_key'; Tercet reads a BERT of 'absolute'"),
-            ({"model_type": "roberta"}, "model_type is 'roberta'; Tercet reads 'bert' alone"),
+            ({"position_embedding_type": "relative_key"}, "'relative_key'; Tercet supports BERT only with 'absolute'"),
+            ({"model_type": "roberta"}, "model_type is 'roberta'; expected 'bert'"),
             ({"is_decoder": True}, "it is a decoder"),
             ({"num_attention_heads": 5}, "d_model=24 must be divisible by n_heads=5"),
-            ({"hidden_dropout_prob": 1.5}, "does not fit together: embedding=1.5 must be at least 0"),
+            ({"hidden_dropout_prob": 1.5}, "is inconsistent: embedding=1.5 must be at least 0"),
         ],
     )
     def test_a_config_that_tercet_cannot_follow_is_refused(self, change: dict[str, Any], message: str) -> None:
@@ -201,7 +201,7 @@ class TestSmallOnes:
 
     def test_a_classifier_needs_its_labels(self) -> None:
         model = theirs(transformers.BertForSequenceClassification)
-        with pytest.raises(UserError, match="the classifier scores 5 labels and id2label names 2; name them all"):
+        with pytest.raises(UserError, match="the classifier has 5 labels, but id2label has 2 names; name all"):
             ours(model, id2label={"0": "no", "1": "yes"})
         stale = {"id2label": {"0": "LABEL_0", "1": "LABEL_1"}, "num_labels": 5}
         classifier = ours(model, **stale).spec.classifier
@@ -249,20 +249,20 @@ class TestFolders:
         for name, tensor in load_model(folder).model.state_dict().items():
             assert torch.equal(tensor, want[name]), name
         torch.save({"a": Path}, folder / "pytorch_model.bin")
-        with pytest.raises(UserError, match=r"pytorch_model\.bin is not a whole file of weights") as told:
+        with pytest.raises(UserError, match=r"pytorch_model\.bin is not a complete file of weights") as told:
             load_model(folder)
         assert "\n" not in str(told.value)
         torch.save({"epoch": 3}, folder / "pytorch_model.bin")
-        with pytest.raises(UserError, match="holds more than weights by name"):
+        with pytest.raises(UserError, match="contains more than weights by name"):
             load_model(folder)
         (folder / "pytorch_model.bin").write_bytes(b"")
-        with pytest.raises(UserError, match="is not a whole file of weights"):
+        with pytest.raises(UserError, match="is not a complete file of weights"):
             load_model(folder)
 
     def test_a_broken_folder_says_what_is_wrong(self, folder: Path) -> None:
         whole = json.loads((folder / "config.json").read_text())
         cases = [
-            (whole | {"vocab_size": 30}, "word_embeddings.weight has shape 31x24 where the config needs 30x24"),
+            (whole | {"vocab_size": 30}, "word_embeddings.weight has shape 31x24, but the config requires 30x24"),
             (whole | {"model_type": "mamba"}, "a model of type 'mamba'; Tercet opens its own folders and those of"),
             ({"hidden_size": 3}, "no family and no model_type"),
         ]

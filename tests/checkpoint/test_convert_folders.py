@@ -103,7 +103,7 @@ def test_a_folder_with_something_in_it_is_written_over_only_by_force(force: bool
         (taken / name).write_text("old")
     before = everything(taken)
     if not force:
-        with pytest.raises(UserError, match=r"taken is not empty; give another folder, or --force"):
+        with pytest.raises(UserError, match=r"taken is not empty; choose another folder, or pass --force"):
             convert(source, taken, "hf")
         assert everything(taken) == before
         return
@@ -156,10 +156,10 @@ def test_places_that_cannot_be_written_to(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     before = everything(tmp_path)
     for dst, message in (
-        (tmp_path / "file", "file is a file; give a folder that is not there yet"),
-        (tmp_path / "file" / "deep", "file is a file; give a folder that is not there yet"),
-        (source, "best is the model that is to be converted; give another folder"),
-        (tmp_path / "run", "run is the model that is to be converted; give another folder"),
+        (tmp_path / "file", "file is a file; choose a new folder"),
+        (tmp_path / "file" / "deep", "file is a file; choose a new folder"),
+        (source, "best is the model to convert; choose another folder"),
+        (tmp_path / "run", "run is the model to convert; choose another folder"),
     ):
         with pytest.raises(UserError, match=message):
             convert(tmp_path / "run", dst, "hf", force=True)

@@ -112,23 +112,23 @@ def test_rows_without_an_id_are_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stack", "spec", "message"),
     [
-        ({"position": ALiBi()}, {}, r"stack\.position is alibi, which no GPT-2 .*stack\.position: learned or sinus"),
-        ({"placement": "post"}, {}, r"stack\.placement is post, which no GPT-2 .* a model with stack\.placement: pre"),
+        ({"position": ALiBi()}, {}, r"stack\.position is alibi, which GPT-2 .*stack\.position: learned or sinus"),
+        ({"placement": "post"}, {}, r"stack\.placement is post, which GPT-2 .* a model with stack\.placement: pre"),
         ({"placement": "sandwich"}, {}, r"stack\.placement is sandwich"),
-        ({"norm": "rms", "norm_bias": False}, {}, r"stack\.norm is rms, .* a model with stack\.norm: layer could be"),
-        ({"gated": True}, {}, r"stack\.gated is true, which no GPT-2 .* a model with stack\.gated: false could be"),
+        ({"norm": "rms", "norm_bias": False}, {}, r"stack\.norm is rms, .* a model with stack\.norm: layer can be"),
+        ({"gated": True}, {}, r"stack\.gated is true, which GPT-2 .* a model with stack\.gated: false can be"),
         ({"qk_norm": True}, {}, r"stack\.qk_norm is true"),
-        ({"n_kv_heads": 1}, {}, r"stack\.n_kv_heads is 1, .* a model with stack\.n_kv_heads: 3 could be converted"),
-        ({"d_head": 6}, {}, r"stack\.d_head is 6, .* a model with stack\.d_head: 4 could be converted"),
-        ({"n_heads": 5, "d_head": 2}, {}, r"stack\.n_heads is 5, .* a model with stack\.n_heads: 4 could be"),
+        ({"n_kv_heads": 1}, {}, r"stack\.n_kv_heads is 1, .* a model with stack\.n_kv_heads: 3 can be converted"),
+        ({"d_head": 6}, {}, r"stack\.d_head is 6, .* a model with stack\.d_head: 4 can be converted"),
+        ({"n_heads": 5, "d_head": 2}, {}, r"stack\.n_heads is 5, .* a model with stack\.n_heads: 4 can be"),
         ({}, {"embedding_norm": True}, r"embedding_norm is true, .* a model with embedding_norm: false"),
         ({}, {"logit_softcap": 15.0}, r"logit_softcap is 15\.0, .* a model with logit_softcap: null"),
         ({}, {"scale_embedding": True}, r"scale_embedding is true, .* a model with scale_embedding: false"),
         (
             {"gated": True, "qk_norm": True},
             {"logit_softcap": 9.0},
-            r"stack\.gated is true, stack\.qk_norm is true and logit_softcap is 9\.0, which no GPT-2 .* a model with "
-            r"stack\.gated: false, stack\.qk_norm: false and logit_softcap: null could be converted",
+            r"stack\.gated is true, stack\.qk_norm is true and logit_softcap is 9\.0, which GPT-2 .* a model with "
+            r"stack\.gated: false, stack\.qk_norm: false and logit_softcap: null can be converted",
         ),
     ],
 )

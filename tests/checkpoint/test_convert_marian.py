@@ -135,7 +135,7 @@ def test_a_source_with_a_vocabulary_of_its_own(tmp_path: Path) -> None:
     source = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "source_tokenizer.json"))
     assert source("w28 w4").input_ids == [28, 4, 2]
     readme = (folder / "README.md").read_text()
-    assert "The source has a vocabulary of its own, in source_tokenizer.json" in readme
+    assert "The source has its own vocabulary, in source_tokenizer.json" in readme
     assert "pad_token='<pad>'" in readme
 
 
@@ -143,7 +143,7 @@ def test_a_source_with_a_vocabulary_of_its_own(tmp_path: Path) -> None:
     ("stack", "spec", "message"),
     [
         ({"position": Rotary()}, {}, r"encoder\.position is rotary and decoder\.position is .*: sinusoidal and"),
-        ({"position": Sinusoidal(base=100.0)}, {}, r"encoder\.position\.base is 100\.0 and .*base: 10000\.0 could"),
+        ({"position": Sinusoidal(base=100.0)}, {}, r"encoder\.position\.base is 100\.0 and .*base: 10000\.0 can"),
         ({"placement": "pre"}, {}, r"encoder\.placement is pre and .* encoder\.placement: post"),
         ({"norm": "rms", "norm_bias": False}, {}, r"encoder\.norm is rms"),
         ({"norm_eps": 1e-6}, {}, r"encoder\.norm_eps is 1e-06 and .* encoder\.norm_eps: 1e-05 and"),

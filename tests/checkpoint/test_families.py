@@ -142,34 +142,46 @@ ATTENTION = "model.layers.0.self_attn"
     [
         ("Qwen2", 0, {}, {f"{ATTENTION}.q_proj.bias": None}, r"Qwen2: layers\.0\.self_attn\.q_proj\.bias missing"),
         ("Qwen3", 0, {}, {f"{ATTENTION}.q_norm.weight": None}, r"Qwen3: layers\.0\.self_attn\.q_norm\.weight missing"),
-        ("Qwen3", 0, {"head_dim": 6}, {}, r"q_proj\.weight has shape .* where the config needs"),
-        ("Qwen3", 0, {"head_dim": None}, {}, r"q_proj\.weight has shape .* where the config needs"),
-        ("Qwen3", 0, {"rope_parameters": {"rope_type": "yarn"}}, {}, "scaled by 'yarn', .* it reads a Qwen3 without"),
-        ("Qwen3", 0, {"rms_norm_eps": 0.0}, {}, r"rms_norm_eps is 0\.0; Tercet reads a Qwen3 of 1e-12 or more"),
+        ("Qwen3", 0, {"head_dim": 6}, {}, r"q_proj\.weight has shape .*, but the config requires"),
+        ("Qwen3", 0, {"head_dim": None}, {}, r"q_proj\.weight has shape .*, but the config requires"),
+        ("Qwen3", 0, {"rope_parameters": {"rope_type": "yarn"}}, {}, "Qwen3 is scaled by 'yarn', which"),
+        ("Qwen3", 0, {"rms_norm_eps": 0.0}, {}, r"rms_norm_eps is 0\.0; for Qwen3 it must be at least 1e-12"),
         ("Mistral", 0, {}, {f"{ATTENTION}.q_proj.bias": torch.ones(4)}, r"q_proj\.bias unknown"),
         ("Mistral", 0, {"sliding_window": "far"}, {}, "has 'far' as sliding_window; put back the int"),
         ("Gemma", 0, {"use_bidirectional_attention": True}, {}, "use_bidirectional_attention is true, which Tercet"),
-        ("RoBERTa", 0, {"hidden_act": "relu"}, {}, "hidden_act is 'relu', and what scores masked words has 'gelu' in"),
-        ("RoBERTa", 0, {"max_position_embeddings": 17}, {}, r"position_embeddings\.weight has shape 19x.* needs 17x"),
-        ("RoBERTa", 0, {"max_position_embeddings": 1}, {}, "config of this RoBERTa does not fit together: max_len=-1"),
-        ("RoBERTa", 0, {"pad_token_id": -5}, {}, "pad_token_id is -5, behind which the positions of a RoBERTa begin"),
+        ("RoBERTa", 0, {"hidden_act": "relu"}, {}, "hidden_act is 'relu', but the masked head of RoBERTa always"),
+        (
+            "RoBERTa",
+            0,
+            {"max_position_embeddings": 17},
+            {},
+            r"position_embeddings\.weight has shape 19x.* requires 17x",
+        ),
+        ("RoBERTa", 0, {"max_position_embeddings": 1}, {}, "config of this RoBERTa is inconsistent: max_len=-1"),
+        ("RoBERTa", 0, {"pad_token_id": -5}, {}, "pad_token_id is -5, but positions of RoBERTa start after it"),
         ("RoBERTa", 1, {"id2label": [1]}, {}, r"config\.json has \[1\] as id2label; put back the label of each number"),
         ("RoBERTa", 0, {"is_decoder": True}, {}, "it is a decoder"),
-        ("RoBERTa", 1, {"id2label": {"0": "no"}}, {}, "the classifier scores 3 labels and id2label names 1; name them"),
+        (
+            "RoBERTa",
+            1,
+            {"id2label": {"0": "no"}},
+            {},
+            "the classifier has 3 labels, but id2label has 1 names; name all",
+        ),
         ("RoBERTa", 1, {}, {"classifier.out_proj.bias": None}, r"classifier\.out_proj\.bias missing"),
-        ("DistilBERT", 0, {"n_heads": 7}, {}, "config of this DistilBERT does not fit together: d_model="),
+        ("DistilBERT", 0, {"n_heads": 7}, {}, "config of this DistilBERT is inconsistent: d_model="),
         ("DistilBERT", 0, {}, {"vocab_layer_norm.bias": None}, r"DistilBERT: vocab_layer_norm\.bias missing"),
         ("DistilBERT", 1, {}, {"pre_classifier.bias": None}, r"DistilBERT: pre_classifier\.bias missing"),
-        ("DistilBERT", 1, {"activation": "sin"}, {}, "activation is 'sin', which Tercet does not have"),
-        ("T5", 0, {"feed_forward_proj": "gated-sin"}, {}, "feed_forward_proj is 'sin', which Tercet does not have"),
+        ("DistilBERT", 1, {"activation": "sin"}, {}, "activation is 'sin', which Tercet does not support"),
+        ("T5", 0, {"feed_forward_proj": "gated-sin"}, {}, "feed_forward_proj is 'sin', which Tercet does not support"),
         (
             "T5",
             0,
             {"relative_attention_num_buckets": 7},
             {},
-            "of this T5 does not fit together: n_buckets=7 must be even",
+            "of this T5 is inconsistent: n_buckets=7 must be even",
         ),
-        ("T5", 0, {"d_kv": 3}, {}, r"SelfAttention\.q\.weight has shape .* where the config needs"),
+        ("T5", 0, {"d_kv": 3}, {}, r"SelfAttention\.q\.weight has shape .*, but the config requires"),
         ("T5", 0, {}, {"shared.weight": None}, r"T5: shared\.weight missing"),
         ("T5", 0, {}, {"encoder.embed_tokens.weight": torch.ones(23, 20)}, r"embed_tokens\.weight is not the same as"),
         ("umT5", 0, {"model_type": "t5"}, {}, r"T5: .*block\.1\.layer\.0\.SelfAttention\.relative_.* unknown"),
@@ -196,7 +208,7 @@ def test_what_is_not_read_is_refused_by_what_it_has(kind: str, any_folder: Path,
     assert kind not in READERS
     folder = reconfigured(any_folder, {"model_type": kind})
     with pytest.raises(
-        UserError, match=f"{kind}' with {UNSUPPORTED_TYPES[kind]}, which Tercet does not have; .* 'bert', .*'qwen3'"
+        UserError, match=f"{kind}' with {UNSUPPORTED_TYPES[kind]}, which Tercet does not support; .* 'bert', .*'qwen3'"
     ):
         load_model(folder)
     with pytest.raises(UserError, match=f"a model of type '{kind}' with "):
@@ -260,9 +272,9 @@ def test_a_flan_t5_of_older_files_has_its_own_matrix_for_undivided_logits(tmp_pa
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"share_embeddings": False}, "share_embeddings is false, which no T5 of"),
+        ({"share_embeddings": False}, "share_embeddings is false, which T5 of"),
         ({"logit_bias": True}, "logit_bias is true"),
-        ({"decoder": {"d_ff": 17}}, r"decoder\.inner_width is 17, .* could be converted"),
+        ({"decoder": {"d_ff": 17}}, r"decoder\.inner_width is 17, .* can be converted"),
         ({"decoder": {"position": RelativeBias(n_buckets=16)}}, r"decoder\.position\.n_buckets is 16"),
         ({"encoder": {"gated": True}, "decoder": {"gated": True}}, r"encoder\.activation is gelu, which"),
         ({"encoder": {"bias": True}}, r"encoder\.bias\.qkv is true"),

@@ -156,5 +156,5 @@ def test_a_roberta_of_two_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"tokenizer_class": "Qwen2Tokenizer"}])
 def test_two_files_that_are_split_otherwise_are_refused(settings: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"has no tokenizer\.json, and a qwen2 splits a text in its own way; save its"):
+    with pytest.raises(UserError, match=r"has no tokenizer\.json, which is required for qwen2; save its"):
         load_tokenizers(two_files(tmp_path, "qwen2", **settings), {"model_type": "qwen2"})

@@ -253,7 +253,7 @@ class TestRunFolders:
         save_model(tmp_path / "last", model_of(), TOKENIZER, CARD)
         save_model(tmp_path / "best", model_of(), TOKENIZER, CARD)
         (tmp_path / "best" / "model.safetensors").unlink()
-        with pytest.raises(UserError, match=r"no whole model in .*best: model\.safetensors missing"):
+        with pytest.raises(UserError, match=r"incomplete model in .*best: model\.safetensors missing"):
             load_model(tmp_path)
 
 
@@ -267,7 +267,7 @@ class TestWords:
             load_model("nowhere/at/all")
 
     def test_a_file(self, folder: Path) -> None:
-        with pytest.raises(UserError, match=r"is a file; give the folder that it is in"):
+        with pytest.raises(UserError, match=r"is a file; pass its folder"):
             load_model(folder / "config.json")
 
     def test_no_model_in_it(self, tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ class TestWords:
     @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
     def test_a_part_is_missing(self, folder: Path, name: str) -> None:
         (folder / name).unlink()
-        with pytest.raises(UserError, match=f"no whole model in .*: {name} missing; copy the whole folder"):
+        with pytest.raises(UserError, match=f"incomplete model in .*: {name} missing; copy the whole folder"):
             load_model(folder)
 
     @pytest.mark.parametrize("name", ["config.json", "card.json"])
@@ -296,14 +296,16 @@ class TestWords:
         config = json.loads((folder / "config.json").read_text())
         config["max_len"] = 7
         (folder / "config.json").write_text(json.dumps(config))
-        with pytest.raises(UserError, match=r"stack.position.table.weight has shape 9x24 where the config needs 7x24"):
+        with pytest.raises(
+            UserError, match=r"stack.position.table.weight has shape 9x24, but the config requires 7x24"
+        ):
             load_model(folder)
 
     def test_names_that_do_not_fit(self, folder: Path) -> None:
         config = json.loads((folder / "config.json").read_text())
         config["stack"]["n_layers"] = 3
         (folder / "config.json").write_text(json.dumps(config))
-        with pytest.raises(UserError, match=r"does not fit the config.json beside it: stack.blocks.2.\S+, .* missing"):
+        with pytest.raises(UserError, match=r"does not match its config.json: stack.blocks.2.\S+, .* missing"):
             load_model(folder)
 
     def test_an_untied_config_for_tied_weights(self, folder: Path) -> None:
@@ -323,7 +325,7 @@ class TestWords:
     def test_truncated_weights(self, folder: Path, left: int) -> None:
         path = folder / "model.safetensors"
         path.write_bytes(path.read_bytes()[:left])
-        with pytest.raises(UserError, match=r"model.safetensors is not a whole safetensors file"):
+        with pytest.raises(UserError, match=r"model.safetensors is not a complete safetensors file"):
             load_model(folder)
 
     def test_a_tokenizer_of_another_size(self, folder: Path) -> None:
@@ -331,7 +333,7 @@ class TestWords:
         other.save(folder / "tokenizer.json")
         with pytest.raises(UserError, match=r"tokenizer.json has 4 ids and config.json vocab_size=\d+; put back"):
             load_model(folder)
-        with pytest.raises(ValueError, match=r"tokenizers of .*'tokenizer.json': 4.* ids, a model of"):
+        with pytest.raises(ValueError, match=r"tokenizers have .*'tokenizer.json': 4.* ids, but the model"):
             save_model(folder, model_of(), other, CARD)
 
     def test_another_tokenizer_of_the_same_size(self, folder: Path) -> None:

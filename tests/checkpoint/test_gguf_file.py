@@ -114,7 +114,7 @@ def test_any_type_that_the_package_unpacks(kind: str, tmp_path: Path) -> None:
 def test_a_type_that_it_does_not_unpack(tmp_path: Path) -> None:
     its = gguf.GGMLQuantizationType.I32
     read = GgufFile(written_by_theirs(tmp_path / "a.gguf", a=(np.zeros((3, 4), np.int32), its)))
-    with pytest.raises(UserError, match="a is kept as I32, which the gguf package does not unpack"):
+    with pytest.raises(UserError, match="a is stored as I32, which the gguf package cannot dequantize"):
         read.tensor("a")
 
 
@@ -125,7 +125,7 @@ def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     packed = written_by_theirs(tmp_path / "b.gguf", a=(data, types.Q8_0))
     monkeypatch.setitem(__import__("sys").modules, "gguf", None)
     assert GgufFile(plain).tensor("a").sum() == 96
-    with pytest.raises(UserError, match=r"need the gguf package; pip install 'tercet\[export\]'"):
+    with pytest.raises(UserError, match=r"require the gguf package; pip install 'tercet\[export\]'"):
         GgufFile(packed)
 
 
@@ -157,7 +157,7 @@ BROKEN = {
     "version 1": (header(version=1), r"version is 1; Tercet reads the little-endian versions 2 and 3"),
     "big-endian": (b"GGUF" + struct.pack(">I", 3) + bytes(16), r"its numbers are big-endian"),
     "tensors": (header(n_tensors=HUGE), rf"claims {HUGE} tensors"),
-    "settings": (header(n_settings=HUGE), rf"{HUGE} settings, and 65536"),
+    "settings": (header(n_settings=HUGE), rf"{HUGE} settings; the maximum is 65536"),
     "a key": (header(n_settings=1) + number(HUGE), rf"ends inside a value of {HUGE} bytes"),
     "a text": (header(n_settings=1) + setting("a", 8, number(2**40)), rf"ends inside a value of {2**40} bytes"),
     "numbers": (header(n_settings=1) + setting("a", 9, struct.pack("<IQ", 12, HUGE)), rf"lists claim {HUGE} items"),
@@ -165,21 +165,21 @@ BROKEN = {
     "lists": (header(n_settings=1) + setting("a", 9, struct.pack("<IQ", 9, 3)), r"value of the unknown kind 9"),
     "a kind": (header(n_settings=1) + setting("a", 13, bytes(8)), r"value of the unknown kind 13 at byte"),
     "no UTF-8": (header(n_settings=1) + setting("a", 8, number(1) + b"\xff"), r"a text in it is not UTF-8"),
-    "a key twice": (header(n_settings=2) + 2 * setting("a", 7, b"\1"), r"the setting 'a' is there twice"),
-    "alignment 0": (header(n_settings=1) + setting("general.alignment", 4, bytes(4)), r"alignment is 0, and must be"),
-    "alignment 3": (header(n_settings=1) + setting("general.alignment", 4, struct.pack("<I", 3)), r"is 3, and must be"),
-    "alignment": (header(n_settings=1) + setting("general.alignment", 8, text("x")), r"is 'x', and must be a power"),
-    "a tensor twice": (header(2) + 2 * tensor("a", [1], 0, 0) + bytes(99), r"the tensor 'a' is there twice"),
-    "no dimensions": (header(1) + tensor("a", [], 0, 0), r"has 0 dimensions, and may have 4"),
-    "dimensions": (header(1) + tensor("a", [1] * 9, 0, 0), r"has 9 dimensions, and may have 4"),
+    "a key twice": (header(n_settings=2) + 2 * setting("a", 7, b"\1"), r"the setting 'a' occurs twice"),
+    "alignment 0": (header(n_settings=1) + setting("general.alignment", 4, bytes(4)), r"alignment is 0; it must be"),
+    "alignment 3": (header(n_settings=1) + setting("general.alignment", 4, struct.pack("<I", 3)), r"is 3; it must be"),
+    "alignment": (header(n_settings=1) + setting("general.alignment", 8, text("x")), r"is 'x'; it must be a power"),
+    "a tensor twice": (header(2) + 2 * tensor("a", [1], 0, 0) + bytes(99), r"the tensor 'a' occurs twice"),
+    "no dimensions": (header(1) + tensor("a", [], 0, 0), r"has 0 dimensions; the maximum is 4"),
+    "dimensions": (header(1) + tensor("a", [1] * 9, 0, 0), r"has 9 dimensions; the maximum is 4"),
     "an empty tensor": (header(1) + tensor("a", [4, 0], 0, 0), r"the tensor 'a' has rows of 4"),
     "a large tensor": (header(1) + tensor("a", [HUGE] * 4, 0, 0), r"the tensor 'a' ends at byte \d+, and the file at"),
     "a far tensor": (header(1) + tensor("a", [1], 0, 1 << 40), r"the tensor 'a' ends at byte"),
-    "off the grid": (header(1) + tensor("a", [1], 0, 4) + bytes(99), r"begins at 4, which is no multiple of 32"),
+    "off the grid": (header(1) + tensor("a", [1], 0, 4) + bytes(99), r"begins at 4, which is not a multiple of 32"),
     "a type": (header(1) + tensor("a", [1], 9999, 0) + bytes(99), r"'a' is of the unknown type 9999"),
-    "part of a block": (header(1) + tensor("a", [33], 8, 0) + bytes(99), r"rows of 33, and its type blocks of 32"),
+    "part of a block": (header(1) + tensor("a", [33], 8, 0) + bytes(99), r"rows of 33, but its type has blocks of 32"),
     "shared bytes": (
-        header(2) + tensor("a", [9], 0, 0) + tensor("b", [1], 0, 32) + bytes(199), r"tensors 'a' and 'b' share bytes",
+        header(2) + tensor("a", [9], 0, 0) + tensor("b", [1], 0, 32) + bytes(199), r"tensors 'a' and 'b' overlap",
     ),
 }  # fmt: skip
 
@@ -204,7 +204,7 @@ def test_what_cannot_be_is_refused_at_no_cost(case: str, tmp_path: Path) -> None
 def test_a_long_header_ends_somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gguf_file, "MAX_GGUF_HEADER_BYTES", 100)
     write_gguf(tmp_path / "a.gguf", {"a": "b" * 200}, {})
-    with pytest.raises(UserError, match=r"100 bytes of settings are passed inside a value of 200 bytes"):
+    with pytest.raises(UserError, match=r"100 bytes of settings are exceeded inside a value of 200 bytes"):
         GgufFile(tmp_path / "a.gguf")
     write_gguf(tmp_path / "a.gguf", {}, {"a": torch.zeros(1000)})  # it is the header that is short, not the file
     assert GgufFile(tmp_path / "a.gguf").tensor("a").numel() == 1000

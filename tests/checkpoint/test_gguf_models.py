@@ -119,25 +119,25 @@ def edited(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"general.architecture": "mamba"}, r"architecture 'mamba'; Tercet reads 'llama', 'gpt2'"),
-        ({"general.architecture": None}, r"architecture None"),
-        ({"llama.block_count": 3}, r"llama\.block_count is 3, and there are 2 blocks"),
-        ({"llama.block_count": 4_000_000_000}, r"block_count is 4000000000, and there are 2 blocks"),
-        ({"llama.embedding_length": 23}, r"llama\.embedding_length make token_embd\.weight 300x23, and it is 300x24"),
-        ({"llama.embedding_length": 2**31}, r"make token_embd\.weight"),
-        ({"llama.feed_forward_length": 2**31}, r"make blk\.0\.ffn_up\.weight 2147483648x24, and it is 29x24"),
-        ({"llama.attention.head_count": 2**31}, r"make blk\.0\.attn_q\.weight"),
+        ({"general.architecture": "mamba"}, r"architecture is 'mamba'; supported: 'llama', 'gpt2'"),
+        ({"general.architecture": None}, r"architecture is None"),
+        ({"llama.block_count": 3}, r"llama\.block_count is 3, but there are 2 blocks"),
+        ({"llama.block_count": 4_000_000_000}, r"block_count is 4000000000, but there are 2 blocks"),
+        ({"llama.embedding_length": 23}, r"shape 300x24 instead of 300x23, as set by llama\.embedding_length"),
+        ({"llama.embedding_length": 2**31}, r"token_embd\.weight has shape"),
+        ({"llama.feed_forward_length": 2**31}, r"blk\.0\.ffn_up\.weight has shape 29x24 instead of 2147483648x24"),
+        ({"llama.attention.head_count": 2**31}, r"blk\.0\.attn_q\.weight has shape"),
         ({"llama.attention.head_count": 0}, r"head_count is 0; it must be a whole number of at least 1"),
         ({"llama.attention.head_count": [4, 4]}, r"head_count is \[4, 4\]; it must be a whole number"),
-        ({"llama.attention.head_count_kv": 4}, r"make blk\.0\.attn_k\.weight 24x24, and it is 12x24"),
+        ({"llama.attention.head_count_kv": 4}, r"blk\.0\.attn_k\.weight has shape 12x24 instead of 24x24"),
         ({"llama.attention.value_length": 7}, r"heads are 6 wide"),
-        ({"llama.rope.dimension_count": 4}, r"heads are 6 wide, of which 4 turn"),
-        ({"llama.rope.scaling.type": "yarn"}, r"rotation is scaled \(yarn\), which Tercet does not have"),
+        ({"llama.rope.dimension_count": 4}, r"heads are 6 wide, of which 4 are rotated"),
+        ({"llama.rope.scaling.type": "yarn"}, r"rotation is scaled \(yarn\), which Tercet does not support"),
         ({"llama.rope.freq_base": float("nan")}, r"rope\.freq_base is nan; it must be a number above 0"),
         ({"llama.attention.layer_norm_rms_epsilon": -1.0}, r"epsilon is -1\.0; it must be a number above 0"),
         ({"llama.attention.layer_norm_rms_epsilon": None}, r"epsilon is None; it must be"),
         ({"llama.context_length": "long"}, r"context_length is 'long'; it must be a whole number"),
-        ({"llama.expert_count": 8}, r"mixture of experts, which Tercet does not have"),
+        ({"llama.expert_count": 8}, r"mixture of experts, which Tercet does not support"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(
@@ -153,17 +153,17 @@ def test_settings_that_cannot_be_are_refused(
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
-        ({"blk.1.attn_q.weight": None}, r"block 1 has not the tensors of block 0"),
-        ({"blk.1.attn_q.weight": torch.zeros(1)}, r"block 1 has not the tensors of block 0, or other sizes"),
+        ({"blk.1.attn_q.weight": None}, r"block 1 differs from block 0"),
+        ({"blk.1.attn_q.weight": torch.zeros(1)}, r"block 1 differs from block 0 in tensors or sizes"),
         ({"blk.3.attn_q.weight": torch.zeros(1)}, r"blocks are not numbered from 0 on"),
-        ({"blk.01.attn_q.weight": torch.zeros(1)}, r"has blk\.01\.attn_q\.weight, which is no Llama"),
-        ({"output_norm.weight": None}, r"lacks output_norm\.weight, which is no Llama"),
-        ({"odd.weight": torch.zeros(1)}, r"has odd\.weight, which is no Llama"),
-        ({"odd": torch.zeros(1)}, r"has odd, which is no Llama"),
+        ({"blk.01.attn_q.weight": torch.zeros(1)}, r"has blk\.01\.attn_q\.weight, unlike a supported Llama"),
+        ({"output_norm.weight": None}, r"lacks output_norm\.weight, unlike a supported Llama"),
+        ({"odd.weight": torch.zeros(1)}, r"has odd\.weight, unlike a supported Llama"),
+        ({"odd": torch.zeros(1)}, r"has odd, unlike a supported Llama"),
         ({"output_norm.bias": torch.zeros(24)}, r"norm\.bias unknown"),
-        ({"output_norm.weight": torch.zeros(25)}, r"norm\.weight has shape 25 where the config needs 24"),
+        ({"output_norm.weight": torch.zeros(25)}, r"norm\.weight has shape 25, but the config requires 24"),
         ({"rope_freqs.weight": torch.full((3,), 2.0)}, r"rotation is scaled \(rope_freqs\)"),
-        ({f"blk.{n}.attn_q.bias": torch.zeros(5) for n in (0, 1)}, r"q_proj\.bias has 5 rows for 4 heads of 6"),
+        ({f"blk.{n}.attn_q.bias": torch.zeros(5) for n in (0, 1)}, r"bias has 5 rows, which are not 4 heads of 6"),
     ],
 )
 def test_tensors_that_do_not_belong_are_refused(
@@ -183,7 +183,7 @@ def test_a_small_file_makes_no_large_model(tmp_path: Path) -> None:
     ):
         made = llama() if name == "llama" else gpt2()
         file = edited(tmp_path, taken_out(tmp_path / name, made), settings, tensors)
-        with pytest.raises(UserError, match=r"embedding_length make .* and it is "):
+        with pytest.raises(UserError, match=r"has shape .* as set by .*embedding_length"):
             load_model(file)
 
 
@@ -210,8 +210,8 @@ def test_frequencies_that_change_nothing_are_passed_over(plain: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (llama(0, {"activation": "gelu_tanh"}), r"activation is gelu_tanh, which no Llama of llama\.cpp has; .*silu"),
-        (gpt2(0, {"activation": "gelu"}), r"activation is gelu, which no GPT-2 of llama\.cpp has; .*gelu_tanh could"),
+        (llama(0, {"activation": "gelu_tanh"}), r"gelu_tanh, which Llama of llama\.cpp does not support; .*silu"),
+        (gpt2(0, {"activation": "gelu"}), r"gelu, which GPT-2 of llama\.cpp does not support; .*gelu_tanh can"),
         (llama(0, {"qk_norm": True}), r"stack\.qk_norm is true"),
         (llama(0, {"position": Rotary(share=0.67)}), r"stack\.position\.share is 0\.67"),
         (gpt2(0, {"position": ALiBi()}), r"stack\.position is alibi"),
@@ -229,7 +229,7 @@ def test_what_has_no_equal_is_refused_by_name(model: DecoderOnly, message: str, 
 
 def test_an_encoder_is_refused(tmp_path: Path) -> None:
     model = EncoderOnly(EncoderOnlySpec(vocab_size=11, max_len=7, stack=GPT2))
-    with pytest.raises(UserError, match=r"family is encoder-only, .* family: decoder-only could be converted"):
+    with pytest.raises(UserError, match=r"family is encoder-only, .* family: decoder-only can be converted"):
         convert(saved_with_words(tmp_path / "ours", model), tmp_path / "theirs", "gguf")
 
 
@@ -243,9 +243,9 @@ def test_the_folder_of_one_file_opens_and_of_two_does_not(tmp_path: Path) -> Non
     file.rename(other)
     assert furthest(model, load_model(other).model) == 0
     other.with_name("more.gguf").write_bytes(b"")
-    with pytest.raises(UserError, match=r"theirs has 2 \.gguf files; give one of them, such as .*more\.gguf"):
+    with pytest.raises(UserError, match=r"theirs has 2 \.gguf files; pass one of them, such as .*more\.gguf"):
         load_model(file.parent)
-    with pytest.raises(UserError, match=r"README\.md is a file; give the folder that it is in, or a \.gguf file"):
+    with pytest.raises(UserError, match=r"README\.md is a file; pass its folder, or a \.gguf file"):
         load_model(file.with_name("README.md"))
 
 
@@ -263,7 +263,7 @@ def test_a_file_of_ours_is_checked_however_it_is_opened(tmp_path: Path) -> None:
 def test_a_conversion_never_writes_over_its_own_file(tmp_path: Path) -> None:
     file = taken_out(tmp_path, llama())
     before = file.read_bytes()
-    with pytest.raises(UserError, match=r"theirs is the model that is to be converted; give another folder"):
+    with pytest.raises(UserError, match=r"theirs is the model to convert; choose another folder"):
         convert(file, file.parent, force=True)
     assert file.read_bytes() == before
     convert(file, tmp_path / "ours", "gguf", force=True)

@@ -107,7 +107,7 @@ def test_what_other_files_do_differently_changes_nothing(change: str, tmp_path: 
             with pytest.raises(UserError, match=r"cannot read .*model-1\.safetensors: No such file"):
                 load_model(folder)
             (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "../a"}}))
-            with pytest.raises(UserError, match="does not say which file has which weights"):
+            with pytest.raises(UserError, match="does not map weights to files"):
                 load_model(folder)
             return
     safetensors.torch.save_file(state, folder / "model.safetensors")
@@ -166,10 +166,13 @@ def test_it_is_saved_as_ours_and_writes(tmp_path: Path) -> None:
         ({"transformer.h.1.ln_2.bias": None}, r"h\.1\.ln_2\.bias missing"),
         ({"transformer.h.1.attn.c_attn.weight": None}, r"h\.1\.attn\.c_attn\.weight missing"),
         ({"transformer.h.2.ln_1.bias": torch.ones(12)}, r"h\.2\.ln_1\.bias unknown"),
-        ({"transformer.h.0.attn.c_attn.weight": torch.ones(12, 35)}, r"shape 12x35 where the config needs 12x36"),
-        ({"transformer.h.0.mlp.c_fc.weight": torch.ones(29, 12)}, r"c_fc\.weight has shape 29x12 where .* needs 12x29"),
+        ({"transformer.h.0.attn.c_attn.weight": torch.ones(12, 35)}, r"shape 12x35, but the config requires 12x36"),
+        (
+            {"transformer.h.0.mlp.c_fc.weight": torch.ones(29, 12)},
+            r"c_fc\.weight has shape 29x12, but .* requires 12x29",
+        ),
         ({"lm_head.weight": torch.ones(23, 12)}, r"lm_head\.weight is not the same as wte\.weight"),
-        ({"wte.weight": torch.ones(23, 12)}, r"wte\.weight stands in the weights twice"),
+        ({"wte.weight": torch.ones(23, 12)}, r"wte\.weight occurs twice in the weights"),
     ],
 )
 def test_weights_that_do_not_fit_are_named(change: dict[str, Tensor | None], message: str, tmp_path: Path) -> None:
@@ -184,11 +187,11 @@ def test_weights_that_do_not_fit_are_named(change: dict[str, Tensor | None], mes
     ("change", "message"),
     [
         ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is true, which Tercet does not"),
-        ({"reorder_and_upcast_attn": True}, "reorder_and_upcast_attn is true, which Tercet does not have"),
-        ({"scale_attn_weights": False}, "scale_attn_weights is false, which Tercet does not have"),
-        ({"add_cross_attention": True}, "add_cross_attention is true, which Tercet does not have"),
-        ({"activation_function": "tanh"}, "activation_function is 'tanh', which Tercet does not have"),
-        ({"n_head": 5}, "config of this GPT-2 does not fit together: d_model=12 must be divisible by n_heads=5"),
+        ({"reorder_and_upcast_attn": True}, "reorder_and_upcast_attn is true, which Tercet does not support"),
+        ({"scale_attn_weights": False}, "scale_attn_weights is false, which Tercet does not support"),
+        ({"add_cross_attention": True}, "add_cross_attention is true, which Tercet does not support"),
+        ({"activation_function": "tanh"}, "activation_function is 'tanh', which Tercet does not support"),
+        ({"n_head": 5}, "config of this GPT-2 is inconsistent: d_model=12 must be divisible by n_heads=5"),
         ({"layer_norm_epsilon": None}, "has no layer_norm_epsilon; put back the float"),
         ({"n_layer": True}, "has True as n_layer; put back the int"),
         ({"tie_word_embeddings": 1}, "has 1 as tie_word_embeddings; put back the true or false"),
@@ -209,10 +212,10 @@ def test_a_config_that_tercet_cannot_follow_is_refused(change: dict[str, Any], m
 def test_a_pickle_runs_nothing(tmp_path: Path) -> None:
     folder = written(tmp_path, usual(), pickled=True)
     torch.save({"a": Path}, folder / "pytorch_model.bin")
-    with pytest.raises(UserError, match=r"pytorch_model\.bin is not a whole file of weights"):
+    with pytest.raises(UserError, match=r"pytorch_model\.bin is not a complete file of weights"):
         load_model(folder)
     torch.save({3: torch.ones(2)}, folder / "pytorch_model.bin")
-    with pytest.raises(UserError, match="holds more than weights by name"):
+    with pytest.raises(UserError, match="contains more than weights by name"):
         load_model(folder)
     (folder / "pytorch_model.bin").unlink()
     with pytest.raises(UserError, match=r"model\.safetensors missing"):

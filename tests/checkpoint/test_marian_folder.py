@@ -195,7 +195,7 @@ def test_a_matrix_of_its_own_for_the_output_alone() -> None:
 def test_a_source_with_a_vocabulary_of_its_own(tmp_path: Path) -> None:
     reference = theirs(share_encoder_decoder_embeddings=False, decoder_vocab_size=29)
     folder = written(tmp_path / "theirs", reference, n_ids=29)
-    with pytest.raises(UserError, match=r"the source has 23 ids of its own and no source_tokenizer\.json"):
+    with pytest.raises(UserError, match=r"missing source_tokenizer\.json of the source, which has its own 23 ids"):
         load_model(folder)
     words(23).save(str(folder / "source_tokenizer.json"))
     trained_model = load_model(folder)
@@ -277,9 +277,9 @@ def test_positions_of_another_kind_are_refused(change: str) -> None:
         ({"model.encoder.layers.1.fc1.bias": None}, r"encoder\.layers\.1\.fc1\.bias missing"),
         ({"model.shared.weight": None}, r"shared\.weight missing"),
         ({"model.encoder.layernorm_embedding.weight": torch.ones(12)}, r"layernorm_embedding\.weight unknown"),
-        ({"model.decoder.layers.0.fc2.weight": torch.ones(12, 17)}, r"shape 12x17 where the config needs 12x19"),
-        ({"final_logits_bias": torch.ones(1, 22)}, r"final_logits_bias has shape 22 where the config needs 23"),
-        ({"final_logits_bias": torch.ones(2, 23)}, r"final_logits_bias has shape 2x23 where the config needs 23"),
+        ({"model.decoder.layers.0.fc2.weight": torch.ones(12, 17)}, r"shape 12x17, but the config requires 12x19"),
+        ({"final_logits_bias": torch.ones(1, 22)}, r"final_logits_bias has shape 22, but the config requires 23"),
+        ({"final_logits_bias": torch.ones(2, 23)}, r"final_logits_bias has shape 2x23, but the config requires 23"),
         ({"lm_head.weight": torch.ones(23, 12)}, r"lm_head\.weight is not the same as shared\.weight"),
         ({"model.encoder.embed_tokens.weight": torch.ones(23, 12)}, r"embed_tokens\.weight is not the same as shared"),
     ],
@@ -292,15 +292,15 @@ def test_weights_that_do_not_fit_are_named(change: dict[str, Tensor | None], mes
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"normalize_before": True}, "normalize_before is true, which Tercet does not have"),
-        ({"normalize_embedding": True}, "normalize_embedding is true, which Tercet does not have"),
-        ({"add_final_layer_norm": True}, "add_final_layer_norm is true, which Tercet does not have"),
-        ({"static_position_embeddings": False}, "static_position_embeddings is false, which Tercet does not have"),
-        ({"is_decoder": True}, "is_decoder is true, which Tercet does not have"),
-        ({"activation_function": "tanh"}, "activation_function is 'tanh', which Tercet does not have"),
-        ({"d_model": 13}, "config of this Marian does not fit together"),
+        ({"normalize_before": True}, "normalize_before is true, which Tercet does not support"),
+        ({"normalize_embedding": True}, "normalize_embedding is true, which Tercet does not support"),
+        ({"add_final_layer_norm": True}, "add_final_layer_norm is true, which Tercet does not support"),
+        ({"static_position_embeddings": False}, "static_position_embeddings is false, which Tercet does not support"),
+        ({"is_decoder": True}, "is_decoder is true, which Tercet does not support"),
+        ({"activation_function": "tanh"}, "activation_function is 'tanh', which Tercet does not support"),
+        ({"d_model": 13}, "config of this Marian is inconsistent"),
         ({"decoder_layers": None}, "has no decoder_layers; put back the int"),
-        ({"model_type": "bart"}, "model_type is 'bart'; Tercet reads 'marian' alone"),
+        ({"model_type": "bart"}, "model_type is 'bart'; expected 'marian'"),
     ],
 )
 def test_a_config_that_tercet_cannot_follow_is_refused(change: dict[str, Any], message: str) -> None:

@@ -334,7 +334,7 @@ def test_a_package_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     folder = saved(tmp_path / "ours", drawn("writing", 0))
     monkeypatch.setattr(importlib, "import_module", missing)
-    with pytest.raises(UserError, match=r"needs the package onnxscript: pip install 'tercet\[export\]'"):
+    with pytest.raises(UserError, match=r"needs the package onnxscript; pip install 'tercet\[export\]'"):
         convert(folder, tmp_path / "theirs", "onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["ours"]
 

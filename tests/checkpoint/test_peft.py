@@ -171,10 +171,10 @@ def test_an_adapter_of_another_model_is_refused(tmp_path: Path) -> None:
     plain = json.loads(config.read_text())
     config.write_text(json.dumps({**plain, "base_model_name_or_path": str(other / "pretrained")}))
     (adapter / "manifest.json").unlink()
-    with pytest.raises(UserError, match="is no adapter of this model, which has no "):
+    with pytest.raises(UserError, match="does not fit this model, which has no "):
         load_model(adapter)
     config.write_text(json.dumps({**plain, "base_model_name_or_path": str(run / "best")}))
-    with pytest.raises(UserError, match="which is one itself; give the model that it belongs to"):
+    with pytest.raises(UserError, match="is itself an adapter"):
         load_model(adapter)
 
 
@@ -183,9 +183,9 @@ def test_an_adapter_of_another_model_is_refused(tmp_path: Path) -> None:
     [
         ("adapter_config.json", {"lora_alpha": None}, "lora_alpha is None"),
         ("adapter_config.json", {"use_dora": True}, "use_dora is True"),
-        ("adapter_config.json", {"base_model_name_or_path": 3}, "the model that it belongs to is not at ''"),
+        ("adapter_config.json", {"base_model_name_or_path": 3}, "base model of the adapter in .* not found: ''"),
         ("adapter_config.json", {"alpha_pattern": [1]}, "alpha_pattern is"),
-        ("adapter_config.json", {"alpha_pattern": {"(a+)+$": 3}}, "alpha_pattern is .*reads names of layers"),
+        ("adapter_config.json", {"alpha_pattern": {"(a+)+$": 3}}, "alpha_pattern is .*use full names of layers"),
         ("adapter_model.safetensors", {}, "A and B of .* do not belong together"),
     ],
 )
@@ -206,11 +206,11 @@ def test_a_damaged_adapter_is_refused(file: str, change: dict[str, Any], words: 
 
 def test_what_has_no_adapter_is_not_written_as_one(tmp_path: Path) -> None:
     run = run_of("llama", tmp_path / "run")
-    with pytest.raises(UserError, match="has no adapter, which --to peft writes"):
+    with pytest.raises(UserError, match="has no adapter for --to peft"):
         convert(run / "pretrained", tmp_path / "adapter", "peft")
-    with pytest.raises(UserError, match="--to peft writes the adapter alone: leave --merge out"):
+    with pytest.raises(UserError, match="--to peft writes only the adapter; omit --merge"):
         convert(run, tmp_path / "adapter", "peft", merge=True)
     assert not (tmp_path / "adapter").exists()
     shutil.rmtree(run / "pretrained")
-    with pytest.raises(UserError, match="the model that it belongs to is not at"):
+    with pytest.raises(UserError, match="base model of the adapter in"):
         read_adapter(run / "best") and load_model(run / "best")

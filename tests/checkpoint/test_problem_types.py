@@ -145,9 +145,9 @@ def test_what_they_do_not_say_is_what_they_take_it_for() -> None:
     assert read_problem_type({"problem_type": None}, 2, "texts") == "single_label_classification"
     assert read_problem_type({"problem_type": "single_label_classification"}, 1, "texts").startswith("single")
     assert read_problem_type({"problem_type": "regression"}, 3, "tokens") == "single_label_classification"
-    with pytest.raises(UserError, match="regression of 3 numbers; Tercet reads a regression of one number alone"):
+    with pytest.raises(UserError, match="regression with 3 outputs; Tercet supports only one"):
         read_problem_type({"problem_type": "regression"}, 3, "texts")
-    with pytest.raises(UserError, match="problem_type is 'ranking'; Tercet reads single_label_classification, multi"):
+    with pytest.raises(UserError, match="problem_type is 'ranking'; supported: single_label_classification, multi"):
         read_problem_type({"problem_type": "ranking"}, 3, "texts")
 
 
@@ -155,7 +155,7 @@ def test_labels_are_named_by_their_numbers_in_any_order() -> None:
     assert read_labels({"id2label": {"2": "c", "0": "a", "1": "b"}}, 3) == ("a", "b", "c")
     assert read_labels({"id2label": {1: "b", 0: "a"}}, 2) == ("a", "b")
     assert read_labels({"num_labels": 3, "id2label": {"0": "LABEL_0", "1": "LABEL_1"}}, 3)[2] == "LABEL_2"
-    with pytest.raises(UserError, match="scores 3 labels and id2label names 2"):
+    with pytest.raises(UserError, match="has 3 labels, but id2label has 2"):
         read_labels({"id2label": {"0": "a", "2": "c"}}, 3)
 
 
@@ -175,5 +175,5 @@ def test_a_folder_of_theirs_that_says_something_else(tmp_path: Path, capsys: pyt
     capsys.readouterr()
     assert main(["classify", str(folder), "--device", "cpu", "--input", str(path)]) == 2
     error = capsys.readouterr().err
-    assert "regression of 4 numbers" in error
+    assert "regression with 4 outputs" in error
     assert error.count("\n") == 1

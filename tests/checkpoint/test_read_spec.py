@@ -82,5 +82,5 @@ def test_what_is_broken_is_refused_with_its_path(tmp_path: Path) -> None:
         read_spec(tmp_path / "none")
     path = written(tmp_path / "theirs", shaken(THEIRS["a bert that classifies"](), 0))
     edited(path, {"classifier.weight": load_model(path).require("classify").model.classifier.weight.detach()[:2]})
-    with pytest.raises(UserError, match=f"{path}: the classifier scores 2 labels and id2label names 3"):
+    with pytest.raises(UserError, match=f"{path}: the classifier has 2 labels, but id2label has 3"):
         read_spec(path)

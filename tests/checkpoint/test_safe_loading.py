@@ -73,13 +73,13 @@ def test_a_pickle_planted_as_weights(whole: bool, zipped: bool, tmp_path: Path) 
         folder / "pytorch_model.bin",
         _use_new_zipfile_serialization=zipped,
     )
-    refused(folder, r"pytorch_model\.bin is not a whole file of weights")
+    refused(folder, r"pytorch_model\.bin is not a complete file of weights")
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Planted(ran), protocol=2))
-    refused(folder, r"pytorch_model\.bin is not a whole file of weights")
+    refused(folder, r"pytorch_model\.bin is not a complete file of weights")
     (folder / "pytorch_model.bin").rename(folder / "model.safetensors")
-    refused(folder, r"model\.safetensors is not a whole safetensors file")
+    refused(folder, r"model\.safetensors is not a complete safetensors file")
     (folder / "model.safetensors").rename(folder / "model.gguf")
-    refused(folder / "model.gguf", r"model\.gguf is not a GGUF file")
+    refused(folder / "model.gguf", r"model\.gguf is not a supported GGUF file")
     assert not ran.exists()
 
 
@@ -162,7 +162,7 @@ def test_an_index_names_files_of_its_own_folder_alone(name: Any, tmp_path: Path)
     (folder / "model.safetensors").rename(tmp_path / "secret.safetensors")
     named = str(tmp_path / "secret.safetensors") if name == "/secret.safetensors" else name
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"transformer.wte.weight": named}}))
-    refused(folder, r"index\.json does not say which file has which weights|is not a whole safetensors file")
+    refused(folder, r"index\.json does not map weights to files|is not a complete safetensors file")
 
 
 HEADERS = {
@@ -188,7 +188,7 @@ def test_a_header_that_claims_too_much(case: str, make: Callable[[Path], Path], 
     (folder / "model.safetensors").write_bytes(data)
     tracemalloc.start()
     try:
-        refused(folder, r"model\.safetensors is not a whole safetensors file")
+        refused(folder, r"model\.safetensors is not a complete safetensors file")
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
     finally:
         tracemalloc.stop()
@@ -219,12 +219,12 @@ def test_a_name_in_a_gguf_file_is_never_a_path(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["out"]
     assert load_model(out).card.name == "../../planted"
     write_gguf(file, read.settings, {**tensors, "../../planted": torch.zeros(1)})
-    refused(file, r"has \.\./\.\./planted, which is no Llama")
+    refused(file, r"has \.\./\.\./planted, unlike a supported Llama")
 
 
 def test_from_python_too(tmp_path: Path) -> None:
     folder = theirs(tmp_path / "theirs", pickled=True)
     torch.save({"a": Planted(tmp_path / "ran")}, folder / "pytorch_model.bin")
-    with pytest.raises(UserError, match="not a whole file of weights"):
+    with pytest.raises(UserError, match="not a complete file of weights"):
         tercet.load(folder)
     assert not (tmp_path / "ran").exists()

@@ -87,7 +87,7 @@ def test_a_conversion_reports_what_it_does_not_keep(
     bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     convert(write(bert, {"pooling_mode": "cls"}, sentence_bert_config={"max_seq_length": 5}), tmp_path / "out")
-    assert "does not keep how" in capsys.readouterr().err
+    assert "does not contain the vector settings" in capsys.readouterr().err
 
 
 def test_what_is_as_usual_is_read(tmp_path: Path) -> None:
@@ -111,11 +111,11 @@ def test_what_is_as_usual_is_read(tmp_path: Path) -> None:
         ({"pooling": MEAN | {"pooling_mode_max_tokens": True}}, "pooling_mode_max_tokens is True"),
         ({"pooling": MEAN | {"pooling_mode_cls_token": True}}, "the pooling is"),
         ({"pooling": {}}, "the pooling is"),
-        ({"pooling": MEAN | {"pooling_mode_new": True}}, "pooling_mode_new is True, a key that Tercet does not know"),
-        ({"sentence_bert_config": {"do_lower_case": True}}, "do_lower_case is True, which Tercet does not have"),
-        ({"sentence_bert_config": {"max_seq_length": "x"}}, "a text of 'x' tokens"),
+        ({"pooling": MEAN | {"pooling_mode_new": True}}, "pooling_mode_new is True, an unknown key"),
+        ({"sentence_bert_config": {"do_lower_case": True}}, "do_lower_case is True, which Tercet does not support"),
+        ({"sentence_bert_config": {"max_seq_length": "x"}}, "maximum length is 'x' tokens"),
         ({"config_sentence_transformers": {"default_prompt_name": "q", "prompts": {"q": "query: "}}},
-         "default_prompt_name is 'q', a text before every text"),
+         "default_prompt_name is 'q', but Tercet"),
         ({"config_sentence_transformers": {"truncate_dim": 4}}, "truncate_dim is 4"),
     ],
 )  # fmt: skip

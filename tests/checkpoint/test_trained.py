@@ -66,13 +66,13 @@ def test_it_says_what_it_is(name: str, kind: str, class_: type[TrainedModel], ve
 @pytest.mark.parametrize(
     ("name", "verb", "words"),
     [
-        ("translation", "generate", "a translator, which needs a source: use `tercet translate runs/mine`"),
-        ("masked", "generate", "a masked language model, which cannot write: use `tercet fill runs/mine`"),
-        ("language", "translate", "a language model, no translator: use `tercet generate runs/mine`"),
-        ("language", "embed", "a language model, no encoder: use `tercet generate runs/mine`"),
-        ("labels", "fill", "a classifier, which fills no masks: use `tercet classify runs/mine`"),
-        ("embedding", "classify", "an encoder, no classifier: use `tercet embed runs/mine`"),
-        ("embedding", "evaluate", "an encoder, which fills no masks: use `tercet embed runs/mine`"),
+        ("translation", "generate", "a translator, which needs a source; use `tercet translate runs/mine`"),
+        ("masked", "generate", "a masked language model, which cannot generate text; use `tercet fill runs/mine`"),
+        ("language", "translate", "a language model, not a translator; use `tercet generate runs/mine`"),
+        ("language", "embed", "a language model, not an encoder; use `tercet generate runs/mine`"),
+        ("labels", "fill", "a classifier, which cannot fill masks; use `tercet classify runs/mine`"),
+        ("embedding", "classify", "an encoder, not a classifier; use `tercet embed runs/mine`"),
+        ("embedding", "evaluate", "an encoder, which cannot fill masks; use `tercet embed runs/mine`"),
     ],
 )
 def test_what_it_cannot_do_is_refused_with_what_it_can(name: str, verb: Any, words: str) -> None:
@@ -90,9 +90,9 @@ def test_what_it_can_do_it_is_handed_out_for(name: str) -> None:
 def test_labels_of_words_are_not_labels_of_texts() -> None:
     classifier = trained_model("labels").require("classify")
     assert classifier.require_labels("texts") is classifier.model
-    with pytest.raises(UserError, match="runs/mine gives labels to texts, not to tokens"):
+    with pytest.raises(UserError, match="runs/mine assigns labels to texts, not to tokens"):
         classifier.require_labels("tokens")
-    with pytest.raises(UserError, match="an encoder, no classifier"):
+    with pytest.raises(UserError, match="an encoder, not a classifier"):
         trained_model("embedding").require("embed").require_labels("texts")
 
 

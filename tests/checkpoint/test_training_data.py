@@ -106,7 +106,7 @@ def test_data_of_a_card_with_another_hash_is_not_used(kind: str, home: Path, tmp
     data = {"source": f"~/{KINDS[kind].file}"}
     for data_hash, reason in ((HASH, "has changed since the training"), ("", "has no data_hash in its card.json")):
         for name, read in READERS.items():
-            with pytest.raises(UserError, match=f"{reason}.*; give {KINDS[kind].flags}$"):
+            with pytest.raises(UserError, match=f"{reason}.*; pass {KINDS[kind].flags}$"):
                 read(model_with_card(kind, data, data_hash))
             assert not (tmp_path / "cache").exists(), name  # no token of it
 
@@ -134,7 +134,9 @@ def test_url_of_a_card_is_not_fetched(data: dict[str, Any], tmp_path: Path, monk
     monkeypatch.setattr(RemoteTokenFolder, "__init__", lambda self, url, group: pytest.fail(f"{url} was fetched"))
     (tmp_path / "a.txt").write_text(KINDS["text"].content)
     for read in READERS.values():
-        with pytest.raises(UserError, match="was trained on memory://theirs, which is not here; give --data"):
+        with pytest.raises(
+            UserError, match="was trained on memory://theirs, which is not on this machine; pass --data"
+        ):
             read(model_with_card("text", data, HASH))
 
 

@@ -107,8 +107,8 @@ def test_the_oldest_turns_are_left_out_and_that_is_said_once(
 @pytest.mark.parametrize(
     ("model", "lines", "flags", "message"),
     [
-        ("plain", "", [], r"a language model without a chat template, so .*: use `tercet generate \S+plain`, or train"),
-        ("encoder", "", [], r"encoder is a masked language model, which cannot write: use `tercet fill \S+encoder`"),
+        ("plain", "", [], r"a language model without a chat template; use `tercet generate \S+plain`, or train"),
+        ("encoder", "", [], r"a masked language model, which cannot generate text; use `tercet fill \S+encoder`"),
         ("chat", "/nosuch\n", [], r"there is no command '/nosuch'; /help lists them"),
         ("chat", "/undo\n", [], r"there is nothing to take back"),
         ("chat", "/save\n", [], r"/save needs a file"),

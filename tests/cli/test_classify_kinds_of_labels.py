@@ -144,10 +144,10 @@ def test_another_verb_is_named(runs: dict[str, str]) -> None:
     for kind, verb, words in (
         ("sets", "classify", r"gives any number of labels to texts; use classify_multi_label\(\)"),
         ("numbers", "classify", r"gives numbers to texts; use regress\(\)"),
-        ("texts", "regress", r"gives labels to texts; use classify\(\)"),
+        ("texts", "regress", r"assigns labels to texts; use classify\(\)"),
         ("numbers", "classify_multi_label", r"use regress\(\)"),
     ):
         with pytest.raises(UserError, match=words):
             getattr(tercet.load(runs[kind]), verb)("a")
-    with pytest.raises(UserError, match="gives labels to tokens, not to texts"):
+    with pytest.raises(UserError, match="assigns labels to tokens, not to texts"):
         tercet.load(runs["words"]).regress("a")

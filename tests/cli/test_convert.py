@@ -38,10 +38,10 @@ def test_out_and_in_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("run out --to hf", "stack.position is alibi, which no GPT-2 of transformers has; a model with stack.position"),
+        ("run out --to hf", "position is alibi, which GPT-2 of transformers does not support; a model"),
         ("run out --to hg", "--to hg is unknown; did you mean 'hf'?"),
-        ("run run", "run is the model that is to be converted; give another folder"),
-        ("run full", "full is not empty; give another folder, or --force to write over the model in it"),
+        ("run run", "run is the model to convert; choose another folder"),
+        ("run full", "full is not empty; choose another folder, or pass --force to replace the model in it"),
         ("rum out", "no such folder: rum; did you mean 'run'?"),
         ("run", "the following arguments are required: DST"),
     ],

@@ -183,7 +183,7 @@ def test_what_is_cut_is_told(capsys: pytest.CaptureFixture[str]) -> None:
             "embed wide --query cat --vectors v.npz",
             "v.npz has vectors of 24 numbers but the model's have 32; use the model",
         ),
-        ("embed gpt --query cat --vectors v.npz", "is a language model, no encoder: use `tercet generate"),
+        ("embed gpt --query cat --vectors v.npz", "is a language model, not an encoder; use `tercet generate"),
         ("embed bert --query cat --vektors v.npz", "unknown argument '--vektors'; did you mean '--vectors'?"),
         (
             "embed bert a --query cat --vectors v.npz",

@@ -255,7 +255,7 @@ def test_an_ensemble_of_a_run_with_itself_is_the_run(run: Path) -> None:
 def test_an_ensemble_of_two(run: Path, other: Path, writer: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = translated([str(run), str(other), "--alignment"], "eins zwei drei\n")[0]
     assert re.fullmatch(r"[a-z ]+\t(\d-\d ?)+\n", out)
-    refused(["translate", str(run), str(writer)], "is a language model, no translator: use `tercet generate", capsys)
+    refused(["translate", str(run), str(writer)], "is a language model, not a translator; use `tercet generate", capsys)
 
 
 def test_alignments_are_of_words(run: Path, tmp_path: Path) -> None:
@@ -288,10 +288,10 @@ def test_bytes_that_are_no_text(run: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_the_right_verb_is_named(run: Path, writer: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    refused(["generate", str(run)], f"is a translator, which needs a source: use `tercet translate {run}", capsys)
+    refused(["generate", str(run)], f"is a translator, which needs a source; use `tercet translate {run}", capsys)
     files = ["--source", str(run.parent / "train.de"), "--target", str(run.parent / "train.en")]
     for verb in (["translate", str(writer)], ["evaluate", str(writer), "--per-line", *files]):
-        refused(verb, f"is a language model, no translator: use `tercet generate {writer}", capsys)
+        refused(verb, f"is a language model, not a translator; use `tercet generate {writer}", capsys)
     refused(["evaluate", str(run), "--data", "x"], f"--data does not fit {run}, which is a translator", capsys)
     refused(
         ["evaluate", str(writer), "--beam", "2"], f"--beam does not fit {writer}, which is a language model", capsys

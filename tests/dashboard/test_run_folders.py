@@ -66,7 +66,7 @@ def test_lines_that_are_none_of_a_run_are_left_out_and_counted(tail: MetricsFile
     assert tail.column("step").tolist() == [1, 2, 3, 5]
     assert tail.unreadable == 2
     tail.path.write_text("a,b\n1,2\n")
-    with pytest.raises(UserError, match="line 1: not what a run writes"):
+    with pytest.raises(UserError, match="line 1: invalid line of a run"):
         tail.refresh()
 
 

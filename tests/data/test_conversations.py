@@ -232,7 +232,7 @@ def test_files_without_conversations_are_refused(tmp_path: Path, rows: list[Any]
 
 def test_what_a_template_refuses_is_told_with_its_line(tmp_path: Path) -> None:
     template = "{% if messages[0].content == 'question 4' %}{{ raise_exception('no fours') }}{% endif %}"
-    with pytest.raises(UserError, match=r"line 5: the model's chat template refuses these messages: no fours"):
+    with pytest.raises(UserError, match=r"line 5: the model's chat template rejects these messages: no fours"):
         prepare_conversations(ConversationsSpec(source=file(tmp_path, TALKS)), tokenizer=TOKENIZER, template=template)
     spec = ConversationsSpec(source=file(tmp_path, TALKS), chat_template=str(tmp_path / "none.jinja"))
     with pytest.raises(UserError, match=r"none\.jinja"):

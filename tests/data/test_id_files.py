@@ -203,12 +203,12 @@ def test_ids_beyond_the_vocabulary_are_refused_before_anything_is_written(tmp_pa
     path = write(tmp_path / "a.bin", [[1, 2, 300]])
     made = Tokenizer.train(Characters(), ["abc"])
     for settings, tokenizer in ((PlainIds(vocab_size=300, mask=True), None), (PlainIds(), made)):
-        with pytest.raises(UserError, match="the id 300 is beyond the vocabulary") as caught:
+        with pytest.raises(UserError, match="the id 300 is outside the vocabulary") as caught:
             prepare(TextSpec(source=str(path), tokenizer=settings), tokenizer=tokenizer)
         assert "\n" not in str(caught.value)
     assert not [*cache.glob("corpora/*")]
     held_out = write(tmp_path / "b.bin", [[7000]])
-    with pytest.raises(UserError, match=r"b\.bin: the id 7000 is beyond"):
+    with pytest.raises(UserError, match=r"b\.bin: the id 7000 is outside"):
         prepare(TextSpec(source=str(path), tokenizer=PlainIds(), validation=HeldOut(source=str(held_out))))
 
 

@@ -182,17 +182,17 @@ def test_a_panic_of_the_library_is_a_mistake_like_others(monkeypatch: pytest.Mon
         decode = encode_batch_fast
 
     tokenizer._library, tokenizer._table = Panics(), None  # type: ignore[assignment]
-    with pytest.raises(UserError, match=r"cannot cut this text: .*Option::unwrap.*; take another"):
+    with pytest.raises(UserError, match=r"cannot split this text: .*Option::unwrap.*; use another"):
         tokenizer.encode("a")
-    with pytest.raises(UserError, match=r"cannot join these tokens: .*Option::unwrap.*; take another"):
+    with pytest.raises(UserError, match=r"cannot join these tokens: .*Option::unwrap.*; use another"):
         tokenizer.decode([0])
 
 
 PANICS = {
     "no table": ({"normalizer": {"type": "Precompiled"}}, "has no table"),
     "a table that is null": ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": None}}, "has no table"),
-    "an empty table": ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": ""}}, "is cut off"),
-    "pieces of no length": ({"pre_tokenizer": {"type": "FixedLength", "length": 0}}, "every 0 characters"),
+    "an empty table": ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": ""}}, "is truncated"),
+    "pieces of no length": ({"pre_tokenizer": {"type": "FixedLength", "length": 0}}, "parts of length 0"),
     "an end that is cut off": ({"decoder": {"type": "Strip", "content": "a", "start": 0, "stop": 2}}, "strips 2"),
     "in a sequence": (
         {"decoder": {"type": "Sequence", "decoders": [{"type": "Strip", "content": "a", "start": 0, "stop": 2}]}},

@@ -262,7 +262,8 @@ def test_a_run_is_still_scored_on_its_data(
     source = Path(read_yaml(run / "recipe.yaml")["data"]["source"]).name
     flags = "--source and --target" if name == "translator" else "--data"
     captured = capsys.readouterr()
-    assert captured.err == f"tercet: error: {exported} was trained on ./{source}, which is not here; give {flags}\n"
+    reason = f"was trained on ./{source}, which is not on this machine"
+    assert captured.err == f"tercet: error: {exported} {reason}; pass {flags}\n"
     for file in run.parent.iterdir():  # put beside, they are found by name, and known by their hash
         if file.is_file():
             shutil.copy(file, tmp_path)

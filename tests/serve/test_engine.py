@@ -137,7 +137,7 @@ def test_what_cannot_be_asked_is_refused_at_once() -> None:
             engine.submit("the", temperature=-1)
         with pytest.raises(ValueError, match="no id 283"):
             engine.submit([283])
-    with pytest.raises(UserError, match="is a masked language model, which cannot write"):
+    with pytest.raises(UserError, match="is a masked language model, which cannot generate text"):
         tercet.Engine(tercet.Run(trained_model=trained_model("bert")))
 
 

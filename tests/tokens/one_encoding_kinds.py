@@ -1,4 +1,4 @@
-"""Tokenizers of every kind that puts a space before a text, or joins across spaces and line ends."""
+"""Tokenizers of every kind that adds a space before texts, or joins across spaces and line ends."""
 
 import json
 from collections.abc import Callable

@@ -78,13 +78,13 @@ def test_what_follows_the_last_answer_is_left_out() -> None:
     ],
 )
 def test_a_template_that_writes_earlier_turns_otherwise_is_refused(source: str) -> None:
-    with pytest.raises(UserError, match=r"writes message \d, an answer, otherwise than a model would be asked for it"):
+    with pytest.raises(UserError, match=r"writes message \d, an answer, differently from the prompt for it"):
         ChatTemplate(source, TOKENIZER).encode_conversation(TALK)
 
 
 def test_without_an_end_there_is_no_plain_template() -> None:
     endless = Tokenizer.train(Characters(alphabet="abc", eos=False), [])
-    with pytest.raises(UserError, match="no token for the end of an answer"):
+    with pytest.raises(UserError, match="no eos token, and the model has no chat template"):
         plain_template(endless)
 
 

@@ -38,7 +38,7 @@ def test_few_characters(
 
 
 def test_a_letter_that_is_repeated_has_no_unigram_vocabulary() -> None:
-    with pytest.raises(UserError, match="too few different pieces to learn a unigram vocabulary; use the kind bpe"):
+    with pytest.raises(UserError, match="too few different pieces to train a unigram vocabulary; use the kind bpe"):
         Tokenizer.train(Unigram(vocab_size=50), ["a" * 50])
 
 

@@ -142,7 +142,7 @@ class TestTwoFiles:
             ("merges.txt", "#version: 0.2\na b c\n"), ("merges.txt", "zz qq\n"), ("merges.txt", "a\n"),
         ):  # fmt: skip
             (folder / name).write_text(content)
-            with pytest.raises(UserError, match=r"are not a BPE of bytes|not valid JSON|expected an object") as told:
+            with pytest.raises(UserError, match=r"are not a byte-level BPE|not valid JSON|expected an object") as told:
                 load_tokenizers(folder, {})
             assert "\n" not in str(told.value)
             (folder / name).write_text(whole[name])
@@ -300,13 +300,13 @@ class TestPieces:
         ("file", "message"),
         [
             (spm(SOURCE, model=2), "its model is not Unigram"),
-            (spm(SOURCE, kinds={"a": 4}), "the piece 'a' is of kind 4"),
-            (spm(SOURCE, kinds={"a": 6}), "the piece 'a' is of kind 6"),
+            (spm(SOURCE, kinds={"a": 4}), "the piece 'a' has the type 4"),
+            (spm(SOURCE, kinds={"a": 6}), "the piece 'a' has the type 6"),
             (spm(SOURCE, f5=0), "does not write spaces as ▁"),
             (spm(SOURCE)[:-3], "it ends inside a value"),
             (b"", "it has no pieces"),
-            (number(1, 7), "a number stands where bytes should"),
-            (b"\x0b", "byte 1 begins nothing known"),
+            (number(1, 7), "a number instead of bytes"),
+            (b"\x0b", "unknown type of a field at byte 1"),
             (b"\xff" * 11, "is too long"),
             (text(1, text(1, b"\xff")), "invalid start byte"),
         ],
@@ -315,7 +315,7 @@ class TestPieces:
         (marian_files(tmp_path) / "source.spm").write_bytes(file)
         with pytest.raises(UserError, match=message) as told:
             load_tokenizers(tmp_path, {})
-        assert "source.spm is not a sentencepiece model that Tercet reads" in str(told.value)
+        assert "source.spm is not a supported sentencepiece model" in str(told.value)
         assert "\n" not in str(told.value)
 
     @given(data=st.data())
@@ -331,8 +331,8 @@ class TestPieces:
     @pytest.mark.parametrize(
         ("ids", "message"),
         [
-            ("{}", "does not give each piece its id"),
-            ('{"a": "b"}', "does not give each piece its id"),
+            ("{}", "does not map pieces to ids"),
+            ('{"a": "b"}', "does not map pieces to ids"),
             ('{"a": 0, "b": 0}', "2 names must have the ids 0 to 1, each once"),
             ('{"a": 0, "b": 2}', "2 names must have the ids 0 to 1, each once"),
             ('{"</s>": 0, "<pad>": 1}', "it has no '<unk>'"),

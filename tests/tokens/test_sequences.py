@@ -83,8 +83,8 @@ def test_any_other_text_is_refused_in_one_line(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("5 20", "the id 20 is beyond the vocabulary, whose last is 19"), ("1_0", "'_' is no id"), ("-1", "'-' is no id"),
-     ("9" * 5000, "is beyond"), ("1.5", "is no id"), ("٣", "is no id")],
+    [("5 20", "the id 20 is outside the vocabulary, whose last id is 19"), ("1_0", "'_' is not an id"),
+     ("-1", "'-' is not an id"), ("9" * 5000, "is outside"), ("1.5", "is not an id"), ("٣", "is not an id")],
 )  # fmt: skip
 def test_ids_that_are_none(text: str, words: str) -> None:
     with pytest.raises(UserError, match=words):

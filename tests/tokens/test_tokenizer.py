@@ -319,7 +319,7 @@ def test_impossible_settings_say_why(settings: dict[str, object], words: str) ->
 
 
 def test_files_that_are_no_tokenizer(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"No such file.*give the path of a tokenizer\.json"):
+    with pytest.raises(UserError, match=r"No such file.*pass the path of a tokenizer\.json"):
         Tokenizer.load(tmp_path / "none.json")
     with pytest.raises(UserError, match=r"cannot read .*: Is a directory"):
         Tokenizer.load(tmp_path)

@@ -100,7 +100,7 @@ def test_the_space_of_gpt2_is_obeyed(adds_space: bool, asked: bool | None, tmp_p
         ({"added_tokens": {"<user>": 300}}, "added_tokens.json has the token '<user>', which"),
         (
             {"tokenizer_config": {"tokenizer_class": "LlamaTokenizer", "add_prefix_space": True}},
-            "add_prefix_space is true, and tokenizer.json puts no space before a text",
+            "add_prefix_space is true, but tokenizer.json adds no space before texts",
         ),
     ],
 )  # fmt: skip
@@ -121,7 +121,7 @@ def test_what_is_there_already_is_read(tmp_path: Path, capsys: pytest.CaptureFix
     assert not capsys.readouterr().err
     (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "reverse": True, "other": None}))
     ours(folder, "llama")
-    assert "tokenizer_config.json: these keys are not followed: 'reverse'\n" in capsys.readouterr().err
+    assert "tokenizer_config.json: unsupported keys are ignored: 'reverse'\n" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -75,7 +75,7 @@ def test_the_pretrained_weights_rest(finished: Finished, whole: Finished, family
 @pytest.mark.parametrize("family", TINY)
 def test_merged_it_is_a_model_like_any_other(whole: Finished, tmp_path: Path, family: str) -> None:
     out = whole(family)
-    with pytest.raises(UserError, match="is an adapter beside the model that it belongs to: --merge makes one"):
+    with pytest.raises(UserError, match="is an adapter; pass --merge"):
         convert(out, tmp_path / "refused")
     assert not (tmp_path / "refused").exists()
     merged = load_model(convert(out, tmp_path / "merged", merge=True))
@@ -83,7 +83,7 @@ def test_merged_it_is_a_model_like_any_other(whole: Finished, tmp_path: Path, fa
     assert (tmp_path / "merged" / "model.safetensors").is_file()
     expected = load_model(out).model.state_dict()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in merged.model.state_dict().items())
-    with pytest.raises(UserError, match="has no adapter to merge: leave --merge out"):
+    with pytest.raises(UserError, match="has no adapter to merge; omit --merge"):
         convert(tmp_path / "merged", tmp_path / "again", merge=True)
 
 
@@ -188,7 +188,7 @@ def test_what_does_not_fit_is_told_before_anything_is_written(
 
 def test_without_its_model_an_adapter_is_refused(whole: Finished, tmp_path: Path) -> None:
     alone = shutil.copytree(whole("text") / "best", tmp_path / "alone")
-    with pytest.raises(UserError, match=r"the model that it belongs to is not at '\.\./pretrained': put it there"):
+    with pytest.raises(UserError, match=r"base model of the adapter in .* not found: '\.\./pretrained'; copy it there"):
         load_model(alone)
     shutil.copytree(whole("text") / "pretrained", tmp_path / "pretrained")
     assert tercet.load(alone).generate("3 ", max_new_tokens=2, seed=1)
@@ -197,8 +197,8 @@ def test_without_its_model_an_adapter_is_refused(whole: Finished, tmp_path: Path
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
-        ("use_dora", True, "use_dora is True, which Tercet does not have"),
-        ("bias", "all", "bias is 'all', which Tercet does not have; it reads 'none'"),
+        ("use_dora", True, "use_dora is True, which Tercet does not support"),
+        ("bias", "all", "bias is 'all', which Tercet does not support; supported: 'none'"),
         ("peft_type", "IA3", "peft_type is 'IA3'"),
         ("lora_alpha", "much", "lora_alpha is 'much'"),
     ],

@@ -148,7 +148,7 @@ def test_a_damaged_record_leaves_the_choices_and_a_restart(
 )
 def test_changes_that_are_none(run: Path, changes: Any) -> None:
     write_sealed_json(run / "run.json", {**read_sealed_json(run / "run.json"), "changes": changes})
-    with pytest.raises(UserError, match="is of another version of Tercet"):
+    with pytest.raises(UserError, match="was written by another version of Tercet"):
         read_recipe(run)
 
 

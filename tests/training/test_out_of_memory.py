@@ -133,7 +133,7 @@ def test_other_errors_are_none_of_it() -> None:
 def test_a_record_of_something_else_is_refused(tmp_path: Path, plain: Any) -> None:
     settled = {"data": "a", "tokenizer": "b", "precision": "fp32", "matmul": "highest", "compile": "never"}
     write_sealed_json(tmp_path / "run.json", {**settled, "micro_batches": plain, "files": {}})
-    with pytest.raises(UserError, match=r"run\.json is of another version"):
+    with pytest.raises(UserError, match=r"run\.json was written by another version"):
         read_record(tmp_path)
 
 

@@ -148,7 +148,7 @@ def merge_adapter(model: nn.Module, adapter: Adapter, source: Path) -> None:
     ]
     if unknown or mismatched:
         problem = f"has no {first_names(unknown)}" if unknown else f"has another size in {first_names(mismatched)}"
-        raise UserError(f"{source} is no adapter of this model, which {problem}; give the model that it was trained on")
+        raise UserError(f"{source} does not fit this model, which {problem}; use the model that it was trained on")
     for name, low_rank in adapter.layers.items():
         weight = layers[name].weight
         weight.copy_(weight.float() + low_rank.product().to(weight.device))
@@ -211,7 +211,7 @@ def read_adapter(folder: Path) -> Adapter:
         if matrix in ("lora_A", "lora_B") and name.startswith(PREFIX) and tensor.ndim == 2:
             pairs.setdefault(layer, {})[matrix] = tensor
         elif "lora_" in name or not name.startswith(PREFIX):
-            raise UserError(f"{folder / WEIGHTS}: {show(name)} is no part of a LoRA adapter that Tercet knows")
+            raise UserError(f"{folder / WEIGHTS}: {show(name)} is not part of a supported LoRA adapter")
         else:
             full_weights[name.removeprefix(PREFIX)] = tensor
     incomplete = [
@@ -240,8 +240,8 @@ def find_base(folder: Path, adapter: Adapter) -> Path:
         if adapter.base and path.exists():
             return path
     raise UserError(
-        f"{folder} is an adapter, and the model that it belongs to is not at {show(adapter.base)}: put it there, or "
-        f"its folder into {CONFIG} as base_model_name_or_path"
+        f"base model of the adapter in {folder} not found: {show(adapter.base)}; copy it there, or set "
+        f"base_model_name_or_path in {CONFIG}"
     )
 
 
@@ -251,7 +251,9 @@ def _scaling(config: Mapping[str, Any], name: str, rank: int, path: Path) -> flo
     patterns: Any = config.get("alpha_pattern") or {}
     # In `peft` each pattern is a regular expression, which is equivalent for names of words and dots.
     if not isinstance(patterns, dict) or any(re.search(r"[^\w.]", pattern) for pattern in patterns):
-        raise UserError(f"{path}: alpha_pattern is {show(patterns)}, where Tercet reads names of layers, each in full")
+        raise UserError(
+            f"{path}: alpha_pattern is {show(patterns)}, which Tercet does not support; use full names of layers"
+        )
     alpha = next((value for pattern, value in patterns.items() if f".{name}".endswith(f".{pattern}")), alpha)
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
         raise UserError(f"{path}: lora_alpha is {show(alpha)}; put back the number of the trained adapter")

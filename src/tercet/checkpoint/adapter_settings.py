@@ -73,19 +73,19 @@ def check_settings(config: Mapping[str, Any], path: Path) -> None:
     """
     if config.get("peft_type", "LORA") != "LORA":
         raise UserError(
-            f"{path}: peft_type is {show(config['peft_type'])}, which Tercet does not have; it reads 'LORA'"
+            f"{path}: peft_type is {show(config['peft_type'])}, which Tercet does not support; supported: 'LORA'"
         )
     for key, allowed in REJECTED.items():
         if is_any_of(value := config.get(key), allowed):
             continue
         if key == "init_lora_weights":
             raise UserError(
-                f"{path}: init_lora_weights is {show(value)}, which changed the weights of the base before the adapter "
-                "learnt; save it in peft with path_initial_model_for_weight_conversion, or merge it there"
+                f"{path}: init_lora_weights is {show(value)}, which changes the weights of the base before training; "
+                "save it in peft with path_initial_model_for_weight_conversion, or merge it there"
             )
         reads = "adapters without it" if allowed is OFF else show(allowed[0])
-        raise UserError(f"{path}: {key} is {show(value)}, which Tercet does not have; it reads {reads}")
+        raise UserError(f"{path}: {key} is {show(value)}, which Tercet does not support; supported: {reads}")
     for key, value in config.items():
         if key not in {*USED, *IRRELEVANT, *REJECTED} and not is_any_of(value, OFF):
             guess = suggest(key, [*USED, *IRRELEVANT, *REJECTED])
-            raise UserError(f"{path}: {show(key)} is {show(value)}, and Tercet does not know this key{guess}")
+            raise UserError(f"{path}: {show(key)} is {show(value)}, an unknown key{guess}")

@@ -114,9 +114,9 @@ class Card:
         parts = [f"# {self.name or 'A Tercet model'}\n", _table("", "", facts)]
         if self.metrics:
             metrics = {name: f"{value:.4f}" for name, value in sorted(self.metrics.items())}
-            parts.append("## How good it is\n\nLosses are nats per token.\n\n" + _table("metric", "value", metrics))
+            parts.append("## Metrics\n\nLosses are nats per token.\n\n" + _table("metric", "value", metrics))
         if self.versions:
-            parts.append("## Made with\n\n" + _table("", "version", self.versions))
+            parts.append("## Versions\n\n" + _table("", "version", self.versions))
         if self.changes:
             changes = {
                 f"{number}. after step {change.get('step')}": (
@@ -124,7 +124,7 @@ class Card:
                 )
                 for number, change in enumerate(self.changes, start=1)
             }
-            parts.append("## Changed since it was begun\n\n" + _table("when", "what", changes))
+            parts.append("## Changes during training\n\n" + _table("when", "what", changes))
         if self.recipe:
             parts.append(f"## Recipe\n\n```yaml\n{write_yaml(self.recipe)}```\n")
         return "\n".join(parts)

@@ -45,7 +45,7 @@ def _find_template(settings: Any, path: Path) -> str | None:
         entries = [entry for entry in cast("list[Any]", settings) if isinstance(entry, dict)]
         template = next((entry.get("template") for entry in entries if entry.get("name") == DEFAULT_NAME), None)
     if template is not None and not isinstance(template, str):
-        raise UserError(f"{path} has a chat_template that is no text; put back the file that was saved")
+        raise UserError(f"{path} has a chat_template that is not a text; put back the file that was saved")
     if template is not None and len(template) > MAX_TEMPLATE_BYTES:
-        raise UserError(f"{path} has a chat_template of {len(template)} characters, which no template needs; remove it")
+        raise UserError(f"{path} has a chat_template of {len(template)} characters, which is too long; remove it")
     return template

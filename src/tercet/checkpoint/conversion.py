@@ -59,19 +59,20 @@ def convert(
 def _convert(src: Path | str, dst: Path, to: str | None, *, merge: bool) -> None:
     trained_model = load_model(src)
     if merge and trained_model.adapter is None:
-        raise UserError(f"{src} has no adapter to merge: leave --merge out")
+        raise UserError(f"{src} has no adapter to merge; omit --merge")
     if to == "peft" and merge:
-        raise UserError("--to peft writes the adapter alone: leave --merge out")
+        raise UserError("--to peft writes only the adapter; omit --merge")
     if trained_model.adapter is not None and not merge and to != "peft":
         raise UserError(
-            f"{src} is an adapter beside the model that it belongs to: --merge makes one model of both, --to peft "
-            "writes the adapter alone"
+            f"{src} is an adapter; pass --merge to merge it into its base model, or --to peft to export only the "
+            "adapter"
         )
     if trained_model.sentence != SentenceSettings():
         length = trained_model.sentence.max_len
-        longest = "" if length is None else f", texts of up to {length} tokens"
+        longest = "" if length is None else f", at most {length} tokens"
         print_note(
-            f"tercet: {dst} does not keep how {src} makes vectors (pooling {trained_model.sentence.pooling}{longest})"
+            f"tercet: {dst} does not contain the vector settings of {src} "
+            f"(pooling {trained_model.sentence.pooling}{longest})"
         )
     if to is None:
         save_trained(trained_model, dst, readme=trained_model.readme())
@@ -101,9 +102,9 @@ def _find_run(dst: Path) -> Path | None:
 def _check_free(dst: Path, src: Path, *, force: bool) -> None:
     for path in (dst, *dst.parents):
         if path.exists() and not path.is_dir():
-            raise UserError(f"{path} is a file; give a folder that is not there yet")
+            raise UserError(f"{path} is a file; choose a new folder")
     holding = [src.parent] if src.is_file() else [src / name for name in (".", "best", "last")]
     if dst.is_dir() and any(dst.resolve() == folder.resolve() for folder in holding):
-        raise UserError(f"{dst} is the model that is to be converted; give another folder")
+        raise UserError(f"{dst} is the model to convert; choose another folder")
     if dst.is_dir() and any(dst.iterdir()) and not force:
-        raise UserError(f"{dst} is not empty; give another folder, or --force to write over the model in it")
+        raise UserError(f"{dst} is not empty; choose another folder, or pass --force to replace the model in it")

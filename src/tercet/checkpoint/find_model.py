@@ -25,7 +25,7 @@ def find_model(path: Path) -> Path:
     if path.is_file():
         if path.suffix.lower() == GGUF:
             return path
-        raise UserError(f"{path} is a file; give the folder that it is in, or a {GGUF} file")
+        raise UserError(f"{path} is a file; pass its folder, or a {GGUF} file")
     if not path.is_dir():
         raise UserError(f"no such folder: {path}{_did_you_mean(path)}")
     folders = (path, path / "best", path / "last")
@@ -38,10 +38,10 @@ def find_model(path: Path) -> Path:
         if len(files) == 1:
             check_links(path)
             return files[0]
-        raise UserError(f"{path} has {len(files)} {GGUF} files; give one of them, such as {files[0]}")
+        raise UserError(f"{path} has {len(files)} {GGUF} files; pass one of them, such as {files[0]}")
     if partial:
         names = " and ".join(_missing(partial[0]))
-        raise UserError(f"no whole model in {partial[0]}: {names} missing; copy the whole folder, or train again")
+        raise UserError(f"incomplete model in {partial[0]}: {names} missing; copy the whole folder, or train again")
     raise UserError(f"no model in {path}: it has no config.json, best/ or last/; train one with --out {path}")
 
 

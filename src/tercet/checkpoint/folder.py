@@ -114,7 +114,7 @@ def save_model(
     """
     sizes = {name: item.vocab_size for name, item in _tokenizers(tokenizer, source_tokenizer).items()}
     if sizes != _sizes(model.spec, separate_source=source_tokenizer is not None):
-        raise ValueError(f"tokenizers of {sizes} ids, a model of {_sizes(model.spec)}")
+        raise ValueError(f"tokenizers have {sizes} ids, but the model has {_sizes(model.spec)}")
     n_parameters = sum(parameter.numel() for parameter in model.parameters())
     card = replace(
         card.remove_folders(), metrics={name: float(x) for name, x in card.metrics.items() if math.isfinite(x)}
@@ -241,7 +241,9 @@ def _load_foreign_adapter(folder: Path) -> TrainedModel:
 def _find_base(folder: Path, adapter: Adapter) -> Path:
     path = find_base(folder, adapter)
     if is_adapter(find_model(path)):
-        raise UserError(f"{folder} is an adapter of {path}, which is one itself; give the model that it belongs to")
+        raise UserError(
+            f"base model of the adapter in {folder} is itself an adapter: {path}; use a model without an adapter"
+        )
     return path
 
 
@@ -351,7 +353,7 @@ def _spec(config: Plain, path: Path) -> AnySpec:
         supported, kind = ", ".join(map(repr, sorted(READERS))), config.get("model_type")
         missing_part = UNSUPPORTED_TYPES.get(kind) if isinstance(kind, str) else None
         description = "no family and no model_type" if kind is None else f"a model of type {shorten(repr(kind))}"
-        reason = "" if missing_part is None else f" with {missing_part}, which Tercet does not have"
+        reason = "" if missing_part is None else f" with {missing_part}, which Tercet does not support"
         raise UserError(
             f"{path} has {description}{reason}; Tercet opens its own folders and those of model_type {supported}"
         )
@@ -366,7 +368,7 @@ def _check_sizes(folder: Path, spec: AnySpec, tokenizers: Mapping[str, Tokenizer
     for name, size in _sizes(spec, separate_source="source_tokenizer.json" in tokenizers).items():
         if name not in tokenizers:
             raise UserError(
-                f"{folder}: the source has {size} ids of its own and no {name}; put back the one of the model"
+                f"{folder}: missing {name} of the source, which has its own {size} ids; put back that of the model"
             )
         if tokenizers[name].vocab_size != size:
             raise UserError(

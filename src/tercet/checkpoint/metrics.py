@@ -196,7 +196,7 @@ def read_metrics(path: Path) -> Columns:
 
 
 def _not_written_by_a_run(path: Path, line: int) -> UserError:
-    return UserError(f"{path} line {line}: not what a run writes; put back the file of the run")
+    return UserError(f"{path} line {line}: invalid line of a run; put back the file of the run")
 
 
 def to_history(columns: Columns) -> dict[str, list[float]]:

@@ -46,7 +46,7 @@ class Change:
         change = Change(**plain)
         counts = [change.step, 1 if change.steps is None else change.steps]
         if type(change.key) is not str or any(type(count) is not int or count < 0 for count in counts):
-            raise TypeError("no change of a run")
+            raise TypeError("not a change of a run")
         return change
 
     def to_plain(self) -> dict[str, Any]:
@@ -154,13 +154,15 @@ def read_record(out: Path) -> RunRecord | None:
         micro_batches = tuple(map(_parse_micro_batch, plain.pop("micro_batches", ())))
         return RunRecord(**plain, micro_batches=micro_batches, changes=changes, files=files)
     except TypeError:
-        raise UserError(f"{path} is of another version of Tercet; give another --out, or --restart") from None
+        raise UserError(
+            f"{path} was written by another version of Tercet; choose another --out, or pass --restart"
+        ) from None
 
 
 def _parse_micro_batch(plain: Any) -> tuple[int, int]:
     step, micro = plain if isinstance(plain, list) and len(cast(list[Any], plain)) == 2 else (None, None)
     if type(step) is not int or type(micro) is not int or step < 0 or micro < 1:
-        raise TypeError("no size of a micro-batch")
+        raise TypeError("not a micro-batch size")
     return step, micro
 
 

@@ -67,7 +67,7 @@ def load_safely(path: Path, kind: str) -> Any:
     except UserError:
         raise
     except Exception as error:  # a damaged pickle can raise anything: KeyError, IndexError, ...
-        raise UserError(f"{path} is not a whole file of {kind} ({shorten(error)}); copy it again") from None
+        raise UserError(f"{path} is not a complete file of {kind} ({shorten(error)}); copy it again") from None
 
 
 def read_pickled_weights(path: Path) -> Mapping[str, Tensor]:
@@ -80,7 +80,7 @@ def read_pickled_weights(path: Path) -> Mapping[str, Tensor]:
     if not isinstance(state, dict) or not all(
         isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in cast("dict[Any, Any]", state).items()
     ):
-        raise UserError(f"{path} holds more than weights by name; save the model's state_dict alone")
+        raise UserError(f"{path} contains more than weights by name; save only the model's state_dict")
     tensors = cast("dict[str, Tensor]", state)
     _check_sizes(path, tensors)
     return tensors
@@ -90,13 +90,13 @@ def _check_archive(path: Path) -> None:
     with ZipFile(path) as archive:
         entries = archive.infolist()
         if len(entries) > MAX_TENSORS:
-            raise ValueError(f"{len(entries)} entries, and {MAX_TENSORS} is the most")
+            raise ValueError(f"{len(entries)} entries; the maximum is {MAX_TENSORS}")
         if compressed := [entry.filename for entry in entries if entry.compress_type != ZIP_STORED]:
-            raise BadZipFile(f"{shorten(repr(compressed[0]), 50)} is compressed, which torch writes nothing")
+            raise BadZipFile(f"{shorten(repr(compressed[0]), 50)} is compressed, which torch never writes")
         # torch ignores the case of names, and takes the first of two equal ones.
         entries_by_name = {entry.filename.lower(): entry for entry in entries}
         if len(entries_by_name) < len(entries):
-            raise BadZipFile("two entries have one name")
+            raise BadZipFile("two entries have the same name")
         pickles = [entry for entry in entries if entry.filename.lower().endswith(".pkl")]
         if len(pickles) != 1 or pickles[0].filename.rpartition("/")[2] != PICKLE:
             raise BadZipFile(f"it should have one pickle, {PICKLE}")
@@ -107,7 +107,7 @@ def _check_archive(path: Path) -> None:
             if name.startswith(folder + DATA)
         }
         if pickles[0].file_size > MAX_PICKLE_BYTES:
-            raise ValueError(f"a pickle of {pickles[0].file_size} bytes, and {MAX_PICKLE_BYTES} is the most")
+            raise ValueError(f"a pickle of {pickles[0].file_size} bytes; the maximum is {MAX_PICKLE_BYTES}")
         with archive.open(pickles[0]) as file:
             _check_opcodes(file, sizes)
 
@@ -129,7 +129,7 @@ def _check_opcodes(file: IO[bytes], sizes: Mapping[str, int] | None = None) -> N
     storage = _StorageReference()
     for opcode, argument, _ in pickletools.genops(file):
         if opcode.name in IMPORTS and argument not in GLOBALS:
-            raise ValueError(f"it asks for {shorten(repr(argument or opcode.name), 80)}, which no weights need")
+            raise ValueError(f"it imports {shorten(repr(argument or opcode.name), 80)}, which weights do not need")
         if file.tell() - start > MAX_PICKLE_BYTES:
             raise ValueError(f"a pickle of more than {MAX_PICKLE_BYTES} bytes without its numbers")
         storage.push(opcode.name, argument)
@@ -172,15 +172,15 @@ class _StorageReference:
             ] if kind in STORAGES and numel >= 0:
                 return key.lower(), numel * STORAGES[kind]
             case _:
-                raise ValueError("it refers to a storage as torch does not")
+                raise ValueError("invalid reference to a storage")
 
 
 def _check_sizes(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Check that no tensor claims more numbers than it has; few bytes could pose as large tensors."""
     for name, tensor in tensors.items():
         if tensor.layout != torch.strided or tensor.device.type != "cpu" or not tensor.numel():
-            raise UserError(f"{path}: {shorten(name, 80)} has no numbers; save the model's state_dict again")
+            raise UserError(f"{path}: {shorten(name, 80)} is empty; save the model's state_dict again")
         if tensor.nbytes > tensor.untyped_storage().nbytes():
             raise UserError(f"{path}: {shorten(name, 80)} has fewer numbers than its shape; save the state_dict again")
     if sum(tensor.nbytes for tensor in tensors.values()) > MAX_SHARED_NAMES * path.stat().st_size:
-        raise UserError(f"{path}: its tensors share their numbers; save the model's state_dict again")
+        raise UserError(f"{path}: its tensors share memory; save the model's state_dict again")

@@ -39,12 +39,12 @@ KINDS: dict[TaskKind, str] = {
     "embedding": "an encoder",
 }
 REJECTIONS: dict[Verb, str] = {
-    "generate": "which cannot write",
-    "translate": "no translator",
-    "fill": "which fills no masks",
-    "classify": "no classifier",
-    "embed": "no encoder",
-    "evaluate": "which fills no masks",
+    "generate": "which cannot generate text",
+    "translate": "not a translator",
+    "fill": "which cannot fill masks",
+    "classify": "not a classifier",
+    "embed": "not an encoder",
+    "evaluate": "which cannot fill masks",
 }
 
 
@@ -160,7 +160,7 @@ class TrainedModel(ABC):
         """
         if verb not in self.verbs:
             raise UserError(
-                f"{self.folder} is {self.kind}, {self._rejection(verb)}: use `tercet {self.verbs[0]} {self.folder}`"
+                f"{self.folder} is {self.kind}, {self._rejection(verb)}; use `tercet {self.verbs[0]} {self.folder}`"
             )
         return self
 
@@ -221,7 +221,7 @@ class LanguageModel(TrainedModel):
         """
         if self.chat_template is None:
             raise UserError(
-                f"{self.folder} is {self.kind} without a chat template, so it knows no conversations: use "
+                f"{self.folder} is {self.kind} without a chat template; use "
                 f"`tercet generate {self.folder}`, or train it on some with `tercet train finetune-chat --pretrained "
                 f"{self.folder} --data chat.jsonl`"
             )
@@ -278,5 +278,5 @@ class Encoder(TrainedModel):
     def require_labels(self, over: Literal["texts", "tokens"]) -> EncoderOnly:
         """Return the model if it assigns labels to `over`; else raise UserError."""
         if over != self.label_head.over:
-            raise UserError(f"{self.folder} gives labels to {self.label_head.over}, not to {over}")
+            raise UserError(f"{self.folder} assigns labels to {self.label_head.over}, not to {over}")
         return self.model

@@ -80,7 +80,7 @@ def open_training_data(trained_model: TrainedModel, *, download: bool = False) -
                     return prepare(spec, tokenizer=tokenizer, expected_hash=expected_hash)
     except ChangedData:
         raise UserError(
-            f"{spec.source} has changed since the training, and may hold what was trained on; {_remedy(trained_model)}"
+            f"{spec.source} has changed since the training, and may contain training data; {_remedy(trained_model)}"
         ) from None
 
 
@@ -104,7 +104,7 @@ def find_training_data(trained_model: TrainedModel) -> DataSpec | None:
     for path in _paths(spec):
         if is_url(path) or not find_path(path).exists():
             raise UserError(
-                f"{trained_model.folder} was trained on {path}, which is not here; {_remedy(trained_model)}"
+                f"{trained_model.folder} was trained on {path}, which is not on this machine; {_remedy(trained_model)}"
             )
     if not trained_model.card.data_hash:
         raise UserError(
@@ -125,4 +125,4 @@ def _paths(spec: DataSpec) -> Iterator[str]:
 
 
 def _remedy(trained_model: TrainedModel) -> str:
-    return "give --source and --target" if trained_model.task == "translation" else "give --data"
+    return "pass --source and --target" if trained_model.task == "translation" else "pass --data"

@@ -86,12 +86,12 @@ def check_weights(path: Path, model: nn.Module) -> None:
             *([f"{first_names(missing)} missing"] if missing else []),
             *([f"{first_names(unexpected)} unknown"] if unexpected else []),
             *(
-                f"{name} has shape {shape_of(tensors[name])} where the config needs {shape_of(model_tensors[name])}"
+                f"{name} has shape {shape_of(tensors[name])}, but the config requires {shape_of(model_tensors[name])}"
                 for name in shapes[:2]
             ),
         ]
         raise UserError(
-            f"{path} does not fit the config.json beside it: {'; '.join(mistakes)}; "
+            f"{path} does not match its config.json: {'; '.join(mistakes)}; "
             "put back the config.json that was saved with it"
         )
 
@@ -108,9 +108,11 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         tensors = safetensors.torch.load_file(path, device="cpu")
     except (safetensors.SafetensorError, OSError, ValueError) as error:
         reason = shorten(error)
-        raise UserError(f"{path} is not a whole safetensors file ({reason}); copy it again, or train again") from None
+        raise UserError(
+            f"{path} is not a complete safetensors file ({reason}); copy it again, or train again"
+        ) from None
     if empty := [name for name, tensor in tensors.items() if not tensor.numel()]:  # any size in 0 bytes
-        raise UserError(f"{path}: {first_names(empty)} has no numbers; copy it again, or train again")
+        raise UserError(f"{path}: {first_names(empty)} is empty; copy it again, or train again")
     return tensors
 
 

@@ -43,7 +43,7 @@ def plain_template(tokenizer: Tokenizer) -> str:
     """
     if tokenizer.eos_id is None:
         raise UserError(
-            f"the tokenizer ({tokenizer.kind}) has no token for the end of an answer, and the model no chat template; "
+            f"the tokenizer ({tokenizer.kind}) has no eos token, and the model has no chat template; "
             "set data.chat_template, or train with a tokenizer that has eos: true"
         )
     return ("{{ bos_token }}" if tokenizer.opening else "") + PLAIN_TEMPLATE
@@ -71,7 +71,7 @@ class ChatTemplate:
         tokens = tokenizer.special_tokens
         if whole := [name for name, number in self._special.items() if number in tokens and tokens[number].single_word]:
             raise UserError(
-                f"the special token {whole[0]!r} is found only as a word (single_word), which Tercet does not do"
+                f"the special token {whole[0]!r} only matches whole words (single_word), which Tercet does not support"
             )
 
     def encode(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
@@ -82,7 +82,7 @@ class ChatTemplate:
         """
         ids = self._encode(self.render(self._mark(messages)))
         if not ids:
-            raise UserError("the chat template makes nothing of these messages; send one with some text")
+            raise UserError("the chat template gives an empty text for these messages; send one with some text")
         return ids
 
     def encode_conversation(self, messages: Sequence[Mapping[str, str]]) -> tuple[list[int], list[bool]]:
@@ -104,8 +104,8 @@ class ChatTemplate:
             whole = self.render(marked_messages[: number + 1], generation_prompt=False)
             if not (prompt.startswith(text) and whole.startswith(prompt)):
                 raise UserError(
-                    f"the chat template writes message {number + 1}, an answer, otherwise than a model would be asked "
-                    "for it: what is learnt would never be generated; set data.chat_template to one that only adds text"
+                    f"the chat template writes message {number + 1}, an answer, differently from the prompt for it, "
+                    "so the text would never be generated; set data.chat_template to one that only appends text"
                 )
             question = self._encode(prompt[len(text) :], continued=text != "")
             answer = self._encode(whole[len(prompt) :], continued=prompt != "")
@@ -126,7 +126,7 @@ class ChatTemplate:
                 {"messages": messages, "add_generation_prompt": generation_prompt, "tools": None, **token_names}
             )
         except ValueError as error:
-            raise UserError(f"the model's chat template refuses these messages: {error}") from None
+            raise UserError(f"the model's chat template rejects these messages: {error}") from None
 
     def _mark(self, messages: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
         return [{key: self._escape(value) for key, value in message.items() if key != "weight"} for message in messages]

@@ -65,7 +65,9 @@ def _configure_ids(tokenizer: Tokenizer, folder: Path, numbers: Mapping[str, Any
         ids["bos_id"] = start_id
     ends = _end_ids(tokenizer, numbers.get("eos_token_id"))
     if start_id is not None and len(ends) > 1:
-        raise UserError(f"{folder}: a translation has {len(ends)} end tokens (eos_token_id), and Tercet's has one")
+        raise UserError(
+            f"{folder}: eos_token_id has {len(ends)} tokens, but translators of Tercet have a single end token"
+        )
     result = tokenizer.with_ids(**ids)
     return result if start_id is not None else result.with_other_end_ids(ends)
 
@@ -79,7 +81,7 @@ def _load_gpt2(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
     kind = _token_text(settings.get("tokenizer_class"), str(config.get("model_type", ""))).lower()
     if kind.startswith(OTHER_SPLITTERS):
         raise UserError(
-            f"{folder} has no tokenizer.json, and a {kind.removesuffix('tokenizer')} splits a text in its own way; "
+            f"{folder} has no tokenizer.json, which is required for {kind.removesuffix('tokenizer')}; "
             "save its tokenizer with AutoTokenizer.from_pretrained(...).save_pretrained(...)"
         )
     special = ROBERTA if kind.startswith("roberta") else ()
@@ -103,13 +105,13 @@ def _load_sentencepiece(folder: Path) -> tuple[Tokenizer, Tokenizer]:
         path = folder / vocabulary
         ids = _read_settings(path)
         if not ids or not all(type(number) is int for number in ids.values()):
-            raise UserError(f"{path} does not give each piece its id; copy it again")
+            raise UserError(f"{path} does not map pieces to ids; copy it again")
         pieces = read_pieces(folder / spm)
         try:
             with library_errors():
                 tokenizers.append(Tokenizer(build_unigram(pieces, ids, unknown=unknown, special=special)))
         except ValueError as error:
-            raise UserError(f"{path} and {spm} do not make a tokenizer: {error}; copy the whole folder") from None
+            raise UserError(f"{path} and {spm} are not a valid tokenizer: {error}; copy the whole folder") from None
     return tokenizers[0], tokenizers[1]
 
 

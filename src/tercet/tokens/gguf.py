@@ -62,15 +62,15 @@ def from_settings(settings: Mapping[str, Any]) -> Tokenizer:
     kind = settings.get(f"{KEY}model")
     if kind not in ("gpt2", "llama"):
         reason = "has no tokenizer" if kind is None else f"has a tokenizer of the kind {kind!r}"
-        raise UserError(f"it {reason}; Tercet reads gpt2 and llama")
+        raise UserError(f"it {reason}; supported: gpt2 and llama")
     names = _get_list(settings, "tokens", str)
     kinds = _get_list(settings, "token_type", int) if f"{KEY}token_type" in settings else [NORMAL] * len(names)
     if not names or len(kinds) != len(names):
-        raise UserError(f"{KEY}token_type is of {len(kinds)} tokens, {KEY}tokens of {len(names)}; copy it again")
+        raise UserError(f"{KEY}token_type has {len(kinds)} entries, but {KEY}tokens has {len(names)}; copy it again")
     if len(set(names)) != len(names):
         seen_names = set[str]()
         duplicate = next(name for name in names if name in seen_names or seen_names.add(name))
-        raise UserError(f"the token {duplicate!r} has two ids, which Tercet cannot tell apart; take another file")
+        raise UserError(f"the token {duplicate!r} has two ids, which Tercet does not support; use another file")
     ids = {role: _get_id(settings, name, len(names)) for role, name in IDS.items()}
     try:
         check_names(names)
@@ -84,7 +84,7 @@ def from_settings(settings: Mapping[str, Any]) -> Tokenizer:
             )
             tokenizer = Tokenizer(bpe)
     except ValueError as error:
-        raise UserError(f"its tokens and merges do not make a tokenizer ({error}); copy it again") from None
+        raise UserError(f"its tokens and merges are not a valid tokenizer ({error}); copy it again") from None
     tokenizer = tokenizer.with_ids(bos_id=ids["bos"], eos_id=ids["eos"], pad_id=ids["pad"])
     ends = [_get_id(settings, name, len(names)) for name in OTHER_ENDS]
     tokenizer = tokenizer.with_other_end_ids(number for number in ends if number is not None)
@@ -104,13 +104,13 @@ def to_settings(tokenizer: Tokenizer) -> dict[str, Any]:
     structure = json.loads(tokenizer.to_json())
     if tokenizer.eos_id is None:
         raise UserError(
-            "the tokenizer has no token for the end of a text, and llama.cpp would take another for it; "
-            "a model with tokenizer.eos: true could be converted"
+            "the tokenizer has no end token, and llama.cpp would use another token; "
+            "a model with tokenizer.eos: true can be converted"
         )
     if tokenizer.opening not in ((), (tokenizer.bos_id,)):
-        raise UserError(f"a text begins with the ids {tokenizer.opening}, and in llama.cpp with bos or nothing")
+        raise UserError(f"texts begin with the ids {tokenizer.opening}, but llama.cpp supports only bos or nothing")
     if len(tokenizer.other_end_ids) > len(OTHER_ENDS):
-        raise UserError(f"a text ends with any of the ids {tokenizer.end_ids}, and in llama.cpp with at most three")
+        raise UserError(f"texts end with any of the ids {tokenizer.end_ids}, but llama.cpp supports at most three")
     added_tokens: dict[int, dict[str, Any]] = {token["id"]: token for token in structure["added_tokens"]}
     _check_added(tokenizer, added_tokens)
     ids = {name: getattr(tokenizer, f"{role}_id") for role, name in IDS.items()}
@@ -136,7 +136,7 @@ def _build_byte_bpe(settings: Mapping[str, Any], names: Sequence[str]) -> tokeni
     pre = _get_pre(settings)
     if pre not in SPLITS:
         supported = ", ".join([*SPLITS, *ALIASES])
-        raise UserError(f"its tokenizer splits text as {pre!r}, which Tercet does not know; it knows {supported}")
+        raise UserError(f"its tokenizer splits text as {pre!r}, which Tercet does not support; supported: {supported}")
     pairs = [tuple(merge.split(" ")) for merge in _get_list(settings, "merges", str)]
     if not pairs and pre == "gpt-2" and {name for name in names if len(name) == 1} <= ASCII.keys():
         return _build_characters([ASCII.get(name, name) for name in names], byte_fallback=False)
@@ -162,26 +162,26 @@ def _byte_settings(structure: dict[str, Any]) -> dict[str, Any]:
     model = structure["model"]
     if model["type"] != "BPE" or "ByteLevel" not in decoder_steps(structure):
         raise UserError(
-            f"the tokenizer is not a BPE of bytes but {_kind_of(structure)}, which llama.cpp would cut in another way; "
-            "a model with tokenizer.kind: bpe, gpt2 or characters could be converted"
+            f"the tokenizer is not a byte-level BPE but {_kind_of(structure)}, which llama.cpp splits differently; "
+            "a model with tokenizer.kind: bpe, gpt2 or characters can be converted"
         )
     if structure["normalizer"] or decoder_steps(structure) != ["ByteLevel"]:
         raise UserError(
-            "the tokenizer changes a text before it cuts it (a space before it, or other characters), which llama.cpp "
-            "does not; a model with tokenizer.prefix_space: false could be converted"
+            "the tokenizer changes a text before splitting it (adds a space or replaces characters), which llama.cpp "
+            "does not support; a model with tokenizer.prefix_space: false can be converted"
         )
     splits = _find_splits(structure["pre_tokenizer"])
     pre = next((name for name, regexes in SPLITS.items() if regexes == splits), None)
     if pre is None:
         raise UserError(
-            "the tokenizer splits a text in a way of its own, which llama.cpp does not know; "
-            "a model with tokenizer.kind: bpe or gpt2 could be converted"
+            "llama.cpp does not support the splitting rule of the tokenizer; "
+            "a model with tokenizer.kind: bpe or gpt2 can be converted"
         )
     ignores_merges = bool(model.get("ignore_merges"))
     if ignores_merges != (pre in WHOLE_FIRST) or any(
         model.get(key) for key in ("byte_fallback", "continuing_subword_prefix", "end_of_word_suffix", "dropout")
     ):
-        raise UserError("the tokenizer merges in a way of its own (ignore_merges, a prefix), not as llama.cpp does")
+        raise UserError("llama.cpp does not support the tokenizer's merge options (ignore_merges, a prefix)")
     vocabulary: dict[str, int] = model["vocab"]
     names = _list_names(vocabulary, structure)
     return {
@@ -217,9 +217,9 @@ def _build_pieces(
 ) -> tokenizers.Tokenizer:
     scores = _get_list(settings, "scores", float)
     if not all(map(math.isfinite, scores)):
-        raise UserError(f"{KEY}scores has one that is no finite number; copy it again")
+        raise UserError(f"{KEY}scores contains a value that is not finite; copy it again")
     if len(scores) != len(names):
-        raise UserError(f"{KEY}scores is of {len(scores)} tokens, {KEY}tokens of {len(names)}; copy it again")
+        raise UserError(f"{KEY}scores has {len(scores)} entries, but {KEY}tokens has {len(names)}; copy it again")
     adds_space = settings.get(f"{KEY}add_space_prefix", True)
     if not isinstance(adds_space, bool):
         raise UserError(f"{KEY}add_space_prefix is {adds_space!r}; it must be true or false")
@@ -260,7 +260,7 @@ def _find_merges(scores: Mapping[str, float]) -> list[tuple[str, str]]:
     }
     merged_pieces = sorted((piece for piece, parts in pairs.items() if parts), key=lambda piece: -scores[piece])
     if len({scores[piece] for piece in merged_pieces}) != len(merged_pieces):
-        raise UserError("two of its tokenizer's pieces have the same score, and no list of merges can say that")
+        raise UserError("two of its tokenizer's pieces have the same score, which a list of merges cannot represent")
     return [pair for piece in merged_pieces for pair in pairs[piece]]
 
 
@@ -283,9 +283,7 @@ def _character_settings(structure: dict[str, Any]) -> dict[str, Any]:
             "merges": [],
         }
     if SPACE in vocabulary:
-        raise UserError(
-            f"the alphabet has {SPACE!r}, by which GGUF writes a space; a model without it could be converted"
-        )
+        raise UserError(f"the alphabet has {SPACE!r}, which GGUF uses for a space; a model without it can be converted")
     kinds = [BYTE if name in BYTE_TOKENS else NORMAL if name in vocabulary else UNUSED for name in names]
     return {
         "model": "llama",
@@ -310,8 +308,8 @@ def _check_added(tokenizer: Tokenizer, added_tokens: Mapping[int, Mapping[str, A
     for number, token in added_tokens.items():
         if not token["special"] and any(token[key] for key in ("lstrip", "rstrip", "single_word", "normalized")):
             raise UserError(
-                f"the token {token['content']!r} takes what stands beside it, or is found only as a word, "
-                "which llama.cpp does not; leave it out of the tokenizer"
+                f"the token {token['content']!r} absorbs adjacent text, or only matches whole words, "
+                "which llama.cpp does not support; remove it from the tokenizer"
             )
         if not 0 <= number < tokenizer.vocab_size:
             raise UserError(f"the token {token['content']!r} has no id")
@@ -330,14 +328,14 @@ def _get_pre(settings: Mapping[str, Any]) -> str:
 def _get_id(settings: Mapping[str, Any], name: str, n: int) -> int | None:
     number = settings.get(f"{KEY}{name}")
     if number is not None and (type(number) is not int or not 0 <= number < n):
-        raise UserError(f"{KEY}{name} is {number!r}, and the tokens have the ids 0 to {n - 1}; copy it again")
+        raise UserError(f"{KEY}{name} is {number!r}, but ids of tokens are 0 to {n - 1}; copy it again")
     return number
 
 
 def _get_list(settings: Mapping[str, Any], name: str, kind: type) -> list[Any]:
     values = settings.get(f"{KEY}{name}")
     if not isinstance(values, list) or not all(type(item) is kind for item in cast("list[Any]", values)):
-        problem = "is missing" if values is None else f"is no list of {kind.__name__}"
+        problem = "is missing" if values is None else f"is not a list of {kind.__name__}"
         raise UserError(f"{KEY}{name} {problem}; copy it again")
     return cast("list[Any]", values)
 

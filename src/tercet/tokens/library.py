@@ -17,7 +17,7 @@ def encode_texts(library: tokenizers.Tokenizer, texts: Sequence[str]) -> list[Id
         with library_errors():
             encodings = library.encode_batch_fast(list(texts), add_special_tokens=False)
     except ValueError as error:
-        raise UserError(f"the tokenizer cannot cut this text: {error}; take another tokenizer.json") from None
+        raise UserError(f"the tokenizer cannot split this text: {error}; use another tokenizer.json") from None
     return [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
 
 
@@ -26,7 +26,7 @@ def decode_ids(library: tokenizers.Tokenizer, ids: list[int], *, skip_special: b
         with library_errors():
             return library.decode(ids, skip_special_tokens=skip_special)
     except ValueError as error:
-        raise UserError(f"the tokenizer cannot join these tokens: {error}; take another tokenizer.json") from None
+        raise UserError(f"the tokenizer cannot join these tokens: {error}; use another tokenizer.json") from None
 
 
 def remove_prefix(structure: Mapping[str, Any]) -> dict[str, Any]:

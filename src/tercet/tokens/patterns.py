@@ -44,7 +44,7 @@ KNOWN_ALTERNATIVES: dict[
 def check_pattern(pattern: str) -> None:
     """Raise ValueError if the run time of a pattern may be more than linear in the text."""
     if not 1 <= len(pattern) <= MOST_CHARACTERS:
-        raise ValueError(f"it has a pattern of {len(pattern)} characters; 1 to {MOST_CHARACTERS} are taken")
+        raise ValueError(f"it has a pattern of {len(pattern)} characters; it must have 1 to {MOST_CHARACTERS}")
     alternatives = _split_alternatives(pattern)
     for number, alternative in enumerate(alternatives):
         following = alternatives[number:]
@@ -57,8 +57,8 @@ def check_pattern(pattern: str) -> None:
             or (alternative in BEFORE_SPACES and _take_spaces(following))
         ):
             raise ValueError(
-                f"its pattern {shorten(pattern)!r} may take for ever on some texts; Tercet takes those whose "
-                r"alternatives end where they repeat, such as ' ?\p{L}+|\s+'"
+                f"its pattern {shorten(pattern)!r} may take extremely long on some texts; Tercet supports patterns "
+                r"whose alternatives end with their repetition, such as ' ?\p{L}+|\s+'"
             )
 
 

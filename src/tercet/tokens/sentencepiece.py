@@ -52,7 +52,7 @@ def read_pieces(path: Path) -> SentencePieceModel:
         return _parse(data)
     except (ValueError, struct.error, IndexError) as error:
         reason = shorten(error)
-        raise UserError(f"{path} is not a sentencepiece model that Tercet reads ({reason}); copy it again") from None
+        raise UserError(f"{path} is not a supported sentencepiece model ({reason}); copy it again") from None
 
 
 def build_unigram(
@@ -124,11 +124,13 @@ def _parse(data: bytes) -> SentencePieceModel:
             piece = dict(_fields(_bytes(value)))
             name, kind = _bytes(piece.get(1, b"")).decode(), piece.get(3, NORMAL)
             if kind not in (NORMAL, UNKNOWN, CONTROL, UNUSED):
-                raise ValueError(f"the piece {name!r} is of kind {kind}: bytes, and pieces of the user's own, are not")
+                raise ValueError(
+                    f"the piece {name!r} has the type {kind}; user-defined and byte pieces are not supported"
+                )
             if kind == NORMAL:
                 model.scores[name] = struct.unpack("<f", _bytes(piece.get(2, bytes(4))))[0]
                 if not math.isfinite(model.scores[name]):
-                    raise ValueError(f"the piece {name!r} has a score that is no finite number")
+                    raise ValueError(f"the piece {name!r} has a score that is not finite")
         elif number == 2:
             training = dict(_fields(_bytes(value)))
             if training.get(3, UNIGRAM) != UNIGRAM or training.get(24, 0):
@@ -161,7 +163,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
         elif key & 7 in (FOUR_BYTES, EIGHT_BYTES):
             length = 4 if key & 7 == FOUR_BYTES else 8
         else:
-            raise ValueError(f"byte {offset} begins nothing known")
+            raise ValueError(f"unknown type of a field at byte {offset}")
         if offset + length > len(data):
             raise ValueError(f"it ends inside a value, at byte {len(data)}")
         yield key >> 3, data[offset : offset + length]
@@ -183,5 +185,5 @@ def _varint(data: bytes, offset: int) -> tuple[int, int]:
 
 def _bytes(value: int | bytes) -> bytes:
     if isinstance(value, int):
-        raise ValueError("a number stands where bytes should")
+        raise ValueError("a number instead of bytes")
     return value

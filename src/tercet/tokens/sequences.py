@@ -89,7 +89,7 @@ def make_plain_ids(spec: PlainIds, texts: Iterable[str]) -> tokenizers.Tokenizer
         names[spec.eos_id] = END_OF_DATA
     names += special
     if len(names) > MAX_IDS:
-        raise UserError(f"{len(names):,} ids are more than the {MAX_IDS:,} of any vocabulary; give smaller numbers")
+        raise UserError(f"{len(names):,} ids are more than the maximum of {MAX_IDS:,}; use smaller numbers")
     tokenizer = tokenizers.Tokenizer(
         models.WordLevel({name: number for number, name in enumerate(names)}, unk_token="")
     )
@@ -107,7 +107,7 @@ def parse_ids(text: str, limit: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
     """
     if odd := _NO_ID.search(text):
         raise UserError(
-            f"{odd[0][:40]!r} is no id: a text for the kind ids is whole numbers and spaces, such as 5 17 2"
+            f"{odd[0][:40]!r} is not an id: texts of the kind ids consist of whole numbers and spaces, such as 5 17 2"
         )
     numbers = text.split()
     if too_long := next((number for number in numbers if len(number) > DIGITS), None):
@@ -121,8 +121,8 @@ def parse_ids(text: str, limit: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
 def beyond_error(number: str, limit: int) -> UserError:
     """Return the error for an id that is not in the vocabulary."""
     return UserError(
-        f"the id {number} is beyond the vocabulary, whose last is {limit - 1}; "
-        "give ids of this vocabulary, or train with data.tokenizer.vocab_size above it"
+        f"the id {number} is outside the vocabulary, whose last id is {limit - 1}; "
+        "use ids of the vocabulary, or train with a larger data.tokenizer.vocab_size"
     )
 
 

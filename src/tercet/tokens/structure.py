@@ -29,7 +29,7 @@ BYTES_GROWTH = 4  # a character becomes as many as it has bytes
 def check_structure(structure: Any) -> None:
     """Raise ValueError if a limit is exceeded. The library checks for missing and misspelled keys."""
     if not isinstance(structure, dict):
-        raise ValueError("it is no object of keys")
+        raise ValueError("it is not an object")
     parts = cast("dict[str, Any]", structure)
     model = parts.get("model")
     if isinstance(model, dict):
@@ -41,7 +41,7 @@ def check_structure(structure: Any) -> None:
     for name in ("normalizer", "pre_tokenizer", "decoder"):
         steps = list(_steps(parts.get(name)))
         if len(steps) > MAX_STEPS:
-            raise ValueError(f"its {name} has {len(steps)} steps, and may have {MAX_STEPS}")
+            raise ValueError(f"its {name} has {len(steps)} steps; the maximum is {MAX_STEPS}")
         growth = 1 if name == "decoder" else growth
         for step in steps:
             growth *= _growth(step)
@@ -52,7 +52,7 @@ def check_structure(structure: Any) -> None:
             if isinstance(pattern, dict) and isinstance(regex := cast("dict[str, Any]", pattern).get("Regex"), str):
                 check_pattern(regex)
         if growth > MAX_GROWTH:
-            raise ValueError(f"its {name} may make {growth} characters of one, and {MAX_GROWTH} is the most")
+            raise ValueError(f"its {name} may make {growth} characters of one; the maximum is {MAX_GROWTH}")
 
 
 def check_ids(ids: Sequence[Any]) -> None:
@@ -65,11 +65,11 @@ def check_ids(ids: Sequence[Any]) -> None:
 def check_names(names: Sequence[Any]) -> None:
     """Raise ValueError if there are too many tokens, or one is too long."""
     if len(names) > MAX_IDS:
-        raise ValueError(f"it has {len(names)} tokens, and {MAX_IDS} is the most")
+        raise ValueError(f"it has {len(names)} tokens; the maximum is {MAX_IDS}")
     for name in names:
         if isinstance(name, str) and len(name) > MAX_TOKEN_CHARACTERS:
             raise ValueError(
-                f"the token {shorten(name, 20)!r} has {len(name)} characters, and {MAX_TOKEN_CHARACTERS} is the most"
+                f"the token {shorten(name, 20)!r} has {len(name)} characters; the maximum is {MAX_TOKEN_CHARACTERS}"
             )
 
 
@@ -83,16 +83,16 @@ def check_table(table: bytes) -> None:
     texts = table[4 + size :]
     longest = max(map(len, texts.split(b"\0")), default=0)
     if longest > MAX_GROWTH:
-        raise ValueError(f"its table makes {longest} bytes of a character, and {MAX_GROWTH} is the most")
+        raise ValueError(f"its table makes {longest} bytes of a character; the maximum is {MAX_GROWTH}")
     if size % 4 or not 0 < size <= len(table) - 4 or not _is_utf8(texts):
-        raise ValueError("its table of characters is cut off, or no table")
+        raise ValueError("its table of characters is truncated or invalid")
     units = np.frombuffer(table, "<u4", size // 4, offset=4).astype(np.int64)
     offsets = (units >> 10) << ((units & 1 << 9) >> 6)
     starts = np.isin(np.frombuffer(b"\0" + texts, np.uint8), range(0x80, 0xC0), invert=True)[1:]  # of characters
     visited, nodes = np.zeros(len(units), bool), offsets[:1]
     while len(nodes):
         if (nodes | 255).max() >= len(units):
-            raise ValueError("its table of characters leads out of itself")
+            raise ValueError("its table of characters refers to places outside of it")
         nodes = np.unique(nodes[~visited[nodes]])
         visited[nodes] = True
         children = nodes[:, None] ^ np.arange(1, 256)
@@ -100,7 +100,7 @@ def check_table(table: bytes) -> None:
         nodes = children ^ offsets[children]
         leaves = nodes[units[children] & 1 << 8 > 0]
         if (leaves >= len(units)).any() or not _all_within(units[leaves] & (1 << 31) - 1, starts):
-            raise ValueError("its table of characters leads out of itself")
+            raise ValueError("its table of characters refers to places outside of it")
 
 
 def _all_within(places: np.ndarray, starts: np.ndarray) -> bool:
@@ -162,9 +162,9 @@ def _check_panics(name: str, step: Mapping[str, Any]) -> None:
         case "normalizer", {"type": "Precompiled"} if not isinstance(step.get("precompiled_charsmap"), str):
             raise ValueError("its normalizer Precompiled has no table of characters")
         case "pre_tokenizer", {"type": "FixedLength", "length": 0}:
-            raise ValueError("its pre_tokenizer cuts after every 0 characters")
+            raise ValueError("its pre_tokenizer splits into parts of length 0")
         case "decoder", {"type": "Strip", "stop": int(stop)} if stop > 0:  # it panics for shorter tokens
-            raise ValueError(f"its decoder strips {stop} characters from the end of each token, and 0 is the most")
+            raise ValueError(f"its decoder strips {stop} characters from the end of each token; the maximum is 0")
         case _:
             pass
 
@@ -175,7 +175,7 @@ def _growth(step: Mapping[str, Any]) -> int:
         case {"type": "Replace", "pattern": pattern, "content": str(content)}:
             pattern_text = pattern.get("String") if isinstance(pattern, dict) else None
             if pattern_text == "":
-                raise ValueError("it replaces nothing by something")
+                raise ValueError("it replaces an empty pattern")
             return max(1, len(content) // (len(pattern_text) if isinstance(pattern_text, str) else 1))
         case {"type": "Prepend", "prepend": str(content)} | {"type": "Append", "append": str(content)}:
             return max(1, len(content))

@@ -159,7 +159,7 @@ class Tokenizer:
         try:
             text = read_text_file(Path(path), MAX_VOCABULARY_BYTES)
         except UserError as error:
-            raise UserError(f"{error}, or give the path of a tokenizer.json") from None
+            raise UserError(f"{error}, or pass the path of a tokenizer.json") from None
         try:
             return cls.from_json(text)
         except ValueError as error:

@@ -84,7 +84,7 @@ def apply_settings(tokenizer: Tokenizer, folder: Path, model_type: str) -> Token
     settings = _read(path)
     known_keys = {*USED, *IRRELEVANT}
     if unknown := [key for key, value in settings.items() if key not in known_keys and not _is_off(key, value)]:
-        print_note(f"tercet: {path}: these keys are not followed: {', '.join(map(show, unknown))}")
+        print_note(f"tercet: {path}: unsupported keys are ignored: {', '.join(map(show, unknown))}")
     structure = json.loads(tokenizer.to_json())
     _check_added(structure, folder, settings)
     kind = str(settings.get("tokenizer_class") or model_type) if settings else ""
@@ -96,8 +96,8 @@ def apply_settings(tokenizer: Tokenizer, folder: Path, model_type: str) -> Token
     elif kind in BYTES and splitter.get("type") == "ByteLevel":
         splitter["add_prefix_space"] = settings.get("add_prefix_space") is True
     elif isinstance(adds_space := settings.get("add_prefix_space"), bool) and adds_space != tokenizer.adds_prefix:
-        problem = "puts a space before a text" if tokenizer.adds_prefix else "puts no space before a text"
-        raise UserError(f"{path}: add_prefix_space is {str(adds_space).lower()}, and tokenizer.json {problem}; {SAVE}")
+        problem = "adds a space before texts" if tokenizer.adds_prefix else "adds no space before texts"
+        raise UserError(f"{path}: add_prefix_space is {str(adds_space).lower()}, but tokenizer.json {problem}; {SAVE}")
     is_same = previous == json.dumps([normalizer, splitter])
     return tokenizer if is_same else Tokenizer.from_json(json.dumps(structure))
 

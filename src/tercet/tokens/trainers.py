@@ -132,7 +132,7 @@ def train_unigram(spec: Unigram, texts: Iterable[str]) -> tokenizers.Tokenizer:
     scores = structure["model"]["vocab"][len(names) :]
     if any(score is None for _, score in scores):  # NaN in JSON: there are only single characters
         raise UserError(
-            "the text has too few different pieces to learn a unigram vocabulary; use the kind bpe or characters"
+            "the text has too few different pieces to train a unigram vocabulary; use the kind bpe or characters"
         )
     learned = {piece: round(score, 4) for piece, score in scores}
     # Characters that are not worth a piece come last, 0.0001 apart, in varying order. They get the lowest score.

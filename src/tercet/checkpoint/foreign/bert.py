@@ -176,9 +176,9 @@ def read_encoder(config: Mapping[str, Any], kind: str) -> StackSpec:
     """
     positions = config.get("position_embedding_type", "absolute")
     if positions != "absolute":
-        raise UserError(f"position_embedding_type is {positions!r}; Tercet reads a {kind} of 'absolute' ones alone")
+        raise UserError(f"position_embedding_type is {positions!r}; Tercet supports {kind} only with 'absolute'")
     if config.get("is_decoder") or config.get("add_cross_attention"):
-        raise UserError(f"it is a decoder (is_decoder, add_cross_attention); Tercet reads {kind} as an encoder alone")
+        raise UserError(f"it is a decoder (is_decoder, add_cross_attention); Tercet supports {kind} only as an encoder")
     hidden_dropout = read_value(config, "hidden_dropout_prob", float)
     return StackSpec(
         d_model=read_value(config, "hidden_size", int),

@@ -55,7 +55,7 @@ def read_bool(config: Mapping[str, Any], key: str, default: bool) -> bool:
 def read_activation(config: Mapping[str, Any], key: str) -> Activation:
     name = read_value(config, key, str)
     if name not in ACTIVATIONS:
-        raise UserError(f"{key} is {name!r}, which Tercet does not have{suggest(name, ACTIVATIONS)}")
+        raise UserError(f"{key} is {name!r}, which Tercet does not support{suggest(name, ACTIVATIONS)}")
     return ACTIVATIONS[name]
 
 
@@ -63,7 +63,7 @@ def read_model_type(config: Mapping[str, Any], *kinds: str) -> str:
     """Return the model type (default: first of `kinds`). Raises UserError if it is not in `kinds`."""
     kind = config.get("model_type", kinds[0])
     if kind not in kinds:
-        raise UserError(f"model_type is {shorten(repr(kind))}; Tercet reads {' or '.join(map(repr, kinds))} alone")
+        raise UserError(f"model_type is {shorten(repr(kind))}; expected {' or '.join(map(repr, kinds))}")
     return str(kind)
 
 
@@ -71,7 +71,7 @@ def check_settings(config: Mapping[str, Any], required: Mapping[str, bool], kind
     """Reject a config with unsupported values: each key must be as `required`, or missing."""
     for key, value in required.items():
         if read_bool(config, key, value) != value:
-            raise UserError(f"{key} is {str(not value).lower()}, which Tercet does not have; it reads a {kind} without")
+            raise UserError(f"{key} is {str(not value).lower()}, which Tercet does not support for {kind}")
 
 
 @contextmanager
@@ -83,7 +83,7 @@ def raise_config_errors(kind: str) -> Generator[None]:
     except UserError:
         raise
     except ValueError as error:
-        raise UserError(f"the config of this {kind} does not fit together: {error}") from None
+        raise UserError(f"the config of this {kind} is inconsistent: {error}") from None
 
 
 def with_ids(spec: Spec, n_ids: int | None) -> Spec:

@@ -217,10 +217,10 @@ def _check(
 ) -> None:
     for key, allowed in allowed_values.items():
         if not is_any_of(value := settings.get(key), allowed):
-            raise UserError(f"{path}: {key} is {show(value)}, which Tercet does not have")
+            raise UserError(f"{path}: {key} is {show(value)}, which Tercet does not support")
     active = [key for key, value in settings.items() if key not in allowed_values and not is_any_of(value, OFF)]
     if unknown := [key for key in active if key not in known_keys]:
-        print_note(f"tercet: {path}: these keys are not followed: {', '.join(map(show, unknown))}")
+        print_note(f"tercet: {path}: unsupported keys are ignored: {', '.join(map(show, unknown))}")
 
 
 def _read(path: Path) -> Plain:

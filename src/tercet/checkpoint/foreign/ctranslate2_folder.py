@@ -29,7 +29,7 @@ from tercet.models.vocabulary import TokenEmbedding
 from tercet.nn.attention import QK_EPS
 from tercet.storage import write_atomically
 
-KIND = "model of CTranslate2"
+KIND = "CTranslate2"
 POOLER_ACTIVATIONS = {"tanh": "Tanh", "relu": "RELU"}
 
 
@@ -42,7 +42,7 @@ def ctranslate2_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
     model = trained_model.model
     check_features(KIND, _features(trained_model))
     if isinstance(model, EncoderOnly) and model.spec.classifier is not None:
-        raise UserError("classifier: CTranslate2 gives hidden states and no labels; --to onnx keeps the classifier")
+        raise UserError("classifier: CTranslate2 does not support classifiers; use --to onnx")
     check_translates(trained_model)
     specs = import_library("ctranslate2.specs", "ctranslate2")
     with torch.no_grad():

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 tokenizer = Tokenizer.from_file("this_folder/tokenizer.json")
 source_tokenizer = Tokenizer.from_file("this_folder/{source}")
-source_tokenizer.encode_special_tokens = True  # what a text spells out is text
+source_tokenizer.encode_special_tokens = True  # text never becomes special tokens
 translator = ctranslate2.Translator("this_folder", compute_type="float32")  # "int8": smaller and faster
 answer = translator.translate_batch(
     [source_tokenizer.encode("A sentence.").tokens],
@@ -28,7 +28,7 @@ import ctranslate2
 from tokenizers import Tokenizer
 
 tokenizer = Tokenizer.from_file("this_folder/tokenizer.json")
-tokenizer.encode_special_tokens = True  # what a text spells out is text
+tokenizer.encode_special_tokens = True  # text never becomes special tokens
 generator = ctranslate2.Generator("this_folder", compute_type="float32")  # "int8": smaller and faster
 prompt = tokenizer.encode({text!r}).tokens
 answer = generator.generate_batch(
@@ -51,12 +51,11 @@ vectors = [rows[: len(row)].mean(0) for rows, row in zip(hidden, tokens)]
 """
 
 WORDS = {
-    "translator": "Tokens that stand for no text are never written, nor is the unknown one. Of a longer source the end "
-    "is not seen.",
-    "generator": "A prompt and what is written after it are at most {max_len} tokens. Without `sampling_topk=0` the "
-    "likeliest token is always taken.",
-    "encoder": "An encoder has hidden states{pooler} there and no other heads. A vector is the mean of a text's hidden "
-    "states. Texts are padded by CTranslate2 itself.",
+    "translator": "Special tokens and the unknown token are never generated. Longer sources are truncated.",
+    "generator": "Prompt and generated text have at most {max_len} tokens. Without `sampling_topk=0` the most "
+    "likely token is always chosen.",
+    "encoder": "The outputs are hidden states{pooler}, without other heads. A vector is the mean of a text's hidden "
+    "states. CTranslate2 pads the texts.",
 }
 
 

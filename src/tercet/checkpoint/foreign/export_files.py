@@ -22,7 +22,7 @@ def import_library(module: str, package: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         missing = error.name or package
-        raise UserError(f"the conversion needs the package {missing}: pip install 'tercet[export]'") from None
+        raise UserError(f"the conversion needs the package {missing}; pip install 'tercet[export]'") from None
 
 
 def check_translates(trained_model: TrainedModel) -> None:

@@ -39,7 +39,7 @@ def check_features(kind: str, features: Sequence[Feature]) -> None:
     if unsupported:
         values = _list(f"{key} is {_format_setting(value)}" for key, value, _ in unsupported)
         alternatives = _list(f"{key}: {' or '.join(map(_format_setting, allowed))}" for key, _, allowed in unsupported)
-        raise UserError(f"{values}, which no {kind} has; a model with {alternatives} could be converted")
+        raise UserError(f"{values}, which {kind} does not support; a model with {alternatives} can be converted")
 
 
 def _list(words: Iterable[str]) -> str:

@@ -159,7 +159,7 @@ class _Header:
             cut = (
                 "the file ends"
                 if self.size == len(self._data)
-                else f"{MAX_GGUF_HEADER_BYTES} bytes of settings are passed"
+                else f"{MAX_GGUF_HEADER_BYTES} bytes of settings are exceeded"
             )
             raise ValueError(f"{cut} inside a value of {n} bytes at byte {self.offset}")
         self.offset += n
@@ -167,7 +167,7 @@ class _Header:
     def _list(self, kind: int, n: int) -> list[Any]:
         self._items += n
         if self._items > MAX_GGUF_ITEMS:
-            raise ValueError(f"its lists claim {self._items} items, and {MAX_GGUF_ITEMS} is the most")
+            raise ValueError(f"its lists claim {self._items} items; the maximum is {MAX_GGUF_ITEMS}")
         if kind != TEXT:
             return self._numbers(kind, n)
         if 8 * n > len(self._data) - self.offset:
@@ -192,24 +192,24 @@ def _read(header: _Header) -> tuple[Plain, dict[str, TensorLocation]]:
         raise ValueError(f"{reason}; Tercet reads the little-endian versions {' and '.join(map(str, VERSIONS))}")
     n_tensors, n_settings = header.number("Q"), header.number("Q")
     if max(n_tensors, n_settings) > MAX_TENSORS:
-        raise ValueError(f"it claims {n_tensors} tensors and {n_settings} settings, and {MAX_TENSORS} is the most")
+        raise ValueError(f"it claims {n_tensors} tensors and {n_settings} settings; the maximum is {MAX_TENSORS}")
     settings: Plain = {}
     for _ in range(n_settings):
         key = header.text()
         if key in settings:
-            raise ValueError(f"the setting {key!r} is there twice")
+            raise ValueError(f"the setting {key!r} occurs twice")
         settings[key] = header.value(header.number("I"))
     alignment = settings.get(KEY, ALIGNMENT)
     if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
-        raise ValueError(f"{KEY} is {alignment!r}, and must be a power of two")
+        raise ValueError(f"{KEY} is {alignment!r}; it must be a power of two")
     layouts: dict[str, tuple[tuple[int, ...], int, int]] = {}
     for _ in range(n_tensors):
         name = header.text()
         if name in layouts:
-            raise ValueError(f"the tensor {name!r} is there twice")
+            raise ValueError(f"the tensor {name!r} occurs twice")
         n_sizes = header.number("I")
         if not 1 <= n_sizes <= MOST_SIZES:
-            raise ValueError(f"the tensor {name!r} has {n_sizes} dimensions, and may have {MOST_SIZES}")
+            raise ValueError(f"the tensor {name!r} has {n_sizes} dimensions; the maximum is {MOST_SIZES}")
         sizes = tuple(header.number("Q") for _ in range(n_sizes))
         layouts[name] = tuple(reversed(sizes)), header.number("I"), header.number("Q")
     start = _round_up(header.offset, alignment)
@@ -217,7 +217,7 @@ def _read(header: _Header) -> tuple[Plain, dict[str, TensorLocation]]:
     ordered_names = sorted(locations, key=lambda name: locations[name].start)
     for first, second in pairwise(ordered_names):  # else few bytes could pose as many large tensors
         if locations[second].start < locations[first].end:
-            raise ValueError(f"the tensors {first!r} and {second!r} share bytes")
+            raise ValueError(f"the tensors {first!r} and {second!r} overlap")
     return settings, locations
 
 
@@ -226,9 +226,9 @@ def _locate(
 ) -> TensorLocation:
     numbers, n_bytes = _block(kind, name)
     if not prod(shape) or shape[-1] % numbers:
-        raise ValueError(f"the tensor {name!r} has rows of {shape[-1]}, and its type blocks of {numbers}")
+        raise ValueError(f"the tensor {name!r} has rows of {shape[-1]}, but its type has blocks of {numbers}")
     if offset % alignment:
-        raise ValueError(f"the tensor {name!r} begins at {offset}, which is no multiple of {alignment}")
+        raise ValueError(f"the tensor {name!r} begins at {offset}, which is not a multiple of {alignment}")
     end = start + offset + prod(shape) // numbers * n_bytes
     if end > size:
         raise ValueError(f"the tensor {name!r} ends at byte {end}, and the file at {size}")
@@ -252,7 +252,7 @@ def _dequantize(rows: Bytes, kind: int, name: str) -> np.ndarray[Any, Any]:
     except NotImplementedError:
         quantization = gguf.GGMLQuantizationType(kind).name
         raise UserError(
-            f"{name} is kept as {quantization}, which the gguf package does not unpack; take another file"
+            f"{name} is stored as {quantization}, which the gguf package cannot dequantize; use another file"
         ) from None
 
 
@@ -260,7 +260,9 @@ def _package() -> Any:
     try:
         import gguf
     except ImportError:
-        raise UserError("packed tensors of a GGUF file need the gguf package; pip install 'tercet[export]'") from None
+        raise UserError(
+            "quantized tensors of a GGUF file require the gguf package; pip install 'tercet[export]'"
+        ) from None
     return gguf
 
 
@@ -269,11 +271,9 @@ def _raise_file_errors(path: Path) -> Generator[None]:
     try:
         yield
     except UnicodeDecodeError:
-        raise UserError(
-            f"{path} is not a GGUF file that Tercet reads: a text in it is not UTF-8; copy it again"
-        ) from None
+        raise UserError(f"{path} is not a supported GGUF file: a text in it is not UTF-8; copy it again") from None
     except (ValueError, struct.error) as error:
-        raise UserError(f"{path} is not a GGUF file that Tercet reads: {shorten(error)}; copy it again") from None
+        raise UserError(f"{path} is not a supported GGUF file: {shorten(error)}; copy it again") from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; copy it again") from None
 

@@ -41,8 +41,8 @@ def gguf_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
     model = trained_model.model
     if not isinstance(model, DecoderOnly):
         raise UserError(
-            f"family is {model.spec.family}, which no GGUF file that Tercet writes has; "
-            "a model with family: decoder-only could be converted"
+            f"family is {model.spec.family}, which GGUF export does not support; "
+            "a model with family: decoder-only can be converted"
         )
     settings, tensors = to_gguf(model)
     file_settings: dict[str, Any] = {

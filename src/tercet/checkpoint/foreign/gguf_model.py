@@ -144,7 +144,7 @@ class _Description:
         if locations != shape:
             names = " and ".join(f"{self.kind}.{key}" for key in keys.split())
             expected, actual = ("x".join(map(str, sizes)) for sizes in (shape, locations))
-            raise UserError(f"{names} make {name} {expected}, and it is {actual}; copy the file again")
+            raise UserError(f"{name} has shape {actual} instead of {expected}, as set by {names}; copy the file again")
 
     def state(self) -> dict[str, Tensor]:
         """Return all tensors by their names in `transformers`."""
@@ -171,26 +171,24 @@ class _Description:
         odd_block = next((number for number, shapes in blocks.items() if shapes != blocks[0]), None)
         if len(blocks) != self.read_int("block_count"):
             raise UserError(
-                f"{self.kind}.block_count is {self.read_int('block_count')}, and there are {len(blocks)} blocks"
+                f"{self.kind}.block_count is {self.read_int('block_count')}, but there are {len(blocks)} blocks"
             )
         if odd_block is not None:
-            raise UserError(
-                f"its block {odd_block} has not the tensors of block 0, or other sizes; copy the file again"
-            )
+            raise UserError(f"its block {odd_block} differs from block 0 in tensors or sizes; copy the file again")
         known_names = set(NAMES[self.kind].values())
         unknown = [name for name in self.names() if BLOCK.sub(r"blk.N.\2", name).rpartition(".")[0] not in known_names]
         required_names = [f"{name.replace('.N.', '.0.')}.weight" for name in known_names - {"output"}]
         missing = sorted(name for name in required_names if name not in self.file.locations)
         if unknown or missing:
             reason = f"lacks {first_names(missing)}" if missing else f"has {first_names(unknown)}"
-            raise UserError(f"it {reason}, which is no {TITLES[self.kind]} that Tercet reads")
+            raise UserError(f"it {reason}, unlike a supported {TITLES[self.kind]}")
         return len(blocks)
 
 
 def _describe(file: GgufFile) -> _Description:
     kind = file.settings.get("general.architecture")
     if not isinstance(kind, str) or kind not in NAMES:  # the value may be of any type
-        raise UserError(f"it has a model of the architecture {kind!r}; Tercet reads {', '.join(map(repr, NAMES))}")
+        raise UserError(f"its architecture is {kind!r}; supported: {', '.join(map(repr, NAMES))}")
     check_settings(file.settings, kind)
     return _Description(file, kind)
 
@@ -205,7 +203,8 @@ def _config_of_llama(description: _Description) -> Plain:
     rotary_dim = description.read_int("rope.dimension_count", head_dim)
     if rotary_dim != head_dim or description.read_int("attention.value_length", head_dim) != head_dim:
         raise UserError(
-            f"its heads are {head_dim} wide, of which {rotary_dim} turn; Tercet reads a Llama of equal widths"
+            f"its heads are {head_dim} wide, of which {rotary_dim} are rotated; "
+            "keys, values and rotation must have equal widths"
         )
     inner, n_rows = description.read_int("feed_forward_length"), description.n_rows("token_embd.weight")
     description.check("embedding_length", "token_embd.weight", n_rows, width)
@@ -239,7 +238,9 @@ def _state_of_llama(description: _Description, config: Plain) -> dict[str, Tenso
     for part, n in (("q_proj", config["num_attention_heads"]), ("k_proj", config["num_key_value_heads"])):
         for name in [name for name in state if f".{part}." in name]:
             if len(state[name]) != n * head_dim or head_dim % 2:
-                raise UserError(f"{name} has {len(state[name])} rows for {n} heads of {head_dim} numbers, in pairs")
+                raise UserError(
+                    f"{name} has {len(state[name])} rows, which are not {n} heads of {head_dim} numbers in pairs"
+                )
             state[name] = _deinterleave_rows(state[name], n)
     for part, names in BIAS_LAYERS.items():  # some files have three of the four biases of attention
         for name in names if config[f"{part}_bias"] else ():
@@ -252,13 +253,11 @@ def _state_of_llama(description: _Description, config: Plain) -> dict[str, Tenso
 def _check_rotation(description: _Description) -> None:
     scaling_type = description.file.settings.get("llama.rope.scaling.type", "none")
     if scaling_type != "none" or "llama.rope.scale_linear" in description.file.settings:
-        raise UserError(
-            f"its rotation is scaled ({scaling_type}), which Tercet does not have; it reads a Llama without"
-        )
+        raise UserError(f"its rotation is scaled ({scaling_type}), which Tercet does not support")
     if FREQUENCIES in description.file.locations and not bool((description.file.tensor(FREQUENCIES) == 1).all()):
-        raise UserError("its rotation is scaled (rope_freqs), which Tercet does not have; it reads a Llama without")
+        raise UserError("its rotation is scaled (rope_freqs), which Tercet does not support")
     if description.file.settings.get("llama.expert_count", 0):
-        raise UserError("it is a mixture of experts, which Tercet does not have")
+        raise UserError("it is a mixture of experts, which Tercet does not support")
 
 
 def _config_of_gpt2(description: _Description) -> Plain:

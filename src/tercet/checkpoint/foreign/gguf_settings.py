@@ -62,7 +62,7 @@ def check_settings(settings: Mapping[str, Any], kind: str) -> None:
         UserError: If a key belongs to another model; the first such key is named.
     """
     if settings.get("general.type", "model") != "model":
-        raise UserError(f"its general.type is {show(settings['general.type'])}; Tercet reads models only")
+        raise UserError(f"its general.type is {show(settings['general.type'])}; only models are supported")
     unknown = list[str]()
     for key, value in settings.items():
         if is_any_of(value, (False, 0, 0.0, "", [])):
@@ -70,11 +70,11 @@ def check_settings(settings: Mapping[str, Any], kind: str) -> None:
         if key.startswith(f"{kind}."):
             name = key.removeprefix(f"{kind}.")
             if name not in USED[kind] and name not in IRRELEVANT and not is_any_of(value, NEUTRAL.get(name, ())):
-                raise UserError(f"its {key} is {show(value)}, which no {kind} that Tercet reads has")
+                raise UserError(f"its {key} is {show(value)}, which is not supported for {kind}")
         elif not is_listed(key):
             unknown.append(key)
     if unknown:
-        print_note(f"tercet: the GGUF file has keys that are not followed: {', '.join(map(show, unknown))}")
+        print_note(f"tercet: unsupported keys of the GGUF file are ignored: {', '.join(map(show, unknown))}")
 
 
 def is_listed(key: str) -> bool:

@@ -25,7 +25,7 @@ def read_labels(config: Mapping[str, Any], count: int) -> tuple[str, ...]:
     if len(labels) != count and (config.get("num_labels") == count or (not labels and count == 2)):
         labels = default_labels
     if len(labels) != count or not all(labels):
-        raise UserError(f"the classifier scores {count} labels and id2label names {len(names)}; name them all")
+        raise UserError(f"the classifier has {count} labels, but id2label has {len(names)} names; name all labels")
     return tuple(labels)
 
 
@@ -44,11 +44,9 @@ def read_problem_type(config: Mapping[str, Any], count: int, over: Literal["text
     if problem_type is None:
         return "regression" if count == 1 else "single_label_classification"
     if problem_type not in get_args(ProblemType):
-        raise UserError(
-            f"problem_type is {shorten(repr(problem_type))}; Tercet reads {', '.join(get_args(ProblemType))}"
-        )
+        raise UserError(f"problem_type is {shorten(repr(problem_type))}; supported: {', '.join(get_args(ProblemType))}")
     if problem_type == "regression" and count > 1:
-        raise UserError(f"problem_type is regression of {count} numbers; Tercet reads a regression of one number alone")
+        raise UserError(f"problem_type is regression with {count} outputs; Tercet supports only one")
     return problem_type
 
 

@@ -145,7 +145,7 @@ def from_llama(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids:
     if (context := read_value(config, "max_position_embeddings", int)) != spec.max_len:
         print_note(
             f"tercet: max_len is {spec.max_len}, the sliding_window of this {family.kind}, instead of {context}: "
-            "beyond it a token would not see all before it, for which Tercet has no attention"
+            "Tercet does not support sliding-window attention"
         )
     return model
 
@@ -253,7 +253,7 @@ def _spec(config: Mapping[str, Any], family: Family) -> DecoderOnlySpec:
     context, window = read_value(config, "max_position_embeddings", int), _window(config, family)
     activation, norm_eps = read_value(config, "hidden_act", str), read_value(config, "rms_norm_eps", float)
     if family.qk_norm and norm_eps < MIN_EPS:
-        raise UserError(f"rms_norm_eps is {norm_eps}; Tercet reads a {family.kind} of {MIN_EPS} or more")
+        raise UserError(f"rms_norm_eps is {norm_eps}; for {family.kind} it must be at least {MIN_EPS}")
     return DecoderOnlySpec(
         vocab_size=read_value(config, "vocab_size", int),
         max_len=context if window is None else min(context, window),
@@ -311,11 +311,9 @@ def _base(config: Mapping[str, Any], family: Family) -> float:
         rope |= {name: value for name, value in (settings or {}).items() if value is not None}
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
-        raise UserError(
-            f"the rotation is scaled by {kind!r}, which Tercet does not have; it reads a {family.kind} without"
-        )
+        raise UserError(f"the rotation of this {family.kind} is scaled by {kind!r}, which Tercet does not support")
     if read_value(rope, "partial_rotary_factor", float, 1.0) != 1.0:
-        raise UserError(f"partial_rotary_factor is not 1, which no {family.kind} of transformers follows; leave it out")
+        raise UserError(f"partial_rotary_factor is not 1, which {family.kind} of transformers ignores; remove it")
     return read_value(rope, "rope_theta", float, 10_000.0)
 
 

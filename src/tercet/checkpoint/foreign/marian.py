@@ -267,7 +267,7 @@ def _check_positions(model: EncoderDecoder, side: str, table: Tensor | None, ord
     if theirs.shape != expected.shape or not torch.allclose(
         theirs[:, order], expected, atol=1e-2
     ):  # tolerance of float16
-        raise UserError(f"{side}.embed_positions.weight are not the sines and cosines of this width; leave them out")
+        raise UserError(f"{side}.embed_positions.weight are not the sines and cosines of this width; remove them")
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 tokenizer = Tokenizer.from_file("this_folder/tokenizer.json")
 session = onnxruntime.InferenceSession("this_folder/model.onnx")
 ids = tokenizer.encode({text!r}).ids
-while len(ids) < {max_len}:  # the likeliest token, again and again
+while len(ids) < {max_len}:  # append the most likely token
     logits = session.run(["logits"], {{"input_ids": numpy.array([ids])}})[0]
     ids.append(int(logits[0, -1].argmax()))
 print(tokenizer.decode(ids))
@@ -48,30 +48,30 @@ source = numpy.array([source_tokenizer.encode("A sentence.").ids])
 mask = numpy.ones_like(source)
 memory = encoder.run(["memory"], {{"input_ids": source, "attention_mask": mask}})[0]
 ids = [{bos}]
-while len(ids) < {max_len} and ids[-1] != {eos}:  # the likeliest token, again and again
+while len(ids) < {max_len} and ids[-1] != {eos}:  # append the most likely token
     inputs = {{"decoder_input_ids": numpy.array([ids]), "memory": memory, "attention_mask": mask}}
     ids.append(int(decoder.run(["logits"], inputs)[0][0, -1].argmax()))
 print(tokenizer.decode(ids))
 """
 
-NO_CACHE = "There is no cache: a step reads all that was written again, which is dear for long texts."
+NO_CACHE = "There is no KV cache: each step reads the whole text again, which is slow for long texts."
 WORDS = {
-    "writing": "Rows of unequal length are padded on the right with any id and need no mask: no token looks ahead, and "
-    f"a row's next token is scored at its own last one. {NO_CACHE}",
-    "reading": "`attention_mask` is 1 at real tokens; padding may stand anywhere. Outputs: {outputs}.",
+    "writing": "Rows of unequal length are padded on the right with any id and need no mask, as attention is causal. "
+    f"The scores of a row's next token are at its last token. {NO_CACHE}",
+    "reading": "`attention_mask` is 1 at real tokens; padding may be anywhere. Outputs: {outputs}.",
     "translating": "`attention_mask` is 1 at the source's real tokens. Targets of unequal length are padded on the "
     f"right with any id and need no mask. {NO_CACHE}",
 }
 OUTPUTS = {
     "hidden": "`hidden` (texts, tokens, width)",
-    "logits": "`logits`, a score for each token of the vocabulary at each place",
+    "logits": "`logits`, a score for each token of the vocabulary at each position",
     "pooled": "`pooled`, BERT's pooler",
     "next_sentence": "`next_sentence`, whether the second part follows the first",
     "classes": "`classes`, {classes}",
 }
 CLASSES: dict[ProblemType, str] = {
     "single_label_classification": "a score for each of {labels}",
-    "multi_label_classification": "a score for each of {labels}, of which a text has those with a score above 0",
+    "multi_label_classification": "a score for each of {labels}; a text has the labels with a score above 0",
     "regression": "the number {labels}",
 }
 

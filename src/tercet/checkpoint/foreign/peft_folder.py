@@ -40,7 +40,7 @@ from transformers import {architecture}
 model = {architecture}.from_pretrained("base")
 model = PeftModel.from_pretrained(model, "this_folder")
 """
-WORDS = "`base` is the model that it belongs to: `tercet convert RUN/pretrained base --to hf` writes it."
+WORDS = "`base` is the base model: `tercet convert RUN/pretrained base --to hf` writes it."
 BASE = "base"  # of that command, since a run's ../pretrained is not a folder of `transformers`
 TASK_TYPES = {  # by suffix of the architecture; peft has none for masked language models
     "LMHeadModel": "CAUSAL_LM", "ForCausalLM": "CAUSAL_LM", "MTModel": "SEQ_2_SEQ_LM",
@@ -57,7 +57,7 @@ def peft_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
         UserError: If the model has no adapter, or the format does not support the model.
     """
     if trained_model.adapter is None:
-        raise UserError(f"{trained_model.folder} has no adapter, which --to peft writes; train one with adapter: lora")
+        raise UserError(f"{trained_model.folder} has no adapter for --to peft; train one with adapter: lora")
     config, state = to_transformers(trained_model.model)
     architecture: str = config["architectures"][0]
     task_type = next((task for end, task in TASK_TYPES.items() if architecture.endswith(end)), None)
@@ -90,7 +90,9 @@ def import_adapter(adapter: Adapter, model: AnyModel, folder: Path) -> Adapter:
                 for name, theirs in matches.items()
             }
             return Adapter(base=adapter.base, layers=layers, full_weights=_read_full_weights(adapter, names, folder))
-    raise UserError(f"{folder} is no adapter of this model, which has no {first_names(unknown)}; give the right model")
+    raise UserError(
+        f"{folder} does not fit this model, which has no {first_names(unknown)}; use the base model of the adapter"
+    )
 
 
 def _check_ties(adapter: Adapter, model: AnyModel, names: Mapping[str, Source], folder: Path) -> None:
@@ -199,7 +201,5 @@ def _join(parts: Mapping[int, LowRank], n_parts: int) -> LowRank:
 def _read_full_weights(adapter: Adapter, names: Mapping[str, Source], folder: Path) -> dict[str, Tensor]:
     matches = {name: theirs for name in names if (theirs := _find(names[name].name, adapter.full_weights))}
     if unmatched := [name for name in adapter.full_weights if name not in matches.values()]:
-        raise UserError(
-            f"{folder}: the model that the adapter belongs to has no {first_names(unmatched)}; give the right one"
-        )
+        raise UserError(f"{folder}: this model has no {first_names(unmatched)}; use the base model of the adapter")
     return {name: names[name].read(adapter.full_weights[theirs]) for name, theirs in matches.items()}

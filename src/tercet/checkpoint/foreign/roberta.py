@@ -64,8 +64,8 @@ def _spec(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> EncoderOnly
     masked, texts = any(name.startswith("lm_head.") for name in state), "classifier.dense.weight" in state
     if masked and stack.activation != "gelu":
         raise UserError(
-            f"hidden_act is {config['hidden_act']!r}, and what scores masked words has 'gelu' in every {KIND}; "
-            "Tercet has one activation for both"
+            f"hidden_act is {config['hidden_act']!r}, but the masked head of {KIND} always uses 'gelu'; "
+            "Tercet supports a single activation for both"
         )
     weight = state.get("classifier.out_proj.weight" if texts else "classifier.weight")
     return EncoderOnlySpec(
@@ -85,7 +85,7 @@ def _first_position(config: Mapping[str, Any]) -> int:
     """Return the row of the position table that belongs to the first token."""
     pad = read_value(config, "pad_token_id", int, 1)
     if pad < 0:
-        raise UserError(f"pad_token_id is {pad}, behind which the positions of a {KIND} begin; put back the id")
+        raise UserError(f"pad_token_id is {pad}, but positions of {KIND} start after it; put back the id")
     return pad + 1
 
 

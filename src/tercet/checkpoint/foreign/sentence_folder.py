@@ -86,8 +86,8 @@ def read_sentence_settings(folder: Path) -> SentenceSettings:
         expected = ("Transformer", "Pooling", "Normalize")[min(number, 2)]
         if kind != expected or (kind == "Transformer" and module.get("path")):
             raise UserError(
-                f"{path}: step {number + 1} is {show(kind)} in {show(module.get('path'))}, and Tercet makes a vector "
-                "by Transformer, Pooling and Normalize alone"
+                f"{path}: step {number + 1} is {show(kind)} in {show(module.get('path'))}; "
+                "supported steps: Transformer, Pooling, Normalize"
             )
         if kind == "Pooling":
             pooling = _read_pooling(folder / str(module.get("path")) / "config.json", folder)
@@ -101,9 +101,9 @@ def _read_modules(path: Path) -> list[Mapping[str, Any]]:
     try:
         modules = parse_json(read_text_file(path, MAX_SETTINGS_BYTES))
     except ValueError as error:
-        raise UserError(f"{path} is no JSON: {error}; copy it again") from None
+        raise UserError(f"{path} is not JSON: {error}; copy it again") from None
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in cast("list[Any]", modules)):
-        raise UserError(f"{path} is no list of steps; copy it again")
+        raise UserError(f"{path} is not a list of steps; copy it again")
     return cast("list[Mapping[str, Any]]", modules)
 
 
@@ -121,7 +121,7 @@ def _read_pooling(path: Path, folder: Path) -> Pooling:
         or not isinstance(config.get("pooling_mode", ""), str | None)
     ):
         requested = config.get("pooling_mode") or sorted(modes)
-        raise UserError(f"{path}: the pooling is {show(requested)}, and Tercet has the mean or the first token")
+        raise UserError(f"{path}: the pooling is {show(requested)}; supported: mean and first token")
     return poolings[0]
 
 
@@ -133,7 +133,7 @@ def _read_length(folder: Path) -> int | None:
             _check_keys(config, "length", path)
         length = config.get("max_seq_length" if name in LENGTH_FILES else "model_max_length")
         if length is not None and (isinstance(length, bool) or not isinstance(length, int | float) or length < 3):
-            raise UserError(f"{path}: a text of {show(length)} tokens; it must be a number from 3 on")
+            raise UserError(f"{path}: the maximum length is {show(length)} tokens; it must be a number of at least 3")
         if length is not None:
             return int(length) if length < MOST_LEN else None
     return None
@@ -146,7 +146,7 @@ def _check_prompts(path: Path) -> None:
     name, prompts = config.get("default_prompt_name"), config.get("prompts")
     if name is not None and (not isinstance(prompts, dict) or cast("dict[str, Any]", prompts).get(str(name)) != ""):
         raise UserError(
-            f"{path}: default_prompt_name is {show(name)}, a text before every text, which Tercet does not have; "
+            f"{path}: default_prompt_name is {show(name)}, but Tercet does not support default prompts; "
             "set it to null and write the prompt into the texts"
         )
 
@@ -156,7 +156,5 @@ def _check_keys(config: Mapping[str, Any], file: str, path: Path) -> None:
         if key in USED[file] or key in IRRELEVANT[file]:
             continue
         if not is_any_of(value, REQUIRED_VALUES[file].get(key, OFF)):
-            problem = (
-                "which Tercet does not have" if key in REQUIRED_VALUES[file] else "a key that Tercet does not know"
-            )
+            problem = "which Tercet does not support" if key in REQUIRED_VALUES[file] else "an unknown key"
             raise UserError(f"{path}: {key} is {show(value)}, {problem}")

@@ -82,7 +82,7 @@ def strip_names(
         if no_weight(name):
             continue
         if name in plain:
-            raise UserError(f"{name} stands in the weights twice, under {old_name} too; leave one out")
+            raise UserError(f"{name} occurs twice in the weights, also as {old_name}; remove one")
         plain[name] = tensor
     return plain
 
@@ -92,9 +92,7 @@ def merge_tied(state: dict[str, Tensor], second: str, first: str, kind: str) -> 
     if second in state:
         tensor = state.pop(second)
         if not torch.equal(state.setdefault(first, tensor), tensor):
-            raise UserError(
-                f"{second} is not the same as {first}, with which {kind} shares it; leave out the wrong one"
-            )
+            raise UserError(f"{second} is not the same as {first}, to which {kind} ties it; remove the wrong one")
 
 
 def foreign_name(name: str, table: Mapping[str, str]) -> str:
@@ -142,7 +140,7 @@ def build_model(
         *([f"{first_names(missing)} missing"] if missing else []),
         *([f"{first_names(unknown)} unknown"] if unknown else []),
         *(
-            f"{name} has shape {shape_of(state[name])} where the config needs {'x'.join(map(str, shapes[name]))}"
+            f"{name} has shape {shape_of(state[name])}, but the config requires {'x'.join(map(str, shapes[name]))}"
             for name in mismatched[:2]
         ),
     ]
@@ -192,12 +190,12 @@ def _read_shards(index: Path) -> Mapping[str, Tensor]:
     files = read_json_file(index).get("weight_map")
     names: set[Any] = set(files.values()) if isinstance(files, dict) and _all_texts(files) else set()
     if not names or not all(Path(name).name == name and name.endswith(".safetensors") for name in names):
-        raise UserError(f"{index} does not say which file has which weights; copy it again")
+        raise UserError(f"{index} does not map weights to files; copy it again")
     state: dict[str, Tensor] = {}
     for name in sorted(names):
         tensors = read_tensors(index.parent / name)
         if duplicates := [tensor for tensor in tensors if tensor in state]:
-            raise UserError(f"{index}: {first_names(duplicates)} stands in two files; copy the folder again")
+            raise UserError(f"{index}: {first_names(duplicates)} occurs in two files; copy the folder again")
         state |= tensors
     return state
 

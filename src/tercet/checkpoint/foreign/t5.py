@@ -239,7 +239,7 @@ def _spec(config: Mapping[str, Any], family: T5Family, *, tied: bool) -> Encoder
         "dense_act_fn" in network_settings and read_activation(network_settings, "dense_act_fn") != activation
     ):
         raise UserError(
-            f"feed_forward_proj is {network!r} and {network_settings} says otherwise; put back what was trained"
+            f"feed_forward_proj is {network!r}, which contradicts {network_settings}; put back the trained settings"
         )
     n_layers = read_value(config, "num_layers", int)
     encoder = StackSpec(

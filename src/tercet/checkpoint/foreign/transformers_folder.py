@@ -115,7 +115,7 @@ def _card(trained_model: TrainedModel, architecture: str) -> str:
     words = ""
     if trained_model.source_tokenizer is not trained_model.tokenizer:
         shared = isinstance(spec, EncoderDecoderSpec) and spec.source_vocab_size is None
-        vocabulary = "is cut in its own way" if shared else "has a vocabulary of its own"
+        vocabulary = "is split differently" if shared else "has its own vocabulary"
         pad = special_names(trained_model.source_tokenizer).get("pad")
         pad_token = "" if pad is None else f", pad_token={pad!r}"
         lines[0] += ", PreTrainedTokenizerFast"

@@ -1,7 +1,7 @@
 """LoRA adapters in the format of the `peft` library: trained weights on top of a frozen base model.
 
-adapter_config.json         rank, alpha, the adapted layers, and the path of the base model
-adapter_model.safetensors   A and B of each layer, and fully trained weights, such as those of a classifier
+    adapter_config.json         rank, alpha, the adapted layers, and the path of the base model
+    adapter_model.safetensors   A and B of each layer, and fully trained weights, such as those of a classifier
 
 Names are those of modules, prefixed with "base_model.model.". A run that trains an adapter writes these two files to
 `best/` and `last/` instead of the weights, together with the other files of a model folder. The base model is in

@@ -36,7 +36,8 @@ class Card:
         tokens_seen: Number of training tokens, including repetitions.
         metrics: Metrics by name, such as {"validation_loss": 1.47}; losses are in nats per token.
         data_name: Name or path of the training data.
-        data_hash, tokenizer_hash: SHA-256 as hex digits.
+        data_hash: SHA-256 of the training data, as hex digits.
+        tokenizer_hash: SHA-256 of the tokenizer, as hex digits.
         versions: Versions of Tercet, torch and Python.
         git_commit: Commit of the repository in which the training was started; None outside a repository.
         recipe: The resolved recipe, as plain dictionaries.

@@ -1,11 +1,11 @@
 """Model folders: all files that are needed to use a model, each readable without Tercet.
 
-config.json             spec: sizes and variants              model.safetensors   weights, tied ones once
-tokenizer.json          format of the `tokenizers` library    README.md           card for people
-generation_config.json  end tokens and maximum length         card.json           card for programs
-source_tokenizer.json   if a translator's source has its own vocabulary
-chat_template.jinja     turns a conversation into a text, for models that were trained on conversations
-manifest.json           size and hash of each of these, checked on loading; README.md may be edited
+    config.json             spec: sizes and variants              model.safetensors   weights, tied ones once
+    tokenizer.json          format of the `tokenizers` library    README.md           card for people
+    generation_config.json  end tokens and maximum length         card.json           card for programs
+    source_tokenizer.json   if a translator's source has its own vocabulary
+    chat_template.jinja     turns a conversation into a text, for models that were trained on conversations
+    manifest.json           size and hash of each of these, checked on loading; README.md may be edited
 
 An encoder does not generate text and has no generation_config.json. A source_tokenizer.json may also accompany a
 vocabulary that both sides share: it then splits the source differently, into the same ids. A LoRA adapter is stored in

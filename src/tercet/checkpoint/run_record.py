@@ -30,7 +30,8 @@ class Change:
     Attributes:
         step: Number of completed steps; the change applies from the next step on.
         key: Key of the recipe, such as training.max_steps.
-        old, new: Value before and after the change.
+        old: Previous value.
+        new: New value.
         steps: New length of the run, if the key determines it; else None.
     """
 
@@ -59,8 +60,11 @@ class RunRecord:
     """The content of `run.json`.
 
     Attributes:
-        data, tokenizer: Their hashes.
-        precision, matmul, compile: Resolved values of `auto`.
+        data: Hash of the training data.
+        tokenizer: Hash of the tokenizer.
+        precision: Resolved value of `auto`.
+        matmul: Resolved value of `auto`.
+        compile: Resolved value of `auto`.
         threads: Number of threads of each process, as of the last start; None in a run of an earlier version.
         micro_batches: Micro-batch sizes per device that differ from the recipe, each with its first step, from 0: the
             resolved value of `auto`, and the halved sizes after it ran out of memory. In rows; for a translator in

@@ -156,7 +156,7 @@ def test_a_narrow_terminal_shows_the_last_blocks_and_says_so(runs: dict[str, str
         ("GPT --prompt a --attribution --at 1", "there is no row 1; the 1 tokens are rows 0 to 0"),
         ("GPT --prompt a --attribution ab", "'ab' is 2 tokens: 'a', 'b'; give one token"),
         ("GPT --prompt a --ablate 3.0", "--ablate 3.0: there is no block 3; there are 3, from 0"),
-        ("GPT --prompt a --ablate 1.4", "stack.blocks.1.self_attention.heads has no head 4; there are 4, 0 to 3"),
+        ("GPT --prompt a --ablate 1.4", "stack.blocks.1.self_attention.heads has no head 4; it has 4, 0 to 3"),
         ("GPT --prompt a --ablate stack.blocks.1:x", "after the colon come heads, such as stack.blocks.1:3"),
         ("GPT --prompt a --ablate stack.blocks.7", "the model has no 'stack.blocks.7'; did you mean"),
         ("GPT --prompt a --target b", "a target is for translators"),

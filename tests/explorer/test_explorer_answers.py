@@ -135,11 +135,11 @@ MISTAKES: list[tuple[str, str, dict[str, Any], str]] = [
     (GPT, "look", {"ask": {"text": "a", "edits": [{"name": "stack.block.0"}]}}, "did you mean 'stack.blocks.0'?"),
     (
         GPT, "look", {"ask": {"text": "a", "edits": [{"name": "stack.blocks.0.self_attention.heads", "heads": [4]}]}},
-        "stack.blocks.0.self_attention.heads has no head 4; there are 4, 0 to 3",
+        "stack.blocks.0.self_attention.heads has no head 4; it has 4, 0 to 3",
     ),
     (
         GPT, "look", {"ask": {"text": "ab", "edits": [{"name": "stack.blocks.0", "positions": [2]}]}},
-        "stack.blocks.0 has no position 2; there are 2, 0 to 1",
+        "stack.blocks.0 has no position 2; it has 2, 0 to 1",
     ),
     (GPT, "block", {"ask": {"text": "a"}, "name": "stack.blocks.2"}, "no block 'stack.blocks.2'; did you mean"),
     (GPT, "logits", {"ask": {"text": "a"}, "at": 1}, "at=1: there is no such row"),

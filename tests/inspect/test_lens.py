@@ -68,7 +68,7 @@ def test_at_the_bottom_of_a_model_without_positions_it_is_a_table_of_bigrams() -
 
 def test_an_encoder_that_scores_no_words_has_no_lens() -> None:
     one = encoder(spec={"masked_head": None})
-    with pytest.raises(ValueError, match="no masked_head: it cannot score words"):
+    with pytest.raises(ValueError, match="no masked_head: it cannot predict masked tokens"):
         logit_lens(one, torch.zeros(1, 7, 24))
 
 

@@ -143,7 +143,7 @@ def test_attend_takes_it_where_it_may(use_from: Callable[..., None], monkeypatch
     assert len(taken) == 3
     attend(*(torch.randn(threads, 2, 20, 24).bfloat16() for _ in range(3)), causal=True)
     assert taken[3:] == [False]
-    with pytest.raises(ValueError, match="put causality into the mask"):
+    with pytest.raises(ValueError, match="include causality in the mask"):
         attend(*narrow, mask=torch.ones(1, 1, 20, 20, dtype=torch.bool), causal=True)
 
 

@@ -100,11 +100,11 @@ def test_the_state_is_outside_the_model() -> None:
 def test_capacities_that_do_not_fit_are_refused() -> None:
     decoder, tokens = model(), torch.randint(V, (2, 5))
     lengths = torch.tensor([5, 5])
-    with pytest.raises(ValueError, match=r"capacity=4 must hold the 5 tokens given, at most max_len=13"):
+    with pytest.raises(ValueError, match=r"capacity=4 must be at least the 5 prompt tokens and at most max_len=13"):
         decoder.start(tokens, lengths, capacity=4)
     with pytest.raises(ValueError, match=r"capacity=14 .* at most max_len=13"):
         decoder.start(tokens, lengths, capacity=14)
-    with pytest.raises(ValueError, match=r"a text of 14 tokens does not fit into the context of max_len=13"):
+    with pytest.raises(ValueError, match=r"text too long: 14 tokens do not fit into the context of max_len=13"):
         decoder(torch.randint(V, (1, 14)))
 
 

@@ -114,7 +114,7 @@ def test_segments_are_the_first_where_nothing_is_said() -> None:
     hidden = model.hidden(tokens)
     assert torch.equal(model.hidden(tokens, segments=torch.zeros_like(tokens)), hidden)
     assert not torch.allclose(model.hidden(tokens, segments=torch.ones_like(tokens)), hidden, atol=1e-3)
-    with pytest.raises(ValueError, match=r"no segments \(n_segments=0\); leave them out"):
+    with pytest.raises(ValueError, match=r"no segments \(n_segments=0\); omit `segments`"):
         encoder().hidden(tokens, segments=torch.zeros_like(tokens))
 
 
@@ -164,11 +164,11 @@ def test_the_pooler_reads_the_first_real_token() -> None:
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda model, hidden: model.logits(hidden), "no masked_head: it cannot score words"),
-        (lambda model, hidden: model.mlm_transform(hidden), "no masked_head: it cannot score words"),
-        (lambda model, hidden: model.pooled(hidden), "no pooler: pool its hidden states with tercet.nn.pool"),
+        (lambda model, hidden: model.logits(hidden), "no masked_head: it cannot predict masked tokens"),
+        (lambda model, hidden: model.mlm_transform(hidden), "no masked_head: it cannot predict masked tokens"),
+        (lambda model, hidden: model.pooled(hidden), "no pooler: pool the hidden states with tercet.nn.pool"),
         (lambda model, hidden: model.next_sentence_logits(hidden), "no next_sentence: it was not trained on pairs"),
-        (lambda model, hidden: model.classify(hidden), "no classifier: train it on labelled texts first"),
+        (lambda model, hidden: model.classify(hidden), "no classifier: train it on labeled examples first"),
     ],
 )
 def test_a_head_that_is_not_there_says_what_to_do(ask, message: str) -> None:
@@ -179,11 +179,11 @@ def test_a_head_that_is_not_there_says_what_to_do(ask, message: str) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Classifier(labels=("a", "b", "a")), "label 'a' stands in labels twice"),
+        (lambda: Classifier(labels=("a", "b", "a")), "duplicate label in labels: 'a'"),
         (lambda: Classifier(dropout=1.0), "dropout=1.0 must be at least 0 and below 1"),
-        (lambda: encoder(spec={"next_sentence": True}), "next_sentence reads the pooler; set pooler to true"),
-        (lambda: encoder(spec={"classifier": Classifier(pooling="pooler")}), "reads the pooler; set pooler to true"),
-        (lambda: encoder(spec={"classifier": Classifier()}), "a classifier without labels; the labelled data"),
+        (lambda: encoder(spec={"next_sentence": True}), "next_sentence requires the pooler; set pooler to true"),
+        (lambda: encoder(spec={"classifier": Classifier(pooling="pooler")}), "requires the pooler; set pooler to true"),
+        (lambda: encoder(spec={"classifier": Classifier()}), "classifier.labels is empty; set it to the labels"),
         (lambda: encoder(spec={"n_segments": -1}), "n_segments=-1 must be at least 0"),
         (
             lambda: encoder().hidden(torch.zeros(1, 14, dtype=torch.long)),

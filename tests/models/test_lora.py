@@ -109,7 +109,7 @@ def test_targets(target: str, expected: list[str]) -> None:
 
 @pytest.mark.parametrize("target", ["querry", "uery", "unembedding", "blocks"])
 def test_a_target_that_is_no_layer(target: str) -> None:
-    with pytest.raises(ValueError, match=rf"no linear layer is called '{target}'; there are query, key, .*and 'all'"):
+    with pytest.raises(ValueError, match=rf"no linear layer matches '{target}'; choose from query, key, .*or 'all'"):
         add_lora(build(SPEC), LoRA(targets=(target,)))
 
 

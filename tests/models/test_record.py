@@ -231,7 +231,7 @@ def test_the_model_is_as_it_was_after_an_exception_too() -> None:
         one(tokens(B, 1 // 0), tokens())
     assert traces(one) == before
     beyond = Edit(name="encoder.blocks.0.self_attention.heads", heads=(4,))
-    with pytest.raises(ValueError, match="has no head 4; there are 4, 0 to 3"), record(one, edits=[beyond]):
+    with pytest.raises(ValueError, match="has no head 4; it has 4, 0 to 3"), record(one, edits=[beyond]):
         one(tokens(), tokens())  # fails within a pass
     assert traces(one) == before
     with record(one):
@@ -373,12 +373,15 @@ def test_edits_of_one_tensor_are_made_one_after_another() -> None:
     ("edit", "words"),
     [
         (Edit(name="stack.blocks.0.selfattention.heads"), "did you mean 'stack.blocks.0.self_attention.heads'"),
-        (Edit(name="stack.blocks.0.feedforward", heads=(0,)), "feedforward has no heads; name its q, k, v"),
-        (Edit(name="stack.blocks.0.self_attention.k", heads=(2,)), "has no head 2; there are 2, 0 to 1"),
+        (Edit(name="stack.blocks.0.feedforward", heads=(0,)), "feedforward has no heads; use q, k, v"),
+        (Edit(name="stack.blocks.0.self_attention.k", heads=(2,)), "has no head 2; it has 2, 0 to 1"),
         (Edit(name="stack.blocks.0.self_attention.heads", heads=(-1,)), "has no head -1"),
-        (Edit(name="stack.blocks.0", positions=(7,)), "has no position 7; there are 7, 0 to 6"),
-        (Edit(name="stack.blocks.0", value=torch.zeros(2, 5)), r"value of shape \(2, 5\) for a tensor of \(3, 7, 24\)"),
-        (Edit(name="stack.position.embed"), "no pass came by stack.position.embed, so the edit was not made"),
+        (Edit(name="stack.blocks.0", positions=(7,)), "has no position 7; it has 7, 0 to 6"),
+        (
+            Edit(name="stack.blocks.0", value=torch.zeros(2, 5)),
+            r"value of shape \(2, 5\) does not broadcast to \(3, 7, 24\)",
+        ),
+        (Edit(name="stack.position.embed"), "edit not applied: no forward pass computed stack.position.embed"),
     ],
 )
 def test_words(edit: Edit, words: str) -> None:
@@ -391,7 +394,7 @@ def test_a_recording_within_a_recording_is_refused_and_the_outer_one_goes_on() -
     one, text = model(), tokens()
     before = one(text)
     with record(one) as seen:
-        with pytest.raises(ValueError, match="being recorded already; end that recording first"), record(one):
+        with pytest.raises(ValueError, match="already being recorded; end that recording first"), record(one):
             pass
         close(one(text), before)
     assert "stack.blocks.1.self_attention.weights" in seen

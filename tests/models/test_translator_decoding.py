@@ -226,15 +226,15 @@ def test_steps_follow_the_full_pass_in_half_precision(dtype: torch.dtype) -> Non
 def test_wrong_use_is_told() -> None:
     made, (source, token_mask), target = translator(), sources(), torch.randint(V, (3, 5))
     start = {"source": source, "source_token_mask": token_mask, "capacity": 6}
-    with pytest.raises(ValueError, match=r"capacity=4 must hold the 5 tokens given, at most max_len=13"):
+    with pytest.raises(ValueError, match=r"capacity=4 must be at least the 5 target tokens and at most max_len=13"):
         made.start(target, LENGTHS, **start | {"capacity": 4})
     with pytest.raises(ValueError, match=r"capacity=14 .* at most max_len=13"):
         made.start(target, LENGTHS, **start | {"capacity": 14})
-    with pytest.raises(ValueError, match=r"nothing to look at: give the memory"):
+    with pytest.raises(ValueError, match=r"cross-attention requires `memory`"):
         made.hidden(target, None)
     _, cache = made.start(target, LENGTHS, **start)
     cache.expand_beams(2)
-    with pytest.raises(ValueError, match=r"2 rows share a source, and stay or go together: 5 rows are named"):
+    with pytest.raises(ValueError, match=r"must be a multiple of 2, which share a source: 5"):
         cache.reorder(torch.arange(5))
     with pytest.raises(ValueError, match=r"capacity=5 is less than the 6 that there are"):
         cache.grow(5)
@@ -246,5 +246,5 @@ def test_as_many_sources_as_beginnings(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # at work, annotations are not checked
     made = translator()
-    with pytest.raises(ValueError, match=r"2 sources for 4 target beginnings.*call cache.expand_beams"):
+    with pytest.raises(ValueError, match=r"2 sources for 4 prefixes.*call cache.expand_beams"):
         made.start(torch.randint(V, (4, 1)), torch.ones(4).long(), source=torch.randint(V, (2, S)), capacity=6)

@@ -130,7 +130,7 @@ def test_padding_sends_back_finite_gradients(position) -> None:
 
 def test_sides_that_are_too_long_are_refused() -> None:
     model, short, long = translator(), torch.randint(V, (2, 5)), torch.randint(V, (2, MAX_LEN + 1))
-    with pytest.raises(ValueError, match=r"a source of 14 tokens does not fit into the context of max_len=13"):
+    with pytest.raises(ValueError, match=r"source too long: 14 tokens do not fit into the context of max_len=13"):
         model(long, short)
-    with pytest.raises(ValueError, match=r"a target of 14 tokens does not fit into the context of max_len=13"):
+    with pytest.raises(ValueError, match=r"target too long: 14 tokens do not fit into the context of max_len=13"):
         model(short, long)

@@ -132,9 +132,9 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
     wide = replace(STACK, d_model=32)
     with pytest.raises(ValueError, match=r"encoder.d_model=24, decoder.d_model=32"):
         EncoderDecoderSpec(encoder=STACK, decoder=wide)
-    with pytest.raises(ValueError, match="share_embeddings needs one vocabulary for both sides; set it to false"):
+    with pytest.raises(ValueError, match="share_embeddings requires one vocabulary for both sides; set it to false"):
         EncoderDecoderSpec(source_vocab_size=SOURCE_V, encoder=STACK, decoder=STACK)
-    with pytest.raises(ValueError, match="vocab_size=0 must be at least 1; the tokenizer knows it"):
+    with pytest.raises(ValueError, match="vocab_size=0 must be at least 1; set it to the size"):
         EncoderDecoder(EncoderDecoderSpec(encoder=STACK, decoder=STACK))
     with pytest.raises(UserError, match=r"'stack'"):
         model_spec({"preset": "transformer-base", "stack": {"d_model": 24}})

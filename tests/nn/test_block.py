@@ -111,10 +111,10 @@ def test_reorder_takes_the_cross_attention_along() -> None:
 
 def test_cross_attention_without_anything_to_look_at_is_refused() -> None:
     layer, x = block("pre", cross=True), torch.randn(B, T, D)
-    with pytest.raises(ValueError, match="nothing to look at: give the memory, or a cache that has met it"):
+    with pytest.raises(ValueError, match="cross-attention requires `memory`, or a cache that already contains it"):
         layer(x, causal=True)
     cache = StackCache(n_layers=1, n_kv_heads=4, d_head=6, batch=B, capacity=T)
-    with pytest.raises(ValueError, match="nothing to look at"):
+    with pytest.raises(ValueError, match="cross-attention requires `memory`"):
         layer(x[:, :1], mask=cache.mask(cache.positions(1)), cache=cache.layers[0])
 
 

@@ -75,7 +75,7 @@ def test_it_survives_copying_and_a_second_time_is_refused() -> None:
     quantize(model, "int8")
     tokens = torch.randint(0, 53, (1, 11))
     assert torch.equal(copy.deepcopy(model)(tokens), model(tokens))
-    with pytest.raises(ValueError, match="quantized already"):
+    with pytest.raises(ValueError, match="already quantized"):
         quantize(model, "bf16")
 
 

@@ -157,7 +157,7 @@ def test_a_relative_bias_is_the_number_of_its_bucket_and_head_and_layer(per_laye
 
 @pytest.mark.parametrize(("n_buckets", "max_distance"), [(7, 20), (32, 16), (32, 3)])
 def test_buckets_that_cannot_share_are_refused(n_buckets: int, max_distance: int) -> None:
-    with pytest.raises(ValueError, match=f"n_buckets={n_buckets} must be even, and max_distance={max_distance} more"):
+    with pytest.raises(ValueError, match=f"n_buckets={n_buckets} must be even and max_distance={max_distance} must"):
         relative_bias(n_buckets, max_distance)
 
 

@@ -120,7 +120,7 @@ def test_another_scale_is_the_same_function(scale: tuple[float, float]) -> None:
 
 def test_heads_that_cannot_be() -> None:
     for settings, words in (
-        ({"labels": ("a", "b"), "problem_type": "regression"}, "gives one number, and labels names 2"),
+        ({"labels": ("a", "b"), "problem_type": "regression"}, "has one output, but labels has 2 names"),
         ({"target_mean": 1.0}, "target_mean and target_std are of numbers"),
         ({"over": "tokens", "problem_type": "regression"}, "is for texts, and a token has one label"),
         ({"problem_type": "regression", "target_std": 0.0}, "target_std=0.0 must be above"),

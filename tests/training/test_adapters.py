@@ -168,9 +168,9 @@ def test_frozen_parts_do_not_learn(finished: Finished, tmp_path: Path, family: s
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"adapter": {"kind": "lora", "targets": ["querry"]}}, r"adapter\.targets: no linear layer is called 'querry'"),
+        ({"adapter": {"kind": "lora", "targets": ["querry"]}}, r"adapter\.targets: no linear layer matches 'querry'"),
         ({"adapter": {"kind": "lora", "rank": 0}}, r"adapter\.rank=0 must be at least 1"),
-        ({"adapter": {"kind": "lora", "targets": []}}, "targets names no layer"),
+        ({"adapter": {"kind": "lora", "targets": []}}, "targets is empty"),
         ({"adapter": "lora", "pretrained": None, "model": {"preset": "gpt2"}}, "adapter goes on from a model"),
         ({"freeze": ["embedding"]}, "adapter leaves all other weights as they are: leave freeze out"),
         ({"adapter": None, "freeze": ["embeding"]}, "no part of the model is called 'embeding'; did you mean 'embedd"),

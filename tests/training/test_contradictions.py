@@ -75,7 +75,7 @@ def test_two_vocabularies_cannot_share_an_embedding(tmp_path: Path) -> None:
     own = {"data": {"source_tokenizer": {"kind": "characters"}}}
     words = "model.share_embeddings needs one vocabulary: set it to false, or drop source_tokenizer"
     refused(tiny_pairs_recipe(tmp_path, own), tmp_path, words)
-    with pytest.raises(UserError, match="share_embeddings needs one vocabulary for both sides; set it to false"):
+    with pytest.raises(UserError, match="share_embeddings requires one vocabulary for both sides; set it to false"):
         tiny_pairs_recipe(tmp_path, {"model": {"source_vocab_size": 50}})
 
 

@@ -1,4 +1,4 @@
-"""The families, each built from the same parts, and their presets."""
+"""The three model families, built from the same parts, and their presets."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""From a spec of any family to its model."""
+"""Build the model of any family from its spec."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,10 +19,10 @@ AnyModel = DecoderOnly | EncoderDecoder | EncoderOnly
 
 
 def build(spec: AnySpec, *, seed: int = 0) -> AnyModel:
-    """The model that `spec` describes, its weights drawn from `seed`.
+    """Return the model that `spec` describes, with weights drawn from `seed`.
 
     Raises:
-        ValueError: for sizes that do not fit together.
+        ValueError: If sizes do not fit together.
     """
     if isinstance(spec, DecoderOnlySpec):
         return DecoderOnly(spec, seed=seed)
@@ -32,26 +32,30 @@ def build(spec: AnySpec, *, seed: int = 0) -> AnyModel:
 
 
 def build_meta(spec: AnySpec, *, n_tensors: int) -> AnyModel:
-    """`build` on the meta device: every name and shape, and no memory for the numbers.
+    """Build the model on the meta device: all names and shapes without memory for the weights.
 
     Args:
-        n_tensors: how many tensors the model's weights are: a layer has several, and to build many takes long.
+        spec: Spec of the model.
+        n_tensors: Number of tensors in the weights. A spec with more layers is rejected before it is built, because a
+            layer has several tensors and building many layers takes long.
 
     Raises:
-        ValueError: for sizes that do not fit together, into any memory, or into so many tensors.
+        ValueError: If sizes do not fit together, do not fit into memory, or need more tensors than `n_tensors`.
     """
     if (n_layers := sum(stack.n_layers for stack in stack_specs(spec))) > n_tensors:
-        raise ValueError(f"{n_layers} layers, and the weights are {n_tensors} tensors")
+        raise ValueError(f"too many layers for {n_tensors} tensors of weights: {n_layers}")
     try:
         with torch.device("meta"), _SkipInitialization():
             return build(spec)
     except (RuntimeError, OverflowError) as error:
-        raise ValueError(f"its sizes make no model: {shorten(error)}") from None
+        raise ValueError(f"invalid sizes: {shorten(error)}") from None
 
 
 class _SkipInitialization(TorchFunctionMode):
-    """The parts of `torch.nn` draw no numbers: on the meta device PyTorch would import its compiler for that, which
-    takes as long as all the rest of it."""
+    """Skip the initialization of `torch.nn` modules.
+
+    On the meta device PyTorch would import its compiler for that, which takes as long as the rest of the build.
+    """
 
     DRAWS = (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
 
@@ -60,10 +64,10 @@ class _SkipInitialization(TorchFunctionMode):
 
 
 def blocks_of(model: AnyModel) -> Iterator[Block]:
-    """Every block: the unit of sharding."""
+    """Yield every block of a model. The block is the unit of sharding."""
     return (part for part in model.modules() if isinstance(part, Block))
 
 
 def stacks_of(model: AnyModel) -> Iterator[Stack]:
-    """Every stack of blocks: a decoder's, an encoder's, or both."""
+    """Yield every stack of a model: the decoder, the encoder, or both."""
     return (part for part in model.modules() if isinstance(part, Stack))

@@ -1,8 +1,8 @@
-"""The decoder-only Transformer (GPT): each token looks back, and each hidden state scores the next token.
+"""The decoder-only Transformer (GPT): tokens attend to earlier tokens, and each hidden state predicts the next token.
 
-    hidden = stack(embedding(tokens));  logits = hidden @ unembeddingᵀ, plus a bias for each token if wanted
+    hidden = stack(embedding(tokens));  logits = hidden @ unembeddingᵀ, plus an optional bias per token
 
-Radford et al. (2018, 2019). It holds no loss, tokenizer, optimizer or decoding state.
+Radford et al. (2018, 2019). The model does not contain a loss, tokenizer, optimizer or decoding state.
 """
 
 from jaxtyping import Bool, Float, Int
@@ -17,14 +17,14 @@ from tercet.nn.init import initialize
 
 
 class DecoderOnly(Model[DecoderOnlySpec]):
-    """The decoder-only Transformer: the next token's logits from the tokens before it.
+    """The decoder-only Transformer, which computes the logits of the next token.
 
     Args:
-        spec: sizes and variants; a vocab_size of at least 1.
-        seed: of the initial weights.
+        spec: Sizes and variants. vocab_size must be at least 1.
+        seed: Seed of the initial weights.
 
     Raises:
-        ValueError: for sizes that do not fit together.
+        ValueError: If sizes do not fit together.
     """
 
     def __init__(self, spec: DecoderOnlySpec, *, seed: int = 0) -> None:
@@ -53,48 +53,53 @@ class DecoderOnly(Model[DecoderOnlySpec]):
         documents: Int[Tensor, "B T"] | None = None,
         cache: StackCache | None = None,
     ) -> Float[Tensor, "B T D"]:
-        """Hidden states after the last norm; see `Stack.forward` for the arguments."""
+        """Return the hidden states after the last norm; see `Stack.forward` for the arguments."""
         self.check_length(tokens)
         return self.stack(self.embedding(tokens), token_mask=token_mask, documents=documents, cache=cache)
 
     def logits(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B V"]:
-        """Scores of the next token, in float32."""
+        """Return the float32 logits of the next token."""
         return self.unembedding(hidden)
 
     def start(
         self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, " B"], *, capacity: int
     ) -> tuple[Float[Tensor, "B V"], StackCache]:
-        """Read the prompts.
+        """Run the prefill: read the prompts and fill a new KV cache.
 
         Args:
-            tokens: prompts, padded on the right with any id.
-            lengths: real tokens of each row, at least one.
-            capacity: the most tokens a row will hold, prompt included; at most max_len.
+            tokens: Prompts, padded on the right with any id.
+            lengths: Number of real tokens in each row, at least one.
+            capacity: Maximum number of tokens per row, including the prompt; at most max_len.
 
         Returns:
-            the logits after each row's last real token, and the state for `step`.
+            The logits after the last real token of each row, and the KV cache for `step`.
+
+        Raises:
+            ValueError: If `capacity` is less than the length of the prompts or more than max_len.
         """
         if not tokens.shape[1] <= capacity <= self.max_len:
             raise ValueError(
-                f"capacity={capacity} must hold the {tokens.shape[1]} tokens given, at most max_len={self.max_len}"
+                f"capacity={capacity} must be at least the {tokens.shape[1]} prompt tokens "
+                f"and at most max_len={self.max_len}"
             )
         cache = self.new_cache(tokens.shape[0], capacity=capacity)
         hidden = self.hidden(tokens, cache=cache)  # (B, T, D)
         return self.logits(cache.read(hidden, lengths)), cache
 
     def new_cache(self, batch: int, *, capacity: int) -> StackCache:
-        """An empty decoding state of `batch` rows with room for `capacity` tokens each."""
+        """Return an empty KV cache with `batch` rows of `capacity` tokens each."""
         return self.stack.new_cache(batch, capacity=capacity)
 
     def step(self, tokens: Int[Tensor, " B"], cache: StackCache) -> Float[Tensor, "B V"]:
-        """Append one token to each row; the logits of the one after it."""
+        """Run one decode step: append one token to each row and return the logits of the next one."""
         hidden = self.hidden(tokens[:, None], cache=cache)  # (B, 1, D)
         cache.advance(1)
         return self.logits(hidden[:, 0])
 
     def read_ahead(self, tokens: Int[Tensor, "B T"], cache: StackCache) -> Float[Tensor, "B T V"]:
-        """The logits after each of the next tokens of each row, padded on the right with any id.
+        """Return the logits after each of several new tokens per row, padded on the right with any id.
 
-        They are not counted yet: `cache.advance` says how many of them stand, and the rest is never seen again.
+        The tokens do not count until `cache.advance` is called with the number to keep. The others are never attended
+        to.
         """
         return self.logits(self.hidden(tokens, cache=cache))

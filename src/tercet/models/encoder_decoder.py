@@ -1,9 +1,9 @@
-"""The encoder-decoder Transformer: an encoder reads the source, a decoder writes the target and looks across.
+"""The encoder-decoder Transformer: an encoder reads the source, and a decoder predicts the target with cross-attention.
 
     memory = encoder(embedding(source));  hidden = decoder(embedding(target), memory);  logits = hidden @ unembeddingᵀ
 
-Vaswani et al., "Attention Is All You Need" (2017). Source positions that are padding are seen by no one: neither by the
-encoder nor across. It holds no loss, tokenizer, optimizer or decoding state.
+Vaswani et al., "Attention Is All You Need" (2017). Neither the encoder nor the cross-attention attends to padding of
+the source. The model does not contain a loss, tokenizer, optimizer or decoding state.
 """
 
 from functools import partial
@@ -20,14 +20,14 @@ from tercet.nn.init import initialize
 
 
 class EncoderDecoder(Model[EncoderDecoderSpec]):
-    """The encoder-decoder Transformer: the next target token's logits from the source and the target before it.
+    """The encoder-decoder Transformer, which computes the logits of the next target token.
 
     Args:
-        spec: sizes and variants; a vocab_size of at least 1.
-        seed: of the initial weights.
+        spec: Sizes and variants. vocab_size must be at least 1.
+        seed: Seed of the initial weights.
 
     Raises:
-        ValueError: for sizes that do not fit together.
+        ValueError: If sizes do not fit together.
     """
 
     def __init__(self, spec: EncoderDecoderSpec, *, seed: int = 0) -> None:
@@ -53,7 +53,7 @@ class EncoderDecoder(Model[EncoderDecoderSpec]):
         source_token_mask: Bool[Tensor, "B S"] | None = None,
         target_token_mask: Bool[Tensor, "B T"] | None = None,
     ) -> Float[Tensor, "B T V"]:
-        """Scores of the token after each target token, which sees those before it and the whole source."""
+        """Return the logits after each target token, given the target up to it and the whole source."""
         memory = self.encode(source, token_mask=source_token_mask)
         return self.logits(
             self.hidden(target, memory, token_mask=target_token_mask, memory_token_mask=source_token_mask)
@@ -62,7 +62,7 @@ class EncoderDecoder(Model[EncoderDecoderSpec]):
     def encode(
         self, source: Int[Tensor, "B S"], *, token_mask: Bool[Tensor, "B S"] | None = None
     ) -> Float[Tensor, "B S D"]:
-        """The memory: what the decoder looks at. `token_mask` is True at real tokens."""
+        """Return the memory, which is the encoder's output. `token_mask` is True at real tokens."""
         self.check_length(source, "source")
         return self.encoder(self.source_embedding(source), token_mask=token_mask)
 
@@ -75,7 +75,10 @@ class EncoderDecoder(Model[EncoderDecoderSpec]):
         memory_token_mask: Bool[Tensor, "M S"] | None = None,
         cache: StackCache | None = None,
     ) -> Float[Tensor, "B T D"]:
-        """The decoder's hidden states after its last norm; no memory where the cache has its keys and values."""
+        """Return the decoder's hidden states after its last norm.
+
+        `memory` may be None if the cache contains its keys and values.
+        """
         self.check_length(target, "target")
         return self.decoder(
             self.embedding(target),
@@ -86,7 +89,7 @@ class EncoderDecoder(Model[EncoderDecoderSpec]):
         )
 
     def logits(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B V"]:
-        """Scores of the next token, in float32."""
+        """Return the float32 logits of the next token."""
         return self.unembedding(hidden)
 
     def start(
@@ -98,25 +101,30 @@ class EncoderDecoder(Model[EncoderDecoderSpec]):
         source_token_mask: Bool[Tensor, "B S"] | None = None,
         capacity: int,
     ) -> tuple[Float[Tensor, "B V"], StackCache]:
-        """Read the sources and the beginnings of their targets.
+        """Run the prefill: encode the sources, read the prefixes of their targets and fill a new KV cache.
 
         Args:
-            tokens: target beginnings, padded on the right with any id.
-            lengths: real tokens of each, at least one.
-            source, source_token_mask: one source a row; True at its real tokens.
-            capacity: the most target tokens a row will hold.
+            tokens: Target prefixes, padded on the right with any id.
+            lengths: Number of real tokens in each prefix, at least one.
+            source, source_token_mask: One source per row, and True at its real tokens.
+            capacity: Maximum number of target tokens per row.
 
         Returns:
-            the logits after each row's last real token, and the state for `step`.
+            The logits after the last real token of each row, and the KV cache for `step`.
+
+        Raises:
+            ValueError: If `capacity` is less than the length of the prefixes or more than max_len, or if the number of
+                sources differs from the number of prefixes.
         """
         if not tokens.shape[1] <= capacity <= self.max_len:
             raise ValueError(
-                f"capacity={capacity} must hold the {tokens.shape[1]} tokens given, at most max_len={self.max_len}"
+                f"capacity={capacity} must be at least the {tokens.shape[1]} target tokens "
+                f"and at most max_len={self.max_len}"
             )
         if len(source) != len(tokens):
             raise ValueError(
-                f"{len(source)} sources for {len(tokens)} target beginnings; there must be as many. "
-                "For several rows of each, start with one and call cache.expand_beams"
+                f"each target prefix requires one source: {len(source)} sources for {len(tokens)} prefixes; "
+                "to decode several rows per source, start with one and call cache.expand_beams"
             )
         memory = self.encode(source, token_mask=source_token_mask)
         cache = self.new_cache(tokens.shape[0], capacity=capacity)
@@ -127,11 +135,11 @@ class EncoderDecoder(Model[EncoderDecoderSpec]):
         return self.logits(cache.read(hidden, lengths)), cache
 
     def new_cache(self, batch: int, *, capacity: int) -> StackCache:
-        """An empty decoding state of `batch` rows with room for `capacity` tokens each."""
+        """Return an empty KV cache with `batch` rows of `capacity` tokens each."""
         return self.decoder.new_cache(batch, capacity=capacity)
 
     def step(self, tokens: Int[Tensor, " B"], cache: StackCache) -> Float[Tensor, "B V"]:
-        """Append one token to each row; the logits of the one after it."""
+        """Run one decode step: append one token to each row and return the logits of the next one."""
         hidden = self.hidden(tokens[:, None], None, memory_token_mask=cache.memory_token_mask, cache=cache)  # (B, 1, D)
         cache.advance(1)
         return self.logits(hidden[:, 0])

@@ -1,10 +1,10 @@
-"""The encoder-only Transformer (BERT): each token looks at all others, and each hidden state says what stands there.
+"""The encoder-only Transformer (BERT): each token attends to all others, and hidden states predict masked tokens.
 
     hidden = stack(embedding(tokens) + segment(segments));  logits = transform(hidden) @ unembeddingᵀ + bias
 
-Devlin et al. (2019). Beside the scores of masked words there may be a pooler, a next-sentence head and a classifier, as
-the spec says. It holds no loss, tokenizer or optimizer, and does not know which tokens are masked: a loss asks for the
-scores of those rows alone.
+Devlin et al. (2019). Depending on its spec, the model also has a pooler, a next-sentence head and a classifier. It does
+not contain a loss, tokenizer or optimizer, nor the positions of masked tokens: the loss requests the logits of the
+masked rows only.
 """
 
 from functools import partial
@@ -23,17 +23,17 @@ from tercet.nn.pooling import pool
 
 
 class EncoderOnly(Model[EncoderOnlySpec]):
-    """The encoder-only Transformer: hidden states of all tokens, and the logits of the heads that its spec has.
+    """The encoder-only Transformer, which computes hidden states and the logits of the heads in its spec.
 
     Args:
-        spec: sizes, variants and heads; a vocab_size of at least 1.
-        seed: of the initial weights.
+        spec: Sizes, variants and heads. vocab_size must be at least 1.
+        seed: Seed of the initial weights.
 
     Raises:
-        ValueError: for sizes that do not fit together.
+        ValueError: If sizes do not fit together, or if the spec has a classifier without labels.
     """
 
-    # Each head is there only if the spec has it; its method says so where it is not.
+    # A head exists only if the spec has it. Otherwise its method raises a ValueError.
     segment_embedding: SegmentEmbedding
     transform: Transform
     unembedding: Unembedding
@@ -61,7 +61,7 @@ class EncoderOnly(Model[EncoderOnlySpec]):
             self.next_sentence = nn.Linear(width, 2)
         if spec.classifier is not None:
             if not spec.classifier.labels:
-                raise ValueError("a classifier without labels; the labelled data know them")
+                raise ValueError("classifier.labels is empty; set it to the labels of the data")
             self.classifier_dropout = nn.Dropout(spec.classifier.dropout)
             self.classifier = nn.Linear(width, len(spec.classifier.labels))
         initialize(self, spec.init, seed=seed)
@@ -84,58 +84,65 @@ class EncoderOnly(Model[EncoderOnlySpec]):
         documents: Int[Tensor, "B T"] | None = None,
         segments: Int[Tensor, "B T"] | None = None,
     ) -> Float[Tensor, "B T D"]:
-        """Hidden states after the last norm.
+        """Return the hidden states after the last norm.
 
         Args:
-            token_mask: True at real tokens; padding may stand anywhere and changes nothing.
-            documents: a number for each position; tokens see their own document only, and count from its start.
-            segments: which part of a pair each token belongs to; the first, 0, where nothing is said.
+            tokens: Token ids.
+            token_mask: True at real tokens. Padding may be at any position and does not change the result.
+            documents: Document number of each position. Tokens attend only to their own document, and positions count
+                from its start.
+            segments: Segment of each token (default: 0, the first).
+
+        Raises:
+            ValueError: If `segments` is given and the model has none, or if the sequence is longer than max_len.
         """
         self.check_length(tokens)
         x = self.embedding(tokens)  # (B, T, D)
         if self.spec.n_segments:
             x = x + self.segment_embedding(segments)
         elif segments is not None:
-            raise ValueError("the model has no segments (n_segments=0); leave them out, or train one with n_segments=2")
+            raise ValueError(
+                "the model has no segments (n_segments=0); omit `segments`, or train a model with n_segments=2"
+            )
         return self.stack(x, token_mask=token_mask, documents=documents)
 
     def mlm_transform(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
-        """What the unembedding reads: the transform of the hidden states, or themselves where there is none."""
+        """Return the input of the unembedding: the hidden states, transformed if the head has a transform."""
         if self.spec.masked_head is None:
-            raise _no_head("masked_head", "it cannot score words; masked_head={} gives it one, to be trained")
+            raise _no_head("masked_head", "it cannot predict masked tokens; set masked_head={} and train it")
         return self.transform(hidden) if self.spec.masked_head.transform else hidden
 
     def logits(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B V"]:
-        """Scores of the token that stands at each place, in float32."""
-        states = self.mlm_transform(hidden)  # first: it says what is missing
+        """Return the float32 logits of the token at each position."""
+        states = self.mlm_transform(hidden)  # first, because it raises a clear error if there is no masked_head
         return self.unembedding(states)
 
     def pooled(
         self, hidden: Float[Tensor, "B T D"], token_mask: Bool[Tensor, "B T"] | None = None
     ) -> Float[Tensor, "B D"]:
-        """BERT's pooler on each row's first real token."""
+        """Apply BERT's pooler to the first real token of each row."""
         if not self.spec.pooler:
-            raise _no_head("pooler", "pool its hidden states with tercet.nn.pool instead, by 'mean' or 'first'")
+            raise _no_head("pooler", "pool the hidden states with tercet.nn.pool instead, with kind 'mean' or 'first'")
         return self.pooler(pool(hidden, token_mask, "first"))
 
     def next_sentence_logits(
         self, hidden: Float[Tensor, "B T D"], token_mask: Bool[Tensor, "B T"] | None = None
     ) -> Float[Tensor, "B 2"]:
-        """Scores, in float32, of the second segment being what follows the first, and of its being drawn by chance."""
+        """Return the float32 logits of "the second segment follows the first" and of "it was drawn at random"."""
         if not self.spec.next_sentence:
-            raise _no_head("next_sentence", "it was not trained on pairs of sentences; compare vectors instead")
+            raise _no_head("next_sentence", "it was not trained on sentence pairs; compare embeddings instead")
         return self.next_sentence(self.pooled(hidden, token_mask)).float()
 
     def classify(
         self, hidden: Float[Tensor, "B T D"], token_mask: Bool[Tensor, "B T"] | None = None
     ) -> Float[Tensor, "B *T L"]:
-        """A score for each label, in float32: of a text (B, L), or of each of its tokens (B, T, L).
+        """Return the float32 logits of each label, per text (B, L) or per token (B, T, L).
 
-        A number has one: how many of the spec's `target_std` it is above `target_mean`.
+        A regression model has one output: the number of `target_std` above `target_mean`.
         """
         head = self.spec.classifier
         if head is None:
-            raise _no_head("classifier", "train it on labelled texts first")
+            raise _no_head("classifier", "train it on labeled examples first")
         if head.over == "tokens":
             x = hidden
         else:

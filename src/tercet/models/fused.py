@@ -1,8 +1,8 @@
-"""A stack's layers as one call, for the few tokens of a decoding step on a CPU; `Stack.forward` has them one by one.
+"""Run all layers of a stack in one call, for the few tokens of a decode step on a CPU.
 
-What is worked out is the same, up to rounding. The list of steps is written from the modules as they are, and written
-anew when they change, for it holds addresses: before each step it is asked whether all that it was written from is as
-it was. Whoever listens to a module, or put another kind or method in its place, gets the plain way.
+The result is the same as that of `Stack.forward`, up to rounding. The program, a list of steps, is compiled from the
+modules. It stores raw pointers, so before each decode step it is compared with the modules and recompiled if any of
+them changed. A stack with hooks, or with replaced modules or methods, falls back to `Stack.forward`.
 """
 
 import logging
@@ -47,7 +47,7 @@ MODULE_TYPES = {
     nn.ModuleList,
 }
 ACTIVATION_NAMES = {function: name for name, function in ACTIVATIONS.items()}
-# What a list of steps was written from beside tensors and modules: methods, and what a part's numbers are called.
+# Besides modules and tensors, a program depends on these methods and on these attributes of the modules.
 METHODS = [
     (kind, name) for kind in MODULE_TYPES for name in ("forward", "attend", "keys_values") if hasattr(kind, name)
 ]
@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 
 @runtime_checkable
 class FusibleStack(Protocol):
-    """What is fused: a stack."""
+    """The attributes of a stack that the program is compiled from."""
 
     @property
     def spec(self) -> StackSpec: ...
@@ -74,11 +74,11 @@ class FusibleStack(Protocol):
 
 
 def fused_layers(stack: FusibleStack, x: Tensor, cache: StackCache) -> "FusedLayers | None":
-    """The layers of this stack as one call; None where that can't be, or does not pay."""
+    """Return the layers of this stack as one call; None if they cannot be fused or fusing does not pay."""
     if torch.compiler.is_compiling():
         return None
     if not x.is_cpu:
-        _cache.pop(stack, None)  # weights that moved away are not kept here
+        _cache.pop(stack, None)  # weights that moved to another device are not kept
         return None
     if stack.training or not supports_program(x):
         return None
@@ -91,24 +91,24 @@ def fused_layers(stack: FusibleStack, x: Tensor, cache: StackCache) -> "FusedLay
         if layers.has_hooks():
             return None
         if had_program and layers.program is None:
-            _warn_once(stack, "a part is no longer of a kind or size that there is a step for")
+            _warn_once(stack, "a module has changed to a type or size that has no step")
     if layers.program is None or not layers.program.supports(x):
         return None
     first = cache.layers[0]
     if first.self_kv.keys.dtype != torch.float32 or (layers.has_cross and first.cross_kv.pair is None):
         return None
     if not layers.matches(cache, x):
-        _warn_once(stack, "the cache's tables are not those of these layers")
+        _warn_once(stack, "the tables of the KV cache do not fit these layers")
         return None
     return layers
 
 
 class FusedLayers:
-    """The list of steps of a stack, and what it was written from.
+    """The program of a stack and a snapshot of what it was compiled from.
 
     Attributes:
-        program: None where a part is of a kind that there is no step for.
-        has_cross: whether there is cross-attention.
+        program: The program; None if a module has a type that no step supports.
+        has_cross: True if the stack has cross-attention.
     """
 
     def __init__(self, stack: FusibleStack) -> None:
@@ -116,29 +116,29 @@ class FusedLayers:
         modules = [cast(nn.Module, stack), stack.position, *parts]
         attributes = [vars(part) for part in modules]
         self._attentions = [vars(part) for part in parts if isinstance(part, Attention)]
-        # Live dictionaries, and what is in them now: compared as wholes, for they are at each step.
+        # Live dictionaries and a snapshot of them. They are compared as a whole, since it is done at each step.
         self._parts, self._attributes = parts, attributes
         self._children = [names["_modules"] for names in attributes if names["_modules"]]
         self._numbers = [(names, name) for names in attributes for name in WATCHED_ATTRIBUTES if name in names]
         self._hooks = [vars(part)[kind] for part in parts for kind in ("_forward_hooks", "_forward_pre_hooks")]
         self._holders = [vars(part)[kind] for part in parts for kind in ("_parameters", "_buffers") if vars(part)[kind]]
         self._tensors = [x for holder in self._holders for x in holder.values() if x is not None]
-        self._memory = [x.detach() for x in self._tensors]  # is there for as long as addresses of it are
+        self._memory = [x.detach() for x in self._tensors]  # keeps the memory alive while the program has its addresses
         self._snapshot = [dict(children) for children in self._children], *self._read_modules(), *self._read_tensors()
         self.has_cross = any(block.cross_attention is not None for block in stack.blocks if isinstance(block, Block))
         self._table = (len(stack.blocks), stack.spec.kv_heads, stack.spec.head_width)
         self.program = _write(stack) if _is_possible(stack, parts) and not _is_patched(modules) else None
 
     def is_outdated(self) -> bool:
-        """Whether a part has been exchanged or patched, or its weights lie elsewhere or otherwise."""
+        """Return whether a module was replaced or patched, or its weights changed in address or layout."""
         return (self._children, *self._read_modules(), *self._read_tensors()) != self._snapshot
 
     def has_hooks(self) -> bool:
-        """Whether somebody hooked a part, or put another attention in its place, who would see nothing."""
+        """Return whether a module has hooks or a replaced `attend`, which the program would not call."""
         return any(self._hooks) or any("attend" in names for names in self._attentions)
 
     def matches(self, cache: StackCache, x: Tensor) -> bool:
-        """Whether the cache's tables are for these layers and rows."""
+        """Return whether the tables of the cache fit these layers and rows."""
         n_layers, groups, width = self._table
         shape = (len(x), groups, cache.capacity + 1, width)
         tables = [table for layer in cache.layers for table in (layer.self_kv.keys, layer.self_kv.values)]
@@ -157,7 +157,7 @@ class FusedLayers:
     def __call__(
         self, x: Tensor, rotation: Rotation | None, cache: StackCache, memory_token_mask: Tensor | None
     ) -> Tensor:
-        """As `Stack.forward`, from the first block to the last norm."""
+        """Compute `Stack.forward` from the first block to the last norm."""
         assert self.program is not None
         x = x.clone(memory_format=torch.contiguous_format)
         pair = cache.layers[0].cross_kv.pair
@@ -174,7 +174,10 @@ class FusedLayers:
         return x
 
     def _read_modules(self) -> tuple[list[Any], ...]:
-        """Of each part its kind and how many attributes it has, one more of which may be a method; and its numbers."""
+        """Return type, number of attributes and watched attributes of each module.
+
+        The number of attributes reveals methods that were added to an instance.
+        """
         return (
             list(map(type, self._parts)),
             list(map(len, self._attributes)),
@@ -183,7 +186,7 @@ class FusedLayers:
         )
 
     def _read_tensors(self) -> tuple[list[Any], ...]:
-        """Which tensors the parts have; where those are that they had, and how they lie there."""
+        """Return the identities of the current tensors, and the addresses and layouts of the snapshot's."""
         return (
             list(map(id, chain.from_iterable(map(dict.values, self._holders)))),
             *describe_memory(self._tensors),
@@ -195,14 +198,14 @@ _warned: "WeakSet[FusibleStack]" = WeakSet()
 
 
 def _warn_once(stack: FusibleStack, reason: str) -> None:
-    """That steps take longer from now on, once for each stack."""
+    """Warn, once per stack, that decode steps are slower from now on."""
     if stack not in _warned:
         _warned.add(stack)
-        log.warning("decode steps go layer by layer from here on: %s", reason)
+        log.warning("decode steps run layer by layer from now on: %s", reason)
 
 
 def _is_patched(parts: Iterable[nn.Module]) -> bool:
-    """Whether a part has a method of its own, which a step would not call."""
+    """Return whether a module has a method of its own, which the program would not call."""
     overrides_method = any(callable(getattr(type(part), name, None)) for part in parts for name in vars(part))
     return overrides_method or [getattr(kind, name) for kind, name in METHODS] != ORIGINAL_METHODS
 
@@ -212,13 +215,13 @@ def _tables(layer: LayerCache) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Ten
 
 
 def _is_possible(stack: FusibleStack, parts: Iterable[nn.Module]) -> bool:
-    """Whether there are steps for all parts: of known kinds, and of the sizes that the spec says."""
+    """Return whether all modules have supported types and the sizes in the spec."""
     tensors = [tensor for part in parts for tensor in (*part.parameters(), *part.buffers())]
     return (
         all(type(part) in MODULE_TYPES for part in parts)
         and all(_fits(stack.spec, part) for part in parts)
-        and type(stack.position).bias is PositionScheme.bias  # there is no step that adds one
-        # Parallel sublayers read one vector, which must lie apart from the stream and stay.
+        and type(stack.position).bias is PositionScheme.bias  # no step adds a bias to the scores
+        # Parallel sublayers read one vector, which must stay unchanged in a buffer apart from the stream.
         and (not stack.spec.parallel or stack.spec.placement == "pre")
         and stack.spec.head_width % LANES == 0
         and supports_weights(tensors)
@@ -226,7 +229,7 @@ def _is_possible(stack: FusibleStack, parts: Iterable[nn.Module]) -> bool:
 
 
 def _fits(spec: StackSpec, part: nn.Module) -> bool:
-    """An address says nothing of sizes, which PyTorch would check."""
+    """Check the sizes of a module, which the kernel cannot check and PyTorch would."""
     d_model, d_ff, width, heads, groups = _sizes(spec)
     match part:
         case Attention():
@@ -270,18 +273,18 @@ def _is_vector(tensor: Tensor, width: int) -> bool:
 
 
 def _sizes(spec: StackSpec) -> tuple[int, int, int, int, int]:
-    """d_model, d_ff, a head's width, heads, and heads of keys and values."""
+    """Return d_model, d_ff, the width of a head, and the numbers of query heads and key/value heads."""
     return spec.d_model, spec.inner_width, spec.head_width, spec.n_heads, spec.kv_heads
 
 
 class _Writer:
-    """Writes the steps of a stack; its buffers are places in a step's scratch memory."""
+    """Compiles a stack to steps. Its buffers are offsets in the scratch memory of a step."""
 
     def __init__(self, stack: FusibleStack) -> None:
         d_model, self.d_ff, self.width, self.heads, self.groups = _sizes(stack.spec)
         self.rotary = type(stack.position).rotation is not PositionScheme.rotation
         self.d_model, self.parallel = d_model, stack.spec.parallel
-        self.normed = 0  # each buffer begins at the end of the previous one
+        self.normed = 0  # each buffer starts at the end of the previous one
         self.queries = self.normed + d_model
         self.keys = self.queries + self.heads * self.width
         self.values = self.keys + self.groups * self.width
@@ -343,7 +346,7 @@ class _Writer:
 
 
 def _write(stack: FusibleStack) -> Program:
-    """The steps of all layers, in their order."""
+    """Return the program with the steps of all layers in order."""
     writer = _Writer(stack)
     for layer, block in enumerate(stack.blocks):
         assert isinstance(block, Block)

@@ -1,4 +1,4 @@
-"""A model as it is used once it has been trained, or for a moment in between."""
+"""Run a model for inference, after training or during it."""
 
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
@@ -9,10 +9,10 @@ from torch import nn
 
 @contextmanager
 def inference_mode(parts: Iterable[nn.Module]) -> Generator[None]:
-    """Dropout off and no gradients within; each part gets its own mode back, also after an error.
+    """Disable dropout and gradients in the context, and restore the mode of each part afterwards, also after an error.
 
-    Held around single steps, never across a `yield`: whoever stops listening half-way, or trains between two tokens,
-    finds the model and the autograd mode as they were.
+    Use it around single steps, never across a `yield`. A caller that stops iterating, or trains between two tokens,
+    then finds the model and the autograd mode unchanged.
     """
     training = [part for part in parts if part.training]
     for part in training:

@@ -1,4 +1,4 @@
-"""What the families share: a spec, the sizes that others ask for, and the refusal of what is too long."""
+"""Base class of the model families."""
 
 from typing import Generic, TypeVar
 
@@ -10,6 +10,8 @@ Spec = TypeVar("Spec", bound=ModelSpec)
 
 
 class Model(nn.Module, Generic[Spec]):
+    """A model with a spec."""
+
     def __init__(self, spec: Spec) -> None:
         super().__init__()
         self.spec = spec
@@ -23,7 +25,12 @@ class Model(nn.Module, Generic[Spec]):
         return self.spec.vocab_size
 
     def check_length(self, tokens: Tensor, side: str = "text") -> None:
+        """Check that a batch fits into the context.
+
+        Raises:
+            ValueError: If `tokens` is longer than max_len.
+        """
         if tokens.shape[1] > self.max_len:
             raise ValueError(
-                f"a {side} of {tokens.shape[1]} tokens does not fit into the context of max_len={self.max_len}"
+                f"{side} too long: {tokens.shape[1]} tokens do not fit into the context of max_len={self.max_len}"
             )

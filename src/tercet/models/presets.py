@@ -1,4 +1,7 @@
-"""Known architectures by name. A preset is a whole spec, at a small size; a recipe lays its own keys over it."""
+"""Known architectures by name.
+
+A preset is a complete spec at a small size. The keys of a recipe override it.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +22,7 @@ from tercet.nn.specs import Rotary, Sinusoidal, Xavier, ZeroProjections
 
 
 def _original(*, d_model: int, n_layers: int, n_heads: int, d_ff: int, dropout: float) -> EncoderDecoderSpec:
-    """Vaswani et al. (2017), section 3, at the sizes given; dropout where they have it (5.4)."""
+    """Return the model of Vaswani et al. (2017), section 3, with dropout as in 5.4, at these sizes."""
     stack = StackSpec(
         d_model=d_model,
         n_layers=n_layers,
@@ -36,7 +39,10 @@ def _original(*, d_model: int, n_layers: int, n_heads: int, d_ff: int, dropout: 
 
 
 def _bert(*, d_model: int, n_layers: int, all_heads: bool = False) -> EncoderOnlySpec:
-    """Devlin et al. (2019), heads of 64; next sentences, which Liu et al. (2019, RoBERTa) do without, if wanted."""
+    """Return BERT (Devlin et al. 2019) with heads of width 64.
+
+    Next-sentence prediction is optional, since Liu et al. (2019, RoBERTa) do not use it.
+    """
     return EncoderOnlySpec(
         vocab_size=30_522,
         max_len=512,
@@ -104,7 +110,7 @@ PRESETS: dict[str, AnySpec] = {
         init=Xavier(),
         stack=StackSpec(d_model=512, n_layers=6, n_heads=8, position=Sinusoidal(), placement="post", activation="relu"),
     ),
-    # Ours: what the record runs on small models showed to carry over. Each ingredient's worth is in
+    # Tercet's own: what record-setting runs on small models showed to transfer. The effect of each part is measured in
     # benchmarks/log/language-models.md.
     "modern": DecoderOnlySpec(
         vocab_size=8_192,
@@ -128,9 +134,9 @@ PRESETS: dict[str, AnySpec] = {
     # Vaswani et al. (2017), table 3: base and big.
     "transformer-base": _original(d_model=512, n_layers=6, n_heads=8, d_ff=2048, dropout=0.1),
     "transformer-big": _original(d_model=1024, n_layers=6, n_heads=16, d_ff=4096, dropout=0.3),
-    # Wu et al. (2021): what some 30,000 pairs can feed.
+    # Wu et al. (2021): a size for about 30,000 sentence pairs.
     "transformer-tiny": _original(d_model=128, n_layers=4, n_heads=4, d_ff=256, dropout=0.3),
-    # Ours: today's parts in the same places.
+    # Tercet's own: the same structure with current parts.
     "modern-translator": EncoderDecoderSpec(
         vocab_size=8_000, max_len=256, embedding_norm=True, encoder=_MODERN_TRANSLATOR, decoder=_MODERN_TRANSLATOR
     ),
@@ -139,10 +145,10 @@ PRESETS: dict[str, AnySpec] = {
     "bert-small": _bert(d_model=512, n_layers=4),
     "bert-mini": _bert(d_model=256, n_layers=4),
     "bert-tiny": _bert(d_model=128, n_layers=2),
-    # All that the published weights of BERT have, pooler and next sentences too.
+    # All parts of BERT's published weights, with pooler and next-sentence head.
     "bert-original": _bert(d_model=128, n_layers=2, all_heads=True),
-    # Geiping and Goldstein (2022). They divide positions by sqrt(d_model) where we multiply tokens by it, which is the
-    # same under the norm that follows. Their norms have biases.
+    # Geiping and Goldstein (2022). They divide positions by sqrt(d_model), where this spec multiplies tokens by it.
+    # That is equivalent under the norm that follows. Their norms have biases.
     "cramming": EncoderOnlySpec(
         vocab_size=32_768,
         max_len=128,
@@ -152,7 +158,7 @@ PRESETS: dict[str, AnySpec] = {
             d_model=768,
             n_layers=16,
             n_heads=12,
-            d_ff=1536,  # their 3072, split in two by the gate
+            d_ff=1536,  # their 3072, which the gate halves
             position=Sinusoidal(),
             norm_eps=1e-12,
             norm_bias=False,
@@ -160,8 +166,8 @@ PRESETS: dict[str, AnySpec] = {
             gated=True,
         ),
     ),
-    # Ours: what Warner et al. (2024, ModernBERT) showed, at the size of "modern". d_ff is 8/3 d_model: as many numbers
-    # in three matrices as 4 d_model has in two.
+    # Tercet's own: the findings of Warner et al. (2024, ModernBERT) at the size of "modern". d_ff is 8/3 d_model, so
+    # that three matrices have as many weights as two with 4 d_model.
     "modern-encoder": EncoderOnlySpec(
         vocab_size=8_192,
         max_len=512,
@@ -179,15 +185,15 @@ PRESETS: dict[str, AnySpec] = {
     ),
 }
 
-# Where a family starts from if no preset is named, as in the recipe that a run writes down.
+# The preset of a family if none is named, as in the recipe that a run writes.
 DEFAULT_PRESETS = {"decoder-only": "modern", "encoder-decoder": "modern-translator", "encoder-only": "modern-encoder"}
 
 
 def model_spec(data: Mapping[str, Any], *, name: str = "model") -> AnySpec:
-    """A spec from a recipe's mapping: `preset` names where to start from, the other keys are laid over it.
+    """Return the spec for the `model` section of a recipe: a preset, with the other keys as overrides.
 
     Raises:
-        UserError: for an unknown preset or key, with the nearest known one.
+        UserError: If the preset or a key is unknown. The message suggests the nearest known one.
     """
     changes = dict(data)
     family = changes.get("family")

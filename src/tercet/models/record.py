@@ -1,16 +1,16 @@
-"""What happens inside a model: every tensor of a pass under its module's own name, and what follows if one is changed.
+"""Record and edit the intermediate tensors of a forward pass, by the names of their modules.
 
     with record(model) as activations:
         logits = model(tokens)
     activations["stack.blocks.0.self_attention.weights"]  # (B, H, T, S)
 
-Each module's output stands under the module's name. Beside them there are, of
+The output of each module is recorded under the module's name. There are also these tensors:
 
-    an attention A      A.q A.k A.v A.scores A.mask A.weights A.heads    as in `attend_by_hand`; scores before the mask
-    a feed-forward F    F.activations                                    what F.down reads
-    positions P         P.embed                                          what is added to the embedding, if it is
+    attention A       A.q A.k A.v A.scores A.mask A.weights A.heads    as in `attend_by_hand`; scores before the mask
+    feed-forward F    F.activations                                    the input of F.down
+    positions P       P.embed                                          the vector added to the embedding, if any
 
-While it is on, attention is the formula, written out, so that there are weights to note; the fused one has none.
+During recording, attention is computed by `attend_by_hand`, because fused kernels do not produce weights.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -30,18 +30,18 @@ from tercet.nn.document_mask import BlockMask, dense_mask
 from tercet.nn.positions import PositionScheme
 
 ATTENTION = ("q", "k", "v", "scores", "mask", "weights", "heads")
-COMPILED_ATTRIBUTE = "_compiled_call_impl"  # where torch keeps what `module.compile()` made
+COMPILED_ATTRIBUTE = "_compiled_call_impl"  # attribute in which torch stores the result of `module.compile()`
 
 
 @dataclass(frozen=True, kw_only=True)
 class Edit:
-    """What stands in place of a tensor of the pass; the rest of the pass goes on from there.
+    """Replacement of a tensor in a forward pass. Later computations use the new value.
 
     Attributes:
-        name: as in `record`.
-        value: a number, or a tensor that broadcasts to the whole one, such as the same name of another recording.
-        heads: only these, of a tensor that has heads (q, k, v, scores, weights, heads); all by default.
-        positions: only these, of the last dimension but one; all by default.
+        name: Name of the tensor, as in `record`.
+        value: Number or tensor that broadcasts to the whole tensor, such as the same tensor of another recording.
+        heads: Heads to edit (default: all), for a tensor that has heads (q, k, v, scores, weights, heads).
+        positions: Positions to edit, which are indices of the last axis but one (default: all).
     """
 
     name: str
@@ -50,15 +50,17 @@ class Edit:
     positions: tuple[int, ...] | None = None
 
     def apply(self, tensor: Tensor) -> Tensor:
-        """The tensor with the edit made.
+        """Return the edited tensor.
 
         Raises:
-            ValueError: for heads or positions that it does not have, or a value of another shape.
+            ValueError: If the tensor does not have these heads or positions, or if the shape of the value does not fit.
         """
         is_edited = torch.ones((), dtype=torch.bool, device=tensor.device)
         if self.heads is not None:
             if self.name.rpartition(".")[2] not in ATTENTION:
-                raise ValueError(f"{self.name} has no heads; name its q, k, v, scores, weights or heads")
+                raise ValueError(
+                    f"{self.name} has no heads; use q, k, v, scores, weights or heads of an attention module"
+                )
             is_edited = is_edited & self._index_mask("head", self.heads, tensor, 1)
         if self.positions is not None:
             is_edited = is_edited & self._index_mask("position", self.positions, tensor, tensor.ndim - 2)
@@ -67,15 +69,15 @@ class Edit:
             return torch.where(is_edited, value.expand_as(tensor), tensor)
         except RuntimeError:
             raise ValueError(
-                f"the edit of {self.name} has a value of shape {tuple(value.shape)} "
-                f"for a tensor of {tuple(tensor.shape)}"
+                f"edit of {self.name}: a value of shape {tuple(value.shape)} "
+                f"does not broadcast to {tuple(tensor.shape)}"
             ) from None
 
     def _index_mask(self, kind: str, numbers: Sequence[int], tensor: Tensor, dim: int) -> Tensor:
         size = tensor.shape[dim]
         out_of_range = [number for number in numbers if not 0 <= number < size]
         if out_of_range:
-            raise ValueError(f"{self.name} has no {kind} {out_of_range[0]}; there are {size}, 0 to {size - 1}")
+            raise ValueError(f"{self.name} has no {kind} {out_of_range[0]}; it has {size}, 0 to {size - 1}")
         is_selected = torch.zeros(size, dtype=torch.bool, device=tensor.device)
         is_selected[list(numbers)] = True
         return is_selected.view(-1, *[1] * (tensor.ndim - 1 - dim))
@@ -85,20 +87,22 @@ class Edit:
 def record(
     model: nn.Module, *, edits: Sequence[Edit] = (), patterns: Sequence[str] = ("*",)
 ) -> Generator[dict[str, Tensor]]:
-    """Note the tensors of each pass made within, and make the edits on the way; a later pass overwrites an earlier one.
+    """Record the tensors of each forward pass in the context, with edits applied.
 
-    The outputs stay what they were, to rounding; what is noted is detached from the graph. When it ends, with an
-    exception too, the model is as it was.
+    A later forward pass overwrites an earlier one. Without edits the outputs are unchanged up to rounding. Recorded
+    tensors are detached. When the context ends, also with an exception, the model is restored.
 
     Args:
-        patterns: patterns, as of file names, of the names to note; edits are made in any case.
+        model: Model to record.
+        edits: Edits to apply.
+        patterns: Patterns of the names to record, with wildcards as in file names. Edits are applied in any case.
 
     Yields:
-        the tensors by name, filled as the model is called.
+        The tensors by name, filled when the model is called.
 
     Raises:
-        ValueError: for an edit of a name that the model does not have or no pass came by, and for a model that is being
-            recorded already.
+        ValueError: If the model does not have a tensor with the name of an edit, if no forward pass computed that
+            tensor, or if the model is already being recorded.
     """
     tensor_names = names(model)
     for edit in edits:
@@ -121,11 +125,11 @@ def record(
             _listen(undo, name, part, note)
         yield activations
     if pending_edits:
-        raise ValueError(f"no pass came by {', '.join(sorted(pending_edits))}, so the edit was not made")
+        raise ValueError(f"edit not applied: no forward pass computed {', '.join(sorted(pending_edits))}")
 
 
 def names(model: nn.Module) -> list[str]:
-    """Every name that `record` may note, in the order of the modules."""
+    """Return all names that `record` can record, in the order of the modules."""
     tensor_names: list[str] = []
     for name, part in model.named_modules():
         match part:
@@ -142,9 +146,9 @@ def names(model: nn.Module) -> list[str]:
 
 
 def _listen(undo: ExitStack, name: str, part: nn.Module, note: Note) -> None:
-    """Hook one module, and leave in `undo` how to take the hook off."""
+    """Hook one module, and register the removal of the hook in `undo`."""
     compiled = getattr(part, COMPILED_ATTRIBUTE, None)
-    if compiled is not None:  # what was compiled without hooks does not see them
+    if compiled is not None:  # a module that was compiled without hooks ignores them
         undo.callback(setattr, part, COMPILED_ATTRIBUTE, compiled)
         setattr(part, COMPILED_ATTRIBUTE, None)
     match part:
@@ -163,7 +167,7 @@ def _listen(undo: ExitStack, name: str, part: nn.Module, note: Note) -> None:
 
 def _replace(undo: ExitStack, part: nn.Module, method: str, replacement: Callable[..., Any]) -> None:
     if method in vars(part):
-        raise ValueError("the model is being recorded already; end that recording first")
+        raise ValueError("the model is already being recorded; end that recording first")
     setattr(part, method, replacement)
     undo.callback(delattr, part, method)
 
@@ -172,7 +176,10 @@ def _attend(
     name: str, note: Note, q: Tensor, k: Tensor, v: Tensor, *, mask: Mask | BlockMask | None = None,
     causal: bool = False, **options: Any,
 ) -> Tensor:  # fmt: skip
-    """`attend_by_hand`, which notes its steps; where all see all there is a mask that says so."""
+    """Compute `attend_by_hand` and record its tensors.
+
+    If every token may attend to every other, the recorded mask is all True.
+    """
     if isinstance(mask, BlockMask):
         mask = dense_mask(mask)
     if mask is None and not causal:

@@ -1,4 +1,4 @@
-"""What a model is, as data: frozen, comparable, written to `config.json` and read back."""
+"""Specs of models: frozen, comparable settings that are stored in `config.json`."""
 
 from collections import Counter
 from dataclasses import field
@@ -23,24 +23,24 @@ from tercet.spec import (
 
 @spec
 class BranchDropout:
-    """Each branch's own rate."""
+    """Dropout rate of each branch."""
 
-    attention: ShareBelowOne  # on what self- and cross-attention give
-    feedforward: ShareBelowOne  # on what the feed-forward network gives
+    attention: ShareBelowOne  # of the output of self- and cross-attention
+    feedforward: ShareBelowOne  # of the output of the feed-forward network
 
 
 @spec
 class Dropout:
-    """The share of numbers set to zero in training, in each of four places."""
+    """Dropout rates, which are the share of numbers set to zero in training, in each of four places."""
 
-    embedding: ShareBelowOne = 0.0  # on the sum of token and position embedding
-    attention: ShareBelowOne = 0.0  # on the attention weights
-    activation: ShareBelowOne = 0.0  # inside the feed-forward network, on the activations
-    residual: ShareBelowOne | BranchDropout = 0.0  # on each branch, before it is added to the stream
+    embedding: ShareBelowOne = 0.0  # of the sum of token and position embedding
+    attention: ShareBelowOne = 0.0  # of the attention weights
+    activation: ShareBelowOne = 0.0  # of the activations of the feed-forward network
+    residual: ShareBelowOne | BranchDropout = 0.0  # of the output of each branch, before it is added to the stream
 
     @property
     def branches(self) -> BranchDropout:
-        """The rate of each branch."""
+        """Dropout rate of each branch."""
         value = self.residual
         return value if isinstance(value, BranchDropout) else BranchDropout(attention=value, feedforward=value)
 
@@ -49,21 +49,22 @@ class Dropout:
 class Biases:
     """Which linear layers of a block have a bias."""
 
-    qkv: bool  # the projections to queries, keys and values
-    out: bool  # attention's output
-    feedforward: bool  # the matrices of the feed-forward network
+    qkv: bool  # projections of queries, keys and values
+    out: bool  # output projection of attention
+    feedforward: bool  # layers of the feed-forward network
 
 
 @spec
 class StackSpec:
-    """A stack of equal blocks: the body of every model.
+    """A stack of identical blocks, which is the body of every model.
 
-    Sizes that are None follow from the others: n_kv_heads = n_heads, d_head = d_model / n_heads, d_ff = 4 d_model.
+    Sizes that are None are derived: n_kv_heads = n_heads, d_head = d_model / n_heads, d_ff = 4 d_model.
 
     Args:
-        bias: of the linear layers: all of them, none, or each kind by itself.
-        final_norm: a norm after the last block; None follows the placement: all but "post" have one.
-        parallel: attention and feed-forward network read the same input and are added together (GPT-J, PaLM).
+        bias: Biases of the linear layers: all, none, or set for each kind.
+        final_norm: If True, a norm follows the last block. None depends on the placement: all but "post" have one.
+        parallel: If True, attention and the feed-forward network read the same input and are added together (GPT-J,
+            PaLM).
     """
 
     d_model: Width
@@ -95,7 +96,7 @@ class StackSpec:
 
     @property
     def biases(self) -> Biases:
-        """Of each kind of linear layer."""
+        """Biases of each kind of linear layer."""
         value = self.bias
         return value if isinstance(value, Biases) else Biases(qkv=value, out=value, feedforward=value)
 
@@ -105,22 +106,24 @@ class StackSpec:
 
     @property
     def inner_width(self) -> int:
-        """Of the feed-forward network."""
+        """Width of the hidden layer of the feed-forward network."""
         return 4 * self.d_model if self.d_ff is None else self.d_ff
 
 
 @spec
 class ModelSpec:
-    """What all families have.
+    """Settings that all model families have.
 
     Args:
-        vocab_size: token ids; 0 in a recipe, where the tokenizer says it.
-        max_len: the context: the most tokens it can look at, on each side.
-        pad_vocab_to: rows of the embedding are rounded up to a multiple of this; the extra ids get no logits.
-        tie_embeddings: one matrix embeds tokens and scores them (Press and Wolf 2017).
-        scale_embedding: token embeddings times sqrt(d_model) (Vaswani et al. 2017, 3.4).
-        embedding_norm: a norm on the sum of token, position and segment, before the first block.
-        logit_softcap: logits become c * tanh(logits / c) (Gemma 2).
+        vocab_size: Number of token ids; 0 in a recipe, which takes it from the tokenizer.
+        max_len: Context length: maximum number of tokens, on each side of a translation model.
+        pad_vocab_to: The number of rows of the embedding is rounded up to a multiple of this. Padding ids get no
+            logits.
+        tie_embeddings: If True, embedding and unembedding share one matrix (Press and Wolf 2017).
+        scale_embedding: If True, multiply token embeddings by sqrt(d_model) (Vaswani et al. 2017, 3.4).
+        embedding_norm: If True, apply a norm to the sum of token, position and segment before the first block.
+        logit_softcap: Cap c of the logits, which become c * tanh(logits / c) (Gemma 2).
+        init: Initialization of the weights.
     """
 
     vocab_size: VocabularySize = 0
@@ -135,10 +138,10 @@ class ModelSpec:
 
 @spec
 class DecoderOnlySpec(ModelSpec):
-    """A language model that reads from left to right (GPT).
+    """A decoder-only language model (GPT).
 
     Args:
-        logit_bias: a number for each token, added to its score.
+        logit_bias: If True, add a bias per token to the logits.
     """
 
     family: Literal["decoder-only"] = "decoder-only"
@@ -148,13 +151,13 @@ class DecoderOnlySpec(ModelSpec):
 
 @spec
 class EncoderDecoderSpec(ModelSpec):
-    """A translator: an encoder reads the source, a decoder writes the target and looks across (Vaswani et al. 2017).
+    """An encoder-decoder translation model (Vaswani et al. 2017).
 
     Args:
-        source_vocab_size: the source's own vocabulary; None where both sides share one.
-        share_embeddings: one embedding for source and target, which needs a shared vocabulary; with tie_embeddings one
-            matrix serves in all three places.
-        logit_bias: a number for each token, added to its score (Marian).
+        source_vocab_size: Size of the source vocabulary; None if both sides share one.
+        share_embeddings: If True, source and target share one embedding, which requires a shared vocabulary. With
+            tie_embeddings, one matrix is used in all three places.
+        logit_bias: If True, add a bias per token to the logits (Marian).
     """
 
     family: Literal["encoder-decoder"] = "encoder-decoder"
@@ -167,20 +170,22 @@ class EncoderDecoderSpec(ModelSpec):
     def __post_init__(self) -> None:
         if self.encoder.d_model != self.decoder.d_model:
             raise ValueError(
-                f"the decoder looks at the encoder's output, so their widths must be equal: "
+                f"encoder and decoder must have the same width for cross-attention: "
                 f"encoder.d_model={self.encoder.d_model}, decoder.d_model={self.decoder.d_model}"
             )
         if self.share_embeddings and self.source_vocab_size is not None:
-            raise ValueError("share_embeddings needs one vocabulary for both sides; set it to false, or join them")
+            raise ValueError(
+                "share_embeddings requires one vocabulary for both sides; set it to false, or use a joint vocabulary"
+            )
 
 
 @spec
 class MaskedHead:
-    """What scores the words at masked places.
+    """Head that computes the logits of masked tokens.
 
     Args:
-        transform: a dense layer, the stack's activation and a norm, before the unembedding (BERT).
-        bias: a number for each token, added to its score.
+        transform: If True, a dense layer, the stack's activation and a norm precede the unembedding (BERT).
+        bias: If True, add a bias per token to the logits.
     """
 
     transform: bool = False
@@ -189,17 +194,17 @@ class MaskedHead:
 
 @spec
 class Classifier:
-    """A score for each label; or of a number, the one score that it is.
+    """A classification or regression head.
 
     Args:
-        labels: their names, in the order of the scores; none in a recipe, where the data know them. A number has one,
-            its own name.
-        over: whether a text has a label, or each of its tokens.
-        problem_type: one of the labels, any number of them, each by itself, or a number.
-        target_mean, target_std: of the numbers that were learnt: the score is how many standard deviations above the
-            mean, so that whatever their unit the loss of a constant answer is 1.
-        pooling: what stands for a text: the mean of its hidden states, the first one, or BERT's pooler of the first.
-        dropout: on what the scores are made from.
+        labels: Names of the labels in the order of the scores; empty in a recipe, which takes them from the data. A
+            regression model has one name, that of its number.
+        over: Whether each text has a label, or each token.
+        problem_type: Exactly one label, any number of labels, each scored independently, or a number.
+        target_mean, target_std: Mean and standard deviation of the training targets in regression. The score counts
+            standard deviations above the mean, so that in any unit the loss of a constant prediction is 1.
+        pooling: Representation of a text: the mean of its hidden states, the first one, or BERT's pooler of the first.
+        dropout: Dropout rate of the input of the classifier.
     """
 
     labels: tuple[str, ...] = ()
@@ -213,24 +218,25 @@ class Classifier:
     def __post_init__(self) -> None:
         duplicates = [label for label, count in Counter(self.labels).items() if count > 1]
         if duplicates:
-            raise ValueError(f"label {min(duplicates)!r} stands in labels twice")
+            raise ValueError(f"duplicate label in labels: {min(duplicates)!r}")
         check_problem_type(self.problem_type, self.over)
         if self.problem_type != "regression" and (self.target_mean, self.target_std) != (0, 1):
-            raise ValueError("target_mean and target_std are of numbers: set problem_type to regression")
+            raise ValueError("target_mean and target_std require problem_type=regression")
         if self.problem_type == "regression" and len(self.labels) > 1:
-            raise ValueError(f"problem_type=regression gives one number, and labels names {len(self.labels)}")
+            raise ValueError(f"problem_type=regression has one output, but labels has {len(self.labels)} names")
 
 
 @spec
 class EncoderOnlySpec(ModelSpec):
-    """An encoder: it reads a whole text, each token seeing all others (BERT).
+    """An encoder-only model, in which each token attends to all others (BERT).
 
     Args:
-        n_segments: parts that a text may have, each with a vector added to its tokens (BERT's token types); 0 for none.
-        masked_head: None where it does not score words.
-        pooler: BERT's, which next_sentence and a classifier may read.
-        pooler_activation: what it ends with; DistilBERT's is a ReLU.
-        next_sentence: says whether the second segment follows the first.
+        n_segments: Number of segments, each with a vector that is added to its tokens (BERT's token types); 0 for none.
+        masked_head: Head for masked tokens; None for none.
+        pooler: If True, the model has BERT's pooler, which next_sentence and a classifier can use.
+        pooler_activation: Activation of the pooler; DistilBERT uses a ReLU.
+        next_sentence: If True, a head predicts whether the second segment follows the first.
+        classifier: Classifier head; None for none.
     """
 
     family: Literal["encoder-only"] = "encoder-only"
@@ -248,14 +254,14 @@ class EncoderOnlySpec(ModelSpec):
         )
         if not self.pooler and (self.next_sentence or uses_pooler):
             reader = "next_sentence" if self.next_sentence else 'a classifier with pooling="pooler"'
-            raise ValueError(f"{reader} reads the pooler; set pooler to true")
+            raise ValueError(f"{reader} requires the pooler; set pooler to true")
 
 
 AnySpec = DecoderOnlySpec | EncoderDecoderSpec | EncoderOnlySpec
 
 
 def stack_specs(spec: AnySpec) -> tuple[StackSpec, ...]:
-    """Of every stack of blocks: a decoder's, an encoder's, or both."""
+    """Return the specs of all stacks: that of the decoder, the encoder, or both."""
     return (spec.encoder, spec.decoder) if isinstance(spec, EncoderDecoderSpec) else (spec.stack,)
 
 

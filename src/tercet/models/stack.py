@@ -1,4 +1,4 @@
-"""The only place where a spec becomes parts, and where mask, rotation and bias are worked out: once a pass."""
+"""A stack of blocks: builds the parts from a spec, and computes mask, rotation and bias once per forward pass."""
 
 from functools import partial
 
@@ -19,17 +19,17 @@ from tercet.nn.norm import NORMS
 
 
 class Stack(nn.Module):
-    """Embedded tokens in, hidden states out.
+    """A stack of blocks, from embedded tokens to hidden states.
 
     Args:
-        spec: sizes and variants.
-        causal: token t sees tokens 0..t (decoders), or all of them (encoders).
-        cross: with cross-attention to an encoder's output.
-        max_len: the most positions a learned table holds.
-        embedding_norm: a norm on the sum of token and position, before the first block.
+        spec: Sizes and variants.
+        causal: If True, token t attends to tokens 0..t (decoders), else to all tokens (encoders).
+        cross: If True, the blocks have cross-attention to an encoder's output.
+        max_len: Maximum number of positions, which is the size of a learned table.
+        embedding_norm: If True, apply a norm to the sum of token and position before the first block.
 
     Attributes:
-        activation_checkpointing: in training keep each block's input alone, and work its activations out once more in
+        activation_checkpointing: If True, training keeps only the input of each block and recomputes its activations in
             the backward pass (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
     """
 
@@ -99,16 +99,17 @@ class Stack(nn.Module):
         """Run embedded tokens through all blocks.
 
         Args:
-            x: embedded tokens, without their position.
-            token_mask: True at real tokens; padding may stand anywhere and changes nothing.
-            documents: a number for each position; tokens see their own document only, and count from its start.
-            memory, memory_token_mask: an encoder's output and its real tokens.
-            cache: what was worked out for earlier tokens; these are the next ones. Not with token_mask or documents.
+            x: Embedded tokens without their positions.
+            token_mask: True at real tokens. Padding may be at any position and does not change the result.
+            documents: Document number of each position. Tokens attend only to their own document, and positions count
+                from its start.
+            memory, memory_token_mask: Output of an encoder, and True at its real tokens.
+            cache: KV cache of the previous tokens. It cannot be combined with token_mask or documents.
         """
         if cache is None:
             positions = _positions(x, token_mask, documents)  # (B or 1, T)
         else:
-            # A full row may be stepped on with its neighbours: its answer means nothing, but no table may end early.
+            # A full row may be stepped together with others. Its output is meaningless, but indices must stay in range.
             positions = cache.positions(x.shape[1]).clamp(max=cache.capacity - 1)  # (B, T)
         position_embedding = self.position.embed(positions)
         x = self.embedding_norm(x if position_embedding is None else x + position_embedding.to(x.dtype))
@@ -142,7 +143,12 @@ class Stack(nn.Module):
         return self.final_norm(x)
 
     def new_cache(self, batch: int, *, capacity: int) -> StackCache:
-        """Room for `capacity` tokens in each of `batch` rows, beside the weights and in their dtype."""
+        """Return an empty KV cache on the device and in the dtype of the weights.
+
+        Args:
+            batch: Number of rows.
+            capacity: Maximum number of tokens per row.
+        """
         spec, weight = self.spec, next(self.parameters())
         return StackCache(
             n_layers=spec.n_layers,
@@ -155,11 +161,11 @@ class Stack(nn.Module):
         )
 
     def _mask(self, x: Tensor, token_mask: Tensor | None, documents: Tensor | None) -> Mask | BlockMask | None:
-        """None where causality alone says it all: attention then keeps its fastest path."""
+        """Return the mask, or None if causality is the only restriction: attention then uses its fastest path."""
         if token_mask is None and documents is None:
             return None
         if documents is not None and self._masks_blocks(x):
-            if token_mask is not None:  # padding is a document that no token is in
+            if token_mask is not None:  # padding becomes a separate document
                 documents = torch.where(token_mask, documents, documents.amin() - 1)
             return document_blocks(documents, causal=self.causal)
         length = x.shape[1]
@@ -182,7 +188,7 @@ class Stack(nn.Module):
 
 
 def _positions(x: Tensor, token_mask: Tensor | None, documents: Tensor | None) -> Int[Tensor, "#B T"]:
-    """How many real tokens stand before each one: in its row, or in its document."""
+    """Return the number of real tokens before each token, in its row or its document."""
     if token_mask is None:
         positions = torch.arange(x.shape[1], device=x.device)[None]
     else:

@@ -1,4 +1,4 @@
-"""A classifier whose scores are standard deviations of some numbers: the same function with those of others.
+"""Change the scale of a regression head: the same function for another mean and deviation of the targets.
 
 mean + std (w x + b) = mean' + std' (w' x + b')      w' = w std / std',  b' = (std b + mean - mean') / std'
 """
@@ -13,18 +13,18 @@ from tercet.models.specs import Classifier
 
 
 def rescale_head(model: EncoderOnly, old: Classifier) -> None:
-    """Change the classifier, whose scores have the scale of `old`, in place to that of the model's spec."""
+    """Convert the classifier in place from the scale of `old` to the scale in the model's spec."""
     head = model.spec.classifier
     if head is None or (head.target_mean, head.target_std) == (old.target_mean, old.target_std):
         return
-    with torch.no_grad():  # in float64: a mean may be large beside the deviation
+    with torch.no_grad():  # float64, since the mean may be large compared with the deviation
         weight, bias = model.classifier.weight, model.classifier.bias
         weight.copy_(weight.double() * (old.target_std / head.target_std))
         bias.copy_((bias.double() * old.target_std + (old.target_mean - head.target_mean)) / head.target_std)
 
 
 def remove_target_scale(model: EncoderOnly) -> EncoderOnly:
-    """The same model with scores in the labels' own unit: mean 0, deviation 1; itself where that is so."""
+    """Return the same model with scores in the unit of the labels (mean 0, deviation 1), or the model itself."""
     head = model.spec.classifier
     if head is None or (head.target_mean, head.target_std) == (0, 1):
         return model

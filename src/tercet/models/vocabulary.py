@@ -1,4 +1,4 @@
-"""Ids to vectors at the bottom of a model, vectors to scores at its top; the two may share their matrix."""
+"""Token embedding and unembedding, which may share their matrix."""
 
 import math
 
@@ -11,7 +11,7 @@ from tercet.nn.linear import Linear
 
 
 class TokenEmbedding(nn.Embedding):
-    """A vector for each id, scaled as the spec says."""
+    """Embedding of token ids, multiplied by sqrt(d_model) if the spec sets `scale_embedding`."""
 
     def __init__(self, spec: ModelSpec, stack: StackSpec, vocab_size: int) -> None:
         super().__init__(_rows(spec, vocab_size), stack.d_model)
@@ -23,7 +23,7 @@ class TokenEmbedding(nn.Embedding):
 
 
 class SegmentEmbedding(nn.Embedding):
-    """A vector for each part of a pair (BERT's token types); the first one's where nothing is said."""
+    """Embedding of the segments of a pair (BERT's token types). Without input it returns that of the first segment."""
 
     def forward(self, input: Int[Tensor, "B T"] | None) -> Float[Tensor, "#B #T D"]:
         return super().forward(
@@ -32,9 +32,9 @@ class SegmentEmbedding(nn.Embedding):
 
 
 class Unembedding(Linear):
-    """A score for each id, in float32, with a bias of its own if wanted; ids that only pad the vocabulary have none."""
+    """Linear layer that returns a float32 logit for each token id. Ids that pad the vocabulary get none."""
 
-    bias: nn.Parameter | None  # pyright: ignore[reportIncompatibleVariableOverride] - Linear says there always is one
+    bias: nn.Parameter | None  # pyright: ignore[reportIncompatibleVariableOverride] - not optional in Linear
 
     def __init__(self, spec: ModelSpec, stack: StackSpec, *, bias: bool = False) -> None:
         super().__init__(stack.d_model, _rows(spec, spec.vocab_size), bias=bias)
@@ -47,5 +47,7 @@ class Unembedding(Linear):
 
 def _rows(spec: ModelSpec, vocab_size: int) -> int:
     if vocab_size < 1:
-        raise ValueError(f"vocab_size={vocab_size} must be at least 1; the tokenizer knows it")
+        raise ValueError(
+            f"vocab_size={vocab_size} must be at least 1; set it to the size of the tokenizer's vocabulary"
+        )
     return math.ceil(vocab_size / spec.pad_vocab_to) * spec.pad_vocab_to

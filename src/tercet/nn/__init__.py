@@ -1,9 +1,11 @@
-"""The parts of a Transformer. Each takes plain arguments, works alone in a notebook, and needs torch only.
+"""The building blocks of a Transformer.
 
-Read in this order: attention, positions, norm, linear, feedforward, residual, block, cache, pooling, heads, init.
+Each module takes plain arguments, works on its own in a notebook, and requires only torch.
 
-Letters for shapes, here and everywhere: B batch, T queries, S keys, D d_model, H heads, G key/value heads, K d_head,
-F d_ff, V vocabulary. Masks are bool and True means "may attend".
+Suggested reading order: attention, positions, norm, linear, feedforward, residual, block, cache, pooling, heads, init.
+
+Letters in shapes, here and in the other packages: B batch, T queries, S keys, D d_model, H heads, G key/value heads,
+K d_head, F d_ff, V vocabulary. Masks are bool and True means "may attend".
 """
 
 from typing import TYPE_CHECKING

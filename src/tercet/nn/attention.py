@@ -1,10 +1,12 @@
-"""Attention: every query looks at all keys it may see, and takes the mean of their values, weighted by likeness.
+"""Attention: each query receives the average of the values, weighted by the similarity of query and keys.
 
     attend(q, k, v) = softmax(q kᵀ / √K + bias) v
 
 Vaswani et al., "Attention Is All You Need" (2017), equation 1. Fewer key/value heads than query heads: Shazeer (2019,
 multi-query) and Ainslie et al. (2023, grouped-query). Norms on queries and keys: Henry et al. (2020).
-Where we differ: a query that may see no key at all takes zeros, in both forms, where the formula gives 0/0.
+
+There is one difference from the formula: the output of a query that may not attend to any key is zero, in both
+implementations, where the formula gives 0/0.
 """
 
 import math
@@ -28,8 +30,8 @@ Mask = Bool[Tensor, "#B 1 #T S"]
 Bias = Float[Tensor, "#B H T S"]
 Note = Callable[[str, Tensor], Tensor]
 
-FOLD_DEVICES: tuple[str, ...] = ("cuda",)  # devices on which heads that share keys become queries of one, beside a mask
-QK_EPS = 1e-6  # of the norms on queries and keys, whatever the others have
+FOLD_DEVICES: tuple[str, ...] = ("cuda",)  # devices on which masked grouped heads are folded into queries
+QK_EPS = 1e-6  # eps of the norms on queries and keys, whatever eps the other norms have
 
 
 def attend(
@@ -42,18 +44,18 @@ def attend(
     causal: bool = False,
     dropout: float = 0.0,
 ) -> Float[Tensor, "B H T K"]:
-    """The formula above, by the kernel that is fastest for it here.
+    """Compute attention with the fastest implementation available for these tensors.
 
     Args:
-        mask: True where a query may see a key. Includes causality, if that is wanted beside it. Documents on a GPU may
-            be masked by a table of squares (`document_blocks`) instead, without a bias and without dropout.
-        bias: added to the scores (ALiBi, T5); where it is learnt, every form gives its gradient.
-        causal: query t sees keys 0..t; for T = S and without a mask, which keeps the fastest path.
-        dropout: the share of attention weights set to zero.
+        mask: True where a query may attend to a key. It must include causality if both are needed. On a GPU, documents
+            can be masked by a `BlockMask` from `document_blocks` instead, without bias and dropout.
+        bias: Numbers added to the scores (ALiBi, T5). Every implementation computes the gradient of a learned bias.
+        causal: If True, query t attends to keys 0..t. Requires T = S and no mask; this is the fastest path.
+        dropout: Share of attention weights that are set to zero.
 
     Raises:
-        ValueError: on a mask that is not bool: a float one would be *added*, silently; on unlike keys and values; where
-            H is not a multiple of G.
+        ValueError: If the mask is not bool (PyTorch would silently add a float mask), if the shapes of keys and values
+            differ, if H is not a multiple of G, or if `causal` is combined with a mask or with T != S.
     """
     if isinstance(mask, BlockMask):
         return attend_blocks(q, k, v, mask)
@@ -72,7 +74,7 @@ def attend_fused(
     causal: bool = False,
     dropout: float = 0.0,
 ) -> Float[Tensor, "B H T K"]:
-    """`attend` by PyTorch's fused kernels, which never write the (T, S) scores to memory."""
+    """Compute `attend` with PyTorch's fused kernels, which never write the (T, S) scores to memory."""
     _check(q, k, v, mask, causal)
     if bias is not None:
         mask = _mask_bias(bias, mask, causal, q.dtype)
@@ -98,10 +100,12 @@ def attend_by_hand(
     dropout: float = 0.0,
     note: Note = lambda name, tensor: tensor,
 ) -> Float[Tensor, "B H T K"]:
-    """`attend`, written out. The reader reads this one; tests hold it equal to the fused form.
+    """Compute `attend` step by step.
+
+    This is the implementation to read. Tests compare it with the fused one.
 
     Args:
-        note: is shown each tensor under its name, and gives what the pass goes on with in its place.
+        note: Function called with the name and value of each tensor. Its result replaces the tensor in the computation.
     """
     _check(q, k, v, mask, causal)
     q, k, v = note("q", q), note("k", k), note("v", v)
@@ -116,42 +120,46 @@ def attend_by_hand(
 def attention_scores(
     q: Float[Tensor, "B H T K"], k: Float[Tensor, "B G S K"], *, bias: Bias | None = None
 ) -> Float[Tensor, "B H T S"]:
-    """q kᵀ / √K + bias: how alike each query and key are."""
+    """Return q kᵀ / √K + bias, the similarity of each query and key."""
     scores = (q / math.sqrt(q.shape[-1])) @ _repeat_heads(k, q.shape[1]).mT
     return scores if bias is None else scores + bias
 
 
 def attention_weights(scores: Float[Tensor, "B H T S"], *, mask: Mask | None = None) -> Float[Tensor, "B H T S"]:
-    """The softmax of the scores: each row sums to one, or is zero where the query may see nothing."""
+    """Return the softmax of the scores: each row sums to one, or is zero if the query may not attend to any key."""
     if mask is not None:
-        # The lowest finite number, not -inf: a row of -inf would have NaN gradients even where it is overwritten.
+        # The lowest finite number, not -inf: a row of -inf would have NaN gradients, even if it is overwritten.
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-    weights = scores.float().softmax(-1).to(scores.dtype)  # in float32: bf16 loses the softmax's tail
+    weights = scores.float().softmax(-1).to(scores.dtype)  # in float32: bfloat16 loses the tail of the softmax
     return weights if mask is None else weights.masked_fill(~mask, 0.0)
 
 
 def weighted_values(weights: Float[Tensor, "B H T S"], v: Float[Tensor, "B G S K"]) -> Float[Tensor, "B H T K"]:
-    """For each query the mean of the values, by its weights."""
+    """Return the average of the values for each query, weighted by its attention weights."""
     return weights.to(v.dtype) @ _repeat_heads(v, weights.shape[1])
 
 
 def causal_mask(scores: Float[Tensor, "B H T S"]) -> Bool[Tensor, "1 1 T S"]:
-    """Query t sees keys 0..t."""
+    """Return a mask in which query t attends to keys 0..t."""
     return torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()[None, None]
 
 
 class Attention(nn.Module):
-    """Attention with several heads: self-attention, causal or not, or cross-attention to another sequence.
+    """Multi-head attention: self-attention, causal or not, or cross-attention to another sequence.
 
     Args:
-        d_model: width of the input and output.
-        n_heads: query heads.
-        n_kv_heads: key/value heads; a divisor of n_heads, n_heads itself by default. One is multi-query attention.
-        d_head: width of a head; d_model / n_heads by default.
-        bias: biases on the queries', keys' and values' projections.
-        out_bias: a bias on the output's projection; as `bias` by default.
-        qk_norm: RMS norm on the queries and keys of each head, before the rotation.
-        dropout: on the attention weights.
+        d_model: Width of the input and output.
+        n_heads: Number of query heads.
+        n_kv_heads: Number of key/value heads, which must divide n_heads (default: n_heads). One is multi-query
+            attention.
+        d_head: Width of a head (default: d_model / n_heads).
+        bias: If True, the projections of queries, keys and values have biases.
+        out_bias: If True, the output projection has a bias (default: the value of `bias`).
+        qk_norm: If True, apply an RMS norm to the queries and keys of each head before the rotation.
+        dropout: Dropout rate of the attention weights.
+
+    Raises:
+        ValueError: If n_heads does not divide d_model and no d_head is given, or if n_kv_heads does not divide n_heads.
 
     Example: `Attention(d_model=24, n_heads=4)(x, memory)`.
     """
@@ -200,11 +208,11 @@ class Attention(nn.Module):
         """Attend from `x` to `source`, or to `x` itself.
 
         Args:
-            x: where the queries come from.
-            source: where keys and values come from: x itself by default, the encoder's output in cross-attention. It
-                may have fewer rows, Q = n B: n rows of x, next to each other, then share one of the source's.
-            rotation: cosines and sines for queries and keys (Rotary).
-            cache: remembers keys and values between calls; S is then what it holds.
+            x: Sequence that the queries are projected from.
+            source: Sequence that keys and values are projected from: the encoder's output in cross-attention (default:
+                `x`). It may have fewer rows: if Q = n B, each n consecutive rows of `x` share one row of the source.
+            rotation: Cosines and sines to rotate queries and keys by (Rotary).
+            cache: KV cache that keeps keys and values between calls. S is then the length of the cache.
         """
         source = x if source is None else source
         q = self.query_norm(self.query(x).unflatten(-1, (self.n_heads, self.d_head))).transpose(1, 2)  # (B, H, T, K)
@@ -213,18 +221,19 @@ class Attention(nn.Module):
         k, v = project() if cache is None else cache.keys_values(project)  # (B, G, S, K)
         dropout = self.dropout if self.training else 0.0
         rows = len(q)
-        q = fold_beams(q, len(k))  # beams of one source ask it together: its keys and values are read once
+        q = fold_beams(q, len(k))  # beams of one source are folded together: its keys and values are read once
         heads = self.attend(q, k, v, mask=mask, bias=bias, causal=causal, dropout=dropout)
         heads = unfold_beams(heads, rows)  # (B, H, T, K)
         return self.out(heads.transpose(1, 2).flatten(-2))  # (B, T, D)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-        """The function `attend`; a method, so that whoever looks inside can put the formula in its place."""
+        """Call the function `attend`. A method, so that inspection tools can replace it by `attend_by_hand`."""
         return attend(q, k, v, **options)
 
     def keys_values(
         self, source: Float[Tensor, "B S D"], rotation: Rotation | None = None
     ) -> tuple[Float[Tensor, "B G S K"], Float[Tensor, "B G S K"]]:
+        """Project `source` to keys and values."""
         heads = (self.n_kv_heads, self.d_head)
         k = self.key_norm(self.key(source).unflatten(-1, heads)).transpose(1, 2)
         v = self.value(source).unflatten(-1, heads).transpose(1, 2)
@@ -232,16 +241,22 @@ class Attention(nn.Module):
 
 
 def fold_beams(q: Float[Tensor, "Q H T K"], sources: int) -> Float[Tensor, "B H N K"]:
-    """The queries of all rows that share a source, side by side: Q = n B rows of T become B rows of N = n T."""
+    """Fold rows that share a source: Q = n B rows of T queries become B rows of N = n T queries.
+
+    Raises:
+        ValueError: If `sources` does not divide the number of rows.
+    """
     if len(q) == sources:
         return q
     if len(q) % sources:
-        raise ValueError(f"{len(q)} rows of queries cannot share {sources} rows of keys equally")
+        raise ValueError(
+            f"the number of query rows must be a multiple of the number of key rows: {len(q)} and {sources}"
+        )
     return q.unflatten(0, (sources, len(q) // sources)).transpose(1, 2).flatten(2, 3)
 
 
 def unfold_beams(heads: Float[Tensor, "B H N K"], rows: int) -> Float[Tensor, "Q H T K"]:
-    """The heads of B rows of N = n T queries as those of `rows` = n B rows of T."""
+    """Undo `fold_beams`: B rows of N = n T queries become `rows` = n B rows of T queries."""
     if rows == len(heads):
         return heads
     return heads.unflatten(2, (rows // len(heads), -1)).transpose(1, 2).flatten(0, 1)
@@ -250,10 +265,10 @@ def unfold_beams(heads: Float[Tensor, "B H N K"], rows: int) -> Float[Tensor, "Q
 def fold_groups(
     q: Float[Tensor, "B H T K"], mask: Shaped[Tensor, "#B #H #T S"], groups: int
 ) -> tuple[Float[Tensor, "B G N K"], Shaped[Tensor, "#B #G #N S"]]:
-    """The queries of all heads that share keys, side by side, N = H / G T of them for each key head; and their mask.
+    """Fold the query heads that share a key head into N = H / G T queries, and adapt their mask.
 
-    On a GPU not every kernel of PyTorch that takes a mask takes grouped heads, depending on its version. Its formula
-    would repeat keys and values, of a whole cache for each token.
+    On a GPU, not every PyTorch kernel that accepts a mask accepts grouped heads; it depends on the version. PyTorch's
+    fallback would repeat keys and values, which in decoding means the whole cache for each token.
     """
     heads_per_group = q.shape[1] // groups
     if mask.shape[1] > 1:
@@ -274,15 +289,19 @@ def _mask_bias(bias: Tensor, mask: Tensor | None, causal: bool, dtype: torch.dty
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> None:
-    if k.shape[:-1] != v.shape[:-1]:  # PyTorch's kernel would read beyond the shorter ones
-        raise ValueError(f"each key has a value: keys {list(k.shape)} need as many values, got {list(v.shape)}")
-    if q.shape[1] % max(1, k.shape[1]):  # one head of queries would be repeated for each of the keys
-        raise ValueError(f"{q.shape[1]} heads of queries cannot share {k.shape[1]} heads of keys equally")
+    if k.shape[:-1] != v.shape[:-1]:  # PyTorch's kernel would read beyond the shorter one
+        raise ValueError(
+            f"keys and values must have the same shape up to the last axis: {list(k.shape)} and {list(v.shape)}"
+        )
+    if q.shape[1] % max(1, k.shape[1]):  # broadcasting would repeat a single query head for each key head
+        raise ValueError(
+            f"the number of query heads must be a multiple of the number of key heads: {q.shape[1]} and {k.shape[1]}"
+        )
     queries, keys = q.shape[-2], k.shape[-2]
     if mask is not None and mask.dtype != torch.bool:
-        raise ValueError(f"a mask is bool, True where a query may see a key; got {mask.dtype}; try mask.bool()")
+        raise ValueError(f"mask must be bool, True where a query may attend to a key: {mask.dtype}; try mask.bool()")
     if causal and (mask is not None or queries != keys):
         raise ValueError(
-            f"causal=True is for as many queries as keys and no mask (T={queries}, S={keys}); "
-            "put causality into the mask"
+            f"causal=True requires as many queries as keys and no mask: T={queries}, S={keys}; "
+            "include causality in the mask"
         )

@@ -1,7 +1,7 @@
-"""One layer: self-attention, then (in a decoder that reads an encoder) cross-attention, then the feed-forward network;
-or all of them at once, each reading what stands before the layer.
+"""One layer of a Transformer: self-attention, optional cross-attention, and the feed-forward network.
 
-It is at once the unit of reading, sharding, compiling, activation checkpointing and inspection.
+The sublayers run one after the other, or in parallel on the input of the layer. The block is also the unit of
+sharding, compiling, activation checkpointing and inspection.
 """
 
 from collections.abc import Callable
@@ -20,13 +20,14 @@ from tercet.nn.specs import Placement
 
 
 class Block(nn.Module):
-    """One layer of a stack: its sublayers, each within its residual connection.
+    """One layer of a stack: its sublayers, each in a residual connection.
 
     Args:
-        attention, feedforward, norm: make a new part at each call, so that no two share weights.
-        cross: with cross-attention.
-        parallel: the sublayers read the same input, and their outputs are added together (GPT-J, PaLM).
-        dropout, feedforward_dropout: on each branch, attention's and the network's, before it is added to the stream.
+        attention, feedforward, norm: Factories that return a new module at each call, so that no weights are shared.
+        cross: If True, the layer has cross-attention.
+        parallel: If True, the sublayers read the same input and their outputs are added together (GPT-J, PaLM).
+        dropout, feedforward_dropout: Dropout rates of the output of attention and of the feed-forward network, before
+            it is added to the residual stream. feedforward_dropout is `dropout` by default.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Block(nn.Module):
     ) -> None:
         super().__init__()
         residual = partial(Residual, norm, placement=placement)
-        ends = not parallel  # one after another, each has both norms of its own
+        ends = not parallel  # sequential sublayers have both norms of their own
         self.parallel = parallel
         self.self_attention = attention()
         self.self_residual = residual(dropout=dropout, last=ends)
@@ -74,7 +75,7 @@ class Block(nn.Module):
         def cross_attend(h: Tensor) -> Tensor:
             assert self.cross_attention is not None
             if memory is None and (cross_kv is None or cross_kv.pair is None):
-                raise ValueError("cross-attention has nothing to look at: give the memory, or a cache that has met it")
+                raise ValueError("cross-attention requires `memory`, or a cache that already contains it")
             return self.cross_attention(h, memory, mask=memory_mask, cache=cross_kv)
 
         read = self.self_residual.before(x) if self.parallel else None

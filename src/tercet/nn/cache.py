@@ -1,10 +1,12 @@
-"""Decoding state: what attention has already worked out, kept outside the model.
+"""KV cache: the keys and values that attention keeps between decode steps, stored outside the model.
 
-Self-attention's keys and values grow by a column a token; cross-attention's are projected from the encoder's output
-once and then only read. Both answer one question: `k, v = cache.keys_values(project)`; `project` works out new ones.
+The keys and values of self-attention grow by one column per token. Those of cross-attention are projected once from
+the encoder's output and then only read. Both caches have the same interface, `k, v = cache.keys_values(project)`,
+where `project` computes new keys and values.
 
-A column is a position: row b's next token goes to column `lengths[b]`, so rows of unequal length need no padding, and
-what stands to the right of a row's length is never seen. All sizes are static, so that a step compiles as one graph.
+A column is a position: the next token of row b is written to column `lengths[b]`. Rows of unequal length therefore
+need no padding, and columns to the right of a row's length are never attended to. All sizes are static, so that a
+decode step compiles to one graph.
 """
 
 from collections.abc import Callable
@@ -28,7 +30,7 @@ class KVCache(Protocol):
 
 
 class GrowingKVCache:
-    """Self-attention: writes the new columns, answers with all of them."""
+    """KV cache of self-attention: writes the new columns and returns all of them."""
 
     def __init__(self, owner: "StackCache", keys: Tensor, values: Tensor) -> None:
         self.owner, self.keys, self.values = owner, keys, values
@@ -41,16 +43,16 @@ class GrowingKVCache:
         return self.keys, self.values
 
     def reorder(self, rows: Int[Tensor, " R"]) -> None:
-        # Not self.keys[rows], which is four times as slow on a CPU.
+        # `self.keys[rows]` is four times as slow on a CPU.
         self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
 
     def grow(self, columns: int) -> None:
-        old = self.keys.shape[2] - 1  # without the spare one
+        old = self.keys.shape[2] - 1  # without the spare column
         self.keys, self.values = (F.pad(x[:, :, :old], (0, 0, 0, columns - old)) for x in (self.keys, self.values))
 
 
 class StaticKVCache:
-    """Cross-attention: projected at the first call, read at every other."""
+    """KV cache of cross-attention: projected at the first call and reused by all later calls."""
 
     def __init__(self) -> None:
         self.pair: Pair | None = None
@@ -72,12 +74,17 @@ class LayerCache:
 
 
 class StackCache:
-    """The decoding state of a whole stack.
+    """KV caches of all layers of a stack.
 
     Args:
-        n_layers, n_kv_heads, d_head: the stack's.
-        batch: rows.
-        capacity: columns: the most tokens a row can hold.
+        n_layers, n_kv_heads, d_head: Sizes of the stack.
+        batch: Number of rows.
+        capacity: Number of columns, which is the maximum number of tokens per row.
+
+    Attributes:
+        lengths: Number of tokens in each row.
+        memory_token_mask: True at real tokens of the sources; None without sources.
+        rows_per_source: Number of consecutive rows that share a source.
     """
 
     def __init__(
@@ -93,9 +100,9 @@ class StackCache:
     ) -> None:
         self.capacity = capacity
         self.lengths: Int[Tensor, " B"] = torch.zeros(batch, dtype=torch.long, device=device)
-        self.memory_token_mask: Bool[Tensor, "B M"] | None = None  # the source's real tokens, where there is a source
-        self.rows_per_source = 1  # rows, next to each other, that look at one source
-        self._indices: tuple[Int[Tensor, "B 1"], Int[Tensor, "B T"]] | None = None  # of the current pass
+        self.memory_token_mask: Bool[Tensor, "B M"] | None = None
+        self.rows_per_source = 1
+        self._indices: tuple[Int[Tensor, "B 1"], Int[Tensor, "B T"]] | None = None  # of the current forward pass
 
         def buffer() -> Tensor:
             return torch.zeros(batch, n_kv_heads, capacity + 1, d_head, device=device, dtype=dtype)
@@ -103,46 +110,56 @@ class StackCache:
         self.layers = [LayerCache(GrowingKVCache(self, buffer(), buffer()), StaticKVCache()) for _ in range(n_layers)]
 
     def positions(self, n_tokens: int) -> Int[Tensor, "B T"]:
-        """Where the next `n_tokens` tokens of each row go; padding beyond the capacity goes to one spare column."""
+        """Return the columns of the next `n_tokens` tokens of each row.
+
+        Padding beyond the capacity is written to one spare column.
+        """
         ahead = torch.arange(n_tokens, device=self.lengths.device)
         return (self.lengths[:, None] + ahead).clamp(max=self.capacity)
 
     def index_columns(self, n_tokens: int) -> tuple[Int[Tensor, "B 1"], Int[Tensor, "B T"]]:
-        """The rows and columns of the next `n_tokens` tokens, worked out once for all layers of a pass."""
+        """Return row and column indices of the next `n_tokens` tokens, computed once per forward pass."""
         if self._indices is None or self._indices[1].shape[1] != n_tokens:
             columns = self.positions(n_tokens)
             self._indices = torch.arange(len(columns), device=columns.device)[:, None], columns
         return self._indices
 
     def mask(self, positions: Int[Tensor, "B T"]) -> Bool[Tensor, "B 1 T S"]:
-        """A query at position p sees the columns 0..p."""
+        """Return a mask in which a query at position p attends to columns 0..p."""
         columns = torch.arange(self.capacity + 1, device=positions.device)
         return (columns <= positions[..., None])[:, None]
 
     def advance(self, count: Int[Tensor, " B"] | int) -> None:
-        """Count so many more tokens of each row; below 0, so many fewer: what is right of a length is never seen.
+        """Add `count` tokens to the length of each row.
 
-        In place: a CUDA graph reads and writes fixed addresses.
+        A negative count removes tokens, since columns beyond the length are never attended to. Lengths are changed in
+        place, because a CUDA graph reads and writes fixed addresses.
         """
         self.lengths += count
         self._indices = None
 
     def read(self, hidden: Float[Tensor, "B T D"], lengths: Int[Tensor, " B"]) -> Float[Tensor, "B D"]:
-        """Count `lengths` tokens of each row as read; the hidden state of the last of them."""
+        """Advance each row by its length and return the hidden state of its last real token."""
         self.advance(lengths)
         if hidden.shape[1] == 1:
             return hidden[:, 0]
         return hidden[torch.arange(len(lengths), device=lengths.device), lengths - 1]
 
     def reorder(self, rows: Int[Tensor, " R"]) -> None:
-        """Keep these rows, in this order; a row may be named twice (beams) or not at all (finished).
+        """Keep these rows, in this order.
 
-        Rows that share a source stay together: they change places among themselves, or all of them go. That is not
-        checked, which would wait for the device: with as many rows as before, the sources are not touched.
+        A row may be repeated (beam search) or missing (finished).
+
+        Rows that share a source must stay together: they are permuted among themselves, or removed together. This is
+        not checked, because the check would wait for the device. If the number of rows does not change, the sources are
+        kept.
+
+        Raises:
+            ValueError: If the number of rows is not a multiple of `rows_per_source`.
         """
         if self.memory_token_mask is not None and len(rows) % self.rows_per_source:
             raise ValueError(
-                f"{self.rows_per_source} rows share a source, and stay or go together: {len(rows)} rows are named"
+                f"the number of rows must be a multiple of {self.rows_per_source}, which share a source: {len(rows)}"
             )
         if self.rows_per_source == 1 or len(rows) != len(self.lengths):
             sources = rows[:: self.rows_per_source] // self.rows_per_source
@@ -154,7 +171,7 @@ class StackCache:
             layer.self_kv.reorder(rows)
 
     def expand_beams(self, n: int) -> None:
-        """Each row becomes `n` rows next to each other; they share its source, kept once."""
+        """Repeat each row `n` times. The copies are consecutive and share their source, which is stored once."""
         self.lengths = self.lengths.repeat_interleave(n)
         self._indices = None
         rows = torch.arange(len(self.lengths), device=self.lengths.device) // n
@@ -163,19 +180,23 @@ class StackCache:
         self.rows_per_source *= n
 
     def grow(self, capacity: int) -> None:
-        """Room for more columns; what is there stays."""
+        """Add columns and keep the existing ones.
+
+        Raises:
+            ValueError: If the new capacity is less than the current one.
+        """
         if capacity < self.capacity:
             raise ValueError(
-                f"capacity={capacity} is less than the {self.capacity} that there are; tokens would be lost"
+                f"capacity={capacity} must be at least the current capacity of {self.capacity}; tokens would be lost"
             )
         for layer in self.layers:
             layer.self_kv.grow(capacity + 1)
         self.capacity, self._indices = capacity, None
 
     def allocate_sources(self, columns: int) -> None:
-        """Make tables for the keys and values of sources, `columns` tokens each, which `write_rows` fills.
+        """Allocate tables of `columns` tokens for the keys and values of the sources, to be filled by `write_rows`.
 
-        One for each `rows_per_source` rows.
+        There is one source for each `rows_per_source` rows.
         """
         sources = len(self.lengths) // self.rows_per_source
         for layer in self.layers:
@@ -185,9 +206,9 @@ class StackCache:
         self.memory_token_mask = torch.zeros(sources, columns, dtype=torch.bool, device=self.lengths.device)
 
     def reorder_in_place(self, rows: Int[Tensor, " B"]) -> None:
-        """Keep these rows, in this order, as many as there are and within the groups that share a source.
+        """Keep all rows, in this order, at the same memory addresses, as a CUDA graph requires.
 
-        The tables stay where they are, which a CUDA graph needs.
+        Rows may only move within the group that shares a source.
         """
         self.lengths.copy_(self.lengths[rows])
         for layer in self.layers:
@@ -195,15 +216,17 @@ class StackCache:
                 table.copy_(table.index_select(0, rows))
 
     def write_rows(self, slot: int, other_cache: "StackCache", row: int, *, rows: int = 1, columns: int) -> None:
-        """Copy rows of another cache, in place; zeros follow them, since a masked NaN would still be one.
+        """Copy rows of another cache in place and fill the remaining columns with zeros.
+
+        Zeros are required because a masked NaN would still produce NaN.
 
         Args:
-            slot: The first row to write.
-            other_cache: Cache to read. Its sources are copied too if this cache has tables for them. The same number of
-                rows must share a source in both.
-            row: The first row to read.
+            slot: First row to write.
+            other_cache: Cache to read. Its sources are copied too if this cache has tables for them. Both caches must
+                have the same `rows_per_source`.
+            row: First row to read.
             rows: Number of rows.
-            columns: Number of tokens of each row to copy.
+            columns: Number of tokens to copy from each row.
         """
         target_rows, source_rows = slice(slot, slot + rows), slice(row, row + rows)
         target_sources, read_sources = (
@@ -225,11 +248,11 @@ class StackCache:
             self.memory_token_mask[target_sources, width:] = False
 
     def view(self, lengths: Int[Tensor, " R"], capacity: int) -> "StackCache":
-        """The first rows and columns, in the same memory, as a cache of their own.
+        """Return the first rows and columns as a cache that shares the memory of this one.
 
         Args:
-            lengths: the tokens of each of its rows.
-            capacity: its columns, beside the spare one.
+            lengths: Number of tokens in each row of the view.
+            capacity: Number of columns of the view, without the spare one.
         """
         n_rows, n_sources = len(lengths), len(lengths) // self.rows_per_source
         part = copy(self)

@@ -1,7 +1,7 @@
-"""Attention within documents on a GPU: by FlexAttention, which needs no (T, T) mask.
+"""Attention within documents on a GPU with FlexAttention, which needs no (T, T) mask.
 
-Pairs of queries and keys are taken in squares of BLOCK x BLOCK. A table of squares says which of them have a pair of
-one document; the kernel skips the others, and compares document numbers only in squares that hold several documents.
+Queries and keys are divided into squares of BLOCK x BLOCK pairs. A table of squares marks those that contain pairs of
+one document. The kernel skips the other squares, and compares document numbers only in squares with several documents.
 
 Dong et al., "Flex Attention: A Programming Model for Generating Optimized Attention Kernels" (2024).
 """
@@ -16,35 +16,36 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 DEVICES: tuple[str, ...] = ("cuda",)
 DTYPES = (torch.bfloat16, torch.float16)  # float32 would be multiplied as TF32, or slowly
-BLOCK = 128  # the kernel's own squares; documents are longer or shorter, never much
-MIN_HEAD_WIDTH = 16  # numbers of a head that the kernel takes
+BLOCK = 128  # the block size of the kernel; other sizes never help much
+MIN_HEAD_WIDTH = 16  # minimum width of a head that the kernel supports
 
 
 def supports_block_mask(device: str, dtype: torch.dtype, *, d_head: int, dropout: float, has_bias: bool) -> bool:
-    """Return whether documents are masked by a table of squares.
+    """Return whether documents can be masked by a table of squares.
 
     Args:
         device: Type of the device, such as `cuda`.
         dtype: Type in which queries and keys are multiplied.
         d_head: Width of a head.
         dropout: Share of attention weights that are set to zero.
-        has_bias: Whether numbers are added to the scores.
+        has_bias: If True, numbers are added to the scores.
     """
     return device in DEVICES and dtype in DTYPES and d_head >= MIN_HEAD_WIDTH and not dropout and not has_bias
 
 
 def document_blocks(documents: Int[Tensor, "B T"], *, causal: bool) -> BlockMask:
-    """Return which squares hold pairs of one document: all their pairs, or some.
+    """Return the table of squares in which queries and keys of one document meet.
 
-    Any numbers are possible; if they never fall along a row, as those of packed rows, no square is listed in vain.
+    Document numbers may be arbitrary. If they never decrease along a row, as in packed rows, the table is exact: no
+    square without a pair is listed.
 
     Args:
-        documents: Number of each token's document.
-        causal: If True, a token sees no later one.
+        documents: Number of the document of each token.
+        causal: If True, tokens do not attend to later tokens.
     """
     length = documents.shape[1]
     n_blocks = -(-length // BLOCK)
-    # The last square is filled up by the row's last token, and is never all of one document to the kernel.
+    # The last square is padded with the row's last token and never counts as full.
     tokens = torch.arange(n_blocks * BLOCK, device=documents.device).clamp(max=length - 1)
     numbers = documents.index_select(1, tokens).unflatten(1, (n_blocks, BLOCK))
     lowest, highest = numbers.amin(-1), numbers.amax(-1)  # (B, N)
@@ -60,7 +61,7 @@ def document_blocks(documents: Int[Tensor, "B T"], *, causal: bool) -> BlockMask
         *_list_blocks(has_pairs & ~is_full),
         *_list_blocks(is_full),
         BLOCK_SIZE=BLOCK,
-        # A lambda, because annotated functions may be wrapped by checks, and the number of arguments is looked at.
+        # A lambda: type checks at run time may wrap annotated functions, and PyTorch inspects the number of arguments.
         mask_mod=lambda row, _, query, key: (
             (documents[row, query] == documents[row, key]) & ((query >= key) if causal else True)
         ),
@@ -71,26 +72,29 @@ def document_blocks(documents: Int[Tensor, "B T"], *, causal: bool) -> BlockMask
 def attend_blocks(
     q: Float[Tensor, "B H T K"], k: Float[Tensor, "B G T K"], v: Float[Tensor, "B G T K"], mask: BlockMask
 ) -> Float[Tensor, "B H T K"]:
-    """`attend` with a mask of `document_blocks`."""
+    """Compute `attend` with a mask from `document_blocks`."""
     attention = flex_attention if torch.compiler.is_compiling() else _compiled_attention()
-    # Norms and rotations may have left other types than the projections.
+    # Norms and rotations may have changed the dtype of queries and keys.
     return attention(q.to(v.dtype), k.to(v.dtype), v, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
 
 
 def dense_mask(mask: BlockMask) -> Bool[Tensor, "B 1 T T"]:
-    """Return the same mask as one number for each pair, which the written formula takes."""
+    """Return the same mask with one element per pair, as `attend_by_hand` requires."""
     rows = torch.arange(len(mask.kv_num_blocks), device=mask.kv_num_blocks.device)[:, None, None, None]
     tokens = torch.arange(mask.seq_lengths[0], device=rows.device)
     return mask.mask_mod(rows, rows, tokens[:, None], tokens)
 
 
 def _list_blocks(blocks: Bool[Tensor, "B N N"]) -> tuple[Int[Tensor, "B 1 N"], Int[Tensor, "B 1 N N"]]:
-    """Of each row of squares how many are True, and their numbers before all others."""
+    """Return the number of True squares in each row, and the indices of all squares, True ones first."""
     order = blocks.int().argsort(dim=-1, descending=True, stable=True)
     return blocks.sum(-1, dtype=torch.int32)[:, None], order.int()[:, None]
 
 
 @cache
 def _compiled_attention() -> Any:
-    """Outside of a graph the kernel is compiled by itself: uncompiled, it would write all scores to memory."""
+    """Return the compiled kernel, for use outside of a compiled graph.
+
+    Uncompiled, it would write all scores to memory.
+    """
     return cast(Any, torch.compile(flex_attention))

@@ -1,9 +1,9 @@
-"""The feed-forward network: each position by itself is widened, activated and narrowed again.
+"""The feed-forward network, applied to each position separately: expand, activate, project back.
 
 plain:  down(act(up(x)))                  Vaswani et al. (2017), equation 2
 gated:  down(act(gate(x)) * up(x))        Shazeer, "GLU Variants Improve Transformer" (2020)
 
-In training, dropout may act on what `down` reads.
+Dropout is optional and acts on the input of `down` in training.
 """
 
 from collections.abc import Callable
@@ -18,25 +18,25 @@ from tercet.nn.specs import Activation
 
 
 def relu_squared(x: Tensor) -> Tensor:
-    """So et al., "Primer" (2021)."""
+    """Square the ReLU: So et al., "Primer" (2021)."""
     return F.relu(x).square()
 
 
-# By a kernel where there is one for these numbers. Functions of the module, so that models can be pickled.
+# Each uses a CPU kernel if one supports the tensor. Module-level functions, so that models can be pickled.
 def gelu(x: Tensor) -> Tensor:
-    """Hendrycks and Gimpel (2016), the exact one, by erf: BERT."""
+    """Compute the exact GELU with erf: Hendrycks and Gimpel (2016), BERT."""
     y = kernels.activation(x, "gelu")
     return F.gelu(x) if y is None else y
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
-    """As GPT-2 has it."""
+    """Compute the tanh approximation of GELU, as in GPT-2."""
     y = kernels.activation(x, "gelu_tanh")
     return F.gelu(x, approximate="tanh") if y is None else y
 
 
 def silu(x: Tensor) -> Tensor:
-    """Gated, it is SwiGLU."""
+    """Compute x sigmoid(x). With a gate it is SwiGLU."""
     y = kernels.activation(x, "silu")
     return F.silu(x) if y is None else y
 
@@ -51,10 +51,15 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 
 class FeedForward(nn.Module):
-    """Two linear layers with an activation between them; with `gated` a third one, whose output is multiplied in.
+    """Two linear layers with an activation between them.
 
     Args:
-        dropout: on the activations, before they are narrowed.
+        d_model: Width of the input and output.
+        d_ff: Width of the hidden layer.
+        activation: Name of the activation.
+        gated: If True, the activations are multiplied by the output of a third linear layer.
+        bias: If True, the linear layers have biases.
+        dropout: Dropout rate of the activations.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""What BERT puts between a hidden state and a score, with the formulas of Devlin et al. (2019).
+"""BERT's layers between a hidden state and a score: Devlin et al. (2019).
 
-transform:  norm(act(dense(x)))    before the masked words are scored
-pooler:     tanh(dense(x))         of a text's first token, before the text is classified; or by a ReLU, as DistilBERT's
+transform:  norm(act(dense(x)))    before the unembedding, which scores masked tokens
+pooler:     tanh(dense(x))         of the first token, before the classifier; DistilBERT uses a ReLU
 """
 
 from collections.abc import Callable
@@ -19,6 +19,8 @@ POOLER_ACTIVATIONS: dict[PoolerActivation, Callable[[Tensor], Tensor]] = {"tanh"
 
 
 class Transform(nn.Module):
+    """A dense layer, an activation and a norm."""
+
     def __init__(
         self, d_model: int, *, norm: Callable[[], nn.Module], activation: Activation = "gelu", bias: bool = True
     ) -> None:
@@ -32,6 +34,8 @@ class Transform(nn.Module):
 
 
 class Pooler(nn.Module):
+    """A dense layer and an activation."""
+
     def __init__(self, d_model: int, *, activation: PoolerActivation = "tanh", bias: bool = True) -> None:
         super().__init__()
         self.dense = Linear(d_model, d_model, bias=bias)

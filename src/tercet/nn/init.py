@@ -1,12 +1,13 @@
-"""How weights begin. Each scheme is a spec, and a way to fill a finished model in place.
+"""Initialization schemes. Each scheme is a spec and fills an existing model in place.
 
-    Normal           N(0, std), the branches' last matrices N(0, std / sqrt(number of branches))   GPT-2 (2019)
-    Xavier           U(+-sqrt(6 / (fan in + fan out))); embeddings N(0, 1/sqrt(D))                 Vaswani et al. (2017)
-    ZeroProjections  N(0, gain / sqrt(fan in)), the branches' last matrices and what scores zero   Zhang et al. (2019)
-    PyTorch          U(+-1 / sqrt(fan in)), biases too; embeddings N(0, 1)                         torch.nn's own
+    Normal           N(0, std); branch outputs N(0, std / sqrt(number of branches))    GPT-2 (2019)
+    Xavier           U(+-sqrt(6 / (fan in + fan out))); embeddings N(0, 1/sqrt(D))     Vaswani et al. (2017)
+    ZeroProjections  N(0, gain / sqrt(fan in)); branch outputs and output layers zero  Zhang et al. (2019)
+    PyTorch          U(+-1 / sqrt(fan in)), biases too; embeddings N(0, 1)             torch.nn
 
-"The branches' last matrices" are those that write to the residual stream: attention's `out`, the network's `down`.
-Norms begin at one, biases at zero, but for PyTorch's biases of linear layers.
+Branch outputs are the matrices that write to the residual stream: `out` of attention and `down` of the
+feed-forward network. The weights of norms are initialized to one and biases to zero, except for the biases of linear
+layers with PyTorch.
 """
 
 import math
@@ -27,9 +28,15 @@ Module = TypeVar("Module", bound=nn.Module)
 
 @torch.no_grad()
 def initialize(model: nn.Module, scheme: Init, *, seed: int) -> None:
-    """Fill every parameter of `model` from a generator of its own: the global one is left alone."""
+    """Fill every parameter of `model` from a separate generator; the global one is not used.
+
+    Args:
+        model: Model to fill. Nothing happens if it is on the meta device.
+        scheme: Initialization scheme.
+        seed: Seed of the generator.
+    """
     device = next(model.parameters()).device
-    if device.type == "meta":  # shapes without numbers
+    if device.type == "meta":
         return
     for module in model.modules():
         if isinstance(module, nn.LayerNorm | StdLayerNorm | nn.RMSNorm):
@@ -60,7 +67,7 @@ def _fill_normal(model: nn.Module, generator: torch.Generator, *, std: float) ->
 def _fill_xavier(model: nn.Module, generator: torch.Generator) -> None:
     for linear in _modules_of_type(nn.Linear, model):
         nn.init.xavier_uniform_(linear.weight, generator=generator)
-    for embedding in _modules_of_type(nn.Embedding, model):  # last: a tied matrix is an embedding first
+    for embedding in _modules_of_type(nn.Embedding, model):  # last: a tied matrix is initialized as an embedding
         embedding.weight.normal_(0.0, embedding.embedding_dim**-0.5, generator=generator)
 
 
@@ -81,7 +88,7 @@ def _fill_as_pytorch(model: nn.Module, generator: torch.Generator) -> None:
         linear.weight.uniform_(-bound, bound, generator=generator)
         for bias in (parameter for name, parameter in linear.named_parameters() if name == "bias"):
             bias.uniform_(-bound, bound, generator=generator)
-    for embedding in _modules_of_type(nn.Embedding, model):  # last: a tied matrix is an embedding first
+    for embedding in _modules_of_type(nn.Embedding, model):  # last: a tied matrix is initialized as an embedding
         embedding.weight.normal_(generator=generator)
 
 

@@ -1,7 +1,7 @@
-"""The kernels that work in the place of PyTorch's operations; each returns None where it is not for these tensors.
+"""The CPU kernels that replace PyTorch operations. Each returns None if it does not support the tensors.
 
-This is the only place where the parts meet the kernel room. Without that room every answer is None, and all work is
-PyTorch's.
+This is the only module of `nn` that imports the kernel package. If that package is not installed, every function
+returns None and PyTorch does all the work.
 """
 
 from typing import Any

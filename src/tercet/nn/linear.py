@@ -1,13 +1,14 @@
-"""A linear layer, x wT + b, as PyTorch has it; and its weights in fewer bits, for a model that has been trained.
+"""A linear layer, x wT + b, with optional weight-only quantization of a trained model.
 
-    bf16   w to the nearest bfloat16: 8 bits of precision, half the memory
-    int8   w ~ q s, with q in -127..127 and a number s for each row, max |w| / 127: a quarter of the memory
+    bf16   w rounded to bfloat16: 8 bits of precision, half the memory
+    int8   w ~ q s, with q in -127..127 and one scale s per row, max |w| / 127: a quarter of the memory
 
-Only the weights are kept so ("weight-only" quantization). They are widened before they are multiplied, except by the
-CPU's kernel for few rows: there int8 weights meet inputs that are rounded to 16 bits, so that most of the work is exact
-arithmetic with whole numbers. To write a token every weight is read once, so fewer bits are faster; with gradients,
-with many rows and on a GPU the formula is worked out as it stands here; or, to learn in bfloat16 on a CPU that has it,
-by a kernel.
+Only the weights are quantized. They are widened before the product, except in the CPU kernel for few rows, which
+multiplies int8 weights by inputs rounded to 16 bits, so that most of the work is exact integer arithmetic. Decoding
+reads every weight once per token, so smaller weights are faster.
+
+With gradients, with many rows or on a GPU, the formula is computed as written. The exceptions are kernels for training
+and for products of many rows on a CPU.
 """
 
 from typing import Literal
@@ -23,14 +24,17 @@ WeightDtype = Literal["bf16", "int8"]
 
 
 def multiplied_dtype(x: Tensor) -> torch.dtype:
-    """Return the type in which `x` is multiplied: autocast does not apply within a function of our own."""
+    """Return the dtype in which `x` is multiplied. Autocast does not apply inside a custom autograd.Function."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
 class Linear(nn.Linear):
-    """Attributes:
-    scale: (N) what each row of an int8 weight is multiplied by, else None.
+    """Linear layer whose weight can be quantized.
+
+    Attributes:
+        scale: (N) Factor of each row of an int8 weight, else None.
+        quantized: True if the weight is quantized.
     """
 
     scale: Tensor | None
@@ -49,30 +53,30 @@ class Linear(nn.Linear):
 
     @torch.no_grad()
     def quantize(self, dtype: WeightDtype) -> None:
-        """Keep the weight in fewer bits from now on. It is no parameter any more: it can't be trained."""
+        """Quantize the weight in place. The weight becomes a buffer and cannot be trained."""
         weight = self.weight.float()
         if dtype == "int8":
             self.scale = weight.abs().amax(1).clamp(min=torch.finfo(weight.dtype).tiny) / 127
             weight = (weight / self.scale[:, None]).round().to(torch.int8)
         else:
             weight = weight.bfloat16()
-        del self.weight  # what else holds it, as a tied embedding does, keeps it as it was
+        del self.weight  # other modules that share the weight, such as a tied embedding, keep the original
         self.register_buffer("weight", weight)
         self.quantized = True
 
     def dequantize(self, dtype: torch.dtype) -> Float[Tensor, "N K"]:
-        """The weight that a quantized one stands for."""
+        """Return the weight that a quantized weight represents."""
         return self.weight.to(dtype) if self.scale is None else self.weight.to(dtype) * self.scale[:, None].to(dtype)
 
 
 def quantize(model: nn.Module, dtype: WeightDtype) -> None:
-    """Keep the matrices of all linear layers in fewer bits; embeddings and vectors stay as they are.
+    """Quantize the matrices of all linear layers in place. Embeddings and vectors are not changed.
 
     Raises:
-        ValueError: where they are already.
+        ValueError: If the model is already quantized.
     """
     linears = [module for module in model.modules() if isinstance(module, Linear)]
     if any(linear.quantized for linear in linears):
-        raise ValueError("the model's weights are quantized already; load it anew")
+        raise ValueError("the model is already quantized; load it again")
     for linear in linears:
         linear.quantize(dtype)

@@ -1,9 +1,9 @@
-"""Low-rank adaptation: a linear layer that is left as it is, and two thin matrices beside it that learn.
+"""Low-rank adaptation (LoRA): a frozen linear layer plus the product of two small trainable matrices.
 
     y = x Wᵀ + b + α/r (x Aᵀ) Bᵀ        A (r, K), B (N, r)
 
-Hu et al., "LoRA" (2022), equation 3. A begins as PyTorch's linear layers do, B at zero, so training begins with the
-model as it was. Merged, W + α/r B A is a linear layer again, and costs nothing more.
+Hu et al., "LoRA" (2022), equation 3. A is initialized like PyTorch's linear layers and B with zeros, so the model is
+unchanged when training starts. Merged, W + α/r B A is an ordinary linear layer without extra cost.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,19 +17,21 @@ from torch import Tensor, nn
 from tercet.nn.linear import Linear
 from tercet.nn.specs import LoRA
 
-ALL_LAYERS = "all"  # in `targets`: every linear layer inside the blocks
+ALL_LAYERS = "all"  # in `targets`: every linear layer of the blocks
 
 
 class LoRALinear(Linear):
-    """Attributes:
-    weight, bias: the layer's own, which do not learn.
-    lora_A, lora_B: (r, K) and (N, r).
-    scaling: α/r.
+    """Linear layer with a low-rank adapter.
+
+    Attributes:
+        weight, bias: Frozen parameters of the original layer.
+        lora_A, lora_B: (r, K) and (N, r) trainable matrices.
+        scaling: α/r.
     """
 
     def __init__(self, base: Linear, adapter: LoRA) -> None:
-        """Beside `base`, whose weights it shares."""
-        nn.Module.__init__(self)  # a linear layer's own would draw weights
+        """Wrap `base`, whose weights are shared."""
+        nn.Module.__init__(self)  # `Linear.__init__` would draw weights
         self.in_features, self.out_features = base.in_features, base.out_features
         self.weight, self.bias = base.weight, base.bias
         self.register_buffer("scale", None)
@@ -41,11 +43,11 @@ class LoRALinear(Linear):
     def forward(self, input: Float[Tensor, "*B K"]) -> Float[Tensor, "*B N"]:
         x = F.dropout(input, self.dropout, training=self.training) if self.dropout else input
         low = F.linear(x, self.lora_A) * self.scaling  # (*B, r)
-        return super().forward(input).add_(F.linear(low, self.lora_B))  # in place: a sum beside both is more memory
+        return super().forward(input).add_(F.linear(low, self.lora_B))  # in place, which saves memory
 
     @torch.no_grad()
     def merge(self) -> Linear:
-        """The linear layer that does the same in evaluation, with the sum of both in its weight."""
+        """Return a linear layer whose weight includes the product, which has the same output in evaluation mode."""
         with torch.random.fork_rng(devices=[]):  # a new layer draws weights
             merged = Linear(self.in_features, self.out_features)
         product = self.lora_B.float() @ self.lora_A.float() * self.scaling
@@ -55,10 +57,10 @@ class LoRALinear(Linear):
 
 
 def add_lora(model: nn.Module, adapter: LoRA, *, seed: int = 0) -> None:
-    """Put the two matrices beside each linear layer that `adapter.targets` name; no other weight learns any more.
+    """Add adapters to the linear layers that match `adapter.targets`, and freeze all other weights.
 
     Raises:
-        ValueError: where a target names no linear layer of a block.
+        ValueError: If a target does not match any linear layer of a block.
     """
     layers = dict(_linears(model))
     targeted = dict.fromkeys(name for target in adapter.targets for name in match_layers(target, list(layers)))
@@ -74,34 +76,38 @@ def add_lora(model: nn.Module, adapter: LoRA, *, seed: int = 0) -> None:
 
 
 def merge_lora(model: nn.Module) -> None:
-    """Every layer with its two matrices becomes one linear layer; all weights may learn again."""
+    """Replace every layer with an adapter by its merged linear layer, and make all weights trainable."""
     for name, layer in lora_layers(model).items():
         _replace(model, name, layer.merge())
     model.requires_grad_(True)
 
 
 def lora_layers(model: nn.Module) -> dict[str, LoRALinear]:
-    """The layers that have the two matrices beside them, by name."""
+    """Return the layers with adapters, by name."""
     return {name: module for name, module in model.named_modules() if isinstance(module, LoRALinear)}
 
 
 def match_layers(target: str, names: Sequence[str]) -> list[str]:
-    """Those of `names` that a target means: "query" each that ends so, "decoder.*.value" by a pattern, "all" all.
+    """Return the names that match a target.
+
+    Args:
+        target: The end of a name ("query"), a pattern ("decoder.*.value"), or "all".
+        names: Names of linear layers.
 
     Raises:
-        ValueError: where there is none.
+        ValueError: If no name matches.
     """
     matches = [
         name for name in names if target == ALL_LAYERS or f".{name}".endswith(f".{target}") or fnmatchcase(name, target)
     ]
     if not matches:
         choices = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in names))
-        raise ValueError(f"targets: no linear layer is called {target!r}; there are {choices}, and {ALL_LAYERS!r}")
+        raise ValueError(f"targets: no linear layer matches {target!r}; choose from {choices}, or {ALL_LAYERS!r}")
     return matches
 
 
 def _linears(model: nn.Module) -> Iterator[tuple[str, Linear]]:
-    """The linear layers inside of blocks, which the unembedding is not."""
+    """Return the linear layers of the blocks, which excludes the unembedding."""
     return ((name, module) for name, module in model.named_modules() if type(module) is Linear and ".blocks." in name)
 
 

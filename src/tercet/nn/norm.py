@@ -1,10 +1,11 @@
-"""Norms keep the size of the residual stream in hand.
+"""Norms, which keep the scale of the residual stream under control.
 
 layer:      (x - mean) / sqrt(variance + eps) * weight + bias      Ba et al. (2016)
 layer_std:  (x - mean) / (deviation + eps) * weight + bias         Rush, "The Annotated Transformer" (2018)
 rms:        x / sqrt(mean of squares + eps) * weight               Zhang and Sennrich (2019)
 
-The variance of `layer` is the mean square over all D numbers; the deviation of `layer_std` is the sample's, over D - 1.
+The variance of `layer` is divided by D. The deviation of `layer_std` is the sample standard deviation, divided by
+D - 1.
 """
 
 from collections.abc import Callable
@@ -22,7 +23,11 @@ def LayerNorm(width: int, *, eps: float = 1e-5, bias: bool = True) -> nn.Module:
 
 
 class StdLayerNorm(nn.Module):
-    """The layer norm that divides by the sample's standard deviation plus eps; needs a width of at least 2."""
+    """Layer norm that divides by the sample standard deviation plus eps.
+
+    Raises:
+        ValueError: If the width is less than 2.
+    """
 
     bias: nn.Parameter | None
 
@@ -35,10 +40,10 @@ class StdLayerNorm(nn.Module):
         self.register_parameter("bias", nn.Parameter(torch.zeros(width)) if bias else None)
 
     def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
-        x32 = x.float()  # as PyTorch's norms, under mixed precision too
+        x32 = x.float()  # float32 even in mixed precision, as in PyTorch's norms
         centered = x32 - x32.mean(-1, keepdim=True)
         variance = centered.square().sum(-1, keepdim=True) / (x.shape[-1] - 1)
-        deviation = variance.clamp(min=torch.finfo(variance.dtype).tiny).sqrt()  # the root has no gradient at zero
+        deviation = variance.clamp(min=torch.finfo(variance.dtype).tiny).sqrt()  # sqrt has no gradient at 0
         normalized = (centered / (deviation + self.eps)).to(x.dtype) * self.weight.to(x.dtype)
         return normalized if self.bias is None else normalized + self.bias.to(x.dtype)
 
@@ -47,7 +52,13 @@ class StdLayerNorm(nn.Module):
 
 
 class RMSNorm(nn.RMSNorm):
-    """In the dtype of its input: PyTorch has no fused kernel for a bfloat16 input and a float32 weight."""
+    """RMS norm in the dtype of its input.
+
+    PyTorch has no fused kernel for a bfloat16 input and a float32 weight, so the weight is cast.
+
+    Raises:
+        ValueError: If `bias` is True.
+    """
 
     def __init__(self, width: int, *, eps: float = 1e-6, bias: bool = False) -> None:
         if bias:

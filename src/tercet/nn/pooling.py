@@ -1,4 +1,4 @@
-"""Pooling: one vector for a whole sequence.
+"""Pooling: reduce the hidden states of a sequence to one vector.
 
 mean:   the mean of the hidden states of its real tokens      Reimers and Gurevych, "Sentence-BERT" (2019), 3
 first:  the hidden state of its first real token              Devlin et al., "BERT" (2019), 3: [CLS]
@@ -14,10 +14,13 @@ from tercet.nn.specs import Pooling
 def pool(
     hidden: Float[Tensor, "B T D"], token_mask: Bool[Tensor, "B T"] | None = None, kind: Pooling = "mean"
 ) -> Float[Tensor, "B D"]:
-    """One vector for each row of hidden states.
+    """Return one vector for each row of hidden states.
 
     Args:
-        token_mask: True at real tokens, wherever they stand; a row without any gives zeros, or its first state.
+        hidden: Hidden states.
+        token_mask: True at real tokens, at any position. A row without real tokens gives zeros ("mean") or its first
+            hidden state ("first").
+        kind: Method of pooling.
     """
     if token_mask is None:
         return hidden.mean(1) if kind == "mean" else hidden[:, 0]
@@ -25,5 +28,5 @@ def pool(
         first = token_mask.long().argmax(1)  # (B,)
         return hidden[torch.arange(len(hidden), device=hidden.device), first]
     real = token_mask[..., None]  # (B, T, 1)
-    # What stands at padding is left out rather than multiplied by zero: it need not be a number.
+    # Padding is masked instead of multiplied by zero, because its hidden states may be NaN.
     return hidden.masked_fill(~real, 0.0).sum(1) / real.sum(1).clamp(min=1)

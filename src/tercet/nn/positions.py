@@ -1,11 +1,13 @@
-"""Where a token stands. Attention alone sees a bag of tokens; a position scheme acts in at most one of three places:
+"""Position schemes, which add the order of tokens to attention.
 
-    embed      a vector added to the token's embedding     Learned (GPT-2), Sinusoidal (Vaswani et al. 2017, 3.5)
+A scheme acts in at most one of three places:
+
+    embed      a vector added to the token embedding       Learned (GPT-2), Sinusoidal (Vaswani et al. 2017, 3.5)
     rotation   an angle for queries and keys               Rotary (Su et al. 2021)
     bias       a number added to the attention scores      ALiBi (Press et al. 2021), RelativeBias (Raffel et al. 2020)
 
-The names are those of the specs (`specs.py`), each of which builds its module. Positions are integers (B, T) and are
-given, not counted here: padding and packed documents make them unlike the column.
+Each scheme has a spec (`specs.py`), which builds its module. Positions are integers (B, T) and are passed by the
+caller, because with padding and packed documents they differ from the column.
 """
 
 import math
@@ -21,10 +23,10 @@ Rotation = tuple[Float[Tensor, "#B T R"], Float[Tensor, "#B T R"]]
 
 
 class PositionScheme(nn.Module):
-    """Acts nowhere; each scheme overrides one method.
+    """Base class without an effect. Each scheme overrides one of its methods.
 
     Attributes:
-        has_bias: Whether numbers are added to the attention scores.
+        has_bias: True if the scheme adds numbers to the attention scores.
     """
 
     has_bias = False
@@ -41,7 +43,7 @@ class PositionScheme(nn.Module):
     def biases(
         self, queries: Positions, keys: Int[Tensor, "#B S"], n_layers: int
     ) -> Iterable[Float[Tensor, "#B H T S"] | None]:
-        """Of each layer: the same for all of them, unless a scheme has one for each."""
+        """Yield the bias of each layer, which is the same for all layers unless a scheme has one per layer."""
         return repeat(self.bias(queries, keys), n_layers)
 
 
@@ -58,7 +60,7 @@ class SinusoidalPositions(PositionScheme):
     def __init__(self, d_model: int, base: float) -> None:
         super().__init__()
         if d_model % 2:
-            raise ValueError(f"sinusoidal positions come in pairs: d_model={d_model} must be even")
+            raise ValueError(f"d_model={d_model} must be even for sinusoidal positions, which come in pairs")
         self.width, self.base = d_model, base
 
     def embed(self, positions: Positions) -> Float[Tensor, "#B T D"]:
@@ -71,7 +73,7 @@ class RotaryPositions(PositionScheme):
         super().__init__()
         width = int(d_head * share)
         if width % 2:
-            raise ValueError(f"rotary positions turn pairs: d_head={d_head} x share={share} must be even")
+            raise ValueError(f"d_head={d_head} x share={share} must be even for rotary positions, which rotate pairs")
         self.width, self.base = width, base
 
     def rotation(self, positions: Positions) -> Rotation:
@@ -80,7 +82,7 @@ class RotaryPositions(PositionScheme):
 
 
 def rotate(x: Float[Tensor, "B H T K"], rotation: Rotation) -> Float[Tensor, "B H T K"]:
-    """Turn the first 2R numbers of each head; the tables are float32, the result has x's dtype."""
+    """Rotate the first 2R elements of each head. The tables are float32, the result has the dtype of `x`."""
     cos, sin = (table[:, None].to(x.dtype) for table in rotation)  # (B, 1, T, R)
     width = cos.shape[-1]
     first, second, rest = x.split((width, width, x.shape[-1] - 2 * width), dim=-1)
@@ -101,7 +103,10 @@ class ALiBiPositions(PositionScheme):
 
 
 def alibi_slopes(n_heads: int, *, device: torch.device | None = None) -> Float[Tensor, " H"]:
-    """2^(-8/n), 2^(-16/n) ...; where n is no power of two, the rest come from every other one of the next power."""
+    """Return the slopes 2^(-8/n), 2^(-16/n) and so on.
+
+    If n is not a power of two, the missing slopes are every other slope of the next power of two.
+    """
     power = 2 ** math.floor(math.log2(n_heads))
     slopes = torch.arange(1, power + 1, device=device) * (-8 / power)
     rest = torch.arange(1, 2 * (n_heads - power) + 1, 2, device=device) * (-4 / power)
@@ -109,16 +114,20 @@ def alibi_slopes(n_heads: int, *, device: torch.device | None = None) -> Float[T
 
 
 class RelativeBiasPositions(PositionScheme):
-    """A learned number for each head and each bucket of distances.
+    """A learned bias for each head and each bucket of distances.
 
-    Near distances have a bucket each; from `near` = half of a direction's n on they share, the wider the farther:
+    Short distances have one bucket each. From `near` = n / 2 on, buckets cover ranges that grow logarithmically, with n
+    the number of buckets per direction:
 
         bucket(d) = d                                                                for d < near
-                    near + floor(ln(d / near) / ln(max_distance / near) * (n - near))   at most n - 1, beyond
+                    near + floor(ln(d / near) / ln(max_distance / near) * (n - near))   otherwise, at most n - 1
 
-    Raffel et al., "Exploring the Limits of Transfer Learning" (T5, 2020), 2.1. Where a query sees what stands behind it
-    too, those keys have the second half of the buckets. One table serves all layers, or each has its own (umT5: Chung
+    Raffel et al., "Exploring the Limits of Transfer Learning" (T5, 2020), 2.1. If attention is not causal, the second
+    half of the buckets is for keys after the query. One table serves all layers, or each layer has its own (umT5: Chung
     et al. 2023).
+
+    Raises:
+        ValueError: If n_buckets is odd, or max_distance is not greater than `near`.
     """
 
     has_bias = True
@@ -128,8 +137,8 @@ class RelativeBiasPositions(PositionScheme):
         n = n_buckets if causal else n_buckets // 2
         if n_buckets % 2 or max_distance <= n // 2:
             raise ValueError(
-                f"n_buckets={n_buckets} must be even, and max_distance={max_distance} more than {n // 2}, up to which "
-                "each distance has a bucket of its own"
+                f"n_buckets={n_buckets} must be even and max_distance={max_distance} must be more than {n // 2}, "
+                "the number of distances with one bucket each"
             )
         self.n, self.max_distance, self.causal = n, max_distance, causal
         self.tables = nn.ModuleList(nn.Embedding(n_buckets, n_heads) for _ in range(n_tables))
@@ -145,7 +154,7 @@ class RelativeBiasPositions(PositionScheme):
         return repeat(next(biases), n_layers) if len(self.tables) == 1 else biases
 
     def buckets(self, distance: Int[Tensor, "#B T S"]) -> Int[Tensor, "#B T S"]:
-        """Which bucket each distance is in: of queries minus keys, above 0 where a key stands before its query."""
+        """Return the bucket of each distance, query position minus key position."""
         near, d = self.n // 2, distance.clamp(min=0) if self.causal else distance.abs()
         log_ratio = (d.clamp(min=near).float() / near).log() / math.log(self.max_distance / near)
         far = (near + (log_ratio * (self.n - near)).long()).clamp(max=self.n - 1)
@@ -154,6 +163,9 @@ class RelativeBiasPositions(PositionScheme):
 
 
 def _angles(positions: Positions, width: int, base: float) -> Float[Tensor, "#B T R"]:
-    """Worked out anew at each pass: a table in a buffer would follow the model to bfloat16, which counts to 256."""
+    """Return the angles of these positions, which are computed in each forward pass.
+
+    A table in a buffer would be converted to bfloat16 with the model, and bfloat16 counts only to 256.
+    """
     exponents = torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) / -width
     return positions[..., None] * base**exponents

@@ -1,15 +1,15 @@
-"""The residual connection: a sublayer's output is added to its input, with norms in one of four placements.
+"""The residual connection: the output of a sublayer is added to its input, with norms in one of four placements.
 
     y = after(x + dropout(branch(sublayer(before(x)))))
 
-    pre       a norm before the sublayer     Xiong et al. (2020), GPT-2; the stream itself is never normed
-    post      a norm after the sum           Vaswani et al. (2017), BERT
-    sandwich  before, and on the branch      Ding et al. (2021), Gemma 2
-    branch    on the branch alone            Liu et al. (2021, Swin v2), OLMo 2
+    pre       a norm before the sublayer         Xiong et al. (2020), GPT-2; the residual stream is never normalized
+    post      a norm after the sum               Vaswani et al. (2017), BERT
+    sandwich  before, and on the branch          Ding et al. (2021), Gemma 2
+    branch    only on the branch                 Liu et al. (2021, Swin v2), OLMo 2
 
-All but `post` leave the stream un-normed, so the stack ends with one more norm, unless it is told not to.
+Except for `post`, the residual stream is not normalized, so a stack ends with one more norm by default.
 
-Where sublayers are parallel, all of a block read the same normed input and are added together:
+Parallel sublayers of a block read the same normalized input, and their outputs are added together:
 
     y = after(x + sum of dropout(branch(sublayer(before(x)))))    Wang and Komatsuzaki (2021, GPT-J), PaLM (2022)
 """
@@ -31,12 +31,13 @@ PLACEMENTS: dict[Placement, tuple[bool, bool, bool]] = {
 
 
 class Residual(nn.Module):
-    """A sublayer within its residual connection, with norms where `placement` has them.
+    """A residual connection around a sublayer, with norms according to `placement`.
 
     Args:
-        norm: makes one norm of the stream's width.
-        dropout: on the branch, before it is added.
-        first, last: whether it is the first and the last of parallel sublayers, which share the norms around them.
+        norm: Factory of norms with the width of the residual stream.
+        placement: Placement of the norms.
+        dropout: Dropout rate of the branch, before it is added.
+        first, last: True for the first and for the last of parallel sublayers, which share the norms around them.
     """
 
     def __init__(
@@ -62,6 +63,11 @@ class Residual(nn.Module):
         *,
         read: Float[Tensor, "B T D"] | None = None,
     ) -> Float[Tensor, "B T D"]:
-        """`read`, before(x) by default, is what the sublayer reads: of parallel ones the first one's."""
+        """Add the output of `sublayer` to `x`.
+
+        Args:
+            read: Input of the sublayer (default: before(x)). Parallel sublayers read the normalized input of the first
+                one.
+        """
         h = self.before(x) if read is None else read
         return self.after(x + self.dropout(self.branch(sublayer(h))))

@@ -1,10 +1,12 @@
-"""The variants of the parts, as a recipe and `config.json` hold them: frozen, comparable, and known without torch.
+"""Settings of the building blocks, as stored in recipes and `config.json`.
 
-position   where a token stands                 `positions.py` has the module that each builds, from what it asks for of
-                                                d_model, d_head, n_heads, n_layers, max_len and causal
-init       how weights begin                    `init.py` fills a model by each
-adapter    what learns beside weights that rest `lora.py` puts it into a model
-norm, placement, activation, pooling ...        words; the file of that part has a table of what each stands for
+They are frozen, comparable and importable without torch.
+
+position   how positions are represented          `build` returns the module from `positions.py` for the sizes d_model,
+                                                  d_head, n_heads, n_layers, max_len and causal
+init       how weights are initialized            `init.py` fills a model according to it
+adapter    trainable adapters over frozen weights `lora.py` adds them to a model
+norm, placement, activation, pooling and others   names; a table in the module of that part maps each to its function
 """
 
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -25,7 +27,7 @@ Base = Annotated[float, Interval(gt=0, le=10**12)]
 
 @spec
 class NoPosition:
-    """None at all: a causal model still tells order by what it may see (Haviv et al. 2022)."""
+    """No positions: a causal model can still infer the order of tokens from the mask (Haviv et al. 2022)."""
 
     kind: Literal["none"] = "none"
 
@@ -40,7 +42,7 @@ class Learned:
     """One learned vector for each position.
 
     Args:
-        size: how many; max_len by default. More of them leave room for a longer context later.
+        size: Number of positions (default: max_len). A larger table allows a longer context later.
     """
 
     kind: Literal["learned"] = "learned"
@@ -51,13 +53,16 @@ class Learned:
 
         size = max_len if self.size is None else self.size
         if size < max_len:
-            raise ValueError(f"a table of {size} positions is too short for max_len={max_len}; set its size to more")
+            raise ValueError(
+                f"position table too short: {size} positions for max_len={max_len}; "
+                f"set position.size to at least {max_len}"
+            )
         return LearnedPositions(size, d_model)
 
 
 @spec
 class Sinusoidal:
-    """sin(p / base^(2i/D)) in the even columns, cos in the odd ones."""
+    """Fixed sinusoids: sin(p / base^(2i/D)) in the even columns and the cosine in the odd ones."""
 
     kind: Literal["sinusoidal"] = "sinusoidal"
     base: Base = 10_000.0
@@ -70,8 +75,14 @@ class Sinusoidal:
 
 @spec
 class Rotary:
-    """Each pair of a head's numbers turns by an angle that grows with the position, so that the product of a query and
-    a key depends on their distance only. Pairs are (i, i + K/2), as in Llama; `share` < 1 leaves the rest unturned."""
+    """Rotary positions: each pair of elements of a head is rotated by an angle proportional to the position.
+
+    The product of a query and a key then depends only on their distance. Pairs are (i, i + K/2), as in Llama.
+
+    Args:
+        base: Base of the frequencies.
+        share: Share of each head that is rotated.
+    """
 
     kind: Literal["rotary"] = "rotary"
     base: Base = 10_000.0
@@ -85,7 +96,7 @@ class Rotary:
 
 @spec
 class ALiBi:
-    """A penalty that grows with the distance, with another slope in each head."""
+    """A penalty proportional to the distance, with a different slope in each head."""
 
     kind: Literal["alibi"] = "alibi"
 
@@ -97,12 +108,12 @@ class ALiBi:
 
 @spec
 class RelativeBias:
-    """A learned number for each head and bucket of distances, added to the scores (T5). It has no longest text.
+    """A learned number for each head and bucket of distances, added to the scores (T5). The length is not limited.
 
     Args:
-        n_buckets: how many; an encoder has half of them for what stands before a token, half for what stands behind.
-        max_distance: from here on all distances are in one bucket.
-        per_layer: each layer learns its own (umT5), or all share one.
+        n_buckets: Number of buckets. An encoder uses half of them for keys before a token and half for keys after it.
+        max_distance: Distance from which on all distances share one bucket.
+        per_layer: If True, each layer learns its own table (umT5), else all layers share one.
     """
 
     kind: Literal["relative_bias"] = "relative_bias"
@@ -122,17 +133,23 @@ Position = Learned | Sinusoidal | Rotary | ALiBi | RelativeBias | NoPosition
 
 @spec
 class Normal:
+    """Normal distribution with standard deviation `std`; see `init.py`."""
+
     kind: Literal["normal"] = "normal"
     std: Deviation = 0.02
 
 
 @spec
 class Xavier:
+    """Uniform distribution by Glorot and Bengio; see `init.py`."""
+
     kind: Literal["xavier"] = "xavier"
 
 
 @spec
 class ZeroProjections:
+    """Zero matrices at the end of the branches, others scaled by `gain`; see `init.py`."""
+
     kind: Literal["zero_projections"] = "zero_projections"
     gain: Deviation = 0.5
     embedding_std: Deviation = 0.02
@@ -140,7 +157,7 @@ class ZeroProjections:
 
 @spec
 class PyTorch:
-    """What `nn.Linear` and `nn.Embedding` begin with when nobody says otherwise."""
+    """The default initialization of `nn.Linear` and `nn.Embedding`."""
 
     kind: Literal["pytorch"] = "pytorch"
 
@@ -150,13 +167,13 @@ Init = Normal | Xavier | ZeroProjections | PyTorch
 
 @spec
 class LoRA:
-    """Low-rank adaptation (Hu et al. 2022): beside chosen linear layers two thin matrices learn, and nothing else.
+    """Low-rank adaptation (Hu et al. 2022): train two small matrices next to selected linear layers, and nothing else.
 
     Args:
-        rank: r, of the two matrices' product.
+        rank: Rank r of the product of the two matrices.
         alpha: α; the product is multiplied by α/r.
-        targets: which linear layers of the blocks: names as "query", patterns as "decoder.*.value", or "all".
-        dropout: on what the two matrices read.
+        targets: Linear layers of the blocks to adapt: names ("query"), patterns ("decoder.*.value"), or "all".
+        dropout: Dropout rate of the input of the two matrices.
     """
 
     kind: Literal["lora"] = "lora"
@@ -167,4 +184,4 @@ class LoRA:
 
     def __post_init__(self) -> None:
         if not self.targets:
-            raise ValueError("targets names no layer; give such as [query, value], or [all]")
+            raise ValueError("targets is empty; set it to a list such as [query, value], or to [all]")

@@ -99,4 +99,4 @@ def test_a_level_that_is_none_is_the_users_mistake(
     assert main(["doctor"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("tercet: error: TERCET_KERNEL='x86-64-v9' is no level of this machine; set it to one of ")
+    assert err.startswith("tercet: error: TERCET_KERNEL='x86-64-v9' is not a level of this machine; set it to one of ")

@@ -77,7 +77,7 @@ def test_the_model_is_left_as_it_was_also_after_an_error() -> None:
     made = model().train()
     source, target, token_mask = batch()
     cross_attention(made, source, target, token_mask)
-    with pytest.raises(ValueError, match="does not fit into the context"):
+    with pytest.raises(ValueError, match="do not fit into the context"):
         cross_attention(made, source, torch.ones(3, 18, dtype=torch.long), token_mask)
     assert made.training
     assert not any(part._forward_pre_hooks for part in made.modules())

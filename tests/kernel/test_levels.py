@@ -118,7 +118,7 @@ def test_what_came_with_the_wheel_is_taken_and_nothing_is_compiled(
     shutil.copy(kernels()._name, machine / "prebuilt" / "x86-64-v4.so")
     choice = choose()
     assert (choice.level, choice.origin) == ("x86-64-v4", "prebuilt")
-    assert choice.reason == "the highest level whose instructions this CPU has"
+    assert choice.reason == "the highest level that this CPU supports"
     assert choice.library is not None
     assert calls(machine) == []
     assert not (machine / "cache").exists()
@@ -132,7 +132,7 @@ def test_what_cannot_be_loaded_is_compiled(machine: Path, compiler: Compiler, co
     compiler(copied())
     choice = choose()
     assert (choice.level, choice.origin) == ("x86-64-v4", "compiled")
-    assert "those of the installed package cannot be loaded" in choice.reason
+    assert "the kernels of the installed package cannot be loaded" in choice.reason
 
 
 @needs_kernels
@@ -157,7 +157,7 @@ def test_a_cpu_of_no_level_has_its_own(machine: Path, compiler: Compiler, monkey
     compiler(copied())
     choice = choose()
     assert (choice.level, choice.origin) == ("native", "compiled")
-    assert choice.reason == "this CPU has the instructions of no level"
+    assert choice.reason == "this CPU does not support any level"
     assert "-march=native" in calls(machine)[0]
 
 
@@ -167,7 +167,7 @@ def test_a_compiler_that_is_older_than_the_level_compiles_for_this_cpu(machine: 
     for _ in range(2):
         choice = choose()
         assert (choice.level, choice.origin) == ("native", "compiled")
-        assert "the compiler cannot make x86-64-v4" in choice.reason
+        assert "the compiler does not support x86-64-v4" in choice.reason
     assert len(calls(machine)) == 3  # the refusal is remembered
 
 
@@ -184,15 +184,15 @@ def test_a_compiler_that_fails_is_called_once(
 ) -> None:
     script = compiler('echo "kernels.cpp:1: error: no \033[31mheader" >&2; exit 1')
     choice = choose()
-    why = f"{script} ended with exit code 1: kernels.cpp:1: error: no \\x1b[31mheader"
+    why = f"{script} failed with exit code 1: kernels.cpp:1: error: no \\x1b[31mheader"
     announced, told = capsys.readouterr().err.splitlines()
     assert announced == "tercet: compiling kernels once, 15 s"
-    assert told == f"tercet: no compiled kernels, PyTorch does the work: {why}"
+    assert told == f"tercet: no compiled kernels, using PyTorch: {why}"
     assert (choice.level, choice.origin, choice.library) == ("none", "none", None)
     before = len(calls(machine))
     again = choose()
     assert why in again.reason
-    assert "tried again after a day, or when " in again.reason
+    assert "retried after a day, or when " in again.reason
     assert (len(calls(machine)), capsys.readouterr().err) == (before, "")
     # whatever could help is a reason to try again: another compiler, a day, a file removed
     os.utime(script, ns=(1, 1))
@@ -217,7 +217,7 @@ def test_a_compiler_that_hangs_is_ended_with_its_children_and_called_once(
     monkeypatch.setattr("tercet.kernel.levels.COMPILE_TIMEOUT", 0.5)
     compiler(f'sleep 600 & echo $! > "{machine}/child"; wait')
     start = time.monotonic()
-    assert "had not ended after " in choose().reason
+    assert "did not finish within " in choose().reason
     assert choose().origin == "none"
     assert time.monotonic() - start < 30  # of ten minutes
     assert len(calls(machine)) == 1
@@ -243,16 +243,19 @@ def test_without_a_compiler_there_are_none_and_the_reason_is_kept(
     monkeypatch.setenv("CXX", "/nowhere/c++")
     choice = choose()
     assert choice.origin == "none"
-    assert "no C++ compiler is found (/nowhere/c++)" in choice.reason
+    assert "no C++ compiler found (/nowhere/c++)" in choice.reason
     assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("v4", "TERCET_KERNEL='v4' is no level of this machine; set it to one of auto, off, x86-64-v4-amx, "),
-        ("armv8-a", "TERCET_KERNEL='armv8-a' is no level of this machine"),
-        ("x86-64-v4-bf16", "TERCET_KERNEL='x86-64-v4-bf16' needs avx512_bf16, avx512_vnni, which this CPU has not"),
+        ("v4", "TERCET_KERNEL='v4' is not a level of this machine; set it to one of auto, off, x86-64-v4-amx, "),
+        ("armv8-a", "TERCET_KERNEL='armv8-a' is not a level of this machine"),
+        (
+            "x86-64-v4-bf16",
+            "TERCET_KERNEL='x86-64-v4-bf16' requires avx512_bf16, avx512_vnni, which this CPU does not support",
+        ),
     ],
 )
 def test_a_level_that_does_not_run_here_is_refused(

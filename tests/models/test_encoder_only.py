@@ -167,7 +167,7 @@ def test_the_pooler_reads_the_first_real_token() -> None:
         (lambda model, hidden: model.logits(hidden), "no masked_head: it cannot predict masked tokens"),
         (lambda model, hidden: model.mlm_transform(hidden), "no masked_head: it cannot predict masked tokens"),
         (lambda model, hidden: model.pooled(hidden), "no pooler: pool the hidden states with tercet.nn.pool"),
-        (lambda model, hidden: model.next_sentence_logits(hidden), "no next_sentence: it was not trained on pairs"),
+        (lambda model, hidden: model.next_sentence_logits(hidden), "no next_sentence: it was not trained on sentence"),
         (lambda model, hidden: model.classify(hidden), "no classifier: train it on labeled examples first"),
     ],
 )
@@ -187,7 +187,7 @@ def test_a_head_that_is_not_there_says_what_to_do(ask, message: str) -> None:
         (lambda: encoder(spec={"n_segments": -1}), "n_segments=-1 must be at least 0"),
         (
             lambda: encoder().hidden(torch.zeros(1, 14, dtype=torch.long)),
-            "a text of 14 tokens does not fit .*max_len=13",
+            "text too long: 14 tokens do not fit .*max_len=13",
         ),
     ],
 )

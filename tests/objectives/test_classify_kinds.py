@@ -90,7 +90,7 @@ def test_padding_changes_nothing(kind: str) -> None:
     assert one.token_mask is not None
     wider = one._replace(inputs=F.pad(one.inputs, (2, 3), value=5), token_mask=F.pad(one.token_mask, (2, 3)))
     torch.testing.assert_close(classify_loss(made, wider).total, classify_loss(made, one).total, rtol=1e-5, atol=1e-5)
-    with pytest.raises(ValueError, match="spreads a share of one label over the others"):
+    with pytest.raises(ValueError, match="requires one label per target"):
         classify_loss(made, one, smoothing=0.1)
 
 
@@ -121,7 +121,7 @@ def test_another_scale_is_the_same_function(scale: tuple[float, float]) -> None:
 def test_heads_that_cannot_be() -> None:
     for settings, words in (
         ({"labels": ("a", "b"), "problem_type": "regression"}, "has one output, but labels has 2 names"),
-        ({"target_mean": 1.0}, "target_mean and target_std are of numbers"),
+        ({"target_mean": 1.0}, "target_mean and target_std require"),
         ({"over": "tokens", "problem_type": "regression"}, "is for texts, and a token has one label"),
         ({"problem_type": "regression", "target_std": 0.0}, "target_std=0.0 must be above"),
     ):

@@ -198,7 +198,7 @@ def test_a_second_backward_pass_is_refused_and_not_wrong() -> None:
     hidden = torch.randn(3, D, requires_grad=True)
     total = negative_log_likelihood(hidden, unembedding(), torch.tensor([1, IGNORE_INDEX, 2])).total
     total.backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match="work out the loss anew"):
+    with pytest.raises(RuntimeError, match="compute the loss again"):
         total.backward()
 
 

@@ -296,7 +296,7 @@ def test_padding_is_not_learnt_from(tokenizer: Tokenizer) -> None:
 
 def test_a_tokenizer_without_what_is_needed_is_refused() -> None:
     rows = TokenRows(tokens=np.array([[1, 2, 3]]))
-    for spec, told in ((BPE(vocab_size=300), "no mask token"), (BPE(vocab_size=300, mask=True), "bos: true")):
+    for spec, told in ((BPE(vocab_size=300), "requires a mask token"), (BPE(vocab_size=300, mask=True), "bos: true")):
         with pytest.raises(UserError, match=told):
             collate_masked(rows, Tokenizer.train(spec, [SAMPLE]), masking=Masking(), generator=np.random.default_rng())
 

@@ -224,7 +224,7 @@ def test_settings_that_cannot_be() -> None:
     ):
         with pytest.raises(ValueError, match=told):
             Masking(**wrong)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match="needs word_starts"):
+    with pytest.raises(ValueError, match="requires word_starts"):
         masked(np.full((2, 5), 17), unit="words")
     with pytest.raises(ValueError, match="random=0"):
         mask_rows(

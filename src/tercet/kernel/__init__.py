@@ -1,6 +1,6 @@
-"""Work at which PyTorch is slow, in C++, compiled before or where it runs; each part has a plain way beside it.
+"""CPU kernels in C++ for operations that are slow in PyTorch, with PyTorch as fallback.
 
-What other packages call is here, and they import nothing else of this package.
+The kernels are prebuilt in the wheel or compiled on this machine. Other packages import only the names below.
 """
 
 from tercet.kernel.adam import adam_ as adam_

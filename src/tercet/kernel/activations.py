@@ -1,4 +1,4 @@
-"""The activation of a feed-forward network on a CPU, forward and backward."""
+"""Activations of the feed-forward network on a CPU, forward and backward."""
 
 import ctypes
 from functools import cache
@@ -13,21 +13,21 @@ from tercet.kernel.operators import differentiable, operator
 from tercet.kernel.threads import kernel_threads
 from tercet.kernel.tuning import is_faster
 
-MIN_WORK = 1 << 18  # numbers from which it is worth having the kernel compiled
+MIN_WORK = 1 << 18  # minimum number of elements for which compiling the kernel pays
 NUMBERS = Contract("activate", x="float32|bfloat16[*]")
 GRADIENTS = Contract("activate_backward", x="float32|bfloat16[*]", grad_output="bfloat16|float32[*] strided")
 
 
 @cache
 def activation_numbers() -> dict[str, int]:
-    """The activations by their names, "none" among them, as `activations.h` counts them."""
+    """Return the number of each activation in `activations.h` by name, including "none"."""
     names = ctypes.c_char_p.in_dll(kernels(), "ACTIVATIONS").value
     assert names is not None
     return {name: number for number, name in enumerate(names.decode().split())}
 
 
 def supports_activation(x: Tensor) -> bool:
-    """Whether these numbers are ones for the kernel."""
+    """Return whether the kernel supports this tensor and is expected to be faster."""
     return (
         not torch.compiler.is_exporting()
         and x.numel() >= MIN_WORK
@@ -37,10 +37,11 @@ def supports_activation(x: Tensor) -> bool:
 
 
 def activate(x: Tensor, name: str) -> Tensor:
-    """The activation of each number; ask `supports_activation` before.
+    """Apply an activation elementwise. Requires `supports_activation`.
 
     Args:
-        x: of any shape; worked out in float32.
+        x: Tensor of any shape. The activation is computed in float32.
+        name: Name of the activation.
     """
     return _differentiable(x, name)
 
@@ -81,7 +82,7 @@ _differentiable = differentiable(_forward, _setup_context, _gradients)
 def _call(x: Tensor, grad_output: Tensor | None, name: str) -> Tensor:
     numbers = activation_numbers()
     if name not in numbers:
-        raise ValueError(f"there is no activation {name!r}; there are {', '.join(numbers)}")
+        raise ValueError(f"unknown activation: {name!r}; choose from {', '.join(numbers)}")
     y = torch.empty_like(x)
     kernel_of("activate", x.dtype)(x, grad_output, y, x.numel(), numbers[name], kernel_threads())
     return y

@@ -1,5 +1,7 @@
-"""A step of Adam, and the norm of a gradient, over all parameters in one call, on a CPU. PyTorch's fused kernel takes
-one parameter after the other, which small models wait for, and a clipped gradient is read and written once more before.
+"""AdamW steps and gradient norms of all parameters in one call on a CPU.
+
+PyTorch's fused kernel processes one parameter after the other, which dominates the step of a small model, and clipping
+reads and writes all gradients once more.
 """
 
 import ctypes
@@ -14,15 +16,20 @@ from tercet.kernel.build import kernels, library
 from tercet.kernel.contract import describe, is_plain, is_transforming
 from tercet.kernel.threads import kernel_threads
 
-MIN_WORK = 1 << 17  # numbers from which it is worth having the kernels compiled
+MIN_WORK = 1 << 17  # minimum number of elements for which compiling the kernels pays
 SCALAR_SHAPE = torch.Size(())
 
 
 def supports_gradients(
     parameters: Sequence[Tensor], gradients: Sequence[Tensor | None] | None = None, *, min_elements: int | None = None
 ) -> bool:
-    """Whether all these, and their gradients, by default their own, are ones for the kernels, and so many numbers
-    that it is worth it."""
+    """Return whether the kernels support these parameters and gradients.
+
+    Args:
+        parameters: Parameters of the model.
+        gradients: Gradient of each parameter (default: its `grad`).
+        min_elements: Minimum total number of elements (default: `MIN_WORK`).
+    """
     numbers = 0
     gradients = [p.grad for p in parameters] if gradients is None else gradients
     for p, gradient in zip(parameters, gradients, strict=True):
@@ -38,7 +45,7 @@ def supports_gradients(
 
 
 def gradient_norm(tensors: Sequence[Tensor]) -> Tensor:
-    """The Euclidean norm of all numbers of all tensors, (), float32; ask `supports_gradients` before."""
+    """Return the Euclidean norm of all elements of all tensors, (), float32. Requires `supports_gradients`."""
     _check("gradient_norm", tensors, [x.shape for x in tensors])
     norm = ctypes.c_double()
     kernels().gradient_norm(_addresses(tensors), _counts(tensors), len(tensors), ctypes.byref(norm), kernel_threads())
@@ -56,23 +63,27 @@ def adam_(
     settings: Sequence[tuple[float, float, float, float, float]],
     scale: float = 1.0,
 ) -> None:
-    """A step of AdamW in place; ask `supports_gradients` before.
+    """Apply a step of AdamW in place. Requires `supports_gradients`.
 
     Args:
-        means, squares: both moments.
-        steps: () each, float32: the steps so far; this one is added.
-        settings: of each parameter its learning rate, the moments' decays beta1 and beta2, eps and weight decay.
-        scale: what the gradients are multiplied by as they are read.
+        parameters, gradients: Parameters and their gradients.
+        means, squares: First and second moment of each parameter.
+        steps: () float32 per parameter, the number of previous steps, which is incremented.
+        settings: Learning rate, beta1, beta2, eps and weight decay of each parameter.
+        scale: Factor by which gradients are multiplied when they are read.
 
     Raises:
-        ValueError: where they are not as many of each, float32 without gaps, of a parameter's shape each, or overlap.
+        ValueError: If the sequences differ in length or shapes, if tensors are not contiguous float32, or if they
+            overlap.
     """
     shapes = [p.shape for p in parameters]
     for tensors in (parameters, gradients, means, squares):
         _check("adam", tensors, shapes)
     _check("adam", steps, [SCALAR_SHAPE] * len(parameters))
     if len(settings) != len(parameters):
-        raise ValueError(f"adam: {len(parameters)} parameters need as many settings; got {len(settings)}")
+        raise ValueError(
+            f"adam: the number of settings must be that of parameters, {len(parameters)}; got {len(settings)}"
+        )
     tensors = _addresses([*parameters, *gradients, *means, *squares, *steps])
     floats = struct.pack(f"{5 * len(settings)}f", *chain.from_iterable(settings))
     overlaps = ctypes.c_int64()
@@ -86,12 +97,12 @@ def adam_(
 
 def _check(kernel: str, tensors: Sequence[Tensor], shapes: Sequence[torch.Size]) -> None:
     if len(tensors) != len(shapes):
-        raise ValueError(f"{kernel}: {len(shapes)} parameters need as many of all else; got {len(tensors)}")
+        raise ValueError(
+            f"{kernel}: the number of tensors must be that of parameters, {len(shapes)}; got {len(tensors)}"
+        )
     for x, shape in zip(tensors, shapes, strict=True):
         if not _is_possible(x, shape):
-            raise ValueError(
-                f"{kernel} takes float32 without gaps on a CPU, here of the shape {list(shape)}; got {describe(x)}"
-            )
+            raise ValueError(f"{kernel} requires contiguous float32 of shape {list(shape)} on a CPU; got {describe(x)}")
 
 
 def _is_possible(x: Tensor, shape: torch.Size) -> bool:
@@ -101,7 +112,7 @@ def _is_possible(x: Tensor, shape: torch.Size) -> bool:
 def _addresses(tensors: Sequence[Tensor]) -> list[int]:
     addresses = [x.data_ptr() for x in tensors]
     if 0 in addresses and any(x.numel() and not x.data_ptr() for x in tensors):
-        raise ValueError("a tensor of these has no numbers in memory")
+        raise ValueError("a tensor has no storage")
     return addresses
 
 

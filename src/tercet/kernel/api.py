@@ -1,6 +1,6 @@
-"""What a kernel computes of these tensors; None if PyTorch should.
+"""Kernels for the operations of other packages.
 
-Each function is a single question to its caller, who goes PyTorch's way at None.
+Each function returns None if no kernel applies. The caller then uses PyTorch.
 """
 
 from dataclasses import dataclass
@@ -32,15 +32,15 @@ def attention(
     causal: bool = False,
     dropout: float = 0.0,
 ) -> Tensor | None:
-    """softmax(q kT / sqrt(K) + bias) v.
+    """Return softmax(q kT / sqrt(K) + bias) v.
 
     Args:
         q: (B, H, T, K).
-        k, v: (B, G, S, K); heads next to each other share one of the G.
-        mask: (B or 1, 1, T or 1, S) bool: True where a query may see a key. One that sees none takes zeros.
+        k, v: (B, G, S, K). Each of the G heads is shared by consecutive query heads.
+        mask: (B or 1, 1, T or 1, S) bool, True where a query may attend to a key. A query without keys gives zeros.
         bias: (B or 1, H, T, S), added to the scores.
-        causal: query t sees keys 0..t, and there is no mask.
-        dropout: the share of attention weights set to zero.
+        causal: If True, query t attends to keys 0..t, and there is no mask.
+        dropout: Share of attention weights that are set to zero.
 
     Returns:
         (B, H, T, K).
@@ -60,12 +60,12 @@ def attention(
 
 
 def linear(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None) -> Tensor | None:
-    """(x @ weight.T) * scale + bias.
+    """Return (x @ weight.T) * scale + bias.
 
     Args:
         x: (..., K).
-        weight: (N, K), of parameters or in fewer bits.
-        scale: (N) of an int8 weight, else None.
+        weight: (N, K), parameter or quantized weight.
+        scale: (N) Scales of an int8 weight, else None.
         bias: (N).
 
     Returns:
@@ -79,14 +79,14 @@ def linear(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None)
 
 
 def activation(x: Tensor, name: str) -> Tensor | None:
-    """relu, gelu, gelu_tanh, silu or relu_squared of each number of x, of any shape."""
+    """Apply relu, gelu, gelu_tanh, silu or relu_squared to each element of `x`, of any shape."""
     return activate(x, name) if supports_activation(x) else None
 
 
 def cross_entropy_(
     scores: Tensor, targets: Tensor, *, smoothing: float, softcap: float | None, needs_grad: bool
 ) -> tuple[Tensor, Tensor] | None:
-    """The loss of each row, and what it is without smoothing; see `cross_entropy.cross_entropy_`."""
+    """Return the loss of each row with and without smoothing; see `cross_entropy.cross_entropy_`."""
     if not supports_logits(scores):
         return None
     return _cross_entropy_(scores, targets, smoothing=smoothing, softcap=softcap, needs_grad=needs_grad)
@@ -95,7 +95,7 @@ def cross_entropy_(
 def top_tokens(
     scores: Tensor, totals: Tensor, count: int, *, forbidden: Tensor, eos_id: int, is_early: Tensor
 ) -> tuple[Tensor, Tensor, Tensor] | None:
-    """The best continuations of a beam's hypotheses; see `beam.top_tokens`."""
+    """Return the best continuations of the hypotheses of a beam; see `beam.top_tokens`."""
     if not supports_scores(scores):
         return None
     return _top_tokens(scores, totals, count, forbidden=forbidden, eos_id=eos_id, is_early=is_early)
@@ -103,16 +103,16 @@ def top_tokens(
 
 @dataclass(frozen=True)
 class KernelDescription:
-    """The kernels of this process, and what they were chosen by.
+    """The kernels of this process and the reasons for their choice.
 
     Attributes:
-        level: As `TERCET_KERNEL` names it, or none.
-        origin: prebuilt came with the wheel; compiled was made here; none.
-        reason: Why it is these, in a line.
-        build: Level and hash of the code, as a run records them; None without kernels.
-        table: For how much work a kernel is used instead of PyTorch's operation, in a line.
+        level: Instruction set, as in `TERCET_KERNEL`, or none.
+        origin: prebuilt for kernels of the wheel, compiled for kernels of this machine, or none.
+        reason: Why these kernels were chosen, in one line.
+        build: Level and hash of the code, as recorded in runs; None without kernels.
+        table: Amount of work for which each kernel replaces PyTorch's operation, in one line.
         cpu: Name of the CPU.
-        instructions: Those of the CPU's that kernels or PyTorch's libraries are chosen by, as Linux calls them.
+        instructions: Instructions of the CPU that determine kernels and PyTorch's libraries, with Linux's names.
         compiler: Path of the C++ compiler; None if there is none.
     """
 
@@ -127,10 +127,10 @@ class KernelDescription:
 
 
 def describe_kernels() -> KernelDescription:
-    """Return which kernels this process has; as any first use of one, it compiles them if there are none for this CPU.
+    """Return the kernels of this process. Like any first use, this compiles them if there are none for this CPU.
 
     Raises:
-        UserError: If `TERCET_KERNEL` names no level of this machine.
+        UserError: If `TERCET_KERNEL` is not a level of this machine.
     """
     choice = choose_kernels()
     relevant = frozenset[str]().union(*(level.needs for level in LEVELS))

@@ -1,4 +1,7 @@
-"""The best continuations of a beam's hypotheses on a CPU: two passes over the scores, where PyTorch needs a dozen."""
+"""Selection of the best continuations of a beam on a CPU.
+
+The kernel makes two passes over the scores, where PyTorch needs about twelve.
+"""
 
 import torch
 from torch import Tensor
@@ -14,7 +17,7 @@ SENTENCES = Contract("top_tokens", scores=SCORES, totals="float32[N H%1]", forbi
 
 
 def supports_scores(scores: Tensor) -> bool:
-    """Whether these scores are ones for the kernel."""
+    """Return whether the kernel supports these scores."""
     return (
         not torch.compiler.is_compiling()
         and scores.numel() > 0
@@ -27,17 +30,18 @@ def supports_scores(scores: Tensor) -> bool:
 def top_tokens(
     scores: Tensor, totals: Tensor, count: int, *, forbidden: Tensor, eos_id: int, is_early: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of all totals[n, h] + log softmax(scores[n h])[v] the `count` largest; ask `supports_scores` before.
+    """Return the `count` largest values of totals[n, h] + log softmax(scores[n h])[v]. Requires `supports_scores`.
 
     Args:
         scores: (N H, V) float32.
         totals: (N, H) float32.
-        forbidden: (any) int64: ids that are not written.
-        eos_id, is_early: an id, and (N) bool: whether it is not written either.
+        count: Number of continuations per sentence.
+        forbidden: (any) int64 ids that are never selected.
+        eos_id, is_early: Id of the end token, and (N) bool, True where it is forbidden too.
 
     Returns:
-        (N, count) each, the largest first and of equals the lowest (h, v): their sums, their h and their v. -inf where
-        there are fewer; NaN where one of the sentence's scores is no number.
+        Sums, h and v, (N, count) each, the largest first, and in case of ties the lowest (h, v). The sums are -inf if
+        there are fewer than `count`, and NaN if a score of the sentence is NaN.
     """
     return _forward(scores, totals.contiguous(), count, forbidden.contiguous(), eos_id, is_early.contiguous())
 
@@ -60,7 +64,9 @@ def _forward(
     sizes = SENTENCES.sizes(scores, totals, forbidden, is_early)
     sentences, hypotheses = sizes["N"], sizes["H"]
     if sizes["R"] != sentences * hypotheses or count < 1:
-        raise ValueError(f"top_tokens: {count} of {sizes['R']} rows of scores for totals {list(totals.shape)}")
+        raise ValueError(
+            f"top_tokens: count={count}, {sizes['R']} rows of scores and totals {list(totals.shape)} do not fit"
+        )
     values, parents, tokens = results = _fake(scores, totals, count, forbidden, eos_id, is_early)
     kernels().top_tokens(
         scores, totals, sentences, hypotheses, sizes["V"], scores.stride(0), count, forbidden, sizes["I"], eos_id,

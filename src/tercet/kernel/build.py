@@ -1,10 +1,11 @@
-"""Which kernels a process has: those that came with the wheel for a CPU like this one, else those that this machine
-compiled. Where neither can be had, or TERCET_KERNEL=off is set, there are none, and everything goes the plain way: the
-same results, up to rounding.
+"""Selection of the kernels of a process: those of the wheel for this CPU, or those compiled on this machine.
 
-Which instructions a kernel uses decides how it rounds. So the choice is made once, before the first result, and whoever
-comes first waits for the compiler, at most a minute on a machine where it never ends. To go on plainly meanwhile and
-change when it is done would make what is computed depend on how long that took.
+If neither exists, or TERCET_KERNEL=off is set, there are no kernels and PyTorch computes the same results, up to
+rounding.
+
+The instructions of a kernel determine its rounding. The choice is therefore made once, before the first result, and
+the first caller waits for the compiler, at most one minute if it does not finish. If computation continued in PyTorch
+meanwhile, results would depend on the time that compiling took.
 """
 
 import ctypes
@@ -40,13 +41,13 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class KernelChoice:
-    """Which kernels this process has.
+    """The kernels of this process.
 
     Args:
-        level: their instructions, as `TERCET_KERNEL` names them; "none" where there are no kernels.
-        origin: "prebuilt" came with the wheel, "compiled" was made on this machine.
-        reason: why it is these, in a line.
-        library: the kernels; None where there are none.
+        level: Instruction set, as in `TERCET_KERNEL`; "none" without kernels.
+        origin: "prebuilt" for kernels of the wheel, "compiled" for kernels of this machine.
+        reason: Why these kernels were chosen, in one line.
+        library: Library with the kernels; None without kernels.
     """
 
     level: str
@@ -56,28 +57,31 @@ class KernelChoice:
 
 
 def constant_when_compiled(function: Function) -> Function:
-    """What `torch.compiler.assume_constant_result` does, without its import of the compiler, which takes a second."""
+    """Mark a function as `torch.compiler.assume_constant_result` does.
+
+    That function would import the compiler, which takes a second.
+    """
     cast(Any, function)._dynamo_marked_constant = True
     return function
 
 
 @cache
 def choose_kernels() -> KernelChoice:
-    """The kernels of this process: the highest level that the CPU runs, or the one that TERCET_KERNEL names.
+    """Return the kernels of this process: the highest level that the CPU supports, or the one in TERCET_KERNEL.
 
     Raises:
-        UserError: where TERCET_KERNEL names none, or one that this CPU would die of.
+        UserError: If TERCET_KERNEL is unknown, or requires instructions that this CPU does not support.
     """
     requested = os.environ.get("TERCET_KERNEL") or "auto"
     if requested == "off":
         return KernelChoice("none", "none", "TERCET_KERNEL=off")
     level, reason = _choose_level(requested)
-    prebuilt, missing = PREBUILT / f"{level.name}.so", "the installed package has no kernels for it"
+    prebuilt, missing = PREBUILT / f"{level.name}.so", "the installed package has no kernels for this level"
     if prebuilt.exists():
         try:
             return KernelChoice(level.name, "prebuilt", reason, _load(prebuilt))
         except (OSError, AttributeError) as error:
-            missing = f"those of the installed package cannot be loaded ({error})"
+            missing = f"the kernels of the installed package cannot be loaded ({error})"
     if level != NATIVE:
         reason = f"{reason}; {missing}"
     try:
@@ -85,10 +89,10 @@ def choose_kernels() -> KernelChoice:
             [level] if requested == level.name or level == NATIVE else [level, NATIVE]
         )
         if compiled_level != level:
-            reason = f"{reason}; the compiler cannot make {level.name}"
+            reason = f"{reason}; the compiler does not support {level.name}"
         return KernelChoice(compiled_level.name, "compiled", reason, _load(path))
     except UntrustedFile as error:
-        print_note(f"tercet: no compiled kernels are used: {error}")
+        print_note(f"tercet: no compiled kernels, using PyTorch: {error}")
         failure = str(error)
     except (CompilerError, OSError, UserError, AttributeError) as error:
         failure = str(error)
@@ -96,55 +100,56 @@ def choose_kernels() -> KernelChoice:
 
 
 def library() -> ctypes.CDLL | None:
-    """The kernels; None where this machine can't have them."""
+    """Return the library with the kernels; None if this machine cannot have them."""
     return choose_kernels().library
 
 
 def warm_up() -> bool:
-    """Load the kernels, and compile them before where there are none for this machine: now, not within the first
-    operation that asks for one.
+    """Load the kernels now instead of at the first use, and compile them first if necessary.
 
     Returns:
-        whether there are some.
+        True if there are kernels.
     """
     return library() is not None
 
 
 def build_id() -> str | None:
-    """Which kernels these are: their level and the hash of their code, wherever they come from. None where there are
-    none."""
+    """Return the level of the kernels and the hash of their code; None without kernels.
+
+    The hash does not depend on where the kernels come from.
+    """
     choice = choose_kernels()
     return None if choice.library is None else f"{choice.level}-{_hash_code(Path(choice.library._name))}"
 
 
 def kernels() -> ctypes.CDLL:
-    """The compiled kernels, for those who know that there are some."""
+    """Return the library with the kernels, which must exist."""
     dll = library()
     assert dll is not None
     return dll
 
 
 def kernel_of(name: str, dtype: torch.dtype) -> Callable[..., None]:
-    """The one of this name for such numbers, of those that come in float32 and in bfloat16.
+    """Return the version of a kernel for this dtype, float32 or bfloat16.
 
     Raises:
-        NotImplementedError: where the CPU does not multiply these.
+        NotImplementedError: If the kernels of this CPU do not multiply this dtype.
     """
     function = getattr(kernels(), f"{name}_{str(dtype).removeprefix('torch.')}", None)
     if function is None:
-        raise NotImplementedError(f"{name}: kernels of the level {choose_kernels().level} do not multiply {dtype}")
+        raise NotImplementedError(f"{name}: kernels of level {choose_kernels().level} do not support {dtype}")
     return function
 
 
 def mask_strides(mask: torch.Tensor | None) -> tuple[int, int]:
-    """From row to row and from query to query of a mask (B or 1, 1, T or 1, S) without gaps; 0 where one serves all."""
+    """Return the strides of rows and queries of a contiguous mask (B or 1, 1, T or 1, S), 0 for broadcast axes."""
     if mask is None:
         return 0, 0
     return mask.stride(0) if len(mask) > 1 else 0, mask.stride(2) if mask.shape[2] > 1 else 0
 
 
 def supports_elements(x: torch.Tensor, min_elements: int) -> bool:
-    """Whether these numbers, float32 or bfloat16, are ones for a kernel that pays from so many on."""
+    """Return whether this tensor is float32 or bfloat16 on a CPU and has at least `min_elements` elements."""
     return (
         not torch.compiler.is_compiling()
         and x.device.type == "cpu"
@@ -156,31 +161,31 @@ def supports_elements(x: torch.Tensor, min_elements: int) -> bool:
 
 @constant_when_compiled
 def has_kernels() -> bool:
-    """Whether there are kernels here, in words that `torch.compile` follows."""
+    """Return whether there are kernels, in a form that `torch.compile` supports."""
     return library() is not None
 
 
 @constant_when_compiled
 def multiplies_bfloat16() -> bool:
-    """Whether the kernels were compiled for a CPU that multiplies bfloat16 (AVX-512 BF16)."""
+    """Return whether the kernels were compiled for a CPU that multiplies bfloat16 (AVX-512 BF16)."""
     dll = library()
     return dll is not None and all(hasattr(dll, name) for name in BFLOAT16)
 
 
 def _choose_level(requested: str) -> tuple[Level, str]:
-    """The level, and why this one."""
+    """Return the level and the reason for it."""
     machine, cpu = platform.machine(), cpu_instructions()
     levels = {level.name: level for level in (*levels_of(machine), NATIVE)}
     if requested in levels:
         if missing := missing_instructions(levels[requested], cpu):
-            _reject(f"needs {', '.join(missing)}, which this CPU has not", levels)
+            _reject(f"requires {', '.join(missing)}, which this CPU does not support", levels)
         return levels[requested], f"TERCET_KERNEL={requested}"
     if requested != "auto":
-        _reject("is no level of this machine", levels)
+        _reject("is not a level of this machine", levels)
     level = best_level(machine, cpu)
     if level != NATIVE:
-        return level, "the highest level whose instructions this CPU has"
-    return level, "this CPU has the instructions of no level"
+        return level, "the highest level that this CPU supports"
+    return level, "this CPU does not support any level"
 
 
 def _reject(problem: str, levels: dict[str, Level]) -> NoReturn:
@@ -201,7 +206,7 @@ def _load(path: Path) -> ctypes.CDLL:
 
 
 def _interruptible(function: Callable[..., None]) -> Callable[..., None]:
-    """Let Ctrl-C while arguments are converted be Ctrl-C: ctypes raises an error of its own in its place."""
+    """Raise KeyboardInterrupt if Ctrl-C arrives while ctypes converts arguments, instead of ctypes' own error."""
 
     def call(*arguments: Any) -> None:
         try:

@@ -1,14 +1,14 @@
-"""The door to C++, which sees addresses and sizes and can check neither: what each tensor of a kernel must be.
+"""Checks of tensors before their addresses are passed to C++, which cannot check dtypes, shapes or layouts.
 
     Contract("decode_attention", q="float32[B H T K]", k="float32[B G S K] rows", mask="bool[#B 1 #T S]?")
 
-Axes have names, as in jaxtyping: one size for each name, in all tensors. `#T` may also be 1, `K%8` and `H%G` are
-multiples of 8 and of G, and not zero; `*` stands for any axes in front, `?` for a tensor that may be missing. What is
-`q[...]` has the dtype of q, which comes before it. Tensors lie without gaps; of one with `rows` only the last axis
-does, one that is `strided` may lie in any way.
+Axes are named as in jaxtyping: an axis has the same size in all tensors. `#T` may also be 1. `K%8` and `H%G` are
+non-zero multiples of 8 and of G. `*` stands for any leading axes, `?` for an optional tensor. `q[...]` is a tensor with
+the dtype of the earlier argument q. Tensors are contiguous, except that `rows` only requires a contiguous last axis and
+`strided` allows any strides.
 
-Who chooses a kernel asks `fits`, and goes PyTorch's way where it is false: there what is legal is worked out, and what
-is wrong is refused in PyTorch's words. The kernel itself asks `sizes`, whoever calls it.
+Callers check `fits` and fall back to PyTorch, which computes what is legal and raises its own errors for what is not.
+Kernels check `sizes` in any case.
 """
 
 import re
@@ -19,29 +19,29 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-Sizes = dict[str, Any]  # of each axis; of "*" the tuple of those in front
-_torch = cast(Any, torch)._C  # its stubs lack the names that are used here
+Sizes = dict[str, Any]  # size of each axis; for "*" the tuple of leading sizes
+_torch = cast(Any, torch)._C  # its stubs lack the names used here
 
 
-MAX_CACHED_FORMS = 4096  # forms of tensors that a contract remembers
+MAX_CACHED_FORMS = 4096  # combinations of tensors that a contract caches
 
 
 class Argument(NamedTuple):
     name: str
-    dtypes: tuple[torch.dtype, ...]  # any of these; none: that of the argument `dtype_source`
+    dtypes: tuple[torch.dtype, ...]  # allowed dtypes; empty for that of the argument `dtype_source`
     dtype_source: int
-    axes: tuple[tuple[str, bool], ...]  # each one's name, and whether it may also be 1
+    axes: tuple[tuple[str, bool], ...]  # name of each axis, and whether it may also be 1
     has_front: bool
     is_optional: bool
     layout: str
 
 
 class Contract:
-    """What the tensors of a kernel are, in the order in which they are named.
+    """Requirements for the tensors of a kernel, in the order of its arguments.
 
     Args:
-        kernel: its name, for messages.
-        arguments: of each tensor its dtypes, axes and layout, as above.
+        kernel: Name of the kernel for error messages.
+        arguments: Dtypes, axes and layout of each tensor, in the notation above.
     """
 
     def __init__(self, kernel: str, **arguments: str) -> None:
@@ -56,27 +56,29 @@ class Contract:
         )
 
     def fits(self, *tensors: Tensor | None) -> bool:
-        """Whether these are tensors for the kernel, and nobody follows what is done to them but autograd."""
-        if torch.compiler.is_compiling():  # what is compiled meets operators, which follow everything
+        """Return whether the kernel supports these tensors and no transform other than autograd is active."""
+        if torch.compiler.is_compiling():  # compiled code uses operators, which support all transforms
             ordinary = all(x is None or type(x) in TYPES for x in tensors)
         else:
             ordinary = not is_transforming() and all(x is None or (type(x) in TYPES and has_memory(x)) for x in tensors)
         return ordinary and self._bind(tensors) is not None
 
     def sizes(self, *tensors: Tensor | None) -> Sizes:
-        """The size of each axis.
+        """Return the size of each axis.
 
         Raises:
-            ValueError: where the tensors are not what the kernel takes.
+            ValueError: If the tensors violate the contract.
         """
         sizes = self._bind(tensors)
         if sizes is None or not all(x is None or has_memory(x) for x in tensors):
-            raise ValueError(f"{self.kernel} takes {self._describe_specs()}; got {self._describe_tensors(tensors)}")
+            raise ValueError(f"{self.kernel} requires {self._describe_specs()}; got {self._describe_tensors(tensors)}")
         return sizes
 
     def _bind(self, tensors: tuple[Tensor | None, ...]) -> Sizes | None:
-        """A size for each name; None where the tensors do not agree. Looked up where such tensors came before: some
-        hundred calls of a training step ask the same few questions."""
+        """Return the size of each axis; None if the tensors violate the contract.
+
+        Results are cached, because about a hundred calls of a training step repeat a few combinations.
+        """
         if torch.compiler.is_compiling():
             return self._compute_sizes(tensors)
         try:
@@ -86,7 +88,7 @@ class Contract:
                     self._cache.clear()
                 self._cache[forms] = self._compute_sizes(tensors)
             return self._cache[forms]
-        except (RuntimeError, TypeError):  # a layout without strides, sizes that are symbols
+        except (RuntimeError, TypeError):  # a layout without strides, or symbolic sizes
             return self._compute_sizes(tensors)
 
     def _compute_sizes(self, tensors: tuple[Tensor | None, ...]) -> Sizes | None:
@@ -125,13 +127,15 @@ class Contract:
 
 
 def count_rows(x: Tensor) -> int:
-    """The rows of x (..., K); 0 where there is nothing in them."""
+    """Return the number of rows of x (..., K); 0 if they are empty."""
     return x.numel() // x.shape[-1] if x.ndim and x.shape[-1] else 0
 
 
 def is_transforming() -> bool:
-    """Whether somebody follows operations who would see nothing of a kernel's: `torch.func`, a tracer, a mode that
-    dispatches, forward-mode differentiation."""
+    """Return whether a transform is active that would miss the operations of a kernel.
+
+    These are `torch.func`, a tracer, a dispatch mode and forward-mode differentiation.
+    """
     return (
         _torch._len_torch_dispatch_stack() > 0
         or _torch._functorch.peek_interpreter_stack() is not None
@@ -141,14 +145,18 @@ def is_transforming() -> bool:
 
 
 def has_memory(x: Tensor) -> bool:
-    """Whether the numbers lie in this machine's memory as they are: not a fake tensor's, a wrapper's, one of zeros that
-    are nowhere, or one that is to be negated when it is read."""
+    """Return whether a tensor has ordinary memory on this machine.
+
+    Fake tensors, wrappers, zero tensors without storage and tensors with a pending negation do not.
+    """
     return _torch._dispatch_keys(x).raw_repr() in _ordinary_keys() and (x.data_ptr() != 0 or not x.numel())
 
 
 def is_plain(x: Tensor, dtype: torch.dtype) -> bool:
-    """Whether this is a tensor of no class of its own, of this type, on a CPU: a part of the above, for where some
-    hundred are asked in a step."""
+    """Return whether this is an ordinary tensor of this dtype on a CPU.
+
+    A cheaper subset of the checks above, for calls with about a hundred tensors per step.
+    """
     return x.dtype is dtype and x.is_cpu and type(x) in TYPES and not x.is_neg()
 
 
@@ -161,13 +169,15 @@ def _ordinary_keys() -> frozenset[int]:
     return frozenset(_torch._dispatch_keys(x).raw_repr() for x in tensors)
 
 
-TYPES = (Tensor, torch.nn.Parameter)  # a class of somebody's own wants to see PyTorch's operations
+TYPES = (Tensor, torch.nn.Parameter)  # subclasses override PyTorch's operations
 
 
 def _parse(name: str, spec_text: str, names: tuple[str, ...]) -> Argument:
     match = re.fullmatch(r"([\w|]+)\[(\*?)([\w#% ]*)\](\??) ?(rows|strided|)", spec_text)
     if match is None:
-        raise ValueError(f"{name}: {spec_text!r} is not of the form 'dtype[axes]', with ?, rows or strided behind it")
+        raise ValueError(
+            f"{name}: {spec_text!r} must have the form 'dtype[axes]', optionally followed by ?, rows or strided"
+        )
     dtypes, front, axes, optional, layout = match.groups()
     dtype_source = names.index(dtypes) if dtypes in names else -1
     return Argument(

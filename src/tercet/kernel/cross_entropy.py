@@ -1,5 +1,7 @@
-"""Cross-entropy of scores over a large vocabulary, and its gradient in their place, on a CPU: one call, in which a row
-is read three times while it is in the cache. PyTorch's operations read and write all rows a dozen times.
+"""Cross-entropy over a large vocabulary on a CPU, with the gradient written over the scores.
+
+One call reads each row three times while it is in the cache. PyTorch's operations read and write all rows about twelve
+times.
 """
 
 import ctypes
@@ -12,14 +14,14 @@ from tercet.kernel.contract import Contract
 from tercet.kernel.operators import operator
 from tercet.kernel.threads import kernel_threads
 
-MIN_WORK = 1 << 15  # scores from which it is worth having the kernel compiled
+MIN_WORK = 1 << 15  # minimum number of scores for which compiling the kernel pays
 SCORES = "float32|bfloat16[N V%1] rows"
 INPUT = Contract("cross_entropy", scores=SCORES)
 ROWS = Contract("cross_entropy", scores=SCORES, targets="int64[N]")
 
 
 def supports_logits(scores: Tensor) -> bool:
-    """Whether these scores are ones for the kernel."""
+    """Return whether the kernel supports these scores."""
     return (
         not scores.requires_grad
         and supports_elements(scores, MIN_WORK)
@@ -31,19 +33,21 @@ def supports_logits(scores: Tensor) -> bool:
 def cross_entropy_(
     scores: Tensor, targets: Tensor, *, smoothing: float, softcap: float | None, needs_grad: bool
 ) -> tuple[Tensor, Tensor]:
-    """The loss of each row, and what it is without smoothing; ask `supports_logits` before.
+    """Return the loss of each row with and without smoothing. Requires `supports_logits`.
 
     Args:
-        scores: (N, V) float32 or bfloat16, before any cap. Where `needs_grad` they become the gradient of the loss.
-        targets: (N) int64 in 0..V-1; -100, PyTorch's `ignore_index`: the row costs nothing.
-        smoothing: the share of a target that is spread over the vocabulary.
-        softcap: scores are capped at +-softcap by tanh.
+        scores: (N, V) float32 or bfloat16 before any softcap. If `needs_grad`, the gradient of the loss overwrites
+            them.
+        targets: (N) int64 in 0..V-1, or -100, PyTorch's `ignore_index`, for a row that does not count.
+        smoothing: Share of a target that is spread over the vocabulary.
+        softcap: If not None, scores are capped at +-softcap by tanh.
+        needs_grad: If True, compute the gradient.
 
     Returns:
         (N) float32 each.
 
     Raises:
-        IndexError: where a target is no token. No score has changed then.
+        IndexError: If a target is outside the vocabulary. The scores are unchanged in this case.
     """
     return _forward(scores, targets.contiguous(), smoothing, softcap, needs_grad)
 
@@ -64,7 +68,7 @@ def _forward(
     sizes = ROWS.sizes(scores, targets)
     rows, vocabulary = sizes["N"], sizes["V"]
     if needs_grad and _overlaps(scores):
-        raise ValueError(f"cross_entropy writes its gradient over the scores, whose rows overlap: {scores.stride()}")
+        raise ValueError(f"cross_entropy overwrites the scores, whose rows must not overlap: strides {scores.stride()}")
     if not 0 <= smoothing <= 1 or (softcap is not None and not softcap > 0):
         raise ValueError(f"cross_entropy: smoothing={smoothing} must be between 0 and 1, softcap={softcap} above 0")
     totals, unsmoothed = (torch.empty(rows, dtype=torch.float32) for _ in range(2))

@@ -1,7 +1,7 @@
-"""Attention of few queries on a CPU, as in a decode step, in one call.
+"""Attention of a few queries on a CPU in one call, as in a decode step.
 
-Written out, the formula is ten operations over tables that are as wide as the longest row may get; `decode_attention.h`
-reads the keys and values that each query may see, once, and nothing else.
+The plain formula takes ten operations over tables of the maximum length. `decode_attention.h` reads only the keys and
+values that each query may attend to, once.
 """
 
 import torch
@@ -13,14 +13,14 @@ from tercet.kernel.fused_step import kv_table
 from tercet.kernel.operators import operator
 from tercet.kernel.threads import kernel_threads
 
-MAX_QUERIES = 8  # queries of a row up to which it is the faster way
+MAX_QUERIES = 8  # maximum number of queries per row for which the kernel is faster
 TABLES = {"k": "float32[B G S K] rows", "v": "float32[B G S K] rows"}
 INPUT = Contract("decode_attention", q="float32[B H%G T K%8] strided", **TABLES, mask="bool[#B 1 #T S]? strided")
 FORWARD = Contract("decode_attention", q="float32[B T H%G K%8]", **TABLES, mask="bool[#B 1 #T S]?")
 
 
 def supports_decode_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> bool:
-    """Whether this attention is one for the kernel: without gradients, on a CPU, few queries.
+    """Return whether the kernel supports this attention: few queries on a CPU, without gradients.
 
     Args:
         q: (B, H, T, K).
@@ -37,15 +37,15 @@ def supports_decode_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | No
 
 
 def decode_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-    """softmax(q kT / sqrt(K)) v; ask `supports_decode_attention` before.
+    """Return softmax(q kT / sqrt(K)) v. Requires `supports_decode_attention`.
 
     Args:
         q: (B, H, T, K) float32.
-        k, v: (B, G, S, K) float32; heads next to each other share one of the G.
-        mask: (B or 1, 1, T or 1, S) bool: True where a query may see a key. One that sees none takes zeros.
+        k, v: (B, G, S, K) float32. Each of the G heads is shared by consecutive query heads.
+        mask: (B or 1, 1, T or 1, S) bool, True where a query may attend to a key. A query without keys gives zeros.
 
     Returns:
-        (B, H, T, K), in memory (B, T, H, K).
+        (B, H, T, K), stored as (B, T, H, K).
     """
     mask = None if mask is None else mask.contiguous()
     return _forward(q.transpose(1, 2).contiguous(), k, v, mask).transpose(1, 2)
@@ -57,7 +57,7 @@ def _fake(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
 
 @operator("decode_attention", _fake)
 def _forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-    """Queries and what they take are (B, T, H, K) here."""
+    """Run the kernel; q and the result are (B, T, H, K)."""
     sizes = FORWARD.sizes(q, k, v, mask)
     batch, queries, heads, groups, keys, d_head = (sizes[axis] for axis in "BTHGSK")
     y = torch.empty_like(q)

@@ -1,8 +1,9 @@
-"""Attention over whole sequences, forward and backward: the (T, S) scores are never written, nor is what causality
-hides worked out. PyTorch's kernel for CPUs takes up to twice as long, in bfloat16 several times, and the formula
-written out is a dozen passes over the largest tensor of a layer.
+"""Attention over whole sequences on a CPU, forward and backward, without writing the (T, S) scores.
 
-As Dao et al., "FlashAttention" (2022) have it on a GPU: the backward pass works the weights out once more.
+Scores that causality masks are not computed. PyTorch's CPU kernel takes up to twice as long, and several times as long
+in bfloat16. The plain formula makes about twelve passes over the largest tensor of a layer.
+
+Dao et al., "FlashAttention" (2022), as on a GPU: the backward pass recomputes the weights.
 """
 
 from typing import Any
@@ -16,7 +17,7 @@ from tercet.kernel.operators import differentiable, operator
 from tercet.kernel.threads import is_thread_independent, kernel_threads
 from tercet.kernel.tuning import is_faster, product_dtype
 
-MIN_WORK = 1 << 17  # scores from which it is worth having the kernel compiled
+MIN_WORK = 1 << 17  # minimum number of scores for which compiling the kernel pays
 FLOATS = "float32|bfloat16|float16"
 INPUT = Contract(
     "flash_attention", q=f"{FLOATS}[B H%G T K%16] strided", k=f"{FLOATS}[B G S K] strided",
@@ -34,12 +35,12 @@ BACKWARD = Contract(
 def supports_flash_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, causal: bool = False
 ) -> bool:
-    """Whether this attention is one for the kernel, in what its products are made here.
+    """Return whether the kernel supports this attention in the dtype of its products, and is expected to be faster.
 
     Args:
         q: (B, H, T, K).
         k, v: (B, G, S, K).
-        mask, causal: as `flash_attention` takes them.
+        mask, causal: Arguments of `flash_attention`.
     """
     batch, heads, queries, _ = q.shape
     return (
@@ -54,16 +55,16 @@ def supports_flash_attention(
 
 
 def flash_attention(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, causal: bool) -> Tensor:
-    """softmax(q kT / sqrt(K)) v; ask `supports_flash_attention` before.
+    """Return softmax(q kT / sqrt(K)) v. Requires `supports_flash_attention`.
 
     Args:
         q: (B, H, T, K).
-        k, v: (B, G, S, K); heads next to each other share one of the G.
-        mask: (B or 1, 1, T or 1, S) bool: True where a query may see a key. One that sees none takes zeros.
-        causal: query t sees keys 0..t, and there is no mask.
+        k, v: (B, G, S, K). Each of the G heads is shared by consecutive query heads.
+        mask: (B or 1, 1, T or 1, S) bool, True where a query may attend to a key. A query without keys gives zeros.
+        causal: If True, query t attends to keys 0..t, and there is no mask.
 
     Returns:
-        (B, H, T, K), in memory (B, T, H, K).
+        (B, H, T, K), stored as (B, T, H, K).
     """
     q, k, v = (_contiguous_rows(x.to(product_dtype(x))) for x in (q, k, v))
     return _differentiable(q, k, v, None if mask is None else mask.contiguous(), causal)[0]
@@ -75,7 +76,7 @@ def _fake(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) ->
 
 @operator("flash_attention", _fake)
 def _forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> tuple[Tensor, Tensor]:
-    """What the queries take, and the logarithms of their softmax's sums."""
+    """Return the attention output and the logsumexp of each query's scores."""
     sizes = FORWARD.sizes(q, k, v, mask)
     y, logsumexp = _fake(q, k, v, mask, causal)
     _call("flash_attention_forward", (q, k, v, y), mask, logsumexp, causal, sizes)
@@ -124,7 +125,7 @@ def _threads() -> int:
 
 
 def _empty_by_tokens(x: Tensor) -> Tensor:
-    """(B, H, T, K) that lies in memory as (B, T, H, K)."""
+    """Return an empty (B, H, T, K) tensor, stored as (B, T, H, K)."""
     _, heads, tokens, d_head = x.shape
     return x.new_empty_strided(x.shape, (tokens * heads * d_head, d_head, heads * d_head, 1))
 
@@ -134,7 +135,7 @@ def _call(
 ) -> None:
     batch, heads, groups, queries, keys, d_head = (sizes[axis] for axis in "BHGTSK")
     if causal and (mask is not None or queries != keys):
-        raise ValueError(f"{name}: causal is for no mask and as many queries as keys, not T={queries} and S={keys}")
+        raise ValueError(f"{name}: causal requires no mask and as many queries as keys: T={queries}, S={keys}")
     integers = (batch, heads, groups, queries, keys, d_head, int(causal), *mask_strides(mask))
     addresses = [number for x in tensors for number in (x.data_ptr(), *x.stride())]
     kernel_of(name, tensors[0].dtype)(addresses, mask, logsumexp, integers, kernel_threads())

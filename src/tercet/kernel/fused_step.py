@@ -1,7 +1,9 @@
-"""All layers of a stack for few tokens in one call: `fused_step.h` works off a list of steps, written once a model.
+"""Run all layers of a stack for a few tokens in one call.
 
-A decode step passes through some twenty operations a layer, each of them short; called one by one from Python they take
-longer to call than to do.
+`fused_step.h` executes a list of steps, which is built once per model.
+
+A decode step has about twenty short operations per layer. Calling them one by one from Python takes longer than
+computing them.
 """
 
 import ctypes
@@ -19,13 +21,13 @@ from tercet.kernel.contract import Contract, describe, has_memory, is_plain, is_
 from tercet.kernel.signatures import pack_integers
 from tercet.kernel.threads import kernel_threads
 
-# As `fused_step.h` counts them.
+# The same numbers as in `fused_step.h`.
 NORM, LINEAR, ADD, MULTIPLY, ROTATE, WRITE_KV, SELF_ATTEND, CROSS_ATTEND = range(8)
-INTEGERS = 12  # of a step: its kind, whether to wait, source, target, rows, width, and what only its kind has
-STREAM = -1  # the buffer that is handed in and comes back; others are named by the numbers a token has before them
-LANES = 8  # numbers that a head's width is a multiple of
-MAX_TOKENS = 8  # of a row, up to which its attention is the faster way
-MIN_PARALLEL_WORK = 1 << 20  # multiplications from which threads are worth their meetings
+INTEGERS = 12  # integers per step: kind, whether to wait, source, target, rows, width, and operands of the kind
+STREAM = -1  # the input and output buffer; other buffers are named by their offset per token
+LANES = 8  # the width of a head must be a multiple of this
+MAX_TOKENS = 8  # maximum number of tokens per row for which the program is faster
+MIN_PARALLEL_WORK = 1 << 20  # multiplications from which several threads pay
 
 Pair = tuple[Tensor, Tensor]  # keys and values (B, G, S, K), the last axis without gaps
 NO_TABLE = (0,) * 8
@@ -37,15 +39,15 @@ _DTYPE, _KIND = attrgetter("dtype"), attrgetter("__class__", "dtype", "is_cpu")
 
 
 class Step(NamedTuple):
-    """One operation of a program on buffers of each token."""
+    """One operation of a program, on buffers of each token."""
 
     kind: int
     source: int
     target: int
-    rows: int = 1  # vectors of a token
+    rows: int = 1  # vectors per token
     width: int = 0
     operands: tuple[int | Tensor | None, ...] = ()
-    wait: bool = True  # for all threads, before the next step
+    wait: bool = True  # whether all threads synchronize before the next step
 
     @classmethod
     def norm(
@@ -60,7 +62,7 @@ class Step(NamedTuple):
         rms: bool,
         wait: bool = True,
     ) -> "Step":
-        """Layer norm or RMS norm of `rows` vectors, each as wide as the weight."""
+        """Apply a layer norm or RMS norm to `rows` vectors of the width of the weight."""
         bits = struct.unpack("q", struct.pack("d", eps))[0]
         return cls(NORM, source, target, rows, len(weight), (weight, bias, int(rms), bits), wait)
 
@@ -77,42 +79,44 @@ class Step(NamedTuple):
         add: bool = False,
         wait: bool = True,
     ) -> "Step":
-        """The activation of (x @ weight.T) * scale + bias, added to the target or stored there."""
+        """Compute the activation of (x @ weight.T) * scale + bias, and store it in the target or add it."""
         rows, width = weight.shape
         operands = weight, weight.element_size(), scale, bias, activation_numbers()[activation], int(add)
         return cls(LINEAR, source, target, rows, width, operands, wait)
 
     @classmethod
     def add(cls, source: int, target: int, width: int) -> "Step":
-        """The sum of source and target, in the target."""
+        """Add the source to the target."""
         return cls(ADD, source, target, 1, width)
 
     @classmethod
     def multiply(cls, source: int, target: int, width: int) -> "Step":
-        """The elementwise product of source and target, in the target."""
+        """Multiply the target elementwise by the source."""
         return cls(MULTIPLY, source, target, 1, width)
 
     @classmethod
     def rotate(cls, target: int, heads: int, width: int, *, wait: bool) -> "Step":
-        """Rotary positions, in place."""
+        """Apply rotary positions in place."""
         return cls(ROTATE, target, target, heads, width, (), wait)
 
     @classmethod
     def write_kv(cls, keys: int, values: int, layer: int, groups: int, width: int) -> "Step":
-        """New keys and values, in their columns of the layer's KV cache."""
+        """Write new keys and values to their columns of the layer's KV cache."""
         return cls(WRITE_KV, keys, keys, 0, 0, (layer, 0, groups, width, values))
 
     @classmethod
     def attend(
         cls, queries: int, target: int, layer: int, *, heads: int, groups: int, width: int, cross: bool
     ) -> "Step":
-        """Self-attention to the KV cache, or cross-attention to the source's."""
+        """Attend to the KV cache, or to the source in cross-attention."""
         return cls(CROSS_ATTEND if cross else SELF_ATTEND, queries, target, 0, 0, (layer, heads, groups, width))
 
 
 def supports_program(x: Tensor) -> bool:
-    """Return whether a program may take the place of modules for this input: on a CPU, in float32, without gradients,
-    if there are kernels and nobody follows the operations."""
+    """Return whether a program can replace modules for this input.
+
+    It requires float32 on a CPU without gradients, kernels, and no active transform.
+    """
     return (
         x.is_cpu
         and x.dtype == torch.float32
@@ -124,12 +128,12 @@ def supports_program(x: Tensor) -> bool:
 
 
 def supports_weights(tensors: Iterable[Tensor]) -> bool:
-    """Return whether a program can read these: their numbers are in memory, without gaps."""
+    """Return whether a program can read these tensors, which must be contiguous in ordinary memory."""
     return all(tensor.is_contiguous() and has_memory(tensor) for tensor in tensors)
 
 
 def describe_memory(tensors: Iterable[Tensor]) -> tuple[list[object], ...]:
-    """Return where tensors are in memory, and their strides, sizes and types: what a program depends on."""
+    """Return addresses, strides, sizes and dtypes of the tensors, which a program depends on."""
     tensors = list(tensors)
     return (
         list(map(Tensor.data_ptr, tensors)),
@@ -140,8 +144,10 @@ def describe_memory(tensors: Iterable[Tensor]) -> tuple[list[object], ...]:
 
 
 def supports_tables(tables: Sequence[Tensor], shape: tuple[int, ...]) -> bool:
-    """Return whether a program reads these keys or values and all are of this shape. It is asked at each step, so it
-    has no loop in Python."""
+    """Return whether a program can read these keys or values and all have this shape.
+
+    Called at each step, so it has no Python loop.
+    """
     return (
         list(map(Tensor.size, tables)) == [shape] * len(tables)
         and {strides[-1] for strides in map(Tensor.stride, tables)} == {1}
@@ -152,15 +158,17 @@ def supports_tables(tables: Sequence[Tensor], shape: tuple[int, ...]) -> bool:
 
 
 class Program:
-    """The steps of a stack's layers, in their order. It holds addresses: whoever has it keeps the tensors, and writes
-    it anew if `describe_memory` of them changes.
+    """The steps of a stack's layers in order.
+
+    It stores raw pointers. The owner must keep the tensors alive, and build a new program if `describe_memory` changes.
 
     Args:
+        steps: Steps of all layers.
         d_model: Width of the stream.
-        scratch: Numbers of a token in the other buffers.
+        scratch: Number of elements per token in the other buffers.
 
     Raises:
-        ValueError: If the numbers of an operand are not in memory, without gaps.
+        ValueError: If an operand is not contiguous in ordinary memory.
     """
 
     def __init__(self, steps: Sequence[Step], *, d_model: int, scratch: int) -> None:
@@ -170,7 +178,7 @@ class Program:
         self.rotary_width = max((step.width for step in steps if step.kind == ROTATE), default=0)
 
     def supports(self, x: Tensor) -> bool:
-        """Whether these tokens, (B, T, D), go through it, and sooner than one layer after the other."""
+        """Return whether the program supports these tokens, (B, T, D), and is faster than separate layers."""
         rows, tokens, width = x.shape
         return rows > 0 and 0 < tokens <= MAX_TOKENS and width == self.d_model and is_plain(x, torch.float32)
 
@@ -186,23 +194,24 @@ class Program:
         source_columns: int = 0,
         source_mask: Tensor | None = None,
     ) -> None:
-        """Change x (B, T, D) to what the layers make of it.
+        """Replace x (B, T, D) by the output of the layers.
 
         Args:
-            columns: (B, T) int64: where each token's keys and values go; it sees all up to there.
-            capacity: the columns that may be seen; each table has one more.
-            rotation: (B, T, R) cosines and sines, where there is a step that rotates.
-            tables: Of each layer the keys and values of self-attention, and those of cross-attention.
-            sources, source_columns: how many there are for cross-attention, and the columns of each.
-            source_mask: (sources, source_columns) bool: which of them are real tokens.
+            x: Input, overwritten by the output.
+            columns: (B, T) int64, column of each token's keys and values. The token attends to all columns up to it.
+            capacity: Number of columns that can be attended to. Each table has one more.
+            rotation: (B, T, R) cosines and sines, if a step rotates.
+            tables: Keys and values of self-attention and of cross-attention for each layer.
+            sources, source_columns: Number of sources for cross-attention, and columns of each.
+            source_mask: (sources, source_columns) bool, True at real tokens.
 
         Raises:
-            ValueError: where the tensors do not agree with each other.
-            IndexError: where a token would go to a column that is not there. Nothing has changed then.
+            ValueError: If the tensors do not agree with each other.
+            IndexError: If a column does not exist. Nothing is changed in this case.
         """
         rows, tokens_per_row, _ = x.shape
         tokens = rows * tokens_per_row
-        shape = rows, tokens_per_row, -1  # one rotation may serve all rows
+        shape = rows, tokens_per_row, -1  # one rotation may be shared by all rows
         columns = columns.contiguous()
         threads = kernel_threads() if tokens * self.weights >= MIN_PARALLEL_WORK else 1
         cosines, sines = (None, None) if rotation is None else (table.expand(shape).contiguous() for table in rotation)
@@ -211,12 +220,12 @@ class Program:
         n_angles = sizes.get("R", 0)
         if rows % sources or sizes.get("Q", sources) != sources or sizes.get("C", source_columns) != source_columns:
             raise ValueError(
-                f"{rows} rows can't share {sources} sources of {source_columns} columns, "
-                f"with a mask of {None if source_mask is None else list(source_mask.shape)}"
+                f"{rows} rows cannot share {sources} sources of {source_columns} columns "
+                f"with a mask of shape {None if source_mask is None else list(source_mask.shape)}"
             )
         if 2 * n_angles > self.rotary_width:
             raise ValueError(
-                f"{n_angles} angles turn pairs of a head's {self.rotary_width} numbers: at most half as many"
+                f"too many angles for a head of width {self.rotary_width}, which has half as many pairs: {n_angles}"
             )
         invalid_token = ctypes.c_int64(-1)
         kernels().fused_step(
@@ -227,7 +236,7 @@ class Program:
         )  # fmt: skip
         if invalid_token.value >= 0:
             column = int(columns.flatten()[invalid_token.value])
-            raise IndexError(f"a token would go to column {column} of a cache of {capacity} and a spare one")
+            raise IndexError(f"column {column} does not exist in a cache of {capacity} columns and a spare one")
 
 
 def _pack(step: Step) -> tuple[int, ...]:
@@ -238,10 +247,10 @@ def _pack(step: Step) -> tuple[int, ...]:
 
 def _address(tensor: Tensor) -> int:
     if not supports_weights([tensor]):
-        raise ValueError(f"a program takes weights without gaps in memory, not {describe(tensor)}")
+        raise ValueError(f"a program requires contiguous weights in memory; got {describe(tensor)}")
     return tensor.data_ptr()
 
 
 def kv_table(keys: Tensor, values: Tensor) -> tuple[int, ...]:
-    """Return the addresses of keys and values (B, G, S, K), the last axis without gaps, and their strides."""
+    """Return addresses and strides of keys and values (B, G, S, K) with a contiguous last axis."""
     return (keys.data_ptr(), values.data_ptr(), *keys.stride()[:3], *values.stride()[:3])

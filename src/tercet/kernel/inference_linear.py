@@ -1,9 +1,9 @@
-"""A linear layer without gradients on a CPU: few rows at the speed at which weights can be read, many at that of the
-arithmetic.
+"""Linear layer without gradients on a CPU: few rows are limited by reading the weights, many rows by arithmetic.
 
-A token that is written is one row, and PyTorch's products are made for many: for one to sixteen rows they reach a half
-to a quarter of that speed, and do not know weights in int8. `gemv.h` is made for few; `gemm.h` for the beams of a
-batch and for prompts, where PyTorch's first choice is half as fast on some CPUs (benchmarks/log/kernels.md).
+Decoding has one row per sequence, and PyTorch's products are optimized for many rows: with one to sixteen rows they
+reach a quarter to a half of the memory bandwidth, and do not support int8 weights. `gemv.h` is for few rows. `gemm.h`
+is for the beams of a batch and for prompts, where PyTorch's default is half as fast on some CPUs
+(benchmarks/log/kernels.md).
 """
 
 import torch
@@ -14,9 +14,9 @@ from tercet.kernel.contract import Contract, count_rows
 from tercet.kernel.operators import operator
 from tercet.kernel.threads import kernel_threads
 
-MAX_GEMV_ROWS = 16  # rows up to which weights are read but once
-MIN_GEMV_WEIGHTS = 1 << 18  # weights from which it pays for few rows
-MIN_GEMM_WORK = 1 << 22  # multiplications from which it pays for many
+MAX_GEMV_ROWS = 16  # maximum number of rows for which weights are read only once
+MIN_GEMV_WEIGHTS = 1 << 18  # minimum number of weights for few rows
+MIN_GEMM_WORK = 1 << 22  # minimum number of multiplications for many rows
 NAMES = {torch.float32: "linear_float32", torch.bfloat16: "linear_bfloat16", torch.int8: "linear_int8"}
 VECTORS = {"scale": "float32[N]?", "bias": "float32[N]?"}
 WEIGHT = "float32|bfloat16|int8[N K%1]"
@@ -27,7 +27,7 @@ FORWARD = Contract("inference_linear", weight=WEIGHT, x="float32[* K]", **VECTOR
 def supports_inference_linear(
     x: Tensor, weight: Tensor, scale: Tensor | None = None, bias: Tensor | None = None
 ) -> bool:
-    """Whether this product is one for the kernel: without gradients, on a CPU, enough to do."""
+    """Return whether the kernel supports this product: enough work on a CPU, without gradients."""
     rows = count_rows(x)
     return (
         not torch.compiler.is_compiling()
@@ -41,7 +41,7 @@ def supports_inference_linear(
 
 
 def inference_linear(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None) -> Tensor:
-    """`(x @ weight.T) * scale + bias`; ask `supports_inference_linear` before.
+    """Return `(x @ weight.T) * scale + bias`. Requires `supports_inference_linear`.
 
     Args:
         x: (..., K) float32.

@@ -1,9 +1,9 @@
-"""For which CPUs a wheel carries kernels, which of these are for this one, and how all of them are compiled.
+"""Levels: the instruction sets for which wheels contain kernels, their selection, and how kernels are compiled.
 
-A level is a set of instructions. The same flags compile it into a wheel and where it is missing, so that the same
-compiler gives the same code in both places. A CPU that has no level has kernels of its own, compiled where it is.
+The same flags are used for a wheel and for missing kernels, so that the same compiler produces the same code in both
+places. A CPU that supports no level has kernels of its own, compiled on that machine.
 
-Standard library alone: a wheel is built (`hatch_build.py`) where PyTorch is not.
+Only the standard library is imported, because wheels are built (`hatch_build.py`) without PyTorch.
 """
 
 import ctypes
@@ -20,30 +20,31 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CPP = Path(__file__).parent / "cpp"
-SOURCE = CPP / "kernels.cpp"  # the headers beside it are its parts
-PREBUILT = Path(__file__).parent / "prebuilt"  # a library for each level, in a wheel for one kind of machine
-# OpenMP is compiled in and not linked: its calls then find the threads that PyTorch has, where a second library would
-# start as many again.
+SOURCE = CPP / "kernels.cpp"  # includes the headers in the same folder
+PREBUILT = Path(__file__).parent / "prebuilt"  # a library per level, in a wheel for one machine type
+# OpenMP is compiled in but not linked: its calls then use PyTorch's threads. A second OpenMP library would start threads
+# of its own.
 FLAGS = ("-O3", "-fno-math-errno", "-ffp-contract=fast", "-fopenmp", "-fPIC", "-std=c++17")
-COMPILE_TIMEOUT = 60.0  # for one library; it takes 5 on a laptop
+COMPILE_TIMEOUT = 60.0  # seconds per library; it takes 5 on a laptop
 
 
 class CompilerError(Exception):
-    """The words: what it said last, or that it did not end."""
+    """The compiler failed or did not finish. The message contains its last error."""
 
 
 class CompilerTimeout(CompilerError):
-    """It had not ended after `COMPILE_TIMEOUT`."""
+    """The compiler did not finish within `COMPILE_TIMEOUT`."""
 
 
 @dataclass(frozen=True)
 class Level:
-    """A kind of CPU.
+    """An instruction set.
 
     Args:
-        machine: what `platform.machine` calls it.
-        needs: the instructions that it must have, as /proc/cpuinfo calls them.
-        flags: of the compiler.
+        name: Name, as in `TERCET_KERNEL`.
+        machine: Machine type, as in `platform.machine`.
+        needs: Required instructions, as in /proc/cpuinfo.
+        flags: Compiler flags.
     """
 
     name: str
@@ -59,7 +60,7 @@ V3 = {
 V4 = V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 V4_BF16 = V4 | {"avx512_bf16", "avx512_vnni"}  # every CPU with the first has the second
 TILES = {"amx_tile", "amx_bf16"}
-# The best of a machine comes first. The sources have nothing for ARM's bfloat16: no level of that.
+# Ordered from best to worst for each machine type. No level uses ARM's bfloat16, which the sources do not support.
 LEVELS = (
     Level(
         "x86-64-v4-amx",
@@ -72,50 +73,53 @@ LEVELS = (
     Level("x86-64-v3", "x86_64", frozenset(V3), ("-march=x86-64-v3",)),
     Level("armv8-a", "aarch64", frozenset({"asimd"}), ("-march=armv8-a",)),
 )
-BF16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # products of it in one instruction, on x86-64 and on ARM
-NATIVE = Level("native", platform.machine(), frozenset(), ("-march=native",))  # whatever the compiler finds here
+BF16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # instructions that multiply bfloat16, on x86-64 and on ARM
+NATIVE = Level("native", platform.machine(), frozenset(), ("-march=native",))  # all instructions of this CPU
 
 
 def levels_of(machine: str) -> tuple[Level, ...]:
-    """Those of a kind of machine, the best first."""
+    """Return the levels of a machine type, the best first."""
     return tuple(level for level in LEVELS if level.machine == machine)
 
 
 def missing_instructions(level: Level, cpu: Collection[str]) -> list[str]:
-    """What a CPU lacks for a level of its kind of machine; empty where it runs it."""
+    """Return the instructions that a CPU lacks for a level of its machine type."""
     return sorted(level.needs - set(cpu))
 
 
 def best_level(machine: str, cpu: Collection[str]) -> Level:
-    """The highest of the levels that a CPU with these instructions runs; `NATIVE` where there is none."""
+    """Return the highest level that a CPU with these instructions supports, or `NATIVE`."""
     return next((level for level in levels_of(machine) if not missing_instructions(level, cpu)), NATIVE)
 
 
 def cpu_instructions() -> frozenset[str]:
-    """Of this CPU, as Linux calls them; empty elsewhere. AMX is among them where this process may have tiles."""
+    """Return the instructions of this CPU with Linux's names; empty on other systems.
+
+    AMX is included only if this process may use tiles.
+    """
     instructions = frozenset(_cpu_line("flags", "Features").split())
     return instructions if not instructions & TILES or _permit_tiles() else instructions - TILES
 
 
 def _permit_tiles() -> bool:
-    """Ask the kernel to keep this process's tiles too, 8 KiB a thread, which it does on request alone."""
+    """Request that Linux saves the tiles of this process, 8 KiB per thread, which it does only on request."""
     libc = ctypes.CDLL(None)
-    arch_prctl, request_permission, tile_data = 158, 0x1023, 18  # as Linux's headers have them for x86-64
+    arch_prctl, request_permission, tile_data = 158, 0x1023, 18  # constants of Linux's headers for x86-64
     return libc.syscall(arch_prctl, request_permission, tile_data) == 0
 
 
 def cpu_model() -> str:
-    """The CPU's name, where the system says one."""
+    """Return the name of the CPU, or the machine type if the system does not report one."""
     return _cpu_line("model name", "Model") or platform.processor() or platform.machine()
 
 
 def cpu_vendor() -> str:
-    """As the CPU itself says, "GenuineIntel" or "AuthenticAMD"; empty where it does not."""
+    """Return the vendor of the CPU, such as "GenuineIntel" or "AuthenticAMD"; empty if unknown."""
     return _cpu_line("vendor_id")
 
 
 def _cpu_line(*names: str) -> str:
-    """What stands behind one of these names, of the first CPU: all of many take milliseconds to read."""
+    """Return the value of one of these names for the first CPU. Reading the lines of many CPUs takes milliseconds."""
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
         for line in lines:
             name, _, value = line.partition(":")
@@ -125,16 +129,16 @@ def _cpu_line(*names: str) -> str:
 
 
 def find_compiler() -> str | None:
-    """The C++ compiler that CXX names, else c++; None where it is not there."""
+    """Return the path of the C++ compiler in CXX, or of c++; None if it does not exist."""
     return shutil.which(os.environ.get("CXX") or "c++")
 
 
 def compile_kernels(compiler: str, level: Level, target: Path) -> None:
-    """Write the shared library for a level: the same bytes from the same compiler, whatever folder it is in.
+    """Write the shared library for a level. The same compiler writes the same bytes in any folder.
 
     Raises:
-        CompilerError: where it ends with an error, or does not end.
-        OSError: where it cannot be run.
+        CompilerError: If the compiler fails or does not finish.
+        OSError: If the compiler cannot be run.
     """
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         compiled = str(Path(scratch) / "kernels.o")
@@ -143,8 +147,8 @@ def compile_kernels(compiler: str, level: Level, target: Path) -> None:
 
 
 def _run(compiler: str, arguments: Sequence[str]) -> None:
-    # To a file, for a server that the compiler leaves behind (as caches of compilers do) would hold a pipe open; and in
-    # a group of its own, for the programs that the compiler calls go on when it alone is killed.
+    # Errors go to a file, since a server that the compiler leaves running, such as a compiler cache, would keep a pipe
+    # open. The process group is separate, because the compiler's child processes would survive if only it were killed.
     with (
         tempfile.TemporaryFile() as errors,
         subprocess.Popen(
@@ -155,7 +159,7 @@ def _run(compiler: str, arguments: Sequence[str]) -> None:
         try:
             code = process.wait(timeout=COMPILE_TIMEOUT)
         except subprocess.TimeoutExpired:
-            raise CompilerTimeout(f"{compiler} had not ended after {COMPILE_TIMEOUT:.0f} s") from None
+            raise CompilerTimeout(f"{compiler} did not finish within {COMPILE_TIMEOUT:.0f} s") from None
         finally:
             if process.returncode is None:
                 _kill(process)
@@ -163,7 +167,7 @@ def _run(compiler: str, arguments: Sequence[str]) -> None:
             errors.seek(0)
             lines = errors.read(1 << 20).decode(errors="replace").splitlines()
             message = next((f": {line.strip()[:200]}" for line in lines if "error" in line), "")
-            raise CompilerError(f"{compiler} ended with exit code {code}{message}")
+            raise CompilerError(f"{compiler} failed with exit code {code}{message}")
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -1,11 +1,10 @@
-"""The kernels that this machine compiled: once, in seconds, and kept. That its compiler failed is kept as well, so that
-the next process does not wait for it again.
+"""Cache of the kernels compiled on this machine, and of compiler failures, so that later processes do not wait again.
 
-What is kept is code that runs at the next start: a library that others could have written is not loaded, and one that
-is not whole is compiled anew.
+The cache contains code that the next process runs: a library that other users could have written is not loaded, and a
+damaged one is compiled again.
 
-    <sha256 of sources, flags, compiler and, for `native`, the CPU>.so:    the library | sha256 of its bytes
-    <the same>.failed:    why there is none, in a line
+    <sha256 of sources, flags, compiler and, for `native`, the CPU>.so:    library followed by the sha256 of its bytes
+    <the same>.failed:    reason of the failure, in one line
 """
 
 import hashlib
@@ -34,23 +33,23 @@ from tercet.kernel.levels import (
 from tercet.messages import one_line, print_note
 from tercet.storage import lock_file
 
-FAILURE_LIFETIME = 24 * 3600.0  # seconds for which a failure is believed: what was missing may have been installed
+FAILURE_LIFETIME = 24 * 3600.0  # seconds after which to retry; a missing tool may have been installed
 
 
 def find_or_compile(levels: Sequence[Level]) -> tuple[Level, Path]:
-    """The first of these levels for which this machine has kernels, the user's own and whole, or can compile some.
+    """Return the first of these levels with valid kernels in the cache, or for which they can be compiled.
 
     Raises:
-        UntrustedFile: where others could have written them.
-        CompilerError: where there is no compiler, or it fails, or failed before.
-        OSError, UserError: where they cannot be kept.
+        UntrustedFile: If other users could have written the kernels.
+        CompilerError: If there is no compiler, or it fails or failed before.
+        OSError, UserError: If the kernels cannot be stored.
     """
     compiler = find_compiler()
     if compiler is None:
-        raise CompilerError(f"no C++ compiler is found ({os.environ.get('CXX') or 'c++'})")
+        raise CompilerError(f"no C++ compiler found ({os.environ.get('CXX') or 'c++'})")
     folder = cache_dir() / "kernels"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    folder = folder.resolve()  # from here on no link is followed
+    folder = folder.resolve()  # no link is followed after this
     check_owner(folder)
     is_announced, reason = False, ""
     for place, level in enumerate(levels):
@@ -60,52 +59,52 @@ def find_or_compile(levels: Sequence[Level]) -> tuple[Level, Path]:
             check_owner(target)
             if _is_whole(target):
                 return level, target
-            line = f"{target} is damaged; the kernels are compiled anew"
+            line = f"{target} is damaged; compiling the kernels again"
         if failure := _read_failure(target):
-            reason = f"{failure} (tried again after a day, or when {_failure_path(target)} is removed)"
+            reason = f"{failure} (retried after a day, or when {_failure_path(target)} is removed)"
             continue
         if not is_announced:
             print_note(f"tercet: {line}")
             is_announced = True
         try:
             with lock_file(target.with_suffix(".lock")):
-                if not (os.path.lexists(target) and _is_whole(target)):  # by a process that started with this one
+                if not (os.path.lexists(target) and _is_whole(target)):  # another process may have compiled it
                     _compile(level, compiler, target)
             return level, target
         except CompilerError as error:
             reason = one_line(str(error))
-            # It may be older than a level and know this CPU all the same; one that hangs would hang again.
+            # The compiler may be too old for a level and still support this CPU. A timeout would be repeated.
             for failed_level in levels[place:] if isinstance(error, CompilerTimeout) else [level]:
                 with suppress(OSError):
                     _failure_path(folder / f"{_identify(failed_level, compiler)}.so").write_text(
                         reason, encoding="utf-8"
                     )
     if is_announced:
-        print_note(f"tercet: no compiled kernels, PyTorch does the work: {reason}")
+        print_note(f"tercet: no compiled kernels, using PyTorch: {reason}")
     raise CompilerError(reason)
 
 
 def read_code(path: Path) -> bytes:
-    """A library's bytes, without the hash that stands behind those that were compiled here."""
+    """Return the bytes of a library without the hash that follows those compiled on this machine."""
     content = path.read_bytes()
     end = _end_of_code(content)
     return content if end is None else content[:end]
 
 
 def _compile(level: Level, compiler: str, target: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:  # beside its place: whole there, or not at all
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:  # in the same folder, so that the rename is atomic
         library = Path(scratch) / "kernels.so"
         compile_kernels(compiler, level, library)
-        with library.open("ab") as file:  # the loader reads no further than the library's own end
+        with library.open("ab") as file:  # the loader ignores bytes after the library's end
             file.write(hashlib.sha256(library.read_bytes()).digest())
-        library.chmod(0o600)  # whatever the umask is
+        library.chmod(0o600)  # regardless of the umask
         library.replace(target)
 
 
 def _identify(level: Level, compiler: str) -> str:
-    """A name for what the compiler would make: another one where sources, flags, the compiler or the CPU are others."""
+    """Return a name that depends on sources, flags, compiler and, for `native`, the CPU."""
     program = Path(compiler).resolve()
-    status = program.stat()  # a compiler that is replaced has another size or time
+    status = program.stat()  # a replaced compiler has another size or time
     cpu = sorted(cpu_instructions()) or [torch.backends.cpu.get_cpu_capability()] if level == NATIVE else []
     sources = [path.read_text() for path in sorted([SOURCE, *CPP.glob("*.h")])]
     return _hash(*sources, *FLAGS, *level.flags, str(program), str(status.st_size), str(status.st_mtime_ns), *cpu)
@@ -120,7 +119,7 @@ def _failure_path(target: Path) -> Path:
 
 
 def _read_failure(target: Path) -> str | None:
-    """Why the compiler failed when it was last tried; None where it did not, or that is long ago."""
+    """Return why the compiler failed the last time; None if it did not, or long ago."""
     path = _failure_path(target)
     try:
         if not 0 <= time.time() - path.lstat().st_mtime < FAILURE_LIFETIME:
@@ -132,11 +131,11 @@ def _read_failure(target: Path) -> str | None:
 
 
 def _is_whole(library: Path) -> bool:
-    """Whether the bytes are those that were written: of a part of them, the loader would die by a signal."""
+    """Return whether the library is complete. Loading a truncated one would kill the process."""
     return _end_of_code(library.read_bytes()) is not None
 
 
 def _end_of_code(content: bytes) -> int | None:
-    """Where the hash of what stands before it begins; None where there is no such hash."""
+    """Return the offset of the trailing hash of all bytes before it; None if there is no such hash."""
     end = len(content) - hashlib.sha256().digest_size
     return end if end > 0 and hashlib.sha256(memoryview(content)[:end]).digest() == content[end:] else None

@@ -1,5 +1,7 @@
-"""The softmax of attention over what each query may see. By a kernel on a CPU, forward and backward, a row is read once
-each way, where masking, widening, PyTorch's softmax and narrowing are ten passes over the largest tensor of a layer.
+"""Masked softmax of attention scores.
+
+The CPU kernel reads each row once in the forward and once in the backward pass. Masking, widening, PyTorch's softmax
+and narrowing are ten passes over the largest tensor of a layer.
 """
 
 from typing import Any
@@ -12,7 +14,7 @@ from tercet.kernel.contract import Contract, Sizes
 from tercet.kernel.operators import differentiable, operator
 from tercet.kernel.threads import kernel_threads
 
-MIN_WORK = 1 << 20  # scores from which it is worth having the kernel compiled
+MIN_WORK = 1 << 20  # minimum number of scores for which compiling the kernel pays
 SCORES = "float32|bfloat16[B H T S]"
 INPUT = Contract("masked_softmax", scores=f"{SCORES} strided", mask="bool[#B 1 #T S]? strided")
 FORWARD = Contract("masked_softmax", scores=SCORES, mask="bool[#B 1 #T S]?")
@@ -20,15 +22,15 @@ BACKWARD = Contract("masked_softmax_backward", weights=SCORES, grad_output=f"{SC
 
 
 def masked_softmax(scores: Tensor, *, mask: Tensor | None, causal: bool) -> Tensor:
-    """Weights that sum to one over the keys that a query sees, and are zero elsewhere.
+    """Return weights that sum to one over the keys that a query may attend to, and are zero for the others.
 
     Args:
         scores: (B, H, T, S).
-        mask: (B or 1, 1, T or 1, S) bool: True where a query may see a key. One that sees none takes zeros.
-        causal: query t sees keys 0..t, and there is no mask.
+        mask: (B or 1, 1, T or 1, S) bool, True where a query may attend to a key. A query without keys gives zeros.
+        causal: If True, query t attends to keys 0..t, and there is no mask.
 
     Returns:
-        (B, H, T, S), of the scores' type.
+        (B, H, T, S) in the dtype of the scores.
     """
     if supports_elements(scores, MIN_WORK) and _is_possible(scores, mask, causal) and INPUT.fits(scores, mask):
         return _differentiable(scores.contiguous(), None if mask is None else mask.contiguous(), causal)
@@ -36,10 +38,10 @@ def masked_softmax(scores: Tensor, *, mask: Tensor | None, causal: bool) -> Tens
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     is_masked = None if mask is None else ~mask
     if is_masked is not None:
-        # The lowest finite number, not -inf: a row of -inf would have NaN gradients even where it is overwritten.
+        # The lowest finite number, not -inf: a row of -inf would have NaN gradients, even if it is overwritten.
         scores = scores.masked_fill(is_masked, torch.finfo(scores.dtype).min)
-    weights = scores.float().softmax(-1).to(scores.dtype)  # in float32: bf16 loses the softmax's tail
-    # A row that sees nothing is zeros; by causality alone each sees itself.
+    weights = scores.float().softmax(-1).to(scores.dtype)  # in float32: bfloat16 loses the tail of the softmax
+    # A row without visible keys is zero. With only causality, each query attends at least to itself.
     return weights if causal or is_masked is None else weights.masked_fill(is_masked, 0.0)
 
 
@@ -88,7 +90,7 @@ def _is_possible(scores: Tensor, mask: Tensor | None, causal: bool) -> bool:
 def _integers(sizes: Sizes, mask: Tensor | None, causal: bool) -> tuple[int, ...]:
     batch, heads, queries, keys = (sizes[axis] for axis in "BHTS")
     if causal and (mask is not None or queries > keys):
-        raise ValueError(f"masked_softmax: causal is for no mask and T <= S, not T={queries} and S={keys}")
+        raise ValueError(f"masked_softmax: causal requires no mask and T <= S: T={queries}, S={keys}")
     return (batch * heads * queries, heads, queries, keys, int(causal), *mask_strides(mask))
 
 

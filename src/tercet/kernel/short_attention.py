@@ -1,5 +1,7 @@
-"""Attention over few keys on a CPU: PyTorch's products with a masked softmax between them. PyTorch's fused kernel works
-by blocks that such a text does not fill."""
+"""Attention over few keys on a CPU: PyTorch's products with a masked softmax between them.
+
+PyTorch's fused kernel works in blocks that a short sequence does not fill.
+"""
 
 import math
 
@@ -9,14 +11,14 @@ from torch import Tensor
 
 from tercet.kernel.masked_softmax import masked_softmax
 
-# Keys up to which it takes less time than the fused kernel (benchmarks/log/kernels.md): in fp32 as it comes, and
-# where small products go through oneDNN (bf16, or fp32 let in), which the fused kernel is slow with.
+# Maximum number of keys for which this is faster than the fused kernel (benchmarks/log/kernels.md): in full float32
+# precision, and if small products use oneDNN (bfloat16, or float32 in lower precision), where the fused kernel is slow.
 SHORT, SHORT_BY_ONEDNN = 128, 1024
 
 
 def supports_short_attention(q: Tensor, k: Tensor) -> bool:
-    """Whether attention of these queries, (B, H, T, K), to these keys, (B, G, S, K), is faster this way."""
-    # The compiler can't follow the question by what fp32 is multiplied; what it compiles takes the shorter bound.
+    """Return whether this is the faster way for queries (B, H, T, K) and keys (B, G, S, K)."""
+    # `torch.compile` cannot trace the query of the float32 precision, so compiled code uses the shorter bound.
     compiling = torch.compiler.is_compiling()
     is_full_float32 = q.dtype == torch.float32 and (compiling or torch.get_float32_matmul_precision() == "highest")
     is_short = k.shape[-2] <= (SHORT if is_full_float32 else SHORT_BY_ONEDNN) or q.shape[-2] == 1
@@ -26,7 +28,7 @@ def supports_short_attention(q: Tensor, k: Tensor) -> bool:
 def short_attention(
     q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, bias: Tensor | None, causal: bool, dropout: float
 ) -> Tensor:
-    """softmax(q kT / sqrt(K) + bias) v; arguments and result as those of `api.attention`."""
+    """Return softmax(q kT / sqrt(K) + bias) v. Arguments and result are those of `api.attention`."""
     heads = q.shape[1]
     scores = (q / math.sqrt(q.shape[-1])) @ _repeat_heads(k, heads).mT  # (B, H, T, S)
     weights = masked_softmax(scores if bias is None else scores + bias, mask=mask, causal=causal)

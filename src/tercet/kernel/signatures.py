@@ -1,4 +1,4 @@
-"""What the C++ functions take, in one table: from it ctypes knows how to hand over tensors and numbers."""
+"""Argument types of the C++ functions, by which ctypes converts tensors and numbers."""
 
 import ctypes
 import struct
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Address:
-    """A tensor, or None, as the address of its numbers."""
+    """A tensor, or None, passed as the address of its first element."""
 
     @classmethod
     def from_param(cls, tensor: Tensor | None) -> ctypes.c_void_p | None:
@@ -17,7 +17,7 @@ class Address:
 
 
 class Integers:
-    """Whole numbers of 64 bits each; ctypes takes several times as long to make an array."""
+    """Integers passed as an array of 64 bits each. ctypes takes several times as long to create an array."""
 
     @classmethod
     def from_param(cls, numbers: Sequence[int]) -> bytes:
@@ -61,7 +61,7 @@ SIGNATURES: dict[str, list[Any]] = {
     "softmax_backward_bfloat16": SOFTMAX,
     "fused_step": [POINTER, SIZE, *[Address] * 6, *[Integers] * 2, POINTER, THREADS],
 }
-# Only where the CPU multiplies bfloat16.
+# Only on CPUs that multiply bfloat16.
 BFLOAT16 = {
     f"{name}_bfloat16"
     for name in ("linear_forward", "linear_backward", "flash_attention_forward", "flash_attention_backward")

@@ -1,9 +1,9 @@
-"""The number of threads that share the work of a kernel.
+"""Number of threads of the kernels.
 
-Kernels divide their work into pieces of fixed sizes and add up in a fixed order, so their results do not depend on the
-number of threads. PyTorch and its libraries cut sums, products and even elementwise operations at places that do: on a
-CPU the weight gradient of a layer norm differs with every number, and GELU by tanh, whose last numbers before a cut are
-computed by another function, with most.
+Kernels divide their work into pieces of fixed size and add up in a fixed order, so results do not depend on the number
+of threads. PyTorch and its libraries divide sums, products and even elementwise operations depending on that number: on
+a CPU, the weight gradient of a layer norm differs for every number of threads. GELU by tanh differs for most, because
+another function computes the last elements of each part.
 """
 
 from collections.abc import Generator
@@ -13,7 +13,7 @@ import torch
 
 from tercet.kernel.build import constant_when_compiled
 
-_threads: int | None = None  # None: as many as PyTorch has
+_threads: int | None = None  # None: the number of PyTorch's threads
 
 
 def kernel_threads() -> int:
@@ -29,10 +29,10 @@ def is_thread_independent() -> bool:
 
 @contextmanager
 def thread_independent() -> Generator[None]:
-    """Compute the same bits on a CPU with any number of threads.
+    """Compute bitwise identical results on a CPU with any number of threads.
 
-    PyTorch's operations run on one thread. Kernels run on as many as PyTorch had, and take all the work that they can,
-    since on one thread there is nothing faster to choose.
+    In the context, PyTorch runs on one thread. Kernels keep PyTorch's previous number of threads and take all the work
+    that they support, since PyTorch on one thread is never faster.
     """
     global _threads
     previous, threads = _threads, torch.get_num_threads()

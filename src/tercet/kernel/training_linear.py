@@ -1,10 +1,9 @@
-"""A linear layer of float32 weights that learns, multiplied in float32 or, where the CPU does that and it is asked for,
-in bfloat16.
+"""Training of a linear layer with float32 weights, multiplied in float32 or, in mixed precision, in bfloat16.
 
-All gradients come from one call, the bias's among them, whose sum is a pass of its own in PyTorch. In mixed precision
-PyTorch narrows every weight, keeps that copy for the backward pass, multiplies, finds the weight's gradient in bfloat16
-and widens it. Here weights and their gradients are float32 and nothing else: they are narrowed as they are packed to be
-multiplied, and sums stay as exact as they were made.
+One call computes all gradients, including that of the bias, for which PyTorch makes a separate pass. In mixed precision
+PyTorch converts each weight to bfloat16, keeps the copy for the backward pass, computes the weight's gradient in
+bfloat16 and widens it. Here weights and their gradients are always float32: weights are narrowed when they are packed
+for the product, and sums keep their precision.
 """
 
 from collections.abc import Sequence
@@ -19,9 +18,9 @@ from tercet.kernel.operators import differentiable, operator
 from tercet.kernel.threads import kernel_threads
 from tercet.kernel.tuning import is_faster, product_dtype
 
-MIN_WORK = 1 << 20  # multiplications from which it is worth having the kernel compiled
-MIN_ROWS = 16  # rows from which weights are worth packing
-STEP = 16  # in_features is a multiple of it, and so is the width of what the kernel gives
+MIN_WORK = 1 << 20  # minimum number of multiplications for which compiling the kernel pays
+MIN_ROWS = 16  # minimum number of rows for which packing the weights pays
+STEP = 16  # in_features and the width of the kernel's output are multiples of this
 INPUT = Contract("linear", weight="float32[N K%16]", x="float32|bfloat16[* K] strided", bias="float32[N]?")
 FORWARD = Contract("linear", weight="float32[N K%16]", x="float32|bfloat16[* K]", bias="float32[N%16]?")
 BACKWARD = Contract(
@@ -30,13 +29,13 @@ BACKWARD = Contract(
 
 
 def supports_training_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, padded: bool = False) -> bool:
-    """Whether this product is one for the kernel: of a float32 weight, on a CPU.
+    """Return whether the kernel supports this product, of a float32 weight on a CPU, and is expected to be faster.
 
     Args:
         x: (..., K).
         weight: (N, K).
         bias: (N).
-        padded: whether zeros after the N numbers of a row will do.
+        padded: If True, the caller accepts zeros after the N numbers of a row.
     """
     rows = count_rows(x)
     return (
@@ -51,7 +50,7 @@ def supports_training_linear(x: Tensor, weight: Tensor, bias: Tensor | None = No
 
 
 def training_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x wT + b; ask `supports_training_linear` before.
+    """Return x wT + b. Requires `supports_training_linear`.
 
     Args:
         x: (..., K).
@@ -59,7 +58,7 @@ def training_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         bias: (N) float32.
 
     Returns:
-        (..., N), in what is multiplied.
+        (..., N) in the dtype of the product.
     """
     return _differentiable(x.to(product_dtype(x)).contiguous(), weight, bias)
 
@@ -70,7 +69,7 @@ def _fake(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 @operator("linear", _fake)
 def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x wT + b, and zeros up to a width of whole sixteens. A bias is for such N alone."""
+    """Return x wT + b, padded with zeros to a multiple of 16 columns. A bias requires such an N."""
     sizes = FORWARD.sizes(weight, x, bias)
     out_features, in_features = sizes["N"], sizes["K"]
     y = _fake(x, weight, bias)
@@ -94,15 +93,17 @@ def _fake_backward(
 def linear_backward(
     grad_output: Tensor, x: Tensor, weight: Tensor, needs_grad: Sequence[bool]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x, weight and bias from that of what `linear_forward` gave; empty where they are not needed."""
+    """Return the gradients of x, weight and bias for a gradient of `linear_forward`; empty if not needed."""
     sizes = BACKWARD.sizes(weight, x, grad_output)
     out_features, in_features = sizes["N"], sizes["K"]
     if sizes["P"] != -(-out_features // STEP) * STEP:
-        raise ValueError(f"linear_backward: a gradient of N={out_features} is not {sizes['P']} wide")
+        raise ValueError(f"linear_backward: wrong width of the gradient for N={out_features}: {sizes['P']}")
     if len(needs_grad) != 3 or (needs_grad[2] and out_features % STEP):
-        raise ValueError(f"linear_backward: three inputs, a bias where N={out_features} is a multiple of {STEP}")
+        raise ValueError(
+            f"linear_backward: needs_grad must have 3 items, and N={out_features} be a multiple of {STEP} for a bias"
+        )
     gradients = _fake_backward(grad_output, x, weight, needs_grad)
-    if not x.numel():  # no rows to add up
+    if not x.numel():  # no rows to sum
         return gradients[0], gradients[1].zero_(), gradients[2].zero_()
     kernel_of("linear_backward", x.dtype)(
         grad_output.contiguous(), x, weight, *gradients, x.numel() // in_features, in_features, out_features,
@@ -113,13 +114,13 @@ def linear_backward(
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     x, weight, _ = inputs
-    ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight)  # a weight that is frozen needs no input
+    ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight)  # a frozen weight does not need the input
 
 
 def _gradients(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
     x, weight = ctx.saved_tensors
     needs_grad = ctx.needs_input_grad
-    if x is None:  # of its shape, and never read
+    if x is None:  # only its shape is used
         x = grad_output.new_empty((*grad_output.shape[:-1], weight.shape[1]))
     gradients = linear_backward(grad_output, x, weight, needs_grad)
     return tuple(gradient if needs else None for gradient, needs in zip(gradients, needs_grad, strict=True))

@@ -1,4 +1,4 @@
-"""What is trained on: how rows become a batch, and the loss of a batch."""
+"""Training objectives: how rows become a batch, and the loss of a batch."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Rows as a batch of tensors, where the model is."""
+"""Convert rows to batches of tensors on the model's device."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -14,7 +14,7 @@ Label = TypeVar("Label")
 def pad_rows(
     rows: Sequence[Sequence[int]], device: torch.device, *, pad: int = 0
 ) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
-    """The rows, padded on the right, and where their tokens are real."""
+    """Return the rows padded on the right, and a mask that is True at real tokens."""
     longest = max(map(len, rows))
     tokens = to_device(torch.tensor([[*row, *[pad] * (longest - len(row))] for row in rows]), device)
     lengths = to_device(torch.tensor([len(row) for row in rows]), device)
@@ -22,26 +22,26 @@ def pad_rows(
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copy a tensor of the host to the device, without waiting for a GPU."""
+    """Copy a CPU tensor to the device without waiting for a GPU."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def to_host(tensor: Tensor) -> Tensor:
-    """Begin to copy a tensor to the host. From a GPU it is there after `wait_for_copies`."""
+    """Start to copy a tensor to the CPU. If it is on a GPU, the copy is complete after `wait_for_copies`."""
     return tensor.to("cpu", non_blocking=tensor.is_cuda)
 
 
 def wait_for_copies(device: torch.device) -> None:
-    """Wait until all that `to_host` has begun to copy from this device is there."""
+    """Wait until all copies that `to_host` started from this device are complete."""
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
 
 
 def overlap_copies(batches: Iterable[tuple[Label, Tensor]]) -> Iterator[tuple[Label, Tensor]]:
-    """Yield each tensor on the host, with its label, once the next one has been launched: so a GPU never waits.
+    """Yield each tensor on the CPU with its label, after the next batch has been launched, so that a GPU is never idle.
 
     Args:
-        batches: Tensors of batches, each of which is launched when it is asked for.
+        batches: Labels and result tensors of batches. Each batch is launched when the iterator is advanced.
     """
     pending: tuple[Label, _Copy] | None = None
     for label, tensor in batches:
@@ -53,21 +53,21 @@ def overlap_copies(batches: Iterable[tuple[Label, Tensor]]) -> Iterator[tuple[La
 
 
 class _Copy:
-    """A tensor on its way to the host."""
+    """A copy of a tensor to the CPU in progress."""
 
     def __init__(self, tensor: Tensor) -> None:
         self._tensor = to_host(tensor)
         self._event = torch.cuda.current_stream(tensor.device).record_event() if tensor.is_cuda else None
 
     def wait(self) -> Tensor:
-        """Return the tensor once it is there."""
+        """Return the tensor when the copy is complete."""
         if self._event is not None:
             self._event.synchronize()
         return self._tensor
 
 
 def move_batch(batch: Batch, model: nn.Module) -> Batch:
-    """Copy a batch, which is a named tuple of tensors, to the model's device, without waiting for a GPU."""
+    """Copy a batch, which is a named tuple of tensors, to the model's device without waiting for a GPU."""
     device = next(model.parameters()).device
     build: type[Any] = type(batch)
     return build(*(None if part is None else to_device(part, device) for part in batch))

@@ -1,4 +1,4 @@
-"""Predict each token from those before it: the loss of a language model is the mean of -ln p(next token)."""
+"""Causal language modeling: predict each token from the tokens before it. The loss is the mean of -ln p(next token)."""
 
 from typing import NamedTuple
 
@@ -15,11 +15,13 @@ from tercet.objectives.loss import IGNORE_INDEX, Loss
 
 
 class CausalBatch(NamedTuple):
-    """Attributes:
-    inputs: (B, T) token ids.
-    targets: (B, T) the id after each input, or IGNORE_INDEX.
-    token_mask: (B, T) True at real inputs; None where all are.
-    documents: (B, T) number of each input's document; None without a document mask.
+    """A batch for causal language modeling.
+
+    Attributes:
+        inputs: (B, T) Token ids.
+        targets: (B, T) Id after each input, or IGNORE_INDEX.
+        token_mask: (B, T) True at real inputs; None if all are real.
+        documents: (B, T) Document number of each input; None without a document mask.
     """
 
     inputs: Int[Tensor, "B T"]
@@ -29,7 +31,7 @@ class CausalBatch(NamedTuple):
 
 
 def collate_causal(rows: TokenRows) -> CausalBatch:
-    """A target counts where it and its input are real and of one document."""
+    """Return rows as a batch. A target counts if it and its input are real tokens of the same document."""
     tokens = torch.from_numpy(rows.tokens)
     is_real = None if rows.mask is None else torch.from_numpy(rows.mask)
     targets = tokens[:, 1:]
@@ -40,10 +42,10 @@ def collate_causal(rows: TokenRows) -> CausalBatch:
 
 
 def collate_windows(rows: TokenRows) -> CausalBatch:
-    """Batches of `Windows`, whose mask marks the targets to score.
+    """Return the rows of `Windows` as a batch. Their mask marks the targets to score.
 
-    With a document mask the first token of each document is not among them. What pads the last window stands to the
-    right of all real tokens, where a causal model does not look.
+    With a document mask, the first token of each document is not scored. Padding of the last window is to the right of
+    all real tokens, so a causal model does not attend to it.
     """
     tokens = torch.from_numpy(rows.tokens)
     targets = tokens[:, 1:]
@@ -54,14 +56,16 @@ def collate_windows(rows: TokenRows) -> CausalBatch:
 
 
 def causal_loss(model: DecoderOnly, batch: CausalBatch, *, smoothing: float = 0.0) -> Loss:
+    """Return the loss of a batch."""
     return negative_log_likelihood(_hidden_states(model, batch), model.unembedding, batch.targets, smoothing=smoothing)
 
 
 def causal_logprobs(model: DecoderOnly, batch: CausalBatch) -> Float[Tensor, " N"]:
-    """ln p of each target that is not IGNORE_INDEX, in the order of the rows, in float32.
+    """Return ln p of each target that is not IGNORE_INDEX, in row order, in float32.
 
     Args:
-        batch: On the CPU; it is copied to the model's device.
+        model: Language model.
+        batch: Batch on the CPU. It is copied to the model's device.
     """
     return target_logprobs(model, _hidden_states(model, move_batch(batch, model)), batch.targets)
 
@@ -71,7 +75,10 @@ def _hidden_states(model: DecoderOnly, batch: CausalBatch) -> Float[Tensor, "B T
 
 
 def _split_documents(rows: TokenRows, targets: Tensor) -> tuple[Tensor | None, Tensor]:
-    """The inputs' documents, where those are masked, and the targets without each document's first token."""
+    """Return the documents of the inputs and the targets without the first token of each document.
+
+    The documents are None without a document mask.
+    """
     if rows.documents is None:
         return None, targets
     documents = torch.from_numpy(rows.documents)

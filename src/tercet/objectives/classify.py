@@ -1,8 +1,8 @@
-"""Say what a text is, or what each of its words is.
+"""Classification and regression of texts, and classification of their tokens.
 
 one label        -ln p(label)
-several labels   the mean over all labels of -ln p(whether the text has it): binary cross-entropy
-a number         (score - (number - mean) / std)², where 1 is what the constant answer, the mean, costs
+several labels   binary cross-entropy: the mean over all labels of -ln p(present or absent)
+a number         (score - (number - mean) / std)², which is 1 for a constant prediction of the mean
 """
 
 from typing import NamedTuple
@@ -17,16 +17,18 @@ from tercet.data import LabelRows
 from tercet.models import Classifier, EncoderOnly
 from tercet.objectives.loss import IGNORE_INDEX, Loss, count_targets
 
-THRESHOLD = 0.5  # of a label's probability, above which a text that may have several is said to have it
+THRESHOLD = 0.5  # probability above which a label is assigned in multi-label classification
 
 
 class LabeledBatch(NamedTuple):
-    """Attributes:
-    inputs: (B, T) token ids, from bos to eos.
-    token_mask: (B, T) True at real tokens; None where all are.
-    targets: (B,) the number of each text's label; over tokens (B, T), IGNORE_INDEX on all but a word's first piece; of
-        several labels (B, L) float32, 1 where the text has it; of numbers (B,) float32, standard deviations from the
-        mean.
+    """A batch of labeled examples.
+
+    Attributes:
+        inputs: (B, T) Token ids, from bos to eos.
+        token_mask: (B, T) True at real tokens; None if all are real.
+        targets: Over texts, (B,) index of the label. Over tokens, (B, T) with IGNORE_INDEX on all but the first piece
+            of a word. For several labels, (B, L) float32 with 1 for each label of the text. For numbers, (B,) float32
+            in standard deviations from the mean.
     """
 
     inputs: Int[Tensor, "B T"]
@@ -35,7 +37,7 @@ class LabeledBatch(NamedTuple):
 
 
 def collate_labels(rows: LabelRows, head: Classifier | None = None) -> LabeledBatch:
-    """The rows as a batch; `head` knows the scale of labels that are numbers."""
+    """Return rows as a batch. `head` contains the mean and deviation by which numbers are scaled."""
     token_mask, targets = None if rows.mask.all() else torch.from_numpy(rows.mask), rows.targets
     if head is not None and head.problem_type == "regression":
         targets = ((targets - head.target_mean) / head.target_std).astype(np.float32)
@@ -43,23 +45,29 @@ def collate_labels(rows: LabelRows, head: Classifier | None = None) -> LabeledBa
 
 
 def label_logits(model: EncoderOnly, batch: LabeledBatch) -> Float[Tensor, "N L"]:
-    """A score for each label, in float32: of each text, or of every token of the batch."""
+    """Return the float32 logits of each label, for each text or for each token of the batch."""
     return model.classify(model.hidden(batch.inputs, token_mask=batch.token_mask), batch.token_mask).flatten(0, -2)
 
 
 def classify_loss(
     model: EncoderOnly, batch: LabeledBatch, *, smoothing: float = 0.0, logits: Float[Tensor, "N L"] | None = None
 ) -> Loss:
-    """The loss of the batch's labels.
+    """Return the loss of a batch.
 
     Args:
-        smoothing: the share of each target that is spread over all labels, as PyTorch defines it; of one label alone.
-        logits: the batch's `label_logits`, where they are known already.
+        model: Model with a classifier.
+        batch: Batch on the model's device.
+        smoothing: Label smoothing as in PyTorch: share of each target that is spread over all labels. Only for one
+            label.
+        logits: Result of `label_logits`, if it was computed before.
+
+    Raises:
+        ValueError: If `smoothing` is not 0 for several labels or numbers.
     """
     logits = label_logits(model, batch) if logits is None else logits
     if batch.targets.is_floating_point():
         if smoothing:
-            raise ValueError(f"smoothing={smoothing} spreads a share of one label over the others; leave it 0")
+            raise ValueError(f"label smoothing requires one label per target: smoothing={smoothing}; set it to 0")
         total = (
             _regression_loss(logits[:, 0], batch.targets)
             if batch.targets.ndim == 1

@@ -1,14 +1,14 @@
-"""-ln p(target) from hidden states, with the unembedding and its gradient worked out a few rows at a time.
+"""-ln p(target) from hidden states, with the unembedding and its gradient computed in chunks of rows.
 
     z = softcap(h Wᵀ + b)
     loss = (1 - ε) (lse(z) - z[target]) + ε (lse(z) - mean(z))      dloss/dz = softmax(z) - (1 - ε) 1[target] - ε/V
 
-The scores of all targets over a whole vocabulary are the largest tensor of a training step, and written out they are
-read and written some eight times. Of a few rows at a time they take little memory, and as their gradient is known at
-once nothing of them is kept for the backward pass. ε is label smoothing as PyTorch defines it (Szegedy et al. 2016).
+The scores of all targets over the vocabulary are the largest tensor of a training step, and the plain formula reads and
+writes them about eight times. A chunk of a few rows takes little memory. Since its gradient is computed immediately,
+nothing is kept for the backward pass. ε is label smoothing as in PyTorch (Szegedy et al. 2016).
 
-In a graph that is compiled for a GPU the compiler fuses the formula with its neighbors, so there it is written plainly
-if the scores of all rows fit into `MAX_WHOLE_BYTES` bytes. `choose_form` holds the rule.
+In a graph that is compiled for a GPU, the compiler fuses the formula with its neighbors. There the plain formula is
+used if the scores of all rows fit into `MAX_WHOLE_BYTES`. `choose_form` contains the rule.
 """
 
 from collections.abc import Generator
@@ -33,31 +33,32 @@ from tercet.models.vocabulary import Unembedding
 from tercet.nn.linear import multiplied_dtype
 from tercet.objectives.loss import IGNORE_INDEX, Loss
 
-# Scores worked out together: what a cache holds, or what keeps a GPU busy. But of so many rows of float32 at least, for
-# with each chunk the unembedding is read twice, and its gradient read and written (benchmarks/log/kernels.md).
+# Scores per chunk: as many as fit into a cache, or keep a GPU busy. A chunk has at least this number of float32 rows,
+# because each chunk reads the unembedding twice, and reads and writes its gradient (benchmarks/log/kernels.md).
 CHUNK_ELEMENTS, MIN_CHUNK_ROWS = {"cpu": 1 << 21, "cuda": 1 << 27}, 512
-MAX_WHOLE_BYTES = 2 << 30  # bytes of scores that a compiled graph writes at once
-SMALL_MATMUL = (
-    1 << 25
-)  # multiplications up to which calls take longer than they do: by fewer calls, in one chunk, it is faster
+MAX_WHOLE_BYTES = 2 << 30  # maximum bytes of scores that a compiled graph computes at once
+SMALL_MATMUL = 1 << 25  # multiplications up to which call overhead dominates and a single chunk is faster
 
 
-# whole    the formula over all rows, its gradient by autograd
+# whole    the formula over all rows, with its gradient by autograd
 # chunks   a few rows at a time, with the gradient in closed form
-# library  torch.nn.functional.linear_cross_entropy, from PyTorch 2.13 on; for measurements
+# library  torch.nn.functional.linear_cross_entropy, available in PyTorch 2.13 and later; for measurements
 Form = Literal["whole", "chunks", "library"]
 _forced_form: Form | None = None
-# A graph cannot make them, and would be broken by a warning if the gradients served a single backward pass.
-# Older versions of PyTorch have no such options, and nothing reads them there.
+# Created here, since a compiled graph cannot create them. Without `allow_retain_graph` a warning would break the graph.
+# Older versions of PyTorch lack these options, and nothing uses them there.
 _LIBRARY_OPTIONS: Any = getattr(torch.nn, "LinearCrossEntropyOptions", dict)(allow_retain_graph=True)
 
 
 def negative_log_likelihood(
     hidden: Float[Tensor, "*B D"], unembedding: Unembedding, targets: Int[Tensor, "*B"], *, smoothing: float = 0.0
 ) -> Loss:
-    """The loss of `targets` (IGNORE_INDEX ones cost nothing), in float32 sums.
+    """Return the loss of `targets` as float32 sums. Targets with IGNORE_INDEX do not count.
 
     Args:
+        hidden: Hidden states.
+        unembedding: Layer that computes the scores.
+        targets: Target ids.
         smoothing: ε, the share of each target that is spread over the whole vocabulary.
     """
     flat, labels = hidden.flatten(0, -2), targets.flatten()
@@ -68,7 +69,7 @@ def negative_log_likelihood(
 
 
 def choose_form(n_rows: int, width: int, dtype: torch.dtype, device: str) -> Form:
-    """Return how the loss of `n_rows` targets is computed.
+    """Return the form in which the loss of `n_rows` targets is computed.
 
     Args:
         n_rows: Number of targets.
@@ -78,14 +79,14 @@ def choose_form(n_rows: int, width: int, dtype: torch.dtype, device: str) -> For
     """
     if _forced_form is not None:
         return _forced_form
-    if device == "cpu" or not torch.compiler.is_compiling():  # kernels, or operations that nothing fuses
+    if device == "cpu" or not torch.compiler.is_compiling():  # kernels, or operations that are not fused
         return "chunks"
     return "whole" if n_rows * width * dtype.itemsize <= MAX_WHOLE_BYTES else "chunks"
 
 
 @contextmanager
 def use_form(form: Form) -> Generator[None]:
-    """Compute the loss in one form, whatever the rule says: for benchmarks and tests."""
+    """Compute the loss in the given form in this context, for benchmarks and tests."""
     global _forced_form
     previous, _forced_form = _forced_form, form
     try:
@@ -95,7 +96,7 @@ def use_form(form: Form) -> Generator[None]:
 
 
 def bytes_of_graph(n_rows: int, width: int, dtype: torch.dtype) -> int:
-    """Return the bytes of scores, and of their gradient, that a graph compiled for a GPU holds at once."""
+    """Return the bytes of scores and their gradient that a graph compiled for a GPU keeps at once."""
     return 2 * min(n_rows * width * dtype.itemsize, MAX_WHOLE_BYTES)
 
 
@@ -111,7 +112,7 @@ def _library(
     hidden: Float[Tensor, "N D"], unembedding: Unembedding, targets: Int[Tensor, " N"], smoothing: float
 ) -> tuple[Tensor, Tensor]:
     if unembedding.softcap is not None or smoothing:
-        raise ValueError("linear_cross_entropy has no softcap, and no plain loss beside a smoothed one")
+        raise ValueError("linear_cross_entropy supports no softcap, and no plain loss together with a smoothed one")
     dtype, n_tokens, bias = multiplied_dtype(hidden), unembedding.vocab_size, unembedding.bias
     total = cast(Any, F).linear_cross_entropy(
         hidden.to(dtype),
@@ -132,15 +133,15 @@ def _chunked(
     tensors = [tensor for tensor in (hidden, weight, bias) if tensor is not None]
     needs_grad = torch.is_grad_enabled() and any(
         tensor.requires_grad for tensor in tensors
-    )  # within, gradients are off
+    )  # gradients are disabled in forward
     return _LinearCrossEntropy.apply(
         hidden, weight, bias, unembedding.vocab_size, targets, smoothing, unembedding.softcap, dtype, needs_grad
     )
 
 
 def _rows_per_chunk(width: int, dtype: torch.dtype, device: str) -> int:
-    """Number of rows whose scores are computed together."""
-    if device == "cuda" and torch.compiler.is_compiling():  # fused, so larger lots have no larger copies
+    """Return the number of rows whose scores are computed together."""
+    if device == "cuda" and torch.compiler.is_compiling():  # fused operations make no copies of larger chunks
         return max(1, MAX_WHOLE_BYTES // (width * dtype.itemsize))
     return max(MIN_CHUNK_ROWS * 4 // dtype.itemsize, CHUNK_ELEMENTS.get(device, 1 << 24) // width)
 
@@ -152,11 +153,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
         hidden: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        vocab_size: int,  # rows of the weight that are tokens; others only pad it
+        vocab_size: int,  # rows of the weight that are tokens; the rest is padding
         targets: Tensor,
         smoothing: float,
         softcap: float | None,
-        dtype: torch.dtype,  # of what is multiplied
+        dtype: torch.dtype,  # dtype of the products
         needs_grad: bool,
     ) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(hidden, weight, bias)
@@ -170,11 +171,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
         d_hidden, d_weight, d_bias = torch.empty_like(hidden), None, None
         _, weight_needs_grad, bias_needs_grad = ctx.needs_input_grad[
             :3
-        ]  # a frozen unembedding's gradient is a third of it all
+        ]  # skipping the gradient of a frozen unembedding saves a third of the work
         total = plain = torch.zeros((), device=hidden.device)
-        for chunk in range(-(-len(hidden) // n_rows)):  # a graph of any length has this many lots
+        for chunk in range(-(-len(hidden) // n_rows)):  # a compiled graph has this number of chunks for any length
             rows = slice(chunk * n_rows, (chunk + 1) * n_rows)
-            if use_kernel:  # whose scores are zeros up to a width of whole sixteens
+            if use_kernel:  # its output is padded with zeros to a multiple of 16 columns
                 scores = linear_forward(hidden[rows], weight, None)
                 if bias is not None:
                     scores[:, : len(weight)] += bias
@@ -189,7 +190,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             totals, unsmoothed = costs
             total, plain = total + totals.sum(), plain + unsmoothed.sum()
             if needs_grad:
-                gradient = scores  # which it has become
+                gradient = scores  # computed in place
                 gradient[:, vocab_size:].zero_()
                 if use_kernel:
                     needs = (True, weight_needs_grad, False)
@@ -209,14 +210,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.gradients is None:
-            raise RuntimeError("the gradient of this loss was handed out already; work out the loss anew")
-        # They are scaled_gradients in place, which saves a copy as large as the unembedding, and so serve once.
+            raise RuntimeError("the gradient of this loss was already used; compute the loss again")
+        # Scaling in place saves a copy of the size of the unembedding, so the gradients can be used only once.
         gradients, ctx.gradients = zip(ctx.gradients, ctx.dtypes, strict=True), None
         with torch.no_grad():
             scaled_gradients = [
                 None if gradient is None else gradient.to(dtype).mul_(grad_outputs[0]) for gradient, dtype in gradients
             ]
-        if torch.is_grad_enabled():  # as it is for second derivatives alone
+        if torch.is_grad_enabled():  # enabled only for second derivatives
             scaled_gradients = reject_second_derivative(
                 "the likelihood", scaled_gradients, (*ctx.saved_tensors, grad_outputs[0])
             )
@@ -224,7 +225,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 
 def _add_product(total: Tensor | None, gradient: Float[Tensor, "N V"], hidden: Float[Tensor, "N D"]) -> Tensor:
-    """All lots' parts of the weight's gradient, (V, D): in float32 where there are several."""
+    """Add the weight gradient of a chunk, (V, D), to the total, in float32 if there are several chunks."""
     if total is None:
         return gradient.mT @ hidden
     if hidden.dtype == torch.float32:
@@ -240,7 +241,7 @@ def _cross_entropy_(
     softcap: float | None,
     needs_grad: bool,
 ) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
-    """The loss of each row, and what it is without smoothing; the scores become its gradient where that is wanted."""
+    """Return the loss of each row with and without smoothing; the logits become their gradient if `needs_grad`."""
     scores, cap_gradient = logits.float(), None
     if softcap is not None:
         tanh = torch.tanh(scores.div_(softcap))
@@ -250,7 +251,7 @@ def _cross_entropy_(
     mean = scores.mean(-1, keepdim=True) if smoothing else 0.0
     likely = scores.gather(-1, target)
     largest = scores.amax(-1, keepdim=True)
-    # From here on `scores` becomes first the softmax, then the gradient, in place.
+    # From here on `scores` is overwritten by the softmax and then by the gradient.
     sums = scores.sub_(largest).exp_().sum(-1, keepdim=True)
     lse = sums.log() + largest
     nll = lse - likely
@@ -260,7 +261,7 @@ def _cross_entropy_(
         if smoothing:
             gradient.sub_(counts * (smoothing / scores.shape[1]))
         target_gradient = counts * (smoothing - 1)
-        if torch.compiler.is_compiling():  # a comparison is fused, a scatter would write all scores in float32
+        if torch.compiler.is_compiling():  # a comparison is fused; a scatter would write all scores in float32
             gradient.add_((torch.arange(scores.shape[1], device=target.device) == target) * target_gradient)
         else:
             gradient.scatter_add_(-1, target, target_gradient)

@@ -1,9 +1,9 @@
-"""ln p of each token by itself, for whoever scores and does not learn: a few rows of logits at a time.
+"""ln p of each token for scoring without training, with logits for a few rows at a time.
 
     ln p(token) = z[token] - lse(z)
 
-The logits of all rows over a whole vocabulary are the largest tensor of a pass, so no more of them are held together
-than `MAX_LOGITS`. What is learnt from is the sum in `likelihood.py`, with its gradient.
+The logits of all rows over the vocabulary are the largest tensor of a forward pass, so at most `MAX_LOGITS` are held at
+once. Training uses the sum in `likelihood.py`, which has a gradient.
 """
 
 from collections.abc import Iterator
@@ -21,12 +21,12 @@ MAX_LOGITS = 1 << 24  # 64 MiB of float32, whatever the vocabulary
 
 
 def token_logprobs(logits: Float[Tensor, "N V"], tokens: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
-    """ln p of one token in each row, in float32."""
+    """Return ln p of one token per row, in float32."""
     return -F.cross_entropy(logits.float(), tokens, reduction="none")
 
 
 def split_logits(model: AnyModel, hidden: Float[Tensor, "N D"]) -> Iterator[tuple[slice, Float[Tensor, "n V"]]]:
-    """The logits of hidden states, a few rows at a time, and which rows these are."""
+    """Yield the logits of hidden states in chunks, each with the slice of its rows."""
     n_rows = max(1, MAX_LOGITS // model.vocab_size)
     for start in range(0, max(1, len(hidden)), n_rows):
         rows = slice(start, start + n_rows)
@@ -34,10 +34,12 @@ def split_logits(model: AnyModel, hidden: Float[Tensor, "N D"]) -> Iterator[tupl
 
 
 def target_logprobs(model: AnyModel, hidden: Float[Tensor, "*B D"], targets: Int[Tensor, "*B"]) -> Float[Tensor, " N"]:
-    """ln p of each target that is not IGNORE_INDEX, in the order of the rows, in float32.
+    """Return ln p of each target that is not IGNORE_INDEX, in row order, in float32.
 
     Args:
-        targets: On the CPU, where those that count are found: their number on a GPU would have to be waited for.
+        model: Model of any family.
+        hidden: Hidden states.
+        targets: Targets on the CPU. On a GPU, counting those to score would have to wait for the device.
     """
     flat = targets.flatten()
     positions = (flat != IGNORE_INDEX).nonzero().squeeze(1)  # (N,)
@@ -47,5 +49,5 @@ def target_logprobs(model: AnyModel, hidden: Float[Tensor, "*B D"], targets: Int
 
 
 def likeliest_tokens(model: AnyModel, hidden: Float[Tensor, "N D"]) -> Int[Tensor, " N"]:
-    """The token with the largest logit in each row; the first of equals."""
+    """Return the token with the largest logit in each row, the first one in case of ties."""
     return torch.cat([logits.argmax(-1) for _, logits in split_logits(model, hidden)])

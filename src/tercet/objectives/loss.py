@@ -1,7 +1,7 @@
 """A loss is a sum and a count, never a mean.
 
-Sums and counts of four small batches add up to those of one big batch, whatever was padded or masked in each, and
-those of all machines to that of one. The mean is taken once, at the end.
+Sums and counts of four small batches add up to those of one large batch, whatever was padded or masked, and those of
+all ranks to those of a single one. The mean is computed once at the end.
 """
 
 from dataclasses import dataclass
@@ -9,15 +9,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-IGNORE_INDEX = -100  # a target that costs nothing: PyTorch's own default
+IGNORE_INDEX = -100  # a target that does not count; PyTorch's default `ignore_index`
 
 
 @dataclass(frozen=True)
 class Loss:
-    """Attributes:
-    total: () what is learnt from, summed over the targets, nats (of numbers, squares); carries the gradient.
-    plain: () -ln p of the targets, summed: without label smoothing the same number, without a gradient.
-    count: () how many targets, int64.
+    """Loss of a batch.
+
+    Attributes:
+        total: () Sum over the targets that is minimized, in nats (in squares for numbers). It carries the gradient.
+        plain: () Sum of -ln p of the targets without label smoothing and without a gradient.
+        count: () Number of targets, int64.
     """
 
     total: Tensor
@@ -29,25 +31,30 @@ class Loss:
 
     @property
     def mean(self) -> Tensor:
-        """Nats a target; zero, not NaN, where there are no targets."""
+        """Mean loss in nats per target; zero, not NaN, without targets."""
         return self.total / self.count.clamp(min=1)
 
     @property
     def plain_mean(self) -> Tensor:
-        """-ln p a target: its exponential is the perplexity, whatever the smoothing."""
+        """Mean -ln p per target. Its exponential is the perplexity, whatever the smoothing."""
         return self.plain / self.count.clamp(min=1)
 
     def detach(self) -> "Loss":
+        """Return the loss without a gradient."""
         return Loss(self.total.detach(), self.plain.detach(), self.count)
 
 
 def count_targets(targets: Tensor) -> Tensor:
-    """() How many targets a batch has: of classes all but IGNORE_INDEX, of numbers and of sets of labels one a row."""
+    """Return the number of targets in a batch as a tensor ().
+
+    Classes count unless they are IGNORE_INDEX. Numbers and sets of labels count once per row.
+    """
     if targets.is_floating_point():
-        return torch.full((), len(targets), device=targets.device)  # filled there; a copy would make the host wait
+        return torch.full((), len(targets), device=targets.device)  # a copy would make the host wait
     return (targets >= 0).sum()
 
 
 def zero_loss(device: torch.device) -> Loss:
+    """Return a loss of zero without targets."""
     zero = torch.zeros((), device=device)
     return Loss(zero, zero, torch.zeros((), dtype=torch.long, device=device))

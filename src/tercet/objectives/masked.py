@@ -1,6 +1,6 @@
-"""Predict the tokens that were hidden from all the others: the loss of BERT (Devlin et al. 2018).
+"""Masked language modeling (BERT, Devlin et al. 2018): predict masked tokens from all others.
 
-Only the hidden states at the masked positions are scored, and there are always as many of them: N = B · ceil(rate · T).
+Only the hidden states at masked positions are scored. Their number is constant: N = B · ceil(rate · T).
 """
 
 from collections.abc import Sequence
@@ -22,12 +22,14 @@ from tercet.tokens import Tokenizer
 
 
 class MaskedBatch(NamedTuple):
-    """Attributes:
-    inputs: (B, T) token ids, some of them hidden.
-    positions: (N,) where the tokens to predict stand in all B · T; 0 where N has more than are needed.
-    targets: (N,) the tokens that stood there, or IGNORE_INDEX.
-    token_mask: (B, T) True at real tokens; None where all are.
-    documents: (B, T) number of each token's document; None without a document mask.
+    """A batch for masked language modeling.
+
+    Attributes:
+        inputs: (B, T) Token ids, some of them masked.
+        positions: (N,) Positions to predict among all B · T; 0 for unused entries.
+        targets: (N,) Original tokens at these positions, or IGNORE_INDEX.
+        token_mask: (B, T) True at real tokens; None if all are real.
+        documents: (B, T) Document number of each token; None without a document mask.
     """
 
     inputs: Int[Tensor, "B T"]
@@ -40,13 +42,13 @@ class MaskedBatch(NamedTuple):
 def collate_masked(
     rows: TokenRows, tokenizer: Tokenizer, *, masking: Masking, generator: np.random.Generator
 ) -> MaskedBatch:
-    """Rows of T tokens, all of them inputs, with some hidden.
+    """Return rows of T tokens as a batch with some of the tokens masked.
 
-    A row begins and ends as a text does: where it cuts a document, its first token gives way to bos, its last to eos.
-    Special tokens are never hidden, and never put in place of another.
+    A row starts and ends like a text: if it is cut from a document, bos and eos replace its first and last token.
+    Special tokens are never masked, and never used as a random replacement.
 
     Raises:
-        UserError: where the tokenizer has no mask token, bos or eos.
+        UserError: If the tokenizer has no mask token, bos or eos.
     """
     mask_id, bos, eos = _required_ids(tokenizer)
     is_real = np.ones(rows.tokens.shape, bool) if rows.mask is None else rows.mask
@@ -72,7 +74,7 @@ def collate_masked(
 
 
 def concatenate_masked(batches: Sequence[MaskedBatch]) -> MaskedBatch:
-    """Batches below each other."""
+    """Concatenate batches along the rows."""
     offsets = np.cumsum([0, *(batch.inputs.numel() for batch in batches)]).tolist()
     positions = [
         torch.where(batch.targets == IGNORE_INDEX, 0, batch.positions + start)
@@ -90,13 +92,16 @@ def concatenate_masked(batches: Sequence[MaskedBatch]) -> MaskedBatch:
 
 
 def unmaskable_ids(tokenizer: Tokenizer) -> list[int]:
-    """Ids that are never hidden, nor put in place of another: special ones, pad, bos, eos and the mask token."""
+    """Return the ids that are never masked and never used as a replacement.
+
+    These are the special tokens, pad, bos, eos and the mask token.
+    """
     ids = (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.mask_id)
     return sorted(tokenizer.special_ids | {token for token in ids if token is not None})
 
 
 def masked_states(model: EncoderOnly, batch: MaskedBatch) -> Float[Tensor, "N D"]:
-    """The hidden states from which the targets are predicted."""
+    """Return the hidden states from which the targets are predicted."""
     hidden = model.hidden(batch.inputs, token_mask=batch.token_mask, documents=batch.documents)  # (B, T, D)
     return hidden.flatten(0, 1).index_select(0, batch.positions)
 
@@ -104,30 +109,36 @@ def masked_states(model: EncoderOnly, batch: MaskedBatch) -> Float[Tensor, "N D"
 def masked_loss(
     model: EncoderOnly, batch: MaskedBatch, *, smoothing: float = 0.0, states: Float[Tensor, "N D"] | None = None
 ) -> Loss:
-    """`states` are the batch's `masked_states`, where they are known already."""
+    """Return the loss of a batch.
+
+    Args:
+        model: Model with a masked head.
+        batch: Batch on the model's device.
+        smoothing: Share of each target that is spread over the whole vocabulary.
+        states: Result of `masked_states`, if it was computed before.
+    """
     states = masked_states(model, batch) if states is None else states
     return negative_log_likelihood(model.mlm_transform(states), model.unembedding, batch.targets, smoothing=smoothing)
 
 
 def _required_ids(tokenizer: Tokenizer) -> tuple[int, int, int]:
-    """The ids of the mask token, bos and eos."""
+    """Return the ids of the mask token, bos and eos."""
     mask_id, bos, eos = tokenizer.mask_id, tokenizer.bos_id, tokenizer.eos_id
     if mask_id is None:
         raise UserError(
-            f"the tokenizer ({tokenizer.kind}) has no mask token, which a masked language model needs; "
-            f"use the kind wordpiece, or set mask: true in data.tokenizer"
+            f"masked language modeling requires a mask token, which the {tokenizer.kind} tokenizer lacks; "
+            f"use kind: wordpiece, or set mask: true in data.tokenizer"
         )
     if bos is None or eos is None:
         raise UserError(
-            f"the tokenizer ({tokenizer.kind}) has no token for the beginning or the end of a text, and a masked "
-            f"language model reads between them; use the kind wordpiece, or set bos: true and eos: true in "
-            f"data.tokenizer"
+            f"masked language modeling requires bos and eos tokens, which the {tokenizer.kind} tokenizer lacks; "
+            f"use kind: wordpiece, or set bos: true and eos: true in data.tokenizer"
         )
     return mask_id, bos, eos
 
 
 def _put_bos_eos(tokens: np.ndarray, is_real: np.ndarray, bos: int, eos: int) -> np.ndarray:
-    """The rows with bos at each one's first real token and eos at its last; a single one becomes bos."""
+    """Replace the first real token of each row by bos and the last by eos; a single token becomes bos."""
     result = tokens.copy()
     rows = np.flatnonzero(is_real.any(1))
     last = is_real.shape[1] - 1 - is_real[rows, ::-1].argmax(1)

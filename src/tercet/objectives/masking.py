@@ -1,11 +1,13 @@
-"""Which tokens are hidden, and by what: the rows of a masked language model, with static shapes.
+"""Mask tokens for masked language modeling, with static shapes.
 
-    n = floor(rate · candidates + u)          of those 80 % become the mask token, 10 % another token, 10 % stay
+    n = floor(rate · candidates + u)          80 % of n become the mask token, 10 % a random token, 10 % are unchanged
 
-Devlin et al. (2018). Whole words: Google's BERT, 2019; spans of whole words: Joshi et al. (2020), SpanBERT, whose
-lengths are cut at 10 where ours end at the row's share. Three numbers differ from most implementations: n is a row's
-exact share and not a draw for each token, so N = B · ceil(rate · T) positions always suffice; the three fates too are
-exact shares of a row, to rounding; and a random token comes from the whole vocabulary, but never from its special ones.
+Devlin et al. (2018). Whole words: Google's BERT, 2019. Spans of whole words: Joshi et al. (2020), SpanBERT, who limit
+spans to 10 words, where here they end at the row's share.
+
+There are three differences from most implementations. n is an exact share of each row, not a draw per token, so that
+N = B · ceil(rate · T) positions always suffice. The three replacements are exact shares of a row too, up to rounding.
+Random tokens are drawn from the whole vocabulary except its special tokens.
 """
 
 from dataclasses import dataclass
@@ -21,10 +23,12 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedRows:
-    """Attributes:
-    inputs: (B, T) the tokens, some of them hidden.
-    positions: (N,) of the tokens to predict, counted through all rows; 0 where a row needs fewer than its share of N.
-    targets: (N,) the tokens that stood there, or IGNORE_INDEX for a position that is not used.
+    """Masked rows and their targets.
+
+    Attributes:
+        inputs: (B, T) Tokens, some of them masked.
+        positions: (N,) Positions to predict, counted through all rows; 0 for unused entries.
+        targets: (N,) Original tokens at these positions, or IGNORE_INDEX for unused entries.
     """
 
     inputs: Array
@@ -42,19 +46,26 @@ def mask_rows(
     random_ids: Array,
     word_starts: Array | None = None,
 ) -> MaskedRows:
-    """Rows (B, T) with some of their tokens hidden.
+    """Mask some tokens of the rows (B, T).
 
-    Every row takes as many numbers from the generator, so rows masked in two calls are hidden as in one.
+    Each row draws the same number of values from the generator, so rows masked in two calls are masked as in one.
 
     Args:
-        candidates: (B, T) bool, the tokens that may be hidden.
-        random_ids: from which a random token is drawn.
-        word_starts: (B, T) bool, True where a token begins a word; for words and spans.
+        tokens: (B, T) Token ids.
+        candidates: (B, T) bool, True at tokens that may be masked.
+        masking: How many tokens are masked, and how.
+        generator: Source of randomness.
+        mask_id: Id of the mask token.
+        random_ids: Ids that random tokens are drawn from.
+        word_starts: (B, T) bool, True at the first token of a word. Required for words and spans.
+
+    Raises:
+        ValueError: If random tokens are needed and `random_ids` is empty, or if `word_starts` is missing.
     """
     n_rows, length = tokens.shape
     n_max = masking.max_predictions(length)
     if masking.random and not len(random_ids):
-        raise ValueError("there is no token to draw from: give random_ids, or set random=0")
+        raise ValueError("random_ids is empty; pass some ids, or set random=0")
     draws = generator.random((n_rows, 2 + 4 * length))
     rounding, phase = draws[:, 0], draws[:, 1]
     order_draws, outcome_draws, id_draws, length_draws = draws[:, 2:].reshape(n_rows, 4, length).swapaxes(0, 1)
@@ -66,16 +77,16 @@ def mask_rows(
         np.put_along_axis(is_selected, order_of_candidates, np.arange(length) < n_selected[:, None], axis=1)
     else:
         if word_starts is None:
-            raise ValueError(f"unit={masking.unit} needs word_starts: where words begin")
+            raise ValueError(f"unit={masking.unit} requires word_starts")
         words = _words(candidates, word_starts)
         lengths = (
             np.ones((n_rows, length), np.int64) if masking.unit == "words" else _geometric(length_draws, masking.span)
         )
         is_selected = _choose_words(words, candidates, n_selected, order_draws, lengths)
-    columns = np.argsort(~is_selected, axis=1, kind="stable")[:, :n_max]  # (B, K) the chosen first, in the row's order
+    columns = np.argsort(~is_selected, axis=1, kind="stable")[:, :n_max]  # (B, K) selected columns first, in row order
     count = is_selected.sum(1)[:, None]
     is_used = np.arange(n_max) < count
-    # The chosen in random order, at even steps between 0 and 1: exact shares, and no position preferred.
+    # Selected tokens in random order, at even steps between 0 and 1: exact shares without a preferred position.
     rank = np.where(is_used, outcome_draws[:, :n_max], 2.0).argsort(1).argsort(1)
     quantile = (rank + phase[:, None]) / np.maximum(count, 1)
     is_masked = is_used & (quantile < masking.masked)
@@ -91,7 +102,7 @@ def mask_rows(
 
 
 def _words(candidates: Array, starts: Array) -> Array:
-    """(B, T) the number of each token's word in its row; tokens that are no candidates stand apart."""
+    """Return (B, T) the index of each token's word in its row. Tokens that are not candidates are separate words."""
     begins = starts | ~candidates
     begins[:, 1:] |= ~candidates[:, :-1]
     begins[:, 0] = True
@@ -99,21 +110,22 @@ def _words(candidates: Array, starts: Array) -> Array:
 
 
 def _geometric(uniform: Array, mean: float) -> Array:
-    """Lengths of 1, 2, ... words, each longer with the same chance."""
+    """Return lengths of 1, 2, ... words from a geometric distribution with this mean."""
     if mean == 1:
         return np.ones(uniform.shape, np.int64)
     return 1 + np.floor(np.log1p(-uniform) / np.log1p(-1 / mean)).astype(np.int64)
 
 
 def _choose_words(words: Array, candidates: Array, share: Array, order: Array, lengths: Array) -> Array:
-    """(B, T) the tokens of words chosen in random order, `lengths` words on end, up to each row's share.
+    """Return (B, T) a mask of the tokens in randomly chosen runs of `lengths` words, up to the share of each row.
 
-    A word that no longer fits is not begun; a run ends before it, as before a word chosen already and at what is no
-    candidate. All rows take a step together: they try the next word of their run, or begin the next run.
+    A word that exceeds the share is not added. A run ends before such a word, before a word that is already selected,
+    and before tokens that are not candidates. All rows advance together: each tries the next word of its run, or starts
+    the next run.
     """
     n_rows, length = words.shape
     rows = np.arange(n_rows)
-    sizes = np.zeros((n_rows, length + 1), np.int64)  # the last column is no word: where a run meets the row's end
+    sizes = np.zeros((n_rows, length + 1), np.int64)  # the last column is not a word: a run ends at the end of the row
     np.add.at(sizes, (rows[:, None], words), candidates)
     queue = np.argsort(np.where(sizes[:, :length] > 0, order, 2.0), axis=1)
     queue = np.concatenate((queue, np.full((n_rows, 1), length)), axis=1)

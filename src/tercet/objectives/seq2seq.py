@@ -1,6 +1,6 @@
-"""Predict each target token from the whole source and the target tokens before it (Sutskever et al. 2014).
+"""Translation: predict each target token from the source and the target tokens before it (Sutskever et al. 2014).
 
-The decoder reads `<bos> a b c` and is to say `a b c <eos>`; the source ends with `<eos>` as well.
+The decoder's input is `<bos> a b c` and its targets are `a b c <eos>`. The source ends with `<eos>` too.
 """
 
 from typing import NamedTuple
@@ -18,11 +18,13 @@ from tercet.objectives.loss import IGNORE_INDEX, Loss
 
 
 class PairBatch(NamedTuple):
-    """Attributes:
-    source: (B, S) token ids.
-    source_token_mask: (B, S) True at real tokens; None where all are.
-    inputs: (B, T) the target from its `<bos>` on, padded on the right, where no real token looks.
-    targets: (B, T) the id after each input, or IGNORE_INDEX.
+    """A batch of sentence pairs.
+
+    Attributes:
+        source: (B, S) Token ids.
+        source_token_mask: (B, S) True at real tokens; None if all are real.
+        inputs: (B, T) Target from `<bos>` on. Padding is on the right, where no real token attends to it.
+        targets: (B, T) Id after each input, or IGNORE_INDEX.
     """
 
     source: Int[Tensor, "B S"]
@@ -32,6 +34,7 @@ class PairBatch(NamedTuple):
 
 
 def collate_pairs(rows: PairRows) -> PairBatch:
+    """Return rows as a batch."""
     target, is_real = torch.from_numpy(rows.target), torch.from_numpy(rows.target_mask)
     token_mask = None if rows.source_mask.all() else torch.from_numpy(rows.source_mask)
     targets = target[:, 1:].masked_fill(~is_real[:, 1:], IGNORE_INDEX)
@@ -39,14 +42,16 @@ def collate_pairs(rows: PairRows) -> PairBatch:
 
 
 def seq2seq_loss(model: EncoderDecoder, batch: PairBatch, *, smoothing: float = 0.0) -> Loss:
+    """Return the loss of a batch."""
     return negative_log_likelihood(_hidden_states(model, batch), model.unembedding, batch.targets, smoothing=smoothing)
 
 
 def seq2seq_logprobs(model: EncoderDecoder, batch: PairBatch) -> Float[Tensor, " N"]:
-    """ln p of each target that is not IGNORE_INDEX, in the order of the rows, in float32.
+    """Return ln p of each target that is not IGNORE_INDEX, in row order, in float32.
 
     Args:
-        batch: On the CPU; it is copied to the model's device.
+        model: Translation model.
+        batch: Batch on the CPU. It is copied to the model's device.
     """
     return target_logprobs(model, _hidden_states(model, move_batch(batch, model)), batch.targets)
 

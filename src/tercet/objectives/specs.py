@@ -1,4 +1,4 @@
-"""What is hidden from a masked language model, as settings."""
+"""Settings of masked language modeling."""
 
 import math
 from typing import Annotated, Literal
@@ -8,13 +8,14 @@ from tercet.spec import Interval, Share, spec
 
 @spec
 class Masking:
-    """How much is hidden, and how.
+    """Share of tokens to mask, and how to mask them.
 
     Args:
-        rate: the share of a row's tokens, special ones aside, that is to be predicted.
-        unit: what is drawn: tokens, whole words, or runs of whole words.
-        span: the mean length of a run, in words.
-        masked, random: shares of the predicted tokens that become the mask token, and any token; the rest stay.
+        rate: Share of a row's tokens, without special tokens, to predict.
+        unit: Unit of the selection: tokens, whole words, or spans of whole words.
+        span: Mean length of a span in words.
+        masked, random: Shares of the predicted tokens that become the mask token and a random token. The rest is
+            unchanged.
     """
 
     rate: Share = 0.3
@@ -33,5 +34,5 @@ class Masking:
             )
 
     def max_predictions(self, length: int) -> int:
-        """The most positions that a row of `length` tokens can need: the static share of N."""
-        return min(length, math.ceil(self.rate * length - 1e-9))  # 0.1 · 30 is a little more than 3 in floats
+        """Return the maximum number of predictions in a row of `length` tokens, its static share of N."""
+        return min(length, math.ceil(self.rate * length - 1e-9))  # 0.1 · 30 is slightly more than 3 in floating point

@@ -37,7 +37,7 @@ def attention(
     Args:
         q: (B, H, T, K).
         k, v: (B, G, S, K). Each of the G heads is shared by consecutive query heads.
-        mask: (B or 1, 1, T or 1, S) bool, True where a query may attend to a key. A query without keys gives zeros.
+        mask: (B or 1, 1, T or 1, S) bool, True if a query may attend to a key. A query without keys gives zeros.
         bias: (B or 1, H, T, S), added to the scores.
         causal: If True, query t attends to keys 0..t, and there is no mask.
         dropout: Share of attention weights that are set to zero.

@@ -4,8 +4,8 @@ If neither exists, or TERCET_KERNEL=off is set, there are no kernels and PyTorch
 rounding.
 
 The instructions of a kernel determine its rounding. The choice is therefore made once, before the first result, and
-the first caller waits for the compiler, at most one minute if it does not finish. If computation continued in PyTorch
-meanwhile, results would depend on the time that compiling took.
+the first caller waits for the compiler, at most one minute if it does not finish. If PyTorch were used until then,
+results would depend on the time that compiling took.
 """
 
 import ctypes
@@ -116,7 +116,7 @@ def warm_up() -> bool:
 def build_id() -> str | None:
     """Return the level of the kernels and the hash of their code; None without kernels.
 
-    The hash does not depend on where the kernels come from.
+    The hash is the same for prebuilt and compiled kernels with the same code.
     """
     choice = choose_kernels()
     return None if choice.library is None else f"{choice.level}-{_hash_code(Path(choice.library._name))}"

@@ -7,7 +7,7 @@ non-zero multiples of 8 and of G. `*` stands for any leading axes, `?` for an op
 the dtype of the earlier argument q. Tensors are contiguous, except that `rows` only requires a contiguous last axis and
 `strided` allows any strides.
 
-Callers check `fits` and fall back to PyTorch, which computes what is legal and raises its own errors for what is not.
+Callers check `fits` and fall back to PyTorch, which supports more inputs and raises its own errors for invalid ones.
 Kernels check `sizes` in any case.
 """
 

@@ -42,7 +42,7 @@ def decode_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Te
     Args:
         q: (B, H, T, K) float32.
         k, v: (B, G, S, K) float32. Each of the G heads is shared by consecutive query heads.
-        mask: (B or 1, 1, T or 1, S) bool, True where a query may attend to a key. A query without keys gives zeros.
+        mask: (B or 1, 1, T or 1, S) bool, True if a query may attend to a key. A query without keys gives zeros.
 
     Returns:
         (B, H, T, K), stored as (B, T, H, K).

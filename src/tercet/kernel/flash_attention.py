@@ -60,7 +60,7 @@ def flash_attention(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, cau
     Args:
         q: (B, H, T, K).
         k, v: (B, G, S, K). Each of the G heads is shared by consecutive query heads.
-        mask: (B or 1, 1, T or 1, S) bool, True where a query may attend to a key. A query without keys gives zeros.
+        mask: (B or 1, 1, T or 1, S) bool, True if a query may attend to a key. A query without keys gives zeros.
         causal: If True, query t attends to keys 0..t, and there is no mask.
 
     Returns:

@@ -1,7 +1,7 @@
 """Levels: the instruction sets for which wheels contain kernels, their selection, and how kernels are compiled.
 
 The same flags are used for a wheel and for missing kernels, so that the same compiler produces the same code in both
-places. A CPU that supports no level has kernels of its own, compiled on that machine.
+places. For a CPU that supports no level, kernels are compiled on that machine.
 
 Only the standard library is imported, because wheels are built (`hatch_build.py`) without PyTorch.
 """
@@ -22,8 +22,8 @@ from pathlib import Path
 CPP = Path(__file__).parent / "cpp"
 SOURCE = CPP / "kernels.cpp"  # includes the headers in the same folder
 PREBUILT = Path(__file__).parent / "prebuilt"  # a library per level, in a wheel for one machine type
-# OpenMP is compiled in but not linked: its calls then use PyTorch's threads. A second OpenMP library would start threads
-# of its own.
+# OpenMP is compiled in but not linked, so that its calls use PyTorch's threads. A second OpenMP library would start a
+# second set of threads.
 FLAGS = ("-O3", "-fno-math-errno", "-ffp-contract=fast", "-fopenmp", "-fPIC", "-std=c++17")
 COMPILE_TIMEOUT = 60.0  # seconds per library; it takes 5 on a laptop
 

@@ -26,7 +26,7 @@ def masked_softmax(scores: Tensor, *, mask: Tensor | None, causal: bool) -> Tens
 
     Args:
         scores: (B, H, T, S).
-        mask: (B or 1, 1, T or 1, S) bool, True where a query may attend to a key. A query without keys gives zeros.
+        mask: (B or 1, 1, T or 1, S) bool, True if a query may attend to a key. A query without keys gives zeros.
         causal: If True, query t attends to keys 0..t, and there is no mask.
 
     Returns:

@@ -142,9 +142,9 @@ def test_flags_that_do_not_fit(
 
 def test_another_verb_is_named(runs: dict[str, str]) -> None:
     for kind, verb, words in (
-        ("sets", "classify", r"gives any number of labels to texts; use classify_multi_label\(\)"),
-        ("numbers", "classify", r"gives numbers to texts; use regress\(\)"),
-        ("texts", "regress", r"assigns labels to texts; use classify\(\)"),
+        ("sets", "classify", r"predicts any number of labels for texts; use classify_multi_label\(\)"),
+        ("numbers", "classify", r"predicts numbers for texts; use regress\(\)"),
+        ("texts", "regress", r"predicts labels for texts; use classify\(\)"),
         ("numbers", "classify_multi_label", r"use regress\(\)"),
     ):
         with pytest.raises(UserError, match=words):

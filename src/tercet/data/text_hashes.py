@@ -35,7 +35,9 @@ def count_near_duplicates(validation: "np.ndarray | array[int]", train: "np.ndar
 
 
 def draw_validation(text_hashes: "array[int]", count: int, error: str) -> frozenset[int]:
-    """Return the smallest hashes, together of at most `count` texts and at most a tenth of all texts.
+    """Return the smallest hashes that together belong to at most `count`, and at most a tenth, of the texts.
+
+    If each hash belongs to more texts than that, return the hash of the fewest texts.
 
     Raises:
         UserError: If all texts are equal; `error` is its message.

@@ -2,8 +2,8 @@
 
     p(word) = product over its pieces k of p(piece k | the text, pieces before k, a mask for k and for each after it)
 
-A word of n pieces replaces n masks, filled from left to right. The probabilities of all words of n pieces sum to 1, so
-the probability of a word is conditional on its number of pieces.
+For a word of n pieces, the mask is expanded to n masks, which are filled from left to right. The probabilities of all
+words of n pieces sum to 1, so the probability of a word is conditional on its number of pieces.
 """
 
 import math
@@ -88,7 +88,7 @@ def fill(
 
     Args:
         top: Maximum number of candidates (default: 5, or all words of `only`).
-        only: Words to choose from, instead of the vocabulary. A word of several pieces replaces as many masks.
+        only: Words to choose from, instead of the vocabulary. For a word of several pieces, the mask is expanded.
         batch_tokens: Maximum number of tokens per batch, including padding.
 
     Raises:

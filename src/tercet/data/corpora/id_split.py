@@ -50,8 +50,8 @@ def split_documents(
 ) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
     """Move about `fraction` of the documents, at least one, to `validation.bin`.
 
-    Equal documents stay together.
-    Documents are drawn by a hash of their number. Equal documents share the number of the first one.
+    Equal documents stay together. Documents are drawn by a hash of their number. Equal documents share the number of
+    the first one.
 
     Args:
         starts: (D,) position of the start of each document.

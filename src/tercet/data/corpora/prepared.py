@@ -100,8 +100,8 @@ def open_folder(source: str, *, group: int | None = None) -> TokenFolder:
 def _validation_ids(folders: Sequence[TokenFolder]) -> np.ndarray:
     """Return the validation ids of all folders, memory-mapped.
 
-    Those of several folders are copied into one file first.
-    The cache key is a hash of the manifests, and the copied ids have been verified against them.
+    Those of several folders are copied into one file first. The cache key is a hash of the manifests, and the copied
+    ids have been verified against them.
     """
     parts = [folder.ids(folder.contents.validation) for folder in folders]
     if len(parts) == 1:

@@ -82,8 +82,7 @@ def find_documents(
 ) -> DocumentSource:
     """Return the named dataset `source`, or the file or folder at this path.
 
-    `./shakespeare` is always a path.
-    The keyword arguments are those of `TextSpec`.
+    `./shakespeare` is always a path. The keyword arguments are those of `TextSpec`.
 
     Raises:
         UserError: If it is neither; the message suggests the nearest name.

@@ -180,8 +180,8 @@ def beginning_ids(tokenizer: Tokenizer) -> list[int]:
 def encoding_key(tokenizer: Tokenizer) -> list[Any]:
     """Return what the ids depend on, except for the tokenizer's hash.
 
-    Properties that old caches lack are included only if set.
-    These are the opening ids, the prefix space, and the roles that a folder changes.
+    Properties that old caches lack are included only if set. These are the opening ids, the prefix space, and the roles
+    that a folder changes.
     """
     beginning, changed_roles = beginning_ids(tokenizer), sorted(tokenizer.changed_roles.items())
     key_parts = [["opening", *tokenizer.opening], ["prefix", tokenizer.adds_prefix], ["roles", *changed_roles]]

@@ -10,9 +10,9 @@ from tercet.tokens import Tokenizer
 def encode_words(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return the ids (M,) of each list of words, and the position of each word's first piece (W,).
 
-    Words are encoded as if separated by spaces.
-    The first piece is the position of the word's first token that is not only a space, or -1 if the tokenizer encodes
-    the word to nothing. Words are encoded separately, so that no token belongs to two words.
+    Words are encoded as if separated by spaces. The first piece is the position of the word's first token that is not
+    only a space, or -1 if the tokenizer encodes the word to nothing. Words are encoded separately, so that no token
+    belongs to two words.
     """
     spaced_sentences = [
         [f" {word}" if number and not tokenizer.prefix_space else word for number, word in enumerate(words)]

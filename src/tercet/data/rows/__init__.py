@@ -1,1 +1,1 @@
-"""From ids to batches: rows and buckets, and the order in which they come."""
+"""Rows and buckets of token ids, and their order in batches."""

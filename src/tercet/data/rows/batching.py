@@ -84,8 +84,8 @@ def deal_micro_batches(
 ) -> list[np.ndarray]:
     """Return the micro-batches of rank `rank`, of at most `size` rows each.
 
-    Micro-batches are ordered by the bit-reversed index of their length, so that each half, quarter and so on of the
-    step is about equally long and ranks wait little for each other.
+    The step's micro-batches are sorted by length and then reordered by the reversed bits of their index, so that each
+    half, quarter and so on of the step is about equally long and ranks wait little for each other.
 
     Args:
         numbers: (N,) numbers of the rows of a step.

@@ -43,7 +43,7 @@ class ShuffledLayout:
 
 @dataclass(frozen=True)
 class Order:
-    """The order of `n_rows` rows in batches of `batch_size`, drawn from `seed`."""
+    """Order of `n_rows` rows in batches of `batch_size`, drawn from `seed`."""
 
     n_rows: int
     batch_size: int

@@ -33,9 +33,9 @@ class TokenRows:
 class PackedRows:
     """Rows cut from all documents concatenated.
 
-    Each row shares one token with the next, so that every target is used.
-    Each epoch moves the cuts by a `shift`. The number of rows is constant, so that fewer than 2 · `length` tokens at
-    the two ends are not used in an epoch; the shift changes which ones.
+    Each row shares one token with the next, so that every target is used. Each epoch moves the cuts by a `shift`. The
+    number of rows is constant, so that fewer than 2 · `length` tokens at the two ends are not used in an epoch; the
+    shift changes which ones.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""Folders of tokens in shards: written by several processes, read here or from a URL."""
+"""Folders of tokens in shards, written by several processes and read locally or from a URL."""

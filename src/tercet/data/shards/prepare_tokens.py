@@ -206,7 +206,7 @@ def _write_units(units: Sequence[Unit], settings: ShardSettings, workers: int | 
     left = [unit for unit in units if not _is_written(settings.folder, unit)]
     n_workers = min(workers or _cores(), len(left))
     with progress_bar(enabled=progress) as bar:
-        task = bar.add_task("tokenising", total=sum(unit.size for unit in units))
+        task = bar.add_task("tokenizing", total=sum(unit.size for unit in units))
         bar.advance(task, sum(unit.size for unit in units) - sum(unit.size for unit in left))
         if n_workers <= 1:
             for unit in left:

@@ -1,1 +1,1 @@
-"""Readers of files that someone else may have written: text, tables, sequences and ids, as streams."""
+"""Readers of third-party files as streams: text, tables, sequences and ids."""

@@ -1,7 +1,7 @@
 """Documents from files, as a stream of pieces of text, so that memory use is bounded.
 
-A piece ends at a place where no tokenizer joins characters: after a single newline between two characters that are
-not white space. The concatenated ids of the pieces are therefore the ids of the whole document.
+A piece ends at a place where no tokenizer joins characters: after a single newline between two characters that are not
+white space. The concatenated ids of the pieces are therefore the ids of the whole document.
 """
 
 import hashlib
@@ -101,9 +101,8 @@ class DocumentTexts:
 class DocumentFiles:
     """Documents in the file or folder `root`.
 
-    A document is a line of JSONL, a row of CSV, TSV and Parquet, or a record of FASTA and FASTQ.
-    `documents` is the unit of a document in a text file, as in `TextSpec`. With `may_be_empty`, a source without text
-    is not an error.
+    A document is a line of JSONL, a row of CSV, TSV and Parquet, or a record of FASTA and FASTQ. `documents` is the
+    unit of a document in a text file, as in `TextSpec`. With `may_be_empty`, a source without text is not an error.
     """
 
     root: Path

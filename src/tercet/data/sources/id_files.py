@@ -65,7 +65,11 @@ class IdFile:
             raise UserError(f"{self.path} has no ids; use a file that contains some")
 
     def largest(self) -> int:
-        """Return the largest id, reading the whole file. Raises as `blocks`."""
+        """Read the whole file and return its largest id.
+
+        Raises:
+            UserError: If `blocks` raises it.
+        """
         return max(int(block.ids.max()) for block in self.blocks() if len(block.ids))
 
     def hash(self) -> str:

@@ -370,7 +370,7 @@ def _summarize_conversations(spec: ConversationsSpec) -> DataSummary:
 
 
 def _tolerate_invalid_bytes(source: FileSource) -> tuple[FileSource, InvalidBytes]:
-    """Return the source with an error handler that suits its invalid bytes, and these bytes."""
+    """Return the source, set to replace bytes that are not UTF-8, and these bytes."""
     source.size()  # raises with the nearest path if the file does not exist
     invalid = find_invalid_bytes(source.files() if isinstance(source, PairFiles) else [source.path], source.encoding)
     return replace(source, errors=invalid.errors), invalid

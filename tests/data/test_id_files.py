@@ -16,7 +16,7 @@ from tercet.config import UserError
 from tercet.data import Documents, HeldOut, TextSpec, prepare
 from tercet.data.sources import files as files_module
 from tercet.data.sources import id_files as id_files_module
-from tercet.data.sources.id_files import IdFile, holds_ids
+from tercet.data.sources.id_files import IdFile, contains_ids
 from tercet.tokens import BPE, Characters, PlainIds, Tokenizer, TokenizerFile
 
 
@@ -63,7 +63,7 @@ def test_what_is_written_comes_back(
         patch.setattr(id_files_module, "BLOCK", 8)
         patch.setattr(files_module, "BLOCK", 7)
         file = IdFile(path=path, dtype=dtype)
-        assert holds_ids(file)
+        assert contains_ids(file)
         assert read(file) == (lists if ".jsonl" in name else [[number for numbers in lists for number in numbers]])
         assert file.largest() == max(map(max, filter(None, lists)))
 

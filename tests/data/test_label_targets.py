@@ -16,7 +16,7 @@ from tercet.data import HeldOutLabels, LabelsSpec, label_rows, prepare_labels, r
 from tercet.data import cache as cache_module
 from tercet.data.corpora.targets import label_indicators
 from tercet.data.datasets import docstring_code
-from tercet.data.datasets.recognize import looks_like, recognize
+from tercet.data.datasets.recognize import guess_label_format, recognize
 from tercet.tokens import BPE
 
 NUMBERS = [(f"text {n}", n % 7 - 1.25) for n in range(53)]
@@ -224,5 +224,5 @@ def test_labels_that_look_like_something_else_are_pointed_out(
     captured = capsys.readouterr()
     assert captured.err == ""
     assert "numbers           0 to 7.25; half are at most 3.625" in captured.out
-    assert looks_like(["a,b", "b, c", "a"], ",") == "lists"
-    assert looks_like([str(n) for n in range(5)], ",") == "", "five classes may well be called 0 to 4"
+    assert guess_label_format(["a,b", "b, c", "a"], ",") == "lists"
+    assert guess_label_format([str(n) for n in range(5)], ",") == "", "five classes may well be called 0 to 4"

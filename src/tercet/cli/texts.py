@@ -143,10 +143,10 @@ def _rows(lines: Iterator[str], field: str, name: str) -> Iterator[Text]:
 def _records(lines: Iterator[str], suffix: str, name: str) -> Iterator[Text]:
     """The sequences of a FASTA or FASTQ file, each with its name as `id`."""
     from tercet.config import UserError
-    from tercet.data.sources.fasta import sequence_reader
+    from tercet.data.sources.fasta import find_sequence_reader
     from tercet.limits import LINE_CHARACTERS
 
-    read = sequence_reader(suffix)
+    read = find_sequence_reader(suffix)
     assert read is not None
     parts, length = list[str](), 0
     for text, last, record in read(lines, name):

@@ -124,7 +124,7 @@ class TextSpec:
 
     def __post_init__(self) -> None:
         _check_encoding(self.encoding)
-        if (shares := sum(mixed.weight for mixed in self.mixture)) >= 1:
+        if (shares := sum(mixture_source.weight for mixture_source in self.mixture)) >= 1:
             raise ValueError(f"the weights of mixture sum to {shares:g} and leave nothing for source; lower them")
         if self.mixture and not isinstance(self.rows, Packed):
             raise ValueError(f"mixture requires packed rows, not {self.rows.kind}; set rows to packed")

@@ -11,7 +11,7 @@ import numpy as np
 
 from tercet.config import UserError
 
-NOT_COMPARED = re.compile(r"[\W_]+")  # everything except letters and digits
+IGNORED_CHARACTERS = re.compile(r"[\W_]+")  # everything except letters and digits
 
 
 def hash_text(text: str) -> int:
@@ -26,7 +26,7 @@ def hash_bytes(data: bytes) -> int:
 
 def hash_near_duplicate(text: str) -> int:
     """Return a hash as `hash_text` does, equal for near duplicates."""
-    return hash_text(NOT_COMPARED.sub("", text.casefold()) or text)
+    return hash_text(IGNORED_CHARACTERS.sub("", text.casefold()) or text)
 
 
 def count_near_duplicates(validation: "np.ndarray | array[int]", train: "np.ndarray | array[int]") -> int:

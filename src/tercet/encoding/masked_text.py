@@ -46,13 +46,13 @@ class MaskedText:
         ids = tokenizer.encode_masked(text).tolist()
         prefixes = tuple(text[: match.start()] for match in _pattern(tokenizer).finditer(text))
         if not prefixes:
-            raise UserError(f"no mask in {_short(text)}; write {tokenizer.mask_token} where a word is missing")
+            raise UserError(f"no mask in {_quote(text)}; write {tokenizer.mask_token} where a word is missing")
         encoded_texts = frame_rows(tokenizer, [ids], max_len=max_len)
         row = encoded_texts.rows[0]
         positions = tuple(position for position, token in enumerate(row) if token == mask_id)
         if len(positions) < ids.count(mask_id):
             raise UserError(
-                f"mask {len(positions) + 1} in {_short(text)} is beyond the model's context of {max_len} tokens; "
+                f"mask {len(positions) + 1} in {_quote(text)} is beyond the model's context of {max_len} tokens; "
                 "shorten the text before it"
             )
         return cls(
@@ -103,5 +103,5 @@ def _pattern(tokenizer: Tokenizer) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, sorted(names))))
 
 
-def _short(text: str) -> str:
+def _quote(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:60] + "...")

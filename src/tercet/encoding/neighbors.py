@@ -88,22 +88,22 @@ class NearestNeighbors:
             units, divisors = _unit(vectors, lengths), np.ones(1)
         approximate = self._queries.astype(np.float32) @ units.astype(np.float32).T / divisors  # (Q, N)
         for query, (unit, scores) in enumerate(zip(self._queries, approximate, strict=True)):
-            near = self._near(query, scores)
-            if len(near):
-                self._merge(query, near + self._count, _cosines(vectors[near], unit))
+            candidates = self._select_candidates(query, scores)
+            if len(candidates):
+                self._merge(query, candidates + self._count, _cosines(vectors[candidates], unit))
         self._count += len(vectors)
 
-    def _near(self, query: int, approximate: np.ndarray) -> np.ndarray:
+    def _select_candidates(self, query: int, approximate: np.ndarray) -> np.ndarray:
         """Return the rows that may be among the nearest."""
         best_scores = self._scores[query]
         threshold = best_scores[-1] - self._slack if len(best_scores) == self._top else -np.inf
-        near = np.flatnonzero(approximate >= threshold)
-        if (n_excess := len(near) - self._top) > 0:
+        candidates = np.flatnonzero(approximate >= threshold)
+        if (n_excess := len(candidates) - self._top) > 0:
             threshold = (
-                np.partition(approximate[near], n_excess)[n_excess] - 2 * self._slack
+                np.partition(approximate[candidates], n_excess)[n_excess] - 2 * self._slack
             )  # score of the last neighbor according to `approximate`
-            near = near[approximate[near] >= threshold]
-        return near
+            candidates = candidates[approximate[candidates] >= threshold]
+        return candidates
 
     def _merge(self, query: int, numbers: np.ndarray, scores: np.ndarray) -> None:
         numbers = np.concatenate([self._numbers[query], numbers])

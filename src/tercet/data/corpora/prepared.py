@@ -56,7 +56,10 @@ def prepared_corpus(spec: TextSpec, *, tokenizer: Tokenizer | None = None, expec
     first, weights = folders[0], [1.0]
     content = first.contents.hash
     if len(folders) > 1:
-        weights = [1 - sum(mixed.weight for mixed in spec.mixture), *(mixed.weight for mixed in spec.mixture)]
+        weights = [
+            1 - sum(mixture_source.weight for mixture_source in spec.mixture),
+            *(mixture_source.weight for mixture_source in spec.mixture),
+        ]
         content = digest([folder.contents.hash for folder in folders], weights)
     check_hash(spec.source, content, expected_hash)
     first_tokenizer = first.tokenizer()

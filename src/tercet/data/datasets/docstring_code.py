@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from tercet.cache_dir import cache_dir
-from tercet.data.datasets.docstrings import PARTS, load_rows, parse_library, split_examples, unambiguous
+from tercet.data.datasets.docstrings import PARTS, drop_ambiguous, load_rows, parse_library, split_examples
 from tercet.data.examples.labels import Example, LabelTexts
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -49,7 +49,7 @@ def _split_code(cache_folder: str) -> dict[str, tuple[Example, ...]]:
 
 def read_lines_of_code(library: Path) -> list[tuple[str, str]]:
     """Return the docstrings of classes and functions in `library` and log2 of their code lines, sorted."""
-    return unambiguous(
+    return drop_ambiguous(
         (text, repr(round(math.log2(_count_lines(node)), 4)))
         for _, node, text in parse_library(library)
         if not isinstance(node, ast.Module)
@@ -58,7 +58,7 @@ def read_lines_of_code(library: Path) -> list[tuple[str, str]]:
 
 def read_code_labels(library: Path) -> list[tuple[str, tuple[str, ...]]]:
     """Return the docstring of each function in the folder `library`, and the labels of its code, sorted."""
-    return unambiguous(
+    return drop_ambiguous(
         (text, describe_function(node)) for _, node, text in parse_library(library) if isinstance(node, Function)
     )
 
@@ -75,7 +75,7 @@ def describe_function(node: Function) -> tuple[str, ...]:
     labels = {"method"} if names & {"self", "cls"} else set[str]()
     if names - {"self", "cls"}:
         labels.add("arguments")
-    for part in _own_code(node):
+    for part in _iterate_body(node):
         labels |= {label for label, kind in LABEL_NODES.items() if isinstance(part, kind)}
         if isinstance(part, ast.Return) and not (
             part.value is None or (isinstance(part.value, ast.Constant) and part.value.value is None)
@@ -84,7 +84,7 @@ def describe_function(node: Function) -> tuple[str, ...]:
     return tuple(sorted(labels))
 
 
-def _own_code(node: Function) -> Iterator[ast.AST]:
+def _iterate_body(node: Function) -> Iterator[ast.AST]:
     """Yield all nodes of a function's body, except those of nested functions and classes."""
     pending: list[ast.AST] = [*node.body]
     while pending:

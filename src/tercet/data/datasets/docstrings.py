@@ -103,10 +103,10 @@ def load_rows(cache: Path, name: str, key: object, read: Callable[[Path], list[t
 
 def read_library(library: Path) -> list[tuple[str, str]]:
     """Return the distinct docstrings in `library` and their parts, sorted, without ambiguous ones."""
-    return unambiguous((text, part) for part, _, text in parse_library(library))
+    return drop_ambiguous((text, part) for part, _, text in parse_library(library))
 
 
-def unambiguous(labeled_texts: Iterable[tuple[str, Label]]) -> list[tuple[str, Label]]:
+def drop_ambiguous(labeled_texts: Iterable[tuple[str, Label]]) -> list[tuple[str, Label]]:
     """Return the distinct texts with their labels, sorted, without texts that have different labels."""
     labels = dict[str, set[Label]]()
     for text, label in labeled_texts:

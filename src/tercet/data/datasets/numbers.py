@@ -11,7 +11,7 @@ import numpy as np
 from tercet.config import UserError
 from tercet.data.examples.pairs import Pair, PairTexts
 
-SMALL = 2_000  # all smaller numbers are in the training part
+TRAIN_BELOW = 2_000  # all smaller numbers are in the training part
 PART_SIZES = {
     "train": 18_000,
     "validation": 500,
@@ -35,10 +35,10 @@ def number_pairs(part: str, source: str, target: str) -> PairTexts:
 @cache
 def _draw_numbers() -> dict[str, list[int]]:
     generator = np.random.Generator(np.random.PCG64(SEED))
-    parts = {part: list(range(SMALL)) if part == "train" else [] for part in PART_SIZES}
+    parts = {part: list(range(TRAIN_BELOW)) if part == "train" else [] for part in PART_SIZES}
     for index, length in enumerate(LENGTHS):
         shares = {part: (count + index) // len(LENGTHS) for part, count in PART_SIZES.items()}
-        first = max(SMALL, 10 ** (length - 1))
+        first = max(TRAIN_BELOW, 10 ** (length - 1))
         sample = first + generator.permutation(10**length - first)[: sum(shares.values())]
         for part, share in shares.items():
             parts[part] += sample[:share].tolist()

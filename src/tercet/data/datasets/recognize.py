@@ -1,7 +1,7 @@
 """Detection of text, pairs, labeled texts and conversations from the name and first lines of a file.
 
 Labels are lists or numbers if the first label of a JSONL file is unambiguous. In a table every value is text, and 3 may
-be a number or the name of a class, so `looks_like` only gives a hint.
+be a number or the name of a class, so `guess_label_format` only gives a hint.
 """
 
 from collections.abc import Iterable, Iterator
@@ -110,7 +110,7 @@ def _with_problem_type(spec: LabelsSpec, problem_type: ProblemType | None) -> La
     return replace(spec, problem_type=kind)
 
 
-def looks_like(labels: Iterable[str], separator: str) -> Literal["", "numbers", "lists"]:
+def guess_label_format(labels: Iterable[str], separator: str) -> Literal["", "numbers", "lists"]:
     """Return what the labels of texts with one label each may be instead.
 
     They are "numbers" if all are numbers, at least `MIN_NUMBERS` different ones. They are "lists" if more than half of

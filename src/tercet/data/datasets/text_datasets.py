@@ -58,10 +58,10 @@ def find_text(spec: TextSpec, source: str | None = None) -> "DocumentSource | Id
     if source not in DATASETS:
         path = find_path(source)
         if uncompressed_suffix(path) in ID_SUFFIXES and path.is_file():
-            from tercet.data.sources.id_files import IdFile, holds_ids
+            from tercet.data.sources.id_files import IdFile, contains_ids
 
             ids = IdFile(path=path, dtype=spec.dtype, encoding=spec.encoding, text_field=spec.text_field)
-            if holds_ids(ids):
+            if contains_ids(ids):
                 return ids
     return find_documents(
         source,

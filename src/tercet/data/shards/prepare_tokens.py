@@ -166,8 +166,8 @@ def _share_tokenizer(spec: TextSpec, inputs: Sequence[Input], out: Path) -> Toke
         try:
             with lock_folder(out / PARTS):
                 if not path.exists():
-                    learned = Tokenizer.train(spec.tokenizer, sample_texts(spec, inputs))
-                    write_atomically(path, learned.to_json().encode())
+                    learned_tokenizer = Tokenizer.train(spec.tokenizer, sample_texts(spec, inputs))
+                    write_atomically(path, learned_tokenizer.to_json().encode())
         except FolderInUse as error:
             owner = str(error).partition(";")[0]
             raise UserError(f"the tokenizer is being learned: {owner}; run the same command again later") from None
@@ -222,7 +222,7 @@ def _write_by_workers(
     context = multiprocessing.get_context("spawn")
     stop = context.Event()
     plain = (stop, settings.folder, settings.shard_tokens, settings.validation_share, roles_of(settings.tokenizer))
-    with ProcessPoolExecutor(n_workers, context, _begin_worker, plain) as pool:
+    with ProcessPoolExecutor(n_workers, context, _start_worker, plain) as pool:
         futures = {pool.submit(_work, unit): unit for unit in units}
         try:
             for future in as_completed(futures):
@@ -241,7 +241,7 @@ def _write_by_workers(
 _worker: Callable[[Unit], None] | None = None  # set in worker processes
 
 
-def _begin_worker(
+def _start_worker(
     stop: Event, folder: Path, shard_tokens: int, validation_share: float | None, roles: dict[str, int | None]
 ) -> None:
     """Initialize a worker process, which uses one thread, ignores Ctrl-C and exits with its parent."""

@@ -21,7 +21,7 @@ from tercet.limits import MAX_SETTINGS_BYTES
 from tercet.messages import print_note
 from tercet.storage import MANIFEST, DamagedFile, lock_file, report_write_errors, write_atomically
 
-GROUP = 8  # shards that are shuffled together, unless `data.shard_group` is set
+DEFAULT_GROUP = 8  # shards that are shuffled together, unless `data.shard_group` is set
 ATTEMPTS = 5
 FIRST_WAIT = 0.5  # seconds; doubled after each attempt
 BLOCK = 1 << 20
@@ -66,7 +66,7 @@ class RemoteTokenFolder(TokenFolder):
             raise DamagedFile(f"{self._url}/{MANIFEST} is damaged; {REMEDY}") from None
         if contents is None:
             raise UserError(f"{self._url} contains no tokens from `tercet data prepare`; use another source")
-        group = group or GROUP
+        group = group or DEFAULT_GROUP
         super().__init__(url, cache / contents.hash[:32], contents, group=group, max_open=2 * group)
         with report_write_errors(self._folder):
             self._folder.mkdir(exist_ok=True)

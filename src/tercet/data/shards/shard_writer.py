@@ -24,7 +24,7 @@ from tercet.tokens import Tokenizer
 
 CHUNK_CHARACTERS = 1 << 21  # characters tokenized together, with some 60 bytes of memory for each
 BLOCK = 1 << 21  # bytes of ids that are hashed, counted and written together
-LONGEST = 1.25  # maximum size relative to `shard_tokens`; documents that exceed it are cut
+MAX_SHARD_RATIO = 1.25  # maximum size relative to `shard_tokens`; documents that exceed it are cut
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +224,7 @@ class _Shard:
                 writer.end()
             self.end = replace(position, last=writer.last)
             total = sum(item.n_ids for item in self.writers.values())
-            full = self._settings.shard_tokens * (1 if piece.last else LONGEST)
+            full = self._settings.shard_tokens * (1 if piece.last else MAX_SHARD_RATIO)
             if total >= full:
                 break
         else:

@@ -362,9 +362,9 @@ def roles_of(tokenizer: Tokenizer) -> dict[str, int | None]:
     return {role: getattr(tokenizer, role) for role in ROLES}
 
 
-def check_tokenizer(folder: TokenFolder, tokenizer: Tokenizer, required: Tokenizer | None) -> None:
+def check_tokenizer(folder: TokenFolder, tokenizer: Tokenizer, model_tokenizer: Tokenizer | None) -> None:
     """Raise UserError if the pretrained model has another tokenizer than the tokens."""
-    if required is not None and required.hash != tokenizer.hash:
+    if model_tokenizer is not None and model_tokenizer.hash != tokenizer.hash:
         raise UserError(
             f"the tokens of {folder.name} were made with another tokenizer than the model's; prepare the text with "
             "`tercet data prepare --tokenizer` and the model's folder"

@@ -195,7 +195,7 @@ class DocumentFiles:
     def all_pieces(self) -> Iterator[TextPiece]:
         """Yield pieces as `pieces` does, and an empty one for each empty document. Allow no text at all."""
         for path in self.files():
-            if read_sequences := fasta.sequence_reader(uncompressed_suffix(path)):
+            if read_sequences := fasta.find_sequence_reader(uncompressed_suffix(path)):
                 for text, last, record in read_sequences(read_lines(path, self.encoding, self.errors), str(path)):
                     yield TextPiece(text.upper() if self.sequence_case == "upper" else text, last, record)
                 continue

@@ -28,7 +28,7 @@ class SequencePiece(NamedTuple):
     record: str
 
 
-def sequence_reader(suffix: str) -> Callable[[Iterable[str], str], Iterator[SequencePiece]] | None:
+def find_sequence_reader(suffix: str) -> Callable[[Iterable[str], str], Iterator[SequencePiece]] | None:
     """Return the reader of files with this suffix, which takes lines and a name; None for others."""
     return read_fasta if suffix in FASTA else read_fastq if suffix in FASTQ else None
 

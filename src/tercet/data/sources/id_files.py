@@ -169,7 +169,7 @@ class IdFile:
         return np.array(numbers, dtype=np.uint32)
 
 
-def holds_ids(file: IdFile) -> bool:
+def contains_ids(file: IdFile) -> bool:
     """Return True if the suffix is that of ids, or the first line of JSONL has a list instead of a text."""
     suffix = uncompressed_suffix(file.path)
     return suffix in ARRAYS or (suffix == ".jsonl" and _has_lists(file))

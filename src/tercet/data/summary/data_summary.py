@@ -16,7 +16,7 @@ import numpy as np
 from tercet.config import UserError
 from tercet.data.datasets.label_datasets import find_labels
 from tercet.data.datasets.pair_datasets import find_pairs
-from tercet.data.datasets.recognize import looks_like, recognize
+from tercet.data.datasets.recognize import guess_label_format, recognize
 from tercet.data.datasets.text_datasets import find_text
 from tercet.data.examples.conversations import ROLES, ConversationFile, find_conversations
 from tercet.data.examples.example_source import no_example_error
@@ -332,7 +332,7 @@ def _summarize_labels(spec: LabelsSpec) -> DataSummary:
         problem_type=spec.problem_type,
         numbers=Numbers.of(numbers) if numbers else None,
         label_counts=Lengths.of(label_counts) if several else None,
-        labels_look_like=looks_like(labels, spec.label_separator) if single else "",
+        labels_look_like=guess_label_format(labels, spec.label_separator) if single else "",
         invalid=invalid.count,
         invalid_places=invalid.places,
     )

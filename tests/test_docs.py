@@ -84,7 +84,7 @@ def test_every_recipe_begins_with_a_sentence_and_parses(name: str) -> None:
     if name in recipes_from_scratch():
         load_recipe(name)
     else:
-        with pytest.raises(UserError, match=f"recipe {name} goes on from a model that exists: give --pretrained"):
+        with pytest.raises(UserError, match=f"recipe {name} requires a pretrained model; pass --pretrained"):
             load_recipe(name)
 
 

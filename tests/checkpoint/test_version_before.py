@@ -68,5 +68,5 @@ def nearly(value: Any) -> Any:
 def test_a_run_of_then_is_refused_in_one_line(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "run/recipe.yaml", "--out", "run"]) == 2
     refusal = capsys.readouterr().err
-    assert "needs a task: language, masked" in refusal
+    assert "requires a task: language, masked" in refusal
     assert refusal.count("\n") == 1

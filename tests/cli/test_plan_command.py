@@ -50,7 +50,7 @@ def test_people_and_programs_and_python_get_the_same_plan(
     assert lines["on"] == "8 x H100 SXM (80 GiB, 989 TFLOP/s in bf16); bf16, ddp"
     assert "480 rows of 1,024 tokens: 8 x 5 x 12 rows" in out
     assert "20,000, by max_steps" in out
-    assert "40.0% of 989 TFLOP/s, which is assumed" in out
+    assert "40.0% of 989 TFLOP/s (assumed)" in out
     assert "activations of 12 rows" in out
 
 
@@ -58,9 +58,9 @@ def test_people_and_programs_and_python_get_the_same_plan(
 def test_without_gpus_memory_is_told_and_no_time(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "demo", "--plan", "--set", "training.max_hours=1", "--set", "training.max_steps=null"]) == 0
     out = capsys.readouterr().out
-    assert "1 device, as the recipe says; bf16" in out
-    assert "unknown: max_hours, which need a speed: --mfu, --measured or --here" in out
-    assert "unknown: give --mfu SHARE, --measured RUN or --here" in out
+    assert "1 device, as in the recipe; bf16" in out
+    assert "unknown: max_hours requires a speed; pass --mfu, --measured or --here" in out
+    assert "unknown; pass --mfu SHARE, --measured RUN or --here" in out
     assert "fits" not in out
 
 

@@ -347,7 +347,7 @@ def test_a_malformed_state_is_rejected_in_one_line(
     error = refusal(lambda: gate(tmp_path / "place" / "run"))
     assert error is not None
     assert "checkpoints/step-000006" in str(error)
-    remedy = "remove it" if form == "a pipe" else "--from-weights goes on from the weights of its last model, --restart"
+    remedy = "remove it" if form == "a pipe" else "pass --from-weights to continue from its last model, or --restart"
     assert remedy in str(error)
     assert not Path("ran").exists()
 

@@ -87,5 +87,5 @@ def test_exactly_one_length() -> None:
 
 
 def test_a_recipe_with_two_lengths_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="null takes another back"):
+    with pytest.raises(UserError, match="set exactly one of max_steps"):
         tiny_masked_recipe(tmp_path, max_hours=1)

@@ -120,7 +120,7 @@ def test_what_is_in_the_way_is_told_before_anything_is_written(finished: Finishe
     settings = {"task": "chat", "pretrained": str(old), "data": {"source": str(tmp_path / "chat.jsonl")}}
     cases: list[tuple[dict[str, Any], str]] = [
         ({}, "no eos token, and the model has no chat template; set data.chat_template"),
-        ({"data": {"source": "???"}}, "learns from conversations of your own: give --data FILE, such as chat.jsonl"),
+        ({"data": {"source": "???"}}, "requires conversations; pass --data FILE, such as chat.jsonl"),
         ({"data": {"source": str(tmp_path / "chat.json")}}, r"chat\.json"),
     ]
     for changes, words in cases:

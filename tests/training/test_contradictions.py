@@ -26,17 +26,20 @@ def refused(recipe: Any, folder: Path, words: str) -> None:
         ({"micro_batch_tokens": 60}, "batch_tokens=192 must be a multiple of micro_batch_tokens=60"),
         ({"micro_batch_tokens": 384}, "batch_tokens=192 must be a multiple of micro_batch_tokens=384"),
         ({"batch_tokens": 0, "micro_batch_tokens": None}, "batch_tokens=0 must be at least 1"),
-        ({"devices": 193, "micro_batch_tokens": None}, "must be at least the 193 devices that share it"),
-        ({"devices": 2}, "192 in micro-batches of 64 make 3, which 2 devices cannot share evenly; make it a multiple"),
+        ({"devices": 193, "micro_batch_tokens": None}, "must be at least the number of devices: 193"),
+        ({"devices": 2}, "192 in micro-batches of 64: 3 micro-batches cannot be shared evenly by 2 devices; set task"),
         ({"label_smoothing": 1.0}, r"label_smoothing=1\.0 must be at least 0 and below 1"),
         ({"label_smoothing": -0.1}, r"label_smoothing=-0\.1 must be at least 0 and below 1"),
         ({"ema": 0.0}, r"ema=0\.0 must be above 0 and below 1, or null"),
         ({"ema": 1.0}, r"ema=1\.0 must be above 0 and below 1"),
-        ({"strategy": "fsdp"}, "with fsdp no device has the whole model: ema needs another strategy"),
-        ({"strategy": "fsdp", "ema": None}, r"task\.best_by=bleu needs another training\.strategy"),
-        ({"strategy": "fsdp", "best_by": "loss"}, "ema needs another strategy"),
-        ({"validation_sentences": 0}, "best_by=bleu needs translations; leave validation_sentences out, or set it"),
-        ({"warmup_steps": 0}, "the inverse_square_root schedule needs warmup_steps, such as 4000"),
+        ({"strategy": "fsdp"}, "ema requires the whole model on one device, but strategy=fsdp splits it; set another"),
+        (
+            {"strategy": "fsdp", "ema": None},
+            r"task\.best_by=bleu requires the whole model on one device, but training\.strategy=fsdp",
+        ),
+        ({"strategy": "fsdp", "best_by": "loss"}, "ema requires the whole model on one device"),
+        ({"validation_sentences": 0}, "best_by=bleu requires translations; leave out validation_sentences, or set it"),
+        ({"warmup_steps": 0}, "the inverse_square_root schedule requires warmup_steps; set it, for example to 4000"),
         ({"best_by": "blue"}, "task.best_by: .*'loss' or 'bleu'"),
         ({"validation_sentences": -1}, "validation_sentences=-1 must be at least 0"),
     ],
@@ -50,9 +53,13 @@ def test_by_the_recipe(tmp_path: Path, training: dict[str, Any], words: str) -> 
 @pytest.mark.parametrize(
     ("family", "kind", "words"),
     [
-        ("pairs", "language", "task language trains decoder-only models, and this one is encoder-decoder: .*transla"),
-        ("text", "masked", "task masked trains encoder-only models, and this one is decoder-only: set task to langua"),
-        ("labels", "language", "this one is encoder-only: set task to masked or labels, or take another model"),
+        ("pairs", "language", "task language trains decoder-only models, but this model is encoder-decoder; .*transla"),
+        (
+            "text",
+            "masked",
+            "task masked trains encoder-only models, but this model is decoder-only; set task to langua",
+        ),
+        ("labels", "language", "this model is encoder-only; set task to masked or labels, or choose another model"),
     ],
 )
 def test_a_task_and_a_model_of_another(tmp_path: Path, family: str, kind: str, words: str) -> None:
@@ -63,7 +70,7 @@ def test_a_task_and_a_model_of_another(tmp_path: Path, family: str, kind: str, w
 def test_a_recipe_needs_a_task() -> None:
     settings = {"data": {"source": "animals"}, "training": {"max_steps": 1}}
     with pytest.raises(
-        UserError, match="mine needs a task: language, masked, translation, labels, chat, such as `task: l"
+        UserError, match="mine requires a task: language, masked, translation, labels, chat; for example `task: l"
     ):
         parse_recipe(settings, name="mine")
     with pytest.raises(UserError, match="mine: task: unknown kind 'langauge'; did you mean 'language'"):
@@ -73,7 +80,7 @@ def test_a_recipe_needs_a_task() -> None:
 
 def test_two_vocabularies_cannot_share_an_embedding(tmp_path: Path) -> None:
     own = {"data": {"source_tokenizer": {"kind": "characters"}}}
-    words = "model.share_embeddings needs one vocabulary: set it to false, or drop source_tokenizer"
+    words = "model.share_embeddings requires one vocabulary; set it to false, or leave out source_tokenizer"
     refused(tiny_pairs_recipe(tmp_path, own), tmp_path, words)
     with pytest.raises(UserError, match="share_embeddings requires one vocabulary for both sides; set it to false"):
         tiny_pairs_recipe(tmp_path, {"model": {"source_vocab_size": 50}})

@@ -33,9 +33,9 @@ def test_the_host_has_what_the_device_had(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, "cpu_offload moves the pieces that fsdp makes; set strategy to fsdp"),
-        ({"strategy": "ddp", "devices": 2}, "cpu_offload moves the pieces"),
-        ({"strategy": "fsdp", "exact": True}, "exact: with cpu_offload the host takes a GPU's optimizer step"),
+        ({}, "cpu_offload requires strategy=fsdp; set it"),
+        ({"strategy": "ddp", "devices": 2}, "cpu_offload requires strategy=fsdp"),
+        ({"strategy": "fsdp", "exact": True}, "exact does not support cpu_offload"),
     ],
 )
 def test_what_does_not_go_together(settings: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -124,10 +124,10 @@ def test_what_is_free_is_the_least_that_the_system_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("family", "other", "message"),
     [
-        ("text", {"exact": True}, r"training.exact adds up micro-batches in one order: set task.micro_batch_size"),
-        ("pairs", {"exact": True}, r"training.exact adds up micro-batches in one order: set task.micro_batch_tokens"),
-        ("text", {"batch_ramp": 0.5}, r"training.batch_ramp begins with one micro-batch: set task.micro_batch_size"),
-        ("pairs", {"strategy": "fsdp", "ema": None, "best_by": "loss"}, r"equally many micro-batches"),
+        ("text", {"exact": True}, r"training.exact requires a fixed micro-batch; set task.micro_batch_size"),
+        ("pairs", {"exact": True}, r"training.exact requires a fixed micro-batch; set task.micro_batch_tokens"),
+        ("text", {"batch_ramp": 0.5}, r"training.batch_ramp starts with one micro-batch; set task.micro_batch_size"),
+        ("pairs", {"strategy": "fsdp", "ema": None, "best_by": "loss"}, r"same number of micro-batches"),
     ],
 )
 def test_where_the_size_decides_it_must_be_said(
@@ -148,5 +148,8 @@ def test_other_words_are_refused(value: Any, tmp_path: Path) -> None:
 def test_a_run_of_auto_stays_on_its_devices_where_buckets_are_a_share(tmp_path: Path) -> None:
     of_run: dict[str, Any] = {"max_steps": 2, "micro_batch_tokens": "auto", "best_by": "loss"}
     out = train(TINY["pairs"](tmp_path, **of_run), tmp_path / "run", quiet=True)
-    with pytest.raises(UserError, match=r"was begun on 1 devices and stays there: its buckets are a device's share"):
+    with pytest.raises(
+        UserError,
+        match=r"cannot change the number of devices of .*buckets are a device's share .*; use 1, as at its start",
+    ):
         train(TINY["pairs"](tmp_path, devices=2, **{**of_run, "max_steps": 4}), out, quiet=True)

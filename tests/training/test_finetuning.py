@@ -132,7 +132,7 @@ def test_what_is_asked_for_and_contradicts_is_refused(
 
 
 def test_without_a_model_it_says_what_to_give(tmp_path: Path) -> None:
-    words = "recipe finetune-lm goes on from a model that exists: give --pretrained FOLDER"
+    words = "recipe finetune-lm requires a pretrained model; pass --pretrained FOLDER"
     with pytest.raises(UserError, match=words):
         resolve(RunRequest(recipe="finetune-lm", out=tmp_path / "run"))
     with pytest.raises(UserError, match=words):

@@ -110,9 +110,7 @@ def test_a_rate_that_has_fallen_rises_and_says_so(
     assert files_of(out) == before
 
     train(recipe, out, Resume(More(4)))
-    words = (
-        r"learning rate \(cosine\): 0\.001 at step 12, 0\.00(\d+) at step 13, from where on it is that of 16 steps: "
-    )
+    words = r"learning rate \(cosine\): 0\.001 at step 12, 0\.00(\d+) at step 13, then as in a run of 16 steps; "
     said = re.search(words, capsys.readouterr().err)
     assert said
     spec = recipe.training
@@ -175,7 +173,7 @@ def test_epochs_become_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert f"goes on at step {first + 2} of {2 * first - 1}\n" in capsys.readouterr().err
     planned = train(tiny_recipe(tmp_path, max_epochs=2, **epochs), tmp_path / "planned", quiet=True)
     assert weights(planned) == weights(out)
-    with pytest.raises(UserError, match=rf"has taken {2 * first - 1} steps, so that {first} in all leave none"):
+    with pytest.raises(UserError, match=rf"already has {2 * first - 1} steps, but {first} were requested"):
         train_resolved(own(read_with(out, max_epochs=1, max_steps=None), out), quiet=True)
 
 
@@ -193,14 +191,14 @@ def own(recipe: Recipe, out: Path) -> ResolvedRecipe:
 def test_a_run_out_of_patience_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = tiny_recipe(tmp_path, sample_tokens=0, **STUCK)
     out = train(recipe, tmp_path / "run")
-    why = "it stopped at step 6 of 30, 2 validations without a better one"
+    why = "it stopped at step 6 of 30, after 2 validations without improvement"
     assert f"{why}; --more STEPS or a larger training.patience goes on\n" in capsys.readouterr().err
     train(recipe, out)
     assert f"is already finished: {why}; --more STEPS goes on" in capsys.readouterr().err
     train_resolved(own(read_with(out, patience=3), out))
     said = capsys.readouterr().err
     assert "changed: training.patience 2 -> 3\ngoes on at step 7 of 30\n" in said
-    assert "it stopped at step 8 of 30, 3 validations without a better one" in said
+    assert "it stopped at step 8 of 30, after 3 validations without improvement" in said
     train(recipe, out, Resume(More(2)), quiet=True)  # it counts anew
     assert resume_state(out)["global_step"] == 14
     assert resume_state(out)["callbacks"]["StepActions"]["Validation"]["best_step"] == 2
@@ -259,7 +257,7 @@ def test_all_else_stays(finished: Finished, tmp_path: Path) -> None:
         key = next(iter(change))
         with pytest.raises(UserError, match=rf"other settings \((task|training)\.{key}.*{only}"):
             train(TINY["text"](finished("text").parent, keep=7, **change), out, quiet=True)
-    with pytest.raises(UserError, match="its hours have become steps"):
+    with pytest.raises(UserError, match="cannot change max_hours of a started run"):
         train_resolved(own(read_with(out, max_steps=None, max_hours=1.0), out), quiet=True)
     assert files_of(out) == before
 

@@ -66,7 +66,7 @@ def test_more_until_and_set(run: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "changed: training.max_steps 12 -> 13, training.keep 2 -> 3\n" in capsys.readouterr().err
     assert main(["train", str(run), "--until", "14", "--out", str(run)]) == 0
     assert main(["train", str(run), "--until", "14"]) == 0
-    assert "is already finished: it has ended at step 14; --more STEPS goes on" in capsys.readouterr().err
+    assert "is already finished: it ended at step 14; --more STEPS goes on" in capsys.readouterr().err
     assert tercet.train(run, start=tercet.Resume(tercet.More(1)), quiet=True).folder == run / "best"
     tercet.train(run, start=tercet.Resume(tercet.Until(16)), changes={"training.patience": 9}, quiet=True)
     record = read_record(run)
@@ -84,17 +84,20 @@ def test_more_until_and_set(run: Path, capsys: pytest.CaptureFixture[str]) -> No
         (["--more", "0"], "argument --more: 0 must be at least 1"),
         (["--more", "1.5"], "argument --more: invalid int value: '1.5'"),
         (["--until", "12.0"], "argument --until: invalid int value"),
-        (["--until", "9"], "has taken 12 steps, so that 9 in all leave none; give a larger --until"),
-        (["--set", "training.max_steps=11"], "has taken 12 steps, so that 11 in all leave none"),
+        (["--until", "9"], "already has 12 steps, but 9 were requested; choose a larger --until"),
+        (["--set", "training.max_steps=11"], "already has 12 steps, but 11 were requested"),
         (["--more", "1000000000"], "max_steps=1000000012 must be at least 1 and at most 1,000,000,000"),
         (["--more", "5", "--restart"], "--restart and --more exclude each other; leave one out"),
         (["--until", "50", "--restart"], "--restart and --until exclude each other; leave one out"),
         (["--more", "5", "--until", "20"], "--more and --until exclude each other; leave one out"),
-        (["--more", "5", "--set", "training.max_epochs=9"], "--more and another length in the recipe or in --set"),
+        (
+            ["--more", "5", "--set", "training.max_epochs=9"],
+            "--more conflicts with another length in the recipe or in --set",
+        ),
         (["--more", "5", "--exact"], "cannot get another length exactly: learning rate (cosine)"),
         (["--more", "5", "--out", "elsewhere"], "is a run, which goes on in its own folder; leave --out out"),
         (["--set", "training.seed=3"], "other settings (training.seed: 1 -> 3); give another --out"),
-        (["--set", "training.max_hours=3"], "its hours have become steps"),
+        (["--set", "training.max_hours=3"], "cannot change max_hours of a started run"),
         (["--set", "training.patience=0"], "training.patience=0 must be at least 1"),
     ],
 )
@@ -119,9 +122,9 @@ def test_folders_without_a_run(run: Path, tmp_path: Path, capsys: pytest.Capture
     assert "recipe.yaml is missing; put it back" in refused(capsys, run, "--more", "5")
     (tmp_path / "recipe.yaml").rename(run / "recipe.yaml")
     (run / "run.json").unlink()
-    assert "run.json is missing; put it back, or: --from-weights" in refused(capsys, run, "--more", "5")
+    assert "run.json is missing; restore it, or pass --from-weights" in refused(capsys, run, "--more", "5")
     new = tmp_path / "new"
-    assert "new holds no run that has begun" in refused(capsys, run / "recipe.yaml", "--out", new, "--more", "5")
+    assert "--more: no run to extend in" in refused(capsys, run / "recipe.yaml", "--out", new, "--more", "5")
     assert not new.exists()
 
 
@@ -170,7 +173,7 @@ def test_changes_that_do_not_fit(run: Path, key: str, new: Any, words: str) -> N
 @pytest.mark.slow
 def test_weights_alone_go_on_beyond_the_end(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(run / "checkpoints")
-    assert "--from-weights goes on from the weights" in refused(capsys, run, "--more", "2")
+    assert "pass --from-weights to continue" in refused(capsys, run, "--more", "2")
     assert main(["train", str(run), "--more", "2", "--from-weights"]) == 0
     assert "goes on at step 13 of 14\n" in capsys.readouterr().err
     assert resume_state(run)["global_step"] == 14

@@ -41,16 +41,16 @@ def test_free_form_says_memory_and_speed() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("8xH10", "no GPU is called 'H10' (free form: 4x48GiB@150TFLOPS); did you mean 'H100'?"),
+        ("8xH10", "unknown GPU 'H10' (free form: 4x48GiB@150TFLOPS); did you mean 'H100'?"),
         ("abacus", "known: A10, A100"),
-        ("8x", "is no cluster; write 8xH100"),
+        ("8x", ": not a cluster; pass 8xH100"),
         ("", "is no cluster"),
-        ("-3xH100", "no GPU is called '-3xH100'"),
-        ("0xH100", "0 GPUs; give 1 to 65,536"),
-        ("999999x999999xH100", "GPUs; give 1 to 65,536"),
-        ("4x48GiB@0TFLOPS", "give memory and speed above zero"),
+        ("-3xH100", "unknown GPU '-3xH100'"),
+        ("0xH100", "0 GPUs; pass 1 to 65,536"),
+        ("999999x999999xH100", "GPUs; pass 1 to 65,536"),
+        ("4x48GiB@0TFLOPS", "memory and speed must be above zero"),
         ("4x48GiB@fast", "is no cluster"),
-        ("4x0GiB", "give memory and speed above zero"),
+        ("4x0GiB", "memory and speed must be above zero"),
     ],
 )
 def test_what_is_none_is_refused_with_the_remedy(text: str, words: str) -> None:

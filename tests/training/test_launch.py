@@ -62,5 +62,5 @@ def test_the_launcher_says_how_many_devices_there_are(monkeypatch: pytest.Monkey
         monkeypatch.setenv(name, value)
     training = adapt_to_launch(recipe).training
     assert (training.devices, training.nodes) == (4, 2)
-    with pytest.raises(UserError, match=r"torchrun has started 8 processes: strategy=single is for one device"):
+    with pytest.raises(UserError, match=r"torchrun has started 8 processes: strategy=single: expected one device"):
         adapt_to_launch(tiny_recipe(tmp_path, strategy="single"))

@@ -147,7 +147,10 @@ def test_a_plateau_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[st
         ({"task": {"sample_prompt": "a"}}, "task: unknown key 'sample_prompt'"),
         ({"task": {"batch_tokens": 64}}, "task: unknown key 'batch_tokens'"),
         ({"model": {"max_len": 2}}, "max_len=2 leaves no room"),
-        ({"task": {"kind": "translation"}}, "trains encoder-decoder models, and this one is encoder-only: set task to"),
+        (
+            {"task": {"kind": "translation"}},
+            "trains encoder-decoder models, but this model is encoder-only; set task to",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:

@@ -70,7 +70,7 @@ def test_animals_are_validated_on_the_facts_that_they_learn() -> None:
     corpus = prepare(recipe.data)
     assert corpus.tokenizer.decode(corpus.validation.tolist()) == FACTS
     [said] = resolved.notes
-    assert said.startswith("facts.txt takes the place of animals: data.validation.source: 'animals' -> 'facts.txt'; ")
+    assert said.startswith("facts.txt replaces animals: data.validation.source: 'animals' -> 'facts.txt'; ")
     assert "task.sample_prompt: 'elephants' -> None" in said
     own: Any = load_recipe("animals")
     assert own.data.validation == HeldOut(source="animals")
@@ -110,9 +110,9 @@ def test_sentences_in_other_languages_have_none() -> None:
     [
         (
             ["demo", "--data", "facts.txt"],
-            "task.sample_prompt: 'The ' -> None; kept as they are: data.tokenizer.vocab_s",
+            "task.sample_prompt: 'The ' -> None; unchanged: data.tokenizer.vocab_s",
         ),
-        (["demo", "--set", "data.source=facts.txt", "--set", "task.sample_prompt=Cats"], "kept as they are: data.tok"),
+        (["demo", "--set", "data.source=facts.txt", "--set", "task.sample_prompt=Cats"], "unchanged: data.tok"),
         (["demo", "--data", "facts.txt", "--quiet"], ""),
         (["nanogpt-cpu", "--data", "facts.txt"], ""),
         (["facts.txt"], "is text: trained on as"),
@@ -131,7 +131,7 @@ def test_a_run_reports_it_when_it_begins_and_not_when_it_resumes(capsys: pytest.
     words = ["train", "animals", "--data", "facts.txt", "--out", "run", "--set", "task.sample_tokens=0"]
     words += [word for size in sizes for word in ("--set", size)]
     assert main(words) == 0
-    assert "\nfacts.txt takes the place of animals: data.validation.source: " in f"\n{capsys.readouterr().err}"
+    assert "\nfacts.txt replaces animals: data.validation.source: " in f"\n{capsys.readouterr().err}"
     assert main(words) == 0
     assert "takes the place" not in capsys.readouterr().err
     Path("facts.txt").unlink()

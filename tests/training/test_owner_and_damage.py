@@ -68,10 +68,8 @@ def test_without_any_checkpoint_there_are_choices(
     shutil.rmtree(out / "checkpoints")
     assert main(command) == 2
     # The save at step 8 was killed before it was noted.
-    assert "run has trained 4 steps and has nothing to go on from: no checkpoint is left" in (
-        err := capsys.readouterr().err
-    )
-    assert "--from-weights goes on from the weights of its last model, --restart deletes it and begins anew" in err
+    assert "run: 4 steps were trained, but" in (err := capsys.readouterr().err)
+    assert "pass --from-weights to continue from its last model, or --restart to delete it and start again" in err
     assert err.count("\n") == 1
     assert main([*command, "--from-weights", "--exact"]) == 2
     assert "exclude each other" in capsys.readouterr().err
@@ -93,7 +91,7 @@ def test_without_any_checkpoint_there_are_choices(
     assert (other / "notes.txt").read_text() == "mine"
 
     stopped = stopped_at(4, finished("text"), tmp_path / "third")
-    with pytest.raises(UserError, match=r"has a whole checkpoint of step 4; leave --from-weights out"):
+    with pytest.raises(UserError, match=r"has an undamaged checkpoint of step 4; leave out --from-weights"):
         train(recipe, stopped, FromWeights(), quiet=True)
 
 
@@ -133,7 +131,7 @@ def test_a_state_of_another_run_is_none(finished: Finished, tmp_path: Path, caps
     shutil.rmtree(newest_checkpoint(out))
     shutil.copytree(other / "checkpoints" / "step-000008", out / "checkpoints" / "step-000008")
     train(read_recipe(out), out, quiet=True)
-    assert "step-000008 holds the state of another run" in capsys.readouterr().err
+    assert "step-000008 contains the state of another run" in capsys.readouterr().err
     assert_same_run(finished("text"), out)
 
 
@@ -148,7 +146,7 @@ def test_metrics_come_back(finished: Finished, tmp_path: Path, capsys: pytest.Ca
         with pytest.raises(UserError, match=r"metrics\.csv is damaged"):
             read_metrics(out / "metrics.csv")
     train(read_recipe(out), out, quiet=True)
-    assert "metrics.csv was damaged or missing: it is that of step 8 again" in capsys.readouterr().err
+    assert "metrics.csv was damaged or missing; restored to step 8" in capsys.readouterr().err
     assert_same_run(finished("text"), out)
 
 

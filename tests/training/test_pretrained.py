@@ -127,7 +127,7 @@ def test_the_command_line_finds_the_copy(finished: Finished, tmp_path: Path) -> 
     [
         (
             {"stack": {"d_model": 32}},
-            r"embedding\.weight is \d+x16 in .*, \d+x32 in this recipe; leave the keys of model",
+            r"embedding\.weight is \d+x16 in .*, but \d+x32 in this recipe; leave out the model keys",
         ),
         ({"stack": {"n_layers": 2}}, r"only this recipe has stack\.blocks\.1\..* and \d+ more"),
         ({"n_segments": 2}, r"only this recipe has segment_embedding\.weight"),

@@ -92,7 +92,7 @@ def test_two_files_of_sentences() -> None:
 
 
 def test_conversations_need_a_model_to_go_on_from() -> None:
-    with pytest.raises(UserError, match="finetune-chat goes on from a model that exists: give --pretrained"):
+    with pytest.raises(UserError, match="finetune-chat requires a pretrained model; pass --pretrained"):
         recipe_of("chat.csv")
 
 

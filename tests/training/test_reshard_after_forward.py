@@ -27,7 +27,7 @@ def sharded(folder: Path, **settings: Any) -> Recipe:
 
 @pytest.mark.parametrize("settings", [{}, {"strategy": "ddp", "devices": 2}, {"strategy": "tp", "devices": 2}])
 def test_it_is_for_fsdp(settings: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="reshard_after_forward=false keeps what fsdp gathers; set strategy to fsdp"):
+    with pytest.raises(UserError, match="reshard_after_forward=false requires strategy=fsdp; set it"):
         tiny_recipe(tmp_path, reshard_after_forward=False, ema=None, **settings)
 
 

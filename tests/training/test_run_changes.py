@@ -87,7 +87,7 @@ def test_exact_is_where_no_step_would_have_been_another(
     words = describe_length(spec, plan, at)
     assert ("as if the run had been planned" in words) == equals_planned_run(spec, plan, at)
     if not same_rows:
-        assert f"; the batch grows over {plan.ramp_steps:,} steps, as it was begun" in words
+        assert f"; the batch still grows over {plan.ramp_steps:,} steps" in words
 
 
 def test_changes_lead_from_one_recipe_to_the_other_and_are_written_and_read(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_a_finished_run_says_so_and_does_nothing(tmp_path: Path, capsys: pytest.
     capsys.readouterr()
     train(recipe, out)
     assert (
-        "is already finished: it has ended at step 2; --more STEPS goes on, another --out trains again"
+        "is already finished: it ended at step 2; --more STEPS goes on, another --out trains again"
         in capsys.readouterr().err
     )
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
@@ -63,7 +63,7 @@ def test_a_finished_run_says_so_and_does_nothing(tmp_path: Path, capsys: pytest.
 @pytest.mark.slow
 def test_changed_settings_are_told(tmp_path: Path) -> None:
     out = train(tiny_recipe(tmp_path, **SHORT), tmp_path / "run", quiet=True)
-    with pytest.raises(UserError, match=r"holds a run with other settings \(training\.seed: 1 -> 2\); give another"):
+    with pytest.raises(UserError, match=r"contains a run with other settings \(training\.seed: 1 -> 2\); pass another"):
         train(tiny_recipe(tmp_path, seed=2, **SHORT), out, quiet=True)
     other = {"model": {"stack": {"d_model": 32}}}
     with pytest.raises(UserError, match=r"model\.stack\.d_model: 16 -> 32"):
@@ -90,10 +90,10 @@ def test_foreign_folders_and_files_are_left_alone(tmp_path: Path) -> None:
     recipe = tiny_recipe(tmp_path, **SHORT)
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").write_text("mine")
-    with pytest.raises(UserError, match="thesis is not empty and holds no run; give another --out"):
+    with pytest.raises(UserError, match="thesis is not empty and contains no run; pass another --out"):
         train(recipe, tmp_path / "thesis", quiet=True)
     assert [path.name for path in (tmp_path / "thesis").iterdir()] == ["chapter.txt"]
-    with pytest.raises(UserError, match=r"text\.txt is a file; give a folder"):
+    with pytest.raises(UserError, match=r"text\.txt is a file; pass a folder"):
         train(recipe, tmp_path / "text.txt", quiet=True)
     with pytest.raises(UserError, match=r"cannot make the folder .*; give another --out"):
         train(recipe, tmp_path / "text.txt" / "run", quiet=True)
@@ -135,8 +135,8 @@ def test_epochs_are_counted_in_rows(tmp_path: Path) -> None:
         ({"max_steps": None}, "set exactly one of max_steps, max_epochs and max_hours"),
         ({"batch_size": 0}, "batch_size=0 must be at least 1"),
         ({"clip_norm": 0.0}, r"clip_norm=0\.0 must be above 0 and at most 1,000,000,000, or null"),
-        ({"devices": 3}, "task.batch_size=16 must be divisible by the 3 devices that share it"),
-        ({"schedule": "noam", "warmup_steps": 0}, "the noam schedule needs warmup_steps"),
+        ({"devices": 3}, "task.batch_size=16 must be divisible by the number of devices: 3"),
+        ({"schedule": "noam", "warmup_steps": 0}, "the noam schedule requires warmup_steps"),
         ({"optimizer": "adamv"}, "unknown kind 'adamv'; did you mean 'adam"),
         ({"sede": 1}, "unknown key 'sede'; did you mean 'seed'"),
     ],

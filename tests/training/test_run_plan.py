@@ -143,7 +143,7 @@ def test_a_run_lends_its_speed(tmp_path: Path) -> None:
     wider = replace(recipe, model=replace(recipe.model, max_len=16))  # a larger model at the same FLOP/s
     flops = planned(wider, measured=run)
     assert flops.time.seconds == pytest.approx(flops.flops / (rate * plan.flops_per_token))
-    with pytest.raises(UserError, match="measures cpu, which says nothing of fast; leave --gpus out, or give --mfu"):
+    with pytest.raises(UserError, match="measures cpu, which does not apply to fast; leave out --gpus, or pass --mfu"):
         planned(recipe, measured=run, cluster=Cluster(FAST, 1))
     (run / "metrics.csv").unlink()
     with pytest.raises(UserError, match=r"no metrics\.csv yet"):
@@ -156,7 +156,7 @@ def test_this_machine_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     plan = planned(tiny_recipe(tmp_path), here=True)
     assert plan.time.seconds == 12 * 2.5 + (12 // 3 + 1) * 3.0
     assert plan.time.throughput.flops_per_second == pytest.approx(plan.flops_per_step / 2.5)
-    assert plan.time.throughput.described == "2.5 s a step, as measured here (cpu) just now"
+    assert plan.time.throughput.described == "2.5 s per step, measured on this machine (cpu)"
     assert plan.memory[0].fits
 
 
@@ -211,7 +211,7 @@ def test_an_adapter_learns_little_and_keeps_little(tmp_path: Path) -> None:
 def test_what_cannot_be_shared_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"on 3 GPUs: task\.batch_size=16 must be divisible by the 3 devices"):
         planned(tiny_recipe(tmp_path), cluster=Cluster(FAST, 3))
-    with pytest.raises(UserError, match="--mfu is a share of a peak, and --gpus says none"):
+    with pytest.raises(UserError, match="--mfu requires a peak, but --gpus has none"):
         planned(tiny_recipe(tmp_path), cluster=Cluster(GPU("48 GiB", 48 * GIB, None), 1), mfu=0.3)
 
 

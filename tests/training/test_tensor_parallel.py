@@ -44,7 +44,7 @@ def tp(folder: Path, family: str = "text", /, **stack: Any) -> Recipe:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"n_heads": 3, "d_head": 4}, "strategy=tp shares out n_heads=3, which 2 devices cannot equally"),
+        ({"n_heads": 3, "d_head": 4}, "strategy=tp: n_heads=3 is not divisible by 2 devices"),
         ({"n_kv_heads": 1}, "n_kv_heads=1"),
         ({"d_ff": 33}, "d_ff=33"),
         ({"dropout": {"attention": 0.1, "activation": 0.0}}, "set dropout.attention to 0"),
@@ -58,11 +58,11 @@ def test_what_cannot_be_cut_is_refused(changes: dict[str, Any], message: str, tm
 
 def test_it_is_for_one_node_and_not_exact(tmp_path: Path) -> None:
     training = tp(tmp_path).training
-    with pytest.raises(ValueError, match="of one node, and there are 2 nodes; set fsdp"):
+    with pytest.raises(ValueError, match="expected one node, got 2; set strategy to fsdp"):
         replace(training, nodes=2)
-    with pytest.raises(ValueError, match="exact: with tp each device has a part of every sum"):
+    with pytest.raises(ValueError, match="exact does not support strategy=tp"):
         replace(training, exact=True)
-    with pytest.raises(ValueError, match="with tp no device has the whole model: ema"):
+    with pytest.raises(ValueError, match="ema requires the whole model on one device, but strategy=tp"):
         replace(training, ema=0.9)
 
 

@@ -1,1 +1,1 @@
-"""Optimizers and schedules, as settings and as built, and which weights learn."""
+"""Optimizers and learning-rate schedules, their settings, and the selection of trainable weights."""

@@ -1,7 +1,7 @@
-"""AdamW whose step, on a CPU, is one call for all parameters, and clips gradients as it reads them.
+"""AdamW whose step on a CPU is one kernel call for all parameters, with fused gradient clipping.
 
-Loshchilov and Hutter, "Decoupled weight decay regularization" (2019). Elsewhere, and for a few numbers, PyTorch's own
-fused kernel; what it keeps, and its checkpoints, are the same.
+Loshchilov and Hutter, "Decoupled weight decay regularization" (2019). On other devices and for few parameters the step
+is PyTorch's fused kernel. State and checkpoints are the same as PyTorch's.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,15 +17,23 @@ from tercet.training.optim.exact_norm import exact_norm
 from tercet.training.optim.local_parts import is_sharded, local_parts
 
 Settings = tuple[float, float, float, float, float]  # learning rate, both betas, eps and weight decay
-UNSUPPORTED_OPTIONS = ("amsgrad", "maximize", "capturable", "differentiable")  # options that the kernel does not know
+UNSUPPORTED_OPTIONS = (
+    "amsgrad",
+    "maximize",
+    "capturable",
+    "differentiable",
+)  # options that the kernel does not support
 
 
 class FusedAdamW(torch.optim.AdamW):
-    """PyTorch's, by the kernel wherever that takes the gradients, and where no group asks for what it does not know:
-    `amsgrad`, `maximize`, `capturable`, `differentiable`, or gradients that a GradScaler has scaled."""
+    """PyTorch's AdamW, with Tercet's kernel if it supports the gradients.
 
-    scale = 1.0  # what the next step multiplies gradients by
-    exact = False  # whether the step of a piece must be that of the whole to the last bit, which PyTorch's is not
+    PyTorch's implementation is used with `amsgrad`, `maximize`, `capturable` or `differentiable`, and for gradients
+    that a GradScaler has scaled.
+    """
+
+    scale = 1.0  # factor on the gradients of the next step
+    exact = False  # steps of shards must be bitwise identical to whole steps; PyTorch's are not
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -36,7 +44,7 @@ class FusedAdamW(torch.optim.AdamW):
             if scale != 1.0:
                 for p in parameters:
                     cast(Tensor, p.grad).mul_(scale)
-            if any(map(is_sharded, parameters)):  # beside whole ones, which PyTorch does not take in one call
+            if any(map(is_sharded, parameters)):  # PyTorch does not accept sharded and whole parameters in one call
                 for group in self.param_groups:
                     step_local_parts(self, [p for p in group["params"] if p.grad is not None], group)
             else:
@@ -46,26 +54,29 @@ class FusedAdamW(torch.optim.AdamW):
         return loss
 
     def uses_kernel(self, parameters: list[Tensor]) -> bool:
-        """Whether a step of these is one for the kernel."""
+        """Return whether Tercet's kernel computes the step of these parameters."""
         is_plain = not any(group[option] for group in self.param_groups for option in UNSUPPORTED_OPTIONS)
-        # A scaler leaves these to the step of whoever multiplies by them as PyTorch's fused kernel does.
+        # A scaler sets these for optimizers that unscale gradients in their step, as PyTorch's fused kernel does.
         is_scaled = getattr(self, "grad_scale", None) is not None or getattr(self, "found_inf", None) is not None
         return is_plain and not is_scaled and supports_local_parts(parameters, exact=self.exact)
 
     def updated_parameters(self) -> list[Tensor]:
-        """The parameters that the next step updates: those that have gradients."""
+        """Return the parameters with gradients, which the next step updates."""
         return [p for group in self.param_groups for p in group["params"] if p.grad is not None]
 
 
 def supports_local_parts(parameters: Iterable[Tensor], *, exact: bool) -> bool:
-    """Whether a step of what this rank has of these is one for the kernel: of few numbers where it must be exact."""
+    """Return whether the kernel supports this rank's parts of the parameters.
+
+    With `exact`, the minimum number of elements of the kernel does not apply.
+    """
     parts = [(p, p.grad) for p in parameters if p.grad is not None]
     gradients = local_parts(g for _, g in parts)
     return supports_gradients(local_parts(p for p, _ in parts), gradients, min_elements=0 if exact else None)
 
 
 def evaluate_closure(closure: Callable[[], Any] | None) -> Any:
-    """What a step's closure gives, where there is one; gradients are on in it."""
+    """Return the result of a step's closure with gradients enabled, or None without a closure."""
     if closure is None:
         return None
     with torch.enable_grad():
@@ -73,7 +84,10 @@ def evaluate_closure(closure: Callable[[], Any] | None) -> Any:
 
 
 def moments(optimizer: Optimizer, parameters: list[Tensor]) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    """Of each parameter both of Adam's moments and its steps so far, as PyTorch's keeps them; zeros at first."""
+    """Return both moments and the step count of each parameter, as PyTorch stores them.
+
+    Missing state is initialized with zeros.
+    """
     states = [optimizer.state[p] for p in parameters]
     for p, state in zip(parameters, states, strict=True):
         if "step" not in state:
@@ -83,14 +97,14 @@ def moments(optimizer: Optimizer, parameters: list[Tensor]) -> tuple[list[Tensor
 
 
 def kernel_step(optimizer: Optimizer, parameters: list[Tensor], rows: list[Settings], *, scale: float = 1.0) -> None:
-    """A step of what this rank has of the parameters, with their `settings`, by the kernel."""
+    """Update this rank's parts of the parameters, with a row of `settings` for each, by the kernel."""
     gradients = local_parts(cast(Tensor, p.grad) for p in parameters)
     states = map(local_parts, moments(optimizer, parameters))
     adam_(local_parts(parameters), gradients, *states, settings=rows, scale=scale)
 
 
 def step_local_parts(optimizer: Optimizer, parameters: list[Tensor], group: dict[str, Any]) -> None:
-    """A step of what this rank has of a group's parameters, by PyTorch."""
+    """Update this rank's parts of a group's parameters by PyTorch."""
     means, squares, steps = map(local_parts, moments(optimizer, parameters))
     adamw(
         local_parts(parameters),
@@ -111,20 +125,25 @@ def step_local_parts(optimizer: Optimizer, parameters: list[Tensor], group: dict
 
 
 def settings(group: dict[str, Any]) -> list[Settings]:
-    """Of each parameter of the group that has a gradient, what the kernel is told."""
+    """Return the kernel's settings for each parameter of the group that has a gradient."""
     row = (float(group["lr"]), *group["betas"], group["eps"], group["weight_decay"])
     return [row] * sum(p.grad is not None for p in group["params"])
 
 
 def clip_gradients(parameters: Iterable[Tensor], optimizer: Optimizer, limit: float) -> Tensor:
-    """Scale all gradients, those of this optimizer, to a norm of at most `limit`, in place or in its next step.
+    """Scale all gradients of an optimizer to a norm of at most `limit`, in place or in its next step.
 
-    Of an exact optimizer, the same for pieces of gradients as for whole ones, to the last bit.
+    With an exact optimizer the result is bitwise identical for sharded and whole gradients.
 
     Pascanu et al., "On the difficulty of training recurrent neural networks" (2013), algorithm 1.
 
+    Args:
+        parameters: All parameters of the optimizer.
+        optimizer: Optimizer.
+        limit: Maximum norm.
+
     Returns:
-        (): their norm before.
+        Gradient norm before clipping, shape ().
     """
     parameters = list(parameters)
     kernel = optimizer if isinstance(optimizer, FusedAdamW) else None
@@ -147,7 +166,7 @@ def clip_gradients(parameters: Iterable[Tensor], optimizer: Optimizer, limit: fl
 
 
 def _clip_by_pytorch(parameters: list[Tensor], limit: float) -> Tensor:
-    """Of whole gradients and of those that ranks have pieces of, which PyTorch does not take together."""
+    """Clip whole and sharded gradients, which PyTorch does not accept in one call."""
     kinds = [[p for p in parameters if is_sharded(p) is sharded] for sharded in (False, True)]
     norms = [torch.nn.utils.get_total_norm([p.grad for p in kind if p.grad is not None]) for kind in kinds if kind]
     norms = [cast(Any, norm).full_tensor() if is_sharded(norm) else norm for norm in norms]

@@ -1,4 +1,4 @@
-"""What a rank has of tensors that several ranks hold in pieces (DTensor)."""
+"""This rank's parts of tensors that are sharded over several ranks (DTensor)."""
 
 from collections.abc import Iterable
 from typing import Any, cast
@@ -7,10 +7,13 @@ from torch import Tensor
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether a rank holds a piece of it: a DTensor, whose module takes most of a second to import."""
+    """Return whether a tensor is a DTensor.
+
+    The check does not import `torch.distributed.tensor`, which takes most of a second.
+    """
     return hasattr(tensor, "full_tensor")
 
 
 def local_parts(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """What this rank has of each."""
+    """Return this rank's part of each tensor."""
     return [cast(Any, x).to_local() if is_sharded(x) else x for x in tensors]

@@ -1,14 +1,14 @@
-"""Muon: momentum whose every update is made orthogonal, for the matrices inside the blocks; AdamW for all the rest.
+"""Muon: orthogonalized momentum for the matrices inside blocks, and AdamW for the other weights.
 
     M <- m M + (1 - m) G                                         m: momentum, G: gradient
-    U  = orthogonalise(m M + (1 - m) G)                          Nesterov's look ahead
+    U  = orthogonalize(m M + (1 - m) G)                          Nesterov momentum
     W <- W - lr (sqrt(max(1, rows / columns)) U + decay W)
 
-Jordan et al. (2024), "Muon: an optimizer for hidden layers"; the quintic Newton-Schulz iteration is theirs.
-Where we differ from `torch.optim.Muon`: matrices of one shape go through the iteration as one batch, in float32 where
-the machine has no fast bfloat16 (there torch's, which always casts, takes seconds a step), and long ones by their Gram
-matrix alone; and one optimizer holds both algorithms, so that checkpoints, schedules and sharding meet a single object
-with ordinary parameter groups.
+Jordan et al. (2024), "Muon: an optimizer for hidden layers", including the quintic Newton-Schulz iteration.
+Differences from `torch.optim.Muon`: matrices of one shape are iterated as one batch, in float32 if the machine has no
+fast bfloat16 (`torch.optim.Muon` always casts, which takes seconds per step there), and long matrices by their Gram
+matrix. One optimizer contains both algorithms, so that checkpoints, schedules and sharding handle a single object with
+ordinary parameter groups.
 """
 
 from collections import defaultdict
@@ -31,22 +31,24 @@ from tercet.training.optim.adamw import (
     supports_local_parts,
 )
 
-COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # maximise the slope at zero: small singular values grow fastest
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # maximize the slope at zero: small singular values grow fastest
 BATCHED_DEVICES: tuple[str, ...] = (
     "cuda",
-)  # devices on which a call for all matrices of a shape costs less than one for each
-MAX_GRAM_ITERATIONS = 5  # iterations on one Gram matrix: what rounding adds to its zeros grows twelvefold in each
+)  # devices on which one call for all matrices of a shape is faster than a call for each
+MAX_GRAM_ITERATIONS = 5  # iterations on one Gram matrix: rounding errors in its zeros grow twelvefold per iteration
 
-_foreach: Any = torch  # its functions of several tensors have no types
+_foreach: Any = torch  # the _foreach functions have no type annotations
 
 
 class MuonAdamW(Optimizer):
-    """Args:
-    groups: parameter groups; one with `muon=True` holds matrices and takes `lr`, `momentum`, `weight_decay`; the
-        others take `lr`, `betas`, `eps`, `weight_decay`.
+    """Muon for matrices, AdamW for all other parameters.
+
+    Args:
+        groups: Parameter groups. A group with `muon=True` contains matrices and uses `lr`, `momentum` and
+            `weight_decay`; the others use `lr`, `betas`, `eps` and `weight_decay`.
     """
 
-    exact = False  # as AdamW's
+    exact = False  # as in `FusedAdamW`
 
     def __init__(self, groups: Iterable[dict[str, Any]]) -> None:
         defaults = {
@@ -57,7 +59,7 @@ class MuonAdamW(Optimizer):
         super().__init__(list(groups), defaults)
         for group in self.param_groups:
             if group["muon"] and any(p.ndim != 2 for p in group["params"]):
-                raise ValueError("Muon is for matrices; give other parameters a group with muon=False")
+                raise ValueError("Muon requires matrices; put other parameters into a group with muon=False")
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -81,13 +83,13 @@ class MuonAdamW(Optimizer):
                 _foreach._foreach_sub_(batch, list(islice(steps, len(batch))))
 
     def _advance(self, parameters: list[Tensor], momentum: float) -> list[Tensor]:
-        """Move the parameters' momenta, and return those one step ahead (Nesterov)."""
+        """Update the momenta of the parameters, and return the Nesterov momenta one step ahead."""
         gradients = [cast(Tensor, p.grad) for p in parameters]
         for p, gradient in zip(parameters, gradients, strict=True):
             if "momentum" not in self.state[p]:
                 self.state[p]["momentum"] = torch.zeros_like(gradient)
         momenta = [self.state[p]["momentum"] for p in parameters]
-        # One rounding at a time: of a piece of a matrix it comes to the same as of the whole.
+        # Each operation rounds once, so that a shard of a matrix gets the same result as the whole.
         new = _foreach._foreach_mul(gradients, 1 - momentum)
         _foreach._foreach_mul_(momenta, momentum)
         _foreach._foreach_add_(momenta, new)
@@ -105,7 +107,7 @@ class MuonAdamW(Optimizer):
 
 
 def orthogonalize(matrices: Float[Tensor, "N R C"], iterations: int = 5) -> Float[Tensor, "N R C"]:
-    """Push all singular values of each matrix towards one (to within about 0.3), keeping its singular vectors.
+    """Move all singular values of each matrix towards 1 (within about 0.3), keeping its singular vectors.
 
     X <- a X + (b X Xᵀ + c (X Xᵀ)²) X      from X / |X|, with the shorter side as rows
     """
@@ -114,8 +116,8 @@ def orthogonalize(matrices: Float[Tensor, "N R C"], iterations: int = 5) -> Floa
     x = x.mT if tall else x
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
     rows, columns = x.shape[-2:]
-    # Beyond this shape the Gram matrix's iteration has fewer products, however many iterations there are. In bfloat16
-    # it would lose the small singular values, which enter it squared: not even where a step runs within autocast.
+    # For longer matrices the iteration on the Gram matrix needs fewer products, for any number of iterations. In
+    # bfloat16 it would lose the small singular values, which are squared, so autocast is disabled for it.
     use_gram = 2 * columns > 3 * rows and x.dtype == torch.float32
     with torch.autocast(x.device.type, enabled=False):
         x = (_newton_schulz_by_gram if use_gram else _newton_schulz)(x, iterations)
@@ -131,28 +133,31 @@ def _newton_schulz(x: Float[Tensor, "N R C"], iterations: int) -> Float[Tensor, 
 
 
 def _newton_schulz_by_gram(x: Float[Tensor, "N R C"], iterations: int) -> Float[Tensor, "N R C"]:
-    """The same on X Xᵀ alone: with G = X Xᵀ and S = aI + bG + cG², an iteration takes X to S X, and so G to S G S. The
-    S of several iterations are multiplied with each other, and their product with X."""
+    """Iterate as `_newton_schulz`, but only on the Gram matrix X Xᵀ.
+
+    With G = X Xᵀ and S = aI + bG + cG², an iteration maps X to S X, and so G to S G S. The S of several iterations are
+    multiplied with each other, and their product with X.
+    """
     a, b, c = COEFFICIENTS
     for start in range(0, iterations, MAX_GRAM_ITERATIONS):
         gram, steps = x @ x.mT, list[Tensor]()  # (N, R, R)
         for remaining in reversed(range(min(MAX_GRAM_ITERATIONS, iterations - start))):
             step = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
-            if remaining:  # S G S with aI kept apart: added to numbers so small it would round them
+            if remaining:  # S G S with aI kept separate: its addition would round the small entries
                 half = torch.baddbmm(gram, step, gram, beta=a)
                 gram = torch.baddbmm(half, half, step, beta=a)
             step.diagonal(dim1=-2, dim2=-1).add_(a)
             steps.append(step)
-        x = reduce(torch.bmm, steps) @ x  # in any order: polynomials of one matrix commute
+        x = reduce(torch.bmm, steps) @ x  # in any order, since polynomials of one matrix commute
     return x
 
 
 def _orthogonalize_updates(updates: list[Tensor], iterations: int, dtype: torch.dtype, rate: float) -> list[Tensor]:
-    """The updates of matrices of one shape, orthogonal, and times `rate`."""
+    """Return the orthogonalized updates of matrices of one shape, times `rate`."""
 
     def work(matrices: list[Tensor]) -> list[Tensor]:
         result = orthogonalize(torch.stack(matrices), iterations).to(dtype).mul_(rate)
-        # PyTorch works on several tensors by one call only if all are laid out alike.
+        # PyTorch processes several tensors in one call only if all have the same layout.
         return list(result.contiguous() if result.device.type in BATCHED_DEVICES else result)
 
     if not is_sharded(updates[0]):
@@ -160,8 +165,8 @@ def _orthogonalize_updates(updates: list[Tensor], iterations: int, dtype: torch.
 
     from torch.distributed.tensor import DTensor, distribute_tensor
 
-    # A sharded matrix is gathered, worked on whole, and cut again: a shard alone has other singular vectors. All ranks
-    # do the same work, so that none has to send what it comes to.
+    # A sharded matrix is gathered, orthogonalized as a whole and split again, since a shard has other singular vectors.
+    # All ranks do the same work, so that no result has to be sent.
     dtensors = [cast(DTensor, u) for u in updates]
     full_updates = work([u.full_tensor() for u in dtensors])
     return [

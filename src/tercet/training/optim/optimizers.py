@@ -1,7 +1,7 @@
-"""Optimizers as built from their settings, and which parameter gets what.
+"""Build optimizers from their settings.
 
-Weight decay is for matrices: norms, biases and other vectors never decay. Every parameter is in exactly one group, a
-tied one once.
+Weight decay applies only to matrices, not to norms, biases and other vectors. Each parameter is in exactly one group,
+and a tied parameter only once.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from tercet.training.optim.trainable import trainable_parameters
 
 
 def build_optimizer(spec: OptimizerSpec, model: nn.Module) -> Optimizer:
-    """Build the optimizer of the parameters of `model` that learn."""
+    """Build the optimizer of the trainable parameters of `model`."""
     match spec:
         case Adam():
             groups = [{"params": trainable_parameters(model), "weight_decay": 0.0}]
@@ -60,16 +60,14 @@ def _muon(spec: Muon, model: nn.Module) -> Optimizer:
 
 
 def hidden_matrices(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """The weights of the linear layers inside blocks, and all other parameters, of those that learn."""
+    """Return the trainable matrices inside blocks, and all other trainable parameters."""
     blocks = [module for name, module in model.named_modules() if name.endswith("blocks")]
-    block_matrices = {
-        p: None for block in blocks for p in trainable_parameters(block) if p.ndim == 2
-    }  # a set that keeps order
+    block_matrices = {p: None for block in blocks for p in trainable_parameters(block) if p.ndim == 2}  # an ordered set
     return list(block_matrices), [p for p in trainable_parameters(model) if p not in block_matrices]
 
 
 def base_rates(optimizer: Optimizer) -> list[float]:
-    """Each group's own learning rate, before any schedule."""
+    """Return the learning rate of each group, before any schedule."""
     return [float(group["lr"]) for group in optimizer.param_groups]
 
 
@@ -80,5 +78,5 @@ def set_rates(optimizer: Optimizer, base: Iterable[float], factor: float) -> Non
 
 
 def _supports_fused(model: nn.Module) -> bool:
-    """One kernel for all parameters, where PyTorch has it."""
+    """Return whether PyTorch has a fused kernel for all trainable parameters."""
     return all(p.is_floating_point() and p.device.type in ("cpu", "cuda", "mps") for p in trainable_parameters(model))

@@ -1,7 +1,7 @@
-"""Learning-rate schedules: a factor on every group's rate, as a pure function of the step.
+"""Learning-rate schedules: a factor on the rate of every group, as a pure function of the step.
 
-All begin with a linear warm-up of W steps, whose first step is not zero. After it, at step s of S, counted from 0, with
-f = `final`, c = `cooldown`, d = `d_model`:
+All schedules start with a linear warm-up of W steps, whose first step is not zero. After it, at step s of S, counted
+from 0, with f = `final`, c = `cooldown`, d = `d_model`:
 
                           factor                                         at the last step
     constant              1                                              1
@@ -11,9 +11,9 @@ f = `final`, c = `cooldown`, d = `d_model`:
     noam                  1 / sqrt(d (s + 1))                            1 / sqrt(d S)
     inverse_square_root   sqrt(W / (s + 1))                              sqrt(W / S)
 
-Linear and cosine reach `final` with the last step, where the warm-up leaves at least two, and at `final: 0` that step
-moves nothing. Wsd stays the fall of one step above it. The others have no `final`: constant never falls, noam and
-inverse_square_root fall on with the square root of the step. The full height is that of the last warm-up step.
+Linear and cosine reach `final` at the last step if at least two steps follow the warm-up; with `final: 0` that step
+changes nothing. Wsd ends one step above `final`. The other schedules have no `final`: constant does not decay, and noam
+and inverse_square_root decay with the square root of the step. The maximum is at the last warm-up step.
 """
 
 import math
@@ -32,7 +32,7 @@ class Constant:
 
 @spec
 class LinearDecay:
-    """A straight line from the end of the warm-up to the end."""
+    """A linear decay from the end of the warm-up to the last step."""
 
     kind: Literal["linear"] = "linear"
     final: Share = 0.0
@@ -43,7 +43,7 @@ class LinearDecay:
 
 @spec
 class Cosine:
-    """Half a cosine (Loshchilov and Hutter 2017)."""
+    """A cosine decay (Loshchilov and Hutter 2017)."""
 
     kind: Literal["cosine"] = "cosine"
     final: Share = 0.1
@@ -54,21 +54,23 @@ class Cosine:
 
 @spec
 class WSD:
-    """Warm-up, stable, decay (Hu et al. 2024): level, then a straight line down over the last `cooldown` of the run."""
+    """Warm-up, stable, decay (Hu et al. 2024): constant, then linear over the last `cooldown` of the run."""
 
     kind: Literal["wsd"] = "wsd"
     cooldown: ShareAboveZero = 0.6
     final: Share = 0.0
 
     def decay(self, step: int, warmup: int, total: int) -> float:
-        left = max(1, total - step) / (self.cooldown * total)  # the last step is still above `final`: it learns
+        left = max(1, total - step) / (self.cooldown * total)  # above `final` at the last step, so that it still trains
         return self.final + (1.0 - self.final) * min(1.0, left)
 
 
 @spec
 class Noam:
-    """d_model^-0.5 min(step^-0.5, step warmup^-1.5), steps from 1 (Vaswani et al. 2017, 5.3). The optimizer's rate is a
-    factor on it: set it to 1 for the paper's. Needs training.warmup_steps."""
+    """d_model^-0.5 min(step^-0.5, step warmup^-1.5), steps from 1 (Vaswani et al. 2017, 5.3).
+
+    The optimizer's rate is a factor on it: 1 gives the paper's rates. Requires `training.warmup_steps`.
+    """
 
     kind: Literal["noam"] = "noam"
     d_model: Width = 512
@@ -79,8 +81,10 @@ class Noam:
 
 @spec
 class InverseSquareRoot:
-    """sqrt(warmup / step) after the warm-up: Noam's shape, with the optimizer's rate as its peak. Needs
-    training.warmup_steps."""
+    """sqrt(warmup / step) after the warm-up: the shape of Noam, with the optimizer's rate as maximum.
+
+    Requires `training.warmup_steps`.
+    """
 
     kind: Literal["inverse_square_root"] = "inverse_square_root"
 
@@ -92,9 +96,13 @@ Schedule = Constant | LinearDecay | Cosine | WSD | Noam | InverseSquareRoot
 
 
 def rate_factor(schedule: Schedule, *, step: int, warmup: int, total: int) -> float:
-    """Args:
-    step: from 0 to total - 1.
-    warmup: steps over which the rate rises to its full height.
+    """Return the factor on the learning rate at a step.
+
+    Args:
+        schedule: Schedule.
+        step: Step from 0 to total - 1.
+        warmup: Number of steps over which the rate rises to its maximum.
+        total: Number of steps of the run.
     """
     rise = (step + 1) / warmup if step < warmup else 1.0
     return rise * schedule.decay(max(step, warmup - 1), warmup, total)

@@ -1,4 +1,4 @@
-"""Optimizers as settings; `optimizers.py` builds them."""
+"""Settings of optimizers; `optimizers.py` builds them."""
 
 from typing import Literal
 
@@ -7,7 +7,7 @@ from tercet.spec import Epsilon, LearningRate, ShareBelowOne, WeightDecay, spec
 
 @spec
 class Adam:
-    """Kingma and Ba (2015). No weight decay."""
+    """Adam without weight decay (Kingma and Ba 2015)."""
 
     kind: Literal["adam"] = "adam"
     lr: LearningRate = 1e-3
@@ -18,7 +18,7 @@ class Adam:
 
 @spec
 class AdamW:
-    """Loshchilov and Hutter (2019): the decay is not part of the gradient."""
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019)."""
 
     kind: Literal["adamw"] = "adamw"
     lr: LearningRate = 1e-3
@@ -30,9 +30,9 @@ class AdamW:
 
 @spec
 class Muon:
-    """Muon for the matrices inside the blocks; AdamW for embeddings, the head, norms and biases.
+    """Muon for the matrices inside blocks; AdamW for embeddings, head, norms and biases.
 
-    `lr` and `weight_decay` are Muon's, `adam_lr` is for the rest, which does not decay.
+    `lr` and `weight_decay` apply to Muon. `adam_lr` applies to the other parameters, which have no weight decay.
     """
 
     kind: Literal["muon"] = "muon"

@@ -1,4 +1,4 @@
-"""Which weights of a model learn: all of them, all but frozen ones, or an adapter's and those that are new."""
+"""Select the trainable weights of a model: all, all but frozen ones, or an adapter and new weights."""
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tercet.models import AnyModel
     from tercet.nn.specs import LoRA
 
-HEAD = "classifier."  # what says the labels, which are the run's own even where it begins with another's weights
+HEAD = "classifier."  # the classifier is always trained, since the labels are those of the run
 
 
 def set_trainable(
@@ -23,16 +23,17 @@ def set_trainable(
     adapter: "LoRA | None" = None,
     seed: int = 0,
 ) -> None:
-    """Freeze parts of a model, and put an adapter into it.
+    """Freeze parts of a model, and insert an adapter.
 
     Args:
-        new: Names of the weights that no pretrained model had.
-        freeze: Names of parts that do not learn.
-        adapter: What learns in place of the pretrained weights.
-        seed: Seed of the adapter's initial weights.
+        model: Model, changed in place.
+        new: Names of weights that no pretrained model had, trained in addition to an adapter.
+        freeze: Names of modules or parameters that are not trained.
+        adapter: Adapter that is trained instead of the pretrained weights.
+        seed: Seed of the initial weights of the adapter.
 
     Raises:
-        UserError: where a name is no part of the model, or nothing is left to learn.
+        UserError: If a name is not part of the model, or no weight remains trainable.
     """
     if adapter is not None:
         from tercet.nn.lora import add_lora
@@ -48,18 +49,18 @@ def set_trainable(
         names = [name for name, _ in model.named_parameters() if _is_part(name, pattern)]
         if not names:
             modules = (name for name, _ in model.named_modules() if name)
-            raise UserError(f"freeze: no part of the model is called {pattern!r}{suggest(pattern, modules)}")
+            raise UserError(f"freeze: no module or parameter is called {pattern!r}{suggest(pattern, modules)}")
         for name in names:
             model.get_parameter(name).requires_grad_(False)
     if not trainable_parameters(model):
-        raise UserError("freeze: nothing is left to learn; leave a part out")
+        raise UserError("freeze: no trainable weights remain; leave out a part")
 
 
 def trainable_parameters(model: "nn.Module") -> "list[nn.Parameter]":
-    """Those that learn, tied ones once."""
+    """Return the trainable parameters, tied ones once."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 def _is_part(name: str, pattern: str) -> bool:
-    """Whether a parameter is what `pattern` names, or within it: "stack.blocks.0", "encoder", "*.bias"."""
+    """Return whether a parameter is, or is within, what `pattern` names: "stack.blocks.0", "*.bias"."""
     return name == pattern or name.startswith(f"{pattern}.") or fnmatchcase(name, pattern)

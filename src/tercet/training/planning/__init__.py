@@ -1,4 +1,4 @@
-"""What a run will need on a cluster, before anything is trained."""
+"""Estimate the memory, time and cost of a run on a cluster before training."""
 
 from typing import TYPE_CHECKING
 

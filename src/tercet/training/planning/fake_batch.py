@@ -1,4 +1,4 @@
-"""A micro-batch of each task in shapes alone: as long as the model takes, and nothing in it."""
+"""Micro-batches of each task with the right shapes and maximum lengths, for fake tensors."""
 
 from functools import partial
 from typing import Any
@@ -31,10 +31,11 @@ _mask = partial(torch.ones, dtype=torch.bool)
 
 
 def fake_batch(recipe: Recipe, micro: int) -> Any:
-    """Rows of the whole context, with the masks that the recipe's data have.
+    """Return rows of the whole context, with the masks that the recipe's data has.
 
     Args:
-        micro: rows; of a translator tokens a side, padding included.
+        recipe: Recipe with its vocabulary sizes.
+        micro: Rows, or tokens per side for translation, padding included.
     """
     length = recipe.model.max_len
     match recipe:
@@ -57,7 +58,7 @@ def fake_batch(recipe: Recipe, micro: int) -> Any:
 
 
 def fake_loss(recipe: Recipe, model: Any, batch: Any) -> Tensor:
-    """What is learnt from, summed over the targets, by the loss of the recipe's task."""
+    """Return the training loss of the recipe's task, summed over the targets."""
     smoothing = recipe.training.label_smoothing
     match recipe:
         case LanguageRecipe() | ChatRecipe():
@@ -73,7 +74,7 @@ def fake_loss(recipe: Recipe, model: Any, batch: Any) -> Tensor:
 
 
 def _masks(data: TextSpec, rows: int, length: int) -> tuple[Tensor | None, Tensor | None]:
-    """Of real tokens, where rows are padded; and the documents, where each is by itself."""
+    """Return the mask of real tokens for padded rows, and the document ids if documents are masked."""
     if isinstance(data.rows, Packed):
         return None, _ids(rows, length) if data.rows.document_mask else None
     return _mask(rows, length), None

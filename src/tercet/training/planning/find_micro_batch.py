@@ -1,4 +1,4 @@
-"""What `auto` comes to as the size of a micro-batch, before the first step."""
+"""Choose the micro-batch size of `auto` before the first step."""
 
 from functools import cache, partial
 
@@ -11,15 +11,17 @@ from tercet.training.recipe.recipe import Recipe
 
 
 def find_micro_batch(recipe: Recipe, precision: str) -> int:
-    """A device's share of a step in as few equal parts as its free memory is counted to hold (`planning`), but for some
-    headroom. What the count does not know of, a step that runs out of memory makes up for (`out_of_memory.py`).
+    """Return the micro-batch size for `auto`.
+
+    A device's share of a step is split into as few equal parts as are estimated to fit into its free memory, with some
+    headroom. If a step runs out of memory nevertheless, `out_of_memory.py` reduces the size.
 
     Args:
-        recipe: with the vocabulary's size.
+        recipe: Recipe with its vocabulary sizes.
         precision: fp32, bf16 or fp16.
 
     Returns:
-        rows; of a translator tokens a side.
+        Rows, or tokens per side for translation.
     """
     spec = recipe.training
     device = accelerator(spec)
@@ -29,6 +31,6 @@ def find_micro_batch(recipe: Recipe, precision: str) -> int:
 
 
 def describe_micro_batch(recipe: Recipe, micro: int) -> str:
-    """How a device takes its share of a step."""
+    """Describe how a device splits its share of a step."""
     n = micro_batches(recipe, micro)
-    return f"{n:,} micro-batch{'es' if n > 1 else ''} of {micro:,} {unit_of(recipe)} a step on each device"
+    return f"{n:,} micro-batch{'es' if n > 1 else ''} of {micro:,} {unit_of(recipe)} per step on each device"

@@ -1,12 +1,13 @@
-"""The FLOPs of training, for a token that a step reads, or a pair of them: what `tercet.inspect.model_table` counts, as
-the recipe trains the model.
+"""FLOPs of training per input token or token pair.
 
-    6 N + 12 L H K T                  all of it learns, every place is scored
-    - 6 (1 - r) N_head                a masked model scores the share r of the places alone
-    - 2 N_frozen                      of a matrix that does not learn no gradient is worked out
-    + 6 N_adapter                     of an adapter beside it
+They are those of `tercet.inspect.model_table`, with corrections for the recipe:
 
-What is worked out once more for activation checkpointing is not counted, as it is not in MFU.
+    6 N + 12 L H K T                  all weights are trained, all positions are scored
+    - 6 (1 - r) N_head                a masked model scores only the fraction r of the positions
+    - 2 N_frozen                      frozen matrices have no weight gradient
+    + 6 N_adapter                     for an adapter in addition
+
+Recomputation for activation checkpointing is not counted, as in MFU.
 """
 
 from dataclasses import dataclass
@@ -17,14 +18,17 @@ from tercet.inspect import ModelTable, model_table
 from tercet.training.planning.step_memory import StepMemory, measure_step
 from tercet.training.recipe.recipe import MaskedRecipe, Recipe
 
-HEAD = ("transform", "unembedding")  # the layers that masked places alone meet
+HEAD = ("transform", "unembedding")  # layers that process only masked positions
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingFlops:
-    """Attributes:
-    per_token: forward and backward, for a token, or a source's and a target's together.
-    multiplied: numbers of the matrices that every token meets.
+    """FLOPs of forward and backward passes.
+
+    Attributes:
+        per_token: FLOPs per token, or per pair of a source and a target token.
+        multiplied: Elements of the matrices that are multiplied for every token.
+        unit: token or token pair.
     """
 
     per_token: int
@@ -32,18 +36,19 @@ class TrainingFlops:
     unit: Literal["token", "token pair"]
 
     def for_tokens(self, tokens: float) -> float:
-        """Of as many tokens as a run counts: of a translator both sides'."""
+        """Return the FLOPs for a number of tokens as a run counts them, which includes both sides."""
         return tokens / (2 if self.unit == "token pair" else 1) * self.per_token
 
 
 def training_flops(recipe: Recipe, memory: StepMemory | None = None) -> TrainingFlops:
-    """Of a recipe that has the vocabulary's size, with rows as long as the model takes.
+    """Return the FLOPs of a recipe with rows of the maximum length.
 
     Args:
-        memory: a step of it that was counted, which knows what learns.
+        recipe: Recipe with its vocabulary sizes.
+        memory: Result of `measure_step` for the recipe, which includes the trainable weights.
 
     Raises:
-        UserError: where the model's sizes do not fit together.
+        UserError: If the model's sizes do not fit together.
     """
     try:
         table = model_table(recipe.model)
@@ -58,7 +63,7 @@ def training_flops(recipe: Recipe, memory: StepMemory | None = None) -> Training
 
 
 def _unscored_flops(recipe: Recipe, table: ModelTable) -> int:
-    """FLOPs of places that no loss asks for."""
+    """Return the FLOPs of the head at positions without a loss."""
     if not isinstance(recipe, MaskedRecipe):
         return 0
     length = recipe.model.max_len

@@ -1,12 +1,12 @@
-"""A model whose operations keep for the backward pass what the fused ones of a device keep.
+"""Replace operations of a model by ones that keep as much for the backward pass as fused kernels.
 
-    attention   queries, keys, values, the heads' output and a number for each query; never the (T, S) weights
-                (Dao et al., "FlashAttention", 2022). On a CPU, where it has no dropout and no bias. Documents are
-                masked by a small table on a GPU.
-    dropout     on a GPU a byte for each number, where a CPU keeps a number
+    attention   queries, keys, values, output and one number per query; never the (T, S) weights (Dao et al.,
+                "FlashAttention", 2022). On a CPU without dropout and bias only. On a GPU documents are masked by a
+                small table.
+    dropout     on a GPU one byte per element, on a CPU one element of the same dtype
 
-Nothing is worked out by them: they are for fake tensors, of which only the shapes are looked at, and for which neither
-kernels of ours nor those of a GPU are to be had.
+The replacements compute nothing. They are for fake tensors, which have only shapes and for which neither Tercet's nor
+the GPU's kernels are available.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ Device = Literal["cpu", "cuda"]
 
 
 def use_fused_operations(model: nn.Module, device: Device) -> None:
-    """Exchange them in place."""
+    """Replace the operations of a model in place."""
     parts: list[Any] = list(model.modules())
     for part in parts:
         if isinstance(part, Attention):
@@ -49,13 +49,13 @@ def attend_fake(
     causal: bool = False,
     dropout: float = 0.0,
 ) -> Tensor:
-    """As `tercet.nn.attend`, of which it has the arguments, in shapes alone."""
+    """Return a tensor of the shape of `tercet.nn.attend` with the same arguments."""
     if device == "cpu" and (dropout or bias is not None):
         return attend(q, k, v, mask=mask, bias=bias, causal=causal, dropout=dropout)
     q, k, v = (x.to(multiplied_dtype(x)) for x in (q, k, v))
     if isinstance(mask, BlockMask):
         mask = None
-    if bias is not None:  # which takes the mask in: PyTorch's kernels know one of both
+    if bias is not None:  # combined with the mask: PyTorch's kernels accept only one of them
         mask = causal_mask(bias) if causal else mask
         bias = bias.to(q.dtype) if mask is None else bias.to(q.dtype).masked_fill(~mask, 0.0)
     elif mask is not None:

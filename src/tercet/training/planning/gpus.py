@@ -1,20 +1,19 @@
-"""GPUs by name: how much memory each has, and how many multiplications and additions a second at the most.
+"""GPUs by name, with memory and peak FLOP/s.
 
-The peaks are those of dense matrix products in bfloat16 (float16 where a GPU has no bfloat16) that are summed up in
-float32; what makers print first is often twice that, for matrices of which every second number is zero. From the
-makers' own papers:
+The peaks are for dense matrix products in bfloat16 (float16 if a GPU has no bfloat16) with sums in float32.
+Manufacturers often print twice the number first, for matrices with 2:4 sparsity. Sources:
 
     V100, T4             NVIDIA V100 and T4 datasheets (float16)
     A10, A100            NVIDIA A10 and A100 datasheets
-    L4, L40S             NVIDIA L4 and L40S datasheets, halved where they count zeros
+    L4, L40S             NVIDIA L4 and L40S datasheets, halved if they are for sparse matrices
     H100, H200           NVIDIA H100 and H200 datasheets, halved
-    B200                 NVIDIA HGX B200 datasheet: 4.5 PFLOP/s with zeros; 180 GB
+    B200                 NVIDIA HGX B200 datasheet: 4.5 PFLOP/s sparse; 180 GB
     MI300X               AMD Instinct MI300X datasheet
     RTX 3090             NVIDIA "Ampere GA102 GPU architecture", appendix A
     RTX 4090             NVIDIA "Ada GPU architecture", appendix A
 
-Memory is what the maker prints; a driver gives a little less. The same name is sold with several sizes of memory: where
-it stands alone, the smaller is meant of the V100, and the larger of the A100.
+Memory is the printed size; a driver reports slightly less. If a name has several sizes, the name without a size is the
+smaller V100 and the larger A100.
 """
 
 import re
@@ -25,18 +24,18 @@ from tercet.config import UserError, suggest
 from tercet.messages import show
 
 GIB = 1 << 30
-MAX_GPUS = 1 << 16  # GPUs, as `spec.Machines` has them
+MAX_GPUS = 1 << 16  # as in `spec.Machines`
 
 
 @dataclass(frozen=True)
 class GPU:
-    """One kind of GPU.
+    """A GPU model.
 
     Args:
-        name: as it is shown.
-        memory_bytes: of one.
-        peak_flops: a second, in `precision`; None where nobody said it.
-        precision: the 16 bits that it multiplies in.
+        name: Display name.
+        memory_bytes: Memory of one GPU.
+        peak_flops: Peak FLOP/s in `precision`; None if unknown.
+        precision: 16-bit format of matrix products.
     """
 
     name: str
@@ -73,12 +72,12 @@ ALIASES = {
 
 @dataclass(frozen=True)
 class Cluster:
-    """GPUs of one kind.
+    """A number of equal GPUs.
 
     Args:
-        gpu: what each is.
-        count: over all nodes.
-        nodes: among which they are shared out equally.
+        gpu: Model of the GPUs.
+        count: Number of GPUs over all nodes.
+        nodes: Number of nodes, which share the GPUs equally.
     """
 
     gpu: GPU
@@ -93,10 +92,12 @@ class Cluster:
 
 
 def parse_cluster(text: str) -> Cluster:
-    """`8xH100`, `2x8xH100` for two nodes of eight, or free form: `4x48GiB@150TFLOPS`, `48GiB`.
+    """Parse a cluster.
+
+    The forms are `8xH100`, `2x8xH100` for two nodes, and for other GPUs `4x48GiB@150TFLOPS` or `48GiB`.
 
     Raises:
-        UserError: where it is none of these, or names a GPU that is not in the table.
+        UserError: If the text has another form, or the GPU is unknown.
     """
     match = re.fullmatch(r"(?:(\d{1,9})x)?(?:(\d{1,9})x)?([^\s].*)", text.strip(), re.IGNORECASE)
     if match is None:
@@ -104,13 +105,17 @@ def parse_cluster(text: str) -> Cluster:
     first, second, kind = match.groups()
     nodes, count = (1, int(first or 1)) if second is None else (int(first), int(second))
     if not 1 <= nodes * count <= MAX_GPUS:
-        raise UserError(f"--gpus {show(text)}: {nodes * count:,} GPUs; give 1 to {MAX_GPUS:,}")
+        raise UserError(f"--gpus {show(text)}: {nodes * count:,} GPUs; pass 1 to {MAX_GPUS:,}")
     return Cluster(_find(kind, text), nodes * count, nodes)
 
 
 def find_by_device_name(name: str, memory_bytes: int) -> GPU | None:
-    """The GPU that a driver calls so ("NVIDIA A100-SXM4-80GB"), with the memory that is there; None where the table has
-    none of that name."""
+    """Return the GPU with a driver's name such as "NVIDIA A100-SXM4-80GB", or None if it is unknown.
+
+    Args:
+        name: Name that the driver reports.
+        memory_bytes: Memory that the driver reports, which replaces that of the table.
+    """
     words, plain = {*re.findall(r"[a-z0-9]+", name.lower())}, _plain(name)
     for key in sorted(GPUS, key=len, reverse=True):
         if _plain(key) in plain if key.startswith("RTX") else {*key.lower().split("-")} <= words:
@@ -120,12 +125,14 @@ def find_by_device_name(name: str, memory_bytes: int) -> GPU | None:
 
 
 def _find(kind: str, text: str) -> GPU:
-    """A GPU of the table, or one in free form."""
+    """Return a GPU of the table, or one in free form."""
     custom = re.fullmatch(r"(\d+(?:\.\d+)?)\s*Gi?B(?:\s*@\s*(\d+(?:\.\d+)?)\s*TFLOPS?)?", kind, re.IGNORECASE)
     if custom is not None:
         memory, peak = float(custom[1]), None if custom[2] is None else float(custom[2])
         if not 0 < memory <= 1 << 20 or (peak is not None and not 0 < peak <= 10**9):
-            raise UserError(f"--gpus {show(text)}: give memory and speed above zero, such as 4x48GiB@150TFLOPS")
+            raise UserError(
+                f"--gpus {show(text)}: memory and speed must be above zero; pass for example 4x48GiB@150TFLOPS"
+            )
         return GPU("GPU", int(memory * GIB), None if peak is None else peak * 1e12)
     names = {_plain(key): key for key in GPUS} | ALIASES
     key = names.get(_plain(kind).removeprefix("nvidia").removeprefix("amd"))
@@ -135,7 +142,7 @@ def _find(kind: str, text: str) -> GPU:
         raise _unreadable(text)
     suggestion = suggest(kind.upper(), GPUS)
     suggestion = suggest(kind.upper(), GPUS)
-    raise UserError(f"--gpus {show(text)}: no GPU is called {show(kind)} (free form: 4x48GiB@150TFLOPS){suggestion}")
+    raise UserError(f"--gpus {show(text)}: unknown GPU {show(kind)} (free form: 4x48GiB@150TFLOPS){suggestion}")
 
 
 def _plain(name: str) -> str:
@@ -143,4 +150,4 @@ def _plain(name: str) -> str:
 
 
 def _unreadable(text: str) -> UserError:
-    return UserError(f"--gpus {show(text)} is no cluster; write 8xH100, 2x8xH100 for two nodes, or 4x48GiB@150TFLOPS")
+    return UserError(f"--gpus {show(text)}: not a cluster; pass 8xH100, 2x8xH100 for two nodes, or 4x48GiB@150TFLOPS")

@@ -1,8 +1,7 @@
-"""The bytes that tensors take as they come and go: a count of storages, at each operation that PyTorch runs.
+"""Count the bytes of live tensors by their storages, at each operation that PyTorch dispatches.
 
-A storage counts from the operation that makes it until nothing holds it any more, neither a name in Python nor what
-autograd keeps for the backward pass. Fake tensors have storages of the right size with nothing behind them, so that a
-step of any model is counted without its memory.
+A storage counts from the operation that creates it until nothing refers to it, neither Python nor autograd's saved
+tensors. Fake tensors have storages of the right size without memory, so that a step of any model can be counted.
 """
 
 import weakref
@@ -14,9 +13,11 @@ from torch.utils._pytree import tree_leaves
 
 
 class LiveBytes(TorchDispatchMode):
-    """Attributes:
-    current: bytes of all storages that were made within this context and are still held.
-    peak: the most that it was.
+    """A dispatch mode that counts live storages.
+
+    Attributes:
+        current: Bytes of all live storages that were created in this context.
+        peak: Maximum of `current`.
     """
 
     def __init__(self) -> None:
@@ -32,7 +33,7 @@ class LiveBytes(TorchDispatchMode):
         return result
 
     def ignore(self, tensors: list[Tensor]) -> None:
-        """These were there before."""
+        """Exclude tensors that existed before this context."""
         for tensor in tensors:
             storage = tensor.untyped_storage()
             self._storages[id(storage)] = weakref.ref(storage, self._forget(id(storage), 0))

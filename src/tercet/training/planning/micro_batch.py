@@ -1,6 +1,6 @@
-"""What one device holds at once: the micro-batch that a recipe comes to, and the largest that fits.
+"""The micro-batch of a recipe on one device, and the largest one that fits into memory.
 
-The unit of all of them is rows; of a translator tokens a side.
+All sizes are rows, or tokens per side for translation.
 """
 
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from tercet.training.recipe.task_specs import RowBatchSpec
 from tercet.training.tasks.plan import Plan, plan_of
 
 SINGULAR = {"rows": "row", "tokens a side": "token a side"}
-TRIES = 8  # steps that are counted in looking for the largest
+TRIES = 8  # iterations of the search for the largest size
 
 
 def micro_batch(recipe: Recipe) -> int:
-    """What a device holds at once; its whole share where that is to be found."""
+    """Return the micro-batch size of a recipe; for `auto` the device's whole share."""
     world = recipe.training.data_parallel_size
     if isinstance(recipe, TranslationRecipe):
         return min(recipe.task.bucket_tokens(world), device_share(recipe))
@@ -30,12 +30,12 @@ def unit_of(recipe: Recipe) -> Literal["rows", "tokens a side"]:
 
 
 def format_with_unit(number: int, unit: str) -> str:
-    """Such as `1 row`, `64 rows`, `4,096 tokens a side`."""
+    """Format a size with its unit, such as `1 row`, `64 rows`, `4,096 tokens a side`."""
     return f"{number:,} {SINGULAR[unit] if number == 1 else unit}"
 
 
 def device_share(recipe: Recipe) -> int:
-    """What of a step falls to one device."""
+    """Return one device's share of a step."""
     world = recipe.training.data_parallel_size
     if isinstance(recipe, TranslationRecipe):
         return recipe.task.batch_tokens // world
@@ -43,17 +43,20 @@ def device_share(recipe: Recipe) -> int:
 
 
 def micro_batches(recipe: Recipe, micro: int) -> int:
-    """How many micro-batches of at most `micro` a device takes in a step."""
+    """Return the number of micro-batches of at most `micro` per device and step."""
     return ceil(device_share(recipe) / micro)
 
 
 def largest_micro_batch(
     recipe: Recipe, count: Callable[[int, bool], StepMemory], *, checkpointing: bool, available_bytes: int
 ) -> int | None:
-    """The largest that fits into `available_bytes` bytes of a device; None where none does.
+    """Return the largest micro-batch that fits into a device, or None if none fits.
 
     Args:
-        count: a step of a micro-batch, with activations kept or not, of the recipe's `rank_part`.
+        recipe: Recipe.
+        count: Function from micro-batch size and checkpointing to the memory of a step of the recipe's `rank_part`.
+        checkpointing: If True, activations are recomputed.
+        available_bytes: Memory of the device.
     """
 
     def needed_bytes(micro: int) -> int:
@@ -69,8 +72,11 @@ def largest_micro_batch(
 def auto_micro_batch(
     recipe: Recipe, count: Callable[[int, bool], StepMemory], *, checkpointing: bool, available_bytes: int | None
 ) -> int:
-    """What `auto` comes to: a device's share in as few equal parts as fit into `available_bytes`, where that is
-    known; the smallest there is, where none fits. Else `micro_batch`. Arguments as in `largest_micro_batch`."""
+    """Return the micro-batch size for `auto`: the device's share in as few equal parts as fit.
+
+    If none fits, this is the smallest size. If the recipe sets a size or the memory is unknown, this is `micro_batch`.
+    The arguments are those of `largest_micro_batch`.
+    """
     if available_bytes is None or not recipe.task.finds_micro_batch:
         return micro_batch(recipe)
     largest = largest_micro_batch(recipe, count, checkpointing=checkpointing, available_bytes=available_bytes)
@@ -78,19 +84,19 @@ def auto_micro_batch(
 
 
 def smallest_micro_batch(recipe: Recipe) -> int:
-    """One row; of a translator one of the longest."""
+    """Return the smallest size: one row, or the tokens of the longest sentence for translation."""
     return min(recipe.model.max_len, device_share(recipe)) if isinstance(recipe, TranslationRecipe) else 1
 
 
 def tokens_of_row(recipe: Recipe) -> int:
-    """Tokens, at the most, of what a plan counts as a row; of a bucket of pairs the tokens of a side."""
+    """Return the maximum tokens per row of a plan; for translation the tokens per side of a bucket."""
     if isinstance(recipe, TranslationRecipe):
         return recipe.task.bucket_tokens(recipe.training.data_parallel_size)
     return recipe.model.max_len
 
 
 def plan_without_data(recipe: Recipe) -> Plan:
-    """The plan of a run whose data nobody has looked at: epochs and orders mean nothing in it."""
+    """Return the plan of a run whose data is not read: epochs and orders are meaningless."""
     world = recipe.training.data_parallel_size
     if isinstance(recipe, TranslationRecipe):
         return plan_of(recipe.training, 1, batch=recipe.task.buckets_per_step(world), micro=1)
@@ -101,13 +107,15 @@ def plan_without_data(recipe: Recipe) -> Plan:
 def largest_that_fits(
     needed_bytes: Callable[[int], int], available_bytes: int, *, maximum: int, minimum: int = 1
 ) -> int | None:
-    """The largest micro-batch, from `minimum` to `maximum`, that takes no more than `available_bytes`; None where
-    none does. It
-    is looked for on the line through the two known ones around it, within a few tries: where those end early, it is
-    the largest that was seen to fit.
+    """Return the largest micro-batch whose memory fits, or None if none fits.
+
+    The search interpolates linearly between the two nearest known sizes and takes at most `TRIES` steps. If these do
+    not suffice, the result is the largest size that was found to fit.
 
     Args:
-        needed_bytes: the bytes of a micro-batch, which grow with it.
+        needed_bytes: Function from micro-batch size to bytes, which must be increasing.
+        available_bytes: Memory of the device.
+        maximum, minimum: Range of sizes.
     """
     low, high = minimum, maximum
     if (high_bytes := needed_bytes(high)) <= available_bytes:

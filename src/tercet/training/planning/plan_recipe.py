@@ -1,4 +1,4 @@
-"""A plan as somebody asks for it, by names and words: looked at before torch is imported."""
+"""Plan a recipe given by name and flags; arguments are checked before torch is imported."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +11,7 @@ from tercet.training.request import RunRequest, find_run, resolve
 if TYPE_CHECKING:
     from tercet.training.planning.run_plan import RunPlan
 
-Price = Annotated[float, Interval(ge=0, le=10**6)]  # of a GPU for an hour
+Price = Annotated[float, Interval(ge=0, le=10**6)]  # per GPU and hour
 
 
 def plan_recipe(
@@ -24,24 +24,24 @@ def plan_recipe(
     price: float | None = None,
     progress: bool = False,
 ) -> "RunPlan":
-    """What the recipe of a request needs; arguments as in `tercet.plan`.
+    """Return the requirements of a run; the arguments are those of `tercet.plan`.
 
     Raises:
-        UserError: where there is no such recipe or GPU, a number is out of its range, or they do not fit together.
+        UserError: If the recipe or GPU does not exist, a number is out of range, or arguments do not fit together.
     """
     for flag, value, annotation in (("--mfu", mfu, ShareAboveZero), ("--price", price, Price)):
         if value is not None:
             _check(flag, value, annotation)
     speed_flags = [flag for flag, has in (("--mfu", mfu), ("--measured", measured), ("--here", here)) if has]
     if len(speed_flags) > 1:
-        raise UserError(f"{speed_flags[0]} and {speed_flags[1]} each say how fast a device is; leave one out")
+        raise UserError(f"{speed_flags[0]} and {speed_flags[1]} both set the speed of a device; leave out one of them")
     if price is not None and not speed_flags:
-        raise UserError("--price needs to know how long it takes: give --mfu SHARE, --measured RUN or --here as well")
+        raise UserError("--price requires the duration; also pass --mfu SHARE, --measured RUN or --here")
     cluster = None if gpus is None else parse_cluster(gpus)
     if mfu is not None and cluster is None:
-        raise UserError("--mfu is a share of a GPU's peak: say which with --gpus, such as --gpus 8xH100")
+        raise UserError("--mfu requires the peak of a GPU; pass --gpus, such as --gpus 8xH100")
     if measured is not None and (not Path(measured).is_dir() or find_run(measured) is None):
-        raise UserError(f"--measured {measured}: no such folder; give that of a run, such as runs/mine")
+        raise UserError(f"--measured {measured}: not a run folder; pass one such as runs/mine")
     recipe = resolve(request).recipe
 
     from tercet.training.planning.plan_run import plan_run

@@ -1,4 +1,4 @@
-"""Plan a run before anything is trained: parameters, FLOPs, memory of each device, steps, time, cost."""
+"""Plan a run before training: parameters, FLOPs, memory per device, steps, time, cost."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -51,16 +51,17 @@ def plan_run(
     """Plan a run.
 
     Args:
-        name: of the recipe.
-        cluster: what it is to run on, in place of the recipe's devices.
-        mfu: the share of a GPU's peak that is assumed.
-        measured: the folder of a run whose speed is taken.
-        here: take the speed of this machine, which is measured.
-        price: of a device for an hour.
-        progress: say on stderr how far reading the data is, where they must be read.
+        name: Name of the recipe.
+        recipe: Recipe.
+        cluster: Cluster that replaces the recipe's devices.
+        mfu: Assumed model FLOPs utilization.
+        measured: Folder of a run whose speed is used.
+        here: If True, measure the speed on this machine.
+        price: Price per device and hour.
+        progress: If True, report progress on stderr if the data has to be read.
 
     Raises:
-        UserError: where recipe, data and cluster do not fit together, or a speed says nothing of the cluster.
+        UserError: If recipe, data and cluster do not fit together, or a speed does not apply to the cluster.
     """
     sized_recipe = _size(recipe if cluster is None else on_cluster(recipe, cluster), progress=progress)
     recipe = sized_recipe.recipe
@@ -100,10 +101,10 @@ def plan_run(
 
 
 def on_cluster(recipe: Recipe, cluster: Cluster) -> Recipe:
-    """The recipe with the cluster's devices in place of its own.
+    """Return the recipe with the devices of the cluster.
 
     Raises:
-        UserError: where they cannot share its batch.
+        UserError: If they cannot share its batch.
     """
     devices = cluster.count // cluster.nodes
     try:
@@ -113,7 +114,7 @@ def on_cluster(recipe: Recipe, cluster: Cluster) -> Recipe:
 
 
 def _size(recipe: Recipe, *, progress: bool) -> SizedRecipe:
-    """Return the recipe with its sizes, and its data if the length of the run depends on them."""
+    """Return the recipe with its sizes, and its task if the length of the run depends on the data."""
     sized_recipe = size_recipe(recipe, progress=progress)
     if recipe.training.max_epochs is not None and sized_recipe.task is None:
         task = read_task(recipe, progress=progress)
@@ -124,8 +125,10 @@ def _size(recipe: Recipe, *, progress: bool) -> SizedRecipe:
 def _count_memory(
     recipe: Recipe, device: Device, precision: str, available_bytes: int | None
 ) -> tuple[int, StepMemory, tuple[RankMemory, RankMemory]]:
-    """Return the micro-batch, the memory of its step, and that of each rank: as the recipe treats activations, and the
-    other way."""
+    """Return the micro-batch, the memory of its step and the memory of each rank.
+
+    The last is a pair: with activations as in the recipe, and with the opposite setting of checkpointing.
+    """
     count = cache(partial(count_step, recipe, device, precision))
     part, checkpointing = rank_part(recipe), recipe.training.activation_checkpointing
     count_part = count if part is recipe else cache(partial(count_step, part, device, precision))
@@ -155,7 +158,7 @@ def _rank_memory(
 
 
 def count_step(recipe: Recipe, device: Device, precision: str, micro: int, checkpointing: bool) -> StepMemory:
-    """`measure_step`, with the heads that an adapter's model is new to."""
+    """Return `measure_step` of a recipe, including the heads that are new in a model with an adapter."""
     return measure_step(
         recipe, micro=micro, device=device, precision=precision, checkpointing=checkpointing,
         new=_new_weights(recipe),
@@ -163,7 +166,7 @@ def count_step(recipe: Recipe, device: Device, precision: str, micro: int, check
 
 
 def _new_weights(recipe: Recipe) -> tuple[str, ...]:
-    """The heads that the pretrained model has not, which learn beside an adapter."""
+    """Return the names of head weights that the pretrained model lacks, trained along with an adapter."""
     if recipe.adapter is None or recipe.pretrained is None:
         return ()
 
@@ -178,7 +181,7 @@ def _new_weights(recipe: Recipe) -> tuple[str, ...]:
 
 
 def _device_and_precision(recipe: Recipe, cluster: Cluster | None, here: bool) -> tuple[Device, str]:
-    """Whose operations are counted, and in what precision it trains."""
+    """Return the device whose operations are counted, and the training precision."""
     training = recipe.training
     if cluster is not None:
         return "cuda", cluster.gpu.precision if training.precision == "auto" else training.precision
@@ -194,7 +197,7 @@ def _device_and_precision(recipe: Recipe, cluster: Cluster | None, here: bool) -
 
 
 def _available_bytes(cluster: Cluster | None, here: bool) -> int | None:
-    """Bytes that a device has for a run."""
+    """Return the bytes of a device that are available to a run."""
     memory = None if cluster is None else cluster.gpu.memory_bytes
     if here and cluster is None:
         memory = device_memory()
@@ -211,7 +214,7 @@ def _schedule(
     here: bool,
     price: float | None,
 ) -> tuple[Plan, RunTime | None]:
-    """Return the steps of the run, as many as its hours allow, and its time if the speed is known."""
+    """Return the plan, with steps converted from hours, and its time if the speed is known."""
     recipe = sized_recipe.recipe
     plan = plan_without_data(recipe) if sized_recipe.task is None else sized_recipe.task.plan
     throughput, speed = _throughput(sized_recipe, cluster, mfu=mfu, measured=measured, here=here)
@@ -228,7 +231,7 @@ def _throughput(
     gpu = None if cluster is None else cluster.gpu
     if mfu is not None:
         if gpu is None:
-            raise UserError("--mfu is a share of a GPU's peak: say which with --gpus, such as --gpus 8xH100")
+            raise UserError("--mfu requires the peak of a GPU; pass --gpus, such as --gpus 8xH100")
         return assume(mfu, gpu), None
     if measured is not None:
         return measure_run(measured, gpu), None
@@ -249,7 +252,7 @@ def _time(
     per_row = row_flops / throughput.flops_per_second / world
     per_step = plan.unit * plan.units * per_row
     seconds = plan.rows_before(plan.steps) * per_row
-    if speed is not None:  # it was measured what else there is
+    if speed is not None:  # a measurement includes optimizer steps and validations
         per_step = plan.units * speed.unit_seconds + speed.step_seconds
         validations = plan.steps // training.validate_every + 1
         seconds = plan.units_before(plan.steps) * speed.unit_seconds + plan.steps * speed.step_seconds

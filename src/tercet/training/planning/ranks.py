@@ -1,4 +1,4 @@
-"""What each of several devices holds of a step, and what they send each other, by the strategy that shares it out."""
+"""Memory of each device and communication between devices, by strategy."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -7,23 +7,25 @@ from tercet.models import EncoderDecoderSpec, StackSpec
 from tercet.training.planning.step_memory import StepMemory
 from tercet.training.recipe.recipe import Recipe, TranslationRecipe
 
-FLOAT32 = 4  # bytes of a number that is learnt, and of its gradient
+FLOAT32 = 4  # bytes per weight and gradient
 Strategy = Literal["single", "ddp", "fsdp", "tp"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankMemory:
-    """Bytes of one device, by whether activations are kept or worked out once more.
+    """Bytes of one device, with activations kept or recomputed.
 
     Attributes:
-        weights, gradients, optimizer, average: of ddp the whole, of fsdp and tp what a rank has; on the device.
-    host: weights, gradients and optimizer, where cpu_offload keeps them in the host's memory; not in the total.
-        communication: gradients in the buckets of ddp, or weights and gradients that fsdp has gathered.
-        activations, workspace: of a micro-batch.
-        total: of all these.
-        fits: within the device's memory but for HEADROOM; None where that is not known.
-        largest_micro_batch: that fits, no larger than a device's share of a step; None where none does, or the
-            device's memory is not known.
+        checkpointing: If True, activations are recomputed.
+        weights, gradients, optimizer, average: Bytes on the device: with ddp of the whole model, with fsdp and tp of
+            the rank's part.
+        host: Bytes of weights, gradients and optimizer in host memory with cpu_offload; not in the total.
+        communication: Gradients in the buckets of ddp, or weights and gradients that fsdp has gathered.
+        activations, workspace: Bytes of a micro-batch.
+        total: Sum of all except `host`.
+        fits: True if the total fits into the device's memory except for HEADROOM; None if the memory is unknown.
+        largest_micro_batch: Largest size that fits, at most the device's share of a step; None if none fits or the
+            memory is unknown.
     """
 
     checkpointing: bool
@@ -41,7 +43,7 @@ class RankMemory:
 
 
 def strategy_of(recipe: Recipe) -> Strategy:
-    """What shares the work out: ddp from two devices on, unless the recipe says fsdp or tp."""
+    """Return the strategy of a recipe: ddp for several devices, unless the recipe sets fsdp or tp."""
     if recipe.training.world_size == 1:
         return "single"
     strategy = recipe.training.strategy
@@ -49,8 +51,10 @@ def strategy_of(recipe: Recipe) -> Strategy:
 
 
 def rank_part(recipe: Recipe) -> Recipe:
-    """What one device works on by itself: with tp a model of as wide a stream, with its part of each block's heads and
-    inner width; else the recipe as it is."""
+    """Return the recipe of the model part on one device.
+
+    With tp this is a model of the same width with the device's share of heads and inner width, otherwise the recipe.
+    """
     devices = recipe.training.tensor_parallel_size
     if devices == 1:
         return recipe
@@ -70,16 +74,23 @@ def rank_part(recipe: Recipe) -> Recipe:
 
 
 def estimate_rank(recipe: Recipe, step: StepMemory, *, checkpointing: bool, available_bytes: int | None) -> RankMemory:
-    """What one device holds, by a step that was counted of its `rank_part`."""
+    """Return the memory of one device.
+
+    Args:
+        recipe: Recipe.
+        step: Memory of a step of its `rank_part`.
+        checkpointing: If True, activations are recomputed.
+        available_bytes: Memory of the device; None if unknown.
+    """
     world, strategy = recipe.training.world_size, strategy_of(recipe)
     shards = world if strategy == "fsdp" else 1
     weights, gradients, optimizer = (-(-size // shards) for size in (step.weights, step.gradients, step.optimizer))
     communication = 0
     if strategy == "ddp":
-        communication = step.gradients  # the buckets that are reduced are copies
+        communication = step.gradients  # the buckets of the all-reduce are copies
     if strategy == "fsdp" and recipe.training.reshard_after_forward:
-        # What is in no block is gathered for the whole step; of blocks one that is worked on, and the next; and there
-        # are whole gradients of the one and of what is in none.
+        # Weights outside blocks are gathered for the whole step, and weights of the current and the next block.
+        # Gradients are whole for the current block and for weights outside blocks.
         communication = 2 * step.outside_blocks + 3 * step.largest_block
     elif strategy == "fsdp":
         communication = step.weights + step.gradients
@@ -104,15 +115,19 @@ def estimate_rank(recipe: Recipe, step: StepMemory, *, checkpointing: bool, avai
 
 
 def communicated_bytes(recipe: Recipe, step: StepMemory, precision: str, *, share: int, passes: int) -> int:
-    """Bytes that each device sends in a step, and receives as many, by algorithms in a ring: whole gradients are summed
-    up once a step. With fsdp blocks but for the last are gathered for each pass, all else for each micro-batch, after
-    which each rank gets its share of the sum, with `exact` once a step; without `reshard_after_forward` all of this is
-    done once a step. With tp hidden states are summed up, and gradients of them.
+    """Return the bytes that each device sends per step, and also receives, with ring algorithms.
+
+    With ddp, whole gradients are all-reduced once per step. With fsdp, all blocks except the last are gathered for each
+    forward and backward pass and other weights once per micro-batch, and gradients are reduced to each rank's shard for
+    each micro-batch, with `exact` once per step. Without `reshard_after_forward`, all of this happens once per step.
+    With tp, hidden states and their gradients are all-reduced.
 
     Args:
-        step: of the whole model.
-        share: rows of a step that fall to one device; of a translator tokens a side.
-        passes: micro-batches of a device in a step.
+        recipe: Recipe.
+        step: Memory of a step of the whole model.
+        precision: fp32, bf16 or fp16.
+        share: One device's rows per step, or tokens per side for translation.
+        passes: Micro-batches per device and step.
     """
     world = recipe.training.world_size
     match strategy_of(recipe):
@@ -132,14 +147,17 @@ def communicated_bytes(recipe: Recipe, step: StepMemory, precision: str, *, shar
 
 
 def _summed_up(recipe: Recipe, share: int) -> int:
-    """Numbers that the devices of tp add up in a step: what each sublayer gives, and the gradient of what it reads."""
+    """Return the numbers that tp all-reduces per step.
+
+    These are the output of each sublayer and the gradient of its input.
+    """
     model, recomputes = recipe.model, recipe.training.activation_checkpointing
     tokens = share * (1 if isinstance(recipe, TranslationRecipe) else model.max_len)
     forward = 2 if recomputes else 1
 
     def stack_sums(stack: StackSpec, *, cross: bool = False) -> int:
         sublayers = 3 if cross else 2
-        gradients = sublayers + cross  # cross-attention reads the encoder's output too
+        gradients = sublayers + cross  # cross-attention also reads the encoder's output
         return stack.n_layers * stack.d_model * (forward * sublayers + gradients)
 
     if isinstance(model, EncoderDecoderSpec):

@@ -1,4 +1,4 @@
-"""Requirements of a run: parameters, FLOPs, memory of each device, steps, time, cost."""
+"""Requirements of a run: parameters, FLOPs, memory per device, steps, time, cost."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -16,10 +16,13 @@ TITLES = {False: "activations kept", True: "checkpointing"}
 
 @dataclass(frozen=True, kw_only=True)
 class RunTime:
-    """Attributes:
-    seconds_per_step, seconds: of a full step, and of the whole run.
-    gpu_hours: of all devices together.
-    cost: in the money of the price; None without one.
+    """Time and cost of a run.
+
+    Attributes:
+        throughput: Speed of a device, and its source.
+        seconds_per_step, seconds: Duration of a full step, and of the whole run.
+        gpu_hours: Hours of all devices together.
+        cost: Cost in the currency of the price; None without a price.
     """
 
     throughput: Throughput
@@ -31,23 +34,29 @@ class RunTime:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RunPlan(Summary):
-    """Attributes:
-    recipe: its name.
-    cluster: None where nobody said one.
-    devices: over all nodes.
-    precision: fp32, bf16 or fp16.
-    parameters, trainable: numbers, tied ones once.
-    vocabulary_at_most: where vocabularies are still to be learnt, the sizes that are counted with, by side.
-    length: tokens of a row; of a translator the most of a sentence.
-    batch, micro_batch: rows of a step over all devices, and of what one holds at once; of a translator tokens a side.
-    micro_batches: of a device in a step.
-    tokens_per_step: at the most, over all devices; of a translator a side, padding included.
-    steps, tokens: of the whole run; None where hours say how long it is, and nobody how fast.
-    length_from: which setting says how long the run is.
-    flops_per_token, flops_per_step, flops: forward and backward; of a translator for a pair of tokens.
-    communicated_bytes: that each device sends in a step, and receives.
-    memory: as the recipe keeps activations first, then the other way.
-    time: None where nobody said how fast a device is.
+    """Requirements of a run.
+
+    Attributes:
+        recipe: Name of the recipe.
+        cluster: Cluster; None for the recipe's devices.
+        devices: Number of devices over all nodes.
+        strategy: single, ddp, fsdp or tp.
+        precision: fp32, bf16 or fp16.
+        optimizer: Kind of the optimizer.
+        parameters, trainable: Numbers of parameters, tied ones once.
+        vocabulary_at_most: Assumed sizes of vocabularies that are not yet trained, by side.
+        length: Tokens per row, or maximum tokens per sentence for translation.
+        rows, unit: Unit of batch sizes, and of FLOPs.
+        batch, micro_batch: Rows per step over all devices, and per device and forward pass; tokens per side for
+            translation.
+        micro_batches: Micro-batches per device and step.
+        tokens_per_step: Maximum tokens over all devices; tokens per side for translation, padding included.
+        steps, tokens: Length of the run; None if it is in hours and the speed is unknown.
+        length_from: Setting that determines the length.
+        flops_per_token, flops_per_step, flops: FLOPs of forward and backward passes; per token pair for translation.
+        communicated_bytes: Bytes that each device sends per step, and also receives.
+        memory: Memory of a device with activations as in the recipe, and with the opposite setting.
+        time: Time and cost; None if the speed is unknown.
     """
 
     recipe: str
@@ -78,7 +87,7 @@ class RunPlan(Summary):
 
     @property
     def data_parallel_size(self) -> int:
-        """In how many shares the batch is divided."""
+        """Number of shares into which the batch is divided."""
         return 1 if self.strategy == "tp" else self.devices
 
     def to_dict(self) -> dict[str, Any]:
@@ -86,34 +95,34 @@ class RunPlan(Summary):
         return asdict(self)
 
     def view(self) -> View:
-        """Return the work of a run, the memory of each device, and the time."""
+        """Return the work of a run, the memory per device, and the time as a table."""
         facts = Table(rows=list(_facts(self)), left=(0, 1))
         return View((facts, "", _memory(self), "", Table(rows=list(_ends(self)), left=(0, 1))))
 
 
 def _facts(plan: RunPlan) -> Iterator[tuple[str, str]]:
-    devices = f"{plan.devices:,} {'devices' if plan.devices > 1 else 'device'}, as the recipe says"
+    devices = f"{plan.devices:,} {'devices' if plan.devices > 1 else 'device'}, as in the recipe"
     strategy = "" if plan.strategy == "single" else f", {plan.strategy}"
     yield "on", f"{devices if plan.cluster is None else plan.cluster.describe()}; {plan.precision}{strategy}"
-    learn = "all learn" if plan.trainable == plan.parameters else f"{plan.trainable:,} of them learn"
+    learn = "all trainable" if plan.trainable == plan.parameters else f"{plan.trainable:,} trainable"
     yield "parameters", f"{plan.parameters:,}, {learn}"
     if plan.vocabulary_at_most:
         sizes = " and ".join(f"{size:,}" for size in plan.vocabulary_at_most.values())
-        yield "vocabulary", f"{sizes} at most: learnt from the data"
+        yield "vocabulary", f"at most {sizes}; trained on the data"
     micro_batch = f"{format_with_unit(plan.micro_batch, plan.rows)}"
     split = f"{plan.data_parallel_size:,} x {plan.micro_batches:,} x {micro_batch}"
     row_length = f" of {plan.length:,} tokens" if plan.rows == "rows" else f", sentences of up to {plan.length:,}"
-    yield "a step", f"{format_with_unit(plan.batch, plan.rows)}{row_length}: {split}"
+    yield "step", f"{format_with_unit(plan.batch, plan.rows)}{row_length}: {split}"
     pairs = f" {plan.unit}s" if plan.unit == "token pair" else " tokens"
-    yield "tokens", f"{plan.tokens_per_step:,}{pairs} a step" + ("" if plan.tokens is None else
-        f", {format_count(plan.tokens)} in all")  # fmt: skip
-    flops = "" if plan.flops is None else f", {format_count(plan.flops)} in all"
+    yield "tokens", f"{plan.tokens_per_step:,}{pairs} per step" + ("" if plan.tokens is None else
+        f", {format_count(plan.tokens)} in total")  # fmt: skip
+    flops = "" if plan.flops is None else f", {format_count(plan.flops)} in total"
     yield (
         "FLOPs",
-        f"{format_count(plan.flops_per_token)} a {plan.unit}, {format_count(plan.flops_per_step)} a step{flops}",
+        f"{format_count(plan.flops_per_token)} per {plan.unit}, {format_count(plan.flops_per_step)} per step{flops}",
     )
     yield "steps", f"{plan.steps:,}, by {plan.length_from}" if plan.steps else (
-        "unknown: max_hours, which need a speed: --mfu, --measured or --here")  # fmt: skip
+        "unknown: max_hours requires a speed; pass --mfu, --measured or --here")  # fmt: skip
 
 
 def _memory(plan: RunPlan) -> Table:
@@ -129,14 +138,14 @@ def _memory(plan: RunPlan) -> Table:
     }  # fmt: skip
     sizes = {title: [getattr(memory, key) for memory in columns] for key, title in names.items()}
     rows = [(title, *map(format_bytes, values)) for title, values in sizes.items() if any(values)]
-    rows.append(("in all", *(format_bytes(memory.total) for memory in columns)))
+    rows.append(("total", *(format_bytes(memory.total) for memory in columns)))
     if any(memory.host for memory in columns):
-        rows.append(("in the host's memory", *(format_bytes(memory.host) for memory in columns)))
+        rows.append(("in host memory", *(format_bytes(memory.host) for memory in columns)))
     if any(memory.fits is not None for memory in columns):
         rows.append((f"fits into {1 - HEADROOM:.0%}", *("yes" if memory.fits else "no" for memory in columns)))
         rows.append((f"largest micro-batch, {plan.rows}", *(_largest(plan, memory) for memory in columns)))
     header = f"memory of {'values' if plan.devices > 1 else 'the'} device", *titles
-    return Table(header=header, rows=rows, caption="* as the recipe has it", flush=True)
+    return Table(header=header, rows=rows, caption="* as in the recipe", flush=True)
 
 
 def _largest(plan: RunPlan, memory: RankMemory) -> str:
@@ -153,10 +162,10 @@ def _name_communication(plan: RunPlan) -> str:
 
 def _ends(plan: RunPlan) -> Iterator[tuple[str, str]]:
     if plan.communicated_bytes:
-        yield "network", f"{format_bytes(plan.communicated_bytes)} a step that each device sends, and receives"
+        yield "network", f"{format_bytes(plan.communicated_bytes)} per step sent and received by each device"
     time = plan.time
     if time is None:
-        yield "time", "unknown: give --mfu SHARE, --measured RUN or --here"
+        yield "time", "unknown; pass --mfu SHARE, --measured RUN or --here"
         return
     yield "speed", time.throughput.described
     flops_per_second = time.throughput.flops_per_second
@@ -166,6 +175,6 @@ def _ends(plan: RunPlan) -> Iterator[tuple[str, str]]:
         else f", {time.throughput.mfu:.1%} of peak"
     )
     yield "", f"{format_count(round(flops_per_second))}FLOP/s of the model on each device{mfu}"
-    yield "time", f"{format_duration(time.seconds)}, {format_duration(time.seconds_per_step)} a full step"
+    yield "time", f"{format_duration(time.seconds)}, {format_duration(time.seconds_per_step)} per full step"
     hours = f"{time.gpu_hours:,.4g} device hours"
     yield "cost", hours if time.cost is None else f"{time.cost:,.2f} for {hours}"

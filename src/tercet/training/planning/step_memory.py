@@ -1,9 +1,8 @@
-"""What a training step holds in memory: a step on fake tensors, of which every storage is counted.
+"""Memory of a training step, measured on fake tensors whose storages are counted.
 
-The model, the loss and the optimizer are the ones that a run has; their tensors have shapes and nothing behind them, so
-that no memory of the step's size is needed. Four counts are exact: weights, gradients, what the optimizer keeps, and
-the moving average. Activations are what is held when the loss is known; the workspace is the most that comes on top of
-all of them in the two passes or the optimizer's step.
+Model, loss and optimizer are those of a run, but their tensors have only shapes, so no memory is needed. Four counts
+are exact: weights, gradients, optimizer state and moving average. Activations are the bytes that are live when the loss
+is known. The workspace is the maximum in addition to all of these during forward pass, backward pass or optimizer step.
 """
 
 from collections.abc import Generator
@@ -32,15 +31,15 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True, kw_only=True)
 class StepMemory:
-    """Of one device that has the whole model. All but the first three are bytes.
+    """Memory of a device that has the whole model; all except the numbers of parameters in bytes.
 
     Attributes:
-        parameters, trainable: numbers; tied ones once.
-        frozen_multiplied, adapter: numbers of matrices that are multiplied and do not learn, and of an adapter's.
-        weights, gradients, optimizer, average: held all the time.
-        activations: of a micro-batch, held when its loss is known.
-        workspace: the most on top of all these.
-        largest_block, outside_blocks: weights of a block, and of what is in none.
+        parameters, trainable: Numbers of parameters, tied ones once.
+        frozen_multiplied, adapter: Numbers of elements of frozen matrices that are multiplied, and of an adapter.
+        weights, gradients, optimizer, average: Bytes that are allocated for the whole run.
+        activations: Bytes of a micro-batch that are live when its loss is known.
+        workspace: Maximum bytes in addition to all of these.
+        largest_block, outside_blocks: Bytes of the largest block's weights, and of weights outside blocks.
     """
 
     parameters: int
@@ -60,18 +59,18 @@ class StepMemory:
 def measure_step(
     recipe: Recipe, *, micro: int, device: Device, precision: str, checkpointing: bool, new: tuple[str, ...] = ()
 ) -> StepMemory:
-    """Count a step of a micro-batch with gradients of earlier ones already there.
+    """Measure a step of a micro-batch, with gradients of earlier micro-batches already allocated.
 
     Args:
-        recipe: with the vocabulary's size.
-        micro: rows of the micro-batch; of a translator tokens a side.
-        device: whose operations they are.
+        recipe: Recipe with its vocabulary sizes.
+        micro: Rows, or tokens per side for translation.
+        device: Device whose operations are assumed.
         precision: fp32, bf16 or fp16.
-        checkpointing: keep each block's input alone.
-        new: weights that the pretrained model has not.
+        checkpointing: If True, keep only the input of each block.
+        new: Names of weights that the pretrained model lacks.
 
     Raises:
-        UserError: where the model's sizes do not fit together.
+        UserError: If the model's sizes do not fit together.
     """
     with FakeTensorMode(), _fake_tensors_on(device):
         try:
@@ -124,14 +123,14 @@ def _run_step(
     batch: Any,
     dtype: torch.dtype | None,
 ) -> tuple[int, int]:
-    """Return the bytes of the activations when the loss is known, and the most on top of them during the step."""
+    """Return the activation bytes when the loss is known, and the maximum in addition during the step."""
     with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
         loss = fake_loss(recipe, model, batch)
     activations = live.current
     loss.backward()
     del loss
     peak_of_passes = live.peak
-    optimizer.step()  # which makes what it keeps
+    optimizer.step()  # allocates the optimizer state
     base_bytes = live.current
     live.peak = base_bytes
     optimizer.step()
@@ -140,7 +139,7 @@ def _run_step(
 
 
 def _scores_of_graph(model: AnyModel, batch: Any, dtype: torch.dtype) -> int:
-    """Bytes of the scores over the vocabulary, and of their gradient, if the step is compiled as one graph."""
+    """Return the bytes of the logits and their gradient, if the step is compiled as one graph."""
     if isinstance(batch, LabeledBatch):
         return 0
     return likelihood.bytes_of_graph(batch.targets.numel(), len(model.unembedding.weight), dtype)
@@ -152,7 +151,7 @@ def _bytes_of(tensors: list[Tensor]) -> int:
 
 @contextmanager
 def _fake_tensors_on(device: Device) -> Generator[None]:
-    """Take as many rows of scores at once as on `device`, and mask documents as there: fake tensors are on a CPU."""
+    """Use the chunk sizes and document masks of `device` for fake tensors, which are on a CPU."""
     cpu_rows, block_mask_devices = likelihood.CHUNK_ELEMENTS["cpu"], document_mask.DEVICES
     likelihood.CHUNK_ELEMENTS["cpu"] = likelihood.CHUNK_ELEMENTS[device]
     document_mask.DEVICES = ("cpu",) if device in block_mask_devices else ()

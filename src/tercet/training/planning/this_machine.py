@@ -1,20 +1,20 @@
-"""How much memory a device of this machine has."""
+"""Memory of the devices of this machine."""
 
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-HEADROOM = 0.1  # of a device's memory, which the context of CUDA and what lies between tensors may take: an assumption
+HEADROOM = 0.1  # assumed fraction of memory for the CUDA context and fragmentation
 
 
 def usable_memory(memory: int | None) -> int | None:
-    """Bytes that a run is counted to have of so many; None where nobody knows."""
+    """Return the bytes of a memory that a run may use; None if the size is unknown."""
     return None if memory is None else int((1 - HEADROOM) * memory)
 
 
 def device_memory() -> int | None:
-    """Bytes of the first GPU, else of the machine; None where the system does not say."""
+    """Return the bytes of the first GPU, or else of the machine; None if unknown."""
     import torch
 
     if torch.cuda.is_available():
@@ -23,8 +23,10 @@ def device_memory() -> int | None:
 
 
 def free_memory(accelerator: str, devices: int) -> int | None:
-    """Bytes that one of `devices` on this machine may still take: of a GPU what is free, of a CPU a share of what is
-    available to this process; None where the system does not say."""
+    """Return the bytes that are still free for one of `devices`; None if unknown.
+
+    For a GPU this is its free memory, for a CPU an equal share of the memory available to this process.
+    """
     import torch
 
     if accelerator == "cuda":
@@ -36,12 +38,12 @@ def free_memory(accelerator: str, devices: int) -> int | None:
 def machine_memory() -> int | None:
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # another system, or one that does not know
+    except (AttributeError, ValueError, OSError):  # another system, or unknown
         return None
 
 
 def free_of_linux(root: Path) -> Iterator[int]:
-    """What Linux says is available, and what the limit of a container leaves (cgroup v2)."""
+    """Yield the available memory of Linux, and the memory left by a container's limit (cgroup v2)."""
     try:
         if match := re.search(r"^MemAvailable: +(\d+) kB$", (root / "proc/meminfo").read_text(), re.MULTILINE):
             yield 1024 * int(match[1])

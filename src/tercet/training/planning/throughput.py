@@ -1,10 +1,9 @@
-"""How fast a device trains, in FLOPs of the model a second: by a share of its peak that somebody assumes, by a run that
-was trained, or by doing the work of some steps here.
+"""Training speed of a device in model FLOP/s: assumed, of an earlier run, or of this machine.
 
-    FLOP/s of a device = MFU · peak = tokens a second · FLOPs a token / devices
+    FLOP/s of a device = MFU · peak = tokens per second · FLOPs per token / devices
 
-MFU, the model FLOPs utilization, is Chowdhery et al.'s ("PaLM", 2022): FLOPs that the model needs, not those that are
-done once more for checkpointing, over the peak.
+MFU, the model FLOPs utilization (Chowdhery et al., "PaLM", 2022), is the ratio of the FLOPs that the model requires,
+without recomputation for checkpointing, to the peak.
 """
 
 from dataclasses import dataclass, replace
@@ -27,11 +26,13 @@ CPU = "cpu"
 
 @dataclass(frozen=True, kw_only=True)
 class Throughput:
-    """Attributes:
-    flops_per_second: of one device.
-    mfu: as a share of its peak; None where nobody knows that.
-    basis: assumed, run or here.
-    described: where it comes from, in a few words.
+    """Speed of a device.
+
+    Attributes:
+        flops_per_second: FLOP/s of one device.
+        mfu: Fraction of the peak; None if the peak is unknown.
+        basis: assumed, run or here.
+        described: Short description of the source.
     """
 
     flops_per_second: float
@@ -41,40 +42,44 @@ class Throughput:
 
 
 def assume(mfu: float, gpu: GPU) -> Throughput:
-    """Raises:
-    UserError: where the GPU's peak is not known.
+    """Return the throughput for an assumed MFU.
+
+    Raises:
+        UserError: If the peak of the GPU is unknown.
     """
     if gpu.peak_flops is None:
         memory = f"{gpu.memory_bytes / GIB:g}GiB"
-        raise UserError(f"--mfu is a share of a peak, and --gpus says none; write {memory}@150TFLOPS")
+        raise UserError(f"--mfu requires a peak, but --gpus has none; pass for example {memory}@150TFLOPS")
     return Throughput(
         flops_per_second=mfu * gpu.peak_flops, mfu=mfu, basis="assumed",
-        described=f"{mfu:.1%} of {gpu.peak_flops / 1e12:,.4g} TFLOP/s, which is assumed",
+        described=f"{mfu:.1%} of {gpu.peak_flops / 1e12:,.4g} TFLOP/s (assumed)",
     )  # fmt: skip
 
 
 def measure_run(run: Path, gpu: GPU | None) -> Throughput:
-    """By the speed that a run has noted.
+    """Return the throughput of an earlier run.
 
     Args:
-        gpu: to plan for; None for the device that the run was trained on.
+        run: Folder of the run.
+        gpu: GPU to plan for; None for the device of the run.
 
     Raises:
-        UserError: where the folder holds no run, or one too short to have noted its speed; or it was trained on another
-            kind of device, whose speed says nothing of this one.
+        UserError: If the folder contains no run, the run is too short, or it was trained on another kind of device.
     """
     if find_run(str(run)) is None:
-        raise UserError(f"--measured {run} is no run's folder; give one such as runs/mine")
+        raise UserError(f"--measured {run}: not a run folder; pass one such as runs/mine")
 
     from tercet.checkpoint import read_spec
     from tercet.training.planning.flops import training_flops
     from tercet.training.run_folder.changes import read_recipe
 
     if not (run / METRICS).exists():
-        raise UserError(f"--measured {run}: no {METRICS} yet; train it for some steps first")
+        raise UserError(f"--measured {run}: no {METRICS} yet; train for some steps first")
     time = training_time(read_metrics(run / METRICS))
     if time is None or time.tokens_per_second is None:
-        raise UserError(f"--measured {run}: {METRICS} has no speed yet, which comes with its second line; train longer")
+        raise UserError(
+            f"--measured {run}: {METRICS} contains no speed yet (written with its second line); train longer"
+        )
     recipe = read_recipe(run)
     recipe = replace(recipe, model=read_spec(run))
     world = recipe.training.world_size
@@ -89,13 +94,14 @@ def measure_run(run: Path, gpu: GPU | None) -> Throughput:
 
 
 def measure_this_machine(sized_recipe: "SizedRecipe", gpu: GPU | None) -> "tuple[Throughput, Speed | None]":
-    """By doing the work of some steps on this machine.
+    """Measure the throughput of some steps on this machine.
 
     Args:
-        sized_recipe: the recipe; what a device of the cluster does is done by one device here, where there is a `gpu`.
+        sized_recipe: Recipe with its sizes. If there is a `gpu`, one device does the work of one device of the cluster.
+        gpu: GPU to plan for; None for this machine.
 
     Returns:
-        it, and what was measured of validations and the optimizer beside it where this machine is the one to plan for.
+        Throughput, and the measured times of steps and validations if the plan is for this machine.
     """
     import torch
 
@@ -112,10 +118,10 @@ def measure_this_machine(sized_recipe: "SizedRecipe", gpu: GPU | None) -> "tuple
 
     recipe = sized_recipe.recipe if gpu is None else single_device_recipe(sized_recipe.recipe)
     kind = accelerator(recipe.training)
-    _check_kind(kind, gpu, "--here")  # before it is measured
+    _check_kind(kind, gpu, "--here")  # before measuring
     task = sized_recipe.task if sized_recipe.task is not None and gpu is None else read_task(recipe, progress=True)
     if not task.plan.steps:
-        task.plan = replace(task.plan, steps=1)  # hours, which the speed makes steps of
+        task.plan = replace(task.plan, steps=1)  # hours are converted by the measured speed
     model = build(task.recipe.model, seed=recipe.training.seed)
     for stack in stacks_of(model):
         stack.activation_checkpointing = recipe.training.activation_checkpointing
@@ -130,14 +136,14 @@ def measure_this_machine(sized_recipe: "SizedRecipe", gpu: GPU | None) -> "tuple
     world = recipe.training.world_size
     device_flops = tokens * training_flops(task.recipe).per_token / full_step / world
     device = torch.cuda.get_device_name() if kind == "cuda" else kind
-    description = f"{full_step:.3g} s a step, as measured here ({device}) just now"
+    description = f"{full_step:.3g} s per step, measured on this machine ({device})"
     return _scale_to_gpu(
         gpu, device_flops, device, basis="here", described=description, flag="--here"
     ), measurement if gpu is None else None
 
 
 def single_device_recipe(recipe: Recipe) -> Recipe:
-    """The recipe of one device that does what each of several does."""
+    """Return the recipe for one device that does the work of each of several devices."""
     training, task = recipe.training, recipe.task
     world = training.world_size
     if isinstance(recipe, TranslationRecipe):
@@ -150,9 +156,18 @@ def single_device_recipe(recipe: Recipe) -> Recipe:
 def _scale_to_gpu(
     gpu: GPU | None, device_flops: float, device: str | None, *, basis: str, described: str, flag: str
 ) -> Throughput:
-    """`device_flops` FLOP/s that `device` was measured to have, for a `gpu`: its own speed where the two are the
-    same, the same
-    share of the peak where both are in the table."""
+    """Convert a measured speed to the speed of a GPU.
+
+    The speed is used unchanged if device and GPU are the same. Otherwise the same fraction of the peak is assumed.
+
+    Args:
+        gpu: GPU to plan for.
+        device_flops: Measured FLOP/s.
+        device: Device that was measured.
+        basis: Kind of measurement.
+        described: Description of the measurement.
+        flag: Command-line flag, for error messages.
+    """
     measured_gpu = None if device is None or device == CPU else find_by_device_name(device, 0)
     peak = None if measured_gpu is None else measured_gpu.peak_flops
     mfu = None if peak is None else device_flops / peak
@@ -162,14 +177,18 @@ def _scale_to_gpu(
     if measured_gpu is not None and measured_gpu.name == gpu.name:
         return Throughput(flops_per_second=device_flops, mfu=mfu, basis=basis, described=described)
     if mfu is None or gpu.peak_flops is None:
-        raise UserError(f"{flag} measures {device}, and there is no peak to compare it with {gpu.name}; give --mfu")
-    description = f"{described}: {mfu:.1%} of its peak, which is assumed of {gpu.name} too"
+        raise UserError(f"{flag} measures {device}, but no peak is known to compare it with {gpu.name}; pass --mfu")
+    description = f"{described}: {mfu:.1%} of its peak, also assumed for {gpu.name}"
     return Throughput(flops_per_second=mfu * gpu.peak_flops, mfu=mfu, basis=basis, described=description)
 
 
 def _check_kind(device: str, gpu: GPU | None, flag: str) -> None:
-    """Raises:
-    UserError: where it is no GPU that was, or is to be, measured for one.
+    """Check that a GPU is not planned from a measurement on another kind of device.
+
+    Raises:
+        UserError: If the measured device is not a GPU.
     """
     if gpu is not None and device in (CPU, "mps"):
-        raise UserError(f"{flag} measures {device}, which says nothing of {gpu.name}; leave --gpus out, or give --mfu")
+        raise UserError(
+            f"{flag} measures {device}, which does not apply to {gpu.name}; leave out --gpus, or pass --mfu"
+        )

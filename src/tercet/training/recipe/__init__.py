@@ -1,1 +1,1 @@
-"""What a recipe says: its settings, the files it is read from, and recipes for data."""
+"""Recipes: their settings, the YAML files that they are read from, and recipes chosen for data."""

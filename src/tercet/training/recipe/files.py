@@ -1,4 +1,7 @@
-"""Recipes as files: the packaged ones by their names, one's own by its path, and nothing of what a key means."""
+"""Read recipes from YAML: packaged recipes by name, other recipes by path.
+
+This module does not interpret the keys; `recipe.py` parses them.
+"""
 
 from collections.abc import Mapping
 from importlib import resources
@@ -8,14 +11,14 @@ from typing import Any
 from tercet.config import Plain, UserError, merge, suggest
 from tercet.training.recipe.other_data import REQUIRED, replace_data
 
-LENGTHS = ("max_steps", "max_epochs", "max_hours")  # of a run, of which one is said
+LENGTHS = ("max_steps", "max_epochs", "max_hours")  # of a run; exactly one of them is set
 
 
 def read_settings(name: str, changes: Mapping[str, Any] | None = None) -> Plain:
-    """The YAML of a recipe, packaged or one's own, with `changes` laid over it: not parsed yet.
+    """Return the unparsed settings of a packaged recipe or a YAML file, merged with `changes`.
 
     Raises:
-        UserError: where there is no such recipe, or it is no YAML.
+        UserError: If the recipe does not exist, or is not valid YAML.
     """
     if name.endswith((".yaml", ".yml")):
         from tercet.settings_yaml import read_yaml
@@ -29,9 +32,12 @@ def read_settings(name: str, changes: Mapping[str, Any] | None = None) -> Plain:
 
 
 def change_settings(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> Plain:
-    """A recipe's settings with `changes` laid over them. A length in the changes takes back the one in the settings,
-    whatever that is said in: `training.max_steps=500` means so where the recipe counts epochs. Other data in the
-    changes takes back the settings that belong to the recipe's own (`other_data`)."""
+    """Return the settings of a recipe, merged with `changes`.
+
+    A run length in `changes` replaces the length of the recipe even if it is another key: `training.max_steps=500`
+    replaces `max_epochs`. If `changes` name another source of data, settings that belong to the recipe's own data are
+    removed (see `other_data`).
+    """
     new_training, training = changes.get("training"), settings.get("training")
     if (
         isinstance(new_training, Mapping)
@@ -43,23 +49,23 @@ def change_settings(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> 
 
 
 def recipe_names() -> dict[str, str]:
-    """The packaged recipes, each with the comment on its first line."""
+    """Return the names of the packaged recipes, each with the comment of its first line."""
     files = (file for file in _recipe_folder().iterdir() if file.name.endswith(".yaml"))
     texts = {file.name.removesuffix(".yaml"): file.read_text(encoding="utf-8") for file in files}
     return {name: texts[name].splitlines()[0].removeprefix("#").strip() for name in sorted(texts)}
 
 
 def recipes_from_scratch() -> list[str]:
-    """The packaged recipes that make a model of their own, where others go on from one that exists."""
+    """Return the names of the packaged recipes that do not require a pretrained model."""
     return [name for name in recipe_names() if f"\npretrained: {REQUIRED}" not in recipe_text(name)]
 
 
 def recipe_text(name: str) -> str:
-    """The YAML of a packaged recipe, comments and all."""
+    """Return the YAML text of a packaged recipe, with its comments."""
     if name not in recipe_names():
         if Path(name).name != name or Path(name).suffix:
             raise UserError(
-                f"unknown recipe {name!r}, and no such file or folder; `tercet recipes` lists what there is"
+                f"unknown recipe {name!r}, and no such file or folder; run `tercet recipes` to list the recipes"
             )
         raise UserError(f"unknown recipe {name!r}{suggest(name, recipe_names())}")
     return (_recipe_folder() / f"{name}.yaml").read_text(encoding="utf-8")

@@ -1,4 +1,7 @@
-"""Data in a recipe's place, as in `tercet train mytext.txt`: which packaged recipe suits it, by its beginning."""
+"""Choose a packaged recipe for data that is passed as a recipe, as in `tercet train mytext.txt`.
+
+The choice depends on the format of the data and on its first characters.
+"""
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -9,14 +12,14 @@ from tercet.checkpoint.run_record import RECIPE, RECORD
 from tercet.config import Plain, UserError
 from tercet.training.recipe.files import recipe_names
 
-RUN_OR_MODEL_FILES = (  # what a folder has that holds a run or a model, whose vocab.txt is no text to learn from
+RUN_OR_MODEL_FILES = (  # files of a run or a model folder, whose vocab.txt is not training text
     RECORD, RECIPE, "metrics.csv", "checkpoints", "best", "last", "config.json", "model.safetensors",
 )  # fmt: skip
 SAMPLE_CHARACTERS = 1 << 16  # characters
 SMALL_ALPHABET = 64  # characters
 READING_KEYS = ("encoding", "text_field", "label_field", "over", "problem_type", "messages_field", "prompt_field",
-           "response_field")  # keys of `data` that say how a file is to be read  # fmt: skip
-FINETUNE_RECIPES = {"text": "lm", "pairs": "translate", "labelled texts": "classify", "conversations": "chat"}
+           "response_field")  # keys of `data` that determine how a file is read  # fmt: skip
+FINETUNE_RECIPES = {"text": "lm", "pairs": "translate", "labeled texts": "classify", "conversations": "chat"}
 LABEL_RECIPES = {
     "single_label_classification": "classify-docstrings",
     "multi_label_classification": "classify-docstring-code",
@@ -25,12 +28,12 @@ LABEL_RECIPES = {
 
 
 class RecipeChoice(NamedTuple):
-    """What data is, and the recipe that trains on it.
+    """The recognized format of data, and the recipe that trains on it.
 
     Args:
-        kind: text, pairs, labelled texts or conversations.
-        recipe: a packaged one's name.
-        changes: keys of it that suit the data better.
+        kind: Format: text, pairs, labeled texts or conversations.
+        recipe: Name of a packaged recipe.
+        changes: Settings of the recipe that are changed for the data.
     """
 
     kind: str
@@ -39,7 +42,10 @@ class RecipeChoice(NamedTuple):
 
 
 def is_data(name: str) -> bool:
-    """Whether a recipe's name is the path of data instead: a file that is no YAML, or a folder of files to read."""
+    """Return whether a recipe argument is the path of data.
+
+    Data is a file other than YAML, or a folder of readable files that contains no run and no model.
+    """
     if name in recipe_names() or name.endswith((".yaml", ".yml")):
         return False
     from tercet.data.sources.documents import DocumentFiles
@@ -55,15 +61,16 @@ def is_data(name: str) -> bool:
 
 
 def choose_recipe(source: str, target: str | None, data_keys: Mapping[str, Any], *, pretrained: bool) -> RecipeChoice:
-    """The recipe for data, by what `recognize` takes it for.
+    """Return the packaged recipe for data, by the format that `recognize` detects.
 
     Args:
-        target: the file of translations, line by line.
-        data_keys: the keys of `data` that somebody chose.
-        pretrained: whether a model that exists is to go on.
+        source: File, folder or dataset.
+        target: File of translations, parallel to `source` line by line.
+        data_keys: Settings of `data` that the caller chose.
+        pretrained: If True, choose a fine-tuning recipe.
 
     Raises:
-        UserError: where the data cannot be read.
+        UserError: If the data cannot be read.
     """
     from tercet.data.datasets.recognize import recognize
     from tercet.data.specs import ConversationsSpec, LabelsSpec, PairsSpec
@@ -71,7 +78,7 @@ def choose_recipe(source: str, target: str | None, data_keys: Mapping[str, Any],
     spec = recognize(source, target, **{key: data_keys[key] for key in READING_KEYS if data_keys.get(key) is not None})
     match spec:
         case PairsSpec():
-            # numbers are spelt with few byte pairs, and scored without BLEU, which looks at four words in a row
+            # The numbers recipe has a small vocabulary, and no BLEU, which needs sequences of four words.
             changes: Plain = {"data": {"tokenizer": {"vocab_size": 4000}}, "task": {"validation_sentences": 200}}
             choice = RecipeChoice("pairs", "numbers", changes)
         case LabelsSpec():
@@ -79,7 +86,7 @@ def choose_recipe(source: str, target: str | None, data_keys: Mapping[str, Any],
 
             texts = (example.text for example in find_labels(spec).examples())
             changes = {"data": {"problem_type": spec.problem_type, "over": spec.over, **_tokenizer_keys(texts)}}
-            choice = RecipeChoice("labelled texts", LABEL_RECIPES[spec.problem_type], changes)
+            choice = RecipeChoice("labeled texts", LABEL_RECIPES[spec.problem_type], changes)
         case ConversationsSpec():
             choice = RecipeChoice("conversations", "finetune-chat", {})
         case _:
@@ -94,7 +101,10 @@ def choose_recipe(source: str, target: str | None, data_keys: Mapping[str, Any],
 
 
 def _tokenizer_keys(texts: Iterable[str]) -> Plain:
-    """The keys of `data` by which the characters are the tokens, if texts of few characters have no spaces, as DNA."""
+    """Return the settings of a character tokenizer for texts such as DNA; empty for other texts.
+
+    Such texts have a small alphabet and no spaces.
+    """
     characters, length = set[str](), 0
     for text in texts:
         characters.update(text)

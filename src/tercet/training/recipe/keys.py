@@ -1,4 +1,4 @@
-"""Every key that a recipe can have, with the words that may stand behind it where only certain ones will do."""
+"""Keys of recipes, with the values of those that accept only certain values."""
 
 import dataclasses
 import types
@@ -11,8 +11,13 @@ WORDS = {True: "true", False: "false", None: "null"}
 
 
 def recipe_keys(task: str | None = None) -> dict[str, tuple[str, ...]]:
-    """Keys as `--set` has them, such as "model.stack.position", each with its choices; of one task's recipes, or of
-    all. A slot that takes one of several specs offers their kinds."""
+    """Return all recipe keys in the form of `--set`, such as "model.stack.position", with their choices.
+
+    A key that accepts one of several specs has their kinds as choices.
+
+    Args:
+        task: Task whose recipes are listed; all tasks by default.
+    """
     from tercet.models import PRESETS
 
     choices_by_key: dict[str, dict[str, None]] = {"model.preset": dict.fromkeys(PRESETS)}
@@ -23,7 +28,7 @@ def recipe_keys(task: str | None = None) -> dict[str, tuple[str, ...]]:
 
 
 def spec_files(spec: type) -> set[str]:
-    """The names of the modules that define the spec and all within it."""
+    """Return the names of the modules that define a spec and all specs within it."""
     modules = {spec.__module__}
     for hint in get_type_hints(spec).values():
         for member in _members(hint):
@@ -48,7 +53,7 @@ def _walk(spec: type, path: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _members(hint: Any) -> tuple[Any, ...]:
-    """The types of a union, or the only one; what stands in an `Annotated` is that type."""
+    """Return the member types of a union, or the type itself; `Annotated` types are unwrapped."""
     if get_origin(hint) is Annotated:
         return _members(hint.__origin__)
     if get_origin(hint) in (Union, types.UnionType):

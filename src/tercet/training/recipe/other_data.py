@@ -1,6 +1,6 @@
-"""Settings of a recipe that belong to its data, and what becomes of them if other data takes its place.
+"""Settings of a recipe that depend on its data, and what happens to them if other data is used.
 
-Each key of `data` and of a task is in one of three lists; a test goes through all specs and all packaged recipes.
+Each key of `data` and of a task is in one of three tables; a test checks all specs and all packaged recipes.
 """
 
 from collections.abc import Mapping
@@ -10,27 +10,27 @@ from typing import Any
 from tercet.config import Plain, find_differences
 from tercet.messages import show
 
-REQUIRED = "???"  # stands for a setting that the caller has to give; the mark that OmegaConf has for it
-REPLACED_KEYS = {  # by the caller's own value, or by the default, which suits any data
+REQUIRED = "???"  # the value of a setting that the caller must set; the marker that OmegaConf uses
+REPLACED_KEYS = {  # by the caller's value, or by the default, which works for any data
     "data.target": "the translations of the source",
     "data.source_language": "a column of the recipe's data, and the language of its sentences",
     "data.target_language": "as source_language",
-    "data.validation": "a held-out source; rules that divide any data stay",
+    "data.validation": "a held-out source; rules that split any data are kept",
     "data.tokenizer.alphabet": "the characters of the recipe's text",
     "data.source_tokenizer.alphabet": "as data.tokenizer.alphabet",
-    "task.sample_prompt": "a beginning that the recipe's text has",
+    "task.sample_prompt": "a prompt from the recipe's text",
 }
-KEPT_KEYS = {  # in use, although chosen for the recipe's data: reported
-    "data.tokenizer.vocab_size": "more text is worth a larger vocabulary",
+KEPT_KEYS = {  # kept although chosen for the recipe's data; reported to the caller
+    "data.tokenizer.vocab_size": "a larger corpus justifies a larger vocabulary",
     "data.tokenizer.min_count": "as vocab_size",
-    "data.tokenizer.eos_id": "how the ids of the recipe's data were made",
+    "data.tokenizer.eos_id": "how the token ids of the recipe's data were encoded",
     "data.source_tokenizer.vocab_size": "as data.tokenizer.vocab_size",
     "data.source_tokenizer.min_count": "as data.tokenizer.vocab_size",
     "data.source_tokenizer.eos_id": "as data.tokenizer.eos_id",
-    "data.mixture": "other data, of which each step has a share",
+    "data.mixture": "additional data that is mixed into each step",
     "task.validation_sentences": "0 if the recipe's sentences are too short for BLEU",
 }
-GENERAL_KEYS = {  # data of the same kind
+GENERAL_KEYS = {  # kept; valid for any data of the same kind
     "data.source": "the data itself",
     **dict.fromkeys(
         ("data.encoding", "data.text_field", "data.documents", "data.dtype", "data.sequence_case", "data.label_field",
@@ -38,19 +38,19 @@ GENERAL_KEYS = {  # data of the same kind
          "data.response_field"),
         "how files are read; a file without such a key or column is rejected",
     ),
-    **dict.fromkeys(("data.over", "data.problem_type"), "the kind of labels; others are rejected"),
+    **dict.fromkeys(("data.over", "data.problem_type"), "the kind of labels; other kinds are rejected"),
     **dict.fromkeys(("data.chat_template", "data.rows", "data.source_bos"), "how the model reads its data"),
     **dict.fromkeys(
         (f"data.{side}.{key}" for side in ("tokenizer", "source_tokenizer")
          for key in ("kind", "byte_fallback", "eos", "pad", "bos", "mask", "prefix_space", "lowercase", "k", "path")),
-        "a way to cut any text",
+        "a tokenization of any text",
     ),
     "data.shard_group": "memory",
     **dict.fromkeys(("task.kind", "task.masking"), "the objective"),
-    "task.best_by": "what makes a model better",
+    "task.best_by": "the metric of the best model",
     **dict.fromkeys(
         ("task.batch_size", "task.micro_batch_size", "task.batch_tokens", "task.micro_batch_tokens"),
-        "rows or tokens of a step",
+        "rows or tokens per step",
     ),
     **dict.fromkeys(
         ("task.validation_tokens", "task.sample_tokens", "task.sample_sentences", "task.sample_texts",
@@ -61,9 +61,9 @@ GENERAL_KEYS = {  # data of the same kind
 
 
 def replace_data(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> Plain:
-    """Return a recipe's settings without those in `REPLACED_KEYS`, if `changes` name another source of data.
+    """Return a recipe's settings without `REPLACED_KEYS`, if `changes` name another source of data.
 
-    A recipe that validates on what it trains on does so with the other data, too.
+    A recipe that validates on its training data then validates on the other data.
     """
     recipe_data, new_data = _data_settings(settings), _data_settings(changes)
     if recipe_data.get("source") in (None, REQUIRED) or new_data.get("source") in (None, recipe_data["source"]):
@@ -88,11 +88,15 @@ def replace_data(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> Pla
 
 
 def describe_other_data(settings: Plain, changes: Mapping[str, Any], *, tokenizer: bool = True) -> str | None:
-    """Return what other data in `changes` replaces in a recipe's settings, and what stays although it was chosen for
-    the recipe's data; None if that is nothing.
+    """Describe the settings that other data in `changes` replaces, and those that stay.
+
+    The latter were chosen for the recipe's own data.
 
     Args:
         tokenizer: If False, the tokenizer of the recipe is not used.
+
+    Returns:
+        A sentence, or None if nothing is replaced and nothing stays.
     """
     recipe_source, new_source = _data_settings(settings).get("source"), _data_settings(changes).get("source")
     if recipe_source in (None, REQUIRED) or new_source in (None, recipe_source):
@@ -110,8 +114,8 @@ def describe_other_data(settings: Plain, changes: Mapping[str, Any], *, tokenize
         if (value := _find(new_settings, key)) is not None and _find(changes, key) is None
         if tokenizer or "tokenizer" not in key
     ]
-    parts += [f"kept as they are: {', '.join(kept_settings)}"] if kept_settings else []
-    return f"{new_source} takes the place of {recipe_source}: {'; '.join(parts)}" if parts else None
+    parts += [f"unchanged: {', '.join(kept_settings)}"] if kept_settings else []
+    return f"{new_source} replaces {recipe_source}: {'; '.join(parts)}" if parts else None
 
 
 def _data_settings(settings: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -120,9 +124,10 @@ def _data_settings(settings: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _has_columns(data: Mapping[str, Any]) -> bool:
-    """Return whether the languages are needed to read pairs: as the keys of JSONL or the direction of a named dataset.
+    """Return whether the languages are needed to read pairs.
 
-    Two files are in any languages, and the columns of a table are source and target by default.
+    They are the keys of JSONL, or the direction of a named dataset. Two parallel files may be in any languages, and the
+    columns of a table are source and target by default.
     """
     from tercet.data.sources.tables import TABLE_SUFFIXES, uncompressed_suffix
 

@@ -1,6 +1,6 @@
-"""To go on from a model that is there: its spec, its tokenizer and its weights, whatever its family.
+"""Start from a pretrained model: its spec, tokenizer and weights, for every model family.
 
-A run begins by copying that model into its own folder, so that it needs nothing of the old one from then on.
+A new run first copies that model into its own folder, and does not need the original folder afterwards.
 """
 
 from collections.abc import Mapping
@@ -24,13 +24,15 @@ HEADS = ("transform.", "unembedding.", "pooler.", "next_sentence.", "classifier.
 
 
 def compatible_model_keys(folder: Path, model: Mapping[str, Any]) -> Plain:
-    """Of a recipe's `model` what goes with the model in `folder`: how many tokens a row has, at most as many as that
-    model knows; dropout; a classifier's settings. The rest describes the model that the recipe makes by itself.
+    """Return the keys of a recipe's `model` that apply to the pretrained model in `folder`.
+
+    These are `max_len`, limited to the context of that model, `dropout` and `classifier`. The other keys describe
+    the model that the recipe would build from scratch.
 
     Raises:
-        UserError: where there is no model.
+        UserError: If `folder` contains no model.
     """
-    find_model(folder)  # refused before torch is imported
+    find_model(folder)  # rejected before torch is imported
 
     from tercet.checkpoint import read_spec
 
@@ -46,25 +48,25 @@ def compatible_model_keys(folder: Path, model: Mapping[str, Any]) -> Plain:
 
 
 def pretrained_spec(folder: Path, changes: Mapping[str, Any], *, name: str) -> AnySpec:
-    """The spec of the model in `folder`, which takes the place of a preset, with `changes` laid over it.
+    """Return the spec of the model in `folder`, merged with `changes`; a preset in `changes` is ignored.
 
     Raises:
-        UserError: where there is no model, or a key or its value does not fit.
+        UserError: If `folder` contains no model, or a key or its value is not valid.
     """
-    find_model(folder)  # refused before torch is imported
+    find_model(folder)  # rejected before torch is imported
 
     from tercet.checkpoint import read_spec
 
     base = read_spec(folder)
     family = changes.get("family", base.family)
     if family != base.family:
-        raise UserError(f"{name}.family={show(family)}, and {folder} is {base.family}; leave it out, or pretrained")
+        raise UserError(f"{name}.family={show(family)}, but {folder} is {base.family}; leave out family or pretrained")
     keys = {key: value for key, value in changes.items() if key != "preset"}
     return _keep_table(base, parse(SPECS[base.family], merge(to_plain(base), keys), name=name))
 
 
 def _keep_table(base: AnySpec, spec: AnySpec) -> AnySpec:
-    """Shorter rows leave a table of learned positions as long as it is."""
+    """Keep the size of tables of learned positions if `max_len` becomes smaller."""
     if spec.max_len >= base.max_len:
         return spec
     stacks = {
@@ -79,18 +81,18 @@ def _keep_table(base: AnySpec, spec: AnySpec) -> AnySpec:
 
 @dataclass(frozen=True)
 class PretrainedWeights:
-    """What a model took from another.
+    """The weights that a model took from a pretrained one.
 
     Attributes:
-        new: the weights that the other has not.
-        left_behind: those of the other that the model has no place for.
+        new: Names of weights that the pretrained model lacks.
+        left_behind: Names of weights of the pretrained model that are not used.
     """
 
     new: tuple[str, ...]
     left_behind: tuple[str, ...]
 
     def describe(self, folder: str) -> str:
-        """In a few words; `folder` is the other's."""
+        """Describe the result in one line; `folder` is that of the pretrained model."""
         parts = [f"weights of {folder}"]
         parts += [f"new: {', '.join(self.new)}"] if self.new else []
         parts += [f"left behind: {', '.join(self.left_behind)}"] if self.left_behind else []
@@ -98,11 +100,13 @@ class PretrainedWeights:
 
 
 def load_pretrained_weights(model: "AnyModel", old: "AnyModel", folder: str) -> PretrainedWeights:
-    """Fill `model` with the weights of `old`, all but heads that it has not or that are for other labels, or for labels
-    of another kind. A number that goes on is in the new data's standard deviations, and what is said stays the same.
+    """Copy the weights of `old` into `model`, except for heads that differ.
+
+    Heads are skipped if `model` lacks them, or if their labels or the kind of their labels differ. The head of a
+    regression is rescaled to the standard deviation of the new data, so that its predictions do not change.
 
     Raises:
-        UserError: where the rest does not fit.
+        UserError: If other weights are missing or have another shape.
     """
     import torch
 
@@ -117,11 +121,13 @@ def load_pretrained_weights(model: "AnyModel", old: "AnyModel", folder: str) -> 
         if new_state[name].shape != old_state[name].shape:
             old_shape, new_shape = ("x".join(map(str, state[name].shape)) for state in (old_state, new_state))
             raise UserError(
-                f"pretrained: {name} is {old_shape} in {folder}, {new_shape} in this recipe; "
-                "leave the keys of model that set its size out"
+                f"pretrained: {name} is {old_shape} in {folder}, but {new_shape} in this recipe; "
+                "leave out the model keys that set its size"
             )
     all_weights = old.state_dict()
-    shared_storage = {all_weights[name].data_ptr() for name in shared_names}  # a tied weight is one, whatever its names
+    shared_storage = {
+        all_weights[name].data_ptr() for name in shared_names
+    }  # tied weights share storage under several names
     new_names = [name for name in new_state if name not in shared_names]
     unused_names = [
         name for name in all_weights if name not in shared_names and all_weights[name].data_ptr() not in shared_storage
@@ -132,7 +138,7 @@ def load_pretrained_weights(model: "AnyModel", old: "AnyModel", folder: str) -> 
         raise UserError(
             f"pretrained: only {owner} has {unmatched[0]}"
             f"{f' and {len(unmatched) - 1} more' if len(unmatched) > 1 else ''}; "
-            "leave the keys of model that make the two unlike out"
+            "leave out the model keys in which the two differ"
         )
     with torch.no_grad():
         for name in shared_names:
@@ -143,21 +149,24 @@ def load_pretrained_weights(model: "AnyModel", old: "AnyModel", folder: str) -> 
 
 
 def save_copy(trained_model: "TrainedModel", out: Path) -> None:
-    """Put the model that a run begins with into the run's folder."""
+    """Save the pretrained model in the folder of the run."""
     from tercet.checkpoint import save_trained
 
     save_trained(trained_model, out / PRETRAINED_COPY)
 
 
 def pretrained_folder(recipe_path: str, out: Path) -> Path:
-    """Where to read the pretrained model: in the run's folder once it has been begun, else where the recipe says."""
+    """Return the folder of the pretrained model: the copy in the run's folder once the run has started.
+
+    Before that it is the folder in the recipe.
+    """
     copy = out / PRETRAINED_COPY
     has_started = (out / RECIPE).exists() and (copy / "model.safetensors").exists()
     return copy if has_started else Path(recipe_path)
 
 
 def _labels(spec: AnySpec) -> tuple[str, ...]:
-    """What a classifier's labels are, and of which kind."""
+    """Return the problem type and the labels of a classifier; empty without a classifier."""
     head = _head(spec)
     return () if head is None else (head.problem_type, *head.labels)
 

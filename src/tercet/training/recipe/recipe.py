@@ -1,4 +1,4 @@
-"""A recipe: all that a run depends on, in one YAML file."""
+"""Recipes: all settings that determine a run, in one YAML file."""
 
 from collections.abc import Mapping
 from dataclasses import field, replace
@@ -36,14 +36,21 @@ from tercet.training.recipe.task_specs import (
 
 @spec
 class Recipe:
-    """What to learn (`task`), from what (`data`), with what (`model`) and how (`training`). A recipe of each task has
-    the data and the model that the task is about.
+    """The settings of a run: `task`, `data`, `model` and `training`.
+
+    The recipe of each task has the data and model specs of that task.
 
     Args:
-        pretrained: the folder of a run or a model to go on from: its tokenizer, its weights, and its spec with the keys
-            of `model` laid over it.
-        adapter: what learns in the place of the pretrained weights, which stay as they are; null for these themselves.
-        freeze: parts of the model that do not learn, by their names in it, such as "embedding" or "stack.blocks.0".
+        pretrained: Folder of a pretrained run or model. Its tokenizer and weights are used, and its spec merged with
+            the keys of `model`.
+        adapter: Adapter that is trained instead of the pretrained weights, which are frozen;
+            null trains the weights.
+        freeze: Names of modules or parameters that are not trained, such as "embedding" or "stack.blocks.0".
+        task: Objective and batch size.
+        data: Source, validation part and tokenizer.
+        model: Architecture.
+        training: Length, optimizer, schedule and devices.
+        logging: Additional destinations of metrics.
     """
 
     pretrained: Name | None = None
@@ -57,33 +64,40 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if self.adapter is not None and self.pretrained is None:
-            raise ValueError("adapter goes on from a model that exists: set pretrained, or leave adapter out")
+            raise ValueError("adapter requires a pretrained model; set pretrained, or leave out adapter")
         if self.adapter is not None and self.freeze:
-            raise ValueError("adapter leaves all other weights as they are: leave freeze out")
+            raise ValueError("adapter already freezes all other weights; leave out freeze")
         training = self.training
         if training.shares_model and self.adapter is not None:
-            raise ValueError(f"adapter is not tried with {training.strategy}, and needs another training.strategy")
+            raise ValueError(
+                f"adapter is not supported with training.strategy={training.strategy}; set another training.strategy"
+            )
         self.task.check_batches(training.data_parallel_size, ramp=training.batch_ramp is not None)
         if training.exact:
             self.task.check_exact(training.data_parallel_size)
         if training.shares_model and self.task.best_by in ("bleu", "f1", "pearson", "spearman"):
             raise ValueError(
-                f"with {training.strategy} no device has the whole model: "
-                f"task.best_by={self.task.best_by} needs another training.strategy"
+                f"task.best_by={self.task.best_by} requires the whole model on one device, but "
+                f"training.strategy={training.strategy} splits it; set another training.strategy"
             )
         if self.task.finds_micro_batch and isinstance(self.task, TranslationTaskSpec) and training.strategy == "fsdp":
             raise ValueError(
-                "with fsdp devices take equally many micro-batches: set task.micro_batch_tokens to a number"
+                "fsdp requires the same number of micro-batches on each device; set task.micro_batch_tokens to a number"
             )
         if training.tensor_parallel_size > 1:
             _check_tensor_parallel(self.model, training.tensor_parallel_size)
 
     def with_heads(self) -> Self:
-        """With the heads that the task trains, and no others: nothing would ever be learnt by those."""
+        """Return the recipe with exactly the heads that the task trains; other heads would never be trained."""
         return self
 
     def with_vocabulary(self, size: int, *, source_size: int | None = None) -> Self:
-        """The tokenizers know the sizes, so a recipe need not say them; `source_size` where the source has its own."""
+        """Return the recipe with the vocabulary size of the tokenizer.
+
+        Args:
+            size: Vocabulary size; of the target if the source has its own tokenizer.
+            source_size: Vocabulary size of a separate source tokenizer.
+        """
         model = replace(self.model, vocab_size=size)
         if isinstance(model, EncoderDecoderSpec):
             model = replace(model, source_vocab_size=source_size)
@@ -132,14 +146,14 @@ class LabelsRecipe(Recipe):
             )
         if self.training.label_smoothing and problem_type != "single_label_classification":
             raise ValueError(
-                f"training.label_smoothing spreads a share of one label over the others, and data.problem_type="
-                f"{problem_type} has no such label; set it to 0"
+                f"training.label_smoothing requires a single label per example, but data.problem_type={problem_type}; "
+                "set training.label_smoothing to 0"
             )
 
     @property
     def classifier(self) -> Classifier:
         head, problem_type = self.model.classifier or Classifier(), self.data.problem_type
-        if head.problem_type != problem_type:  # another's labels, which say nothing of these
+        if head.problem_type != problem_type:  # labels of another kind, such as those of a pretrained model
             head = replace(head, labels=(), target_mean=0.0, target_std=1.0, problem_type="single_label_classification")
         return replace(head, over=self.data.over, problem_type=problem_type)
 
@@ -149,7 +163,7 @@ class LabelsRecipe(Recipe):
         return replace(self, model=model)
 
     def with_labels(self, labels: tuple[str, ...], *, mean: float = 0.0, std: float = 1.0) -> Self:
-        """The data know the labels; of numbers their mean and standard deviation."""
+        """Return the recipe with the labels of the data, or the mean and standard deviation of its numbers."""
         head = replace(self.classifier, labels=labels, target_mean=mean, target_std=std)
         return replace(self, model=replace(self.model, classifier=head))
 
@@ -161,7 +175,7 @@ class ChatRecipe(Recipe):
     model: DecoderOnlySpec
 
 
-# By what a validation is better, for each kind of label.
+# Metrics by which the best model can be chosen, for each kind of label.
 LABELS_BEST_BY: dict[ProblemType, tuple[str, ...]] = {
     "single_label_classification": ("loss", "accuracy", "f1"),
     "multi_label_classification": ("loss", "accuracy", "f1"),
@@ -178,31 +192,40 @@ FAMILIES = {
 
 
 def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
-    """A packaged recipe by its name, or one's own by its path, with `changes` laid over it.
+    """Return a packaged recipe by name, or the recipe in a YAML file, merged with `changes`.
 
     Raises:
-        UserError: where there is no such recipe, a key is unknown or a value does not fit.
+        UserError: If the recipe does not exist, a key is unknown or a value is invalid.
     """
     return parse_recipe(read_settings(name, changes), name=f"recipe {name}")
 
 
 def task_kind(settings: Mapping[str, Any], *, name: str) -> str:
-    """The task of a recipe that is not parsed yet.
+    """Return the task of a recipe that is not yet parsed.
 
     Raises:
-        UserError: where it names none, or none that there is.
+        UserError: If the task is missing or unknown.
     """
     task = settings.get("task")
     kind = task.get("kind") if isinstance(task, Mapping) else task
     if kind is None:
-        raise UserError(f"{name} needs a task: {', '.join(RECIPES)}, such as `task: language`")
+        raise UserError(f"{name} requires a task: {', '.join(RECIPES)}; for example `task: language`")
     if not isinstance(kind, str) or kind not in RECIPES:
         raise UserError(f"{name}: task: unknown kind {show(kind)}{suggest(kind, RECIPES)}")
     return kind
 
 
 def parse_recipe(data: Mapping[str, Any], *, name: str, run: Path | None = None) -> Recipe:
-    """The recipe in a mapping. `run` is its run's folder, whose own copy of the pretrained model is looked at."""
+    """Parse a recipe.
+
+    Args:
+        data: Settings, as read from YAML.
+        name: Name of the recipe in error messages.
+        run: Folder of the recipe's run. If it has a copy of the pretrained model, this is used.
+
+    Raises:
+        UserError: If a key is unknown, a value is invalid, or the pretrained model does not match the task.
+    """
     settings, kind = dict(data), task_kind(data, name=name)
     model = settings.pop("model", {})
     if not isinstance(model, Mapping):
@@ -218,21 +241,26 @@ def parse_recipe(data: Mapping[str, Any], *, name: str, run: Path | None = None)
         spec = pretrained_spec(Path(pretrained), model, name=f"{name}: model")
     if spec.family != FAMILIES[kind]:
         raise UserError(
-            f"{name}: the task {kind} trains {FAMILIES[kind]} models, and this one is {spec.family}: "
+            f"{name}: the task {kind} trains {FAMILIES[kind]} models, but this model is {spec.family}; "
             f"set task to {' or '.join(k for k, family in FAMILIES.items() if family == spec.family)}, "
-            f"or take another {'model' if pretrained is None else 'pretrained model'}"
+            f"or choose another {'model' if pretrained is None else 'pretrained model'}"
         )
     settings["model"] = to_plain(spec)
     if isinstance(data.get("data"), Mapping) and data["data"].get("source") == REQUIRED:
-        raise UserError(f"{name} learns from conversations of your own: give --data FILE, such as chat.jsonl")
+        raise UserError(f"{name} requires conversations; pass --data FILE, such as chat.jsonl")
     if kind == "masked" and isinstance(settings.get("data"), Mapping):
         settings["data"] = {"tokenizer": "wordpiece", **settings["data"]}
     return parse(RECIPES[kind], settings, name=name).with_heads()
 
 
 def use_pretrained_copy(settings: Mapping[str, Any], out: Path, *, name: str = "recipe") -> Plain:
-    """`settings`, where a run that has begun in `out` is to go on and the pretrained model it began with is gone: the
-    run's own copy takes its place."""
+    """Return `settings` with the run's copy of the pretrained model if the original no longer exists.
+
+    Args:
+        settings: Settings of a recipe.
+        out: Folder of the run that is resumed.
+        name: Name of the recipe in error messages.
+    """
     pretrained, copy = _pretrained_path(settings, name=name), out / PRETRAINED_COPY
     if pretrained is None or Path(pretrained).exists() or not (copy / "config.json").exists():
         return dict(settings)
@@ -240,7 +268,11 @@ def use_pretrained_copy(settings: Mapping[str, Any], out: Path, *, name: str = "
 
 
 def _pretrained_path(settings: Mapping[str, Any], *, name: str) -> str | None:
-    """The path, which is looked at before the rest of the recipe is parsed."""
+    """Return the path of the pretrained model, which is needed before the other settings are parsed.
+
+    Raises:
+        UserError: If the path is invalid, or required and not set.
+    """
     pretrained = settings.get("pretrained")
     try:
         check_range("pretrained", pretrained, Name | None)
@@ -248,20 +280,22 @@ def _pretrained_path(settings: Mapping[str, Any], *, name: str) -> str | None:
         raise UserError(f"{name}: {error}") from None
     if pretrained == REQUIRED:
         raise UserError(
-            f"{name} goes on from a model that exists: give --pretrained FOLDER, a run's or a model's, or one that "
-            "the transformers library keeps"
+            f"{name} requires a pretrained model; pass --pretrained FOLDER: a run, a model, or a folder of the "
+            "transformers library"
         )
     return pretrained
 
 
 def _check_tensor_parallel(model: AnySpec, devices: int) -> None:
-    """Raises:
-    ValueError: where a model cannot be cut for so many devices.
+    """Check that each block can be split over `devices`.
+
+    Raises:
+        ValueError: If a size is not divisible by `devices`, or dropout would differ between them.
     """
     for stack in stack_specs(model):
         for name, size in {"n_heads": stack.n_heads, "n_kv_heads": stack.kv_heads, "d_ff": stack.inner_width}.items():
             if size % devices:
-                raise ValueError(f"strategy=tp shares out {name}={size}, which {devices} devices cannot equally")
-        for name in ("attention", "activation"):  # from one seed, in each device's part
+                raise ValueError(f"strategy=tp: {name}={size} is not divisible by {devices} devices")
+        for name in ("attention", "activation"):  # one seed would give each device the same dropout mask
             if getattr(stack.dropout, name):
-                raise ValueError(f"strategy=tp: devices would drop the same of their parts; set dropout.{name} to 0")
+                raise ValueError(f"strategy=tp would drop the same elements on all devices; set dropout.{name} to 0")

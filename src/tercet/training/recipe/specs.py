@@ -1,4 +1,4 @@
-"""How to train, as settings that all tasks share; what belongs to one of them is in `training/recipe/task_specs.py`."""
+"""Training settings that all tasks share; `task_specs.py` has the settings of each task."""
 
 from dataclasses import field
 from typing import Annotated, Literal
@@ -21,37 +21,39 @@ from tercet.training.optim.specs import Muon, OptimizerSpec
 
 @spec
 class TrainingSpec:
-    """How to train.
+    """Length, optimizer, schedule, precision and devices of a run.
 
     Args:
-        max_steps, max_epochs, max_hours: the length of the run; exactly one of them. Hours become steps when the run
-            begins, by the speed that is measured then.
-        batch_ramp: the share of the run's steps over which a batch grows, from one micro-batch on each device on;
+        max_steps, max_epochs, max_hours: Length of the run; exactly one of them. Hours are converted to steps when the
+            run starts, by the speed that is measured then.
+        batch_ramp: Fraction of the run's steps over which the batch grows, starting at one micro-batch per device;
             null for none.
-        label_smoothing: the share of each target that is spread over the whole vocabulary; never in validation.
-        ema: validate and export a moving average of the weights with this decay, such as 0.999; null for none.
-        seed: of weights, data order and dropout.
-        warmup_steps: over which the learning rate rises from near zero.
-        clip_norm: the gradient's largest norm; null for none.
-        precision: bf16 and fp16 keep the weights in fp32 (mixed).
-        compile: auto measures, and keeps the faster. cuda_graphs compiles for one GPU, and replays a step's kernels as
-            one launch.
-        activation_checkpointing: keep each block's input alone, and work the rest out once more in the backward pass:
-            less memory, a longer step, the same weights.
-        validate_every, save_every, log_every: in steps.
-        keep: of the checkpoints to go on from, the newest so many.
-        patience: stop after so many validations without a better one; null for never.
-        accelerator, devices, nodes, strategy: where to run; auto takes a GPU if there is one, and ddp where there are
-            several devices. They may change in a run.
-        rank_timeout: seconds without a sign of life after which one of several processes counts as lost, and the
-            others end.
-        reshard_after_forward: with fsdp, let go of a block's weights once it is worked out, and gather them anew in the
-            backward pass and for each micro-batch. false keeps them, and whole gradients, to the end of a step: they
-            are exchanged once, as with ddp, and only what is kept between steps is in pieces.
-        cpu_offload: with fsdp on GPUs, keep each device's piece of the weights, their gradients and the optimizer's
-            state in the host's memory, where the optimizer takes its step.
-        exact: end with the same weights to the last bit whatever `devices`, `nodes`, `strategy` and, on a CPU, the
-            number of threads are and become: micro-batches' gradients are added up in one order. Slower.
+        label_smoothing: Fraction of each target's probability that is spread over the whole vocabulary. Validation
+            does not use it.
+        ema: Decay of a moving average of the weights, such as 0.999, which is validated and exported; null for none.
+        seed: Seed of the weights, data order and dropout.
+        optimizer: Optimizer and its learning rates.
+        schedule: Learning-rate schedule.
+        warmup_steps: Steps over which the learning rate rises linearly.
+        clip_norm: Maximum gradient norm; null disables clipping.
+        precision: bf16 and fp16 keep the weights in fp32 (mixed precision). auto chooses for the device.
+        compile: auto measures compiled and eager steps, and uses the faster. cuda_graphs compiles for one GPU and
+            replays the kernels of a step as one launch.
+        activation_checkpointing: If True, keep only the input of each block and recompute its activations in the
+            backward pass: less memory, a longer step, the same weights.
+        validate_every, save_every, log_every: Intervals in steps.
+        keep: Number of the newest checkpoints that are kept.
+        patience: Stop after this number of validations without improvement; null for never.
+        accelerator, devices, nodes, strategy: Hardware. auto uses a GPU if there is one, and ddp for several devices.
+            They may change when a run is resumed.
+        rank_timeout: Seconds without a heartbeat after which a process is considered lost and the others end.
+        reshard_after_forward: With fsdp, free the weights of a block after its forward pass, and gather them again in
+            the backward pass and for each micro-batch. false keeps the weights and whole gradients until the end of
+            the step: they are communicated once, as with ddp, and only the state between steps is sharded.
+        cpu_offload: With fsdp on GPUs, keep each device's shard of weights, gradients and optimizer state in host
+            memory, and compute the optimizer step there.
+        exact: If True, the weights are bitwise identical for any `devices`, `nodes`, `strategy` and, on a CPU, number
+            of threads, even if these change: gradients of micro-batches are summed in a fixed order. Slower.
     """
 
     max_steps: Steps | None = None
@@ -84,65 +86,81 @@ class TrainingSpec:
 
     def __post_init__(self) -> None:
         if [self.max_steps, self.max_epochs, self.max_hours].count(None) != 2:
-            raise ValueError("set exactly one of max_steps, max_epochs and max_hours; null takes another back")
+            raise ValueError("set exactly one of max_steps, max_epochs and max_hours, and the others to null")
         if isinstance(self.schedule, Noam | InverseSquareRoot) and not self.warmup_steps:
-            raise ValueError(f"the {self.schedule.kind} schedule needs warmup_steps, such as 4000")
+            raise ValueError(f"the {self.schedule.kind} schedule requires warmup_steps; set it, for example to 4000")
         if self.strategy == "single" and self.world_size > 1:
             raise ValueError(
-                f"strategy=single is for one device, and there are {self.world_size}; set ddp, fsdp or auto"
+                f"strategy=single: expected one device, got {self.world_size}; set strategy to ddp, fsdp or auto"
             )
         if self.shares_model and self.ema is not None:
-            raise ValueError(f"with {self.strategy} no device has the whole model: ema needs another strategy")
+            raise ValueError(
+                f"ema requires the whole model on one device, but strategy={self.strategy} splits it; set another"
+            )
         if self.strategy == "tp" and self.nodes > 1:
-            raise ValueError(f"strategy=tp is for the devices of one node, and there are {self.nodes} nodes; set fsdp")
+            raise ValueError(f"strategy=tp: expected one node, got {self.nodes}; set strategy to fsdp")
         if self.strategy == "tp" and self.exact:
-            raise ValueError("exact: with tp each device has a part of every sum; set strategy to fsdp or ddp")
+            raise ValueError(
+                "exact does not support strategy=tp, which splits every sum over devices; set strategy to fsdp or ddp"
+            )
         if not self.reshard_after_forward and self.strategy != "fsdp":
             raise ValueError(
-                "reshard_after_forward=false keeps what fsdp gathers; set strategy to fsdp, or leave it out"
+                "reshard_after_forward=false requires strategy=fsdp; set it, or leave out reshard_after_forward"
             )
         if self.cpu_offload and self.strategy != "fsdp":
-            raise ValueError("cpu_offload moves the pieces that fsdp makes; set strategy to fsdp, or leave it out")
+            raise ValueError("cpu_offload requires strategy=fsdp; set it, or leave out cpu_offload")
         if self.cpu_offload and self.exact:
-            raise ValueError("exact: with cpu_offload the host takes a GPU's optimizer step; leave one of them out")
+            raise ValueError(
+                "exact does not support cpu_offload, which moves the optimizer step to the host; leave one of them out"
+            )
         if self.exact and self.batch_ramp is not None:
-            raise ValueError("exact: a batch_ramp grows by a micro-batch on each device; leave one of them out")
+            raise ValueError(
+                "exact does not support batch_ramp, which depends on the number of devices; leave one of them out"
+            )
         if self.exact and self.precision == "fp16":
-            raise ValueError("exact: the scale of fp16's losses depends on the devices; set precision to bf16 or fp32")
+            raise ValueError(
+                "exact does not support fp16, whose loss scale depends on the devices; set precision to bf16 or fp32"
+            )
 
     @property
     def shares_model(self) -> bool:
-        """Whether several devices would have a piece of the weights each."""
+        """True if the strategy splits the weights over devices."""
         return self.strategy in ("fsdp", "tp")
 
     @property
     def is_sharded(self) -> bool:
-        """Whether each device has a piece of the weights."""
+        """True if each device has only a part of the weights."""
         return self.shares_model and self.world_size > 1
 
     @property
     def tensor_parallel_size(self) -> int:
-        """Devices that work on the same rows, with a part of each matrix."""
+        """Number of devices that process the same rows, each with a part of every matrix."""
         return self.world_size if self.strategy == "tp" else 1
 
     @property
     def data_parallel_size(self) -> int:
-        """In how many shares a batch is divided."""
+        """Number of shares into which a batch is divided."""
         return self.world_size // self.tensor_parallel_size
 
     def data_parallel_rank(self, rank: int) -> int:
-        """Which of these shares is that of process `rank` of all."""
+        """Return the share of process `rank`."""
         return rank // self.tensor_parallel_size
 
     @property
     def world_size(self) -> int:
-        """Devices over all nodes."""
+        """Number of devices over all nodes."""
         return self.devices * self.nodes
 
 
 @spec
 class LoggingSpec:
-    """Where figures go besides `metrics.csv`. `wandb: offline` needs no account; `wandb sync` sends it later."""
+    """Destinations of metrics in addition to `metrics.csv`.
+
+    Args:
+        tensorboard: If True, write TensorBoard events.
+        wandb: `offline` needs no account; `wandb sync` uploads the run later.
+        wandb_project: Project name at W&B.
+    """
 
     tensorboard: bool = False
     wandb: Literal["none", "offline", "online"] = "none"

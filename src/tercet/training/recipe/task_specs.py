@@ -1,6 +1,6 @@
-"""What belongs to one task alone, as settings: `task: {kind: language, batch_size: 32}`, or `task: language`.
+"""Settings of each task: `task: {kind: language, batch_size: 32}`, or in short `task: language`.
 
-A kind has the keys that mean something to it and no others, so what does not fit together cannot be written down.
+Each kind has only the keys that apply to it, so that invalid combinations cannot be written.
 """
 
 from dataclasses import field
@@ -14,12 +14,12 @@ Auto = Literal["auto"]
 
 @spec
 class RowBatchSpec:
-    """Batches of so many rows.
+    """Batches of a fixed number of rows.
 
     Args:
-        batch_size: rows of an optimizer step, over all devices: the same run on one device or on eight.
-        micro_batch_size: rows that go through the model at once on one device; all of its share by default. `auto`:
-            the most that its memory is counted to hold, settled when a run begins.
+        batch_size: Rows per optimizer step over all devices, independent of the number of devices.
+        micro_batch_size: Rows per forward pass on one device; by default the device's whole share. `auto` chooses
+            the largest size that is estimated to fit into the device's memory when the run starts.
     """
 
     kind: str = ""
@@ -31,23 +31,29 @@ class RowBatchSpec:
         return self.micro_batch_size == "auto"
 
     def micro_batch(self, devices: int) -> int:
-        """Rows that one of `devices` holds at once; its share where that is to be found."""
+        """Return the rows per forward pass on one of `devices`; the whole share if the size is `auto`."""
         return self.micro_batch_size if isinstance(self.micro_batch_size, int) else self.batch_size // devices
 
     def check_batches(self, devices: int, *, ramp: bool) -> None:
-        """Raises:
-        ValueError: where `devices` cannot share a batch, or it cannot grow (`ramp`) from one micro-batch on.
+        """Check that `devices` can share a batch.
+
+        Args:
+            devices: Number of data-parallel devices.
+            ramp: If True, the batch grows, starting at one micro-batch.
+
+        Raises:
+            ValueError: If the batch size is not divisible by `devices`, or the micro-batch does not allow a ramp.
         """
         if self.batch_size % devices:
-            raise ValueError(
-                f"task.batch_size={self.batch_size} must be divisible by the {devices} devices that share it"
-            )
+            raise ValueError(f"task.batch_size={self.batch_size} must be divisible by the number of devices: {devices}")
         if ramp:
             _check_ramp("micro_batch_size", self.batch_size // devices, self.micro_batch_size)
 
     def check_exact(self, devices: int) -> None:
-        """Raises:
-        ValueError: where a step is not of equal micro-batches that `devices` can have a branch of the sum of each.
+        """Check that gradients can be summed in a fixed order.
+
+        Raises:
+            ValueError: If the micro-batches are unequal, or cannot be split over `devices` as branches of one tree.
         """
         _check_exact("batch_size", self.batch_size, "micro_batch_size", self.micro_batch_size, devices)
 
@@ -57,8 +63,8 @@ class TextBatchSpec(RowBatchSpec):
     """Batches of rows of running text.
 
     Args:
-        validation_tokens: how many tokens to validate on, spread over the whole set; all of them by default.
-        sample_tokens: how long what is kept of each validation for people to read is; 0 for nothing.
+        validation_tokens: Number of validation tokens, spread evenly over the validation part; all by default.
+        sample_tokens: Length of the sample that is saved at each validation; 0 for none.
     """
 
     validation_tokens: Tokens | None = None
@@ -71,10 +77,11 @@ class TextBatchSpec(RowBatchSpec):
 
 @spec
 class LanguageTaskSpec(TextBatchSpec):
-    """Predict each token of a text from those before it: trains a decoder-only model.
+    """Predict each token of a text from the preceding tokens, with a decoder-only model.
 
     Args:
-        sample_prompt: what samples begin with; by default the first characters of the validation text.
+        best_by: Metric of the best model.
+        sample_prompt: Prompt of the samples; by default the first tokens of the validation text.
     """
 
     kind: Literal["language"] = "language"
@@ -84,11 +91,11 @@ class LanguageTaskSpec(TextBatchSpec):
 
 @spec
 class MaskedTaskSpec(TextBatchSpec):
-    """Predict the tokens that are hidden from all around them: trains an encoder.
+    """Predict masked tokens from both sides, with an encoder.
 
     Args:
-        masking: how much is hidden, and how.
-        best_by: what makes a validation better.
+        masking: Rate and unit of masking.
+        best_by: Metric of the best model.
     """
 
     kind: Literal["masked"] = "masked"
@@ -98,10 +105,13 @@ class MaskedTaskSpec(TextBatchSpec):
 
 @spec
 class ChatTaskSpec(RowBatchSpec):
-    """Predict each token of a conversation's answers from all before it: trains a decoder-only model.
+    """Predict the tokens of the answers in a conversation, with a decoder-only model.
+
+    Each token is predicted from all preceding tokens.
 
     Args:
-        sample_conversations: how many validation conversations get their first answer for people to read; 0 for none.
+        best_by: Metric of the best model.
+        sample_conversations: Validation conversations whose first answer is generated as a sample; 0 for none.
     """
 
     kind: Literal["chat"] = "chat"
@@ -115,13 +125,13 @@ class ChatTaskSpec(RowBatchSpec):
 
 @spec
 class LabelsTaskSpec(RowBatchSpec):
-    """Say what a text is, or what each of its words is: trains an encoder with a classifier.
+    """Predict labels of texts or words, or a number for each text, with an encoder and a classifier.
 
     Args:
-        best_by: what makes a validation better: the loss, accuracy (where a text may have several labels, all of them
-            right), or F1, each label counting the same; of numbers how they correlate with the true ones, as they are
-            (Pearson) or by their ranks (Spearman).
-        sample_texts: how many validation texts are labelled for people to read; 0 for none.
+        best_by: Metric of the best model: the loss, accuracy (with several labels per text, the share of texts with all
+            labels correct) or macro F1; for regression the correlation with the true values (Pearson) or of the ranks
+            (Spearman).
+        sample_texts: Validation texts whose predictions are saved as samples; 0 for none.
     """
 
     kind: Literal["labels"] = "labels"
@@ -135,16 +145,18 @@ class LabelsTaskSpec(RowBatchSpec):
 
 @spec
 class TranslationTaskSpec:
-    """Predict each token of a sentence from its source and the tokens before it: trains an encoder-decoder model.
+    """Predict the tokens of a translation, with an encoder-decoder model.
+
+    Each token is predicted from the source sentence and the preceding tokens.
 
     Args:
-        batch_tokens: tokens of an optimizer step, over all devices: rows times the longest of them, padding included.
-            Pairs come in buckets of like length.
-        micro_batch_tokens: tokens of a bucket, which goes through the model at once; a device's share by default.
-            `auto`: buckets are a device's share, and go through it in as few pieces as its memory is counted to hold.
-        validation_sentences: how many validation sentences to translate for BLEU; all by default, 0 for none.
-        best_by: what makes a validation better: the loss, or BLEU of greedy translations.
-        sample_sentences: how many of them are kept for people to read; 0 for none.
+        batch_tokens: Tokens per optimizer step over all devices: rows times the longest row, padding included. Sentence
+            pairs are grouped into buckets of similar length.
+        micro_batch_tokens: Tokens per bucket, which is one forward pass; by default a device's whole share. `auto`
+            makes buckets of a device's share, and splits them into as few parts as fit into its estimated memory.
+        validation_sentences: Validation sentences that are translated for BLEU; all by default, 0 for none.
+        best_by: Metric of the best model: the loss, or BLEU of greedy translations.
+        sample_sentences: Translations that are saved as samples; 0 for none.
     """
 
     kind: Literal["translation"] = "translation"
@@ -160,7 +172,7 @@ class TranslationTaskSpec:
                 f"batch_tokens={self.batch_tokens} must be a multiple of micro_batch_tokens={self.micro_batch_tokens}"
             )
         if self.best_by == "bleu" and self.validation_sentences == 0:
-            raise ValueError("best_by=bleu needs translations; leave validation_sentences out, or set it above 0")
+            raise ValueError("best_by=bleu requires translations; leave out validation_sentences, or set it above 0")
 
     @property
     def has_samples(self) -> bool:
@@ -171,30 +183,35 @@ class TranslationTaskSpec:
         return self.micro_batch_tokens == "auto"
 
     def bucket_tokens(self, devices: int) -> int:
-        """Tokens of a bucket, which one of `devices` holds at once where nothing else is found."""
+        """Return the tokens per bucket on one of `devices`; the device's share if the size is `auto`."""
         return self.micro_batch_tokens if isinstance(self.micro_batch_tokens, int) else self.batch_tokens // devices
 
     def buckets_per_step(self, devices: int) -> int:
         return max(1, self.batch_tokens // self.bucket_tokens(devices))
 
     def check_batches(self, devices: int, *, ramp: bool) -> None:
-        """Raises:
-        ValueError: where `devices` cannot share a batch, or it cannot grow (`ramp`) from one micro-batch on.
+        """Check that `devices` can share a batch.
+
+        Args:
+            devices: Number of data-parallel devices.
+            ramp: If True, the batch grows, starting at one micro-batch.
+
+        Raises:
+            ValueError: If the micro-batches cannot be divided over `devices`, or do not allow a ramp.
         """
         if self.batch_tokens < devices:
-            raise ValueError(
-                f"task.batch_tokens={self.batch_tokens} must be at least the {devices} devices that share it"
-            )
+            raise ValueError(f"task.batch_tokens={self.batch_tokens} must be at least the number of devices: {devices}")
         if ramp:
             _check_ramp("micro_batch_tokens", self.batch_tokens // devices, self.micro_batch_tokens)
         if self.buckets_per_step(devices) % devices:
             raise ValueError(
-                f"task.batch_tokens={self.batch_tokens} in micro-batches of {self.bucket_tokens(devices)} make "
-                f"{self.buckets_per_step(devices)}, which {devices} devices cannot share evenly; make it a multiple"
+                f"task.batch_tokens={self.batch_tokens} in micro-batches of {self.bucket_tokens(devices)}: "
+                f"{self.buckets_per_step(devices)} micro-batches cannot be shared evenly by {devices} devices; "
+                "set task.batch_tokens to a multiple"
             )
 
     def check_exact(self, devices: int) -> None:
-        """As `RowBatchSpec.check_exact`."""
+        """Check that gradients can be summed in a fixed order, as `RowBatchSpec.check_exact`."""
         _check_exact("batch_tokens", self.batch_tokens, "micro_batch_tokens", self.micro_batch_tokens, devices)
 
 
@@ -204,20 +221,20 @@ TaskSpec = LanguageTaskSpec | MaskedTaskSpec | TranslationTaskSpec | LabelsTaskS
 def _check_exact(batch_key: str, batch: int, micro_key: str, micro: int | Auto | None, devices: int) -> None:
     if not isinstance(micro, int):
         raise ValueError(
-            f"training.exact adds up micro-batches in one order: set task.{micro_key} to what any device can hold"
+            f"training.exact requires a fixed micro-batch; set task.{micro_key} to a size that fits on any device"
         )
     if batch % micro:
         raise ValueError(f"training.exact: task.{batch_key}={batch} must be a multiple of task.{micro_key}={micro}")
     if devices & (devices - 1) or batch // micro % devices:
         raise ValueError(
-            f"training.exact: {devices} devices cannot share {batch // micro} micro-batches a step; "
-            "set devices to a power of two that divides their number"
+            f"training.exact: {devices} devices cannot share {batch // micro} micro-batches per step; "
+            "set devices to a power of two that divides the number of micro-batches"
         )
 
 
 def _check_ramp(name: str, share: int, micro: int | Auto | None) -> None:
     if not isinstance(micro, int) or micro >= share or share % micro:
         raise ValueError(
-            f"training.batch_ramp begins with one micro-batch: set task.{name} to a divisor of the {share} "
-            "that a device takes, and smaller"
+            f"training.batch_ramp starts with one micro-batch; set task.{name} to a divisor of the device's share "
+            f"({share}) that is smaller than the share"
         )

@@ -1,1 +1,1 @@
-"""A run on disk: its folder, its checkpoints, and what of it may change."""
+"""A run on disk: its folder, its checkpoints, and the settings that may change."""

@@ -1,7 +1,7 @@
-"""In what numbers a run is worked out: whether two parts of it can be equal to the last bit.
+"""The numerical environment of a run: whether steps computed at two times can be bitwise identical.
 
-A step is a function of (seed, step), and of how sums are rounded: by which library, with which instructions, shared out
-among how many threads. What is noted here is kept with each checkpoint and compared when a run goes on.
+A step is a function of (seed, step) and of the rounding of sums, which depends on the libraries, the instruction set
+and the number of threads. Each checkpoint records this environment, and resuming compares it.
 """
 
 import os
@@ -11,7 +11,7 @@ import torch
 
 from tercet.kernel import build_id, is_thread_independent, kernel_table_id
 
-# Each of these makes a library take other instructions, or add up in another order.
+# Each of these changes a library's instructions or its order of summation.
 VARIABLES = (
     "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR", "NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG",
 )  # fmt: skip
@@ -21,13 +21,14 @@ MICRO_BATCH = "micro_batch"
 def describe_arithmetic(
     *, accelerator: str, precision: str, matmul: str, compiled: bool, ranks: int = 1, micro: int | None = None
 ) -> dict[str, str]:
-    """What decides how this process rounds.
+    """Return everything that determines how this process rounds.
 
     Args:
-        accelerator: cpu, cuda or mps.
-        precision, matmul: as settled for the run.
-        ranks: whose gradients are added up; 1 where their number changes nothing.
-        micro: the size of a micro-batch, where it is not as the recipe has it.
+        accelerator: Device type: cpu, cuda or mps.
+        precision, matmul: Precision and matrix-product setting that were chosen for the run.
+        compiled: If True, steps are compiled.
+        ranks: Number of ranks whose gradients are summed; 1 if the result does not depend on it.
+        micro: Size of a micro-batch, if it differs from the recipe.
     """
     device = torch.cuda.get_device_name() if accelerator == "cuda" else accelerator
     return {
@@ -47,7 +48,10 @@ def describe_arithmetic(
 
 
 def find_changes(earlier: Sequence[Mapping[str, str]], current: Mapping[str, str]) -> list[str]:
-    """What differs, such as `threads 2, current 4`; empty where all steps were worked out as they would be now."""
+    """Return the differences from an earlier environment, such as `threads 2, now 4`.
+
+    The list is empty if all earlier steps were computed in the current environment.
+    """
     for previous in reversed(earlier):
         names = [name for name in {**previous, **current} if previous.get(name) != current.get(name)]
         if names:

@@ -1,9 +1,9 @@
-"""What of a run may become another once it has begun: its length, how often it looks, saves and logs, its patience.
+"""Settings of a run that may change after its start: length, intervals, patience, hardware, logging.
 
-`recipe.yaml` stays what the run was begun with. A change is a line in `run.json`, a single file that is replaced whole:
-whenever a process is killed, the run is the one before the change or the one after it. It holds from the step on at
-which it was made, so that a step is a function of (seed, step, changes): a run that has to go back to an older
-checkpoint takes the steps before a change as they were.
+`recipe.yaml` keeps the initial settings. Each change is an entry of `run.json`, which is replaced atomically: if a
+process is killed, the run is in the state before or after the change. A change applies from the step at which it was
+made, so a step is a function of (seed, step, changes). A run that resumes from an older checkpoint computes the steps
+before a change with the earlier settings.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,25 +26,29 @@ from tercet.training.run_folder.choices import More, Until
 if TYPE_CHECKING:
     from tercet.training.tasks.plan import Plan
 
-# Of `training`, beside its length.
+# Keys of `training`, in addition to its length.
 KEYS = ("validate_every", "save_every", "log_every", "keep", "patience", "activation_checkpointing")
-# Of `training`: each start says them anew.
+# Keys of `training` that each start sets again.
 MACHINES = ("devices", "nodes", "strategy", "rank_timeout", "reshard_after_forward", "cpu_offload")
 MAY_CHANGE = tuple(f"training.{key}" for key in (*LENGTHS[:2], *KEYS, *MACHINES))
 
 
 def read_recipe(run: Path | str) -> Recipe:
-    """The recipe of a run, with what was changed since it was begun.
+    """Return the current recipe of a run, with all changes since its start.
 
     Raises:
-        UserError: where the folder holds none, or it is damaged.
+        UserError: If the folder contains no run, or its recipe is damaged.
     """
     record = read_record(Path(run))
     return apply_changes(read_initial_recipe(Path(run), record), record, Path(run))
 
 
 def read_initial_recipe(run: Path, record: RunRecord | None) -> Recipe:
-    """The recipe that a run was begun with. Raises as `read_recipe` does."""
+    """Return the recipe with which a run was started.
+
+    Raises:
+        UserError: If the folder contains no recipe, or it is damaged.
+    """
     path = run / RECIPE
     if record is not None:
         record.check_file(run, RECIPE)
@@ -52,27 +56,34 @@ def read_initial_recipe(run: Path, record: RunRecord | None) -> Recipe:
 
 
 def apply_changes(initial: Recipe, record: RunRecord | None, run: Path) -> Recipe:
-    """The recipe that a run was begun with, as it has become.
+    """Return the initial recipe of a run with the changes of its record.
 
     Raises:
-        UserError: where the record names changes that there are not.
+        UserError: If the record contains unknown changes.
     """
     changes, allowed = () if record is None else record.changes, _values(initial)
     settings = to_plain(initial)
     for change in changes:
         if change.key not in allowed:
-            raise UserError(f"{run / RECORD}: changes: there is no {show(change.key)} that may change; put it back")
+            raise UserError(f"{run / RECORD}: changes: {show(change.key)} cannot change; restore the file")
         part, _, key = change.key.partition(".")
         settings[part][key] = change.new
     return parse_recipe(settings, name=f"{run / RECORD}: changes", run=run) if changes else initial
 
 
 def merge_changes(requested: Recipe, initial: Recipe, current: Recipe) -> Recipe:
-    """The recipe of a command, for a run that was begun with `initial` and has become `current`. Whoever repeats
-    the command that began it goes on with it as it is; what is neither as it was begun nor as it is now is to be
-    changed."""
+    """Return the recipe with which a run resumes, given the recipe of the new command.
+
+    A setting that equals the initial recipe is not a change: repeating the original command keeps later changes. A
+    setting that differs from the initial recipe is applied. Hardware settings are always those of the new command.
+
+    Args:
+        requested: Recipe of the new command.
+        initial: Recipe with which the run was started.
+        current: Initial recipe with all recorded changes.
+    """
     requested_values, initial_values, values = _values(requested), _values(initial), _values(current)
-    lengths = [f"training.{key}" for key in LENGTHS]  # one choice: they stay or go together
+    lengths = [f"training.{key}" for key in LENGTHS]  # alternatives: changed together
     if any(requested_values[key] != initial_values[key] for key in lengths):
         values |= {key: requested_values[key] for key in lengths}
     machines = [f"training.{key}" for key in MACHINES]
@@ -86,14 +97,22 @@ def merge_changes(requested: Recipe, initial: Recipe, current: Recipe) -> Recipe
 
 
 def set_length(current: Recipe, recipe: Recipe, record: RunRecord | None, out: Path, length: More | Until) -> Recipe:
-    """The recipe by which the run in `out` goes on, with another length. A run that is still on its way to an
-    end that the same `More` has put there keeps it: the command was repeated.
+    """Return `recipe` with another length.
+
+    If an unfinished run was already extended by the same `More`, its length is kept, because the command was repeated.
+
+    Args:
+        current: Current recipe of the run.
+        recipe: Recipe with which the run resumes.
+        record: Record of the run.
+        out: Folder of the run.
+        length: New length.
 
     Raises:
-        UserError: where there is no run, or its length is not known in steps.
+        UserError: If there is no run, the number of steps is invalid, or the recipe also changes the length.
     """
     flag = "--more" if isinstance(length, More) else "--until"
-    steps: Any = length.steps  # from Python anything
+    steps: Any = length.steps  # may be any type if called from Python
     try:
         check_range(flag, steps, Steps)
     except ValueError as error:
@@ -101,9 +120,9 @@ def set_length(current: Recipe, recipe: Recipe, record: RunRecord | None, out: P
     if not isinstance(steps, int):
         raise UserError(f"{flag}={show(steps)} must be a whole number")
     if record is None:
-        raise UserError(f"{out} holds no run that has begun, so {flag} has nothing to make longer; set its max_steps")
+        raise UserError(f"{flag}: no run to extend in {out}; set training.max_steps instead")
     if _length(recipe) != _length(current):
-        raise UserError(f"{flag} and another length in the recipe or in --set: leave one of them out")
+        raise UserError(f"{flag} conflicts with another length in the recipe or in --set; leave out one of them")
     total = record.total_steps
     new_total = steps
     if isinstance(length, More):
@@ -122,36 +141,56 @@ def set_length(current: Recipe, recipe: Recipe, record: RunRecord | None, out: P
 
 
 def check_length(out: Path, old: Recipe, new: Recipe, record: RunRecord | None, steps: int | None) -> None:
-    """Raises:
-    UserError: where a run is to have a length, of `steps` where they are known, that it cannot be given any more.
+    """Check that a run can have the length of a new recipe.
+
+    Args:
+        out: Folder of the run.
+        old: Current recipe.
+        new: New recipe.
+        record: Record of the run; None if it has not started.
+        steps: New number of steps, if it is known.
+
+    Raises:
+        UserError: If the length is in hours, or the run already has as many steps.
     """
     if record is None or _length(old) == _length(new):
         return
     if new.training.max_hours is not None:
-        raise UserError(f"{out} has begun: its hours have become steps; make it longer by --more or --until STEPS")
+        raise UserError(f"cannot change max_hours of a started run: {out}; pass --more STEPS or --until STEPS")
     if steps is not None and steps <= record.saved:
         raise UserError(
-            f"{out} has taken {record.saved:,} steps, so that {steps:,} in all leave none; give a larger --until"
+            f"{out} already has {record.saved:,} steps, but {steps:,} were requested; choose a larger --until"
         )
 
 
 def check_devices(out: Path, old: Recipe, new: Recipe) -> None:
-    """Raises:
-    UserError: where a run is to have another number of devices, and the order of its data follows from that.
+    """Check that a run can use the number of devices of a new recipe.
+
+    Raises:
+        UserError: If the number of devices changes and the order of the data depends on it.
     """
     if old.training.data_parallel_size == new.training.data_parallel_size:
         return
     if new.training.batch_ramp is not None:
-        reason = "its batch grows by a micro-batch on each device (training.batch_ramp)"
+        reason = "training.batch_ramp grows the batch by one micro-batch per device"
     elif isinstance(new.task, TranslationTaskSpec) and not isinstance(new.task.micro_batch_tokens, int):
-        reason = "its buckets are a device's share of a batch, for task.micro_batch_tokens is not set"
+        reason = "without task.micro_batch_tokens, buckets are a device's share of a batch"
     else:
         return
-    raise UserError(f"{out} was begun on {old.training.world_size} devices and stays there: {reason}")
+    raise UserError(
+        f"cannot change the number of devices of {out}: {reason}; use {old.training.world_size}, as at its start"
+    )
 
 
 def list_changes(old: Recipe, new: Recipe, *, step: int, steps: int) -> tuple[Change, ...]:
-    """What is to be another in a run behind which are `step` steps; `steps` is its length from then on."""
+    """Return the changes from `old` to `new`.
+
+    Args:
+        old: Current recipe.
+        new: New recipe.
+        step: Number of steps that are trained.
+        steps: Length of the run with the changes.
+    """
     old_values, new_values = _values(old), _values(new)
     return tuple(
         Change(
@@ -163,15 +202,15 @@ def list_changes(old: Recipe, new: Recipe, *, step: int, steps: int) -> tuple[Ch
 
 
 def describe_end(record: RunRecord, spec: TrainingSpec) -> str:
-    """Where a run that is finished has ended, and why where that was early."""
+    """Describe at which step a finished run ended, and the reason if it stopped early."""
     total = record.total_steps
     if record.saved >= total:
-        return f"it has ended at step {record.saved:,}"
-    return f"it stopped at step {record.saved:,} of {total:,}, {spec.patience} validations without a better one"
+        return f"it ended at step {record.saved:,}"
+    return f"it stopped at step {record.saved:,} of {total:,}, after {spec.patience} validations without improvement"
 
 
 def can_resume(record: RunRecord, old: Recipe, new: Recipe) -> bool:
-    """Whether a run that has ended goes on: it is made longer, or has stopped early and is given more patience."""
+    """Return whether a finished run resumes: it was extended, or stopped early and has more patience now."""
     old_patience, new_patience = old.training.patience, new.training.patience
     stopped_early = record.saved < record.total_steps
     has_more_patience = old_patience is not None and (new_patience is None or new_patience > old_patience)
@@ -179,7 +218,7 @@ def can_resume(record: RunRecord, old: Recipe, new: Recipe) -> bool:
 
 
 def plan_with_changes(plan: "Plan", record: RunRecord) -> "Plan":
-    """A plan as what its run has become, step by step."""
+    """Return the plan of a run with all changes of its length."""
     plan = replace(plan, steps=record.steps)
     for change in record.changes:
         if change.steps is not None:
@@ -188,9 +227,9 @@ def plan_with_changes(plan: "Plan", record: RunRecord) -> "Plan":
 
 
 def equals_planned_run(spec: TrainingSpec, plan: "Plan", at: int) -> bool:
-    """Whether a run that was made longer at step `at` ends as one that was to be so long from its beginning."""
+    """Return whether a run that is extended at step `at` equals one planned with the new length."""
     last_steps = {first - 1 for first, _ in plan.lengths if 0 < first < at} | ({at - 1} if at else set[int]())
-    # A rate that falls has not begun to, where that of the last step under each length is the same under this one.
+    # If the last step under each earlier length has the same rate under the new length, the decay had not started.
     same_rates = all(
         _factor(spec, step, plan.length_at(step)) == _factor(spec, step, plan.steps) for step in last_steps
     )
@@ -198,16 +237,22 @@ def equals_planned_run(spec: TrainingSpec, plan: "Plan", at: int) -> bool:
 
 
 def describe_length(spec: TrainingSpec, plan: "Plan", at: int) -> str:
-    """What a run's new length does to the learning rate from step `at` on, counted from 0, and to a growing batch."""
+    """Describe the effect of a new length on the learning rate and a growing batch.
+
+    Args:
+        spec: Training settings.
+        plan: Plan with the new length.
+        at: Step from which the new length applies, counted from 0.
+    """
     kind, lr = spec.schedule.kind, spec.optimizer.lr
     next_rate = f"{lr * _factor(spec, at, plan.steps):.4g} at step {at + 1:,}"
     if equals_planned_run(spec, plan, at):
         return f"learning rate ({kind}): {next_rate}, as if the run had been planned for {plan.steps:,} steps"
     previous_rate = f"{lr * _factor(spec, at - 1, plan.length_at(at - 1)):.4g} at step {at:,}"
-    growing = f"; the batch grows over {plan.ramp_steps:,} steps, as it was begun" if spec.batch_ramp else ""
+    growing = f"; the batch still grows over {plan.ramp_steps:,} steps" if spec.batch_ramp else ""
     return (
-        f"learning rate ({kind}): {previous_rate}, {next_rate}, from where on it is that of {plan.steps:,} "
-        f"steps{growing}: a run planned so would have ended otherwise"
+        f"learning rate ({kind}): {previous_rate}, {next_rate}, then as in a run of {plan.steps:,} "
+        f"steps{growing}; a run planned with this length would end differently"
     )
 
 
@@ -220,7 +265,7 @@ def _length(recipe: Recipe) -> Sequence[Any]:
 
 
 def _values(recipe: Recipe) -> dict[str, Any]:
-    """What may change, by the path of its key."""
+    """Return the settings that may change, by key."""
 
     def pairs() -> Iterator[tuple[str, Any]]:
         for key in (*LENGTHS, *KEYS, *MACHINES):
@@ -232,7 +277,11 @@ def _values(recipe: Recipe) -> dict[str, Any]:
 
 
 def _replace_values(recipe: Recipe, values: dict[str, Any]) -> Recipe:
-    """Raises ValueError where they do not fit."""
+    """Return the recipe with other settings.
+
+    Raises:
+        ValueError: If they do not fit together.
+    """
 
     def part(name: str) -> dict[str, Any]:
         return {key.removeprefix(name): value for key, value in values.items() if key.startswith(name)}

@@ -1,12 +1,12 @@
-"""Where a run can go on from: `checkpoints/step-000250/`, each written whole, the newest ones kept.
+"""Checkpoints from which a run can resume: `checkpoints/step-000250/`, each written atomically.
 
-    state.ckpt     Lightning's: weights, optimizer, counters; loads with weights_only
-    shard-*        weights and optimizer, where they are sharded (`sharded_checkpoint.py`)
-    metrics.csv    the run's, as far as this step
-    manifest.json  the hashes of all
+    state.ckpt     Lightning's checkpoint: weights, optimizer, counters; loads with weights_only
+    shard-*        weights and optimizer, if they are sharded (`sharded_checkpoint.py`)
+    metrics.csv    the run's metrics up to this step
+    manifest.json  the hashes of all files
 
-A checkpoint that is damaged is named and passed over, and the run goes on from the one before it: to the same end, for
-a step follows from (seed, step) and the state alone.
+Only the newest checkpoints are kept. A damaged checkpoint is reported and skipped, and the run resumes from the
+preceding one. The result is the same, since a step depends only on (seed, step) and the state.
 """
 
 import re
@@ -26,10 +26,12 @@ FOLDER, STATE = "checkpoints", "state.ckpt"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A whole checkpoint.
+    """A complete checkpoint.
 
-    Attributes:
-        arithmetic: of each machine and setting that steps so far were worked out with.
+    Args:
+        folder: Folder of the checkpoint.
+        step: Number of steps that were trained.
+        arithmetic: Environments in which these steps were computed (see `arithmetic.py`).
     """
 
     folder: Path
@@ -47,12 +49,14 @@ class Checkpoint:
 
 @dataclass
 class Checkpoints:
-    """Args:
-    out: the run's folder.
-    keep: how many checkpoints are kept.
+    """The checkpoints of a run.
+
+    Args:
+        out: Folder of the run.
+        keep: Number of checkpoints that are kept.
 
     Attributes:
-        damaged: by folder, what is wrong with those that were passed over.
+        damaged: Errors of the checkpoints that were skipped, by folder.
     """
 
     out: Path
@@ -60,7 +64,7 @@ class Checkpoints:
     damaged: dict[Path, str] = field(default_factory=dict[Path, str])
 
     def newest(self) -> Checkpoint | None:
-        """The newest that is whole; None where there is none."""
+        """Return the newest undamaged checkpoint, or None if there is none."""
         for step, folder in sorted(self._folders().items(), reverse=True):
             try:
                 return _read(folder, step, self.recipe_hash())
@@ -69,15 +73,15 @@ class Checkpoints:
         return None
 
     def state_path(self, step: int) -> Path:
-        """Where the state after `step` steps goes."""
+        """Return the path of the state after `step` steps."""
         return self.out / FOLDER / f"step-{step:06d}" / STATE
 
     def recipe_hash(self) -> str:
-        """Which run it is: what was worked out by another recipe is no state of this one."""
+        """Return the hash of the recipe, which identifies the run that a checkpoint belongs to."""
         return FileHash.from_path(self.out / RECIPE).xxh3
 
     def remove_old(self) -> None:
-        """All but the newest `keep` whole ones."""
+        """Remove all checkpoints except for the newest `keep` undamaged ones."""
         folders = sorted(self._folders().items())
         whole = [folder for _, folder in folders if folder not in self.damaged]
         for _, folder in folders:
@@ -91,14 +95,16 @@ class Checkpoints:
 
 
 def _read(folder: Path, step: int, recipe_hash: str) -> Checkpoint:
-    """Raises:
-    UserError: where it is not whole.
+    """Read and check a checkpoint.
+
+    Raises:
+        UserError: If it is incomplete, damaged or belongs to another run or step.
     """
     manifest = read_manifest(folder) if folder.is_dir() else None
     if manifest is None or STATE not in manifest.files:
-        raise UserError(f"{folder} is not whole")
+        raise UserError(f"incomplete checkpoint: {folder}")
     manifest.check(folder)
     state = read_state(folder / STATE)
     if (state["global_step"], state[RECIPE_HASH]) != (step, recipe_hash):
-        raise UserError(f"{folder} holds the state of another run, or of another step")
+        raise UserError(f"{folder} contains the state of another run or another step")
     return Checkpoint(folder, step, tuple(state[ARITHMETIC]))

@@ -1,23 +1,31 @@
-"""How a run is to go on, as its caller chooses: where it starts, and how long it is."""
+"""How a run starts, as its caller chooses: start point and length."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class RecipeLength:
-    """As many steps, epochs or hours as the recipe says."""
+    """The length in the recipe: steps, epochs or hours."""
 
 
 @dataclass(frozen=True)
 class More:
-    """So many steps beyond the end as it is planned now."""
+    """Additional steps after the currently planned end.
+
+    Args:
+        steps: Number of additional steps.
+    """
 
     steps: int
 
 
 @dataclass(frozen=True)
 class Until:
-    """So many steps in all."""
+    """A total number of steps.
+
+    Args:
+        steps: Number of steps of the whole run.
+    """
 
     steps: int
 
@@ -27,11 +35,11 @@ Length = RecipeLength | More | Until
 
 @dataclass(frozen=True)
 class Resume:
-    """Begin, or go on at the newest checkpoint of the run that is in the folder.
+    """Start a run, or resume the run in the folder from its newest checkpoint.
 
     Args:
-        length: How long the run is.
-        exact: Go on only if the end is that of an unbroken run to the last bit.
+        length: Length of the run.
+        exact: If True, resume only if the result is bitwise identical to that of an uninterrupted run.
     """
 
     length: Length = RecipeLength()
@@ -40,12 +48,18 @@ class Resume:
 
 @dataclass(frozen=True)
 class Restart:
-    """Delete the run that is in the folder, and begin anew."""
+    """Delete the run in the folder, and start again."""
 
 
 @dataclass(frozen=True)
 class FromWeights:
-    """Go on from the weights of the last model, with a new optimizer: for a run that has lost every checkpoint."""
+    """Continue from the weights of the last saved model, with a new optimizer.
+
+    This is for a run whose checkpoints are all lost.
+
+    Args:
+        length: Length of the run.
+    """
 
     length: Length = RecipeLength()
 

@@ -1,4 +1,4 @@
-"""A run's folder before it is trained in: whether it may be, and where it goes on from.
+"""The folder of a run before training: whether the run may use it, and where the run resumes.
 
 recipe.yaml  run.json  metrics.csv  loss.png  samples/  best/  last/  checkpoints/  (pretrained/)
 """
@@ -33,16 +33,21 @@ from tercet.training.run_folder.choices import FromWeights, RecipeLength, Resume
 if TYPE_CHECKING:
     from tercet.checkpoint import TrainedModel
     from tercet.models import AnyModel
-MODELS = ("last", "best")  # the newest first
-# The recipe last: after a kill in between, what is left is still known as a run.
+MODELS = ("last", "best")  # newest first
+# The recipe is deleted last: if the process is killed before, the folder is still recognized as a run.
 PARTS = (RECORD, METRICS, "loss.png", "samples", *MODELS, FOLDER, PRETRAINED_COPY, "tensorboard", "wandb", RECIPE)
-CHOICES = "--from-weights goes on from the weights of its last model, --restart deletes it and begins anew"
+CHOICES = "pass --from-weights to continue from its last model, or --restart to delete it and start again"
 
 
 @dataclass(frozen=True)
 class StartPoint:
-    """Where training begins: at a checkpoint; or with the weights of a model that was saved, and an optimizer that
-    remembers nothing; or at step 0."""
+    """Where training starts: at a checkpoint, with the weights of a saved model, or at step 0.
+
+    Args:
+        step: Number of steps that are already trained.
+        checkpoint: Checkpoint from which the run resumes.
+        weights: Saved model whose weights are used with a new optimizer.
+    """
 
     step: int = 0
     checkpoint: Checkpoint | None = None
@@ -52,50 +57,55 @@ class StartPoint:
 def recipes_of(
     out: Path, recipe: Recipe, record: RunRecord | None, *, is_current: bool = False
 ) -> tuple[Recipe, Recipe]:
-    """A folder holds one run. Its length may change, and how often it looks, saves and logs; all else that changes the
-    model may not.
+    """Check that the run in a folder can use a recipe.
+
+    A folder contains one run. Its length, intervals, hardware and logging may change, but nothing else that affects the
+    model.
 
     Args:
-        record: what the run noted of itself, as of its recipe.
-        is_current: `recipe` is the run's as it is now, with changes laid over it, and not the one that it
-            was begun with.
+        out: Folder of the run.
+        recipe: Recipe of the command.
+        record: Record of the run.
+        is_current: If True, `recipe` is the current recipe of the run with changes, and not its initial recipe.
 
     Returns:
-        the run's recipe as it is now, and the one by which it goes on; twice `recipe` where there is no run.
+        The current recipe of the run and the recipe with which it resumes. Without a run, both are `recipe`.
 
     Raises:
-        UserError: where `out` holds another run, or something else.
+        UserError: If `out` contains another run or other files.
     """
     if out.is_file():
-        raise UserError(f"--out {out} is a file; give a folder")
-    # Listed before the recipe is looked for, which is the first file that another of the run's processes writes.
+        raise UserError(f"--out {out} is a file; pass a folder")
+    # Listed before the check for the recipe, which is the first file that another process of the run writes.
     names = os.listdir(out) if out.is_dir() else []
     if not (out / RECIPE).exists():
         if RECORD in names:
-            raise UserError(f"{out / RECIPE} is missing; put it back, or: --restart deletes the run and begins anew")
-        # Hidden files may be what a run left that was killed at its very beginning.
+            raise UserError(
+                f"{out / RECIPE} is missing; restore it, or pass --restart to delete the run and start again"
+            )
+        # Hidden files may remain of a run that was killed at its start.
         if any(not name.startswith(".") for name in names):
-            raise UserError(f"{out} is not empty and holds no run; give another --out")
+            raise UserError(f"{out} is not empty and contains no run; pass another --out")
         return recipe, recipe
     initial = read_initial_recipe(out, record)
     current = apply_changes(initial, record, out)
     recipe = recipe if is_current else merge_changes(recipe, initial, current)
     old, new = to_plain(current), to_plain(recipe)
     for settings in (old, new):
-        for size in ("vocab_size", "source_vocab_size"):  # the tokenizers' to say
+        for size in ("vocab_size", "source_vocab_size"):  # determined by the tokenizers
             settings["model"].pop(size, None)
         if settings["model"].get("classifier"):
-            for key in ("labels", "target_mean", "target_std"):  # the data's
+            for key in ("labels", "target_mean", "target_std"):  # determined by the data
                 settings["model"]["classifier"].pop(key)
         del settings["logging"]
         for key in (*LENGTHS, *KEYS, *MACHINES):
             del settings["training"][key]
-    if new["pretrained"] == str(out / PRETRAINED_COPY):  # the copy of what it was begun with
+    if new["pretrained"] == str(out / PRETRAINED_COPY):  # the copy of the original
         new["pretrained"] = old["pretrained"]
     if differences := find_differences(old, new):
         raise UserError(
-            f"{out} holds a run with other settings ({'; '.join(differences)}); give another --out, or --restart, "
-            f"which deletes it (of a run that has begun, only {', '.join(MAY_CHANGE)} and logging may change)"
+            f"{out} contains a run with other settings ({'; '.join(differences)}); pass another --out, or --restart "
+            f"to delete the run (after its start, only {', '.join(MAY_CHANGE)} and logging may change)"
         )
     return current, recipe
 
@@ -103,8 +113,10 @@ def recipes_of(
 def find_recipes(
     out: Path, recipe: Recipe, start: Resume | FromWeights, *, is_current: bool
 ) -> tuple[RunRecord | None, Recipe, Recipe]:
-    """What the run in `out` noted of itself, its recipe as it is now, and the one by which it is to go on; without a
-    run, nothing and `recipe` twice."""
+    """Return the record of the run in `out`, its current recipe and the recipe with which it resumes.
+
+    Without a run, the record is None and both recipes are `recipe`.
+    """
     record = find_record(out, from_weights=isinstance(start, FromWeights))
     current, recipe = recipes_of(out, recipe, record, is_current=is_current)
     if not isinstance(start.length, RecipeLength):
@@ -114,10 +126,10 @@ def find_recipes(
 
 
 def check_finished(out: Path, record: RunRecord) -> None:
-    """Compare the models and the figures of a finished run with what was written.
+    """Check the models and metrics of a finished run against their hashes.
 
     Raises:
-        UserError: where one is damaged.
+        UserError: If a file is damaged.
     """
     for folder in (out / name for name in MODELS):
         if (manifest := read_manifest(folder)) is not None:
@@ -126,17 +138,17 @@ def check_finished(out: Path, record: RunRecord) -> None:
 
 
 def remove_run(out: Path, recipe: Recipe) -> None:
-    """Delete a run; other files in its folder stay.
+    """Delete a run; other files in its folder are kept.
 
     Raises:
-        UserError: where `out` holds none, or the recipe needs a model in it.
+        UserError: If `out` contains other files but no run, or the recipe needs a model in it.
     """
     if not any((out / name).exists() for name in (RECIPE, RECORD)):
         if out.exists():
             recipes_of(out, recipe, None)
         return
     if recipe.pretrained is not None and Path(recipe.pretrained).resolve().is_relative_to(out.resolve()):
-        raise UserError(f"--restart would delete {recipe.pretrained}, which the run begins with; give another --out")
+        raise UserError(f"--restart would delete the pretrained model {recipe.pretrained}; pass another --out")
     for path in (out / name for name in PARTS):
         with report_write_errors(path):
             if path.is_dir() and not path.is_symlink():
@@ -146,10 +158,14 @@ def remove_run(out: Path, recipe: Recipe) -> None:
 
 
 def find_record(out: Path, *, from_weights: bool) -> RunRecord | None:
-    """What the run noted of itself; None before it has begun, or where that is lost and the weights are to do.
+    """Return the record of a run; None before it has started.
+
+    Args:
+        out: Folder of the run.
+        from_weights: If True, a damaged record is ignored.
 
     Raises:
-        UserError: where it is damaged or missing, with the choices.
+        UserError: If the record is damaged or missing.
     """
     if from_weights:
         try:
@@ -159,20 +175,25 @@ def find_record(out: Path, *, from_weights: bool) -> RunRecord | None:
     try:
         record = read_record(out)
     except DamagedFile as error:
-        raise UserError(f"{error}; or: {CHOICES}") from None
+        raise UserError(f"{error}; or {CHOICES}") from None
     if record is None and (out / RECIPE).exists() and any((out / name).exists() for name in (*MODELS, FOLDER)):
-        raise UserError(f"{out / RECORD} is missing; put it back, or: {CHOICES}")
+        raise UserError(f"{out / RECORD} is missing; restore it, or {CHOICES}")
     return record
 
 
 def find_start(out: Path, checkpoints: Checkpoints, *, from_weights: bool, is_extended: bool = False) -> StartPoint:
-    """The newest whole checkpoint, or what was chosen in its place; nothing of a run at its end that stays there.
+    """Return the start point of a run, by default its newest undamaged checkpoint.
+
+    A finished run that is not extended has no start point after step 0.
 
     Args:
-        is_extended: whether a run at its end goes on.
+        out: Folder of the run.
+        checkpoints: Its checkpoints.
+        from_weights: If True, start from the weights of the last saved model.
+        is_extended: If True, a finished run resumes.
 
     Raises:
-        UserError: where a run that has trained has nothing to go on from, with the choices.
+        UserError: If a run with trained steps has no usable checkpoint or model.
     """
     record = find_record(out, from_weights=from_weights)
     if record is not None and record.finished and not is_extended:
@@ -180,19 +201,19 @@ def find_start(out: Path, checkpoints: Checkpoints, *, from_weights: bool, is_ex
     checkpoint = checkpoints.newest()
     if from_weights:
         if checkpoint is not None:
-            raise UserError(f"{out} has a whole checkpoint of step {checkpoint.step}; leave --from-weights out")
+            raise UserError(f"{out} has an undamaged checkpoint of step {checkpoint.step}; leave out --from-weights")
         weights = _newest_model(out)
         return StartPoint(weights.card.step, weights=weights)
     if checkpoint is not None:
         return StartPoint(checkpoint.step, checkpoint)
     if record is not None and record.saved:
-        reason = "; ".join(checkpoints.damaged.values()) or f"no checkpoint is left in {out / FOLDER}"
-        raise UserError(f"{out} has trained {record.saved:,} steps and has nothing to go on from: {reason}; {CHOICES}")
+        reason = "; ".join(checkpoints.damaged.values()) or f"{out / FOLDER} contains no checkpoint"
+        raise UserError(f"cannot resume {out}: {record.saved:,} steps were trained, but {reason}; {CHOICES}")
     return StartPoint()
 
 
 def check_checkpoint(checkpoint: Checkpoint, model: "AnyModel", recipe: Recipe, *, fp16: bool) -> None:
-    """Compare the checkpoint that a run resumes from with its model and optimizer, before anything is written.
+    """Compare a checkpoint with the model and optimizer of the run, before anything is written.
 
     Raises:
         UserError: If it belongs to another model or is damaged.
@@ -202,12 +223,14 @@ def check_checkpoint(checkpoint: Checkpoint, model: "AnyModel", recipe: Recipe, 
     try:
         check_state(checkpoint.folder, read_state(checkpoint.state), model, recipe, fp16=fp16)
     except UserError as error:
-        raise UserError(f"{error}; remove {checkpoint.folder} to resume from an earlier one, or: {CHOICES}") from None
+        raise UserError(f"{error}; remove {checkpoint.folder} to resume from an earlier one, or {CHOICES}") from None
 
 
 def _newest_model(out: Path) -> "TrainedModel":
-    """Raises:
-    UserError: where none is whole.
+    """Return the newest undamaged model of a run.
+
+    Raises:
+        UserError: If there is none.
     """
     from tercet.checkpoint import load_model
 
@@ -219,11 +242,13 @@ def _newest_model(out: Path) -> "TrainedModel":
             except UserError as error:
                 damage.append(str(error))
     reason = "; ".join(damage) or f"{out} has neither last/ nor best/"
-    raise UserError(f"--from-weights needs a whole model: {reason}; --restart deletes the run and begins anew")
+    raise UserError(
+        f"--from-weights requires a saved model: {reason}; pass --restart to delete the run and start again"
+    )
 
 
 def restore_metrics(out: Path, start: StartPoint) -> None:
-    """The figures of the steps that are behind the run, and no others, in `metrics.csv`."""
+    """Restore `metrics.csv` to exactly the steps before the start point."""
     path = out / METRICS
     current = path.read_bytes() if path.is_file() else b""
     if start.checkpoint is None:
@@ -231,7 +256,7 @@ def restore_metrics(out: Path, start: StartPoint) -> None:
     else:
         restored = start.checkpoint.metrics.read_bytes() if start.checkpoint.metrics.exists() else b""
         if not current.startswith(restored):
-            print_note(f"{path} was damaged or missing: it is that of step {start.step} again")
+            print_note(f"{path} was damaged or missing; restored to step {start.step}")
     if not restored:
         path.unlink(missing_ok=True)
     elif restored != current:
@@ -239,8 +264,10 @@ def restore_metrics(out: Path, start: StartPoint) -> None:
 
 
 def _cut_lines(metrics: bytes, step: int) -> bytes:
-    """Without the lines after `step`, and one that a killed process left half-written; nothing where only the names of
-    the columns are left."""
+    """Remove the lines after `step`, and a partial last line that a killed process left.
+
+    The result is empty if only the header remains.
+    """
     head, *lines = metrics.splitlines(keepends=True) or [b""]
     steps = (re.match(rb"(\d{1,18}),.*\n$", line) for line in lines)
     kept_lines = [match[0] for match in steps if match and int(match[1]) <= step]

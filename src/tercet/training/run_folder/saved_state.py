@@ -1,8 +1,8 @@
-"""The state that a run resumes from: checked, as someone else may have written the file, and reduced to what is needed.
+"""The state from which a run resumes, checked and reduced to what is needed.
 
-Of Lightning's checkpoint a run keeps the weights, the optimizer's state, what validation remembers, the scaler of fp16
-and the step. Counters of loops follow from the step, and rates from the recipe, so that neither is taken from the file.
-`read_state` checks the form, `check_state` compares it with the model and the optimizer.
+The file may come from someone else. Of Lightning's checkpoint a run uses the weights, the optimizer state, the state of
+validation, the scaler of fp16 and the step. Loop counters follow from the step and learning rates from the recipe, so
+neither is read from the file. `read_state` checks the form; `check_state` compares the state with model and optimizer.
 """
 
 import math
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from tercet.training.recipe.recipe import Recipe
 
 State = dict[str, Any]
-ARITHMETIC, RECIPE_HASH = "arithmetic", "recipe_hash"  # in addition to what Lightning keeps
-ACTIONS, SCALER = "StepActions", "MixedPrecision"  # keys of Lightning: the callback, and the precision plugin of fp16
+ARITHMETIC, RECIPE_HASH = "arithmetic", "recipe_hash"  # keys in addition to Lightning's
+ACTIONS, SCALER = "StepActions", "MixedPrecision"  # keys of Lightning: callback and precision plugin of fp16
 MAX_STEPS = 10**18
-MAX_ARITHMETIC = 10_000  # machines and settings of one run
-MAX_CHARACTERS = 200  # of the name of a device
+MAX_ARITHMETIC = 10_000  # environments of one run
+MAX_CHARACTERS = 200  # of a device name
 # Options of an optimizer that PyTorch fills in if an older version did not save them.
 OPTIONAL = {"amsgrad", "maximize", "foreach", "capturable", "differentiable", "fused", "decoupled_weight_decay"}
 
 
 def read_state(path: Path) -> State:
-    """Return the state in a `state.ckpt`, its tensors mapped.
+    """Return the state in a `state.ckpt`, with memory-mapped tensors.
 
     Raises:
-        UserError: If the file is broken, or is not such a state.
+        UserError: If the file is damaged, or is not such a state.
     """
     from tercet.checkpoint.safe_pickle import load_safely
 
@@ -47,7 +47,7 @@ def parse_state(data: Any) -> State:
     """Return the parts of Lightning's checkpoint from which a run resumes.
 
     Raises:
-        ValueError: If one is missing or of another kind.
+        ValueError: If a part is missing or has another type.
     """
     from torch import Tensor
 
@@ -60,7 +60,7 @@ def parse_state(data: Any) -> State:
     if not isinstance(arithmetic, list) or not 0 < len(cast("list[Any]", arithmetic)) <= MAX_ARITHMETIC:
         _reject(ARITHMETIC, "not a list")
     if not isinstance(recipe_hash, str):
-        _reject(RECIPE_HASH, "not a text")
+        _reject(RECIPE_HASH, "not a string")
     state: State = {
         "global_step": step,
         "state_dict": dict(weights),
@@ -110,17 +110,17 @@ def _parse_validation(callbacks: Any, step: int) -> State:
 
 
 def check_state(folder: Path, state: State, model: "nn.Module", recipe: "Recipe", *, fp16: bool = False) -> None:
-    """Compare a state, or the shards in its folder, with the run's model and optimizer.
+    """Compare a state, or the shards in its folder, with the model and optimizer of the run.
 
     Args:
-        folder: The checkpoint.
-        state: What `read_state` returned for it.
-        model: The model that is trained, whole.
-        recipe: The run's.
-        fp16: If True, an optimizer that has not made a step yet is accepted: a scaler may have skipped all.
+        folder: Checkpoint.
+        state: Result of `read_state` for the checkpoint.
+        model: Whole model that is trained.
+        recipe: Recipe of the run.
+        fp16: If True, accept an optimizer without state: the scaler may have skipped all steps.
 
     Raises:
-        UserError: If names, shapes or types of tensors differ, or a number is not finite.
+        UserError: If names, shapes or dtypes of tensors differ, or a number is not finite.
     """
     from tercet.training.optim.optimizers import build_optimizer
     from tercet.training.run_folder.sharded_state import flatten_checkpoint, has_shards, read_shard_shapes
@@ -131,7 +131,7 @@ def check_state(folder: Path, state: State, model: "nn.Module", recipe: "Recipe"
     try:
         tensors, _ = flatten_checkpoint(state)
         if sharded and tensors:
-            raise ValueError("it has tensors in state.ckpt and in shards")
+            raise ValueError("it has tensors in both state.ckpt and shards")
         shapes = read_shard_shapes(folder) if sharded else {name: (x.shape, x.dtype) for name, x in tensors.items()}
         if fp16 and not any(name.startswith("optimizer.") for name in shapes):
             expected = _weights(model, recipe)
@@ -146,7 +146,7 @@ def check_state(folder: Path, state: State, model: "nn.Module", recipe: "Recipe"
 
 
 def own_tensors(state: State) -> State:
-    """Return a state with copies of the optimizer's tensors, which share no storage and are not mapped."""
+    """Return a state with contiguous copies of the optimizer's tensors, which are not memory-mapped."""
     [optimizer] = state["optimizer_states"]
     copies = {
         parameter: {name: tensor.detach().clone().contiguous() for name, tensor in values.items()}
@@ -156,7 +156,7 @@ def own_tensors(state: State) -> State:
 
 
 def _weights(model: "nn.Module", recipe: "Recipe") -> "dict[str, tuple[torch.Size, torch.dtype]]":
-    """Return shape and type of each weight that the run's own module saves."""
+    """Return shape and dtype of each weight that the module of the run saves."""
     import torch
 
     frozen_names = {name for name, p in model.named_parameters(remove_duplicate=False) if not p.requires_grad}
@@ -173,7 +173,7 @@ def _weights(model: "nn.Module", recipe: "Recipe") -> "dict[str, tuple[torch.Siz
 def _optimizer_tensors(
     model: "nn.Module", optimizer: "torch.optim.Optimizer", *, by_name: bool
 ) -> "dict[str, tuple[torch.Size, torch.dtype]]":
-    """Return shape and type of each tensor that the optimizer keeps after a step."""
+    """Return shape and dtype of each tensor in the optimizer state after a step."""
     import torch
 
     keys = _parameter_keys(model, by_name=by_name)
@@ -190,14 +190,17 @@ def _optimizer_tensors(
 
 
 def _parameter_keys(model: "nn.Module", *, by_name: bool) -> dict[int, int | str]:
-    """Return by identity how a checkpoint names a parameter: by its number in the model, or in pieces by its name."""
+    """Return the key of each parameter in a checkpoint, by id of the parameter.
+
+    The key is the parameter's number in the model, or its name in a sharded checkpoint.
+    """
     return {id(p): f"model.{name}" if by_name else n for n, (name, p) in enumerate(model.named_parameters())}
 
 
 def _compare(actual: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     for problem, names in {
         "lacks": expected.keys() - actual.keys(),
-        "also has": actual.keys() - expected.keys(),
+        "has unknown": actual.keys() - expected.keys(),
     }.items():
         if names:
             others = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
@@ -211,11 +214,9 @@ def _compare(actual: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
 
 
 def _check_groups(groups: list[dict[str, Any]], model: "nn.Module", optimizer: "torch.optim.Optimizer") -> None:
-    """Compare the hyperparameters with the recipe's, except for the rate, which each step sets."""
+    """Compare the hyperparameters with those of the recipe, except for the rate, which each step sets."""
     if len(groups) != len(optimizer.param_groups):
-        raise ValueError(
-            f"its optimizer has {len(groups)} groups of parameters instead of {len(optimizer.param_groups)}"
-        )
+        raise ValueError(f"its optimizer has {len(groups)} parameter groups instead of {len(optimizer.param_groups)}")
     key_maps = [_parameter_keys(model, by_name=by_name) for by_name in (False, True)]
     for number, (saved_group, group) in enumerate(zip(groups, optimizer.param_groups, strict=True)):
         if not any(_equal(saved_group.get("params"), [keys[id(p)] for p in group["params"]]) for keys in key_maps):
@@ -230,7 +231,7 @@ def _check_groups(groups: list[dict[str, Any]], model: "nn.Module", optimizer: "
 
 
 def _check_tied(weights: Mapping[str, "torch.Tensor"], model: "nn.Module") -> None:
-    """Compare the names of a tied weight, of which the last one would count."""
+    """Check that tied weights are equal under all their names, since loading would use the last one."""
     import torch
 
     from tercet.checkpoint.weights import tied_names
@@ -239,11 +240,11 @@ def _check_tied(weights: Mapping[str, "torch.Tensor"], model: "nn.Module") -> No
         for prefix in ("model.", "average.module."):
             first_weight, second_weight = (weights.get(prefix + name) for name in (first, second))
             if first_weight is not None and second_weight is not None and not torch.equal(first_weight, second_weight):
-                raise ValueError(f"{prefix}{second} is not {prefix}{first}, with which it is tied")
+                raise ValueError(f"{prefix}{second} differs from {prefix}{first}, although they are tied")
 
 
 def _equal(saved_value: Any, value: Any) -> bool:
-    """Compare plain values; a list may stand for a tuple, and a tensor for nothing."""
+    """Compare plain values; a list equals a tuple, and a tensor equals no value."""
     if isinstance(value, list | tuple):
         pairs = [saved_value, value] if isinstance(saved_value, list | tuple) else [(), (None,)]
         return len(pairs[0]) == len(pairs[1]) and all(map(_equal, *cast("list[Any]", pairs)))
@@ -254,20 +255,20 @@ def _check_numbers(name: str, tensor: "torch.Tensor", *, step: int) -> None:
     import torch
 
     if tensor.layout != torch.strided or tensor.device.type != "cpu":
-        raise ValueError(f"{name} has no numbers")
+        raise ValueError(f"{name} is not a dense CPU tensor")
     if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-        raise ValueError(f"{name} has numbers that are not finite")
+        raise ValueError(f"{name} has values that are not finite")
     lowest = float(tensor.min()) if name.endswith((".step", ".exp_avg_sq", ".n_averaged")) else 0.0
     highest = float(tensor.max()) if name.endswith((".step", ".n_averaged")) else 0.0
     if lowest < 0 or highest > step:
-        raise ValueError(f"{name} has {lowest:g} to {highest:g}, which no {step:,} steps give")
+        raise ValueError(f"{name} has values from {lowest:g} to {highest:g}, impossible after {step:,} steps")
 
 
 def _parse_arithmetic(data: Any) -> dict[str, str]:
     arithmetic = _mapping(data, ARITHMETIC)
     for value in (*arithmetic, *arithmetic.values()):
         if not isinstance(value, str) or len(value) > MAX_CHARACTERS or not value.isprintable():
-            _reject(ARITHMETIC, "not short texts by name")
+            _reject(ARITHMETIC, "not a mapping of short strings")
     if "device" not in arithmetic:
         _reject(ARITHMETIC, "without a device")
     return dict(arithmetic)

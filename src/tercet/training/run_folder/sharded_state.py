@@ -1,4 +1,4 @@
-"""What a sharded checkpoint has in its pieces: tensors under one name each, and how they are read again."""
+"""The tensors of a sharded checkpoint: flattened under unique names, and read back."""
 
 import warnings
 from collections.abc import Callable
@@ -12,13 +12,13 @@ from tercet.messages import shorten
 from tercet.reading.bounded_json import check_header
 from tercet.reading.files import check_regular_file
 
-Checkpoint = dict[str, Any]  # Lightning's
-MAX_SHARDS = 1 << 16  # a piece of each rank
-WEIGHTS, OPTIMIZER = "weights.", "optimizer."  # before the names of tensors
+Checkpoint = dict[str, Any]  # of Lightning
+MAX_SHARDS = 1 << 16  # one per rank
+WEIGHTS, OPTIMIZER = "weights.", "optimizer."  # prefixes of tensor names
 
 
 def flatten_checkpoint(checkpoint: Checkpoint) -> tuple[dict[str, Tensor], Checkpoint]:
-    """The tensors of weights and optimizer by their names, and the rest."""
+    """Return the tensors of weights and optimizer by name, and the rest of the checkpoint."""
     (optimizer,) = checkpoint["optimizer_states"]
     tensors = {WEIGHTS + name: x for name, x in checkpoint["state_dict"].items()}
     for name, state in optimizer["state"].items():
@@ -44,43 +44,43 @@ def has_shards(folder: Path) -> bool:
 
 
 def load_full_checkpoint(folder: Path, rest: Checkpoint) -> Checkpoint:
-    """A checkpoint that was saved in pieces, for a whole model."""
+    """Read a sharded checkpoint for a whole model."""
     tensors = load_sharded_tensors(folder, lambda name, size, dtype: torch.empty(size, dtype=dtype))
     return unflatten_checkpoint(tensors, rest)
 
 
 def read_shard_shapes(folder: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    """Return shape and type of all tensors in the pieces of a checkpoint.
+    """Return shape and dtype of all tensors in the shards of a checkpoint.
 
     Raises:
-        ValueError: If a piece is not a whole safetensors file, or the pieces of a tensor do not cover it.
+        ValueError: If a shard is not a complete safetensors file, or the shards of a tensor do not cover it.
     """
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 
     paths = sorted(folder.glob("*.safetensors"))
     if len(paths) > MAX_SHARDS:
-        raise ValueError(f"it has {len(paths):,} pieces, and {MAX_SHARDS:,} is the most")
+        raise ValueError(f"it has {len(paths):,} shards; the maximum is {MAX_SHARDS:,}")
     for path in paths:
         check_regular_file(path)
         try:
             check_header(path)
         except ValueError as error:
-            raise ValueError(f"{path.name} is not a whole safetensors file ({shorten(error)})") from None
+            raise ValueError(f"{path.name} is not a complete safetensors file ({shorten(error)})") from None
     try:
         metadata = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
-    except Exception as error:  # the reader raises whatever broken metadata leads to: KeyError, TypeError, ...
-        raise ValueError(f"its pieces cannot be read ({shorten(error)})") from None
+    except Exception as error:  # damaged metadata makes the reader raise KeyError, TypeError and others
+        raise ValueError(f"its shards cannot be read ({shorten(error)})") from None
     shapes: dict[str, tuple[torch.Size, torch.dtype]] = {}
     for name, tensor in cast("dict[str, Any]", metadata).items():
         boxes = [(tuple(chunk.offsets), tuple(chunk.sizes)) for chunk in tensor.chunks]
         if not _cover(tuple(tensor.size), boxes):
-            raise ValueError(f"its pieces of {shorten(ascii(name), 80)} do not cover it")
+            raise ValueError(f"its shards of {shorten(ascii(name), 80)} do not cover the tensor")
         shapes[name] = tensor.size, tensor.properties.dtype
     return shapes
 
 
 def _cover(size: tuple[int, ...], boxes: list[tuple[tuple[int, ...], tuple[int, ...]]]) -> bool:
-    """Return whether boxes, each an offset and an extent, are a grid that covers a tensor exactly once."""
+    """Return whether boxes, each an offset and an extent, form a grid that covers a tensor exactly once."""
     boxes = [box for box in boxes if 0 not in box[1]]
     if any(len(offset) != len(size) for offset, _ in boxes):
         return False
@@ -94,10 +94,11 @@ def _cover(size: tuple[int, ...], boxes: list[tuple[tuple[int, ...], tuple[int, 
 
 
 def load_sharded_tensors(folder: Path, place: Callable[[str, torch.Size, torch.dtype], Tensor]) -> dict[str, Tensor]:
-    """All that was saved, or of a `DTensor` this rank's piece, whatever pieces it was saved in.
+    """Read all tensors, and of each `DTensor` the part of this rank, for any sharding of the files.
 
     Args:
-        place: by name, shape and type, where it goes.
+        folder: Checkpoint.
+        place: Function from name, shape and dtype to the tensor that receives the data.
     """
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load
@@ -106,6 +107,6 @@ def load_sharded_tensors(folder: Path, place: Callable[[str, torch.Size, torch.d
     metadata = reader.read_metadata().state_dict_metadata
     tensors = {name: place(name, x.size, x.properties.dtype) for name, x in cast(Any, metadata).items()}
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # each rank reads for itself, as is meant
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # intended: each rank reads separately
         load(tensors, storage_reader=reader, no_dist=True)
     return tensors

@@ -1,1 +1,1 @@
-"""The four tasks, all in which training one family differs from another. Everything else in `training` is shared."""
+"""The training tasks: all code of `training` that differs between model families."""

@@ -1,7 +1,7 @@
-"""The task of a chat model: predict each token of the answers in a conversation from all that stands before it.
+"""Training task of chat models: predict each token of the answers from all preceding tokens.
 
-A step's conversations go through the model sorted by length, so that those of a micro-batch need little padding; which
-ones they are is a function of the seed and the step, as everywhere.
+The conversations of a step are sorted by length, so that micro-batches need little padding. Which conversations a step
+contains is a function of the seed and the step.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from tercet.training.recipe.recipe import ChatRecipe
 from tercet.training.tasks.plan import RowSums, plan_of
 from tercet.training.tasks.task import describe_validation
 
-SAMPLE_TOKENS = 60  # tokens of each sample's answer
+SAMPLE_TOKENS = 60  # maximum tokens of an answer in a sample
 
 
 class ChatTask:
@@ -40,13 +40,13 @@ class ChatTask:
         )
         self.recipe = recipe.with_vocabulary(corpus.tokenizer.vocab_size)
         self.rows, self.held_out = (part.learnable(self.length) for part in (corpus.train, corpus.validation))
-        self.lengths = np.minimum(corpus.train.lengths[self.rows] - 1, self.length)  # inputs of each row
+        self.lengths = np.minimum(corpus.train.lengths[self.rows] - 1, self.length)  # input tokens per row
         self.tokens = RowSums(self.lengths)
         for part, rows in (("training", self.rows), ("validation", self.held_out)):
             if not len(rows):
                 raise UserError(
                     f"{corpus.name}: no {part} conversation has an answer within model.max_len={self.length}; "
-                    "give more or shorter ones, or set model.max_len larger"
+                    "provide more or shorter conversations, or increase model.max_len"
                 )
         self.micro = spec.micro_batch(recipe.training.data_parallel_size)
         self.plan = plan_of(recipe.training, len(self.rows), batch=spec.batch_size, micro=self.micro)
@@ -62,7 +62,7 @@ class ChatTask:
         facts = [
             f"{len(self.rows):,} training conversations",
             *([f"{corpus.skipped:,} without an answer left out"] if corpus.skipped else []),
-            *([f"{n_excluded:,} whose answers begin beyond max_len left out"] if n_excluded else []),
+            *([f"{n_excluded:,} whose answers start after max_len left out"] if n_excluded else []),
             *([f"{cut:,} longer than max_len cut"] if cut else []),
             *describe_validation(
                 len(corpus.validation),
@@ -71,7 +71,7 @@ class ChatTask:
                 left_out=len(corpus.validation) - len(self.held_out),
                 cut=held_out_cut,
             ),
-            *(["the plain chat template, for the model has none"] if corpus.is_plain else []),
+            *(["plain chat template, since the model has none"] if corpus.is_plain else []),
         ]
         return ", ".join(facts)
 
@@ -101,8 +101,10 @@ class ChatTask:
         return {}
 
     def sample(self, model: DecoderOnly) -> str:
-        """The first answer in some validation conversations, and what the model answers, the likeliest token each time;
-        neither is longer than `SAMPLE_TOKENS` tokens."""
+        """Return the first answers of some validation conversations, and the greedy answers of the model.
+
+        Both are limited to `SAMPLE_TOKENS` tokens.
+        """
         held_out, tokenizer = self.corpus.validation, self.corpus.tokenizer
         numbers = self.held_out[: self.recipe.task.sample_conversations]
         starts, firsts = held_out.starts[numbers], held_out.first_answers[numbers]
@@ -116,7 +118,9 @@ class ChatTask:
         blocks = list[str]()
         for number, prompt, answer in zip(numbers, prompts, answers, strict=True):
             first, end = held_out.starts[number] + len(prompt), held_out.starts[number + 1]
-            length = np.argmin(np.append(held_out.answers[first:end], False))  # to the first that is no answer's
+            length = np.argmin(
+                np.append(held_out.answers[first:end], False)
+            )  # up to the first token outside the answer
             reference = held_out.ids[first : first + min(length, SAMPLE_TOKENS)]
             lines = {"prompt": prompt, "answer": reference.tolist(), "written": answer}
             blocks.append(
@@ -128,6 +132,9 @@ class ChatTask:
         save_model(folder, model, self.corpus.tokenizer, card, state=state, chat_template=self.corpus.template)
 
     def _batch(self, conversations: Conversations, numbers: np.ndarray) -> CausalBatch:
-        """Of what fills rows up, to the right of all real tokens, a causal model sees nothing: any id serves."""
+        """Return a batch of conversations, padded on the right.
+
+        A causal model never attends to padding on the right, so any token id can be used for it.
+        """
         pad = self.corpus.tokenizer.pad_id or 0
         return collate_windows(conversation_rows(conversations, numbers, max_len=self.length, pad=pad))

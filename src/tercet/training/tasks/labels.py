@@ -1,7 +1,7 @@
-"""The task of a classifier: say what a text is, or what each of its words is; or the number that belongs to a text.
+"""Training task of classifiers: predict labels of texts or of their words, or a number for each text.
 
-A step's texts go through the model sorted by length, so that those of a micro-batch need little padding; which texts
-they are is a function of the seed and the step, as everywhere.
+The texts of a step are sorted by length, so that micro-batches need little padding. Which texts a step contains is a
+function of the seed and the step.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ from tercet.training.recipe.recipe import LabelsRecipe
 from tercet.training.tasks.plan import RowSums, plan_of
 from tercet.training.tasks.task import describe_validation
 
-SAMPLE_TOKENS = 40  # tokens of each sample
+SAMPLE_TOKENS = 40  # maximum tokens of a sample
 
 
 class LabelsTask:
@@ -43,7 +43,9 @@ class LabelsTask:
     def __init__(self, recipe: LabelsRecipe, *, pretrained: TrainedModel | None = None, progress: bool = False) -> None:
         self.length = recipe.model.max_len
         if self.length < 3:
-            raise UserError(f"model.max_len={self.length} leaves no room between two special tokens; set it larger")
+            raise UserError(
+                f"model.max_len={self.length} is too small for a token between two special tokens; increase it"
+            )
         corpus = self.corpus = prepare_labels(
             recipe.data, tokenizer=pretrained and pretrained.tokenizer, progress=progress
         )
@@ -66,7 +68,7 @@ class LabelsTask:
             if self.head.problem_type == "regression"
             else f"{len(corpus.labels)} labels",
             *([f"{corpus.skipped:,} without text left out"] if corpus.skipped else []),
-            *([f"{corpus.lost:,} words that the tokenizer does not know"] if corpus.lost else []),
+            *([f"{corpus.lost:,} words without a token"] if corpus.lost else []),
             *([f"{cut:,} longer than max_len cut"] if cut else []),
             *describe_validation(
                 len(corpus.validation), "texts", near_duplicates=corpus.near_duplicates, cut=held_out_cut
@@ -105,7 +107,7 @@ class LabelsTask:
                 return loss, {}
 
     def scores(self, model: EncoderOnly) -> dict[str, float]:
-        """F1, each label counting the same; of numbers the error in their unit, and the correlations."""
+        """Return macro F1, or for regression the RMSE in the unit of the data and the correlations."""
         match score_classifier(model, self.corpus.tokenizer, self.corpus.validation):
             case LabelScores(f1=f1) | MultiLabelScores(f1=f1):
                 return {"val/f1": f1}
@@ -113,7 +115,7 @@ class LabelsTask:
                 return {"val/rmse": scores.rmse, "val/pearson": scores.pearson, "val/spearman": scores.spearman}
 
     def sample(self, model: EncoderOnly) -> str:
-        """Some validation texts, their labels and what the model says."""
+        """Return some validation texts with their labels and the predictions of the model."""
         held_out = self.corpus.validation
         numbers = np.arange(min(self.recipe.task.sample_texts, len(held_out)))
         batch = self._batch(held_out, numbers)
@@ -135,7 +137,14 @@ class LabelsTask:
         return "\n\n".join(blocks)
 
     def _predict(self, logits: Tensor) -> Tensor:
-        """What scores (N, L) say, in the form of a batch's targets: places (N,), 0 and 1 (N, L), or numbers (N,)."""
+        """Return predictions in the form of a batch's targets.
+
+        Args:
+            logits: Logits, shape (N, L).
+
+        Returns:
+            Label indices (N,), 0 and 1 of shape (N, L), or numbers (N,), depending on the problem type.
+        """
         match self.head.problem_type:
             case "single_label_classification":
                 return logits.argmax(-1)
@@ -145,7 +154,7 @@ class LabelsTask:
                 return logits[:, 0]
 
     def _format_target(self, target: Tensor) -> str:
-        """The targets of one text: its label or labels, those of its words, or its number."""
+        """Format the targets of one text: its label or labels, those of its words, or its number."""
         names = np.array(self.corpus.labels)
         match self.head.problem_type:
             case "single_label_classification":
@@ -162,6 +171,6 @@ class LabelsTask:
         tokenizer = self.corpus.tokenizer
         assert tokenizer.bos_id is not None
         assert tokenizer.eos_id is not None
-        # Where the vocabulary has no padding any token serves: what the mask leaves out is not looked at.
+        # Without a padding token any token can be used, because the mask excludes padding.
         special = {"bos": tokenizer.bos_id, "eos": tokenizer.eos_id, "pad": tokenizer.pad_id or 0}
         return collate_labels(label_rows(texts, numbers, max_len=self.length, **special), self.head)

@@ -1,4 +1,4 @@
-"""The task of a language model: predict each token of a text from those before it."""
+"""Training task of language models: predict each token of a text from the preceding tokens."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,15 +36,17 @@ class LanguageTask:
         self.plan = plan_of(recipe.training, len(self.rows), batch=spec.batch_size, micro=self.micro, layout=layout)
         self.data_name, self.data_hash = self.corpus.name, self.corpus.hash
         self.tokenizer_hash = self.corpus.tokenizer.hash
-        # A model that never saw one document after another is not asked to go on from one to the next.
+        # With a document mask the model never attends across documents, so validation does not either.
         starts = self.corpus.validation_documents if recipe.data.has_document_mask else None
         self.windows = Windows(self.corpus.validation, self.length, document_starts=starts)
         self.validation_windows = spread(len(self.windows), self.length, spec.validation_tokens)
         if spec.has_samples and spec.sample_prompt is not None:
             try:
-                encode_prompt(self.corpus.tokenizer, spec.sample_prompt)  # refused now, not after an hour
+                encode_prompt(self.corpus.tokenizer, spec.sample_prompt)  # rejected before training starts
             except UserError as error:
-                remedy = "or set it to one that fits the data, or to null for how the validation text begins"
+                remedy = (
+                    "or set it to text that the tokenizer can encode, or to null for the start of the validation text"
+                )
                 raise UserError(f"task.sample_prompt {spec.sample_prompt!r}: {error}; {remedy}") from None
 
     def describe(self) -> str:
@@ -86,7 +88,7 @@ class LanguageTask:
         return completion.prompt + completion.text
 
     def sample_prompt(self) -> str:
-        """What samples begin with: the recipe's own prompt, else text that the tokenizer is sure to know."""
+        """Return the prompt of samples: the recipe's, or by default the start of the validation text."""
         prompt = self.recipe.task.sample_prompt
         return self.corpus.tokenizer.decode(self.corpus.validation[:8].tolist()) if prompt is None else prompt
 

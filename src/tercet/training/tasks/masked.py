@@ -1,8 +1,8 @@
-"""The task of an encoder on running text: predict the tokens that are hidden from all around them.
+"""Training task of encoders on running text: predict masked tokens from both sides.
 
-What is hidden is drawn for blocks of a step's rows, each from (seed, step, block): a row is hidden in the same way on
-one device or two, in micro-batches of any size and after a resumption, and otherwise in every epoch. Validation hides
-what `tercet evaluate` hides, always the same.
+Masks are drawn for blocks of a step's rows, each from (seed, step, block). A row is therefore masked in the same way
+for any number of devices, any micro-batch size and after resuming, and differently in every epoch. Validation uses the
+fixed masks of `tercet evaluate`.
 """
 
 from collections.abc import Mapping
@@ -35,8 +35,8 @@ from tercet.training.tasks.plan import plan_of
 from tercet.training.tasks.task import describe_validation
 from tercet.training.tasks.text_rows import fetch_ahead, group_windows, layout_of, row_tokens, spread, training_rows
 
-BLOCK = 64  # rows of a step that are masked together
-SAMPLES = 3  # windows to show
+BLOCK = 64  # rows that are masked together
+SAMPLES = 3  # windows per sample
 
 
 class MaskedTask:
@@ -45,7 +45,9 @@ class MaskedTask:
     def __init__(self, recipe: MaskedRecipe, *, pretrained: TrainedModel | None = None, progress: bool = False) -> None:
         spec, self.length = recipe.task, recipe.model.max_len
         if self.length < 3:
-            raise UserError(f"model.max_len={self.length} leaves no room between two special tokens; set it larger")
+            raise UserError(
+                f"model.max_len={self.length} is too small for a token between two special tokens; increase it"
+            )
         self.corpus = prepare(recipe.data, tokenizer=pretrained and pretrained.tokenizer, progress=progress)
         self.recipe = recipe.with_vocabulary(self.corpus.tokenizer.vocab_size)
         self.rows = training_rows(self.corpus, recipe.data, self.length - 1)
@@ -59,7 +61,9 @@ class MaskedTask:
         pad = self.corpus.tokenizer.pad_id or 0
         self.windows = Blocks(self.corpus.validation, self.length, document_starts=starts, pad_id=pad)
         self.validation_windows = spread(len(self.windows), self.length, spec.validation_tokens)
-        self.validation_batch(self.validation_windows[:1])  # a tokenizer that cannot mask is refused now
+        self.validation_batch(
+            self.validation_windows[:1]
+        )  # rejects a tokenizer without a mask token before training starts
         self.unigram = self._unigram_entropy()
 
     def describe(self) -> str:
@@ -86,7 +90,7 @@ class MaskedTask:
         return group_windows(self.validation_windows, self.length)
 
     def validation_batch(self, group: np.ndarray) -> MaskedBatch:
-        """Windows of the validation text, each masked by its own number."""
+        """Return windows of the validation text, each masked by its number."""
         return masked_windows(self.windows, group, self.corpus.tokenizer, FIXED_MASKING)
 
     def loss(self, model: EncoderOnly, batch: MaskedBatch, *, smoothing: float = 0.0) -> Loss:
@@ -98,11 +102,11 @@ class MaskedTask:
         return loss, {"accuracy": (likeliest_tokens(model, states) == batch.targets).sum()}
 
     def scores(self, model: EncoderOnly) -> dict[str, float]:
-        """The loss of a model that only counts tokens, on what validation hides: what there is to beat."""
+        """Return the loss of a unigram model on the masked validation tokens, as a baseline."""
         return {"val/unigram_entropy": self.unigram}
 
     def sample(self, model: EncoderOnly) -> str:
-        """Windows of the validation text, what is hidden in them, and what the model fills in."""
+        """Return windows of the validation text: masked, filled in by the model, and original."""
         batch = self.validation_batch(self.validation_windows[:SAMPLES])
         inputs, positions, targets = batch.inputs, batch.positions, batch.targets
         with inference_mode(model.modules()):
@@ -129,17 +133,17 @@ class MaskedTask:
         return collate_masked(rows, self.corpus.tokenizer, masking=self.recipe.task.masking, generator=generator)
 
     def _unigram_entropy(self) -> float:
-        """Nats a token of the add-one unigram model of the training text, on all that validation hides."""
+        """Return the nats per token of the add-one unigram model on all masked validation tokens."""
         counts = token_counts(self.corpus)
         nats = np.log(counts.sum()) - np.log(np.maximum(counts, 1))
         batches = map(self.validation_batch, self.validation_groups())
         targets = np.concatenate([batch.targets[batch.targets != IGNORE_INDEX].numpy() for batch in batches])
         if not len(targets):
-            raise UserError("no token of the validation text was hidden; give more text")
+            raise UserError("no token of the validation text was masked; provide more text")
         return float(nats[targets].mean())
 
     def _text(self, tokens: Tensor) -> str:
-        """A window on one line, with its mask tokens and without other special ones."""
+        """Return a window as one line, with mask tokens but without other special tokens."""
         tokenizer = self.corpus.tokenizer
         visible_tokens = [
             token for token in tokens.tolist() if token not in tokenizer.special_ids or token == tokenizer.mask_id
@@ -148,7 +152,7 @@ class MaskedTask:
 
 
 def _cut(batch: MaskedBatch, first: int, end: int) -> MaskedBatch:
-    """The rows `first` to `end`. Each row has as many positions, its own share of them."""
+    """Return the rows from `first` to `end`; each row has the same number of masked positions."""
     n_rows, length = batch.inputs.shape
     share = len(batch.positions) // n_rows
     positions, targets = (part[first * share : end * share] for part in (batch.positions, batch.targets))

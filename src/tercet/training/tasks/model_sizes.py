@@ -1,4 +1,4 @@
-"""How large a recipe's vocabulary will be before its data is read: what the tokenizer's settings say, at the most."""
+"""Vocabulary sizes of a recipe before its data is read, as upper limits from the tokenizer settings."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,15 +11,17 @@ if TYPE_CHECKING:
     from tercet.tokens import TokenizerSpec
     from tercet.training.tasks.task import Task
 
-GPT2_VOCABULARY_SIZE = 50_257  # tokens of GPT-2's own vocabulary
+GPT2_VOCABULARY_SIZE = 50_257  # tokens
 
 
 @dataclass(frozen=True)
 class SizedRecipe:
-    """Attributes:
-    recipe: with the sizes of its vocabularies, as far as they are known.
-    vocabulary_limits: by side the most tokens of a vocabulary that is still to be learnt, which the recipe has.
-    task: where the data had to be read for it.
+    """A recipe with vocabulary sizes.
+
+    Args:
+        recipe: Recipe with the sizes of its vocabularies, if they are known.
+        vocabulary_limits: Maximum sizes of vocabularies that are not yet trained, by side.
+        task: Task of the recipe, if its data was read.
     """
 
     recipe: Recipe
@@ -28,15 +30,16 @@ class SizedRecipe:
 
 
 def size_recipe(recipe: Recipe, *, read_data: bool = True, progress: bool = False) -> SizedRecipe:
-    """The recipe with its vocabularies' sizes.
+    """Return the recipe with its vocabulary sizes.
 
     Args:
-        read_data: whether to prepare the data where they alone know how large the vocabulary is, or the labels;
-            else these stay unknown: 0, and none.
-        progress: say on stderr how far the data are.
+        recipe: Recipe.
+        read_data: If True, prepare the data if the vocabulary size or the labels depend on it. Otherwise these remain
+            unknown: 0, and no labels.
+        progress: If True, report progress of reading the data on stderr.
 
     Raises:
-        UserError: where the data cannot be read.
+        UserError: If the data cannot be read.
     """
     tokenizer, source_tokenizer = recipe.data.tokenizer, getattr(recipe.data, "source_tokenizer", None)
     size, source_size = (
@@ -45,10 +48,10 @@ def size_recipe(recipe: Recipe, *, read_data: bool = True, progress: bool = Fals
     )
     has_labels = isinstance(recipe.data, LabelsSpec)
     if recipe.pretrained is not None and not has_labels:
-        return SizedRecipe(recipe)  # whose vocabulary is kept
+        return SizedRecipe(recipe)  # with the vocabulary of the pretrained model
     if size is None or (source_tokenizer is not None and source_size is None):
         size, source_size = 0, None
-    if read_data and (has_labels or not size):  # the data decides
+    if read_data and (has_labels or not size):  # the sizes depend on the data
         task = read_task(recipe, progress=progress)
         return SizedRecipe(task.recipe, task=task)
     tokenizers = {"source_vocab_size": source_tokenizer, "vocab_size": tokenizer}
@@ -65,7 +68,7 @@ def size_recipe(recipe: Recipe, *, read_data: bool = True, progress: bool = Fals
 
 
 def read_task(recipe: Recipe, *, progress: bool) -> "Task":
-    """The recipe's task, whose data is read and cut into tokens, as a run begins."""
+    """Return the task of a recipe, which reads and tokenizes the data as at the start of a run."""
     from tercet.checkpoint import load_model
     from tercet.data.corpora.find_sources import check_sources
     from tercet.training.tasks.open_task import task_of
@@ -76,5 +79,5 @@ def read_task(recipe: Recipe, *, progress: bool) -> "Task":
 
 
 def vocabulary_size(tokenizer: "TokenizerSpec") -> int | None:
-    """At most; None where the data decides."""
+    """Return the maximum vocabulary size, or None if it depends on the data."""
     return GPT2_VOCABULARY_SIZE if tokenizer.kind == "gpt2" else getattr(tokenizer, "vocab_size", None)

@@ -1,4 +1,4 @@
-"""From a recipe to its task: the one place that knows which class each kind of recipe has."""
+"""Construct the task of a recipe."""
 
 from tercet.checkpoint import TrainedModel
 from tercet.training.recipe.recipe import (
@@ -13,13 +13,15 @@ from tercet.training.tasks.task import Task
 
 
 def task_of(recipe: Recipe, *, pretrained: TrainedModel | None = None, progress: bool) -> Task:
-    """Read and tokenise the data, and look for whatever the user can have got wrong.
+    """Read and tokenize the data of a recipe, and check it against the settings.
 
     Args:
-        pretrained: whose tokenizer the data is read with, where training goes on from another model.
+        recipe: Recipe.
+        pretrained: Pretrained model, whose tokenizer is used.
+        progress: If True, report progress on stderr.
 
     Raises:
-        UserError: where data and settings do not fit.
+        UserError: If data and settings do not fit together.
     """
     match recipe:
         case LanguageRecipe():

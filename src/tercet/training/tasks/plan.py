@@ -1,13 +1,13 @@
-"""How long a run is, and which rows each of its steps takes: both in closed form, so that nothing of it need be saved.
+"""The length of a run, and the rows of each step, in closed form: neither has to be saved.
 
-A step takes whole units of rows. Without a ramp a unit is the batch. With one, a unit is a micro-batch on each device,
+A step takes whole units of rows. Without a ramp a unit is the batch. With a ramp a unit is one micro-batch per device,
 and step s takes
 
-    k(s) = k_0 + floor((K - k_0) s / r)     for s < r, and K from there on
+    k(s) = k_0 + floor((K - k_0) s / r)     for s < r, and K afterwards
 
-of them: k_0 = 1, K fill the batch, r is the share of the steps over which it grows. Units are laid end to end, as
-epochs are, so that whatever the steps take, no row is skipped and none comes twice in an epoch. A run that is made
-longer keeps the r of its beginning.
+units: k_0 = 1, K is the number of units of the full batch, and r the number of steps over which the batch grows. Units
+are taken consecutively, as epochs are, so no row is skipped or repeated within an epoch for any sizes of steps. A run
+that is extended keeps its initial r.
 """
 
 from bisect import bisect_left, bisect_right
@@ -20,21 +20,23 @@ from tercet.data import Order
 from tercet.data.rows.order import Layout
 from tercet.training.recipe.specs import TrainingSpec
 
-MAX_STEPS = 1 << 48  # steps: more than any run has
+MAX_STEPS = 1 << 48  # steps
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Args:
-    n_rows: of an epoch; rows of text or of texts, or buckets of pairs.
-    unit: rows that always come together.
-    units: of a step's whole batch.
-    ramp: the share of the run over which a step grows from one unit to all; 0 for none.
-    seed: of the order.
-    steps: of the whole run; 0 where a budget of hours is not yet settled.
-    layout: the order of rows, where it is no permutation of all.
-    lengths: where that was changed after the run had begun: from which step on, and to how many steps, in the order in
-        which it was said; the first is the run's beginning.
+    """Steps of a run and the rows of each.
+
+    Args:
+        n_rows: Rows per epoch: rows of text, texts, or buckets of sentence pairs.
+        unit: Rows that are always taken together.
+        units: Units of the full batch.
+        ramp: Fraction of the run over which a step grows from one unit to all; 0 for none.
+        seed: Seed of the order of rows.
+        steps: Steps of the whole run; 0 if the length is in hours that are not yet converted.
+        layout: Order of rows, if it is not a permutation of all rows.
+        lengths: Changes of the length after the start of the run, as pairs of the first step and the new number of
+            steps, in the order in which they were made; the first pair is the initial length.
     """
 
     n_rows: int
@@ -47,35 +49,35 @@ class Plan:
     lengths: tuple[tuple[int, int], ...] = ()
 
     def extended(self, steps: int, *, at: int) -> "Plan":
-        """The same up to step `at`, and from there on as a run of so many steps."""
+        """Return the same plan up to step `at`, and afterwards that of a run of `steps` steps."""
         return replace(self, steps=steps, lengths=(*(self.lengths or ((0, self.steps),)), (at, steps)))
 
     def length_at(self, step: int) -> int:
-        """How long the run is to be, as it holds for `step`, counted from 0."""
+        """Return the planned length of the run at `step`, counted from 0."""
         return next((steps for first, steps in reversed(self.lengths) if first <= step), self.steps)
 
     def rows(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """The numbers of the rows of `step`, counted from 0, and the epoch of each."""
+        """Return the row numbers of `step`, counted from 0, and the epoch of each row."""
         first, n_units = self.units_before(step), self.units_of(step)
         order = self.order(self.unit)
         numbers, epochs = zip(*(order.rows(unit) for unit in range(first, first + n_units)), strict=True)
         return np.concatenate(numbers), np.concatenate(epochs)
 
     def shifts(self, epochs: np.ndarray, length: int) -> np.ndarray:
-        """By how much each row's packed window is moved, which its epoch decides."""
+        """Return the offset of each row's packed window, which depends on the epoch of the row."""
         order = self.order(self.unit)
         shift = {epoch: order.shift(epoch, length) for epoch in np.unique(epochs).tolist()}
         return np.array([shift[epoch] for epoch in epochs.tolist()])
 
     def order(self, batch: int) -> Order:
-        """That of the rows, in batches."""
+        """Return the order of rows, in batches of `batch` rows."""
         return Order(self.n_rows, batch, self.seed, self.layout)
 
     def rows_before(self, step: int) -> int:
         return self.unit * self.units_before(step)
 
     def epoch(self, step: int) -> float:
-        """How many times the data were seen before `step`."""
+        """Return the number of epochs before `step`."""
         return self.rows_before(step) / self.n_rows
 
     def units_of(self, step: int) -> int:
@@ -90,11 +92,11 @@ class Plan:
 
     @property
     def ramp_steps(self) -> int:
-        """The steps over which a batch grows."""
+        """Number of steps over which the batch grows."""
         return ceil(self.ramp * self.length_at(0))
 
     def for_epochs(self, epochs: float) -> "Plan":
-        """The shortest plan that sees the data so often; its last batch is filled up from the next epoch."""
+        """Return the shortest plan for `epochs` epochs; the next epoch fills the last batch."""
 
         def units(steps: int) -> int:
             return replace(self, steps=steps).units_before(steps)
@@ -103,11 +105,12 @@ class Plan:
         return replace(self, steps=bisect_left(range(n_units + 1), n_units, key=units))
 
     def for_hours(self, seconds: float, *, unit_seconds: float, step_seconds: float) -> "Plan":
-        """The longest plan that takes no more time, of at least one step.
+        """Return the longest plan that does not exceed a time, of at least one step.
 
         Args:
-            unit_seconds: seconds that a unit of rows takes.
-            step_seconds: those that a step takes besides, however many rows it has.
+            seconds: Duration of the run.
+            unit_seconds: Seconds per unit of rows.
+            step_seconds: Additional seconds per step, independent of its number of rows.
         """
 
         def duration(steps: int) -> float:
@@ -117,8 +120,14 @@ class Plan:
 
 
 def plan_of(spec: TrainingSpec, n_rows: int, *, batch: int, micro: int, layout: Layout | None = None) -> Plan:
-    """The plan of a run whose steps take `batch` rows, `micro` at a time on each device; with a ramp, whole
-    micro-batches of every device. `layout` is the order of rows, where it is no permutation of all.
+    """Return the plan of a run.
+
+    Args:
+        spec: Training settings.
+        n_rows: Rows per epoch.
+        batch: Rows per step.
+        micro: Rows per micro-batch on each device; with a ramp, steps take whole micro-batches of every device.
+        layout: Order of rows, if it is not a permutation of all rows.
     """
     plan = Plan(n_rows=n_rows, unit=batch, seed=spec.seed, layout=layout)
     if spec.batch_ramp is not None:
@@ -130,17 +139,19 @@ def plan_of(spec: TrainingSpec, n_rows: int, *, batch: int, micro: int, layout: 
 
 
 class RowSums:
-    """Sums of a number that each row has, over all rows before a step: of their tokens, which padding is not.
+    """Sums of a value of each row, such as its number of real tokens, over all rows before a step.
 
-    A function of the plan and the step: nothing is counted up from step to step, so a run that is resumed, or has more
-    devices, knows the same number. What an epoch's rows sum up to, in their order, is kept from one step to the next.
+    The sum is a function of the plan and the step. Nothing is accumulated from step to step, so it is the same after
+    resuming and for any number of devices. The cumulative sums of one epoch are cached.
     """
 
     def __init__(self, values: np.ndarray | int) -> None:
-        """`values` (n_rows,), or the one number that all rows have."""
+        """Args:
+        values: Value of each row, shape (n_rows,), or one value for all rows.
+        """
         self._values = values
         self._total = values if isinstance(values, int) else int(values.sum(dtype=np.int64))
-        self._cached_sums: tuple[tuple[int, int, int], np.ndarray] | None = None  # an epoch, and its sums
+        self._cached_sums: tuple[tuple[int, int, int], np.ndarray] | None = None  # key of an epoch, and its sums
 
     def before(self, plan: Plan, step: int) -> int:
         if isinstance(self._values, int):
@@ -149,7 +160,7 @@ class RowSums:
         return epochs * self._total + (self._epoch_sum(plan, epochs, self._values, rest) if rest else 0)
 
     def _epoch_sum(self, plan: Plan, epoch: int, values: np.ndarray, rows: int) -> int:
-        """Of the first `rows` rows of an epoch."""
+        """Return the sum of the first `rows` rows of an epoch."""
         key = plan.n_rows, plan.seed, epoch
         if self._cached_sums is None or self._cached_sums[0] != key:
             numbers, _ = plan.order(plan.n_rows).rows(epoch)
@@ -158,7 +169,7 @@ class RowSums:
 
 
 def floor_sum(n: int, a: int, m: int) -> int:
-    """The sum of floor(a i / m) over i = 0 ... n - 1, by Euclid's steps: lattice points under a line."""
+    """Return the sum of floor(a i / m) over i = 0 ... n - 1, by a Euclidean algorithm for lattice points."""
     total, b = 0, 0
     while n:
         total += n * (n - 1) // 2 * (a // m) + n * (b // m)

@@ -1,4 +1,4 @@
-"""What is trained, and on what: all in which the families differ. Everything else in this room is the same for all."""
+"""Protocol of training tasks: everything that differs between model families."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,13 +14,15 @@ from tercet.training.tasks.plan import Plan
 
 
 class Task(Protocol):
-    """Attributes:
-    plan: how many steps there are, and the rows of each; a budget of hours is settled when the run begins.
-    static: every step has the same shapes, so that compiling pays.
-    micro: rows that a device holds at once, of a translator tokens a side: as the recipe has it, or fewer, which may be
-        set at any step.
-    data_name, data_hash: which data it is.
-    tokenizer_hash: of the tokenizer, or both.
+    """A training task: data, batches, loss, validation and samples.
+
+    Attributes:
+        plan: Number of steps and the rows of each. A length in hours is converted when the run starts.
+        static: If True, all steps have the same shapes, so that compiling pays off.
+        micro: Rows per device and forward pass, or tokens per side for translation, as in the recipe. It may be reduced
+            at any step.
+        data_name, data_hash: Name and hash of the data.
+        tokenizer_hash: Hash of the tokenizer, or of both tokenizers.
     """
 
     plan: Plan
@@ -32,42 +34,51 @@ class Task(Protocol):
 
     @property
     def recipe(self) -> Recipe:
-        """With the vocabulary's size."""
+        """Recipe with the vocabulary size."""
         ...
 
     def describe(self) -> str:
-        """How much data there is, in a few words."""
+        """Describe the amount of data in one line."""
         ...
 
     def batches(self, step: int, rank: int, world: int) -> list[Any]:
-        """The micro-batches of device `rank` among `world` in a step, counted from 0: a function of (seed, step)."""
+        """Return the micro-batches of a device in a step, a function of (seed, step).
+
+        Args:
+            step: Step, counted from 0.
+            rank: Data-parallel rank of the device.
+            world: Number of data-parallel devices.
+        """
         ...
 
     def tokens_before(self, step: int) -> int:
-        """The tokens that the model read in all steps before this one, over all devices: inputs, special ones among
-        them and padding not, repeats counted each time; of a translator both sides. A function of (seed, step)."""
+        """Return the number of input tokens in all steps before `step`, over all devices.
+
+        Special tokens and repetitions count, padding does not; translation counts both sides. This is a function of
+        (seed, step).
+        """
         ...
 
     def validation_groups(self) -> list[np.ndarray]:
-        """The validation set in batches, as numbers of its rows: the same on any number of devices."""
+        """Return the batches of the validation part as row numbers, the same for any number of devices."""
         ...
 
     def validation_batch(self, group: np.ndarray) -> Any:
-        """One of them."""
+        """Return the batch of a validation group."""
         ...
 
     def loss(self, model: Any, batch: Any, *, smoothing: float = 0.0) -> Loss: ...
 
     def validate_batch(self, model: Any, batch: Any) -> tuple[Loss, dict[str, Tensor]]:
-        """The loss of a validation batch, and sums over its targets of other figures, such as how many were right."""
+        """Return the loss of a validation batch, and sums of other metrics over its targets."""
         ...
 
     def scores(self, model: Any) -> dict[str, float]:
-        """What else is measured at a validation, by one device, such as {"val/bleu": 31.2}."""
+        """Return additional validation metrics, computed on one device, such as {"val/bleu": 31.2}."""
         ...
 
     def sample(self, model: Any) -> str:
-        """What the model writes as it is now, for people to read."""
+        """Return a text sample of the current model."""
         ...
 
     def save(self, folder: Path, model: Any, card: Card, state: Mapping[str, Tensor]) -> None:
@@ -76,18 +87,20 @@ class Task(Protocol):
 
 
 def describe_validation(count: int, items: str, *, near_duplicates: int, left_out: int = 0, cut: int = 0) -> list[str]:
-    """Return what `Task.describe` reports of the validation part: nothing if all of it is used, and separate from
-    training.
+    """Return what `Task.describe` reports of the validation part.
+
+    The list is empty if the whole validation part is used and has no near duplicates in the training part.
 
     Args:
-        count: Items of the validation part.
-        items: Their name, such as "pairs".
-        left_out: Conversations whose answers begin beyond the context.
-        cut: Items of which only the beginning is validated on.
+        count: Number of validation items.
+        items: Plural name of the items, such as "pairs".
+        near_duplicates: Number of near duplicates of training items.
+        left_out: Number of conversations whose answers start after the context.
+        cut: Number of items that are truncated.
     """
     duplicates = "duplicate" if near_duplicates == 1 else "duplicates"
     facts = [
-        *([f"{left_out:,} whose answers begin beyond max_len left out"] if left_out else []),
+        *([f"{left_out:,} whose answers start after max_len left out"] if left_out else []),
         *([f"{cut:,} longer than max_len cut"] if cut else []),
         *([f"{near_duplicates:,} near {duplicates} of training {items}"] if near_duplicates else []),
     ]

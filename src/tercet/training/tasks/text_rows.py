@@ -1,4 +1,4 @@
-"""What the tasks on running text share: a text's rows, and which of them a validation takes."""
+"""Rows and validation windows of the tasks on running text."""
 
 from math import ceil
 
@@ -14,7 +14,7 @@ TrainingRows = PackedRows | PaddedRows | ShardedRows | MixedRows
 
 
 def training_rows(corpus: Corpus, data: TextSpec, length: int) -> TrainingRows:
-    """Rows of `length` + 1 tokens."""
+    """Return the training rows, of `length` + 1 tokens each."""
     if not corpus.folders:
         return _rows(np.asarray(corpus.train), np.asarray(corpus.train_documents), corpus, data, length)
     packed = isinstance(data.rows, Packed)
@@ -32,19 +32,19 @@ def training_rows(corpus: Corpus, data: TextSpec, length: int) -> TrainingRows:
 
 
 def row_tokens(rows: TrainingRows, width: int) -> RowSums:
-    """The real tokens among the first `width` of each row: what the model reads of it."""
+    """Return the numbers of real tokens among the first `width` tokens of each row, which are the inputs."""
     if isinstance(rows, PackedRows | MixedRows) or (isinstance(rows, ShardedRows) and rows.packed):
         return RowSums(width)
     return RowSums(rows.count_real(width))
 
 
 def layout_of(rows: TrainingRows) -> Layout | None:
-    """The order in which rows come, where it is no permutation of all."""
+    """Return the order of rows, if it is not a permutation of all rows."""
     return rows.layout if isinstance(rows, ShardedRows | MixedRows) else None
 
 
 def fetch_ahead(rows: TrainingRows, plan: Plan, step: int) -> None:
-    """Open the shards that a step and those after it read, in a thread."""
+    """Open the shards that a step and the following steps read, in a thread."""
     if isinstance(rows, ShardedRows | MixedRows):
         rows.fetch_ahead(plan.rows_before(step), plan.seed)
 
@@ -66,11 +66,11 @@ def _rows(
 
 
 def spread(n_windows: int, length: int, tokens: int | None) -> np.ndarray:
-    """Numbers of windows of `length` tokens, as many as make up `tokens`, evenly over all of them."""
+    """Return the numbers of windows of `length` tokens, spread evenly, that together have `tokens` tokens."""
     n_chosen = n_windows if tokens is None else max(1, min(n_windows, tokens // length))
     return np.linspace(0, n_windows - 1, n_chosen).astype(np.int64)
 
 
 def group_windows(windows: np.ndarray, length: int) -> list[np.ndarray]:
-    """Windows of `length` tokens in batches."""
+    """Return windows of `length` tokens in batches."""
     return cut_rows(windows, ceil(len(windows) / max(1, BATCH_TOKENS // length)))

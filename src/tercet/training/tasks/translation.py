@@ -1,7 +1,7 @@
-"""The task of a translator: predict each token of a sentence from its source and the tokens before it.
+"""Training task of translators: predict each token from the source sentence and the preceding tokens.
 
-A step takes a few buckets of pairs of like length, drawn from all of an epoch's; which ones is a function of the seed
-and the step, as everywhere.
+A step takes some buckets of sentence pairs of similar length from the current epoch. Which buckets is a function of the
+seed and the step.
 """
 
 import itertools
@@ -26,7 +26,7 @@ from tercet.training.recipe.recipe import TranslationRecipe
 from tercet.training.tasks.plan import RowSums, plan_of
 from tercet.training.tasks.task import describe_validation
 
-VALIDATION_TOKENS = 8_192  # in a batch
+VALIDATION_TOKENS = 8_192  # per batch
 
 
 class TranslationTask:
@@ -46,7 +46,9 @@ class TranslationTask:
         )
         joint = corpus.source_tokenizer is corpus.tokenizer
         if not joint and recipe.model.share_embeddings:
-            raise UserError("model.share_embeddings needs one vocabulary: set it to false, or drop source_tokenizer")
+            raise UserError(
+                "model.share_embeddings requires one vocabulary; set it to false, or leave out source_tokenizer"
+            )
         self.recipe = recipe.with_vocabulary(
             corpus.tokenizer.vocab_size, source_size=None if joint else corpus.source_tokenizer.vocab_size
         )
@@ -87,7 +89,7 @@ class TranslationTask:
         numbers, epochs = self.plan.rows(step)
         shares = (cut_share(values, rank=rank, world=world).tolist() for values in (numbers, epochs))
         buckets = itertools.starmap(self.buckets.numbers, zip(*shares, strict=True))
-        pieces = ceil(self.bucket_tokens / self.micro)  # of each bucket
+        pieces = ceil(self.bucket_tokens / self.micro)  # per bucket
         return [self._batch(self.corpus.train, rows) for bucket in buckets for rows in cut_rows(bucket, pieces)]
 
     def tokens_before(self, step: int) -> int:
@@ -108,7 +110,7 @@ class TranslationTask:
         return self.loss(model, batch), {}
 
     def scores(self, model: EncoderDecoder) -> dict[str, float]:
-        """BLEU of greedy translations, cased and detokenised."""
+        """Return BLEU of greedy translations, cased and detokenized."""
         pairs = self._scored_pairs()
         if not pairs:
             return {}

@@ -107,7 +107,7 @@ def test_one_row_is_the_least(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     hold_rows(lambda step: 0, monkeypatch.setattr)
     with pytest.raises(OutOfMemory, match=r"out of memory with 1 row at once: set training.strategy=fsdp on several"):
         train(TINY["text"](tmp_path, activation_checkpointing=True), tmp_path / "run", quiet=True)
-    with pytest.raises(OutOfMemory, match=r"out of memory with 8 tokens a side at once"):
+    with pytest.raises(OutOfMemory, match=r"out of memory with 8 tokens per side at once"):
         train(TINY["pairs"](tmp_path), tmp_path / "pairs", quiet=True)
 
 

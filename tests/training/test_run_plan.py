@@ -188,7 +188,7 @@ def test_of_what_grows_evenly_exactly_the_largest_is_found(base: int, each: int,
 @pytest.mark.slow
 def test_a_translator_is_planned_by_tokens(tmp_path: Path) -> None:
     plan = planned(tiny_pairs_recipe(tmp_path))
-    assert (plan.unit, plan.rows) == ("token pair", "tokens a side")
+    assert (plan.unit, plan.rows) == ("token pair", "tokens per side")
     assert (plan.batch, plan.micro_batch, plan.micro_batches, plan.tokens_per_step) == (192, 64, 3, 192)
     assert plan.tokens == 12 * 192
 

@@ -13,7 +13,7 @@ from tercet.training.recipe.recipe import Recipe, TranslationRecipe
 from tercet.training.recipe.task_specs import RowBatchSpec
 from tercet.training.tasks.plan import Plan, plan_of
 
-SINGULAR = {"rows": "row", "tokens a side": "token a side"}
+SINGULAR = {"rows": "row", "tokens per side": "token per side"}
 TRIES = 8  # iterations of the search for the largest size
 
 
@@ -25,12 +25,12 @@ def micro_batch(recipe: Recipe) -> int:
     return min(_row_task(recipe).micro_batch(world), device_share(recipe))
 
 
-def unit_of(recipe: Recipe) -> Literal["rows", "tokens a side"]:
-    return "tokens a side" if isinstance(recipe, TranslationRecipe) else "rows"
+def unit_of(recipe: Recipe) -> Literal["rows", "tokens per side"]:
+    return "tokens per side" if isinstance(recipe, TranslationRecipe) else "rows"
 
 
 def format_with_unit(number: int, unit: str) -> str:
-    """Format a size with its unit, such as `1 row`, `64 rows`, `4,096 tokens a side`."""
+    """Format a size with its unit, such as `1 row`, `64 rows`, `4,096 tokens per side`."""
     return f"{number:,} {SINGULAR[unit] if number == 1 else unit}"
 
 

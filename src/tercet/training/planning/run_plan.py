@@ -69,7 +69,7 @@ class RunPlan(Summary):
     trainable: int
     vocabulary_at_most: dict[str, int] | None
     length: int
-    rows: Literal["rows", "tokens a side"]
+    rows: Literal["rows", "tokens per side"]
     unit: Literal["token", "token pair"]
     batch: int
     micro_batch: int

@@ -110,9 +110,9 @@ def test_shorter_rows_keep_the_table_of_positions(finished: Finished, tmp_path: 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model": {"stack": {"d_model": 32}}}, r"embedding\.weight is \d+x16 in .*, \d+x32 in this recipe"),
+        ({"model": {"stack": {"d_model": 32}}}, r"embedding\.weight is \d+x16 in .*, but \d+x32 in this recipe"),
         ({"data": {"tokenizer": "characters"}}, r"the tokenizer is that of .*: leave data\.tokenizer out"),
-        ({"model": {"max_len": 9}}, r"table\.weight is 8x16 in .*, 9x16 in this recipe"),
+        ({"model": {"max_len": 9}}, r"table\.weight is 8x16 in .*, but 9x16 in this recipe"),
     ],
 )
 def test_what_is_asked_for_and_contradicts_is_refused(

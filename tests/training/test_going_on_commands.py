@@ -96,7 +96,7 @@ def test_more_until_and_set(run: Path, capsys: pytest.CaptureFixture[str]) -> No
         ),
         (["--more", "5", "--exact"], "cannot get another length exactly: learning rate (cosine)"),
         (["--more", "5", "--out", "elsewhere"], "is a run, which goes on in its own folder; leave --out out"),
-        (["--set", "training.seed=3"], "other settings (training.seed: 1 -> 3); give another --out"),
+        (["--set", "training.seed=3"], "other settings (training.seed: 1 -> 3); pass another --out"),
         (["--set", "training.max_hours=3"], "cannot change max_hours of a started run"),
         (["--set", "training.patience=0"], "training.patience=0 must be at least 1"),
     ],
@@ -141,7 +141,7 @@ def test_a_damaged_record_leaves_the_choices_and_a_restart(
 ) -> None:
     path = run / "run.json"
     path.write_text(path.read_text().replace("12", "13", 1))
-    assert "run.json is damaged; put back the file that was written; or: --from-weights" in refused(capsys, run)
+    assert "run.json is damaged; put back the file that was written; or pass --from-weights" in refused(capsys, run)
     assert main(["train", str(run), "--restart", "--quiet"]) == 0
     assert_same_run(finished("text"), run)
 
@@ -158,7 +158,7 @@ def test_changes_that_are_none(run: Path, changes: Any) -> None:
 @pytest.mark.parametrize(
     ("key", "new", "words"),
     [
-        ("training.seed", 3, "there is no 'training.seed' that may change"),
+        ("training.seed", 3, "'training.seed' cannot change"),
         ("training.keep", "all", "training.keep: input should be a valid integer"),
         ("logging.wandb", 3, "logging.wandb"),
     ],

@@ -146,7 +146,7 @@ def test_a_plateau_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[st
         ({"task": {"best_by": "bleu"}}, r"task\.best_by: .*'loss' or 'accuracy'"),
         ({"task": {"sample_prompt": "a"}}, "task: unknown key 'sample_prompt'"),
         ({"task": {"batch_tokens": 64}}, "task: unknown key 'batch_tokens'"),
-        ({"model": {"max_len": 2}}, "max_len=2 leaves no room"),
+        ({"model": {"max_len": 2}}, "max_len=2 is too small"),
         (
             {"task": {"kind": "translation"}},
             "trains encoder-decoder models, but this model is encoder-only; set task to",

@@ -159,7 +159,7 @@ def test_what_says_what_a_run_is(finished: Finished, tmp_path: Path, name: str) 
     with pytest.raises(UserError, match=rf"{name} is damaged"):
         train(recipe, out, quiet=True)
     path.unlink()
-    with pytest.raises(UserError, match=rf"{name} is missing; .*--restart deletes"):
+    with pytest.raises(UserError, match=rf"{name} is missing; .*--restart to delete"):
         train(recipe, out, quiet=True)
 
 
@@ -167,7 +167,7 @@ def test_what_says_what_a_run_is(finished: Finished, tmp_path: Path, name: str) 
 def test_a_damaged_record_leaves_the_choices(finished: Finished, tmp_path: Path) -> None:
     out, recipe = stopped_at(8, finished("text"), tmp_path / "run"), read_recipe(finished("text"))
     flip(out / "run.json")
-    with pytest.raises(UserError, match=r"run\.json is damaged.*; or: --from-weights .*, --restart"):
+    with pytest.raises(UserError, match=r"run\.json is damaged.*; or pass --from-weights .*, or --restart"):
         train(recipe, out, quiet=True)
     shutil.rmtree(out / "checkpoints")
     train(recipe, out, FromWeights(), quiet=True)

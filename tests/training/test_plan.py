@@ -37,7 +37,7 @@ def test_no_row_is_skipped_or_doubled(plan: Plan) -> None:
     assert [plan.rows_before(step) for step in range(plan.steps + 1)] == taken.tolist()
     values, three = RowSums(squares := np.arange(plan.n_rows) ** 2), RowSums(3)
     for step in (0, plan.steps // 2, plan.steps, 0):
-        assert values.before(plan, step) == squares[numbers[: taken[step]]].sum()
+        assert values.sum_before(plan, step) == squares[numbers[: taken[step]]].sum()
         assert three.before(plan, step) == 3 * taken[step]
 
 

@@ -18,7 +18,7 @@ from tercet.plots import plot_loss, save
 from tercet.settings_yaml import write_yaml
 from tercet.training import read_recipe, train
 from tercet.training.loop.metrics_logger import MetricsLogger
-from tercet.training.run_folder.folder import StartPoint, recipes_of, restore_metrics
+from tercet.training.run_folder.folder import StartPoint, check_recipe, restore_metrics
 
 SHORT: dict[str, Any] = {"max_steps": 2, "sample_tokens": 0}
 
@@ -247,4 +247,4 @@ def test_the_first_process_may_begin_the_run_at_any_moment(
 
     for holder, name in ((Path, "exists"), (Path, "is_dir"), (os, "listdir"), (os, "scandir"), (Path, "iterdir")):
         monkeypatch.setattr(holder, name, look_after(getattr(holder, name)))
-    assert recipes_of(out, recipe, None) == (recipe, recipe)
+    assert check_recipe(out, recipe, None) == (recipe, recipe)

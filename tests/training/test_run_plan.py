@@ -209,7 +209,9 @@ def test_an_adapter_learns_little_and_keeps_little(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_cannot_be_shared_is_said(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"on 3 GPUs: task\.batch_size=16 must be divisible by the 3 devices"):
+    with pytest.raises(
+        UserError, match=r"on 3 GPUs: task\.batch_size=16 must be divisible by the number of devices: 3"
+    ):
         planned(tiny_recipe(tmp_path), cluster=Cluster(FAST, 3))
     with pytest.raises(UserError, match="--mfu requires a peak, but --gpus has none"):
         planned(tiny_recipe(tmp_path), cluster=Cluster(GPU("48 GiB", 48 * GIB, None), 1), mfu=0.3)

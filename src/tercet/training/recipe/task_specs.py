@@ -53,7 +53,8 @@ class RowBatchSpec:
         """Check that gradients can be summed in a fixed order.
 
         Raises:
-            ValueError: If the micro-batches are unequal, or cannot be split over `devices` as branches of one tree.
+            ValueError: If the micro-batch size is not a number, the micro-batches are unequal, or `devices` cannot
+                share them as branches of one binary tree.
         """
         _check_exact("batch_size", self.batch_size, "micro_batch_size", self.micro_batch_size, devices)
 

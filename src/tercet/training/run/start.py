@@ -12,7 +12,7 @@ from tercet.training.run.settle import read_or_create_record
 from tercet.training.run.states import BuiltModel, LockedRun, StartedRun
 from tercet.training.run_folder.changes import check_devices, check_length, list_changes, plan_with_changes
 from tercet.training.run_folder.choices import FromWeights
-from tercet.training.run_folder.folder import StartPoint, find_start, recipes_of
+from tercet.training.run_folder.folder import StartPoint, check_recipe, find_start
 
 
 def start_run(locked_run: LockedRun) -> StartedRun:
@@ -80,7 +80,7 @@ def _make_folder(locked_run: LockedRun) -> StartPoint:
     except OSError as error:
         raise UserError(f"cannot make the folder {folder}: {error.strerror}; give another --out") from None
     opened_run.resources.enter_context(lock_folder(folder))
-    recipes_of(folder, opened_run.recipe, read_record(folder))  # another process may have been here meanwhile
+    check_recipe(folder, opened_run.recipe, read_record(folder))  # another process may have been here meanwhile
     for note in opened_run.notes:
         log(note, opened_run.quiet)
     return find_start(folder, locked_run.checkpoints, from_weights=isinstance(opened_run.start, FromWeights))

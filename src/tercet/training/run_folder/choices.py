@@ -1,4 +1,4 @@
-"""How a run starts, as its caller chooses: start point and length."""
+"""Start point and length of a run, as its caller chooses them."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The folder of a run before training: whether the run may use it, and where the run resumes.
+"""Check the folder of a run before training, and choose the start point.
 
 recipe.yaml  run.json  metrics.csv  loss.png  samples/  best/  last/  checkpoints/  (pretrained/)
 """
@@ -41,7 +41,7 @@ CHOICES = "pass --from-weights to continue from its last model, or --restart to 
 
 @dataclass(frozen=True)
 class StartPoint:
-    """Where training starts: at a checkpoint, with the weights of a saved model, or at step 0.
+    """The start of training: a checkpoint, the weights of a saved model, or step 0.
 
     Args:
         step: Number of steps that are already trained.
@@ -54,7 +54,7 @@ class StartPoint:
     weights: "TrainedModel | None" = None
 
 
-def recipes_of(
+def check_recipe(
     out: Path, recipe: Recipe, record: RunRecord | None, *, is_current: bool = False
 ) -> tuple[Recipe, Recipe]:
     """Check that the run in a folder can use a recipe.
@@ -118,7 +118,7 @@ def find_recipes(
     Without a run, the record is None and both recipes are `recipe`.
     """
     record = find_record(out, from_weights=isinstance(start, FromWeights))
-    current, recipe = recipes_of(out, recipe, record, is_current=is_current)
+    current, recipe = check_recipe(out, recipe, record, is_current=is_current)
     if not isinstance(start.length, RecipeLength):
         recipe = set_length(current, recipe, record, out, start.length)
     check_length(out, current, recipe, record, recipe.training.max_steps)
@@ -145,7 +145,7 @@ def remove_run(out: Path, recipe: Recipe) -> None:
     """
     if not any((out / name).exists() for name in (RECIPE, RECORD)):
         if out.exists():
-            recipes_of(out, recipe, None)
+            check_recipe(out, recipe, None)
         return
     if recipe.pretrained is not None and Path(recipe.pretrained).resolve().is_relative_to(out.resolve()):
         raise UserError(f"--restart would delete the pretrained model {recipe.pretrained}; pass another --out")
@@ -184,11 +184,11 @@ def find_record(out: Path, *, from_weights: bool) -> RunRecord | None:
 def find_start(out: Path, checkpoints: Checkpoints, *, from_weights: bool, is_extended: bool = False) -> StartPoint:
     """Return the start point of a run, by default its newest undamaged checkpoint.
 
-    A finished run that is not extended has no start point after step 0.
+    For a finished run that is not extended, the result is an empty start point.
 
     Args:
         out: Folder of the run.
-        checkpoints: Its checkpoints.
+        checkpoints: Checkpoints of the run.
         from_weights: If True, start from the weights of the last saved model.
         is_extended: If True, a finished run resumes.
 

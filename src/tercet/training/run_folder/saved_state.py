@@ -1,4 +1,4 @@
-"""The state from which a run resumes, checked and reduced to what is needed.
+"""The state from which a run resumes, checked and reduced to the necessary parts.
 
 The file may come from someone else. Of Lightning's checkpoint a run uses the weights, the optimizer state, the state of
 validation, the scaler of fp16 and the step. Loop counters follow from the step and learning rates from the recipe, so

@@ -23,7 +23,7 @@ from tercet.training.recipe.other_data import describe_other_data
 from tercet.training.recipe.recipe import Recipe, load_recipe
 from tercet.training.run.fit import RunDiverged
 from tercet.training.run.train import train
-from tercet.training.run_folder.folder import recipes_of
+from tercet.training.run_folder.folder import check_recipe
 from tercet.training.sweep.grid import VariedKey, folder_names, grid_points
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def check_sweep(sweep: Sweep, *, quiet: bool = False) -> None:
         if run.recipe is None:
             check_scorable(load_model(run.folder))
             continue
-        recipes_of(run.folder, run.recipe, read_record(run.folder))
+        check_recipe(run.folder, run.recipe, read_record(run.folder))
         if run.variant in checked_variants or is_finished(run.folder):
             continue
         checked_variants.add(run.variant)

@@ -1,7 +1,7 @@
 """Training task of chat models: predict each token of the answers from all preceding tokens.
 
-The conversations of a step are sorted by length, so that micro-batches need little padding. Which conversations a step
-contains is a function of the seed and the step.
+The conversations of a step are sorted by length, so that micro-batches need little padding. The choice of conversations
+for a step is a function of the seed and the step.
 """
 
 from collections.abc import Mapping
@@ -81,7 +81,7 @@ class ChatTask:
         return [self._batch(self.corpus.train, self.rows[group]) for group in groups]
 
     def tokens_before(self, step: int) -> int:
-        return self.tokens.before(self.plan, step)
+        return self.tokens.sum_before(self.plan, step)
 
     def validation_groups(self) -> list[np.ndarray]:
         lengths = np.minimum(self.corpus.validation.lengths[self.held_out] - 1, self.length)

@@ -1,6 +1,6 @@
 """Training task of classifiers: predict labels of texts or of their words, or a number for each text.
 
-The texts of a step are sorted by length, so that micro-batches need little padding. Which texts a step contains is a
+The texts of a step are sorted by length, so that micro-batches need little padding. The choice of texts for a step is a
 function of the seed and the step.
 """
 
@@ -82,7 +82,7 @@ class LabelsTask:
         return [self._batch(self.corpus.train, group) for group in groups]
 
     def tokens_before(self, step: int) -> int:
-        return self.tokens.before(self.plan, step)
+        return self.tokens.sum_before(self.plan, step)
 
     def validation_groups(self) -> list[np.ndarray]:
         lengths = np.minimum(self.corpus.validation.lengths + 2, self.length)

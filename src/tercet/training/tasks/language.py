@@ -65,7 +65,7 @@ class LanguageTask:
         ]
 
     def tokens_before(self, step: int) -> int:
-        return self.tokens.before(self.plan, step)
+        return self.tokens.sum_before(self.plan, step)
 
     def validation_groups(self) -> list[np.ndarray]:
         return group_windows(self.validation_windows, self.length)

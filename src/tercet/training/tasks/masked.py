@@ -84,7 +84,7 @@ class MaskedTask:
         return [_cut(masked, i - offset, min(i + self.micro, end) - offset) for i in range(first, end, self.micro)]
 
     def tokens_before(self, step: int) -> int:
-        return self.tokens.before(self.plan, step)
+        return self.tokens.sum_before(self.plan, step)
 
     def validation_groups(self) -> list[np.ndarray]:
         return group_windows(self.validation_windows, self.length)

@@ -146,14 +146,16 @@ class RowSums:
     """
 
     def __init__(self, values: np.ndarray | int) -> None:
-        """Args:
-        values: Value of each row, shape (n_rows,), or one value for all rows.
+        """Initialize the sums.
+
+        Args:
+            values: Value of each row, shape (n_rows,), or one value for all rows.
         """
         self._values = values
         self._total = values if isinstance(values, int) else int(values.sum(dtype=np.int64))
         self._cached_sums: tuple[tuple[int, int, int], np.ndarray] | None = None  # key of an epoch, and its sums
 
-    def before(self, plan: Plan, step: int) -> int:
+    def sum_before(self, plan: Plan, step: int) -> int:
         if isinstance(self._values, int):
             return plan.rows_before(step) * self._values
         epochs, rest = divmod(plan.rows_before(step), plan.n_rows)

@@ -1,7 +1,7 @@
 """Training task of translators: predict each token from the source sentence and the preceding tokens.
 
-A step takes some buckets of sentence pairs of similar length from the current epoch. Which buckets is a function of the
-seed and the step.
+A step takes some buckets of sentence pairs of similar length from the current epoch. The choice of buckets is a
+function of the seed and the step.
 """
 
 import itertools
@@ -93,7 +93,7 @@ class TranslationTask:
         return [self._batch(self.corpus.train, rows) for bucket in buckets for rows in cut_rows(bucket, pieces)]
 
     def tokens_before(self, step: int) -> int:
-        return self.tokens.before(self.plan, step)
+        return self.tokens.sum_before(self.plan, step)
 
     def validation_groups(self) -> list[np.ndarray]:
         pairs, order = self.corpus.validation, np.argsort(self.held_out_lengths, kind="stable")

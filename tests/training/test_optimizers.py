@@ -68,7 +68,7 @@ def test_muon_takes_the_matrices_inside_blocks_only(preset: str) -> None:
 
 
 def test_muon_refuses_a_vector() -> None:
-    with pytest.raises(ValueError, match="Muon is for matrices"):
+    with pytest.raises(ValueError, match="Muon requires matrices"):
         MuonAdamW([{"params": [nn.Parameter(torch.zeros(3))], "muon": True}])
 
 

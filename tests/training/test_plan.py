@@ -38,7 +38,7 @@ def test_no_row_is_skipped_or_doubled(plan: Plan) -> None:
     values, three = RowSums(squares := np.arange(plan.n_rows) ** 2), RowSums(3)
     for step in (0, plan.steps // 2, plan.steps, 0):
         assert values.sum_before(plan, step) == squares[numbers[: taken[step]]].sum()
-        assert three.before(plan, step) == 3 * taken[step]
+        assert three.sum_before(plan, step) == 3 * taken[step]
 
 
 @given(plans)
@@ -86,9 +86,9 @@ def test_a_ramp_grows_by_micro_batches_on_every_device() -> None:
 
 def test_a_ramp_without_whole_steps_is_refused() -> None:
     for micro in (None, 5, 24):
-        with pytest.raises(ValueError, match=r"set task\.micro_batch_size to a divisor of the 24 that a device takes"):
+        with pytest.raises(ValueError, match=r"set task\.micro_batch_size to a divisor of the device's share \(24\)"):
             LanguageTaskSpec(batch_size=24, micro_batch_size=micro).check_batches(1, ramp=True)
-    with pytest.raises(ValueError, match=r"set task\.micro_batch_tokens to a divisor of the 24 that a device takes"):
+    with pytest.raises(ValueError, match=r"set task\.micro_batch_tokens to a divisor of the device's share \(24\)"):
         TranslationTaskSpec(batch_tokens=48).check_batches(2, ramp=True)
     with pytest.raises(ValueError, match=r"batch_ramp=0\.0 must be above 0 and at most 1, or null"):
         TrainingSpec(max_steps=5, batch_ramp=0.0)

@@ -115,7 +115,7 @@ def test_the_oldest_turns_are_left_out_and_that_is_said_once(
         ("chat", "/save x.jsonl\n", [], r"there is nothing to save"),
         ("chat", "a\n/save nosuch/x.jsonl\n", FEW, r"/save 'nosuch/x.jsonl': cannot write it: No such file"),
         ("chat", "/quit now\n", [], r"/quit stands alone; leave 'now' out"),
-        ("chat", "a" * MAX_LEN + "\n", [], r"the last message has, .* write a shorter one"),
+        ("chat", "a" * MAX_LEN + "\n", [], r"the last message has .* tokens with its markers, .* shorten it"),
         ("chat", "Ä\n", [], r"vocabulary has no 'Ä'"),
         ("chat", "a\n", ["--stop", ""], r"stop"),
     ],

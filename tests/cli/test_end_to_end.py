@@ -116,9 +116,9 @@ def test_guesses_leave_the_text_as_it_is_and_save_passes(run: Path, capsys: pyte
         assert "".join(model.stream("12 is", **guesses, **settings)) == told[0]["text"]
     drawn = {"max_new_tokens": 9, "seed": 5}
     assert model.generate("12 is", lookup=1, **drawn) == model.generate("12 is", **drawn)
-    with pytest.raises(ValueError, match="draft and lookup both guess"):
+    with pytest.raises(ValueError, match="draft and lookup cannot be combined"):
         model.generate(draft=model, lookup=2)
-    with pytest.raises(ValueError, match="draft_tokens=2 is for a draft or a lookup"):
+    with pytest.raises(ValueError, match="draft_tokens=2 requires draft or lookup"):
         model.stream(draft_tokens=2)
 
 
@@ -130,7 +130,7 @@ def test_a_draft_with_another_tokenizer_is_refused(
     assert main(training(tmp_path / "text.txt", tmp_path / "other")) == 0
     capsys.readouterr()
     assert main(["generate", str(run), "--draft", str(tmp_path / "other")]) == 2
-    assert "error: the draft's tokenizer is another one: it has" in capsys.readouterr().err
+    assert "error: the draft's tokenizer differs from the model's: " in capsys.readouterr().err
 
 
 @pytest.mark.slow

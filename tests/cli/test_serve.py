@@ -92,7 +92,7 @@ def test_it_answers_as_generate_does_and_ends_when_it_is_told(
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (130, "")
-    assert "one: a language model, at /v1/completions" in err
+    assert "one: a language model; endpoints /v1/completions" in err
     assert re.search(r"POST /v1/completions 200 in \d+\.\d+ s, one: 5 tokens read, \d+ written\n", err)
     assert "a bad" not in err  # what was asked is nobody else's
     assert "Bearer" not in err
@@ -178,7 +178,7 @@ def test_a_balancer_has_the_time_it_is_given_to_notice(folder: Write) -> None:
     assert len({choice["text"] for choice in answer.json()["choices"]}) == 1
     assert answer.json()["usage"]["completion_tokens"] == 1600
     assert process.returncode == 143
-    assert "closing; requests are taken for 1.5 more seconds, and what runs has 60 seconds\n" in err
+    assert "shutting down; accepting requests for 1.5 more seconds, then waiting up to 60 seconds for run" in err
     assert "Traceback" not in err
 
 
@@ -233,12 +233,15 @@ def failed(arguments: Sequence[object], capsys: pytest.CaptureFixture[str]) -> s
         (["--shutdown-delay", "86401"], "argument --shutdown-delay: 86401.0 must be at least 0 and at most 86,400"),
         (
             ["--host", "0.0.0.0"],
-            "0.0.0.0 is more than this machine: whoever reaches it could use the models; set TERCET",
+            "0.0.0.0 is reachable from other machines, which could use the models without a key; set TERCET",
         ),
         (["--host", "198.51.100.1", "--no-key"], "cannot open 198.51.100.1 at port 8000: "),
         (["--port", "70000"], "--port 70000 must be 0 to 65535"),
-        (["--allow-host", "http://a.example"], "--allow-host http://a.example is no name; write it as example.org"),
-        (["--cors-origin", "example.org"], "--cors-origin example.org is no origin; write it as https://example.org"),
+        (["--allow-host", "http://a.example"], "--allow-host http://a.example is not a host name; pass a name such as"),
+        (
+            ["--cors-origin", "example.org"],
+            "--cors-origin example.org is not an origin; pass one such as https://example.org",
+        ),
         (["--device", "gpu"], "--device gpu is unknown"),
     ],
 )
@@ -254,16 +257,16 @@ def test_models_that_cannot_be_served(
 ) -> None:
     one = folder("a/run")
     assert "no such folder" in failed(["serve", tmp_path / "none"], capsys)
-    assert "are both called run; give one of them another name" in failed(["serve", one, folder("b/run")], capsys)
+    assert "have the same name run; rename one of them" in failed(["serve", one, folder("b/run")], capsys)
     monkeypatch.setenv("TERCET_API_KEY", "")
-    assert "TERCET_API_KEY is not as it should be; unset it for none: the key must" in failed(["serve", one], capsys)
+    assert "invalid TERCET_API_KEY; unset it for none: the key must" in failed(["serve", one], capsys)
 
 
 def test_what_is_missing_is_told_with_its_remedy(
     folder: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(required_packages, "find_spec", lambda name: None if name in ("fastapi", "jinja2") else name)
-    told = "tercet serve needs fastapi and jinja2, not installed here: pip install 'tercet[serve]'"
+    told = "tercet serve requires fastapi and jinja2: pip install 'tercet[serve]'"
     assert told in failed(["serve", folder("run")], capsys)
 
 

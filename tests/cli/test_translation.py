@@ -230,7 +230,7 @@ def test_prefixes(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert [line[:3] for line in lines] == ["two", "fiv"]
     refused(["translate", str(run), "--prefix", path], "has more lines than the input", capsys)
     refused(["translate", str(run), "--prefix", path], "has 2 lines, and the input more", capsys, b"a\nb\nc\n")
-    refused(["translate", str(run), "--prefix-text", "six " * 30], "exceeds max_len=24", capsys)
+    refused(["translate", str(run), "--prefix-text", "six " * 30], "the maximum is max_len=24", capsys)
 
 
 def test_sampling(run: Path) -> None:
@@ -361,10 +361,10 @@ def test_comparing(run: Path, other: Path, tmp_path: Path, capsys: pytest.Captur
     assert main(["evaluate", str(run), "--compare", str(path)]) == 0
     assert re.search(rf"against {re.escape(str(path))}: BLEU \+\d", capsys.readouterr().out)
     flags = ["--compare", str(path), "--protocol", "lc-tok", "--language", "en"]
-    refused(["evaluate", str(run), *flags], "the results do not compare: their signature differ", capsys)
+    refused(["evaluate", str(run), *flags], "cannot compare the results: different signature", capsys)
     source, target = str(run.parent / "train.de"), str(run.parent / "train.en")
     flags = ["--compare", str(path), "--source", source, "--target", target, "--beam", "1"]
-    refused(["evaluate", str(run), *flags], "the results do not compare: their references differ", capsys)
+    refused(["evaluate", str(run), *flags], "cannot compare the results: different references", capsys)
     path.write_text("[]")
     refused(["evaluate", str(run), "--compare", str(path)], "is no result; write one with", capsys)
 
@@ -372,13 +372,13 @@ def test_comparing(run: Path, other: Path, tmp_path: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ("--target {a}", "needs its source: give --source as well"),
+        ("--target {a}", "requires --source; pass both"),
         ("--source {a}", "not one of .tsv, .csv, .jsonl"),
         ("--source {a} --target {b}", "has 216 lines and"),
-        ("--source {a} --target {a} --part test", "has no parts, all of it is scored; leave --part out"),
+        ("--source {a} --target {a} --part test", "has no parts; omit --part"),
         ("--part test", "has no test part"),
         ("--output {none}/out", "there is no folder"),
-        ("--protocol lc-tok", "needs the language of the translations, such as --language de"),
+        ("--protocol lc-tok", "requires the language of the translations; pass it, such as --language de"),
         ("--batch-tokens 0", "argument --batch-tokens: 0 must be at least 1"),
         ("--n-best 2", "unknown argument '--n-best'"),
     ],

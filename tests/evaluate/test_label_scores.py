@@ -75,10 +75,10 @@ def test_against_scikit_learn() -> None:
 @pytest.mark.parametrize(
     ("said", "wanted", "words"),
     [
-        ([], [], "there is nothing to score"),
+        ([], [], "nothing to score"),
         ([0], [0, 1], r"\(1,\) predictions for \(2,\) labels"),
-        ([3], [0], "go from 0 to 3, but there are 3 labels"),
-        ([0], [-100], "go from -100 to 0"),
+        ([3], [0], "are 0 to 3, but there are 3 labels"),
+        ([0], [-100], "are -100 to 0"),
     ],
 )
 def test_what_cannot_be_scored(said: list[int], wanted: list[int], words: str) -> None:
@@ -93,11 +93,11 @@ def test_what_people_and_programs_read() -> None:
     console = Console(file=io.StringIO(), width=100)
     console.print(scores.view())
     text = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
-    assert "accuracy 60.0%; macro F1 43.3%; always the commonest 40.0%; 5 labels; 4 texts cut" in text
+    assert "accuracy 60.0%; macro F1 43.3%; most frequent label 40.0%; 5 labels; 4 texts cut" in text
     assert "dog for [red] 1; owl for dog 1" in text
     assert "[red]" in text.splitlines()[1]
     console.print(label_scores([0], [0], ("a", "b")).view())
-    assert text.count("missed most") == 1
+    assert text.count("most frequent mistakes") == 1
 
 
 def classifier(over: Any = "texts", labels: tuple[str, ...] = NAMES, max_len: int = 19) -> EncoderOnly:
@@ -162,18 +162,18 @@ def test_labels_are_found_by_name_not_by_number() -> None:
     assert score_labels(model, TOKENIZER, other) == score_labels(model, TOKENIZER, labelled)
     more = replace(labelled, names=(*NAMES, "emu"))
     assert score_labels(model, TOKENIZER, more) == score_labels(model, TOKENIZER, labelled), "no emu is there"
-    with pytest.raises(UserError, match="was not taught the label 'emu'; it knows 'cat', 'dog', 'owl': correct"):
+    with pytest.raises(UserError, match="has no label 'emu', only 'cat', 'dog', 'owl'; correct"):
         score_labels(model, TOKENIZER, replace(labelled, names=("cat", "dog", "emu")))
 
 
 def test_what_cannot_be_done_says_why() -> None:
-    with pytest.raises(ValueError, match="classifies texts and the labels are of tokens"):
+    with pytest.raises(ValueError, match="classifies texts, but the labels are of tokens"):
         score_labels(classifier(), TOKENIZER, examples("tokens"))
     bare = EncoderOnly(replace(classifier().spec, classifier=None))
-    with pytest.raises(ValueError, match="has no classifier; train one on labelled texts"):
+    with pytest.raises(ValueError, match="has no classifier; train one on labeled texts"):
         score_labels(bare, TOKENIZER, examples())
     model, labelled = classifier("tokens"), examples("tokens")
-    with pytest.raises(UserError, match="no label is left to score"):
+    with pytest.raises(UserError, match="no labels to score"):
         score_labels(model, TOKENIZER, replace(labelled, labels=np.full_like(labelled.labels, -100)))
     with torch.no_grad():
         next(model.stack.parameters()).fill_(torch.nan)

@@ -142,9 +142,9 @@ def test_the_plateau_is_told() -> None:
 
 
 def test_what_cannot_be_scored(model: EncoderOnly, tokenizer: Tokenizer, corpus: Corpus) -> None:
-    with pytest.raises(UserError, match="no token was hidden at a rate of 0; give more text"):
+    with pytest.raises(UserError, match="no token was masked at a rate of 0; pass more text"):
         score_masked(model, tokenizer, corpus, rate=0.0)
-    with pytest.raises(ValueError, match=r"has 300 ids, the model vocab_size=\d+; use its tokenizer"):
+    with pytest.raises(ValueError, match=r"has 300 ids, the model \d+; use the model's tokenizer"):
         score_masked(model, Tokenizer.train(BPE(vocab_size=300), [SAMPLE]), corpus)
     with pytest.raises(UserError, match="at least one word"):
         pseudo_perplexity(model, tokenizer, [])

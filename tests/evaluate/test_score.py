@@ -127,7 +127,7 @@ def test_nothing_is_touched(training: bool) -> None:
 
 
 def test_mistakes() -> None:
-    with pytest.raises(ValueError, match=r"the ids go up to 13, the model has vocab_size=13; use its tokenizer"):
+    with pytest.raises(ValueError, match=r"id 13 exceeds the model's vocab_size=13; use the model's tokenizer"):
         score(model_of(), np.array([0, 13]), n_bytes=1)
     with pytest.raises(ValueError, match=r"stride=6 must be from 1 to length=5"):
         score(model_of(), IDS, n_bytes=1, stride=6)

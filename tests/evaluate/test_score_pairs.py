@@ -111,7 +111,7 @@ def test_words() -> None:
     with pytest.raises(ValueError, match="batch_tokens=0 must be 1 or more"):
         score_pairs(model, TOKENIZER, PAIRS, batch_tokens=0)
     settings: dict[str, Any] = {"alphabet": "ab", "eos": True}
-    with pytest.raises(UserError, match="no token for the beginning or the end"):
+    with pytest.raises(UserError, match="no beginning or end token"):
         score_pairs(model, Tokenizer.train(Characters(**settings), []), PAIRS)
     with torch.no_grad():
         model.embedding.weight[TOKENIZER.encode("a")[0]] = torch.nan

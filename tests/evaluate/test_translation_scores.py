@@ -123,7 +123,7 @@ def test_tokenised_text_is_noticed() -> None:
     assert looks_tokenized([*tokenised, ""])
     assert not looks_tokenized(tokenised[1:])
     assert not looks_tokenized(["ein Hund."] * 200)
-    assert "look tokenised" in score_translations(tokenised, tokenised).notes[0]
+    assert "look tokenized" in score_translations(tokenised, tokenised).notes[0]
     assert not score_translations(tokenised, tokenised, protocol="lc-tok", language="de").notes
 
 
@@ -168,12 +168,12 @@ def test_for_programs_infinity_is_none() -> None:
 
 
 def test_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="no sentence to score"):
+    with pytest.raises(UserError, match="no sentences to score"):
         score_translations([], [])
-    with pytest.raises(ValueError, match="2 translations need as many references, got 1"):
+    with pytest.raises(ValueError, match="expected 2 references, one per translation, got 1"):
         score_translations(["a", "b"], ["a"])
-    with pytest.raises(UserError, match=r"lc-tok needs the language .* --language de"):
+    with pytest.raises(UserError, match=r"lc-tok requires the language .* --language de"):
         score_translations(["a"], ["a"], protocol="lc-tok")
     monkeypatch.setitem(sys.modules, "sacremoses", None)
-    with pytest.raises(UserError, match=r"needs sacremoses; pip install 'tercet\[moses\]'"):
+    with pytest.raises(UserError, match=r"requires sacremoses: pip install 'tercet\[moses\]'"):
         score_translations(["a"], ["a"], protocol="lc-tok", language="de")

@@ -65,7 +65,7 @@ def test_the_share_is_counted_without_special_tokens() -> None:
     [
         (0.0, ""),
         (MAX_UNKNOWN_SHARE, "; 0.10% of the tokens are unknown"),
-        (0.4, "unknown, so bits per byte compare with nothing"),
+        (0.4, "unknown, so bits per byte are not comparable"),
     ],
 )
 def test_the_share_stands_next_to_the_score(share: float, said: str) -> None:
@@ -82,9 +82,7 @@ def test_the_share_stands_next_to_the_score(share: float, said: str) -> None:
 def test_models_with_unknown_tokens_are_not_ranked_across_tokenizers() -> None:
     board = leaderboard([held_out("a", 0.0), held_out("b", 0.25, tokenizer="other")])
     assert [row.rank for row in board.rows] == [None, None]
-    assert any(
-        "25.00% of the tokens are unknown, so bits per byte compare with nothing: none" in n for n in board.notes
-    )
+    assert any("25.00% of the tokens are unknown, so bits per byte are not comparable" in n for n in board.notes)
     assert any(note.startswith("b: 25.00% of the tokens are unknown") for note in board.notes)
     assert not any(note.startswith("a: ") for note in board.notes)
 
@@ -119,4 +117,4 @@ def test_compressors_are_left_out_and_reports_have_the_share(
     capsys.readouterr()
     assert main(["compare", "w6", "w30", "--out", "c", "--device", "cpu"]) == 0
     out = capsys.readouterr().out
-    assert "none is ranked" in " ".join(out.split())
+    assert "not ranked" in " ".join(out.split())

@@ -96,7 +96,7 @@ def test_pseudo_bits_are_over_bytes(small_run: SmallRun) -> None:
     found = score_held_out(runs)[0].scores["pseudo_bits_per_byte"]
     trained_model = load_model(runs[0]).require("fill")
     model, tokenizer = trained_model.model.eval(), trained_model.tokenizer
-    pieces = text_pieces("\n".join(HELD_OUT), 8, most=min(PIECE_BYTES, 14 - 2))
+    pieces = text_pieces("\n".join(HELD_OUT), 8, max_bytes=min(PIECE_BYTES, 14 - 2))
     nats = 0.0
     for piece in pieces:
         ids = [tokenizer.bos_id, *tokenizer.encode(piece), tokenizer.eos_id]

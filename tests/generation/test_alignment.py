@@ -173,5 +173,5 @@ def test_coverage_lowers_the_scores_of_hypotheses_that_were_cut() -> None:
 
 def test_coverage_needs_cross_attention() -> None:
     toy = ToyTranslator(random_source_rule(V, 17), 17, V)
-    with pytest.raises(ValueError, match="coverage needs a model with cross-attention, not ToyTranslator; set it to 0"):
+    with pytest.raises(ValueError, match="coverage requires a model with cross-attention, not ToyTranslator; set it"):
         beam_search(toy, [[BOS]], Beam(coverage=0.2), eos_id=EOS, sources=[[EOS]], max_new_tokens=4)

@@ -15,11 +15,11 @@ EOS, MAX_LEN = 2, 11
 @pytest.mark.parametrize(
     ("case", "words"),
     [
-        ({"prefixes": [[1], []]}, "prefix 1 of 2 has 0 tokens; it needs 1 to max_len=11"),
+        ({"prefixes": [[1], []]}, "prefix 1 of 2 has 0 tokens; expected 1 to max_len=11"),
         ({"prefixes": [[1], [1] * 12]}, "prefix 1 of 2 has 12 tokens"),
-        ({"sources": [[1]]}, "2 prefixes need as many sources, got 1"),
+        ({"sources": [[1]]}, "expected 2 sources, one per prefix, got 1"),
         ({"sources": [[1], []]}, "source 1 of 2 has 0 tokens"),
-        ({"max_new_tokens": [1]}, "2 prefixes need as many limits, got 1"),
+        ({"max_new_tokens": [1]}, "expected 2 limits, one per prefix, got 1"),
         ({"max_new_tokens": -1}, "a limit of -1 tokens must be 0 or more"),
         ({"forbidden": {EOS}}, "eos_id=2 must not be forbidden"),
     ],
@@ -40,7 +40,7 @@ def test_arguments_that_do_not_fit_are_refused(case: dict[str, Any], words: str)
         ({"alpha": -0.5}, "alpha=-0.5 must be at least 0"),
         ({"alpha": math.nan}, "alpha=nan"),
         ({"coverage": -1.0}, "coverage=-1.0"),
-        ({"max_ratio": 0.0, "max_extra": 0}, "leave no room for an answer"),
+        ({"max_ratio": 0.0, "max_extra": 0}, "allow no tokens"),
         ({"min_ratio": 3.0}, "min_ratio=3 and min_extra=0 must not be above max_ratio=2 and max_extra=10"),
     ],
 )

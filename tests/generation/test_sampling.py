@@ -167,7 +167,7 @@ def test_a_diverged_model_is_named_as_such() -> None:
 
 
 def test_as_many_generators_as_rows() -> None:
-    with pytest.raises(ValueError, match=r"3 rows.*got 2"):
+    with pytest.raises(ValueError, match=r"expected 3 generators.*got 2"):
         draw(torch.ones(3, 4), [generator(0)] * 2)
 
 
@@ -186,7 +186,7 @@ def test_as_many_generators_as_rows() -> None:
         ({"repetition_penalty": 0.0}, "repetition_penalty=0.0 must be at least 0.01"),
         ({"seed": -1}, "seed=-1"),
         ({"stop": "END"}, "stop='END' must be a tuple"),
-        ({"stop": ("a", "")}, "at least one character"),
+        ({"stop": ("a", "")}, "strings that are not empty"),
     ],
 )
 def test_impossible_settings_are_refused_with_the_number_and_the_remedy(case: dict[str, Any], words: str) -> None:

@@ -382,9 +382,9 @@ def test_both_models_are_found_as_they_were_left() -> None:
 
 def test_wrong_arguments_are_told() -> None:
     model = AheadDecoder(RULE, CONTEXT)
-    with pytest.raises(ValueError, match="prompt 1 of 2 is empty: a prompt needs at least one token"):
+    with pytest.raises(ValueError, match="prompt 1 of 2 is empty; pass at least one token"):
         speculate(model, [[1], []], Sampling(), speculation=Lookup())
-    with pytest.raises(ValueError, match="2 prompts need as many seeds, got 1"):
+    with pytest.raises(ValueError, match="expected 2 seeds, one per prompt, got 1"):
         speculate(model, [[1], [2]], Sampling(), speculation=Lookup(), seeds=[0])
     with pytest.raises(ValueError, match="ngram=0 must be at least 1"):
         Lookup(ngram=0)

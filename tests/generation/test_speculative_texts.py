@@ -58,8 +58,8 @@ def test_a_draft_needs_the_models_tokenizer_not_one_of_its_size() -> None:
     assert make_draft(own, model, same, tokens=3) == Draft(model=model, tokens=3)
     shifted = Tokenizer.train(Characters(), [TEXTS[0].replace("x", "y").replace("d", "z")])
     assert shifted.vocab_size == own.vocab_size
-    with pytest.raises(UserError, match=r"tokenizer is another one: it has id \d+ = '.' where the model's has id"):
+    with pytest.raises(UserError, match=r"tokenizer differs from the model's: id \d+ = '.' instead of id"):
         make_draft(own, model, shifted)
     larger = Tokenizer.train(BPE(vocab_size=300), TEXTS)
-    with pytest.raises(UserError, match=rf"it has {larger.vocab_size} tokens, the model's {own.vocab_size}; take a"):
+    with pytest.raises(UserError, match=rf"{larger.vocab_size} tokens instead of {own.vocab_size}; use a"):
         make_draft(own, model, larger)

@@ -184,11 +184,11 @@ def test_the_model_is_found_as_it_was_left_after_an_error() -> None:
 
 def test_wrong_arguments_are_told_before_the_first_token() -> None:
     model = ToyDecoder(RULE, CONTEXT)
-    with pytest.raises(ValueError, match="prompt 1 of 2 is empty: a prompt needs at least one token"):
+    with pytest.raises(ValueError, match="prompt 1 of 2 is empty; pass at least one token"):
         stream(model, [[1], []], Sampling())
-    with pytest.raises(ValueError, match="2 prompts need as many seeds, got 1"):
+    with pytest.raises(ValueError, match="expected 2 seeds, one per prompt, got 1"):
         stream(model, [[1], [2]], Sampling(), seeds=[0])
-    with pytest.raises(ValueError, match="2 prompts need as many sources, got 1"):
+    with pytest.raises(ValueError, match="expected 2 sources, one per prompt, got 1"):
         stream(model, [[1], [2]], Sampling(), sources=[[0]])
 
 

@@ -201,21 +201,21 @@ def test_a_stream_reads_no_further_than_its_pool() -> None:
 
 def test_what_cannot_be_is_refused_before_the_first_line() -> None:
     without_start, without_end = ByteTokenizer(), ByteTokenizer(bos=True, eos=False)
-    with pytest.raises(UserError, match="the target's tokenizer has no beginning token"):
+    with pytest.raises(UserError, match="the target tokenizer has no beginning token"):
         translate_stream(toy(), without_start, [])
-    with pytest.raises(UserError, match="the target's tokenizer has no end token"):
+    with pytest.raises(UserError, match="the target tokenizer has no end token"):
         translate_stream(toy(), without_end, [])
-    with pytest.raises(UserError, match="the source's tokenizer has no end token"):
+    with pytest.raises(UserError, match="the source tokenizer has no end token"):
         translate_stream(toy(), TOKENIZER, [], source_tokenizer=without_end)
-    with pytest.raises(ValueError, match=r"stop=\('END',\) is for `generate`"):
+    with pytest.raises(ValueError, match=r"stop=\('END',\) is not supported"):
         translate_stream(toy(), TOKENIZER, [], Sampling(stop=("END",)))
     with pytest.raises(ValueError, match="batch_tokens=0 must be 1 or more"):
         translate(toy(), TOKENIZER, ["a"], batch_tokens=0)
-    with pytest.raises(ValueError, match="pool=0 must be 1 or more lines"):
+    with pytest.raises(ValueError, match="pool=0 must be 1 or more"):
         translate_stream(toy(), TOKENIZER, [], pool=0)
-    with pytest.raises(ValueError, match="2 texts need as many prefixes, got 1"):
+    with pytest.raises(ValueError, match="expected 2 prefixes, one per text, got 1"):
         translate(toy(), TOKENIZER, ["a", "b"], prefixes=["c"])
-    with pytest.raises(ValueError, match="a prefix of 25 tokens, beginning included, exceeds max_len=24"):
+    with pytest.raises(ValueError, match="a prefix has 25 tokens with its beginning token; the maximum is max_len=24"):
         translate(toy(), TOKENIZER, ["a"], prefixes=["c" * MAX_LEN])
 
 

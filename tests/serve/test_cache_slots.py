@@ -76,8 +76,8 @@ def test_slots_grow_as_they_have_to_and_no_further_than_the_most() -> None:
         seen.append(slots.tables.capacity)
         slots.leave(0)
     assert seen == [64, 64, 128, 256, 300]
-    with pytest.raises(ValueError, match="a row of 301 tokens does not fit: the most is 300"):
+    with pytest.raises(ValueError, match="a row of 301 tokens exceeds the maximum of 300"):
         slots.join(wide, 0, 301)
     slots.join(wide, 0, 1), slots.join(wide, 0, 1)
-    with pytest.raises(ValueError, match="all 2 places are taken"):
+    with pytest.raises(ValueError, match="all 2 slots are in use"):
         slots.join(wide, 0, 1)

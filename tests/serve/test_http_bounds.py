@@ -33,7 +33,7 @@ def test_candidates_of_a_request_are_bounded(asking: TestClient, body: dict[str,
     answer = asking.post("/fill-mask", json=body)
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, param)
-    assert f"one request may ask for {MAX_FILLED_CHARACTERS / 1e6:.0f} million" in error["message"]
+    assert f"the limit of {MAX_FILLED_CHARACTERS / 1e6:.0f} million" in error["message"]
 
 
 def test_a_usual_request_is_within_the_bound(asking: TestClient) -> None:

@@ -48,7 +48,8 @@ def test_requests_are_taken_for_a_while_after_it_stopped_being_ready() -> None:
         assert not is_refused(address)
         server.handle_exit(signal.SIGTERM, None)
         until(lambda: is_refused(address))
-    assert notes == ["closing; requests are taken for 60 more seconds, and what runs has 3 seconds"]
+    note = "shutting down; accepting requests for 60 more seconds, then waiting up to 3 seconds for running requests"
+    assert notes == [note]
 
 
 @pytest.mark.slow

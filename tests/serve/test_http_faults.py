@@ -246,7 +246,7 @@ def test_a_sender_that_stalls_is_cut_off() -> None:
         slow.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
         told = _read_until(slow, b"}}")
     assert told.startswith(b"HTTP/1.1 408 ")
-    assert b"did not come whole within 0.2 seconds" in told
+    assert b"was not received within 0.2 seconds" in told
     assert b"connection: close" in told.lower()
 
 

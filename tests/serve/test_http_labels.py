@@ -48,8 +48,8 @@ def test_numbers_are_those_of_classify(asking: TestClient) -> None:
 @pytest.mark.parametrize(
     ("model", "body", "words"),
     [
-        ("texts", {"threshold": 0.3}, "threshold is for a model that gives texts several labels"),
-        ("numbers", {"threshold": 0.3}, "threshold is for a model that gives texts several labels"),
+        ("texts", {"threshold": 0.3}, "threshold requires a model with several labels per text"),
+        ("numbers", {"threshold": 0.3}, "threshold requires a model with several labels per text"),
         ("sets", {"threshold": 1.3}, "threshold"),
         ("broken", {}, "training diverged"),
     ],

@@ -44,7 +44,7 @@ def refused(answer: Any, status: int) -> dict[str, Any]:
     ("path", "body", "param", "told"),
     [
         (COMPLETE, {"promt": "a"}, "promt", "unknown field 'promt'; did you mean 'prompt'?"),
-        (COMPLETE, {"model": "gpt"}, "prompt", "prompt is missing"),
+        (COMPLETE, {"model": "gpt"}, "prompt", "missing field: prompt"),
         (COMPLETE, {"prompt": 7}, "prompt", "prompt must be a text, a list of 1 to 2,048 texts, a list of token ids"),
         (COMPLETE, {"prompt": None}, "prompt", "prompt must be a text"),
         (COMPLETE, {"prompt": []}, "prompt", "prompt must be a text"),
@@ -52,10 +52,10 @@ def refused(answer: Any, status: int) -> dict[str, Any]:
         (COMPLETE, {"prompt": [True]}, "prompt", "prompt must be a text"),
         (COMPLETE, {"prompt": [[]]}, "prompt", "prompt must be a text"),
         (COMPLETE, {"prompt": [-1]}, "prompt", "prompt must be a text"),
-        (COMPLETE, {"prompt": [9999]}, "prompt", f"no id 9999; ids are 0 to {WRITER.vocab_size - 1}"),
-        (COMPLETE, {"prompt": "a" * 200}, "prompt", f"gpt sees {ROOM} at once; shorten it by "),
+        (COMPLETE, {"prompt": [9999]}, "prompt", f"not in the vocabulary; ids are 0 to {WRITER.vocab_size - 1}"),
+        (COMPLETE, {"prompt": "a" * 200}, "prompt", f"context of gpt ({ROOM}); shorten it by "),
         (COMPLETE, {"prompt": ["a", "b" * 200]}, "prompt", "prompt 2 has 200 tokens"),
-        (COMPLETE, {"prompt": "a", "max_tokens": 51}, "max_tokens", "ask for at most 50"),
+        (COMPLETE, {"prompt": "a", "max_tokens": 51}, "max_tokens", "request at most 50"),
         (COMPLETE, {"prompt": "a", "max_tokens": -1}, "max_tokens", "max_tokens should be greater than or equal to 0"),
         (COMPLETE, {"prompt": "a", "max_tokens": 1.5}, "max_tokens", "max_tokens should be a valid integer"),
         (COMPLETE, {"prompt": "a", "temperature": "hot"}, "temperature", "temperature should be a valid number"),
@@ -63,37 +63,37 @@ def refused(answer: Any, status: int) -> dict[str, Any]:
         (COMPLETE, {"prompt": "a", "top_p": 0}, "top_p", "top_p should be greater than 0"),
         (COMPLETE, {"prompt": "a", "repetition_penalty": 1e-320}, "repetition_penalty", "equal to 0.01"),
         (COMPLETE, {"prompt": "a", "n": 0}, "n", "n should be greater than or equal to 1"),
-        (COMPLETE, {"prompt": ["a"] * 65, "n": 2}, "prompt", "65 prompts, 2 samples of each: one request may"),
-        (COMPLETE, {"prompt": "a", "best_of": 3}, "best_of", "best_of must be 1 or left out"),
-        (COMPLETE, {"prompt": "a", "suffix": "b"}, "suffix", "suffix must be left out"),
-        (COMPLETE, {"prompt": "a", "frequency_penalty": 0.5}, "frequency_penalty", "must be 0 or left out"),
-        (COMPLETE, {"prompt": "a", "logit_bias": {"5": 1}}, "logit_bias", "must be empty or left out"),
+        (COMPLETE, {"prompt": ["a"] * 65, "n": 2}, "prompt", "65 prompts with 2 samples each exceed"),
+        (COMPLETE, {"prompt": "a", "best_of": 3}, "best_of", "best_of must be 1 or omitted"),
+        (COMPLETE, {"prompt": "a", "suffix": "b"}, "suffix", "suffix must be omitted"),
+        (COMPLETE, {"prompt": "a", "frequency_penalty": 0.5}, "frequency_penalty", "must be 0 or omitted"),
+        (COMPLETE, {"prompt": "a", "logit_bias": {"5": 1}}, "logit_bias", "must be empty or omitted"),
         (COMPLETE, {"prompt": "a", "stop": list("abcde")}, "stop", "stop must be a text or a list of up to 4 texts"),
         (COMPLETE, {"prompt": "a", "stop": ""}, "stop", "stop must be a text or a list of up to 4 texts"),
         (COMPLETE, {"prompt": "a", "logprobs": 21}, "logprobs", "less than or equal to 20"),
         (COMPLETE, {"prompt": "a", "seed": -1}, "seed", "greater than or equal to 0"),
-        (COMPLETE, {"prompt": "a", "model": None}, "model", "several models answer /v1/completions: gpt, chat"),
-        (COMPLETE, {"prompt": "a", "model": "bert"}, "model", "bert is a masked language model, which does not answer"),
+        (COMPLETE, {"prompt": "a", "model": None}, "model", "several models support /v1/completions: gpt, chat"),
+        (COMPLETE, {"prompt": "a", "model": "bert"}, "model", "is a masked language model, which does not support"),
         (CHAT, {"messages": [], "model": "chat"}, "messages", "messages should have at least 1 item"),
-        (CHAT, {"messages": [{"role": "user"}], "model": "chat"}, "messages", "messages.0.content is missing"),
+        (CHAT, {"messages": [{"role": "user"}], "model": "chat"}, "messages", "missing field: messages.0.content"),
         (CHAT, {"messages": [{"role": "user", "content": "a"}], "model": "gpt"}, "model", "gpt has no chat template"),
         (CHAT, {"messages": [{"role": "tool", "content": "a"}], "model": "chat"}, None, "no role tool"),
         (CHAT, {"messages": [{"role": "user", "content": LONG}], "model": "chat"}, "messages", "the conversation has"),
         (CHAT, {"messages": [{"role": "user", "content": "a"}], "tools": []}, "tools", "unknown field 'tools'"),
-        (EMBED, {"model": "bert"}, "input", "input is missing"),
-        (EMBED, {"input": LONG, "model": "bert"}, "input", f"the text has 100 tokens, and bert takes {ROOM - 2}"),
-        (EMBED, {"input": "a", "dimensions": 3, "model": "bert"}, "dimensions", "have 24 numbers"),
+        (EMBED, {"model": "bert"}, "input", "missing field: input"),
+        (EMBED, {"input": LONG, "model": "bert"}, "input", f"100 tokens, more than the maximum of bert ({ROOM - 2})"),
+        (EMBED, {"input": "a", "dimensions": 3, "model": "bert"}, "dimensions", "have 24 dimensions"),
         (EMBED, {"input": "a", "encoding_format": "int8", "model": "bert"}, "encoding_format", "'float' or 'base64'"),
         ("/translate", {"text": "a", "temperature": 1.0}, "temperature", "add sample: true"),
-        ("/translate", {"text": "a", "sample": True, "beam": 2}, "beam", "leave beam out"),
+        ("/translate", {"text": "a", "sample": True, "beam": 2}, "beam", "cannot be combined with beam"),
         ("/translate", {"text": "a", "beam": 2, "n_best": 3}, "beam", "try beam=3"),
-        ("/translate", {"text": "a", "prefix": LONG}, None, "exceeds max_len"),
+        ("/translate", {"text": "a", "prefix": LONG}, None, "the maximum is max_len"),
         ("/translate", {"text": []}, "text", "text must be a text or a list of 1 to 2,048 texts"),
         ("/fill-mask", {"text": "no gap"}, None, "no mask in 'no gap'; write [MASK] where a word is missing"),
         ("/fill-mask", {"text": LONG + "[MASK]"}, None, f"is beyond the model's context of {ROOM} tokens"),
         ("/fill-mask", {"text": "[MASK]", "only": ["\u4e2d"]}, None, "the vocabulary has no"),
         ("/fill-mask", {"text": "[MASK]", "only": []}, "only", "only should have at least 1 item"),
-        ("/classify", {"text": "a", "model": "gpt"}, "model", "gpt is a language model, which does not answer"),
+        ("/classify", {"text": "a", "model": "gpt"}, "model", "gpt is a language model, which does not support"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_a_400_with_the_remedy(
@@ -118,9 +118,9 @@ def test_a_mistake_is_a_400_with_the_remedy(
         (b'{"model": "gpt", "prompt": "a", "temperature": 1e999}', "temperature should be less than or equal to 1000"),
         (b"[" * 10_000, "the body is not valid JSON: recursion limit exceeded"),
         (b'{"prompt":' * 1000 + b"1" + b"}" * 1000, "the body is not valid JSON: recursion limit exceeded"),
-        (b"[1]", "the body is JSON, but no object"),
-        (b"null", "the body is JSON, but no object"),
-        (b'"a"', "the body is JSON, but no object"),
+        (b"[1]", "the body must be a JSON object"),
+        (b"null", "the body must be a JSON object"),
+        (b'"a"', "the body must be a JSON object"),
         (b'{"prompt": "a", "seed": ' + b"9" * 5000 + b"}", "the body is not valid JSON: number out of range"),
     ],
 )
@@ -146,7 +146,7 @@ def test_a_body_may_not_be_endless(asking: TestClient) -> None:
     """Whether it says its size or not."""
     whole = json.dumps({"model": "gpt", "prompt": "a" * 30_000}).encode()
     error = refused(asking.post(COMPLETE, content=whole, headers=JSON), 413)
-    assert error["message"] == "a request has at most 20,000 bytes; send less at once"
+    assert error["message"] == "the body exceeds 20,000 bytes; send less at once"
     error = refused(
         asking.post(COMPLETE, content=(whole[i : i + 999] for i in range(0, len(whole), 999)), headers=JSON), 413
     )
@@ -157,18 +157,18 @@ def test_a_body_may_not_be_endless(asking: TestClient) -> None:
 
 def test_what_there_is_not(asking: TestClient) -> None:
     error = refused(asking.post(COMPLETE, json={"model": "gtp", "prompt": "a"}), 404)
-    assert error["message"] == "there is no model 'gtp' here; did you mean 'gpt'?"
+    assert error["message"] == "no model 'gtp' on this server; did you mean 'gpt'?"
     assert (error["param"], error["code"]) == ("model", "model_not_found")
     error = refused(asking.post(COMPLETE, json={"model": "../etc/passwd", "prompt": "a"}), 404)
     assert "known: bert, chat, gpt, texts, translator" in error["message"]
     assert "known: bert, chat" in refused(asking.get("/v1/models/nothing-like-it"), 404)["message"]
     for path in ("/nothing", "/v1", "/v1/models/a/b", "/v1/completions/", "/docs/", "/redoc", "/..%2f..%2fetc"):
-        assert "there is /, /docs, /health" in refused(asking.get(path), 404)["message"]
+        assert "available paths: /, /docs, /health" in refused(asking.get(path), 404)["message"]
 
 
 def test_other_methods(asking: TestClient) -> None:
     answer = asking.get(COMPLETE)
-    assert refused(answer, 405)["message"] == "GET is not for this address; use POST"
+    assert refused(answer, 405)["message"] == "method not allowed: GET; use POST"
     assert answer.headers["allow"] == "POST"
     for method in ("PUT", "DELETE", "PATCH", "OPTIONS"):
         refused(asking.request(method, COMPLETE), 405)
@@ -243,7 +243,7 @@ def test_the_key() -> None:
 
 @pytest.mark.parametrize("key", ["", " ", "k\u00e9", "a\nb", " k", "k "])
 def test_a_key_is_something_that_a_header_can_hold(key: str) -> None:
-    with pytest.raises(ValueError, match="the key must be printable ASCII, not empty, and without spaces around it"):
+    with pytest.raises(ValueError, match="the key must be printable ASCII, not empty, without leading"):
         AccessRules(key=key)
 
 

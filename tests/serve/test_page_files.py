@@ -33,7 +33,7 @@ def test_the_pages_are_for_whoever_may_reach_the_server_and_say_nothing_of_the_m
             assert asking.get(path).status_code == 401, path
         with_key = {"Authorization": "Bearer k"}
         error = asking.get("/page/nothing.js", headers=with_key)
-        assert (error.status_code, error.json()["error"]["message"][:28]) == (404, "there is no 'nothing.js' her")
+        assert (error.status_code, error.json()["error"]["message"][:23]) == (404, "not found: 'nothing.js'")
 
 
 @pytest.mark.parametrize("path", DOCUMENTS)

@@ -85,7 +85,7 @@ def test_a_text_is_streamed_and_its_request_is_a_program(browser: Any, address: 
         key(one, "go").click()
         problem = one.page.locator(".task [role=alert]:visible")
         problem.wait_for()
-        assert f"and gpt sees {ROOM} at once; shorten it by" in problem.text_content()
+        assert f"context of gpt ({ROOM}); shorten it by" in problem.text_content()
         assert (one.elsewhere, faults(one)) == ([], [])
 
 
@@ -149,7 +149,7 @@ def test_the_key_is_asked_for_and_kept_nowhere(browser: Any) -> None:
     with registry("gpt") as models, on_a_socket(models, AccessRules(key=KEY)) as url, opened(browser, url) as one:
         key(one, "key").fill("another")
         key(one, "key").press("Enter")
-        one.page.get_by_text("the key is not the server's").wait_for()
+        one.page.get_by_text("the API key is wrong").wait_for()
         key(one, "key").fill(KEY)
         key(one, "key").press("Enter")
         key(one, "max_tokens").fill("2")
@@ -206,5 +206,5 @@ def test_the_api_is_read_from_what_the_server_says(browser: Any, address: str) -
         text = one.page.locator("#post-v1-chat-completions").inner_text()
         assert all(words in text for words in ("list of object", "role text", "1 to 1,000 items", '"role": "user"'))
         text = one.page.locator("#post-v1-embeddings").inner_text()
-        assert all(words in text for words in ("default: true", "by default as the model's folder says"))
+        assert all(words in text for words in ("default: true", "default: that of the model"))
         one.assert_well()

@@ -29,7 +29,7 @@ def test_those_that_find_no_room_are_told_when_to_come_again() -> None:
         held.begun.wait(20)
         line = [asked(made) for _ in range(2)]
         assert (made.running, made.waiting) == (1, 2)
-        with pytest.raises(QueueFull, match=r"2 requests wait already; try again in 1 s") as refused:
+        with pytest.raises(QueueFull, match=r"the queue is full \(2 requests\); try again in 1 s") as refused:
             asked(made)
         assert refused.value.retry_after == 1
         held.go.set()
@@ -49,11 +49,11 @@ def test_asks_that_cannot_be_read_are_refused_at_once() -> None:
     with scheduler(max_new_tokens=10) as made:
         for wrong, words in (
             (GenerationRequest(ids=(), sampling=GREEDY), "at least one token"),
-            (GenerationRequest(ids=(1, 283), sampling=GREEDY), "no id 283; ids are 0 to 282"),
-            (GenerationRequest(ids=(-1,), sampling=GREEDY), "no id -1"),
+            (GenerationRequest(ids=(1, 283), sampling=GREEDY), "id 283 is not in the vocabulary; ids are 0 to 282"),
+            (GenerationRequest(ids=(-1,), sampling=GREEDY), "id -1 is not in the vocabulary"),
             (
                 GenerationRequest(ids=(1,), sampling=Sampling(max_new_tokens=11)),
-                "max_new_tokens=11 is more than the 10",
+                "max_new_tokens=11 exceeds the limit of 10",
             ),
             (
                 GenerationRequest(ids=(1,), sampling=GREEDY, top_logprobs=-1),
@@ -103,7 +103,7 @@ def test_closing_finishes_what_runs_and_waits() -> None:
     made.close()
     for one in heard:
         assert_is(one.wait(), alone(MODEL, "the cat", GREEDY))
-    with pytest.raises(ShuttingDown, match="takes no more"):
+    with pytest.raises(ShuttingDown, match="accepts no more"):
         asked(made)
     made.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "tercet-engine"]

@@ -180,7 +180,7 @@ def test_a_variant_that_diverges_is_told_and_the_others_go_on(
     result = compare_runs([recipes("text")], varied_keys=TWO, out=tmp_path / "out", quiet=True)
     assert [row.name for row in result.rows] == ["placement=sandwich", "placement=pre"]
     assert [row.diverged for row in result.rows] == [0, 1]
-    assert "placement=pre diverged, 1 of 1: it is ranked last" in result.notes
+    assert "placement=pre is ranked last: 1 of 1 runs diverged" in result.notes
     assert json.loads((tmp_path / "out" / "comparison.json").read_text())["rows"][1]["runs"][0]["diverged"]
     assert len(result.plot().axes) == 2  # one panel, not one for it
 
@@ -213,13 +213,13 @@ def test_two_kinds_stand_apart(recipes: Callable[[str], str], tmp_path: Path) ->
     run = next(run for row in result.rows if row.kind == "masked language model" for run in row.runs)
     trained_model = load_model(run.folder)
     assert run.scores is not None
-    pieces = text_pieces("\n".join(run.scores.validation), 8, most=trained_model.model.max_len - 2)
+    pieces = text_pieces("\n".join(run.scores.validation), 8, max_bytes=trained_model.model.max_len - 2)
     logprobs = pseudo_logprobs(trained_model.require("fill").model, trained_model.tokenizer, pieces, within_word=True)
     bits = -sum(float(one.sum()) for one in logprobs) / math.log(2) / sum(map(len, pieces))
     assert run.scores.scores["pseudo_bits_per_byte"] == pytest.approx(bits)
-    assert any("the two columns do not compare" in note for note in result.notes)
+    assert any("are not comparable" in note for note in result.notes)
     assert [row.rank for row in result.rows] == [1, 2, 1, 2]
-    assert any("did not train on equally many tokens" in note for note in result.notes)
+    assert any("were trained on different numbers of tokens" in note for note in result.notes)
 
 
 @pytest.mark.slow
@@ -251,7 +251,7 @@ def test_other_validation_data_are_not_ranked(recipes: Callable[[str], str], tmp
         [str(recipe)], varied_keys=[VariedKey.of("data.validation", held_out)], out=tmp_path / "out", quiet=True
     )
     assert [row.rank for row in result.rows] == [None, None]
-    assert any("held out different validation data" in note for note in result.notes)
+    assert any("their validation data differs" in note for note in result.notes)
 
 
 @pytest.mark.slow
@@ -356,7 +356,7 @@ def test_a_model_that_says_nothing_of_its_data_is_refused(compared: ComparedRuns
     for name in ("card.json", "manifest.json"):
         (bare / name).unlink()
     sweep = plan([str(bare), str(compared.folder / "placement=pre,seed=1")], tmp_path / "out")
-    assert "does not say what it was trained on" in refused(lambda: check_sweep(sweep, quiet=True))
+    assert "does not contain its training data settings" in refused(lambda: check_sweep(sweep, quiet=True))
 
 
 def test_an_unfinished_run_is_refused(compared: ComparedRuns, tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
-"""How good a model is: a language model in nats a token and bits a byte, beside what counting and compressing reach; a
-translator in BLEU and chrF, and in the probability of given translations."""
+"""Evaluation of trained models, with baselines.
+
+Language models are scored in nats per token and bits per byte, next to token counts and compressors; translation models
+in BLEU, chrF and the probability of the references.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -1,13 +1,14 @@
-"""What a model must beat: counting tokens, counting pairs of tokens, and two compressors.
+"""Baselines of language models: unigram and bigram counts, and two compressors.
 
     unigram:  p(w) = (c(w) + 1) / (N + V)                                        add-one smoothing
     bigram:   p(w | v) = (c(v w) + t(v) p(w)) / (c(v) + t(v))                    Witten and Bell (1991), method C
 
-c counts in the N training tokens, t(v) is how many different tokens follow v there: the more, the likelier a new one,
-and the more weight the unigram has. After a v that training never saw, the bigram is the unigram.
+c counts in the N training tokens, and t(v) is the number of different tokens after v: the more there are, the likelier
+is a new one, and the larger is the weight of the unigram. After a v that is not in the training text, the bigram is the
+unigram.
 
-Their targets are the model's: each token of the validation text but the first; and where the model reads documents one
-by one, no document's first token, neither in what is scored nor among the pairs that are counted.
+The targets are those of the model: each token of the validation text except the first. If the model reads documents
+separately, the first token of each document is excluded from the targets, and pairs across documents from the counts.
 """
 
 import lzma
@@ -19,7 +20,7 @@ import numpy as np
 from tercet.data.shards.sharded_array import TokenArray
 from tercet.evaluate.scores import LanguageScores
 
-BLOCK = 1 << 22  # targets looked at together: what bounds the memory, beside the distinct pairs themselves
+BLOCK = 1 << 22  # targets per block, which limits the memory in addition to that of the distinct pairs
 
 
 def unigram(
@@ -31,13 +32,13 @@ def unigram(
     special_ids: frozenset[int] = frozenset(),
     document_starts: np.ndarray | None = None,
 ) -> LanguageScores:
-    """Scores of the unigram model counted on `train` (N,), on the targets that `score` has.
+    """Return the scores of the unigram model of `train` (N,) on the targets of `score`.
 
     Args:
-        document_starts: of `validation`, where the model sees each document by itself.
+        document_starts: Document starts in `validation`, if the model reads documents separately.
 
     Raises:
-        ValueError: where no target is left.
+        ValueError: If there are no targets.
     """
     p = _unigram_probabilities(train, vocab_size)
     targets = (_sums(p[w], w, special_ids) for _, w in _pairs(validation, document_starts))
@@ -54,14 +55,14 @@ def bigram(
     train_document_starts: np.ndarray | None = None,
     document_starts: np.ndarray | None = None,
 ) -> LanguageScores:
-    """Scores of the bigram model counted on `train` (N,), on the targets that `score` has.
+    """Return the scores of the bigram model of `train` (N,) on the targets of `score`.
 
     Args:
-        train_document_starts, document_starts: of `train` and `validation`, where the model sees each document by
-            itself: then no pair reaches from one into the next.
+        train_document_starts, document_starts: Document starts in `train` and `validation`, if the model reads
+            documents separately; no pair then spans two documents.
 
     Raises:
-        ValueError: where no target is left.
+        ValueError: If there are no targets.
     """
     p = _unigram_probabilities(train, vocab_size)
     pairs, pair_counts = _count_pairs(train, vocab_size, train_document_starts)
@@ -80,7 +81,7 @@ def bigram(
 
 
 def compression_bits(texts: Iterable[str]) -> dict[str, float]:
-    """Bits per byte that `gzip -9` and `xz -9e` need for the texts one after another, read once, piece by piece."""
+    """Return bits per byte of `gzip -9` and `xz -9e` for the concatenated texts, which are read once."""
     compressors = {
         "gzip -9": zlib.compressobj(9, wbits=31),
         "xz -9e": lzma.LZMACompressor(preset=9 | lzma.PRESET_EXTREME),
@@ -105,7 +106,7 @@ def _unigram_probabilities(train: TokenArray, vocab_size: int) -> np.ndarray:
 
 
 def _count_pairs(ids: TokenArray, vocab_size: int, document_starts: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct pairs of neighbours as sorted numbers v · V + w, and how often each stands there."""
+    """Return the distinct pairs of adjacent tokens as sorted numbers v · V + w, and their counts."""
     pairs, counts = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
     for v, w in _pairs(ids, document_starts):
         new, new_counts = np.unique(v * vocab_size + w, return_counts=True)
@@ -115,7 +116,7 @@ def _count_pairs(ids: TokenArray, vocab_size: int, document_starts: np.ndarray |
 
 
 def _look_up(keys: np.ndarray, values: np.ndarray, queries: np.ndarray) -> np.ndarray:
-    """The value of each key wanted, 0 where it is not among the sorted keys."""
+    """Return the value of each query, or 0 if it is not among the sorted keys."""
     if not len(keys):
         return np.zeros(len(queries))
     place = np.minimum(np.searchsorted(keys, queries), len(keys) - 1)
@@ -123,7 +124,7 @@ def _look_up(keys: np.ndarray, values: np.ndarray, queries: np.ndarray) -> np.nd
 
 
 def _pairs(ids: TokenArray, document_starts: np.ndarray | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Every token but the first and the one before it, a block at a time; given starts, none of two documents."""
+    """Yield blocks of all tokens but the first, with the tokens before them; no pair spans two documents."""
     for start in range(0, len(ids) - 1, BLOCK):
         block = ids[start : start + BLOCK + 1].astype(np.int64)
         v, w = block[:-1], block[1:]
@@ -136,7 +137,7 @@ def _pairs(ids: TokenArray, document_starts: np.ndarray | None) -> Iterator[tupl
 
 
 def _sums(probabilities: np.ndarray, targets: np.ndarray, special_ids: frozenset[int]) -> tuple[float, float, int]:
-    """Nats over all targets, and over those that stand for text; how many targets there are."""
+    """Return the nats of all targets, the nats of targets that are text, and the number of targets."""
     nats = -np.log(probabilities)
     text = ~np.isin(targets, np.array(sorted(special_ids), dtype=np.int64))
     return float(nats.sum()), float(nats[text].sum()), len(targets)
@@ -146,7 +147,7 @@ def _scores(sums: Iterable[tuple[float, float, int]], n_bytes: int, *, context: 
     nats, text_nats, counts = zip((0.0, 0.0, 0), *sums, strict=True)
     tokens = sum(counts)
     if not tokens:
-        raise ValueError("the text leaves nothing to predict; at least 2 tokens of one document are needed")
+        raise ValueError("nothing to predict; pass at least 2 tokens of one document")
     return LanguageScores.from_sums(
         nats=sum(nats), text_nats=sum(text_nats), tokens=tokens, n_bytes=n_bytes, context=context, stride=1
     )

@@ -1,6 +1,6 @@
-"""Which of two models translates better: only where both were scored alike, and by more than chance would give.
+"""Comparison of two translation models with equal scoring, and the significance of the difference.
 
-The chance is that of a paired bootstrap (Koehn 2004): both models on the same resampled sentences, a thousand times.
+The p-value is that of a paired bootstrap (Koehn 2004): both models on the same resampled sentences, a thousand times.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from tercet.config import UserError
 from tercet.evaluate.protocols import Protocol, bleu_tokenizer, prepare_texts
 from tercet.evaluate.translation import RESAMPLES, metrics
 
-MATCHING_FIELDS = {  # what must be equal, and how to make it so
+MATCHING_FIELDS = {  # fields that must be equal, and the remedy
     "signature": "score both with one version of sacrebleu and one --protocol",
     "chrf_signature": "score both with one version of sacrebleu and one --protocol",
     "protocol": "score both with one --protocol",
@@ -21,9 +21,12 @@ MATCHING_FIELDS = {  # what must be equal, and how to make it so
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Attributes:
-    bleu, chrf: how much the first is above the second.
-    p_value: the chance of so large a difference in BLEU between equally good models; None without both's translations.
+    """The differences between two results.
+
+    Attributes:
+        bleu, chrf: Difference, first minus second.
+        p_value: Probability of a difference in BLEU at least as large between equally good models; None without the
+            translations of both.
     """
 
     bleu: float
@@ -32,21 +35,21 @@ class Comparison:
 
 
 def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> Comparison:
-    """The first result less the second; results are as `tercet evaluate --json` writes them.
+    """Return the first result minus the second; results are in the format of `tercet evaluate --json`.
 
     Raises:
-        UserError: where one is no such result, or they differ in signature, protocol or references.
+        UserError: If a result has another format, or the signatures, protocols or references differ.
     """
     for result in (first, second):
         missing = [key for key in ("bleu", "chrf", *MATCHING_FIELDS) if key not in result]
         if missing:
             raise UserError(
-                f"a result without {' and '.join(missing)} cannot be compared; write it with `tercet evaluate --json`"
+                f"cannot compare a result without {' and '.join(missing)}; write it with `tercet evaluate --json`"
             )
     for key, remedy in MATCHING_FIELDS.items():
         if first[key] != second[key]:
             raise UserError(
-                f"the results do not compare: their {key.replace('_', ' ')} differ "
+                f"cannot compare the results: different {key.replace('_', ' ')} "
                 f"({_short(first[key])} and {_short(second[key])}); {remedy}"
             )
     return Comparison(bleu=first["bleu"] - second["bleu"], chrf=first["chrf"] - second["chrf"])
@@ -60,10 +63,10 @@ def paired_bootstrap(
     protocol: Protocol = "detokenised",
     language: str | None = None,
 ) -> float:
-    """The p-value of the difference in BLEU between two lists of translations of the same sentences.
+    """Return the p-value of the difference in BLEU between translations of the same sentences.
 
     Raises:
-        UserError: where the protocol lacks what it needs.
+        UserError: If the protocol requires a language or a package that is missing.
     """
     from sacrebleu.significance import PairedTest
 
@@ -71,7 +74,7 @@ def paired_bootstrap(
         (name, prepare_texts(texts, protocol, language)) for name, texts in (("other", second), ("one", first))
     ]
     if systems[0][1] == systems[1][1]:
-        return 1.0  # where sacrebleu, which counts differences above the one found, would say 0.001
+        return 1.0  # sacrebleu counts larger differences only, and would return 0.001
     metric, _ = metrics(protocol, bleu_tokenizer(protocol, language, references))
     test = PairedTest(
         systems, {"BLEU": metric}, [prepare_texts(references, protocol, language)], test_type="bs", n_samples=RESAMPLES

@@ -1,8 +1,8 @@
-"""How likely a model finds the answers of conversations, each token seen with all that stands before it.
+"""Log-likelihood of the answers of conversations, each token given all tokens before it.
 
     nats per answer token = -(sum of ln p(token)) / tokens of answers          perplexity = e^(nats per answer token)
 
-What is asked is read and not scored. Sums are taken in float64.
+The other turns are read and not scored. Sums are in float64.
 """
 
 import math
@@ -24,12 +24,16 @@ from tercet.objectives import collate_windows
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class AnswerScores(ScoreSummary):
-    """Attributes:
-    tokens: of the answers, those that end them included.
-    conversations: that were scored.
-    truncated: conversations longer than the model takes, of which the rest was not scored.
-    left_out: those whose answers begin beyond what the model takes.
-    context: the most tokens that a prediction could look at.
+    """Scores of a chat model.
+
+    Attributes:
+        nats_per_answer_token: Mean negative log-likelihood.
+        perplexity: Its exponential.
+        tokens: Number of answer tokens, including those that end an answer.
+        conversations: Number of scored conversations.
+        truncated: Number of conversations longer than the context, whose end was not scored.
+        left_out: Number of conversations whose answers begin beyond the context.
+        context: Maximum number of tokens that a prediction depends on.
     """
 
     nats_per_answer_token: float
@@ -45,7 +49,7 @@ class AnswerScores(ScoreSummary):
             f"{self.tokens:,} tokens of answers in {self.conversations:,} conversations",
             f"context {self.context:,}",
             *([f"{self.truncated:,} conversations cut"] if self.truncated else []),
-            *([f"{self.left_out:,} too long for an answer"] if self.left_out else []),
+            *([f"{self.left_out:,} left out as too long"] if self.left_out else []),
         ]
         header = "", "nats per answer token", "perplexity"
         row = "model", f"{self.nats_per_answer_token:.4f}", f"{self.perplexity:,.2f}"
@@ -55,22 +59,24 @@ class AnswerScores(ScoreSummary):
 def score_conversations(
     model: DecoderOnly, conversations: Conversations, *, batch_tokens: int = BATCH_TOKENS
 ) -> AnswerScores:
-    """The scores of the answers in `conversations`.
+    """Return the scores of the answers in `conversations`.
+
+    The model stays on its device, and its mode (train or eval) is restored.
 
     Args:
-        batch_tokens: tokens read at once, padding included; a longer conversation stands alone.
-
-    The model stays on its device and gets its own train or eval mode back.
+        model: The model.
+        conversations: Encoded conversations.
+        batch_tokens: Tokens per batch, including padding; a longer conversation is a separate batch.
 
     Raises:
-        UserError: where there is no answer that the model has room for, or its outputs are not numbers.
+        UserError: If no answer fits the context, or the outputs of the model are not numbers.
     """
     rows = conversations.learnable(model.max_len)
     if not len(rows):
-        raise UserError(f"no conversation has an answer within the {model.max_len} tokens that the model takes")
+        raise UserError(f"no answer begins within the context of {model.max_len} tokens; use shorter conversations")
     lengths = conversations.lengths[rows] - 1
     total, tokens = torch.zeros((), dtype=torch.float64), 0
-    # What fills a row up stands to the right, where a causal model does not look.
+    # Padding is on the right, where it does not affect a causal model.
     batches = (
         collate_windows(conversation_rows(conversations, rows[numbers], max_len=model.max_len, pad=0))
         for numbers in batch_by_length(np.minimum(lengths, model.max_len), batch_tokens)

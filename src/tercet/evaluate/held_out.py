@@ -1,14 +1,14 @@
-"""The scores by which trained models are compared: each model on what its own data kept from training.
+"""Scores for the comparison of trained models, each on the held-out part of its own data.
 
-    nats per token           of language models that cut the same text into the same tokens
-    bits per byte            of language models, whatever their tokens, on the same text
-    pseudo-bits per byte     of masked language models: -(sum of log2 p(token | all the others)) / bytes
+    nats per token           language models with the same text and the same tokenization
+    bits per byte            language models with the same text and any tokenization
+    pseudo-bits per byte     masked language models: -(sum of log2 p(token | all the others)) / bytes
 
-The last is no likelihood of a text: each token is told by those on both sides of it, so the factors do not multiply to
-a probability of the whole (Salazar et al. 2020). It stands beside bits per byte, and is not compared with them.
+The last is not a likelihood: each token depends on those on both sides, so the product of the factors is not the
+probability of the text (Salazar et al. 2020). It is reported next to bits per byte, and not compared with them.
 
-Two tokenizers cut the last tenth of their tokens off at different places. What is held out from both is the shorter of
-the two texts, so that is what both are scored on.
+The last tenth of the tokens begins at a different character for each tokenizer. Models with different tokenizers are
+scored on the shortest of their held-out texts, which is held out from all.
 """
 
 import math
@@ -28,14 +28,14 @@ from tercet.evaluate.tasks import evaluation_of
 from tercet.evaluate.tasks.evaluation import HeldOutScores
 from tercet.evaluate.tasks.language import LanguageEvaluation
 
-N_PIECES, PIECE_BYTES = 8, 256  # of text whose pseudo-likelihood is taken, a pass for each token
+N_PIECES, PIECE_BYTES = 8, 256  # text for the pseudo-likelihood, which takes a forward pass per token
 
 
 def score_held_out(folders: Sequence[Path], *, device: str | torch.device = "cpu") -> list[HeldOutScores]:
-    """The scores of the model in each folder, in their order; one model is in memory at a time.
+    """Return the scores of the model in each folder, in their order; one model is in memory at a time.
 
     Raises:
-        UserError: where a model is none that can be scored, or its data is gone or has changed.
+        UserError: If a model cannot be scored, or its data is missing or has changed.
     """
     results, texts = list[HeldOutScores](), dict[str, tuple[str, ...]]()
     for folder in folders:
@@ -49,18 +49,18 @@ def score_held_out(folders: Sequence[Path], *, device: str | torch.device = "cpu
 
 
 def check_scorable(trained_model: TrainedModel) -> None:
-    """Look for all that scoring needs, before anything is trained beside it.
+    """Check that a model can be scored, before others are trained for a comparison.
 
     Raises:
-        UserError: as `score_held_out`.
+        UserError: If it cannot be scored, as in `score_held_out`.
     """
     if "evaluate" not in trained_model.verbs:
         raise UserError(
-            f"{trained_model.folder} is {trained_model.kind}, which fills no masks and gives no labels: leave it out"
+            f"{trained_model.folder} is {trained_model.kind}, without masks or labels to score; leave it out"
         )
     if "data" not in trained_model.card.recipe:
         raise UserError(
-            f"{trained_model.folder} does not say what it was trained on, so nothing is held out: leave it out"
+            f"{trained_model.folder} does not contain its training data settings, so nothing is held out; leave it out"
         )
     evaluation_of(trained_model).load_held_out()
 
@@ -79,7 +79,7 @@ def _score(trained_model: TrainedModel) -> HeldOutScores:
 
 
 def _score_shared_tails(folders: Sequence[Path], results: list[HeldOutScores], device: str | torch.device) -> None:
-    """Where language models hold out ends of different lengths of one text, score all on the shortest."""
+    """Score language models on the shortest held-out text if theirs are ends of one text."""
     languages = [i for i, result in enumerate(results) if result.kind == "language model"]
     if len({results[i].text for i in languages}) < 2:
         return
@@ -93,7 +93,10 @@ def _score_shared_tails(folders: Sequence[Path], results: list[HeldOutScores], d
 
 
 def _ends_with(documents: Sequence[str], end: Sequence[str]) -> bool:
-    """Whether the documents end with those of `end`, the first of which may be the end of one."""
+    """Return whether the documents end with those of `end`.
+
+    The first document of `end` may be the end of a document.
+    """
     whole = len(end) - 1
     return (
         len(documents) > whole
@@ -103,7 +106,7 @@ def _ends_with(documents: Sequence[str], end: Sequence[str]) -> bool:
 
 
 def _replace_validation(corpus: Corpus, documents: Sequence[str]) -> Corpus:
-    """The corpus with these documents for its validation part, as its own documents are begun and ended."""
+    """Return the corpus with these documents as its validation part, framed like its own documents."""
     tokenizer, dtype = corpus.tokenizer, corpus.validation.dtype
     beginning, eos = beginning_ids(tokenizer), [] if tokenizer.eos_id is None else [tokenizer.eos_id]
     parts = [np.concatenate([beginning, ids, eos]).astype(dtype) for ids in tokenizer.encode_batch(documents)]
@@ -112,14 +115,14 @@ def _replace_validation(corpus: Corpus, documents: Sequence[str]) -> Corpus:
 
 
 def _needs_pseudo(results: Sequence[HeldOutScores]) -> bool:
-    """Whether masked language models stand beside others that cut the text in another way, or predict otherwise."""
+    """Return whether masked language models are compared with other tokenizers or with language models."""
     masked_models = [result for result in results if result.kind == "masked language model"]
     has_others = any(result.kind == "language model" for result in results)
     return bool(masked_models) and (has_others or len({result.tokenizer for result in masked_models}) > 1)
 
 
 def _add_pseudo(folders: Sequence[Path], results: list[HeldOutScores], device: str | torch.device) -> None:
-    """Pseudo-bits per byte of the masked language models, all on the same pieces of text."""
+    """Add pseudo-bits per byte of the masked language models, all on the same pieces of text."""
     masked_models = [i for i, result in enumerate(results) if result.kind == "masked language model"]
     longest = min(read_spec(folders[i]).max_len for i in masked_models)
     text = "\n".join(min((results[i].validation for i in masked_models), key=lambda texts: sum(map(len, texts))))
@@ -135,12 +138,15 @@ def _add_pseudo(folders: Sequence[Path], results: list[HeldOutScores], device: s
 
 
 def text_pieces(text: str, count: int, *, max_bytes: int) -> list[str]:
-    """Return up to `count` pieces of whole words, at most `max_bytes` UTF-8 bytes each, spread evenly over the text."""
+    """Return up to `count` pieces of whole words, spread evenly over the text.
+
+    A piece has at most `max_bytes` UTF-8 bytes.
+    """
     pieces = list[str]()
     for number in range(count):
         start = len(text) * number // count
         end = start + 2 * max_bytes
-        words = text[start:end].split()[1 : None if end >= len(text) else -1]  # what is cut may be half a word
+        words = text[start:end].split()[1 : None if end >= len(text) else -1]  # words at the cuts may be incomplete
         piece = ""
         for word in words:
             longer = f"{piece} {word}".strip()

@@ -1,4 +1,4 @@
-"""What a classifier says of labelled texts, whatever kind of label they have: its scores beside what is true."""
+"""Logits of a classifier for labeled texts, with their targets, for all kinds of labels."""
 
 from collections.abc import Iterator
 
@@ -19,34 +19,34 @@ from tercet.tokens import Tokenizer
 
 
 def check_head(model: EncoderOnly, labelled: LabeledExamples, problem_type: ProblemType) -> Classifier:
-    """The model's classifier, if it and the labels are of this kind.
+    """Return the classifier of the model, if it and the labels are of this kind.
 
     Raises:
-        ValueError: where it has none, or one for something else.
+        ValueError: If there is no classifier, or it or the labels are of another kind.
     """
     head = model.spec.classifier
     if head is None:
-        raise ValueError("the model has no classifier; train one on labelled texts")
+        raise ValueError("the model has no classifier; train one on labeled texts")
     if head.over != labelled.over:
-        raise ValueError(f"the model classifies {head.over} and the labels are of {labelled.over}")
+        raise ValueError(f"the model classifies {head.over}, but the labels are of {labelled.over}")
     for name, kind in {"model": head.problem_type, "labels": labelled.problem_type}.items():
         if kind != problem_type:
-            raise ValueError(f"the problem_type of the {name} is {kind}, and these scores are of {problem_type}")
+            raise ValueError(f"the problem_type of the {name} is {kind}, but these scores require {problem_type}")
     return head
 
 
 def find_places(labelled: LabeledExamples, model_labels: tuple[str, ...]) -> np.ndarray:
-    """The model's number of each label of the texts', -1 of one that no text has.
+    """Return the model's number of each label of the texts, -1 for unused labels.
 
     Raises:
-        UserError: where the model was not taught one.
+        UserError: If the model does not have a label.
     """
     used = set(np.unique(labelled.labels[labelled.labels != IGNORE_INDEX]).tolist())
     missing = [name for number, name in enumerate(labelled.names) if number in used and name not in model_labels]
     if missing:
         raise UserError(
-            f"the model was not taught the label {missing[0]!r}; it knows {', '.join(map(repr, model_labels[:12]))}"
-            f"{' and more' if len(model_labels) > 12 else ''}: correct the labels, or train on texts with these"
+            f"the model has no label {missing[0]!r}, only {', '.join(map(repr, model_labels[:12]))}"
+            f"{' and more' if len(model_labels) > 12 else ''}; correct the labels, or train on texts with these"
         )
     places = {name: number for number, name in enumerate(model_labels)}
     return np.array([places.get(name, -1) for name in labelled.names])
@@ -55,14 +55,14 @@ def find_places(labelled: LabeledExamples, model_labels: tuple[str, ...]) -> np.
 def read_logits(
     model: EncoderOnly, tokenizer: Tokenizer, labelled: LabeledExamples, batch_tokens: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield per batch the logits (N, L) of each text or token, and its targets as in `LabeledExamples.targets`.
+    """Yield batches of logits (N, L), per text or per token, and targets as in `LabeledExamples.targets`.
 
     Raises:
-        UserError: where a score that counts is not a number, or the tokenizer is not an encoder's.
+        UserError: If a logit of a labeled item is not finite, or the tokenizer is not that of an encoder.
     """
     bos, eos = tokenizer.bos_id, tokenizer.eos_id
     if bos is None or eos is None:
-        raise UserError("the tokenizer has no token for the beginning or the end: train one for an encoder")
+        raise UserError("the tokenizer has no beginning or end token; train a tokenizer for an encoder")
     special = {"bos": bos, "eos": eos, "pad": tokenizer.pad_id or 0}
     lengths = np.minimum(labelled.lengths + 2, model.max_len)
 

@@ -1,9 +1,9 @@
-"""How often a classifier is right, beside what always saying the commonest label reaches.
+"""Scores of a classifier, next to always predicting the most frequent label.
 
-    precision = right / predicted     recall = right / there     F1 = 2 right / (predicted + there)
+    precision = correct / predicted     recall = correct / true     F1 = 2 correct / (predicted + true)
 
-F1 is the mean over all labels that are there or were predicted, each counting the same (macro), as scikit-learn takes
-it; a label that was never right has 0. Over tokens the counts are of words.
+F1 is the mean over all labels that occur or were predicted, with equal weights (macro), as in scikit-learn; a label
+that was never correct has F1 = 0. For labels of tokens, words are counted.
 """
 
 from collections.abc import Sequence
@@ -22,20 +22,22 @@ from tercet.notebook import View
 from tercet.objectives import IGNORE_INDEX
 from tercet.tokens import Tokenizer
 
-MAX_MISTAKES = 5  # of the commonest, below the table
+MAX_MISTAKES = 5  # most frequent mistakes, below the table
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LabelScores(ScoreSummary):
-    """Attributes:
-    accuracy: share of texts, or words, with the right label.
-    f1: the macro mean.
-    majority: the share of the commonest label: what a constant answer reaches.
-    count: texts, or words.
-    labels: in the order of `confusion`.
-    per_label: precision, recall, f1 and count of each label.
-    confusion: how many of each label (rows) were called which (columns).
-    truncated: texts of which the model did not see the end.
+    """Scores of a classifier.
+
+    Attributes:
+        accuracy: Fraction of texts, or words, with the correct label.
+        f1: Macro mean.
+        majority: Fraction of the most frequent label, which is the accuracy of a constant prediction.
+        count: Number of texts, or words.
+        labels: Labels in the order of `confusion`.
+        per_label: Precision, recall, f1 and count of each label.
+        confusion: Counts by true label (rows) and predicted label (columns).
+        truncated: Number of texts whose end the model did not see.
     """
 
     accuracy: float
@@ -48,11 +50,11 @@ class LabelScores(ScoreSummary):
     truncated: int = 0
 
     def view(self) -> View:
-        """Return the figures of each label, then the most frequent mistakes."""
+        """Return the scores of each label, then the most frequent mistakes."""
         facts = [
             f"accuracy {self.accuracy:.1%}",
             f"macro F1 {self.f1:.1%}",
-            f"always the commonest {self.majority:.1%}",
+            f"most frequent label {self.majority:.1%}",
             f"{self.count:,} labels",
             *([f"{self.truncated:,} texts cut"] if self.truncated else []),
         ]
@@ -64,26 +66,26 @@ class LabelScores(ScoreSummary):
         ]
         worst = sorted(mistakes, key=lambda mistake: (-mistake[0], mistake[1]))[:MAX_MISTAKES]
         listing = "; ".join(f"{name} {count:,}" for count, name in worst)
-        mistake_lines = [f"missed most (wanted for said): {listing}"] if listing else []
+        mistake_lines = [f"most frequent mistakes (true for predicted): {listing}"] if listing else []
         return View((per_label_table(self.per_label), "", "; ".join(facts), *mistake_lines))
 
 
 def label_scores(
     predicted: Sequence[int] | np.ndarray, true_labels: Sequence[int] | np.ndarray, labels: Sequence[str]
 ) -> LabelScores:
-    """The scores of predictions (N,) against the true labels (N,), both as places in `labels`.
+    """Return the scores of predictions (N,) for true labels (N,), both as indices in `labels`.
 
     Raises:
-        ValueError: where they are not as many, are none, or are no places in `labels`.
+        ValueError: If their shapes differ, there are none, or an index is out of range.
     """
     predictions, targets = np.asarray(predicted, dtype=np.int64), np.asarray(true_labels, dtype=np.int64)
     if predictions.shape != targets.shape or predictions.ndim != 1:
-        raise ValueError(f"{predictions.shape} predictions for {targets.shape} labels; give one for each")
+        raise ValueError(f"{predictions.shape} predictions for {targets.shape} labels; pass one for each")
     if not len(targets):
-        raise ValueError("there is nothing to score; give at least one prediction")
+        raise ValueError("nothing to score; pass at least one prediction")
     lowest, highest = min(predictions.min(), targets.min()), max(predictions.max(), targets.max())
     if lowest < 0 or highest >= len(labels):
-        raise ValueError(f"numbers of labels go from {lowest} to {highest}, but there are {len(labels)} labels")
+        raise ValueError(f"label indices are {lowest} to {highest}, but there are {len(labels)} labels")
     table = np.zeros((len(labels), len(labels)), dtype=np.int64)
     np.add.at(table, (targets, predictions), 1)
     correct, support, n_predicted = table.diagonal(), table.sum(1), table.sum(0)
@@ -102,17 +104,20 @@ def label_scores(
 def score_labels(
     model: EncoderOnly, tokenizer: Tokenizer, labelled: LabeledExamples, *, batch_tokens: int = BATCH_TOKENS
 ) -> LabelScores:
-    """The scores of a classifier on `labelled`, whose labels are found among the model's by their names.
+    """Return the scores of a classifier on labeled examples, whose labels are matched by name.
+
+    The model stays on its device, and its mode (train or eval) is restored. The label of a text does not depend on the
+    other texts of its batch.
 
     Args:
-        batch_tokens: tokens read at once, padding included; a longer text stands alone.
-
-    The model stays on its device and gets its own train or eval mode back; a text's label does not depend on the texts
-    beside it.
+        model: The classifier.
+        tokenizer: Its tokenizer.
+        labelled: Labeled examples.
+        batch_tokens: Tokens per batch, including padding; a longer text is a separate batch.
 
     Raises:
-        ValueError: where the model has no classifier, or one over the other kind of thing.
-        UserError: where `labelled` has a label that the model was not taught, or its outputs are not numbers.
+        ValueError: If the model has no classifier, or one of another kind.
+        UserError: If the model does not have a label, or its outputs are not numbers.
     """
     labels = check_head(model, labelled, "single_label_classification").labels
     places = find_places(labelled, labels)
@@ -122,6 +127,6 @@ def score_labels(
         predicted.append(logits[real].argmax(-1))
         targets.append(places[true[real]])
     if not sum(map(len, targets)):
-        raise UserError("no label is left to score; give texts with labels that the tokenizer leaves something of")
+        raise UserError("no labels to score; pass texts with labels whose words have tokens")
     scores = label_scores(np.concatenate(predicted), np.concatenate(targets), labels)
     return replace(scores, truncated=int((labelled.lengths + 2 > model.max_len).sum()))

@@ -1,7 +1,7 @@
-"""Score a whole text with a language model: every target exactly once, the last, partial window included.
+"""Scores of a language model on a text: each target once, including the last, partial window.
 
-Sums are taken in float64 in the order of the text, so two runs agree to the last bit on one machine, and batches of
-another size to rounding.
+Sums are in float64 in the order of the text. Results are bitwise identical on one machine, and equal up to rounding for
+other batch sizes.
 """
 
 import sys
@@ -33,23 +33,26 @@ def score(
     batch_tokens: int = BATCH_TOKENS,
     progress: bool = False,
 ) -> LanguageScores:
-    """Nats per token, perplexity and bits per byte of `ids` (N,), each predicted from those before it but the first.
+    """Return nats per token, perplexity and bits per byte of `ids` (N,), without the first id.
+
+    The model stays on its device, its mode (train or eval) is restored, and global random state does not change.
 
     Args:
-        n_bytes: UTF-8 bytes of the text that `ids[1:]` stands for.
-        special_ids: ids that stand for no text; left out of the bits per byte.
-        stride: how far apart windows of the model's context begin: the context by default; smaller is slower, and lets
-            every target but those of the first window see at least context - stride tokens.
-        document_starts: the model sees each document by itself, for one that was trained so.
-        whole_documents: no document that fits into a window is cut, so that each is read behind what opens it.
-        batch_tokens: tokens read at once.
-        progress: show a bar on stderr, where that is a terminal.
-
-    The model stays on its device and gets its own train or eval mode back; no global random state is touched.
+        model: The model.
+        ids: Token ids of the text.
+        n_bytes: UTF-8 bytes of the text of `ids[1:]`.
+        special_ids: Ids without text; excluded from the bits per byte.
+        stride: Distance of the model's windows in tokens; by default the context length. A smaller stride is slower,
+            and each target outside the first window sees at least context - stride tokens.
+        document_starts: Document starts, for a model that was trained on separate documents.
+        whole_documents: If True, do not split documents that fit into a window, so that each follows its opening
+            tokens.
+        batch_tokens: Tokens per batch.
+        progress: If True and stderr is a terminal, show a progress bar.
 
     Raises:
-        ValueError: for an id that the model does not have, or a stride outside 1..context.
-        UserError: for fewer than two tokens.
+        ValueError: If an id is not in the model's vocabulary, or the stride is not in 1..context.
+        UserError: If there are fewer than two tokens.
     """
     context = model.max_len
     windows = Windows(ids, context, stride, document_starts=document_starts, whole_documents=whole_documents)
@@ -80,10 +83,12 @@ def score(
 
 
 def read_logprobs(model: DecoderOnly, batches: Iterable[CausalBatch]) -> Iterator[tuple[CausalBatch, Tensor]]:
-    """Yield each batch with ln p of its targets (N,), in float64 on the CPU; a GPU is then at the next batch.
+    """Yield each batch with ln p of its targets (N,), in float64 on the CPU.
+
+    A GPU already computes the next batch.
 
     Raises:
-        ValueError: If the model does not have an id.
+        ValueError: If an id is not in the model's vocabulary.
     """
 
     def launch() -> Iterator[tuple[CausalBatch, Tensor]]:
@@ -100,4 +105,4 @@ def read_logprobs(model: DecoderOnly, batches: Iterable[CausalBatch]) -> Iterato
 def _check(model: DecoderOnly, batch: CausalBatch) -> None:
     largest = max(int(batch.inputs.max()), int(batch.targets.max()))
     if largest >= model.vocab_size:
-        raise ValueError(f"the ids go up to {largest}, the model has vocab_size={model.vocab_size}; use its tokenizer")
+        raise ValueError(f"id {largest} exceeds the model's vocab_size={model.vocab_size}; use the model's tokenizer")

@@ -1,7 +1,7 @@
-"""Several models in one table, the best first: a row a variant, the mean and the spread over its seeds.
+"""A table of several models, best first: one row per variant, with the mean and range over its seeds.
 
-A row is ranked among those of its kind, by the first measure that means the same for all of them; where there is none,
-nothing is ranked, and a note says why. The spread is from the smallest to the largest.
+Rows are ranked among those of their kind, by the first measure that is comparable for all of them. If there is none,
+they are not ranked, and a note contains the reason. The range is from the smallest to the largest value.
 """
 
 import math
@@ -14,13 +14,13 @@ from tercet.evaluate.tasks.evaluation import HeldOutScores, Kind
 from tercet.notebook import Summary, Table, View
 
 BEST = "*"
-MANY_COLUMNS = 3  # columns of scores
+MANY_COLUMNS = 3  # number of score columns above which headings are broken into lines
 RANGE, COSTS = "over seeds", ("parameters", "seconds", "tokens/s")  # headings
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeedSpread:
-    """Over seeds: the mean, the smallest and the largest."""
+    """Mean, minimum and maximum over seeds."""
 
     mean: float
     low: float
@@ -29,7 +29,7 @@ class SeedSpread:
     @classmethod
     def of(cls, values: Sequence[float]) -> "SeedSpread":
         low, high = min(values), max(values)
-        # A mean of equal numbers is that number, to the last bit.
+        # The mean of equal numbers is exactly that number.
         return cls(mean=low if low == high else statistics.fmean(values), low=low, high=high)
 
 
@@ -67,29 +67,33 @@ MEASURES = {
     "pearson": Measure(heading="Pearson", higher_is_better=True),
     "spearman": Measure(heading="Spearman", higher_is_better=True),
 }
-# By what a kind is ranked: on one text cut by one tokenizer, and on one text cut by several.
+# Ranking measures per kind: for one text with one tokenizer, and for one text with several tokenizers.
 RANKING_MEASURES: dict[Kind, tuple[str, str | None]] = {
     "language model": ("nats_per_token", "bits_per_byte"),
     "masked language model": ("nats_per_masked_token", None),
     "translator": ("nats_per_target_token", "bleu"),
     "classifier": ("nats_per_label", "accuracy"),
     "multi-label classifier": ("nats_per_label", "f1"),
-    "regression": ("rmse", "rmse"),  # in the labels' unit, whatever the tokenizer
+    "regression": ("rmse", "rmse"),  # in the unit of the labels, for any tokenizer
     "chat model": ("nats_per_answer_token", None),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """One training of a variant.
+    """The result of one training run of a variant.
 
     Attributes:
-        name: of the variant; runs of one name are its seeds.
-        settings: what varies, and the variant's choice.
-        seed: None where nobody chose one, as of a run that was there already.
-        scores: None where the training diverged.
-        seconds: of training, validation included, over all sessions; None where that was not noted, as are the others.
-        tokens: read in training, repeats included.
+        name: Name of the variant; runs of one name are its seeds.
+        settings: Varied settings and their values.
+        seed: Seed; None for an existing run.
+        folder: Run folder.
+        scores: Held-out scores; None if the training diverged.
+        seconds: Training time of all sessions, including validation; None if not recorded, like the following.
+        tokens_per_second: Mean throughput.
+        steps: Number of training steps.
+        tokens: Number of training tokens, including repetitions.
+        precision: Precision of the training.
     """
 
     name: str
@@ -109,9 +113,9 @@ class LeaderboardRow(Summary):
     """One variant.
 
     Attributes:
-        rank: from 1 among its kind; None where nothing is ranked, or a seed diverged.
-        scores, seconds, tokens_per_second: over the seeds that did not diverge.
-        diverged: how many seeds did.
+        rank: Rank from 1 within its kind; None if its kind is not ranked, or a seed diverged.
+        scores, seconds, tokens_per_second: Values over the seeds that did not diverge.
+        diverged: Number of diverged seeds.
     """
 
     name: str
@@ -132,10 +136,12 @@ class LeaderboardRow(Summary):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Leaderboard(Summary):
-    """Attributes:
-    rows: the best first in each kind; where nothing is ranked, in the order in which they were given.
-    ranked_by: of each kind the measure, or None.
-    notes: what a reader should know before trusting the order.
+    """A ranked table of models.
+
+    Attributes:
+        rows: Rows, best first within each kind, or in the given order if the kind is not ranked.
+        ranked_by: Ranking measure of each kind, or None.
+        notes: Remarks on the reliability of the ranking.
     """
 
     rows: tuple[LeaderboardRow, ...]
@@ -154,7 +160,7 @@ class Leaderboard(Summary):
     def view(self) -> View:
         """Return one row per variant, the best of each kind with a star, then the notes."""
         columns = self._score_columns()
-        space = "\n" if len(self.measures) > MANY_COLUMNS else " "  # many columns leave each as wide as its figures
+        space = "\n" if len(self.measures) > MANY_COLUMNS else " "  # narrow columns if there are many
         headings = [MEASURES[name].heading.replace(" ", space) if name else RANGE for name in columns]
         header = ("", "", *headings, *COSTS)
         table = Table(
@@ -201,7 +207,7 @@ class Leaderboard(Summary):
 
 
 def leaderboard(results: Sequence[RunResult]) -> Leaderboard:
-    """The rows of these runs; those of one name are the seeds of one variant."""
+    """Return the leaderboard of these runs; runs with equal names are the seeds of one variant."""
     by_name: dict[str, list[RunResult]] = {}
     for result in results:
         by_name.setdefault(result.name, []).append(result)
@@ -225,23 +231,23 @@ def _kind(runs: Sequence[RunResult]) -> Kind | None:
 
 
 def _ranking_measure(kind: Kind, scores: Sequence[HeldOutScores]) -> tuple[str | None, list[str]]:
-    """By what models of a kind are ranked, and what there is to say about it."""
+    """Return the ranking measure of a kind, or None, and notes on the choice."""
     same_cut, across_tokenizers = RANKING_MEASURES[kind]
     heading = MEASURES[same_cut].heading
     unknown = max(result.unknown_share for result in scores)
     if unknown > MAX_UNKNOWN_SHARE and len({result.tokenizer for result in scores}) > 1:
-        return None, [f"the {kind}s have different tokenizers, and {describe_unknown(unknown)}: none is ranked"]
+        return None, [f"{kind}s not ranked: they have different tokenizers, and {describe_unknown(unknown)}"]
     if len({result.text for result in scores}) > 1:
-        return None, [f"the {kind}s were held out different validation data, so none is ranked above another"]
+        return None, [f"{kind}s not ranked: their validation data differs"]
     one_cut = same_cut == across_tokenizers or len({(result.tokenizer, result.tokens) for result in scores}) == 1
     if one_cut and all(same_cut in result.scores for result in scores):
         return same_cut, []
     if kind == "masked language model" and len({result.tokenizer for result in scores}) == 1:
-        return same_cut, ["the contexts differ, and with them which tokens are masked: small differences are chance"]
+        return same_cut, ["the contexts and therefore the masked tokens differ: small differences are not significant"]
     if across_tokenizers is None:
-        words = f"{heading} does not compare between tokenizers, so no {kind} is ranked above another"
+        words = f"{kind}s not ranked: {heading} is not comparable between tokenizers"
         return None, [words]
-    words = f"the {kind}s predict other tokens, between which {heading} does not compare"
+    words = f"the {kind}s predict different tokens, for which {heading} is not comparable"
     return across_tokenizers, [f"{words}: ranked by {MEASURES[across_tokenizers].heading}"]
 
 
@@ -284,7 +290,7 @@ def _rank(rows: Sequence[LeaderboardRow], measure: str | None) -> list[Leaderboa
 
 
 def _overlaps(rows: Sequence[LeaderboardRow], measure: str | None) -> list[str]:
-    """Whether the best one's seeds lie among others', so that more of them might tell otherwise."""
+    """Return a note if the seeds of the best variant overlap with those of others."""
     if measure is None or not any(len(row.runs) > 1 for row in rows):
         return []
     best = next((row for row in rows if row.best), None)
@@ -299,42 +305,42 @@ def _overlaps(rows: Sequence[LeaderboardRow], measure: str | None) -> list[str]:
     if not near:
         return []
     others = f"{', '.join(near[:3])}{f' and {len(near) - 3} more' if len(near) > 3 else ''}"
-    return [f"the seeds of {best.name}, the best, and of {others} overlap: more seeds may order them otherwise"]
+    return [f"the seeds of {best.name}, the best, and of {others} overlap: more seeds may change their order"]
 
 
 def _notes(results: Sequence[RunResult], rows: Sequence[LeaderboardRow], kinds: Sequence[Kind]) -> list[str]:
     notes = list[str]()
     if {"language model", "masked language model"} <= set(kinds):
         notes.append(
-            "bits per byte are those of a text's likelihood; pseudo-bits are not, for each token is told by those on "
-            "both sides of it: the two columns do not compare"
+            "bits per byte and pseudo-bits per byte are not comparable: only the former are a likelihood, since "
+            "pseudo-bits predict each token from both sides"
         )
     elif len(kinds) > 1:
-        notes.append(f"{' and '.join(f'{kind}s' for kind in kinds)} are scored on different tasks: ranked apart")
+        notes.append(f"{' and '.join(f'{kind}s' for kind in kinds)} have different tasks and are ranked separately")
     for kind in kinds:
         trained_model = [tokens for row in rows if row.kind == kind if (tokens := _tokens(row))]
         if trained_model and max(trained_model) > 1.01 * min(trained_model):
             fewest, largest = (f"{round(tokens):,}" for tokens in (min(trained_model), max(trained_model)))
-            notes.append(f"the {kind}s did not train on equally many tokens: from {fewest} to {largest}")
+            notes.append(f"the {kind}s were trained on different numbers of tokens: from {fewest} to {largest}")
     for row in rows:
         if unknown := max((run.scores.unknown_share for run in row.runs if run.scores), default=0):
             notes.append(f"{row.name}: {describe_unknown(unknown)}")
     precisions = sorted({run.precision for run in results if run.precision})
     if len(precisions) > 1:
-        notes.append(f"they were not trained in one precision: {' and '.join(precisions)}")
+        notes.append(f"the models were trained in different precisions: {' and '.join(precisions)}")
     diverged_rows = [row for row in rows if row.diverged]
     for row in diverged_rows:
-        notes.append(f"{row.name} diverged, {row.diverged} of {len(row.runs)}: it is ranked last")
+        notes.append(f"{row.name} is ranked last: {row.diverged} of {len(row.runs)} runs diverged")
     if all(len(row.runs) == 1 for row in rows):
-        notes.append("one seed each, so no spread: how much is chance cannot be told (--seeds 1,2,3)")
+        notes.append("no variance estimate with one seed per variant; use --seeds 1,2,3")
     else:
         suffix = "" if len(kinds) < 2 else ", of the measure that ranks its kind"
-        notes.append(f"means over seeds; over seeds: from the smallest to the largest{suffix}")
-    notes.append("each run's best model, on all that its data held out; seconds are of training, with its validations")
+        notes.append(f"values are means over seeds; 'over seeds' is the smallest to the largest value{suffix}")
+    notes.append("scores are those of each run's best model on its held-out data; seconds include validation")
     return notes
 
 
 def _tokens(row: LeaderboardRow) -> float:
-    """Of a seed, on average; 0 where they were not counted."""
+    """Return the mean number of training tokens per seed; 0 if it was not recorded."""
     counts = [run.tokens for run in row.runs if run.tokens and run.scores]
     return statistics.fmean(counts) if counts else 0.0

@@ -1,4 +1,4 @@
-"""A leaderboard as JSON for programs, and as CSV for spreadsheets."""
+"""Export of a leaderboard as JSON and CSV."""
 
 import csv
 import io
@@ -9,7 +9,7 @@ from tercet.evaluate.score_summary import finite
 
 
 def leaderboard_csv(board: Leaderboard) -> str:
-    """A line a variant; of every score and cost the mean, the smallest and the largest."""
+    """Return one line per variant, with mean, minimum and maximum of each score and cost."""
     names = board.measures
     keys = list(dict.fromkeys(key for row in board.rows for key in row.settings))
     spreads = [*names, "seconds", "tokens_per_second"]
@@ -34,7 +34,7 @@ def _three(spread: SeedSpread | None) -> list[float | str]:
 
 
 def leaderboard_dict(board: Leaderboard) -> dict[str, Any]:
-    """For JSON, which has no word for NaN and infinity: they become None."""
+    """Return the leaderboard for JSON; NaN and infinity become None."""
     return {
         "ranked_by": dict(board.ranked_by),
         "rows": [

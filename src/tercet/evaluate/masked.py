@@ -1,11 +1,11 @@
-"""How well a model fills masks: fixed masks, the same for every model, and what it must beat beside it.
+"""Scores of a masked language model on fixed masks, which are equal for all models, next to baselines.
 
-    masked loss = -(sum of ln p(token | all that is not hidden)) / tokens hidden
+    masked loss = -(sum of ln p(token | all visible tokens)) / masked tokens
 
-Window w of the text is masked from (seed, w) alone, so a score is the same twice, and two models' compare. Every token
-hidden becomes the mask token: the 80/10/10 of training is off, which makes the loss a little higher than there. Its
-exponential is no perplexity, for the tokens hidden together are not predicted from each other; `pseudo_perplexity`
-hides them one at a time (Salazar et al. 2020).
+Window w of the text is masked by (seed, w) only, so scores are reproducible and comparable between models. Each
+selected token becomes the mask token: the 80/10/10 rule of training is off, so the loss is slightly higher than in
+training. Its exponential is not a perplexity, since tokens that are masked together are not predicted from each other;
+`pseudo_perplexity` masks one token at a time (Salazar et al. 2020).
 """
 
 import math
@@ -45,22 +45,22 @@ from tercet.tokens import Tokenizer
 
 COUNT_BLOCK = 1 << 22
 FIXED_MASKING = Masking(rate=0.15, masked=1.0, random=0.0)
-PLATEAU_MARGIN = (
-    0.02  # of the unigram entropy: a loss above, or no further below, has learnt how often tokens come, and no more
-)
+PLATEAU_MARGIN = 0.02  # fraction of the unigram entropy: a loss less far below it reflects only token frequencies
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class MaskedScores(ScoreSummary):
-    """Attributes:
-    masked_loss: nats a hidden token.
-    masked_accuracy: the share of hidden tokens that the model finds likeliest.
-    unigram_entropy: nats a token of the unigram model of the training text, add-one smoothed, on the same tokens.
-    most_frequent_accuracy: the share of them that are the training text's most frequent token.
-    mask_rate: the share of tokens hidden, special ones aside.
-    tokens: tokens hidden and scored.
-    context: the most tokens that a prediction could look at.
-    seed: of the masks.
+    """Scores of a masked language model.
+
+    Attributes:
+        masked_loss: Nats per masked token.
+        masked_accuracy: Fraction of masked tokens that the model considers most likely.
+        unigram_entropy: Nats per token of the add-one smoothed unigram model of the training text, on the same tokens.
+        most_frequent_accuracy: Fraction of these that are the most frequent token of the training text.
+        mask_rate: Fraction of masked tokens, without special tokens.
+        tokens: Number of masked and scored tokens.
+        context: Maximum number of tokens that a prediction depends on.
+        seed: Seed of the masks.
     """
 
     masked_loss: float
@@ -74,7 +74,10 @@ class MaskedScores(ScoreSummary):
 
     @property
     def plateau(self) -> bool:
-        """Whether the model does hardly better than counting tokens, where training often rests before it learns."""
+        """True if the model is hardly better than token frequencies.
+
+        Training often stays in this state for a while.
+        """
         return not self.masked_loss < (1 - PLATEAU_MARGIN) * self.unigram_entropy
 
     def to_dict(self, pseudo_perplexity: float | None = None) -> dict[str, Any]:
@@ -83,7 +86,7 @@ class MaskedScores(ScoreSummary):
         return {**super().to_dict(), "plateau": self.plateau, **pseudo}
 
     def view(self, pseudo_perplexity: float | None = None) -> View:
-        """Return the scores of the model, then those of counting tokens on the same masks."""
+        """Return the scores of the model, then those of the baselines on the same masks."""
         rows = [
             ("model", f"{self.masked_loss:.4f}", f"{self.masked_accuracy:.1%}"),
             ("unigram", f"{self.unigram_entropy:.4f}", ""),
@@ -106,23 +109,27 @@ def score_masked(
     tokens: int | None = None,
     document_mask: bool = False,
 ) -> MaskedScores:
-    """Masked loss and accuracy on the corpus's validation part, beside the baselines on the same tokens.
+    """Return masked loss and accuracy on the validation part of a corpus, with baselines.
+
+    The model stays on its device, its mode (train or eval) is restored, and global random state does not change.
 
     Args:
-        rate: the share of each window that is hidden.
-        seed: of the masks.
-        batch_tokens: tokens read at once.
-        tokens: read about so many, in windows spread over the whole part; all of it by default.
-        document_mask: the model sees each document by itself, for one that was trained so.
-
-    The model stays on its device and gets its own train or eval mode back; no global random state is touched.
+        model: The model.
+        tokenizer: Its tokenizer.
+        corpus: Corpus with a validation part.
+        rate: Fraction of each window that is masked.
+        seed: Seed of the masks.
+        batch_tokens: Tokens per batch.
+        tokens: Approximate number of tokens to read, in windows spread over the whole part; by default all.
+        document_mask: If True, separate documents, for a model that was trained so.
 
     Raises:
-        UserError: where the tokenizer has no mask token, no token was hidden, or the model's outputs are no numbers.
+        ValueError: If the tokenizer has more ids than the model.
+        UserError: If the tokenizer has no mask token, no token was masked, or the outputs of the model are not numbers.
     """
     if tokenizer.vocab_size > model.vocab_size:
         raise ValueError(
-            f"the tokenizer has {tokenizer.vocab_size} ids, the model vocab_size={model.vocab_size}; use its tokenizer"
+            f"the tokenizer has {tokenizer.vocab_size} ids, the model {model.vocab_size}; use the model's tokenizer"
         )
     masking = replace(FIXED_MASKING, rate=rate)
     blocks = Blocks(
@@ -138,7 +145,7 @@ def score_masked(
     for batch, (logprobs, hits) in overlap_copies(_predict(model, batch) for batch in masked_batches):
         sums.add(batch, logprobs, hits)
     if not sums.tokens:
-        raise UserError(f"no token was hidden at a rate of {rate:g}; give more text, or a higher rate")
+        raise UserError(f"no token was masked at a rate of {rate:g}; pass more text or a higher rate")
     if not math.isfinite(float(sums.nats)):
         raise UserError(DIVERGENCE_MESSAGE)
     return MaskedScores(
@@ -154,7 +161,7 @@ def score_masked(
 
 
 class _MaskedSums:
-    """Sums over hidden tokens, of the model and of counting tokens.
+    """Sums over masked tokens, of the model and of the baselines.
 
     Args:
         counts: Frequency of each token in the training text, as from `token_counts`.
@@ -163,7 +170,7 @@ class _MaskedSums:
     def __init__(self, counts: np.ndarray) -> None:
         self._counts, self._most_frequent = counts, int(counts.argmax())
         with np.errstate(divide="ignore"):
-            self._unigram = torch.from_numpy(-np.log(counts / counts.sum()))  # (V,) infinite for what is never hidden
+            self._unigram = torch.from_numpy(-np.log(counts / counts.sum()))  # (V,), inf if never masked
         self.nats = self.entropy = torch.zeros((), dtype=torch.float64)
         self.right = self.frequent = self.tokens = self.candidates = 0
 
@@ -172,7 +179,7 @@ class _MaskedSums:
         self.right += int(hits.sum())
         self.frequent += int((batch.targets == self._most_frequent).sum())
         self.tokens += len(batch.targets)
-        visible = self._counts[batch.inputs.numpy()] > 0  # tokens of the text that are not hidden
+        visible = self._counts[batch.inputs.numpy()] > 0  # visible tokens of the text
         if batch.token_mask is not None:
             visible &= batch.token_mask.numpy()
         self.candidates += len(batch.targets) + int(visible.sum())
@@ -188,7 +195,7 @@ def _spread_windows(blocks: Blocks, count: int, batch_size: int) -> Iterator[np.
 def masked_windows(
     blocks: Blocks, numbers: np.ndarray, tokenizer: Tokenizer, masking: Masking, *, seed: int = 0
 ) -> MaskedBatch:
-    """The windows `numbers` of a text to score, each hidden by (seed, its number), whatever stands beside it."""
+    """Return the given windows of a text, each masked by (seed, its number) only."""
     return concatenate_masked(
         [
             collate_masked(
@@ -203,7 +210,10 @@ def masked_windows(
 
 
 def token_counts(corpus: Corpus) -> np.ndarray:
-    """(V,) how often each token stands in the training text, and once more; 0 for special ones, never hidden."""
+    """Return the count of each token in the training text plus one (V,).
+
+    Special tokens, which are never masked, have 0.
+    """
     counts = np.ones(corpus.tokenizer.vocab_size, np.int64)
     for folder in corpus.folders:
         counts += folder.token_counts()
@@ -221,24 +231,28 @@ def pseudo_perplexity(
     within_word: bool = False,
     batch_tokens: int = BATCH_TOKENS,
 ) -> float:
-    """e to the mean of -ln p(token | all other tokens of its text), over the tokens of all texts together.
+    """Return the exponential of the mean of -ln p(token | all other tokens of its text), over all texts.
 
     Args:
-        within_word: with a token, those to its right in the same word are hidden too (Kauf and Ivanova 2023).
+        model: The model.
+        tokenizer: Its tokenizer.
+        texts: Texts to score.
+        within_word: If True, also mask the tokens to the right in the same word (Kauf and Ivanova 2023).
+        batch_tokens: Tokens per batch.
 
     Raises:
-        UserError: where the texts hold no token.
+        UserError: If the texts have no tokens.
     """
     text_logprobs = pseudo_logprobs(model, tokenizer, texts, within_word=within_word, batch_tokens=batch_tokens)
     logprobs = np.concatenate([np.zeros(0), *text_logprobs]).astype(np.float64)
     if not len(logprobs):
-        raise UserError("the texts have no tokens to score; give at least one word")
+        raise UserError("the texts have no tokens to score; pass at least one word")
     mean = -math.fsum(logprobs) / len(logprobs)
     return math.inf if mean > 700 else math.exp(mean)
 
 
 def _predict(model: EncoderOnly, batch: MaskedBatch) -> tuple[MaskedBatch, Float[Tensor, "2 N"]]:
-    """The batch without IGNORE_INDEX targets; of each target ln p, and 1 if it is the likeliest token, else 0."""
+    """Return the batch without ignored targets, ln p of each target, and whether it is the likeliest token."""
     used = batch.targets != IGNORE_INDEX
     batch = batch._replace(positions=batch.positions[used], targets=batch.targets[used])
     device_batch, answers = move_batch(batch, model), list[Tensor]()

@@ -1,10 +1,10 @@
-"""How often a classifier is right that may give a text several labels, beside what a constant answer reaches.
+"""Scores of a classifier with several labels per text, next to a constant prediction.
 
-    F1 = 2 right / (predicted + there)    micro: of all labels' counts together; macro: the mean of the labels' own
+    F1 = 2 correct / (predicted + true)    micro: from the counts of all labels; macro: mean of the F1 of each label
 
-Macro leaves out labels that no text has and none was given, as for one label a text. Exact match is the share of texts
-with all of their labels and no other, which scikit-learn calls accuracy (subset accuracy). The constant answer is each
-label that more than half of the texts have: what is said by whoever knows how frequent labels are, and no more.
+As for single labels, macro F1 excludes labels that neither occur nor were predicted. Exact match is the fraction of
+texts with exactly their labels, which scikit-learn calls (subset) accuracy. The constant prediction is the set of
+labels that more than half of the texts have, so it uses only label frequencies.
 """
 
 from collections.abc import Iterator
@@ -23,22 +23,24 @@ from tercet.notebook import View
 from tercet.objectives import THRESHOLD
 from tercet.tokens import Tokenizer
 
-TEXTS_PER_BLOCK = 1024  # texts whose labels are counted together
+TEXTS_PER_BLOCK = 1024  # number of texts whose labels are counted together
 Rows = Iterator[tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class MultiLabelScores(ScoreSummary):
-    """Attributes:
-    f1: the macro mean.
-    micro_f1: of all labels together.
-    exact_match: share of texts with exactly their labels.
-    constant_f1, constant_micro_f1, constant_exact_match: what a constant answer reaches.
-    count: texts.
-    labels: in the order of the model's scores.
-    per_label: precision, recall, f1 and count of each label.
-    threshold: the probability above which a text is said to have a label.
-    truncated: texts of which the model did not see the end.
+    """Scores of a classifier with several labels per text.
+
+    Attributes:
+        f1: Macro mean.
+        micro_f1: F1 of all labels together.
+        exact_match: Fraction of texts with exactly their labels.
+        constant_f1, constant_micro_f1, constant_exact_match: Scores of the constant prediction.
+        count: Number of texts.
+        labels: Labels in the order of the model.
+        per_label: Precision, recall, f1 and count of each label.
+        threshold: Probability above which a label is predicted.
+        truncated: Number of texts whose end the model did not see.
     """
 
     f1: float
@@ -54,9 +56,9 @@ class MultiLabelScores(ScoreSummary):
     truncated: int = 0
 
     def view(self) -> View:
-        """Return the figures of each label, then those of all labels, each with the constant answer's."""
+        """Return the scores of each label, then those of all labels next to the constant prediction."""
         facts = [
-            f"micro F1 {self.micro_f1:.1%} (a constant answer {self.constant_micro_f1:.1%})",
+            f"micro F1 {self.micro_f1:.1%} (constant prediction {self.constant_micro_f1:.1%})",
             f"macro F1 {self.f1:.1%} ({self.constant_f1:.1%})",
             f"exact match {self.exact_match:.1%} ({self.constant_exact_match:.1%})",
             f"{self.count:,} texts",
@@ -67,7 +69,7 @@ class MultiLabelScores(ScoreSummary):
 
 @dataclass
 class _Counts:
-    """Of each label (L,): texts that have it and were given it, that have it, that were given it."""
+    """Counts per label (L,): correctly predicted, true, and predicted texts."""
 
     correct: np.ndarray
     support: np.ndarray
@@ -77,7 +79,7 @@ class _Counts:
 
     @classmethod
     def of(cls, rows: Rows, n_labels: int) -> "_Counts":
-        """Of what was predicted and is true, both (B, L) bool, a few texts at a time."""
+        """Count pairs of predictions and true labels, both (B, L) bool, in blocks of texts."""
         correct, support, n_predicted = np.zeros((3, n_labels), dtype=np.int64)
         counts = cls(correct=correct, support=support, n_predicted=n_predicted)
         for predicted, true in rows:
@@ -90,7 +92,7 @@ class _Counts:
 
     @property
     def f1(self) -> np.ndarray:
-        """(L,), 0 where nothing was right."""
+        """F1 of each label (L,); 0 if no prediction is correct."""
         return 2 * self.correct / np.maximum(self.n_predicted + self.support, 1)
 
     @property
@@ -108,18 +110,18 @@ class _Counts:
 
 
 def multi_label_scores(predicted: np.ndarray, true_labels: np.ndarray, labels: tuple[str, ...]) -> MultiLabelScores:
-    """The scores of predictions (N, L) against the true labels (N, L), both True where a text has a label.
+    """Return the scores of predictions (N, L) for true labels (N, L), both True if a text has a label.
 
     Raises:
-        ValueError: where the two have not the same shape, or nothing is in them.
+        ValueError: If the shapes differ, or there are no predictions.
     """
     predictions, targets = np.asarray(predicted, dtype=bool), np.asarray(true_labels, dtype=bool)
     if predictions.shape != targets.shape or predictions.ndim != 2 or predictions.shape[1] != len(labels):
         raise ValueError(
-            f"{predictions.shape} predictions and {targets.shape} labels of {len(labels)} kinds do not fit"
+            f"shapes differ: predictions {predictions.shape}, labels {targets.shape}, for {len(labels)} kinds of labels"
         )
     if not len(targets):
-        raise ValueError("there is nothing to score; give at least one prediction")
+        raise ValueError("nothing to score; pass at least one prediction")
     counts = _Counts.of(iter([(predictions, targets)]), len(labels))
     constant = np.broadcast_to(_constant(counts), targets.shape)
     return _make_scores(counts, _Counts.of(iter([(constant, targets)]), len(labels)), labels)
@@ -128,22 +130,25 @@ def multi_label_scores(predicted: np.ndarray, true_labels: np.ndarray, labels: t
 def score_multi_label(
     model: EncoderOnly, tokenizer: Tokenizer, labelled: LabeledExamples, *, batch_tokens: int = BATCH_TOKENS
 ) -> MultiLabelScores:
-    """The scores of a classifier on `labelled`, whose labels are found among the model's by their names.
+    """Return the scores of a classifier on labeled examples, whose labels are matched by name.
 
     Args:
-        batch_tokens: tokens read at once, padding included; a longer text stands alone.
+        model: The classifier.
+        tokenizer: Its tokenizer.
+        labelled: Labeled examples.
+        batch_tokens: Tokens per batch, including padding; a longer text is a separate batch.
 
     Raises:
-        ValueError: where the model has no classifier, or either is of another kind.
-        UserError: where `labelled` has a label that the model was not taught, or its outputs are not numbers.
+        ValueError: If the model has no classifier, or it or the labels are of another kind.
+        UserError: If the model does not have a label, or its outputs are not numbers.
     """
     labels = check_head(model, labelled, "multi_label_classification").labels
     places = find_places(labelled, labels)
     if not len(labelled):
-        raise UserError("there is no text to score; give some")
+        raise UserError("no texts to score; pass at least one")
 
     def to_model_order(targets: np.ndarray) -> np.ndarray:
-        """(B, L) bool in the order of the model's labels, of (B, K) in that of the texts'."""
+        """Reorder targets (B, K) of the texts to (B, L) bool in the order of the model's labels."""
         model_targets = np.zeros((len(targets), len(labels)), dtype=bool)
         model_targets[:, places[places >= 0]] = targets[:, places >= 0] > 0
         return model_targets
@@ -171,7 +176,7 @@ def _probabilities(logits: np.ndarray) -> np.ndarray:
 
 
 def _constant(counts: _Counts) -> np.ndarray:
-    """(L,) bool: the labels that more than half of the texts have."""
+    """Return (L,) bool: the labels that more than half of the texts have."""
     return 2 * counts.support > counts.texts
 
 

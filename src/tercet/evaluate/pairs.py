@@ -1,9 +1,9 @@
-"""How likely a model finds given translations: the decoder is made to write them, and each token's probability is read.
+"""Log-likelihood of given translations by forced decoding.
 
-    ln p(target | source) = sum of ln p(token | source, tokens before it), the end of the sentence included
+    ln p(target | source) = sum of ln p(token | source, tokens before it), including the end of the sentence
 
-Plain log-probabilities, whatever the training smoothed. Sums are taken in float64 on the CPU; a pair's score does not
-depend on the pairs beside it.
+Log-probabilities are without label smoothing. Sums are in float64 on the CPU; the score of a pair does not depend on
+the other pairs.
 """
 
 from collections.abc import Sequence
@@ -28,10 +28,12 @@ HOST = torch.device("cpu")
 
 @dataclass(frozen=True, kw_only=True)
 class PairScore:
-    """Attributes:
-    logprob: natural log of the target's probability.
-    tokens: the target's, its end included.
-    truncated: a side was longer than the model takes; what did not fit was neither seen nor scored.
+    """The score of a sentence pair.
+
+    Attributes:
+        logprob: Natural logarithm of the probability of the target.
+        tokens: Number of target tokens, including the end token.
+        truncated: If True, a side exceeded the model's maximum length and its end was neither read nor scored.
     """
 
     logprob: float
@@ -51,21 +53,24 @@ def score_pairs(
     source_tokenizer: Tokenizer | None = None,
     batch_tokens: int = 8192,
 ) -> list[PairScore]:
-    """The score of each pair of a source and a target text, in their order.
+    """Return the score of each pair of source and target texts, in their order.
+
+    The model stays on its device, and its mode (train or eval) is restored.
 
     Args:
-        tokenizer: the target's, and the source's where there is no `source_tokenizer`.
-        batch_tokens: tokens of a side read at once, padding included; a longer pair stands alone.
-
-    The model stays on its device and gets its own train or eval mode back.
+        model: The translation model.
+        tokenizer: Target tokenizer; also the source tokenizer if `source_tokenizer` is None.
+        pairs: Sentence pairs.
+        source_tokenizer: Source tokenizer.
+        batch_tokens: Tokens per side and batch, including padding; a longer pair is a separate batch.
 
     Raises:
-        UserError: where a text cannot be encoded, a tokenizer lacks bos or eos, or the model's outputs are not numbers.
+        UserError: If a text cannot be encoded, a tokenizer has no bos or eos, or the model's outputs are not numbers.
     """
     source_encoder = tokenizer if source_tokenizer is None else source_tokenizer
     bos, eos = tokenizer.bos_id, tokenizer.eos_id
     if bos is None or eos is None or source_encoder.eos_id is None:
-        raise UserError("the tokenizer has no token for the beginning or the end: train one for translation")
+        raise UserError("the tokenizer has no beginning or end token; train a tokenizer for translation")
     max_len = model.max_len
     sources, cut = encode_sources(source_encoder, [source for source, _ in pairs], max_len=max_len)
     targets = [[*ids.tolist(), eos] for ids in tokenizer.encode_batch([target.strip() for _, target in pairs])]
@@ -73,7 +78,7 @@ def score_pairs(
     targets = [target[:max_len] for target in targets]
 
     def logprobs(numbers: list[int]) -> tuple[Tensor, ...]:
-        """ln p of each target's tokens, on their way to the host."""
+        """Return ln p of the tokens of each target, in asynchronous copies to the host."""
         source, source_mask = pad_rows([sources[number] for number in numbers], HOST)
         inputs, _ = pad_rows([[bos, *targets[number][:-1]] for number in numbers], HOST)
         wanted, real = pad_rows([targets[number] for number in numbers], HOST)

@@ -1,4 +1,4 @@
-"""Each label's own figures, of one label a text and of several: worked out from counts, and as a table."""
+"""Scores of each label, for single and multiple labels: computation from counts, and a table."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ PerLabel = dict[str, dict[str, float]]
 def per_label_scores(
     labels: tuple[str, ...], *, correct: np.ndarray, support: np.ndarray, n_predicted: np.ndarray, f1: np.ndarray
 ) -> PerLabel:
-    """Precision, recall, F1 and count of each label, from what was counted of it, (L,) each."""
+    """Return precision, recall, F1 and count of each label, from the counts (L,)."""
     precision, recall = correct / np.maximum(n_predicted, 1), correct / np.maximum(support, 1)
     return {
         label: {

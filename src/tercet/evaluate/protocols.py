@@ -1,10 +1,11 @@
-"""What is done to text before translations are compared with references; a score means nothing without saying it.
+"""Protocols: how translations and references are prepared before they are compared.
 
-    detokenised  nothing: the text as people read it, cased; sacrebleu tokenizes it by its rule for the language
-    lc-tok       lower-cased, punctuation normalised, cut by Moses: `lc.norm.tok`, as Multi30k's papers have it
+    detokenised  no change: cased text; sacrebleu tokenizes it by its rule for the language
+    lc-tok       lowercased, punctuation normalized, tokenized by Moses: `lc.norm.tok`, as in the papers on Multi30k
 
-The second gives higher numbers for the same translations. The order matters: if a text is tokenized before it is
-lower-cased, the German reference of test_2016_flickr has one word fewer than the 12,103 of the literature.
+A score is meaningless without its protocol: the second results in higher scores for the same translations. The order
+matters: if a text is tokenized before it is lowercased, the German reference of test_2016_flickr has one word fewer
+than the 12,103 of the literature.
 """
 
 import re
@@ -18,7 +19,7 @@ from tercet.config import UserError
 Protocol = Literal["detokenised", "lc-tok"]
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
 
-# The tokenizers of sacrebleu for target languages whose words 13a cannot find: by code (ISO 639) and English name.
+# Tokenizers of sacrebleu for languages whose words 13a does not separate, by code (ISO 639) and English name.
 BLEU_TOKENIZERS = {
     "zh": ("zh", "zho", "chi", "cmn", "yue", "chinese", "mandarin", "cantonese"),
     "ja-mecab": ("ja", "jpn", "japanese"),
@@ -33,22 +34,24 @@ MECAB = {"ja-mecab": ("ja", "ipadic"), "ko-mecab": ("ko", "mecab_ko")}  # the ex
 KANA, HAN = "[\u3040-\u30ff]", "[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003134f]"
 UNSPACED_SCRIPTS = "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff]"  # Thai, Lao, Tibetan, Burmese, Khmer
 
-MIN_TOKENIZED_LINES = 100  # lines ending in " ." from which on sacrebleu, too, takes text for tokenised
+MIN_TOKENIZED_LINES = 100  # number of lines ending in " ." from which text counts as tokenized, as in sacrebleu
 
 
 def prepare_texts(texts: Sequence[str], protocol: Protocol, language: str | None) -> list[str]:
-    """The texts as `protocol` compares them.
+    """Return the texts prepared for `protocol`.
 
     Args:
-        language: such as "de"; Moses has rules for each.
+        texts: Texts.
+        protocol: The protocol.
+        language: Language code, such as "de", which selects the rules of Moses.
 
     Raises:
-        UserError: for lc-tok without a language, or without the package sacremoses.
+        UserError: If lc-tok is used without a language, or without the package sacremoses.
     """
     if protocol == "detokenised":
         return list(texts)
     if language is None:
-        raise UserError("the protocol lc-tok needs the language of the translations, such as --language de")
+        raise UserError("the protocol lc-tok requires the language of the translations; pass it, such as --language de")
     normalize, tokenize = _moses(language)
     return [tokenize(normalize(text.strip().lower())) for text in texts]
 
@@ -56,15 +59,17 @@ def prepare_texts(texts: Sequence[str], protocol: Protocol, language: str | None
 def bleu_tokenizer(protocol: Protocol, language: str | None, references: Sequence[str]) -> str:
     """Return the name of sacrebleu's tokenizer for these references.
 
-    13a splits at spaces and punctuation. It takes a Chinese sentence for one word, so that a perfect translation of
-    fewer than four sentences has BLEU 0. If the language is unknown, or is not one of `BLEU_TOKENIZERS`, the script of
-    the references decides.
+    13a splits at spaces and punctuation. For 13a a Chinese sentence is one word, so a perfect translation of fewer than
+    four sentences has BLEU 0. If the language is unknown, or is not one of `BLEU_TOKENIZERS`, the script of the
+    references decides.
 
     Args:
-        language: of the references: a code such as "zh" or "zh-CN", or an English name.
+        protocol: The protocol.
+        language: Language of the references: a code such as "zh" or "zh-CN", or an English name.
+        references: The references.
 
     Raises:
-        UserError: if the tokenizer needs MeCab and it is not installed.
+        UserError: If the tokenizer requires MeCab and it is not installed.
     """
     if protocol == "lc-tok":  # Moses has tokenized the text
         return "none"
@@ -73,7 +78,7 @@ def bleu_tokenizer(protocol: Protocol, language: str | None, references: Sequenc
     tokenizer = next(names, None) or _tokenizer_of_script(references)
     extra, package = MECAB.get(tokenizer, ("", ""))
     if package and find_spec(package) is None:
-        raise UserError(f"BLEU of {extra} needs MeCab: pip install 'tercet[{extra}]'")
+        raise UserError(f"BLEU of {extra} requires MeCab: pip install 'tercet[{extra}]'")
     return tokenizer
 
 
@@ -88,14 +93,14 @@ def _tokenizer_of_script(texts: Sequence[str]) -> str:
 
 
 def signature_suffix(protocol: Protocol, language: str | None) -> str:
-    """What a signature says of the preparation; nothing where there is none."""
+    """Return the description of the preparation for a signature; empty if there is none."""
     if protocol == "detokenised":
         return ""
     return f"|prep:lc.norm.tok-{language}|sacremoses:{version('sacremoses')}"
 
 
 def looks_tokenized(texts: Sequence[str]) -> bool:
-    """Whether so many lines end with a full stop by itself that they have hardly been put together again."""
+    """Return whether at least `MIN_TOKENIZED_LINES` lines end with a separate full stop."""
     return sum(text.endswith(" .") for text in texts) >= MIN_TOKENIZED_LINES
 
 
@@ -103,6 +108,6 @@ def _moses(language: str) -> tuple[Callable[[str], str], Callable[[str], str]]:
     try:
         from sacremoses import MosesPunctNormalizer, MosesTokenizer
     except ImportError:
-        raise UserError("the protocol lc-tok needs sacremoses; pip install 'tercet[moses]'") from None
+        raise UserError("the protocol lc-tok requires sacremoses: pip install 'tercet[moses]'") from None
     normalizer, tokenizer = MosesPunctNormalizer(lang=language), MosesTokenizer(lang=language)
     return normalizer.normalize, lambda text: cast(str, tokenizer.tokenize(text, return_str=True))

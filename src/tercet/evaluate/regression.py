@@ -1,10 +1,10 @@
-"""How near the numbers of a regression are to the true ones, beside what always answering their mean reaches.
+"""Scores of a regression, next to always predicting the mean.
 
     RMSE = sqrt(mean (p - y)²)    MAE = mean |p - y|    R² = 1 - RMSE² / var(y)
-    Pearson = cov(p, y) / (std(p) std(y))    Spearman = Pearson of the ranks, where equal numbers share their mean
+    Pearson = cov(p, y) / (std(p) std(y))    Spearman = Pearson of the ranks; equal numbers have their mean rank
 
-In the labels' own unit, and worked out in float64. Where one side is constant there is no correlation: it is 0, and so
-is R² of constant true numbers.
+In the unit of the labels, computed in float64. If one side is constant, the correlation is undefined and reported as 0,
+and so is R² of constant true values.
 """
 
 import math
@@ -26,13 +26,16 @@ from tercet.tokens import Tokenizer
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RegressionScores(ScoreSummary):
-    """Attributes:
-    rmse, mae: root mean square error and mean absolute error, in the labels' unit.
-    r2: the share of the true numbers' variance that is explained; below 0 where their mean is nearer.
-    pearson, spearman: the correlation of predicted and true numbers, and of their ranks.
-    constant_rmse, constant_mae: of always answering the mean of the true numbers.
-    count: texts.
-    truncated: texts of which the model did not see the end.
+    """Scores of a regression.
+
+    Attributes:
+        rmse, mae: Root mean square error and mean absolute error, in the unit of the labels.
+        r2: Fraction of the variance of the true values that is explained; negative if their mean is a better
+            prediction.
+        pearson, spearman: Correlation of predicted and true values, and of their ranks.
+        constant_rmse, constant_mae: Errors of always predicting the mean of the true values.
+        count: Number of texts.
+        truncated: Number of texts whose end the model did not see.
     """
 
     rmse: float
@@ -46,7 +49,7 @@ class RegressionScores(ScoreSummary):
     truncated: int = 0
 
     def view(self) -> View:
-        """Return the errors with those of the mean, and the correlations."""
+        """Return the errors next to those of the mean, and the correlations."""
         rows = [
             ("RMSE", f"{self.rmse:.5g}", f"{self.constant_rmse:.5g}"),
             ("MAE", f"{self.mae:.5g}", f"{self.constant_mae:.5g}"),
@@ -61,16 +64,16 @@ class RegressionScores(ScoreSummary):
 def regression_scores(
     predicted: Sequence[float] | np.ndarray, true_numbers: Sequence[float] | np.ndarray
 ) -> RegressionScores:
-    """The scores of predicted numbers (N,) against the true ones (N,).
+    """Return the scores of predicted numbers (N,) for the true ones (N,).
 
     Raises:
-        ValueError: where they are not as many, or are none.
+        ValueError: If their shapes differ, or there are none.
     """
     predictions, targets = np.asarray(predicted, dtype=np.float64), np.asarray(true_numbers, dtype=np.float64)
     if predictions.shape != targets.shape or predictions.ndim != 1:
-        raise ValueError(f"{predictions.shape} predictions for {targets.shape} numbers; give one for each")
+        raise ValueError(f"{predictions.shape} predictions for {targets.shape} numbers; pass one for each")
     if not len(targets):
-        raise ValueError("there is nothing to score; give at least one prediction")
+        raise ValueError("nothing to score; pass at least one prediction")
     errors, distances = predictions - targets, targets - targets.mean()
     variance = float((distances**2).mean())
     mean_square = float((errors**2).mean())
@@ -89,19 +92,22 @@ def regression_scores(
 def score_regression(
     model: EncoderOnly, tokenizer: Tokenizer, labelled: LabeledExamples, *, batch_tokens: int = BATCH_TOKENS
 ) -> RegressionScores:
-    """The scores of a regression on `labelled`.
+    """Return the scores of a regression on labeled examples.
 
     Args:
-        batch_tokens: tokens read at once, padding included; a longer text stands alone.
+        model: The model.
+        tokenizer: Its tokenizer.
+        labelled: Labeled examples.
+        batch_tokens: Tokens per batch, including padding; a longer text is a separate batch.
 
     Raises:
-        ValueError: where the model has no classifier, or either is of another kind.
-        UserError: where the model's outputs are not numbers.
+        ValueError: If the model has no classifier, or it or the labels are of another kind.
+        UserError: If the outputs of the model are not numbers.
     """
     head = check_head(model, labelled, "regression")
     answers = list(read_logits(model, tokenizer, labelled, batch_tokens))
     if not answers:
-        raise UserError("there is no text to score; give some")
+        raise UserError("no texts to score; pass at least one")
     scores = np.concatenate([logits[:, 0] for logits, _ in answers]).astype(np.float64)
     targets = np.concatenate([targets for _, targets in answers])
     truncated = int((labelled.lengths + 2 > model.max_len).sum())
@@ -109,14 +115,14 @@ def score_regression(
 
 
 def average_ranks(values: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
-    """From 1 on, the smallest first; equal values share the mean of the ranks that they take."""
+    """Return ranks from 1, smallest first; equal values have the mean of their ranks."""
     sorted_values = np.sort(values)
     n_below, n_up_to = np.searchsorted(sorted_values, values, "left"), np.searchsorted(sorted_values, values, "right")
     return (n_below + 1 + n_up_to) / 2
 
 
 def correlation(a: Float[np.ndarray, " N"], b: Float[np.ndarray, " N"]) -> float:
-    """Pearson's; 0 where either is constant."""
+    """Return Pearson's correlation; 0 if either side is constant."""
     if (a == a[0]).all() or (b == b[0]).all():
         return 0.0
     a, b = (x / np.abs(x).max() for x in (a - a.mean(), b - b.mean()))  # squares of large numbers stay finite

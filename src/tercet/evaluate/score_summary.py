@@ -12,10 +12,10 @@ class ScoreSummary(Summary):
     """Scores of a model on some data."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON; NaN and infinity, which JSON does not have, become None."""
+        """Return the fields for JSON; NaN and infinity, which JSON does not support, become None."""
         return {name: finite(value) for name, value in asdict(self).items()}
 
 
 def finite(value: Any) -> Any:
-    """Return None for NaN and infinity, and any other value as it is."""
+    """Return None for NaN and infinity, and any other value unchanged."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,11 +1,11 @@
-"""The scores of a language model on one text.
+"""Scores of a language model on one text.
 
     nats per token = -(sum of ln p(target)) / targets          perplexity = e^(nats per token)
     bits per byte  = -(sum of ln p(text target)) / (ln 2 · bytes)
 
-Nats depend on how the tokenizer cuts; bits per byte do not, and compare with a compressor's. Special tokens stand for
-no byte, so they count in the first and not in the second. What an unknown token stands for is in neither: with more
-than a few of them, bits per byte compare with nothing.
+Nats per token depend on the tokenizer. Bits per byte do not, and are comparable with a compressor. Special tokens have
+no bytes, so they only count in the former. The text of unknown tokens is in neither: with more than a few of them, bits
+per byte are not comparable with anything.
 """
 
 import math
@@ -16,17 +16,19 @@ from typing import Any
 from tercet.evaluate.score_summary import ScoreSummary, finite
 from tercet.notebook import Table, View
 
-MAX_UNKNOWN_SHARE = 0.001  # of the tokens: up to here a figure is wrong by less than a percent or so
+MAX_UNKNOWN_SHARE = 0.001  # of all tokens: up to this share, bits per byte have an error of about a percent or less
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LanguageScores(ScoreSummary):
-    """Attributes:
-    tokens: targets scored, special ones included.
-    bytes: UTF-8 bytes of text that the targets stand for.
-    context: the most tokens that a prediction could look at.
-    stride: how far apart the windows are.
-    unknown_share: Share of the text's tokens that are the unknown token.
+    """Scores of a language model.
+
+    Attributes:
+        tokens: Number of scored targets, including special tokens.
+        bytes: UTF-8 bytes of the text of the targets.
+        context: Maximum number of tokens that a prediction depends on.
+        stride: Distance of the windows.
+        unknown_share: Fraction of the text's tokens that are the unknown token.
     """
 
     loss_nats_per_token: float
@@ -42,7 +44,10 @@ class LanguageScores(ScoreSummary):
     def from_sums(
         cls, *, nats: float, text_nats: float, tokens: int, n_bytes: int, context: int, stride: int
     ) -> "LanguageScores":
-        """`nats` is the sum over all targets, `text_nats` that over those which stand for text."""
+        """Return the scores from sums over the targets.
+
+        `nats` is the sum over all targets, `text_nats` the sum over targets with text.
+        """
         loss = nats / tokens
         return cls(
             loss_nats_per_token=loss,
@@ -87,9 +92,9 @@ Baselines = Mapping[str, LanguageScores | float]  # a float is bits per byte
 
 
 def describe_unknown(share: float) -> str:
-    """Return how many tokens are unknown, and what that means for bits per byte."""
+    """Return a description of the share of unknown tokens and its effect on bits per byte."""
     text = f"{share:.2%} of the tokens are unknown"
-    return text if share <= MAX_UNKNOWN_SHARE else f"{text}, so bits per byte compare with nothing"
+    return text if share <= MAX_UNKNOWN_SHARE else f"{text}, so bits per byte are not comparable"
 
 
 def _bits(scores: LanguageScores | float) -> float:

@@ -1,9 +1,9 @@
-"""How near translations come to references: BLEU and chrF by sacrebleu, always with the signature that says which ones.
+"""Translation scores: BLEU and chrF by sacrebleu, with their signatures.
 
     BLEU  Papineni et al. 2002     chrF  Popović 2015     intervals  95 %, by resampling sentences, Koehn 2004
 
-A score stands beside what was done to the text (`protocols`), how the translations were searched for, and a hash of the
-references, so that two scores are set beside each other only where that says something (`comparison`).
+A score is reported with the preparation of the text (`protocols`), the search settings and a hash of the references, so
+that only comparable scores are compared (`comparison`).
 """
 
 import hashlib
@@ -24,24 +24,26 @@ if TYPE_CHECKING:
 
 RESAMPLES = 1000
 TOKENIZED_WARNING = (
-    "the translations look tokenised (100 lines or more end with ' .'), which makes BLEU of detokenised text wrong; "
-    "put their words together as people write them"
+    "the translations look tokenized (100 lines or more end with ' .'), so BLEU of detokenized text is wrong; "
+    "detokenize the translations"
 )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TranslationScores(ScoreSummary):
-    """Attributes:
-    bleu, chrf: of the whole set, 0 to 100.
-    signature, chrf_signature: which BLEU and which chrF; scores with others do not compare.
-    exact: the share of sentences that are the reference to the letter, outer white space aside, under the protocol.
-    bleu_interval, chrf_interval: where 95 of 100 sets of such sentences would fall.
-    nll_nats_per_token, perplexity: of the references' tokens as the model sees them, each sentence's end included and
-        without smoothing; None where no model was asked.
-    tokens: those tokens.
-    references: sha256 of the reference text.
-    search: how the translations were found.
-    notes: what to know before believing the numbers.
+    """Scores of translations.
+
+    Attributes:
+        bleu, chrf: Corpus scores, 0 to 100.
+        signature, chrf_signature: Signatures of sacrebleu; scores with different signatures are not comparable.
+        exact: Fraction of sentences equal to the reference, apart from outer white space, under the protocol.
+        bleu_interval, chrf_interval: 95 % bootstrap intervals.
+        nll_nats_per_token, perplexity: Of the tokens of the references, including the end of each sentence and without
+            label smoothing; None without a model.
+        tokens: Number of these tokens.
+        references: SHA-256 of the references.
+        search: Search settings.
+        notes: Remarks on the reliability of the scores.
     """
 
     bleu: float
@@ -70,40 +72,43 @@ class TranslationScores(ScoreSummary):
                 ("chrF", self.chrf, self.chrf_interval),
             )
         ]
-        rows.append(("word for word right", f"{self.exact:.1%}", ""))
+        rows.append(("exact matches", f"{self.exact:.1%}", ""))
         facts = [f"{self.sentences:,} sentences", *([self.search] if self.search else [])]
         if self.nll_nats_per_token is not None and self.perplexity is not None:
             rows.append(("nats per token", f"{self.nll_nats_per_token:.4f}", ""))
             rows.append(("perplexity", f"{self.perplexity:,.2f}", ""))
-            facts.insert(1, f"{self.tokens:,} tokens of the references, no smoothing")
+            facts.insert(1, f"{self.tokens:,} tokens of the references, no label smoothing")
         signatures = f"BLEU|{self.signature}\nchrF|{self.chrf_signature}"
-        return View((Table(header=("", "score", "95 % of such sets"), rows=rows), "", "; ".join(facts), signatures))
+        return View((Table(header=("", "score", "95 % interval"), rows=rows), "", "; ".join(facts), signatures))
 
 
 def bleu(translations: Sequence[str], references: Sequence[str], *, language: str | None = None) -> float:
-    """Corpus BLEU of cased, detokenised text, 0 to 100.
+    """Return corpus BLEU of cased, detokenized text, 0 to 100.
 
     Args:
-        language: of both, such as "de"; see `bleu_tokenizer`.
+        translations: The translations.
+        references: The references.
+        language: Language of both, such as "de"; see `bleu_tokenizer`.
 
     Raises:
-        UserError: as `bleu_tokenizer`.
+        UserError: If the tokenizer requires MeCab and it is not installed.
     """
     metric, _ = metrics("detokenised", bleu_tokenizer("detokenised", language, references))
     return float(metric.corpus_score(list(translations), [list(references)]).score)
 
 
 def metrics(protocol: Protocol, tokenizer: str) -> "tuple[BLEU, CHRF]":
-    """sacrebleu's, for texts that are put through `prepare_texts`.
+    """Return the metrics of sacrebleu for texts from `prepare_texts`.
 
     Args:
-        tokenizer: of BLEU, as `bleu_tokenizer` names it.
+        protocol: The protocol.
+        tokenizer: Tokenizer of BLEU, as from `bleu_tokenizer`.
     """
-    from sacrebleu.metrics.bleu import BLEU  # here: a tenth of a second that most commands need not wait
+    from sacrebleu.metrics.bleu import BLEU  # imported here, as it takes a tenth of a second
     from sacrebleu.metrics.chrf import CHRF, CHRFScore
 
     class FloatCHRF(CHRF):
-        """Its scores of resamples are float32, but for those of 0, and their mean is not worked out of both."""
+        """chrF with float scores: sacrebleu mixes float32 and float in resamples, whose mean then fails."""
 
         def _compute_score_from_stats(self, stats: Any) -> CHRFScore:
             score = super()._compute_score_from_stats(stats)
@@ -111,7 +116,7 @@ def metrics(protocol: Protocol, tokenizer: str) -> "tuple[BLEU, CHRF]":
             return score
 
     lowercase = protocol == "lc-tok"
-    # What looks tokenised is told in words of our own, so `force` keeps sacrebleu from its.
+    # `force` suppresses sacrebleu's warning about tokenized text, which `TOKENIZED_WARNING` replaces.
     return BLEU(lowercase=lowercase, tokenize=tokenizer, force=True), FloatCHRF(lowercase=lowercase)
 
 
@@ -122,20 +127,25 @@ def score_translations(
     protocol: Protocol = "detokenised",
     language: str | None = None,
 ) -> TranslationScores:
-    """BLEU and chrF of `translations`, an empty one included, each against the reference in its place.
+    """Return BLEU and chrF of `translations` for the references at the same indices.
+
+    A translation may be an empty string.
 
     Args:
-        language: of both, such as "de"; the protocol lc-tok requires it, and it selects the tokenizer of BLEU
+        translations: The translations.
+        references: The references.
+        protocol: Preparation of the texts.
+        language: Language of both, such as "de"; required by the protocol lc-tok, and selects the tokenizer of BLEU
             (`bleu_tokenizer`).
 
     Raises:
-        UserError: where there is nothing to score, or the protocol lacks what it needs.
-        ValueError: for more or fewer references than translations.
+        UserError: If there are no translations, or the protocol requires a language or a package that is missing.
+        ValueError: If the numbers of translations and references differ.
     """
     if len(translations) != len(references):
-        raise ValueError(f"{len(translations)} translations need as many references, got {len(references)}")
+        raise ValueError(f"expected {len(translations)} references, one per translation, got {len(references)}")
     if not translations:
-        raise UserError("no sentence to score; give at least one pair")
+        raise UserError("no sentences to score; pass at least one pair")
     hypotheses, prepared_references = (prepare_texts(texts, protocol, language) for texts in (translations, references))
     words, characters = metrics(protocol, bleu_tokenizer(protocol, language, references))
     bleu_score, bleu_interval, signature = _bootstrap(words, hypotheses, prepared_references)
@@ -165,9 +175,9 @@ def perplexity(nats_per_token: float) -> float:
 def _bootstrap(
     metric: Any, translations: Sequence[str], references: Sequence[str]
 ) -> tuple[float, tuple[float, float], str]:
-    """The score, its interval as `sacrebleu --confidence` gives it, and the signature."""
+    """Return the score, its interval as in `sacrebleu --confidence`, and the signature."""
     score = metric.corpus_score(list(translations), [list(references)], n_bootstrap=RESAMPLES)
     signature = str(metric.get_signature())
     result = json.loads(score.format(width=6, is_json=True, signature=signature))
-    mean, spread = result.get("confidence_mean", 0.0), result.get("confidence_var", 0.0)  # left out where all are zero
+    mean, spread = result.get("confidence_mean", 0.0), result.get("confidence_var", 0.0)  # absent if all are zero
     return float(score.score), (mean - spread, mean + spread), signature

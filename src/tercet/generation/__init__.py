@@ -1,4 +1,4 @@
-"""Generation with a trained model: logit filters, sampling, streams of tokens, beam search, text and translations."""
+"""Text generation: sampling, beam search, speculative decoding, chat and translation."""
 
 from typing import TYPE_CHECKING
 

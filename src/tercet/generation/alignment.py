@@ -1,7 +1,7 @@
-"""What the decoder looked at: cross-attention while a given target is written, and which word comes from which.
+"""Cross-attention for a given target, and the word alignment derived from it.
 
-Row t of the weights is the attention by which token t of the target is predicted; it sums to one over the source's real
-tokens.
+Row t of the weights is the attention with which token t of the target is predicted; it sums to one over the real tokens
+of the source.
 """
 
 from collections.abc import Sequence
@@ -23,12 +23,14 @@ def cross_attention(
     target_inputs: Int[Tensor, "B T"],
     source_token_mask: Bool[Tensor, "B S"] | None = None,
 ) -> Float[Tensor, "L B H T S"]:
-    """The weights of all L layers and H heads while the target is read, which is what they were while it was written.
+    """Return the weights of all L layers and H heads for a given target, equal to those of its generation.
 
     Args:
-        target_inputs: what the decoder reads: the beginning token and the target without its last token; padded on the
-            right with any id, whose rows mean nothing.
-        source_token_mask: True at the source's real tokens.
+        model: A translation model.
+        source: Source ids.
+        target_inputs: Inputs of the decoder: the beginning token and the target without its last token. Padded on the
+            right with any id; the rows of padding are meaningless.
+        source_token_mask: True at the real tokens of the source.
     """
     with inference_mode(parts_of(model)), record(model, patterns=["*.cross_attention.weights"]) as activations:
         memory = model.encode(source, token_mask=source_token_mask)
@@ -37,15 +39,18 @@ def cross_attention(
 
 
 def coverage_penalties(model: object, source: Sequence[int], targets: Sequence[Sequence[int]]) -> list[float]:
-    """Wu et al. 2016, equation 14: for each target the sum over source tokens of log(min(attention it got, 1)).
+    """Return the coverage penalty of each target (Wu et al. 2016, equation 14).
 
-    The attention is that of the last layer, the mean of its heads; in an ensemble the mean of its members.
+    It is the sum over source tokens of log(min(total attention to the token, 1)). The attention is the mean over the
+    heads of the last layer and, in an ensemble, over the members.
 
     Args:
-        targets: whole targets, the beginning token included.
+        model: A translation model or an `Ensemble`.
+        source: Source ids.
+        targets: Complete targets, including the beginning token.
 
     Raises:
-        ValueError: for a model without cross-attention.
+        ValueError: If a model has no cross-attention.
     """
     members = model.members if isinstance(model, Ensemble) else (model,)
     device = device_of(model)
@@ -54,18 +59,23 @@ def coverage_penalties(model: object, source: Sequence[int], targets: Sequence[S
     attentions: list[Tensor] = []
     for member in members:
         if not isinstance(member, EncoderDecoder):
-            raise ValueError(f"coverage needs a model with cross-attention, not {type(member).__name__}; set it to 0")
+            raise ValueError(
+                f"coverage requires a model with cross-attention, not {type(member).__name__}; set it to 0"
+            )
         attentions.append(cross_attention(member, sources, inputs)[-1].float().mean(1))  # (B, T, S)
     coverage = (torch.stack(attentions).mean(0) * target_mask[..., None]).sum(1)  # (B, S)
-    smallest = torch.finfo(coverage.dtype).tiny  # a token that no one looked at costs much, not everything
+    smallest = torch.finfo(coverage.dtype).tiny  # a finite penalty for a token without attention
     return coverage.clamp(min=smallest, max=1.0).log().sum(-1).tolist()
 
 
 def align(weights: Float[Tensor, "L H T S"], *, layer: int | None = None) -> list[int]:
-    """For each target token the source token that it looks at most, by the mean of a layer's heads.
+    """Return, for each target token, the source token with the most attention.
 
-    By default the last layer but one, where there are several: its attention follows human alignments best, while the
-    last one already looks ahead to what comes next (Garg et al. 2019, "Jointly Learning to Align and Translate").
+    The attention is the mean over the heads of a layer.
+
+    The default is the second last layer, or the only one: its attention agrees best with human alignments, while the
+    last layer already attends to tokens for the next prediction (Garg et al. 2019, "Jointly Learning to Align and
+    Translate").
     """
     return _mean_of_heads(weights, layer).argmax(-1).tolist()
 
@@ -77,25 +87,29 @@ def word_alignment(
     *,
     layer: int | None = None,
 ) -> list[int]:
-    """For each target word the source word that its tokens together look at most; words are given as by `words_of`."""
+    """Return, for each target word, the source word with the most attention from its tokens.
+
+    Words are ranges of tokens, as from `words_of`.
+    """
     mean = _mean_of_heads(weights, layer)  # (T, S)
     word_weights = torch.stack([mean[:, word.start : word.stop].sum(-1) for word in source_words], dim=-1)  # (T, words)
     return [int(word_weights[word.start : word.stop].sum(0).argmax()) for word in target_words]
 
 
 def words_of(pieces: Sequence[str]) -> list[range]:
-    """Which tokens make up each word: one begins with a piece that begins with white space, or that follows some.
+    """Return the tokens of each word.
+
+    A word begins with a piece that begins with white space or follows white space.
 
     Args:
-        pieces: the text of each token, as from `Tokenizer.tokens`. White space that is a piece by itself belongs to the
-            word after it.
+        pieces: Text of each token, as from `Tokenizer.tokens`. A piece of white space belongs to the word after it.
     """
     if not pieces:
         return []
     starts = [0]
     for index in range(1, len(pieces)):
         previous, piece = pieces[index - 1], pieces[index]
-        blank = not "".join(pieces[starts[-1] : index]).strip()  # so far only white space: the word is still to come
+        blank = not "".join(pieces[starts[-1] : index]).strip()  # only white space so far
         if not blank and (piece[:1].isspace() or previous[-1:].isspace()):
             starts.append(index)
     return [range(start, stop) for start, stop in zip(starts, [*starts[1:], len(pieces)], strict=True)]

@@ -1,15 +1,15 @@
-"""Beam search: the few most likely beginnings are kept and continued together, until the best endings are known.
+"""Beam search: continue the most likely hypotheses together until the best results are known.
 
     score(Y) = log P(Y | X) / norm(|Y|) + coverage(X, Y)
 
-The norm is |Y|^alpha ("average"), ((5 + |Y|) / 6)^alpha ("gnmt": Wu et al. 2016, equation 14) or 1 ("none"); |Y| counts
-the tokens written, the end included. Live hypotheses compete by log-probability alone, which is fair as all of them are
-equally long; only finished ones are compared by score. What has ended leaves the beam and is never continued.
+The norm is |Y|^alpha ("average"), ((5 + |Y|) / 6)^alpha ("gnmt": Wu et al. 2016, equation 14) or 1 ("none"). |Y| is
+the number of generated tokens, including the end token. Live hypotheses have equal lengths, so they compete by
+log-probability only; finished hypotheses are compared by score. A finished hypothesis leaves the beam.
 
-A sentence is done when `size` hypotheses have ended and the best live one, as it stands, would not come before them;
-to stop at `size` alone returns unlikely short endings where a sure, long one is on its way. It is done as well when no
-live one can still reach the list: a log-probability never rises, so log P(now) / norm(longest) bounds every
-continuation. Stopping there changes nothing but the time.
+The search of a sentence ends if `size` hypotheses are finished and the best live one, scored at its present length,
+does not rank above the best of them. Stopping at `size` without this comparison returns unlikely short hypotheses
+although a likely long one is still live. The search also ends if no live hypothesis can still be among the best:
+log-probabilities never rise, so log P(present) / norm(longest) is an upper bound. That rule does not change the result.
 """
 
 import math
@@ -30,11 +30,14 @@ from tercet.models.inference import inference_mode
 
 @dataclass(frozen=True, kw_only=True)
 class Hypothesis:
-    """What was written after a prefix. `ids` ends with the end token where the model wrote it, finish "eos", and not
-    where the room ended, finish "length": no end is made up."""
+    """The continuation of a prefix.
+
+    If `finish` is "eos", `ids` ends with the end token. If it is "length", the limit was reached and no end token is
+    added.
+    """
 
     ids: tuple[int, ...]
-    logprob: float  # the sum of natural logs of the model's own probabilities, added up in float32
+    logprob: float  # sum of natural logarithms of the model's probabilities, in float32
     logprobs: tuple[float, ...]
     score: float
     finish: Literal["eos", "length"]
@@ -52,25 +55,26 @@ def beam_search(
     max_new_tokens: Sequence[int] | int,
     min_new_tokens: Sequence[int] | int = 0,
 ) -> list[list[Hypothesis]]:
-    """The `n_best` best continuations of each prefix, fewer only where there are no more, all different.
+    """Return the `n_best` best continuations of each prefix, or fewer if fewer exist; all are different.
 
-    First come those that ended, by score, then those cut by their limit, by score: so the first of five is the first of
-    one. Between equals the one that ended earlier, then the likelier one, then the lowest ids come first. Nothing about
-    a sentence depends on its neighbours in the batch.
+    Finished hypotheses come first, by score, then those cut by their limit, by score, so the first of five is the first
+    of one. Among equal scores, the order is: finished earlier, higher log-probability, lower ids. The result for a
+    sentence does not depend on the other sentences of the batch.
 
     Args:
-        model: see `Decoder` and `SourceDecoder`; it is left in the mode, training or not, in which it was found.
-        prefixes: token ids, at least one each; the scores are without them.
-        eos_id: the id that ends a hypothesis.
-        forbidden: ids that are never written. Probabilities stay the model's own.
-        sources: one for each prefix, where the model is a `SourceDecoder`.
-        source_pad: any id of the source's vocabulary.
-        max_new_tokens: the most tokens of each hypothesis, its end included; the model's max_len is kept as well.
-        min_new_tokens: the fewest tokens before the end.
+        model: A `Decoder` or `SourceDecoder`; its mode (train or eval) is restored.
+        prefixes: Token ids, at least one per prefix; they do not count in the scores.
+        beam: Search settings.
+        eos_id: Id that ends a hypothesis.
+        forbidden: Ids that are never generated. Probabilities are not renormalized.
+        sources: Source ids of each prefix, for a `SourceDecoder`.
+        source_pad: Any id of the source vocabulary, for padding.
+        max_new_tokens: Maximum number of tokens per hypothesis, including its end token; `model.max_len` also applies.
+        min_new_tokens: Minimum number of tokens before the end token.
 
     Raises:
-        ValueError: for arguments that do not fit together.
-        UserError: where the model's outputs are not numbers.
+        ValueError: If the arguments are inconsistent.
+        UserError: If the outputs of the model are not numbers.
     """
     _check(model, prefixes, eos_id, forbidden, sources)
     limits, shortest = (_limit_per_sentence(limit, len(prefixes)) for limit in (max_new_tokens, min_new_tokens))
@@ -79,13 +83,13 @@ def beam_search(
             beam=beam,
             prefix=prefix,
             source=() if sources is None else sources[number],
-            limit=min(limits[number], model.max_len + 1 - len(prefix)),  # the last token is written, never read
+            limit=min(limits[number], model.max_len + 1 - len(prefix)),  # the last token is never an input
             shortest=shortest[number],
         )
         for number, prefix in enumerate(prefixes)
     ]
     open_sentences = [sentence for sentence in sentences if sentence.limit > 0]
-    use_graphs = can_capture(model, device_of(model))  # asked while a model that is being trained is in training mode
+    use_graphs = can_capture(model, device_of(model))  # before inference mode hides that the model is in training mode
     with inference_mode(parts_of(model)):
         if open_sentences:
             batch = _make_batch(
@@ -102,7 +106,7 @@ def beam_search(
 
 @dataclass(kw_only=True)
 class _Sentence:
-    """A sentence, and what its search has come to so far."""
+    """A sentence and its finished hypotheses."""
 
     beam: Beam
     prefix: Sequence[int]
@@ -119,17 +123,17 @@ class _Sentence:
         (self.finished if finish == "eos" else self.cut).append(hypothesis)
 
     def is_done(self, best_total: float, length: int) -> bool:
-        """Whether the live hypotheses, the best of which has come to `best_total`, need not be followed any further."""
+        """Return whether the search can end; `best_total` is the log-probability of the best live hypothesis."""
         if best_total == -math.inf:
             return True
         if len(self.finished) < self.beam.n_best:
             return False
         scores = sorted((hypothesis.score for hypothesis in self.finished), reverse=True)
-        # A guess, for a live hypothesis may still rise: it is the same for any n_best, or the first of five would be
-        # another than the first of one.
+        # A heuristic, since the score of a live hypothesis can still rise. It does not depend on n_best, so that the
+        # first of five is the first of one.
         if len(scores) >= self.beam.size and self.beam.score(best_total, length) <= scores[0]:
             return True
-        # A bound, which holds. With coverage any ending may come first: all are waited for.
+        # An exact bound. With coverage any hypothesis may rank first, so the search runs to its limit.
         return not self.beam.coverage and self.beam.score(best_total, self.limit) <= scores[self.beam.n_best - 1]
 
     def best(self) -> list[Hypothesis]:
@@ -155,10 +159,10 @@ def _make_batch(
 
 
 def _search(decoding: BeamDecoding, sentences: Sequence[_Sentence], batch: BeamBatch) -> None:
-    """Fill `sentences`, all of them with room for a token; those still `live` are searched together.
+    """Add finished hypotheses to `sentences`, each of which has a limit of at least one token.
 
-    What each hypothesis has written is kept on the host as (N, H, t) arrays: N live sentences, H hypotheses of each,
-    one before the first step. A step hands the host one tensor and gets the next tokens back.
+    The host keeps the tokens of all live hypotheses in arrays (N, H, t): N live sentences, H hypotheses of each (one
+    before the first step), t tokens. Each step transfers one tensor to the host, and the next tokens back.
     """
     live, size = list(sentences), batch.size
     ids = np.zeros((len(live), 1, 0), dtype=np.int64)  # (N, H, t)
@@ -174,11 +178,10 @@ def _search(decoding: BeamDecoding, sentences: Sequence[_Sentence], batch: BeamB
         ends = tokens == batch.eos_id
         for slot, rank in np.argwhere(ends[:, :size] & (values[:, :size] > -math.inf)):
             live[slot].add(ids[slot, rank].tolist(), totals[slot, rank].tolist(), "eos")
-        continuing = np.argsort(ends, axis=1, kind="stable")[:, :size]  # the first `size` that go on
+        continuing = np.argsort(ends, axis=1, kind="stable")[:, :size]  # the first `size` that do not end
         ids, totals, parents = ids[slots, continuing], totals[slots, continuing], parents[slots, continuing]
-        values = np.where(ends, -math.inf, values)[
-            slots, continuing
-        ]  # (N, size): where too few go on, some do not exist
+        # (N, size): -inf for missing hypotheses, if fewer than `size` continue
+        values = np.where(ends, -math.inf, values)[slots, continuing]
 
         live_slots: list[int] = []
         for slot, sentence in enumerate(live):
@@ -194,7 +197,7 @@ def _search(decoding: BeamDecoding, sentences: Sequence[_Sentence], batch: BeamB
 
 
 def _rank_by_coverage(model: object, sentence: _Sentence) -> None:
-    """Lower each score by what its hypothesis left unattended of the source."""
+    """Add the coverage penalty to the score of each hypothesis."""
     for kind in (sentence.finished, sentence.cut):
         if kind:
             targets = [(*sentence.prefix, *hypothesis.ids) for hypothesis in kind]
@@ -206,10 +209,10 @@ def _rank_by_coverage(model: object, sentence: _Sentence) -> None:
 
 
 def _limit_per_sentence(limit: Sequence[int] | int, n: int) -> list[int]:
-    """One number a sentence."""
+    """Return one limit per sentence."""
     numbers = [limit] * n if isinstance(limit, int) else list(limit)
     if len(numbers) != n:
-        raise ValueError(f"{n} prefixes need as many limits, got {len(numbers)}")
+        raise ValueError(f"expected {n} limits, one per prefix, got {len(numbers)}")
     if min(numbers, default=0) < 0:
         raise ValueError(f"a limit of {min(numbers)} tokens must be 0 or more")
     return numbers
@@ -223,12 +226,12 @@ def _check(
     sources: Sequence[Sequence[int]] | None,
 ) -> None:
     if eos_id in forbidden:
-        raise ValueError(f"eos_id={eos_id} must not be forbidden: nothing could end; try min_new_tokens")
+        raise ValueError(f"eos_id={eos_id} must not be forbidden, since no hypothesis could end; try min_new_tokens")
     if sources is not None and len(sources) != len(prefixes):
-        raise ValueError(f"{len(prefixes)} prefixes need as many sources, got {len(sources)}")
+        raise ValueError(f"expected {len(prefixes)} sources, one per prefix, got {len(sources)}")
     for kind, rows in (("prefix", prefixes), ("source", sources or ())):
         for number, row in enumerate(rows):
             if not 1 <= len(row) <= model.max_len:
                 raise ValueError(
-                    f"{kind} {number} of {len(rows)} has {len(row)} tokens; it needs 1 to max_len={model.max_len}"
+                    f"{kind} {number} of {len(rows)} has {len(row)} tokens; expected 1 to max_len={model.max_len}"
                 )

@@ -1,8 +1,9 @@
-"""The hypotheses of a beam search: step by step, or by graphs on a GPU that reorder the cache themselves.
+"""The hypotheses of a beam search: step by step, or with CUDA graphs that reorder the cache.
 
-    candidates of each live sentence  ->  the host finds what has ended  ->  advance the live ones  ->  candidates ...
+    candidates of each live sentence  ->  the host finds finished hypotheses  ->  advance the live ones  ->  candidates
+        ...
 
-Both choose the same hypotheses to continue: of the candidates, best first, the first `size` that do not end.
+Both continue the same hypotheses: of the candidates, best first, the first `size` that do not end.
 """
 
 import math
@@ -32,9 +33,9 @@ class BeamBatch:
     """The sentences of a search.
 
     Attributes:
-        limits: Most tokens of each one's hypotheses.
-        shortest: Fewest tokens of each one's hypotheses before the end.
-        size: Hypotheses of each sentence.
+        limits: Maximum number of tokens of the hypotheses of each sentence.
+        shortest: Minimum number of tokens before their end.
+        size: Number of hypotheses per sentence.
     """
 
     prefixes: Sequence[Sequence[int]]
@@ -48,12 +49,12 @@ class BeamBatch:
 
     @property
     def count(self) -> int:
-        """Candidates of each sentence: at most `size` of them end, so `size` continue."""
+        """Number of candidates per sentence: at most `size` of them end, so `size` continue."""
         return 1 if self.size == 1 else 2 * self.size
 
     @property
     def columns(self) -> int:
-        """Most tokens that are read of a hypothesis, if none ends early."""
+        """Maximum number of tokens of a hypothesis that are read, if none ends early."""
         return max(len(prefix) + limit - 1 for prefix, limit in zip(self.prefixes, self.limits, strict=True))
 
 
@@ -71,11 +72,11 @@ class BeamDecoding(Protocol):
         ...
 
     def advance(self, live: Sequence[int], values: np.ndarray, parents: np.ndarray, tokens: np.ndarray) -> None:
-        """Continue the chosen hypotheses of these sentences, by their position in the last candidates.
+        """Continue the selected hypotheses of these sentences, by their position in the last candidates.
 
         Args:
             live: The sentences to continue.
-            values: Log-probabilities (N, size) of each one's hypotheses, -inf for one that does not exist.
+            values: Log-probabilities (N, size) of their hypotheses, -inf for a missing one.
             parents: Hypotheses (N, size) that they continue.
             tokens: Their last tokens (N, size).
         """
@@ -83,7 +84,7 @@ class BeamDecoding(Protocol):
 
 
 class StepBeams(Generic[CacheType]):
-    """A call of the model for each step; the host chooses the hypotheses.
+    """Beam search with one call of the model per step; the host selects the hypotheses.
 
     Args:
         model: Any decoder.
@@ -99,7 +100,7 @@ class StepBeams(Generic[CacheType]):
             model, batch.prefixes, sources=batch.sources, source_pad=batch.source_pad, capacity=self._capacity,
             device=self._device,
         )  # fmt: skip
-        # (N, H): log-probabilities so far, -inf for a hypothesis that does not exist
+        # (N, H): log-probabilities so far, -inf for a missing hypothesis
         self._alive = torch.zeros(len(self._live), 1, device=self._device)
         self._length = 0
 
@@ -152,9 +153,9 @@ def best_allowed(
     eos_id: int,
     is_early: Bool[Tensor, " N"],
 ) -> tuple[Float[Tensor, "N C"], Float[Tensor, "N C"], Float[Tensor, "N C"]]:
-    """Return the best continuations as sums, hypotheses and tokens, all in float64, without waiting for the device.
+    """Return the best continuations as sums, hypotheses and tokens, without waiting for the device.
 
-    There are always `count`; missing ones have probability zero.
+    All are in float64. There are always `count`; missing ones have probability zero.
 
     Args:
         logits: Next-token logits, R = N H rows.

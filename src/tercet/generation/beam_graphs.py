@@ -1,8 +1,8 @@
-"""A step of a beam search as one CUDA graph: the model's step, the candidates, and the cache's new order.
+"""A step of a beam search as one CUDA graph: decode step, candidates, new order of the cache.
 
-The device chooses the hypotheses to continue, so the next step is launched before the host has read the candidates of
-the last one. The host makes the same choice, and finds one step late which sentences are done. Their further
-candidates are ignored.
+The device selects the hypotheses to continue, so the next step is launched before the host has read the candidates of
+the last one. The host makes the same selection and finds finished sentences one step late. Their further candidates are
+ignored.
 """
 
 from collections.abc import Generator, Sequence
@@ -35,7 +35,7 @@ from tercet.generation.protocol import AnyDecoder, CacheType, device_of
 from tercet.generation.sampling import DIVERGENCE_MESSAGE
 from tercet.nn.cache import StackCache
 
-MIN_COLUMNS = 32  # of the narrowest graph: answers are short, and a step reorders all columns
+MIN_COLUMNS = 32  # of the narrowest graph: translations are short, and a step reorders all columns
 
 
 class BeamState:
@@ -49,7 +49,7 @@ class BeamState:
 
     Attributes:
         tokens: Last token of each hypothesis, which is not in the cache yet.
-        alive: Log-probability of each hypothesis, -inf for one that does not exist.
+        alive: Log-probability of each hypothesis, -inf for a missing one.
         early: Tokens that each sentence's hypotheses must still write before their end.
         results: Log-probabilities, parents and tokens of each sentence's candidates, in float64.
     """
@@ -78,14 +78,14 @@ class BeamState:
 
 
 def beam_step(model: SteppingModel, state: BeamState) -> None:
-    """Append each hypothesis's last token to the cache, and choose the hypotheses to continue."""
+    """Append the last token of each hypothesis to the cache, and select the hypotheses to continue."""
     parents = extend(model.step(state.tokens, state.cache), state.alive, state)
     first = torch.arange(0, len(state.tokens), state.size, device=parents.device)[:, None]
     state.cache.reorder_in_place((first + parents).flatten())
 
 
 def extend(logits: Float[Tensor, "R V"], alive: Float[Tensor, "N H"], state: BeamState) -> Tensor:
-    """Write the candidates and the hypotheses to continue into the state; return which ones they continue (N, size)."""
+    """Write the candidates and the selected hypotheses into the state; return their parents (N, size)."""
     values, parents, tokens = best_allowed(
         logits, alive, state.count, forbidden=state.forbidden, eos_id=state.eos_id, is_early=state.early > 0
     )
@@ -102,14 +102,14 @@ class BeamSpace:
     """The state of a search and its graphs.
 
     Args:
-        model: A translator.
-        sentences: Most sentences.
-        capacity: Most tokens of a hypothesis.
-        sources: Most tokens of a source; 0 without sources.
-        size: Hypotheses of each sentence.
-        forbidden: Ids that are never written.
+        model: A translation model.
+        sentences: Maximum number of sentences.
+        capacity: Maximum number of tokens of a hypothesis.
+        sources: Maximum number of tokens of a source; 0 without sources.
+        size: Number of hypotheses per sentence.
+        forbidden: Ids that are never generated.
         eos_id: Id that ends a hypothesis.
-        mode: As of `StepGraphs`.
+        mode: As in `StepGraphs`.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class BeamSpace:
         self._graphs = StepGraphs(model, beam_step, mode=mode)
 
     def fits(self, model: GraphModel, batch: BeamBatch, sources: int) -> bool:
-        """Return whether the search can be done here."""
+        """Return whether the state is large enough for the search and has its settings."""
         return (
             len(batch.prefixes) <= self.sentences
             and batch.columns <= self.state.cache.capacity
@@ -146,7 +146,7 @@ class BeamSpace:
         )
 
     def step(self, model: GraphModel, sentences: int, capacity: int) -> None:
-        """Run a step of at least the first sentences, at least `capacity` columns wide."""
+        """Run a step with at least the first `sentences` sentences and at least `capacity` columns."""
         sentences = min(round_up_rows(sentences), self.sentences)
         wide = round_up_capacity(capacity, model.max_len, min_columns=MIN_COLUMNS)
         wide = min(wide, self.state.cache.capacity)
@@ -159,7 +159,7 @@ class BeamSpace:
 
 
 class GraphBeams:
-    """A graph for each step, whose candidates are read while the next one runs.
+    """Beam search with one CUDA graph per step; its candidates are read while the next one runs.
 
     Args:
         model: A model whose decode step can be captured.
@@ -170,9 +170,9 @@ class GraphBeams:
     def __init__(self, model: GraphModel, batch: BeamBatch, space: BeamSpace) -> None:
         self._model, self._batch, self._space = model, batch, space
         self._n = len(batch.prefixes)
-        self._live = list(range(self._n))  # of each live sentence, its place in the state
+        self._live = list(range(self._n))  # index in the state of each live sentence
         self._columns = max(map(len, batch.prefixes))
-        self._launches = max(batch.limits) - 1  # that may still be needed
+        self._launches = max(batch.limits) - 1  # remaining launches
         state = space.state
         logits, cache = prefill(
             cast("AnyDecoder[Any]", model), batch.prefixes, sources=batch.sources, source_pad=batch.source_pad,
@@ -200,13 +200,13 @@ class GraphBeams:
         return candidates[:, 0].astype(np.float32), candidates[:, 1].astype(np.int64), candidates[:, 2].astype(np.int64)
 
     def advance(self, live: Sequence[int], values: np.ndarray, parents: np.ndarray, tokens: np.ndarray) -> None:
-        """Only note which sentences are live: the device has continued all of them."""
+        """Store the live sentences; the device has already continued all of them."""
         self._live = [self._live[slot] for slot in live]
 
 
 @contextmanager
 def beams_of(model: AnyDecoder[CacheType], batch: BeamBatch, *, use_graphs: bool) -> Generator[BeamDecoding]:
-    """Search by graphs if the model's step is to be captured, else step by step."""
+    """Search with CUDA graphs if the model's step is to be captured, else step by step."""
     if not use_graphs:
         yield StepBeams(model, batch)
         return

@@ -1,7 +1,7 @@
-"""The best continuations of a set of hypotheses: of H x V sums the few largest, exactly, without sorting H x V numbers.
+"""The best continuations of hypotheses: the largest of H x V sums without sorting H x V numbers.
 
-A number among the `count` largest lies in one of the `count` chunks with the largest maxima. So the maxima of chunks of
-64 ids are found first, in one pass that runs at the speed of memory, and only the members of the best chunks compete.
+Each of the `count` largest numbers is in one of the `count` chunks with the largest maxima. The maxima of chunks of 64
+ids are computed first, in one pass at memory speed; only the members of the best chunks are then compared.
 """
 
 import math
@@ -16,10 +16,12 @@ CHUNK = 64  # ids; 64 and 128 take the same time, 32 and 256 longer
 def best_continuations(
     logprobs: Float[Tensor, "N H V"], totals: Float[Tensor, "N H"], count: int
 ) -> tuple[Float[Tensor, "N C"], Int[Tensor, "N C"], Int[Tensor, "N C"]]:
-    """Of all totals[n, h] + logprobs[n, h, v] the `count` largest, the largest first: their sums, their h and their v.
+    """Return the `count` largest totals[n, h] + logprobs[n, h, v] as sums, hypotheses h and ids v.
 
-    Between equals the lowest (h, v) wins. There are fewer than `count` only where H x V is less. Where any of a set's
-    logprobs is NaN, all its sums are.
+    The largest is first.
+
+    Among equal sums, the lowest (h, v) comes first. There are fewer than `count` only if H x V is less. If any
+    log-probability of a set is NaN, all its sums are NaN.
     """
     _, h, v = logprobs.shape
     full = v // CHUNK * CHUNK
@@ -27,9 +29,9 @@ def best_continuations(
     if full < v:
         maxima = torch.cat((maxima, logprobs[..., full:].amax(-1, keepdim=True)), dim=-1)
     chunks = maxima.shape[-1]
-    # Adding a total and rounding keeps order, so the maximum of the sums is the sum of the maximum.
+    # Addition with rounding is monotonic, so the maximum of the sums is the sum of the maximum.
     sums = (maxima + totals[..., None]).flatten(1)  # (N, H chunks)
-    best = _top_indices(sums, min(count, h * chunks)).sort(-1).values  # (N, C): in the order of (h, v) again
+    best = _top_indices(sums, min(count, h * chunks)).sort(-1).values  # (N, C), in the order of (h, v)
     hypothesis = best // chunks
     ids = (best % chunks * CHUNK)[..., None] + torch.arange(CHUNK, device=best.device)  # (N, C, CHUNK)
     flat = hypothesis[..., None] * v + ids.clamp(max=v - 1)
@@ -44,10 +46,13 @@ def best_continuations(
 
 
 def _top_indices(numbers: Float[Tensor, "N M"], count: int) -> Int[Tensor, "N C"]:
-    """Where the `count` largest numbers of each row stand, the largest first, and of equals the first.
+    """Return the indices of the `count` largest numbers of each row, largest first.
 
-    `topk` leaves open which of equals it takes, and a stable sort takes twenty times as long. So each number is made an
-    integer of 64 bits: its own bits above, in an order that integers have too, and its place counted backwards below.
+    Among equal numbers the lowest index is first.
+
+    `topk` does not specify the order of equal numbers, and a stable sort takes twenty times as long. Each number is
+    therefore mapped to a 64-bit integer: its own bits in the upper half, in an order that integers share, and its
+    reversed index in the lower half.
     """
     bits = (numbers + 0.0).view(torch.int32)  # -0 becomes 0: they are equal
     sort_keys = bits ^ ((bits >> 31) & 0x7FFFFFFF)

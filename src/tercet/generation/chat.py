@@ -1,6 +1,6 @@
-"""A conversation that is answered: its template makes ids of it, and the model writes on to the end of its turn.
+"""Chat: a template turns a conversation into ids, and the model generates the next turn.
 
-The whole conversation is read for each answer. Where it no longer fits the context, its oldest turns are left out.
+The whole conversation is prefilled for each answer. If it exceeds the context, its oldest turns are dropped.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,20 +16,21 @@ from tercet.tokens import Tokenizer
 from tercet.tokens.chat_template import ChatTemplate
 
 Message = Mapping[str, str]  # "role" and "content"
-ANSWER_FRACTION = 4  # one in so many tokens of the context is left to the answer before turns are left out for it
+ANSWER_FRACTION = 4  # a quarter of the context is reserved for the answer
 
 
 def answer_budget(n_tokens: int, max_len: int) -> int:
-    """How many tokens an answer may have while a conversation of `n_tokens` stays in sight; at least one."""
+    """Return how long an answer can be while `n_tokens` of conversation stay visible; at least 1."""
     return max(1, max_len - n_tokens)
 
 
 @dataclass(frozen=True)
 class ChatPrompt:
-    """What is gone on from.
+    """The prompt of a chat answer.
 
-    Args:
-        dropped: messages that were left out, the oldest ones.
+    Attributes:
+        ids: Token ids of the conversation.
+        dropped: Number of messages that were dropped, the oldest ones.
     """
 
     ids: tuple[int, ...]
@@ -37,10 +38,10 @@ class ChatPrompt:
 
 
 class ChatAnswer:
-    """The text of an answer, piece by piece as it is certain.
+    """The text of an answer, generated while it is iterated over.
 
     Attributes:
-        finish: why it ended, once it has; an answer that nobody heard out has none.
+        finish: Reason why the answer ended; None until the iteration is complete.
     """
 
     def __init__(self, columns: Iterator[Column], row: TextRow) -> None:
@@ -59,17 +60,17 @@ class ChatAnswer:
 
     @property
     def text(self) -> str:
-        """As far as it was heard."""
+        """The text so far."""
         return "".join(self._row.pieces)
 
     @property
     def n_tokens(self) -> int:
-        """Those drawn, the one that ends the turn included."""
+        """Number of sampled tokens, including the one that ends the turn."""
         return len(self._row.tokens)
 
 
 class ChatModel:
-    """A decoder with its tokenizer and the template of its conversations."""
+    """A decoder with its tokenizer and its chat template."""
 
     def __init__(self, model: Decoder[Any], tokenizer: Tokenizer, template: ChatTemplate) -> None:
         self._model, self._tokenizer, self._template = model, tokenizer, template
@@ -79,11 +80,13 @@ class ChatModel:
         return self._model.max_len
 
     def fit(self, messages: Sequence[Message], *, max_new_tokens: int | None = None) -> ChatPrompt:
-        """The conversation as ids, without its oldest turns where it would leave the answer too little of the context:
-        a quarter, or `max_new_tokens` where these are fewer. The system's message and the last one are never left out.
+        """Encode a conversation; drop its oldest turns if they leave too little context for the answer.
+
+        A quarter of the context is reserved, or `max_new_tokens` if that is less. The system message and the last
+        message are never dropped.
 
         Raises:
-            UserError: where the last message is too long by itself, or the template refuses the messages.
+            UserError: If the last message exceeds the context, or the template rejects the messages.
         """
         reserve = max(1, self.max_len // ANSWER_FRACTION)
         room = self.max_len - min(reserve, reserve if max_new_tokens is None else max_new_tokens)
@@ -95,21 +98,21 @@ class ChatModel:
             ids = self._template.encode([*head, *turns])
         if len(ids) > self.max_len:
             raise UserError(
-                f"the last message has, with what stands around it, {len(ids):,} tokens, and the model sees "
-                f"{self.max_len:,} at once; write a shorter one"
+                f"the last message has {len(ids):,} tokens with its markers, more than the context ({self.max_len:,}); "
+                "shorten it"
             )
         return ChatPrompt(ids=tuple(ids), dropped=len(messages) - len(head) - len(turns))
 
     def ask(self, messages: Sequence[Message], options: SamplingOptions) -> tuple[ChatPrompt, ChatAnswer]:
-        """What the model is given of the conversation, and what it says next: by default as long as that stays in
-        sight.
+        """Return the encoded conversation and the answer to its last message.
 
         Args:
-            options: settings of `Sampling`.
+            messages: The conversation.
+            options: Fields of `Sampling`. By default, the answer is at most as long as the conversation stays visible.
 
         Raises:
-            UserError: as `fit`.
-            ValueError: where a setting is out of range.
+            UserError: If the conversation cannot be encoded, as in `fit`.
+            ValueError: If a setting is out of range.
         """
         settings = Sampling(**options)
         prompt = self.fit(messages, max_new_tokens=options.get("max_new_tokens"))
@@ -120,5 +123,5 @@ class ChatModel:
 
 
 def _next_turn(messages: Sequence[Message]) -> int:
-    """Where the second turn begins, each of which is begun by the user; 0 where there is one alone."""
+    """Return the index at which the second turn begins, with a user message; 0 if there is only one turn."""
     return next((n for n, message in enumerate(messages) if n and message["role"] == "user"), 0)

@@ -30,9 +30,9 @@ DecodeMode = Literal["eager", "graph", "compiled"]
 MODE_VARIABLE = "TERCET_DECODE"  # the environment variable
 MODES: tuple[DecodeMode, ...] = ("eager", "graph", "compiled")
 
-MIN_COLUMNS = 128  # of the narrowest graph, the spare column included; attention kernels prefer multiples of 16
-MAX_COMPILED_STEPS = 256  # compiled steps of all batch sizes, widths and filters; above it they would not be compiled
-MAX_GRAPHS = 64  # of one model; the one that was not used for longest goes, since clients choose the filters
+MIN_COLUMNS = 128  # of the narrowest graph, including the spare column; attention kernels prefer multiples of 16
+MAX_COMPILED_STEPS = 256  # for all batch sizes, widths and filters together; further steps would not be compiled
+MAX_GRAPHS = 64  # per model; the least recently used one is dropped, since clients choose the filters
 WARM_UPS = 2  # steps before the capture: libraries allocate their workspaces, and a compiled step is compiled
 
 
@@ -48,21 +48,22 @@ class GraphModel(Protocol):
 
 
 def decode_mode() -> DecodeMode:
-    """Return how a GPU decodes: by the environment variable, as a graph by default.
+    """Return the decoding mode on GPUs, from the environment variable; "graph" by default.
 
     Raises:
         UserError: If the variable has another value.
     """
     mode = os.environ.get(MODE_VARIABLE) or "graph"
     if mode not in MODES:
-        raise UserError(f"{MODE_VARIABLE}={mode} is unknown{suggest(mode, MODES)}; it is one of {', '.join(MODES)}")
+        raise UserError(f"unknown {MODE_VARIABLE}={mode}{suggest(mode, MODES)}; choose from {', '.join(MODES)}")
     return mode
 
 
 def can_capture(model: object, device: torch.device) -> bool:
-    """Return whether the model's decode step can be captured: on a GPU, if nothing else observes or changes the model.
+    """Return whether the model's decode step can be captured as a CUDA graph.
 
-    A model that is being trained needs the memory itself, and hooks would not run in a graph.
+    It can on a GPU if nothing else observes or changes the model. A model that is being trained needs the memory
+    itself, and hooks would not run in a graph.
     """
     if device.type != "cuda" or decode_mode() == "eager" or not isinstance(model, DecoderOnly | EncoderDecoder):
         return False
@@ -85,7 +86,7 @@ def round_up_rows(rows: int) -> int:
 
 
 def round_up_capacity(capacity: int, max_len: int, *, min_columns: int = MIN_COLUMNS) -> int:
-    """Return the capacity of the graph that holds `capacity` tokens per row: a power of two minus 1, or max_len.
+    """Return the capacity of the graph for `capacity` tokens per row: a power of two minus 1, or max_len.
 
     Args:
         capacity: Tokens per row.
@@ -130,7 +131,7 @@ class StepGraphs:
         if graph is None:
             arguments, changing = state()
             graph = capture(partial(self._step, model, *arguments), changing, self._pool)
-        self._graphs[key] = graph  # the last in the dictionary's order
+        self._graphs[key] = graph  # most recently used
         if len(self._graphs) > MAX_GRAPHS:
             del self._graphs[next(iter(self._graphs))]
         graph()
@@ -143,15 +144,15 @@ class StepGraphs:
 class Workspace:
     """The decoding state of one model and the graphs that were captured for it.
 
-    An idle workspace goes when its model does.
+    An idle workspace is freed together with its model.
 
     Args:
         model: The model.
-        rows: Most rows of a batch.
-        capacity: Most tokens per row.
-        sources: Most tokens of a source, for a model with cross-attention; else 0.
-        likeliest: Most tokens that are reported next to a drawn one.
-        mode: "graph" or "compiled"; without effect on a CPU.
+        rows: Maximum number of rows of a batch.
+        capacity: Maximum number of tokens per row.
+        sources: Maximum number of tokens of a source, for a model with cross-attention; else 0.
+        likeliest: Maximum number of tokens that are reported next to a sampled one.
+        mode: "graph" or "compiled"; no effect on a CPU.
     """
 
     def __init__(
@@ -182,16 +183,16 @@ class Workspace:
 
     @property
     def capacity(self) -> int:
-        """Most tokens per row."""
+        """Maximum number of tokens per row."""
         return self.state.cache.capacity
 
     @property
     def likeliest(self) -> int:
-        """Most tokens that are reported next to a drawn one."""
+        """Maximum number of tokens that are reported next to a sampled one."""
         return self.state.likeliest
 
     def widen(self, likeliest: int) -> None:
-        """Make room for more likeliest tokens; results that are being copied still arrive at the old reader."""
+        """Make room for a larger number of likeliest tokens; the old reader still has pending results."""
         self._graphs.clear()
         self.state.widen(likeliest)
         self.results = ResultReader(self.state.results)
@@ -207,7 +208,7 @@ class Workspace:
         return is_large and matches_weights(self.state.cache, model) and bool(sources) == bool(self.sources)
 
     def step(self, model: GraphModel, rows: int, capacity: int, filters: Filters) -> None:
-        """Run a decode step of at least the first `rows` rows, at least `capacity` columns wide."""
+        """Run a decode step with at least the first `rows` rows and at least `capacity` columns."""
         rows = min(round_up_rows(rows), self.rows)
         capacity = min(round_up_capacity(capacity, model.max_len), self.capacity)
 
@@ -271,7 +272,7 @@ class ResultReader:
         return self._n_copied - self._n_read
 
     def copy(self, results: Float[Tensor, "B R"]) -> None:
-        """Begin to copy the results of a step, without waiting for them."""
+        """Start to copy the results of a step, without waiting for them."""
         number = self._n_copied % 2
         self._buffers[number][: len(results)].copy_(results, non_blocking=True)
         if self._on_gpu:
@@ -287,12 +288,12 @@ class ResultReader:
         return self._buffers[number].tolist()
 
     def drop(self) -> None:
-        """Forget results that have not been read."""
+        """Discard results that have not been read."""
         self._n_read = self._n_copied
 
 
 class _Weights:
-    """The addresses of a model's parameters and buffers, held so that the memory stays theirs.
+    """The addresses of a model's parameters and buffers; holding the tensors keeps their memory.
 
     Args:
         model: The model.
@@ -306,7 +307,7 @@ class _Weights:
         self._addresses = [tensor.data_ptr() for tensor in self._tensors]
 
     def have_moved(self) -> bool:
-        """Return whether a tensor was exchanged, or its memory is another."""
+        """Return whether a tensor or its memory was replaced."""
         tensors = self._current()
         return list(map(id, tensors)) != list(map(id, self._tensors)) or (
             list(map(Tensor.data_ptr, tensors)) != self._addresses
@@ -341,15 +342,15 @@ _idle: "WeakKeyDictionary[object, dict[type, Any]]" = WeakKeyDictionary()
 def borrow(
     model: object, kind: type[SpaceType], fits: Callable[[SpaceType], bool], make: Callable[[], SpaceType]
 ) -> Generator[SpaceType]:
-    """Lend the idle tables of a model, with the graphs of earlier generations, or new ones if they do not fit.
+    """Provide the idle tables of a model with their captured graphs, or new tables if they do not fit.
 
-    Two generations at once do not share tables.
+    Two concurrent generations do not share tables.
 
     Args:
         model: The model.
         kind: Type of the tables.
         fits: Whether tables can be used.
-        make: Makes new tables.
+        make: Creates new tables.
     """
     space = _idle.get(model, {}).pop(kind, None)
     if space is not None and not fits(space):
@@ -364,13 +365,13 @@ def borrow(
 
 
 def workspace(model: GraphModel, *, rows: int, capacity: int, sources: int = 0) -> AbstractContextManager[Workspace]:
-    """Lend a workspace of the model that is large enough.
+    """Provide a workspace of the model that is large enough.
 
     Args:
         model: The model.
         rows: Rows of the batch.
-        capacity: Most tokens per row.
-        sources: Most tokens of a source; 0 without sources.
+        capacity: Maximum number of tokens per row.
+        sources: Maximum number of tokens of a source; 0 without sources.
     """
     return borrow(
         model,

@@ -1,4 +1,4 @@
-"""A decode step that reads and writes tensors at fixed addresses only, so that it can be captured as a CUDA graph.
+"""A decode step with tensors at fixed addresses, so that it can be captured as a CUDA graph.
 
     step:  tokens -> model.step -> logits -> choose_rows -> tokens, seen, results
 
@@ -33,17 +33,16 @@ class DecodeState:
         cache: The KV cache; its lengths are advanced in place.
         vocab_size: Number of logits.
         max_len: The model's context.
-        likeliest: Most tokens that are reported next to the drawn one.
+        likeliest: Maximum number of tokens that are reported next to the sampled one.
 
     Attributes:
         tokens: Last token of each row, which is not in the cache yet.
-        uniform: Number in [0, 1) for the token to be drawn at each position, drawn in advance by the row's own
-            generator.
+        uniform: Number in [0, 1) for the token at each position, drawn in advance by the row's generator.
         settings: Sampling settings of each row.
-        seen_mask: Tokens that each row holds.
-        forbidden: Tokens that no row may draw.
+        seen_mask: Tokens that each row contains.
+        forbidden: Ids that are never sampled.
         results: Id, log-probability and divergence flag of the last step, then log-probabilities and ids of the
-            likeliest tokens; float64 holds any id.
+            likeliest tokens; float64 is exact for all ids.
     """
 
     def __init__(self, cache: StackCache, *, vocab_size: int, max_len: int, likeliest: int = 0) -> None:
@@ -60,7 +59,7 @@ class DecodeState:
         )
 
     def view(self, rows: int, capacity: int) -> "DecodeState":
-        """Return the first rows with the first columns of their cache, in the same memory, for steps of the model."""
+        """Return the first rows and columns, in the same memory, for steps of the model."""
         part = self.sampled_rows(slice(rows))
         part.cache = self.cache.view(self.cache.lengths[:rows], capacity)
         return part
@@ -77,7 +76,7 @@ class DecodeState:
         return part
 
     def widen(self, likeliest: int) -> None:
-        """Exchange the results for wider ones with the same content."""
+        """Replace the results by wider ones with the same content."""
         old, old_likeliest = self.results, self.likeliest
         self.results = old.new_zeros(len(old), N_RESULTS + 2 * likeliest)
         self.results[:, : N_RESULTS + old_likeliest] = old[:, : N_RESULTS + old_likeliest]

@@ -25,7 +25,7 @@ from tercet.generation.sampling import DIVERGENCE_MESSAGE, choose, mark_seen
 from tercet.generation.specs import Sampling
 from tercet.objectives import token_logprobs
 
-TokenColumn = tuple[list[int], list[float]]  # the ids of all rows, and their log-probabilities
+TokenColumn = tuple[list[int], list[float]]  # ids of all rows, and their log-probabilities
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,17 +41,20 @@ class Batch:
 
 
 class BatchDecoding(Protocol):
-    """The decoding state of a batch. All methods are called in inference mode, with the model in eval mode."""
+    """The decoding state of a batch.
+
+    All methods are called in inference mode, with the model in eval mode.
+    """
 
     def read(self, live: Sequence[int], visible: Sequence[Sequence[int]], *, capacity: int) -> None:
         """Read the visible tokens of these rows of the batch, with a cache for `capacity` tokens per row."""
         ...
 
     def sample(self, *, launch_next: bool) -> TokenColumn:
-        """Draw the next token of each row that was read and kept.
+        """Sample the next token of each row that was read and kept.
 
         Args:
-            launch_next: If True, the caller will sample again, without reading rows before, unless all rows end.
+            launch_next: If True, the caller will sample again without a prefill, unless all rows end.
 
         Raises:
             UserError: If the model diverged.
@@ -64,7 +67,7 @@ class BatchDecoding(Protocol):
 
 
 class StepDecoding(Generic[CacheType]):
-    """A call of the model for each token; the tokens are drawn on the host.
+    """Decoding with one call of the model per token; the tokens are sampled on the host.
 
     Args:
         model: Any decoder.
@@ -105,7 +108,7 @@ class StepDecoding(Generic[CacheType]):
 
 
 class GraphDecoding:
-    """A graph for each token, whose results are read while the next one runs.
+    """Decoding with one CUDA graph per token; its results are read while the next one runs.
 
     Args:
         model: A model whose decode step can be captured.
@@ -118,7 +121,7 @@ class GraphDecoding:
         self._filters = Filters.of([batch.sampling], model.vocab_size, forbids=bool(batch.forbidden))
         self._numbers = [UniformNumbers(torch.Generator().manual_seed(seed)) for seed in batch.seeds]
         self._live: list[int] = []
-        self._slots: list[int] = []  # of each live row, its row in the tables
+        self._slots: list[int] = []  # table row of each live row
         self._rows = self._columns = 0  # rows in the tables, and tokens of the longest
         self._n_sampled = 0  # tokens of each row since it was read
         state = space.state
@@ -166,7 +169,7 @@ class GraphDecoding:
         self._space.results.copy(self._space.state.results[: self._rows])
 
     def _write_settings(self, visible: Sequence[Sequence[int]], capacity: int) -> None:
-        """Write the inputs of the rows' next draws other than the logits."""
+        """Write the inputs of the next draws, except the logits."""
         state, rows = self._space.state, self._rows
         settings = RowSettings.encode([self._batch.sampling], self._model.vocab_size)
         state.settings.table[:rows] = settings.to(self._space.device)
@@ -182,7 +185,7 @@ class GraphDecoding:
 
 @contextmanager
 def decoding_of(model: AnyDecoder[CacheType], batch: Batch) -> Generator[BatchDecoding]:
-    """Decode a batch by graphs if its model can be captured, else step by step."""
+    """Decode a batch with CUDA graphs if its model can be captured, else step by step."""
     with ExitStack() as stack:
         if not can_capture(model, device_of(model)):
             yield StepDecoding(model, batch)
@@ -203,5 +206,5 @@ def _sources_of(sources: Sequence[Sequence[int]] | None, live: Sequence[int]) ->
 
 
 def current_device(device: torch.device) -> AbstractContextManager[None]:
-    """Graphs, events and streams are the current device's."""
+    """Make a GPU the current device, as graphs, events and streams require."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

@@ -1,9 +1,10 @@
-"""Several translators write one translation: at each step their distributions over the next token are combined.
+"""Ensembles of translation models: their next-token distributions are combined at each step.
 
     linear:      log p = log( mean of the p_i )
-    log_linear:  log p = mean of the log p_i, normalised again
+    log_linear:  log p = mean of the log p_i, renormalized
 
-The linear mean believes a token that one member believes strongly in; the log-linear one a token that no member doubts.
+The linear mean favors a token that one member considers very likely, the log-linear mean a token that no member
+considers unlikely.
 """
 
 import math
@@ -20,7 +21,7 @@ Combine = Literal["linear", "log_linear"]
 
 
 class EnsembleCache:
-    """The members' caches, side by side."""
+    """The caches of the members."""
 
     def __init__(self, caches: Sequence[Cache]) -> None:
         self.caches = tuple(caches)
@@ -39,14 +40,14 @@ class EnsembleCache:
 
 
 class Ensemble(nn.Module):
-    """A `SourceDecoder` of several ones with the same vocabularies.
+    """A `SourceDecoder` that combines several models with the same vocabularies.
 
     Args:
-        models: one or more; sizes and depths may differ.
-        combine: how probabilities are put together.
+        models: One or more models; sizes and depths may differ.
+        combine: How the probabilities are combined.
 
     Raises:
-        ValueError: for no models, or for models with vocabularies of different size.
+        ValueError: If there are no models, or the sizes of their vocabularies differ.
     """
 
     def __init__(self, models: Sequence[SourceDecoder[Any]], combine: Combine = "linear") -> None:
@@ -54,7 +55,7 @@ class Ensemble(nn.Module):
         sizes = sorted({model.vocab_size for model in models})
         if len(sizes) != 1:
             raise ValueError(
-                f"an ensemble needs models with one vocabulary, got vocab_size={sizes}; leave the others out"
+                f"the models of an ensemble must have one vocabulary, got vocab_size={sizes}; leave the others out"
             )
         if combine not in ("linear", "log_linear"):
             raise ValueError(f"combine={combine!r} must be linear or log_linear")
@@ -78,7 +79,7 @@ class Ensemble(nn.Module):
         source_token_mask: Bool[Tensor, "B S"],
         capacity: int,
     ) -> tuple[Float[Tensor, "B V"], EnsembleCache]:
-        """As each member's `start`; the logits are log-probabilities."""
+        """Call `start` of each member and combine the logits; the result is log-probabilities."""
         starts = [
             model.start(tokens, lengths, source=source, source_token_mask=source_token_mask, capacity=capacity)
             for model in self.members

@@ -1,4 +1,4 @@
-"""The prefill of any generation: prompts become one padded batch, beside their sources where the model has any."""
+"""Prefill: pad the prompts to one batch, with their sources if the model has any."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -20,13 +20,17 @@ def prefill(
     capacity: int,
     device: torch.device,
 ) -> tuple[Float[Tensor, "B V"], CacheType]:
-    """The logits after each row, and a cache of the rows; equal rows with equal sources are read once.
+    """Return the logits after each row and a cache of the rows.
+
+    Equal rows with equal sources are read once.
 
     Args:
-        rows: token ids, at least one each.
-        sources: one for each row, where the model is a `SourceDecoder`.
-        source_pad: any id of the source's vocabulary: it is masked.
-        capacity: the most tokens a row will hold.
+        model: The model.
+        rows: Token ids, at least one per row.
+        sources: Source ids of each row, for a `SourceDecoder`.
+        source_pad: Any id of the source vocabulary; it is masked.
+        capacity: Maximum number of tokens per row.
+        device: Device of the model.
     """
     pairs = [(tuple(row), () if sources is None else tuple(sources[n])) for n, row in enumerate(rows)]
     distinct = list(dict.fromkeys(pairs))

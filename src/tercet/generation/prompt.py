@@ -1,29 +1,30 @@
-"""What a model continues: the ids of a prompt, or where there is none, those after which a text begins."""
+"""Prompts as token ids, and the ids that a generated text begins with if there is no prompt."""
 
 from contextlib import suppress
 
 from tercet.config import UserError
 from tercet.tokens import Tokenizer
 
-BREAKS = ("\n", " ")  # after which a line or a word begins, in a text without any mark of where it begins
+BREAKS = ("\n", " ")  # fallback for vocabularies without special tokens: a line or a word begins after these
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """The ids that a model continues, after those that open a text for it (a Llama's bos).
+    """Encode a prompt, preceded by the ids that open a text for the tokenizer (such as bos for Llama).
 
-    An empty prompt with nothing before it is the start of a text, as `start_ids` has it.
+    An empty prompt without such ids is the beginning of a text; see `start_ids`.
 
     Raises:
-        UserError: where a character is not in the vocabulary, or `prompt` is not valid Unicode.
+        UserError: If a character is not in the vocabulary, or `prompt` is not valid Unicode.
     """
     return [*tokenizer.opening, *tokenizer.encode(prompt)] or start_ids(tokenizer)
 
 
 def start_ids(tokenizer: Tokenizer) -> list[int]:
-    """The ids after which a text begins, as far as the vocabulary tells.
+    """Return the ids after which a text begins.
 
-    What opens a text; else eos, which in training stands between two documents; else bos of a tokenizer that Tercet did
-    not make (Tercet's language models never see theirs); else a new line, a space, or the first token that is text.
+    These are, in this order of preference: the opening of the tokenizer; eos, which separates documents in training;
+    bos, if the tokenizer was not trained by Tercet (language models of Tercet are not trained with bos); a new line; a
+    space; the first token that is text.
     """
     if tokenizer.opening:
         return list(tokenizer.opening)
@@ -32,7 +33,7 @@ def start_ids(tokenizer: Tokenizer) -> list[int]:
         if mark is not None:
             return [mark]
     for text in BREAKS:
-        with suppress(UserError):  # a character that the vocabulary lacks
+        with suppress(UserError):  # the character is not in the vocabulary
             if (ids := tokenizer.encode(text)) and tokenizer.unk_id not in ids:
                 return ids
     silent = tokenizer.special_ids | {tokenizer.unk_id}

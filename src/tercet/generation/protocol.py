@@ -1,8 +1,8 @@
-"""What generation asks of a model: read the prompts, then a token a step; the state lives in a cache outside the model.
+"""Protocols that generation requires of a model: prefill the prompts, then one decode step per token.
 
-A column of the cache is a position of the text, so rows of unequal length need no padding on the left: each row goes on
-writing at its own column. The families differ in `start` alone, where a translator takes the sources as well;
-everything after it is `step`.
+The state is in a cache outside the model. A column of the cache is a position of the text, so rows of unequal length
+need no left padding: each row continues at its own column. Decoder-only and encoder-decoder models differ only in
+`start`, which also takes the sources of a translation model.
 """
 
 from typing import Protocol, TypeVar
@@ -14,18 +14,19 @@ from torch import Tensor, nn
 
 class Cache(Protocol):
     def reorder(self, rows: Int[Tensor, " R"], /) -> None:
-        """Become these rows of this cache, in place; a row may be left out or named twice."""
+        """Select these rows of the cache in place; a row may be omitted or repeated."""
         ...
 
     def expand_beams(self, n: int, /) -> None:
-        """Each row becomes a group of `n` equal rows next to each other, which share one source.
+        """Repeat each row `n` times, next to each other; the copies share one source.
 
-        From then on `reorder` keeps groups whole: rows are permuted or repeated within their group, or all of it goes.
+        Afterwards `reorder` keeps these groups whole: rows are permuted or repeated within their group, or a whole
+        group is omitted.
         """
         ...
 
     def grow(self, capacity: int, /) -> None:
-        """Make room for `capacity` tokens a row; what is there stays."""
+        """Extend the cache to `capacity` tokens per row and keep its content."""
         ...
 
 
@@ -35,26 +36,27 @@ CacheType = TypeVar("CacheType", bound=Cache)
 class Decoder(Protocol[CacheType]):
     @property
     def max_len(self) -> int:
-        """The most tokens the model can see at once: its context."""
+        """Context length: maximum number of tokens that the model sees at once."""
         ...
 
     def start(
         self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, " B"], /, *, capacity: int
     ) -> tuple[Float[Tensor, "B V"], CacheType]:
-        """Read prompts of `lengths` tokens, padded on the right: the logits after each row's last token, and a cache.
+        """Prefill prompts and return the logits after each row and a cache.
 
-        The cache has room for `capacity` tokens a row, at most max_len.
+        The prompts have `lengths` tokens and are padded on the right. The cache has capacity for `capacity` tokens per
+        row, at most max_len.
         """
         ...
 
     def step(self, tokens: Int[Tensor, " B"], cache: CacheType, /) -> Float[Tensor, "B V"]:
-        """Append one token to each row: the logits after it."""
+        """Append one token to each row and return the logits after it."""
         ...
 
 
 class RewindingCache(Cache, Protocol):
     def advance(self, by: Int[Tensor, " B"], /) -> None:
-        """Count so many more tokens of each row as read; below 0, so many fewer, which are as if they never were."""
+        """Add `by` tokens to the length of each row; negative values remove the last tokens."""
         ...
 
 
@@ -62,25 +64,25 @@ RewindingCacheType = TypeVar("RewindingCacheType", bound=RewindingCache)
 
 
 class SpeculativeDecoder(Decoder[RewindingCacheType], Protocol[RewindingCacheType]):
-    """A decoder that reads several tokens in one pass, some of which may turn out not to come next."""
+    """A decoder that can read several draft tokens in one forward pass."""
 
     @property
     def vocab_size(self) -> int: ...
 
     def read_ahead(self, tokens: Int[Tensor, "B T"], cache: RewindingCacheType, /) -> Float[Tensor, "B T V"]:
-        """The logits after each of the next tokens of each row, padded on the right with any id.
+        """Return the logits after each of the next tokens of each row, padded on the right with any id.
 
-        They are not counted yet: `cache.advance` says how many of them stand.
+        The lengths of the cache do not change; `cache.advance` adds the accepted tokens.
         """
         ...
 
 
 class SourceDecoder(Protocol[CacheType]):
-    """A decoder that looks at a source, which it encodes once."""
+    """A decoder with a source, which is encoded once."""
 
     @property
     def max_len(self) -> int:
-        """The most tokens of a target, and the most of a source."""
+        """Maximum number of tokens of a target, and of a source."""
         ...
 
     @property
@@ -96,11 +98,14 @@ class SourceDecoder(Protocol[CacheType]):
         source_token_mask: Bool[Tensor, "B S"],
         capacity: int,
     ) -> tuple[Float[Tensor, "B V"], CacheType]:
-        """Read the sources, whose real tokens `source_token_mask` marks, and the beginnings of their targets."""
+        """Encode the sources and prefill the beginnings of the targets.
+
+        Real tokens of the sources are True in `source_token_mask`.
+        """
         ...
 
     def step(self, tokens: Int[Tensor, " B"], cache: CacheType, /) -> Float[Tensor, "B V"]:
-        """Append one token to each row: the logits after it."""
+        """Append one token to each row and return the logits after it."""
         ...
 
 
@@ -108,11 +113,11 @@ AnyDecoder = Decoder[CacheType] | SourceDecoder[CacheType]
 
 
 def parts_of(model: object) -> list[nn.Module]:
-    """The modules of a model; none for a decoder that is no `nn.Module`."""
+    """Return the modules of a model; none for a decoder that is not an `nn.Module`."""
     return list(model.modules()) if isinstance(model, nn.Module) else []
 
 
 def device_of(model: object) -> torch.device:
-    """Where the model's tokens belong: beside its first parameter."""
+    """Return the device of the model's first parameter; the CPU if there is none."""
     first = next(model.parameters(), None) if isinstance(model, nn.Module) else None
     return torch.device("cpu") if first is None else first.device

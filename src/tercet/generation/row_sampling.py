@@ -1,4 +1,4 @@
-"""Sampling on the device: each row has its own settings, and its uniform numbers were drawn in advance.
+"""Sampling on the device: each row has its own settings and uniform numbers drawn in advance.
 
     logits (B, V) --filters of each row--> probabilities (B, V) --its uniform number--> ids (B,)
 
@@ -29,7 +29,10 @@ from tercet.generation.specs import Sampling
 
 @dataclass(frozen=True, kw_only=True)
 class Filters:
-    """The operations that the settings of a batch need; two batches with equal ones run the same graph."""
+    """The operations that the settings of a batch require.
+
+    Batches with equal operations run the same graph.
+    """
 
     draws: bool = False  # a row has a temperature above 0
     penalty: bool = False
@@ -48,7 +51,7 @@ class Filters:
         Args:
             samplings: Settings of each row.
             vocab_size: Number of logits; a larger `top_k` has no effect.
-            forbids: If True, there are tokens that are never drawn.
+            forbids: If True, some ids are never sampled.
             likeliest: Number of likeliest tokens that are reported for each row.
         """
         largest = max((_limiting_k(sampling, vocab_size) for sampling in samplings), default=0)
@@ -77,7 +80,9 @@ class RowSettings:
 
     @staticmethod
     def encode(samplings: Sequence[Sampling], vocab_size: int) -> Float[Tensor, "B 5"]:
-        """Return the table's rows for these settings, on the CPU; a setting that is None or has no effect is neutral.
+        """Return the table's rows for these settings, on the CPU.
+
+        A setting that is None or has no effect is neutral.
 
         Args:
             samplings: Settings of each row.
@@ -101,10 +106,10 @@ class RowSettings:
 
 
 class UniformNumbers:
-    """The uniform numbers of a row before they are used, in the order in which `draw` would take them.
+    """The uniform numbers of a row in the order of `draw`, available before they are used.
 
     Args:
-        generator: The row's generator, which lives on the CPU.
+        generator: Generator of the row, on the CPU.
     """
 
     def __init__(self, generator: torch.Generator) -> None:
@@ -133,17 +138,18 @@ def choose_rows(
     seen_mask: Bool[Tensor, "B V"],
     forbidden: Bool[Tensor, " V"],
 ) -> tuple[Int[Tensor, " B"], Bool[Tensor, " B"]]:
-    """Return the next token of each row, and which rows have nothing to draw from because the model diverged.
+    """Return the next token of each row, and which rows have an empty distribution.
 
-    The ids are those of `stream.choose` for the same logits and uniform numbers.
+    A distribution is empty if the model diverged. The ids are those of `sampling.choose` for the same logits and
+    uniform numbers.
 
     Args:
         logits: Next-token logits in any floating dtype.
         settings: Settings of each row.
         filters: Operations to apply; must cover the settings of all rows.
         uniform: Number in [0, 1) for each row, in float64.
-        seen_mask: Tokens that each row holds, for the repetition penalty.
-        forbidden: Tokens that are never drawn.
+        seen_mask: Tokens that each row contains, for the repetition penalty.
+        forbidden: Ids that are never sampled.
     """
     temperature, top_k, share, ratio, penalty = settings.columns()  # (B, 1) each
     logits = logits.float()
@@ -174,5 +180,5 @@ def choose_rows(
 
 
 def _limiting_k(sampling: Sampling, vocab_size: int) -> int:
-    """The row's top_k, or 0 if it leaves out no token."""
+    """Return the row's top_k, or 0 if it excludes no token."""
     return 0 if sampling.top_k is None or sampling.top_k >= vocab_size else sampling.top_k

@@ -1,8 +1,8 @@
-"""How the next token is chosen: a spec, the distribution that it makes of the logits, and a draw from that.
+"""Sampling of the next token: the distribution after all filters, and a draw from it.
 
     logits (B, V) --distribution--> probabilities (B, V) --draw--> ids (B,)
 
-Each row draws from a generator of its own, so what it draws depends on its seed and never on its neighbours.
+Each row has its own generator, so its tokens depend on its seed and not on other rows.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,14 +21,14 @@ DIVERGENCE_MESSAGE = "the model's outputs are not numbers (NaN): its training di
 def distribution(
     logits: Float[Tensor, "B V"], sampling: Sampling, seen_mask: Bool[Tensor, "B V"] | None = None
 ) -> Float[Tensor, "B V"]:
-    """The probabilities, in float32, that `sampling` makes of logits.
+    """Return the probabilities, in float32, after the filters of `sampling`.
 
     Args:
-        logits: in any floating dtype.
-        sampling: the filters, applied in the order of `filters`.
-        seen_mask: the tokens that a row holds already; only the repetition penalty asks for it.
+        logits: Next-token logits in any floating dtype.
+        sampling: Filters, applied in the order of `filters`.
+        seen_mask: Tokens that each row contains; only used by the repetition penalty.
     """
-    logits = logits.float()  # bfloat16 loses the tail
+    logits = logits.float()  # bfloat16 would lose the tail of the distribution
     if seen_mask is not None and sampling.repetition_penalty != 1:
         logits = penalize_repetition(logits, seen_mask, sampling.repetition_penalty)
     logits = apply_temperature(logits, sampling.temperature)
@@ -42,16 +42,17 @@ def distribution(
 
 
 def draw(probabilities: Float[Tensor, "B V"], generators: Sequence[torch.Generator]) -> Int[Tensor, " B"]:
-    """One id (int64) for each row of probabilities, from that row's own generator, which lives on the CPU.
+    """Draw one id (int64) per row of probabilities, with the generator of that row, which is on the CPU.
 
-    By the inverse of the cumulative distribution, in float64 on the CPU: the same draws whatever the model runs on.
-    The first sum *above* the uniform number is never that of an id with probability zero.
+    The inverse of the cumulative distribution is computed in float64 on the CPU, so the draws do not depend on the
+    model's device. The first sum *above* the uniform number never belongs to an id with probability zero.
 
     Raises:
-        UserError: where a row holds nothing to draw from, as after a training that diverged.
+        ValueError: If the numbers of rows and generators differ.
+        UserError: If all probabilities of a row are zero or NaN, as after a diverged training.
     """
     if len(generators) != len(probabilities):
-        raise ValueError(f"{len(probabilities)} rows need as many generators, got {len(generators)}")
+        raise ValueError(f"expected {len(probabilities)} generators, one per row, got {len(generators)}")
     sums = probabilities.to("cpu", torch.float64).cumsum(-1)  # (B, V)
     total = sums[:, -1:]
     if not bool((total > 0).all()):
@@ -68,12 +69,12 @@ def choose(
     sampling: Sampling,
     generators: Sequence[torch.Generator],
 ) -> Int[Tensor, " B"]:
-    """The next token of each row, drawn from that row's own generator; `rows` are their tokens so far.
+    """Return the next token of each row, drawn with that row's generator; `rows` are the tokens so far.
 
     Raises:
-        UserError: as `draw`; no generator has moved then.
+        UserError: If a distribution is empty, as in `draw`; the generators are then unchanged.
     """
-    if sampling.temperature == 0 and sampling.repetition_penalty == 1:  # the same choice, without the distribution
+    if sampling.temperature == 0 and sampling.repetition_penalty == 1:  # greedy: the distribution is not needed
         if not bool(logits.amax(-1).isfinite().all()):
             raise UserError(DIVERGENCE_MESSAGE)
         return logits.argmax(-1)  # the first of equals
@@ -82,7 +83,7 @@ def choose(
 
 
 def mark_seen(rows: Iterable[Sequence[int]], logits: Shaped[Tensor, "B V"]) -> Bool[Tensor, "B V"]:
-    """The tokens that each row holds."""
+    """Return a mask of the tokens that each row contains."""
     seen_mask = torch.zeros_like(logits, dtype=torch.bool)
     for slot, row in enumerate(rows):
         seen_mask[slot, torch.tensor(row, device=logits.device)] = True

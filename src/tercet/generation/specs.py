@@ -1,4 +1,4 @@
-"""How to write, as settings: drawn token by token, or searched for with a beam."""
+"""Decoding settings: sampling and beam search."""
 
 from typing import Literal, TypedDict
 
@@ -22,9 +22,11 @@ LengthPenalty = Literal["average", "gnmt", "none"]
 
 @spec
 class TokenSampling:
-    """How one token is drawn. The defaults draw from the model's own distribution."""
+    """Settings for the choice of one token. The defaults sample from the model's own distribution."""
 
-    temperature: Temperature = 1.0  # 0 takes the most likely token; below 1 is safer, above 1 wilder
+    temperature: Temperature = (
+        1.0  # 0 takes the most likely token; values below 1 sharpen the distribution, values above 1 flatten it
+    )
     top_k: TopK | None = None
     top_p: ShareAboveZero | None = None
     min_p: Share | None = None
@@ -33,19 +35,19 @@ class TokenSampling:
 
 @spec
 class Sampling(TokenSampling):
-    """How to draw a text, and when to stop."""
+    """Settings for the sampling of a text."""
 
     max_new_tokens: NewTokens = 200
-    repetition_penalty: RepetitionPenalty = 1.0  # over the whole row so far, prompt included
-    stop: tuple[str, ...] = ()  # texts that end the completion and are cut off it
+    repetition_penalty: RepetitionPenalty = 1.0  # applies to all tokens of the row so far, including the prompt
+    stop: tuple[str, ...] = ()  # stop strings: they end the completion and are not part of it
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str) or "" in self.stop:
-            raise ValueError(f"stop={self.stop!r} must be a tuple of texts of at least one character, such as ('END',)")
+            raise ValueError(f"stop={self.stop!r} must be a tuple of strings that are not empty, such as ('END',)")
 
 
 class SamplingOptions(TypedDict, total=False):
-    """The fields of `Sampling`, as keywords of a function that makes one."""
+    """The fields of `Sampling`, as keyword arguments of other functions."""
 
     max_new_tokens: int
     temperature: float
@@ -59,18 +61,20 @@ class SamplingOptions(TypedDict, total=False):
 
 @spec
 class Beam:
-    """How to search. Size 1 is greedy search."""
+    """Settings of a beam search. Size 1 is greedy search."""
 
     size: BeamSize = 5
     n_best: BeamSize = 1  # hypotheses returned
     length_penalty: LengthPenalty = "average"
     alpha: LengthPenaltyPower = 1.0  # 0 compares plain log-probabilities
-    coverage: CoverageWeight = 0.0  # above 0, endings that leave source tokens unattended rank lower (Wu et al.'s beta)
-    max_ratio: LengthRatio = (
-        2.0  # an answer has at most max_ratio * its source's tokens + max_extra tokens, ends included
+    coverage: CoverageWeight = (
+        0.0  # if above 0, penalize hypotheses that leave source tokens unattended (beta of Wu et al.)
     )
+    # Maximum length of a hypothesis: max_ratio * source tokens + max_extra, including both end tokens.
+    max_ratio: LengthRatio = 2.0
     max_extra: NewTokens = 10
-    min_ratio: LengthRatio = 0.0  # and at least min_ratio * its source's tokens + min_extra before its end
+    # Minimum length before the end token: min_ratio * source tokens + min_extra.
+    min_ratio: LengthRatio = 0.0
     min_extra: NewTokens = 0
 
     def __post_init__(self) -> None:
@@ -79,7 +83,7 @@ class Beam:
         if self.length_penalty not in ("average", "gnmt", "none"):
             raise ValueError(f"length_penalty={self.length_penalty!r} must be average, gnmt or none")
         if self.max_ratio == self.max_extra == 0:
-            raise ValueError("max_ratio=0 and max_extra=0 leave no room for an answer; try max_ratio=2.0")
+            raise ValueError("max_ratio=0 and max_extra=0 allow no tokens; try max_ratio=2.0")
         if self.min_ratio > self.max_ratio or self.min_extra > self.max_extra:
             raise ValueError(
                 f"min_ratio={self.min_ratio:g} and min_extra={self.min_extra} must not be above "
@@ -88,22 +92,22 @@ class Beam:
 
     @property
     def name(self) -> str:
-        """The search in words, to stand beside every score that it led to."""
+        """Short description of the search, reported with every score."""
         search = "greedy" if self.size == 1 else f"beam {self.size}"
         plain = self.length_penalty == "none" or self.alpha == 0
         penalty = "no length penalty" if plain else f"{self.length_penalty} length penalty {self.alpha:g}"
         return f"{search}, {penalty}" + (f", coverage {self.coverage:g}" if self.coverage else "")
 
     def longest(self, source_tokens: int) -> int:
-        """The most tokens of an answer, its end included."""
+        """Return the maximum number of tokens of a hypothesis, including its end token."""
         return max(1, int(self.max_ratio * source_tokens) + self.max_extra)
 
     def shortest(self, source_tokens: int) -> int:
-        """The fewest tokens of an answer before its end."""
+        """Return the minimum number of tokens of a hypothesis before its end token."""
         return int(self.min_ratio * source_tokens) + self.min_extra
 
     def score(self, logprob: float, length: int) -> float:
-        """What hypotheses of `length` tokens are ranked by, without coverage."""
+        """Return the score that ranks hypotheses of `length` tokens, without coverage."""
         match self.length_penalty:
             case "average":
                 return logprob / length**self.alpha
@@ -114,7 +118,7 @@ class Beam:
 
 
 class BeamOptions(TypedDict, total=False):
-    """The fields of `Beam`, as keywords of a function that makes one."""
+    """The fields of `Beam`, as keyword arguments of other functions."""
 
     size: int
     n_best: int

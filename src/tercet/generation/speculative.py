@@ -1,16 +1,16 @@
-"""Several tokens a pass: they are guessed, the model reads all guesses at once, and what it would not say is replaced.
+"""Speculative decoding: verify several draft tokens in one forward pass, and replace rejected ones.
 
-A guess x that was drawn from q is kept with probability min(1, p(x) / q(x)), where p is what `Sampling` makes of the
-model's logits in that place. Where it is not kept, the token is drawn from what p has more than q:
+A draft token x that was drawn from q is accepted with probability min(1, p(x) / q(x)), where p is the distribution that
+`Sampling` makes of the model's logits at that position. If it is rejected, the token is drawn from the residual:
 
-    P(x) = q(x) min(1, p(x) / q(x)) + P(refused) max(0, p(x) - q(x)) / sum of max(0, p - q) = p(x)
+    P(x) = q(x) min(1, p(x) / q(x)) + P(rejected) max(0, p(x) - q(x)) / sum of max(0, p - q) = p(x)
 
-So each token has the model's own distribution, whatever was guessed: Leviathan et al. 2023, "Fast Inference from
-Transformers via Speculative Decoding"; Chen et al. 2023. A guess that was not drawn (`Lookup`) is kept where the model
-draws the very same. That is just as often, and the text is the one that `stream` writes from the same seed.
+Each token therefore has the model's own distribution, for any draft tokens: Leviathan et al. 2023, "Fast Inference from
+Transformers via Speculative Decoding"; Chen et al. 2023. A draft token that was not drawn (`Lookup`) is accepted if the
+model draws the same token. The acceptance rate is equal, and the text is that of `stream` with the same seed.
 
-What a row gets follows from its own tokens and generator, never from its neighbours. Where its window moves, what it
-sees is read anew, without guesses.
+The result of a row depends on its own tokens and generator, not on other rows. If the window of a row moves, its
+visible tokens are prefilled again, without draft tokens.
 """
 
 import math
@@ -36,17 +36,17 @@ from tercet.models.inference import inference_mode
 from tercet.objectives import pad_rows, token_logprobs
 from tercet.spec import DraftTokens, NGram, spec
 
-RowTokens = tuple[list[int], list[float]]  # the ids that a pass brought a row, and their log-probabilities
-Pass = list[list[Token]]  # for each row the tokens that a pass brought it, none once it has ended
+RowTokens = tuple[list[int], list[float]]  # new ids of a row in one pass, and their log-probabilities
+Pass = list[list[Token]]  # new tokens of each row in one pass, none for ended rows
 
 
 @spec
 class Draft:
-    """A small model guesses: it writes on as `Sampling` says, and the large one reads what it wrote.
+    """Draft tokens from a small model, which samples them with the same `Sampling`.
 
     Args:
-        model: with the large one's ids; its context may be shorter.
-        tokens: the most guesses a pass.
+        model: Draft model with the vocabulary of the target model; its context may be shorter.
+        tokens: Maximum number of draft tokens per forward pass.
     """
 
     model: SpeculativeDecoder[Any]
@@ -55,14 +55,14 @@ class Draft:
 
 @spec
 class Lookup:
-    """The row guesses itself: what followed its last `ngram` tokens when they last stood in it.
+    """Draft tokens from the row itself: the tokens that followed the last occurrence of its final n-gram.
 
-    For texts that repeat themselves or their prompt: summaries, corrections, code (Saxena 2023, "Prompt Lookup
-    Decoding").
+    Suitable for texts that repeat themselves or their prompt, such as summaries, corrections and code (Saxena 2023,
+    "Prompt Lookup Decoding").
     """
 
     ngram: NGram = 3
-    tokens: DraftTokens = 10  # the most guesses a pass
+    tokens: DraftTokens = 10  # maximum number of draft tokens per forward pass
 
 
 def speculate(
@@ -76,14 +76,14 @@ def speculate(
     seeds: Sequence[int] | None = None,
     finished_rows: Set[int] = frozenset(),
 ) -> Iterator[Pass]:
-    """Continue each prompt, yielding what a pass of the model brought.
+    """Continue each prompt; yield the new tokens of each forward pass of the model.
 
     Args:
-        speculation: where they come from. The other arguments are those of `stream`.
+        speculation: Source of the draft tokens. The other arguments are those of `stream`.
 
     Raises:
-        ValueError: for an empty prompt, or where there are not as many seeds as prompts.
-        UserError: where the draft has another number of ids than the model.
+        ValueError: If a prompt is empty, or the numbers of prompts and seeds differ.
+        UserError: If the vocabulary sizes of the draft and the model differ.
     """
     seeds = check_seeds(prompts, sampling, seeds)
     if isinstance(speculation, Draft) and speculation.model.vocab_size != model.vocab_size:
@@ -103,17 +103,21 @@ def speculate(
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """Tokens that may come next, and the probabilities that each was drawn from, if it was."""
+    """Draft tokens of a row, and the distributions they were drawn from, if any."""
 
     ids: list[int]
     q: Float[Tensor, "K V"] | None = None
 
 
 def accept(proposal: Proposal, p: Float[Tensor, "P V"], generator: torch.Generator) -> list[int]:
-    """The guesses that are kept, and one token more: in the place of the first that is not, or after all K of them.
+    """Return the accepted draft tokens and one more token.
+
+    That token is at the first rejection or after all K draft tokens.
 
     Args:
-        p: the model's probabilities in the places of the guesses and after them, P = K + 1.
+        proposal: Draft tokens.
+        p: Probabilities of the model at the draft tokens and after them, P = K + 1.
+        generator: Generator of the row.
     """
     accepted: list[int] = []
     for index, draft_token in enumerate(proposal.ids):
@@ -130,13 +134,16 @@ def accept(proposal: Proposal, p: Float[Tensor, "P V"], generator: torch.Generat
 
 
 def residual(p: Float[Tensor, " V"], q: Float[Tensor, " V"]) -> Float[Tensor, " V"]:
-    """What p has more than q; `draw` divides it by its sum, which is the probability that a guess is refused."""
+    """Return max(0, p - q); `draw` normalizes it by its sum, which is the probability of a rejection."""
     surplus = (p - q).clamp(min=0)
-    return p if surplus.sum() == 0 else surplus  # they differ by rounding alone
+    return p if surplus.sum() == 0 else surplus  # p and q differ only by rounding
 
 
 class _Distributions:
-    """The probabilities that `Sampling` makes of logits after given texts, on the CPU, where all draws are made."""
+    """Applies `Sampling` to logits after given texts.
+
+    The results are on the CPU, where all draws are made.
+    """
 
     def __init__(self, sampling: Sampling, forbidden: Sequence[int]) -> None:
         self.sampling, self.forbidden = sampling, torch.tensor(forbidden, dtype=torch.long)
@@ -149,7 +156,7 @@ class _Distributions:
 
 
 class _ReadState(Generic[RewindingCacheType]):
-    """A model, and what it has read of each row: from where its window begins up to some token, guesses included."""
+    """A model, and the part of each row that is in its cache, including draft tokens."""
 
     def __init__(self, model: SpeculativeDecoder[RewindingCacheType]) -> None:
         self.model, self.device = model, device_of(model)
@@ -158,10 +165,10 @@ class _ReadState(Generic[RewindingCacheType]):
         self.ends: list[int] = []
 
     def read(self, rows: Sequence[Row], proposals: Sequence[Sequence[int]]) -> list[Float[Tensor, "K V"]]:
-        """Read what is new, of the rows and of the guesses after them: the logits after each new token.
+        """Read new tokens and draft tokens of the rows; return the logits after each of them.
 
-        Where the window of a row has moved, all rows are read anew, in a pass of their own before that of the guesses:
-        the logits after each row's last token then come first.
+        If the window of a row has moved, all rows are prefilled first, in a separate forward pass. The logits after the
+        last token of each row then come first.
         """
         starts = [window_start(len(row.ids), self.model.max_len) for row in rows]
         logits: list[Tensor] = []
@@ -181,12 +188,15 @@ class _ReadState(Generic[RewindingCacheType]):
             logits.append(self.model.read_ahead(tokens, self.cache))
             self.cache.advance(real.sum(1))
             self.ends = [end + len(ids) for end, ids in zip(self.ends, new, strict=True)]
-        n_first = len(logits) - any(new)  # 1 where the first column is what follows the texts
+        n_first = len(logits) - any(new)  # 1 after a prefill, whose logits are the first column
         all_logits = torch.cat(logits, dim=1)  # (B, T, V)
         return [scores[: n_first + len(ids)] for scores, ids in zip(all_logits, new, strict=True)]
 
     def forget(self, rows: Sequence[Row]) -> None:
-        """Guesses that were not kept were never read. A row's last token is still to be read, for what follows it."""
+        """Remove rejected draft tokens from the cache.
+
+        The last token of each row is also removed, since it is read again for its logits.
+        """
         if self.cache is not None:
             ends = [min(end, len(row.ids) - 1) for row, end in zip(rows, self.ends, strict=True)]
             if ends != self.ends:
@@ -195,14 +205,14 @@ class _ReadState(Generic[RewindingCacheType]):
             self.ends = ends
 
     def keep(self, slots: Sequence[int]) -> None:
-        """The other rows have ended."""
+        """Drop the other rows, which have ended."""
         if self.cache is not None:
             self.cache.reorder(torch.tensor(slots, device=self.device))
             self.starts, self.ends = [self.starts[slot] for slot in slots], [self.ends[slot] for slot in slots]
 
 
 class _DraftProposer:
-    """The draft writes on, a token of all rows at a time."""
+    """Draft tokens from a model, sampled for all rows together, one token per step."""
 
     def __init__(self, draft: Draft, distributions: _Distributions, stop_ids: Set[int]) -> None:
         self.distributions, self.stop_ids = distributions, stop_ids
@@ -232,7 +242,7 @@ class _DraftProposer:
 
 
 class _LookupProposer:
-    """Each row's n-grams, and where the last of each ended."""
+    """Draft tokens from the n-grams of each row, by the end of the last occurrence of each."""
 
     def __init__(self, lookup: Lookup) -> None:
         self.ngram = lookup.ngram
@@ -244,7 +254,7 @@ class _LookupProposer:
         return [Proposal(ids=ids) for ids in self.follow(rows, max_draft_tokens)]
 
     def follow(self, rows: Sequence[Row], max_draft_tokens: Sequence[int]) -> list[list[int]]:
-        """The guesses for each row."""
+        """Return the draft tokens of each row."""
         return [self._follow(row, n) if n > 0 else [] for row, n in zip(rows, max_draft_tokens, strict=True)]
 
     def _follow(self, row: Row, max_draft_tokens: int) -> list[int]:
@@ -256,13 +266,13 @@ class _LookupProposer:
         if begin is None:
             return []
         text = list(ids[begin:])
-        while len(text) < len(ids) - begin + max_draft_tokens:  # what repeats itself goes on with its own guesses
+        while len(text) < len(ids) - begin + max_draft_tokens:  # a repetition continues with its own draft tokens
             text.append(text[len(text) - (len(ids) - begin)])
         return text[:max_draft_tokens]
 
 
 class _StepRounds:
-    """Passes of any decoders, whose guesses are drawn and accepted on the host."""
+    """Rounds with any decoders; draft tokens are sampled and verified on the host."""
 
     def __init__(
         self,
@@ -303,7 +313,7 @@ def _rounds_of(
     stop_ids: Set[int],
     forbidden: Set[int],
 ) -> Generator[_StepRounds | GraphRounds]:
-    """Decode by graphs if both models can be captured, else by passes of the models."""
+    """Use CUDA graphs if both models can be captured, else forward passes of the models."""
     draft = speculation.model if isinstance(speculation, Draft) else None
     models = [model] if draft is None else [model, draft]
     if len({device_of(member) for member in models}) == 1 and all(

@@ -1,11 +1,11 @@
-"""A round of speculative decoding that stays on the device, so that it can be captured as one CUDA graph.
+"""A round of speculative decoding on the device, so that it can be captured as one CUDA graph.
 
-    draft (K steps) -> guesses -> model reads them -> accept -> tokens, lengths of both caches, results
+    draft (K steps) -> draft tokens -> model reads them -> accept -> tokens, lengths of both caches, results
 
-Formula and order of the random numbers are those of `speculative.py`. A row that guesses g tokens uses its next uniform
-numbers in this order: one for each guess of a draft, one for each test up to the first rejection, one for the token in
-its place or after all guesses. A guess that was looked up has one draw, which is its test as well. The host waits once
-per round, for the number of accepted tokens.
+The formula and the order of the random numbers are those of `speculative.py`. A row with g draft tokens uses its next
+uniform numbers in this order: one for each token of a draft model, one for each test up to the first rejection, one for
+the token at the rejection or after all draft tokens. A draft token of a lookup uses one number for its draw and its
+test together. The host waits once per round, for the number of accepted tokens.
 """
 
 import math
@@ -43,7 +43,7 @@ from tercet.objectives import token_logprobs
 from tercet.objectives.batch import to_device
 
 N_ROUND_RESULTS = (
-    3  # numbers for each row: guesses, accepted guesses, and 1.0 if a model diverged; then ids, log-probabilities
+    3  # numbers per row: draft tokens, accepted ones, 1.0 if a model diverged; then ids and log-probabilities
 )
 
 
@@ -51,22 +51,22 @@ class RoundState:
     """Tensors that a round reads and writes, with a row for each row of the caches.
 
     Args:
-        target: The model's cache, which holds all tokens of a row but the last.
-        draft: The draft's cache, or None if guesses are looked up.
-        draft_tokens: Most guesses of a row, K.
+        target: Cache of the model, which holds all tokens of a row but the last.
+        draft: Cache of the draft model, or None if draft tokens are looked up.
+        draft_tokens: Maximum number of draft tokens per row, K.
         vocab_size: Number of logits.
 
     Attributes:
         last: Last token of each row.
-        unread: Tokens that the draft has not read: the last one, or its own last guess and the last one.
+        unread: Tokens that the draft model has not read: the last one, or its own last draft token and the last one.
         n_unread: Number of these, 1 or 2.
-        ids: Guesses; written by the host if they are looked up.
-        limit: Most guesses of each row in this round, written by the host.
+        ids: Draft tokens; written by the host if they are looked up.
+        limit: Maximum number of draft tokens of each row in this round, written by the host.
         uniform: Uniform numbers of each row for this round, written by the host.
-        seen_mask: Tokens that each row holds.
-        stops: Ids after which a draft guesses nothing.
-        forbidden: Ids that no row may draw.
-        results: See `N_ROUND_RESULTS`; float64 holds any id.
+        seen_mask: Tokens that each row contains.
+        stops: Ids after which a draft model stops.
+        forbidden: Ids that are never sampled.
+        results: See `N_ROUND_RESULTS`; float64 is exact for all ids.
     """
 
     def __init__(self, target: StackCache, draft: StackCache | None, *, draft_tokens: int, vocab_size: int) -> None:
@@ -101,10 +101,10 @@ class RoundState:
 
 
 def speculative_round(models: Sequence[Any], state: RoundState, sampling: Sampling) -> None:
-    """Guess, read the guesses, and accept those that stand; nothing waits for the device.
+    """Generate draft tokens, read them, and accept or reject them, without waiting for the device.
 
     Args:
-        models: The model, and the draft if there is one.
+        models: The model, and the draft model if there is one.
         state: The rows.
         sampling: Settings of all rows.
     """
@@ -112,7 +112,7 @@ def speculative_round(models: Sequence[Any], state: RoundState, sampling: Sampli
     q, is_draft_empty = (None, None) if state.draft is None else _draft(models[1], state.draft, state, sampling)
     ids = state.ids
     valid = torch.arange(K, device=ids.device) < state.limit[:, None]  # (B, K)
-    if q is not None:  # a draft ends with a stop id
+    if q is not None:  # draft tokens end with a stop id
         n_stops = state.stops[ids].cumsum(-1)
         valid &= (n_stops - state.stops[ids].long()) == 0
     n_drafted = valid.sum(-1)  # (B,)
@@ -129,7 +129,7 @@ def speculative_round(models: Sequence[Any], state: RoundState, sampling: Sampli
         rejected = n_accepted < n_drafted
         p_next, q_next = _at(p, n_accepted), _at(q, n_accepted.clamp(max=K - 1))  # (B, V)
         surplus = (p_next - q_next).clamp(min=0)
-        differs = rejected & (surplus.sum(-1) != 0)  # else they differ by rounding alone
+        differs = rejected & (surplus.sum(-1) != 0)  # if False, they differ only by rounding
         number = state.uniform.gather(1, (n_drafted + n_accepted + rejected)[:, None])
         tokens_drawn, is_empty = _draw(torch.where(differs[:, None], surplus, p_next)[:, None], number)
         token, diverged = tokens_drawn[:, 0], is_empty[:, 0]
@@ -147,7 +147,7 @@ def speculative_round(models: Sequence[Any], state: RoundState, sampling: Sampli
 def _draft(
     draft: Any, cache: StackCache, state: RoundState, sampling: Sampling
 ) -> tuple[Float[Tensor, "B K V"], Bool[Tensor, "B K"]]:
-    """Write guesses into `state.ids`; return the distributions they were drawn from, and which had nothing to draw."""
+    """Write draft tokens into `state.ids`; return their distributions, and which of these are empty."""
     logits = draft.read_ahead(state.unread, cache)  # (B, 2, V)
     cache.advance(state.n_unread)
     next_logits, seen_mask = _at(logits, state.n_unread - 1), state.seen_mask
@@ -168,13 +168,13 @@ def _draft(
 def _probabilities(
     logits: Float[Tensor, "B T V"], seen_mask: Bool[Tensor, "B T V"], state: RoundState, sampling: Sampling
 ) -> Float[Tensor, "B T V"]:
-    """Return what `sampling` makes of the logits, in float64."""
+    """Return the distribution that `sampling` makes of the logits, in float64."""
     drawable = logits.masked_fill(state.forbidden, -math.inf).flatten(0, 1)
     return distribution(drawable, sampling, seen_mask.flatten(0, 1)).double().view_as(logits)
 
 
 def _seen_masks(state: RoundState, ids: Int[Tensor, "B K"]) -> Bool[Tensor, "B T V"]:
-    """Return the tokens that a row holds at each place: its own, and the guesses before."""
+    """Return the tokens that a row contains at each position: its own and the previous draft tokens."""
     rows, width = ids.shape[0], state.seen_mask.shape[1]
     counts = torch.zeros(rows, ids.shape[1] + 1, width, dtype=torch.long, device=ids.device)
     counts[:, 1:].scatter_(2, ids[..., None], 1)
@@ -182,7 +182,7 @@ def _seen_masks(state: RoundState, ids: Int[Tensor, "B K"]) -> Bool[Tensor, "B T
 
 
 def _draw(p: Float[Tensor, "B T V"], uniform: Float[Tensor, "B T"]) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
-    """Return a token for each distribution, as `sampling.draw` does, and where there is nothing to draw from."""
+    """Return a token for each distribution, as `sampling.draw`, and whether the distribution is empty."""
     sums = p.cumsum(-1)
     total = sums[..., -1:]
     ids = torch.searchsorted(sums, uniform[..., None] * total, right=True).squeeze(-1)
@@ -190,7 +190,7 @@ def _draw(p: Float[Tensor, "B T V"], uniform: Float[Tensor, "B T"]) -> tuple[Int
 
 
 def _at(table: Tensor, place: Int[Tensor, " B"]) -> Tensor:
-    """Return each row's entry at its place."""
+    """Return the entry of each row at its position."""
     return table[torch.arange(len(place), device=place.device), place]
 
 
@@ -199,14 +199,14 @@ def _up_to(positions: Int[Tensor, " B"], table: Tensor) -> Bool[Tensor, "B T"]:
 
 
 def _advance(state: RoundState, n_accepted: Int[Tensor, " B"], token: Int[Tensor, " B"]) -> None:
-    """Count accepted guesses as read, and `token` as the last one, which is still to be read."""
+    """Count the accepted draft tokens as read, and store `token` for the next round."""
     K = state.ids.shape[1]
     accepted_ids = torch.where(
         torch.arange(K, device=token.device) < n_accepted[:, None], state.ids, state.last[:, None]
     )
     state.seen_mask.scatter_(1, torch.cat((accepted_ids, token[:, None]), dim=1), True)
     state.target.advance(n_accepted + 1)
-    if state.draft is not None:  # it has read all of its guesses but the last
+    if state.draft is not None:  # it has read all its draft tokens but the last
         state.draft.advance(n_accepted.clamp(max=K - 1) - (K - 1))
         all_accepted = n_accepted == K
         first = torch.where(all_accepted, state.ids[:, K - 1], token)
@@ -216,14 +216,14 @@ def _advance(state: RoundState, n_accepted: Int[Tensor, " B"], token: Int[Tensor
 
 
 class RoundSpace:
-    """The state of speculative decoding with one draft, or none, and its graphs.
+    """The state of speculative decoding with one draft model, or none, and its graphs.
 
     Args:
         model: The model.
-        draft: The draft, or None.
-        rows: Most rows.
-        capacity: Most tokens per row.
-        draft_tokens: Most guesses of a row.
+        draft: The draft model, or None.
+        rows: Maximum number of rows.
+        capacity: Maximum number of tokens per row.
+        draft_tokens: Maximum number of draft tokens per row.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class RoundSpace:
         self._graphs = StepGraphs(_modules(model, draft), speculative_round, mode=decode_mode())
 
     def fits(self, model: GraphModel, draft: GraphModel | None, *, rows: int, capacity: int, draft_tokens: int) -> bool:
-        """Return whether the tables are large enough and were made for this draft."""
+        """Return whether the tables are large enough and belong to this draft model."""
         own_draft = None if self._draft is None else self._draft()
         is_same_setup = (
             own_draft is draft and (self._draft is None) == (draft is None) and draft_tokens == self.draft_tokens
@@ -254,7 +254,7 @@ class RoundSpace:
         )
 
     def run(self, model: GraphModel, draft: GraphModel | None, rows: int, columns: int, sampling: Sampling) -> None:
-        """Run a round of at least the first `rows` rows, at least `columns` columns wide."""
+        """Run a round with at least the first `rows` rows and at least `columns` columns."""
         rows, columns = min(round_up_rows(rows), self.rows), round_up_capacity(columns, model.max_len)
         settings = replace(sampling, max_new_tokens=1, seed=0, stop=())
 
@@ -283,7 +283,7 @@ class Rounds:
 
 
 class GraphRounds:
-    """A graph for each round of guesses and their verification.
+    """A CUDA graph for each round of draft tokens and their verification.
 
     Args:
         rounds: The settings.
@@ -294,18 +294,18 @@ class GraphRounds:
         self._rounds, self._space = rounds, space
         self._device = space.state.last.device
         self._numbers: dict[int, UniformNumbers] = {}
-        self._starts: dict[int, tuple[int, ...]] = {}  # where each row's windows begin, in both models
+        self._starts: dict[int, tuple[int, ...]] = {}  # start of each row's window in both models
         self._slots: dict[int, int] = {}
         for table, ids in ((space.state.stops, rounds.stop_ids), (space.state.forbidden, rounds.forbidden)):
             table.zero_()
             table[torch.tensor(sorted(ids), dtype=torch.long, device=self._device)] = True
 
     def run(self, rows: Sequence[Row], limits: Sequence[int]) -> list[tuple[list[int], list[float]]]:
-        """Return the tokens of a round for each row, with their log-probabilities; waits once.
+        """Return the new tokens of each row with their log-probabilities; waits for the device once.
 
         Args:
-            rows: The rows that go on.
-            limits: Most guesses of each.
+            rows: Live rows.
+            limits: Maximum number of draft tokens of each row.
 
         Raises:
             UserError: If a model diverged.
@@ -337,7 +337,7 @@ class GraphRounds:
         return [model for model in (self._rounds.model, self._rounds.draft) if model is not None]
 
     def _read(self, rows: Sequence[Row], starts: dict[int, tuple[int, ...]]) -> None:
-        """Read the visible tokens of all rows, of which the last is to be read again by the next round."""
+        """Prefill the visible tokens of all rows; the last token is read again in the next round."""
         state = self._space.state
         self._starts, self._slots = starts, {row.number: slot for slot, row in enumerate(rows)}
         for place, (model, cache) in enumerate(zip(self._models(), (state.target, state.draft), strict=False)):
@@ -354,7 +354,7 @@ class GraphRounds:
             state.seen_mask[: len(rows)] = mark_seen((row.ids for row in rows), state.seen_mask[: len(rows)])
 
     def _write(self, rows: Sequence[Row], limits: Sequence[int], ids: Sequence[Sequence[int]] | None) -> None:
-        """Write what a round reads from the host; a row that has ended guesses nothing."""
+        """Write the inputs of a round from the host; an ended row has no draft tokens."""
         state, count = self._space.state, len(self._slots)
         limit = torch.zeros(count, dtype=torch.long)
         uniform = torch.zeros(count, state.uniform.shape[1], dtype=torch.float64)
@@ -372,12 +372,12 @@ class GraphRounds:
 
 @contextmanager
 def graph_rounds(rounds: Rounds, *, rows: int, capacity: int) -> Generator[GraphRounds]:
-    """Lend tables of the model for rounds of these settings.
+    """Provide tables of the model for rounds with these settings.
 
     Args:
         rounds: The settings.
-        rows: Most rows.
-        capacity: Most tokens per row.
+        rows: Maximum number of rows.
+        capacity: Maximum number of tokens per row.
     """
     model, draft = rounds.model, rounds.draft
     device = device_of(model)

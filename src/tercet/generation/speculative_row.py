@@ -1,4 +1,4 @@
-"""A text on its way in speculative decoding, for passes on the host and for graphs."""
+"""A row of speculative decoding, for rounds on the host and in CUDA graphs."""
 
 from collections.abc import Sequence, Set
 from typing import Protocol
@@ -15,22 +15,23 @@ class Context(Protocol):
 
 
 class Row:
-    """A text on its way."""
+    """A text that is being generated."""
 
     def __init__(self, number: int, prompt: Sequence[int], seed: int, sampling: Sampling) -> None:
         self.number, self.ids, self.left = number, list(prompt), sampling.max_new_tokens
         self.generator = torch.Generator().manual_seed(seed)
-        self.window = -1  # where what the model saw began at the last pass
+        self.window = -1  # start of the model's window in the last pass
 
     def starts(self, models: Sequence[Context]) -> tuple[int, ...]:
-        """Where the window of each model begins."""
+        """Return the start of the window of each model."""
         return tuple(window_start(len(self.ids), model.max_len) for model in models)
 
     def max_draft_tokens(self, max_tokens: int, models: Sequence[Context]) -> int:
-        """Return how many guesses the next pass has room for: in each model's window, and among the tokens left.
+        """Return the number of draft tokens that fit into the window of each model and the remaining tokens.
 
         Args:
-            max_tokens: Maximum number of guesses per pass.
+            max_tokens: Maximum number of draft tokens per forward pass.
+            models: The model, and the draft model if there is one.
         """
         starts = self.starts(models)
         has_moved, self.window = starts[0] != self.window, starts[0]
@@ -38,7 +39,7 @@ class Row:
         return 0 if has_moved else min(max_tokens, self.left - 1, *free_columns)
 
     def take(self, ids: Sequence[int], logprobs: Sequence[float], stop_ids: Set[int]) -> list[Token]:
-        """Write them, up to one that ends the row."""
+        """Append the tokens up to one that ends the row, and return them."""
         tokens: list[Token] = []
         for token, logprob in zip(ids, logprobs, strict=True):
             self.ids.append(token)

@@ -1,23 +1,26 @@
-"""Stop texts in a stream: whatever could still become one is held back until it is known not to.
+"""Stop strings in a stream: text that may become a stop string is held back until this is certain.
 
-Text comes in pieces that end anywhere. The first stop text to be *complete* counts, and of two that end together the
-longer: so the outcome does not depend on where the pieces end.
+Text arrives in pieces that may end anywhere. The first *complete* stop string counts, and the longer of two that end
+together, so the result does not depend on the piece boundaries.
 """
 
 from collections.abc import Sequence
 
 
 class StopMatcher:
-    """`push` pieces of a text, `flush` at its end: what they return, joined, is the text up to the first stop text."""
+    """Finds stop strings in a text that arrives in pieces.
+
+    The results of `push` for each piece and of `flush` at the end, joined, are the text up to the first stop string.
+    """
 
     def __init__(self, stop: Sequence[str]) -> None:
         self._stop = tuple(stop)
         self._longest = max(map(len, self._stop), default=0)
-        self._pending = ""  # always a beginning of some stop text
+        self._pending = ""  # always the beginning of a stop string
         self.is_complete = False
 
     def push(self, piece: str) -> str:
-        """The text that is certain now; nothing more once a stop text was found."""
+        """Return the text that has become certain; empty after a stop string was found."""
         if self.is_complete:
             return ""
         text = self._pending + piece
@@ -31,11 +34,11 @@ class StopMatcher:
         return text[:end]
 
     def flush(self) -> str:
-        """What was held back: the text has ended, so it can no longer become a stop text."""
+        """End the text and return what was held back."""
         pending, self._pending = self._pending, ""
         return pending
 
     def _overlap(self, text: str) -> int:
-        """The length of the longest end of `text` with which some stop text begins."""
+        """Return the length of the longest end of `text` that is the beginning of a stop string."""
         sizes = range(min(self._longest - 1, len(text)), 0, -1)
         return next((size for size in sizes if any(stop.startswith(text[-size:]) for stop in self._stop)), 0)

@@ -1,7 +1,8 @@
-"""Token by token: a batch of prompts in, one column of tokens a step out, with a cache that never changes the outcome.
+"""Token-by-token generation: a batch of prompts in, one column of tokens per step out.
 
-A row that has ended leaves the batch, so the work of a `StepDecoding` shrinks with it. A row that outgrows the context
-forgets its oldest half (`window_start`) and is read anew; until then every step costs one token.
+The KV cache does not change the results. A row that has ended leaves the batch, so the work of a `StepDecoding`
+shrinks. A row that exceeds the context drops its oldest half (`window_start`) and is prefilled again; until then
+each step processes one token per row.
 """
 
 from collections.abc import Iterator, Sequence, Set
@@ -18,22 +19,22 @@ from tercet.models.inference import inference_mode
 
 @dataclass(frozen=True, kw_only=True)
 class Token:
-    """A drawn token; `finish` says why, where it is the last of its row."""
+    """A sampled token; `finish` is the reason if it is the last token of its row."""
 
     id: int
     logprob: float  # natural log of the model's own probability, before temperature and filters
-    finish: Literal["eos", "length"] | None = None  # a stop id was drawn, or max_new_tokens are
+    finish: Literal["eos", "length"] | None = None  # a stop id was sampled, or max_new_tokens is reached
 
 
 Column = list[Token | None]
 
 
 def window_start(n: int, max_len: int) -> int:
-    """The first token that the model sees when it predicts token n: it sees tokens[window_start(n, max_len) : n].
+    """Return the index of the first token that is visible when token n is predicted.
 
-    All of them while they fit. Where they do not, the oldest half is dropped, so what is seen grows from
-    max_len // 2 + 1 back to max_len before the next drop. Dropping one token at a time would move every position at
-    every step, and no cache could be kept.
+    The model sees tokens[window_start(n, max_len) : n]. If they exceed the context, the oldest half is dropped, so the
+    visible length grows from max_len // 2 + 1 to max_len before tokens are dropped again. Dropping one token at a time
+    would shift all positions in each step, and the KV cache could not be reused.
     """
     if n <= max_len:
         return 0
@@ -43,23 +44,23 @@ def window_start(n: int, max_len: int) -> int:
 
 
 def window_moved(n: int, max_len: int) -> bool:
-    """Whether the model forgot tokens between the predictions of token n - 1 and of token n, and has to read anew."""
+    """Return whether tokens are dropped before token n is predicted, so that a prefill is needed."""
     return window_start(n, max_len) != window_start(n - 1, max_len)
 
 
 def check_seeds(prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int] | None) -> Sequence[int]:
-    """A seed for each prompt: those given, or the sampling's own for all.
+    """Return one seed per prompt: `seeds`, or the seed of `sampling` for all.
 
     Raises:
-        ValueError: for an empty prompt, or where there are not as many seeds as prompts.
+        ValueError: If a prompt is empty, or the numbers of seeds and prompts differ.
     """
     for row, prompt in enumerate(prompts):
         if len(prompt) == 0:
-            raise ValueError(f"prompt {row} of {len(prompts)} is empty: a prompt needs at least one token")
+            raise ValueError(f"prompt {row} of {len(prompts)} is empty; pass at least one token")
     if seeds is None:
         seeds = [sampling.seed] * len(prompts)
     if len(seeds) != len(prompts):
-        raise ValueError(f"{len(prompts)} prompts need as many seeds, got {len(seeds)}")
+        raise ValueError(f"expected {len(prompts)} seeds, one per prompt, got {len(seeds)}")
     return seeds
 
 
@@ -75,24 +76,25 @@ def stream(
     seeds: Sequence[int] | None = None,
     finished_rows: Set[int] = frozenset(),
 ) -> Iterator[Column]:
-    """Continue each prompt, yielding one column a step: for each row its next token, or None once it has ended.
+    """Yield one column per step with the next token of each row, or None for ended rows.
 
     Args:
-        model: see `Decoder` and `SourceDecoder`; between two columns it is in the mode in which it was found.
-        prompts: token ids of each row, at least one; longer than the context is well, `window_start` says what is seen.
-        sampling: how to draw; its `stop` texts belong to `generate` and `stream_text`.
-        sources: one for each row, where the model is a `SourceDecoder`; `source_pad` is any id of their vocabulary.
-        stop_ids: ids that end a row when they are *drawn*; the stop id is the row's last token.
-        forbidden: ids that are never drawn.
-        seeds: one for each row; by default `sampling.seed` for every row, as if each were alone.
-        finished_rows: a set that the caller may add rows to between two columns; they leave the batch.
+        model: A `Decoder` or `SourceDecoder`. Between two columns it is in its original mode (train or eval).
+        prompts: Token ids of each row, at least one. May exceed the context length; see `window_start`.
+        sampling: Sampling settings. Stop strings are not applied here; see `generate` and `stream_text`.
+        sources: Source ids of each row, for a `SourceDecoder`.
+        source_pad: Any id of the source vocabulary, for padding.
+        stop_ids: Ids that end a row when they are *sampled*; the stop id is the last token of its row.
+        forbidden: Ids that are never sampled.
+        seeds: Seed of each row; by default `sampling.seed` for all rows, as if each row were the only one.
+        finished_rows: Rows to end; the caller may add rows to this set between two columns.
 
     Raises:
-        ValueError: for an empty prompt, or where there are not as many seeds or sources as prompts.
+        ValueError: If a prompt is empty, or the numbers of prompts, seeds and sources differ.
     """
     seeds = check_seeds(prompts, sampling, seeds)
     if sources is not None and len(sources) != len(prompts):
-        raise ValueError(f"{len(prompts)} prompts need as many sources, got {len(sources)}")
+        raise ValueError(f"expected {len(prompts)} sources, one per prompt, got {len(sources)}")
     batch = Batch(
         rows=[list(prompt) for prompt in prompts],
         sources=sources,
@@ -121,13 +123,13 @@ def columns(
     stop_ids: Set[int],
     finished_rows: Set[int],
 ) -> Iterator[Column]:
-    """Yield the columns of `stream`, decoded in this way.
+    """Yield the columns of `stream` for a given decoding state.
 
     Args:
-        decoding: The state of the batch, not read yet.
-        batch: The rows, to which the tokens are appended; at least one.
-        parts: The model's modules, which are in eval mode during each step.
-        max_len: The model's context.
+        decoding: State of the batch, before the prefill.
+        batch: Rows of the batch, at least one; the tokens are appended to them.
+        parts: Modules of the model, which are in eval mode during each step.
+        max_len: Context length of the model.
         stop_ids: As in `stream`.
         finished_rows: As in `stream`.
     """
@@ -135,7 +137,7 @@ def columns(
     live = list(range(len(rows)))  # the row in each slot of the batch
 
     def read_live() -> None:
-        """Read what each live row sees, with room for the tokens left to draw."""
+        """Prefill the visible tokens of each live row, with capacity for the remaining tokens."""
         visible = [rows[row][window_start(len(rows[row]), max_len) :] for row in live]
         decoding.read(live, visible, capacity=min(max_len, max(map(len, visible)) + left))
 

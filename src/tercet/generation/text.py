@@ -1,4 +1,4 @@
-"""Text in, text out: prompts are encoded, tokens become text as they come, and a stop text ends its row at once."""
+"""Text generation: encode prompts, decode sampled tokens to text, and stop at stop strings."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,10 +19,11 @@ Finish = Literal["stop", "eos", "length"]
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Completion(Summary):
-    """What a model wrote after a prompt.
+    """A text that a model generated after a prompt.
 
-    `ids` and `logprobs` are all tokens drawn, those of a stop text and the end-of-text token included; `text` is
-    without them. `logprobs` are natural logs of the model's own probabilities, before temperature and filters.
+    `ids` and `logprobs` contain all sampled tokens, including those of a stop string and the end-of-text token; `text`
+    does not contain these. `logprobs` are natural logarithms of the model's probabilities before temperature and
+    filters.
     """
 
     prompt: str
@@ -31,12 +32,12 @@ class Completion(Summary):
     logprobs: tuple[float, ...]
     finish: Finish
     seed: int
-    truncated: bool  # the prompt was longer than the context: the model saw its end only
-    passes: int  # of the model that brought tokens of this text: as many as tokens, but for guesses that were right
+    truncated: bool  # the prompt exceeded the context, so the model saw only its end
+    passes: int  # forward passes for this text: one per token, fewer if draft tokens were accepted
 
     def _repr_html_(self) -> str:
         tokens = f"{len(self.ids):,} tokens, ended by {self.finish}, seed {self.seed}"
-        cut = ", of the prompt the end alone was read" if self.truncated else ""
+        cut = ", the beginning of the prompt was cut off" if self.truncated else ""
         return continued_text(self.prompt, self.text) + note(tokens + cut)
 
 
@@ -49,15 +50,22 @@ def generate(
     samples: int = 1,
     speculation: Draft | Lookup | None = None,
 ) -> list[Completion]:
-    """Continue each prompt `samples` times, all in one batch: the samples of the first prompt, then of the second, ...
+    """Continue each prompt `samples` times, all in one batch.
 
-    Sample j of any prompt is drawn with seed `sampling.seed + j`, so a prompt gets among others what it gets alone.
+    The result contains all samples of the first prompt, then those of the second, and so on. Sample j of each prompt
+    is drawn with the seed `sampling.seed + j`, so results do not depend on the other prompts of the batch.
 
     Args:
+        model: Language model.
+        tokenizer: Its tokenizer.
+        prompts: Texts to continue. An empty prompt is the beginning of a text.
+        sampling: Sampling settings.
+        samples: Number of completions per prompt.
         speculation: Source of draft tokens, see `speculative`; requires a `SpeculativeDecoder`.
 
     Raises:
-        UserError: for a prompt with a character that the vocabulary lacks. An empty one is where a text begins.
+        ValueError: If `samples` is less than 1.
+        UserError: If a prompt contains a character that is not in the vocabulary.
     """
     if samples < 1:
         raise ValueError(f"samples={samples} must be 1 or more")
@@ -100,10 +108,10 @@ def stream_text(
     *,
     speculation: Draft | Lookup | None = None,
 ) -> Iterator[str]:
-    """The text of `generate(...)[0]`, piece by piece as it is certain: whole characters, and never part of a stop text.
+    """Yield the text of `generate(...)[0]` in pieces: whole characters, and never a part of a stop string.
 
     Raises:
-        UserError: as `generate`.
+        UserError: If the prompt contains a character that is not in the vocabulary.
     """
     ids = encode_prompt(tokenizer, prompt)
     passes = _passes(model, tokenizer, [ids], sampling, [sampling.seed], set(), speculation)
@@ -111,23 +119,23 @@ def stream_text(
 
 
 def end_ids(tokenizer: Tokenizer) -> frozenset[int]:
-    """The ids that end a text when they are drawn."""
+    """Return the ids that end a text when they are sampled."""
     return frozenset(tokenizer.end_ids)
 
 
 def make_draft(
     tokenizer: Tokenizer, draft: SpeculativeDecoder[Any], draft_tokenizer: Tokenizer, *, tokens: int = Draft.tokens
 ) -> Draft:
-    """A model that guesses for one with this tokenizer.
+    """Return a draft model for a model with this tokenizer.
 
     Raises:
-        UserError: where the two call a token by different ids.
+        UserError: If the two tokenizers assign different ids to a token.
     """
     if draft_tokenizer.vocab_size != tokenizer.vocab_size:
-        raise _tokenizer_error(f"it has {draft_tokenizer.vocab_size} tokens, the model's {tokenizer.vocab_size}")
+        raise _tokenizer_error(f"{draft_tokenizer.vocab_size} tokens instead of {tokenizer.vocab_size}")
     for draft_name, name in zip(_token_labels(draft_tokenizer), _token_labels(tokenizer), strict=True):
         if draft_name != name:
-            raise _tokenizer_error(f"it has {draft_name} where the model's has {name}")
+            raise _tokenizer_error(f"{draft_name} instead of {name}")
     return Draft(model=draft, tokens=tokens)
 
 
@@ -137,22 +145,24 @@ def choose_speculation(
     lookup: bool | int,
     draft_tokens: int | None,
 ) -> Draft | Lookup | None:
-    """Where guesses come from, if anywhere: another model with its tokenizer, or the text so far.
+    """Return the source of draft tokens: a model, the text so far, or None.
 
     Args:
-        lookup: True, or how many tokens in a row are looked for.
-        draft_tokens: guesses at most; by default as many as the kind has.
+        tokenizer: Tokenizer of the model.
+        draft: Draft model and its tokenizer.
+        lookup: If True, look draft tokens up in the text; an integer sets the length of the n-grams.
+        draft_tokens: Maximum number of draft tokens per forward pass; by default that of `Draft` or `Lookup`.
 
     Raises:
-        ValueError: where both guess, or neither does what `draft_tokens` is for.
-        UserError: as `make_draft`.
+        ValueError: If both `draft` and `lookup` are set, or `draft_tokens` is set without either.
+        UserError: If the tokenizers differ, as in `make_draft`.
     """
     if draft is not None and lookup is not False:
-        raise ValueError("draft and lookup both guess what comes next; give one of them")
+        raise ValueError("draft and lookup cannot be combined; pass only one of them")
     if draft is None and lookup is False:
         if draft_tokens is None:
             return None
-        raise ValueError(f"draft_tokens={draft_tokens} is for a draft or a lookup; give one of them")
+        raise ValueError(f"draft_tokens={draft_tokens} requires draft or lookup; pass one of them")
     tokens = {} if draft_tokens is None else {"tokens": draft_tokens}
     if draft is not None:
         return make_draft(tokenizer, *draft, **tokens)
@@ -160,11 +170,13 @@ def choose_speculation(
 
 
 def _tokenizer_error(reason: str) -> UserError:
-    return UserError(f"the draft's tokenizer is another one: {reason}; take a draft that was trained with the same")
+    return UserError(
+        f"the draft's tokenizer differs from the model's: {reason}; use a draft trained with the model's tokenizer"
+    )
 
 
 def _token_labels(tokenizer: Tokenizer) -> list[str]:
-    """Each id, and what it stands for."""
+    """Return a description of each id, for comparisons and error messages."""
     ids = range(tokenizer.vocab_size)
     roles = dict.fromkeys(tokenizer.special_ids, " (special)")
     labels = zip(ids, tokenizer.tokens(ids), strict=True)
@@ -199,7 +211,13 @@ def _stream_pieces(passes: Iterator[Pass], row: "TextRow") -> Iterator[str]:
 
 
 class TextRow:
-    """One row on its way from tokens to text, `after` the ids of its prompt."""
+    """The text of one row, decoded token by token.
+
+    Args:
+        tokenizer: Tokenizer of the model.
+        stop: Stop strings.
+        prompt_ids: Ids that precede the text.
+    """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str], *, prompt_ids: Sequence[int] = ()) -> None:
         self.tokens: list[Token] = []
@@ -210,7 +228,7 @@ class TextRow:
         self._matcher = StopMatcher(stop)
 
     def read(self, token: Token) -> str:
-        """Take in the next token and return the text that is certain now, perhaps none."""
+        """Add the next token and return the text that has become certain, which may be empty."""
         self.tokens.append(token)
         piece = "" if token.finish == "eos" else self._matcher.push(self._decoder.push(token.id))
         if token.finish:
@@ -223,7 +241,7 @@ class TextRow:
         return piece
 
     def read_pass(self, tokens: Sequence[Token]) -> str:
-        """The same of all tokens that one pass brought, as far as no stop text ends the row."""
+        """Add the tokens of one forward pass, up to one that completes a stop string, and return the new text."""
         self.passes += bool(tokens)
         piece = ""
         for token in tokens:
@@ -233,5 +251,5 @@ class TextRow:
         return piece
 
     def flush(self) -> str:
-        """The text ends here: what was held back of it."""
+        """End the text and return what was held back of it."""
         return self._matcher.push(self._decoder.flush()) + self._matcher.flush()

@@ -1,7 +1,7 @@
-"""Text in one language in, text in the other out: lines become ids, are sorted by length and searched in batches.
+"""Translation: lines are encoded, sorted by length and searched in batches.
 
-A source is its ids and the end token, as in training; a target begins with the beginning token. What a line becomes
-does not depend on the lines around it.
+As in training, a source is its ids and the end token, and a target begins with the beginning token. The translation of
+a line does not depend on the other lines.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,10 +23,11 @@ BEAM = Beam()
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Translation(Summary):
-    """What a model made of a line.
+    """A translation of a line.
 
-    `ids` and `logprobs` are all tokens written after the prefix, the end token included; `text` is without it and
-    begins with the prefix. `logprobs` are natural logs of the model's own probabilities, `logprob` is their sum.
+    `ids` and `logprobs` contain all tokens after the prefix, including the end token; `text` begins with the prefix and
+    does not contain the end token. `logprobs` are natural logarithms of the model's probabilities, `logprob` is their
+    sum.
     """
 
     source: str  # without outer white space
@@ -34,14 +35,14 @@ class Translation(Summary):
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     logprob: float
-    score: float  # what the search ranks by; of a sample its mean log-probability
+    score: float  # score of the beam search; for a sample, its mean log-probability
     finish: Literal["eos", "length"]
-    truncated: bool  # the source was longer than the model takes: its end was not seen
+    truncated: bool  # the source exceeded the model's maximum length, so its end was cut off
 
     def view(self) -> View:
         facts = {"source": self.source, "translation": self.text, "score": f"{self.score:.4f}", "ended by": self.finish}
         table = Table(rows=list(facts.items()), left=(0, 1), pale_first=True)
-        return View((table, "the end of the source was not seen" * self.truncated))
+        return View((table, "the end of the source was cut off" * self.truncated))
 
 
 def translate(
@@ -55,25 +56,30 @@ def translate(
     batch_tokens: int = BATCH_TOKENS,
     allow_unknown: bool = False,
 ) -> list[list[Translation]]:
-    """The translations of each text: the `n_best` of a beam, best first, or one sample. An empty text gets one, empty.
+    """Translate each text into the `n_best` hypotheses of a beam search, best first, or into one sample.
+
+    An empty text has one empty translation.
 
     Args:
-        model: an `EncoderDecoder`, or an `Ensemble` of them.
-        tokenizer: the target's, and the source's where there is no `source_tokenizer`.
-        search: a sample is at most as long as a `Beam()` allows, and as `max_new_tokens` says; each is drawn with
-            the `seed` of the `Sampling`, as if it were alone.
-        prefixes: for each text how its translation begins.
-        batch_tokens: the most source tokens of a batch, padding included and counted once for each of a beam's
-            hypotheses; a line that is longer stands alone.
-        allow_unknown: the target's unknown token may be written. Padding and other special tokens never are.
+        model: An `EncoderDecoder`, or an `Ensemble` of several.
+        tokenizer: Target tokenizer; also the source tokenizer if `source_tokenizer` is None.
+        texts: Texts to translate.
+        search: Search settings. The length of a sample is limited by that of a default `Beam()` and by
+            `max_new_tokens`; each sample is drawn with the `seed` of the `Sampling`, as if it were the only one.
+        source_tokenizer: Source tokenizer.
+        prefixes: Beginning of each translation.
+        batch_tokens: Maximum number of source tokens per batch, including padding and counted once per hypothesis of
+            the beam. A longer line is a separate batch.
+        allow_unknown: If True, allow the unknown token in translations. Padding and other special tokens are never
+            allowed.
 
     Raises:
-        UserError: where a tokenizer has no token for the beginning or the end, or a text cannot be encoded.
-        ValueError: where there are not as many prefixes as texts, or a prefix is too long for the model.
+        UserError: If a tokenizer has no beginning or end token, or a text cannot be encoded.
+        ValueError: If the numbers of texts and prefixes differ, or a prefix is too long for the model.
     """
     translator = _LineTranslator(model, tokenizer, source_tokenizer, search, batch_tokens, allow_unknown)
     if prefixes is not None and len(prefixes) != len(texts):
-        raise ValueError(f"{len(texts)} texts need as many prefixes, got {len(prefixes)}")
+        raise ValueError(f"expected {len(texts)} prefixes, one per text, got {len(prefixes)}")
     return translator.translate(texts, prefixes)
 
 
@@ -88,39 +94,45 @@ def translate_stream(
     allow_unknown: bool = False,
     pool: int = 1024,
 ) -> Iterator[list[Translation]]:
-    """`translate` for any number of lines: `pool` of them are read, translated together, and yielded in their order.
+    """Yield the translations of any number of lines, `pool` of which are translated together.
 
     Raises:
-        UserError, ValueError: as `translate`.
+        UserError, ValueError: If the arguments are invalid, as in `translate`.
     """
     if pool < 1:
-        raise ValueError(f"pool={pool} must be 1 or more lines")
+        raise ValueError(f"pool={pool} must be 1 or more")
     translator = _LineTranslator(model, tokenizer, source_tokenizer, search, batch_tokens, allow_unknown)
     return _translate_in_pools(lines, pool, translator.translate)
 
 
 def source_lines(text: str) -> list[str]:
-    """The lines of a text. Each is translated alone, since a translator reads a sentence and would lose the others."""
+    """Return the lines of a text, which are translated separately.
+
+    Translation models are trained on sentences and would omit further ones.
+    """
     return text.strip().split("\n")
 
 
 def translate_lines(
     texts: Sequence[str], translate_all: Callable[[list[str]], Sequence[Sequence[Translation]]]
 ) -> list[str]:
-    """The best translation of each text, whose lines are translated one by one, all together by `translate_all`."""
+    """Return the best translation of each text.
+
+    The lines of all texts are translated together by `translate_all`.
+    """
     lines = list(map(source_lines, texts))
     best = (hypotheses[0].text for hypotheses in translate_all([line for text in lines for line in text]))
     return ["\n".join(islice(best, len(text))) for text in lines]
 
 
 def encode_sources(tokenizer: Tokenizer, texts: Sequence[str], *, max_len: int) -> tuple[list[list[int]], list[bool]]:
-    """The texts, without outer white space, as a translator's encoder reads them, and whether each was cut to fit.
+    """Return the source ids of each text without outer white space, and whether each text was truncated.
 
     Raises:
-        UserError: where a text cannot be encoded.
+        UserError: If a text cannot be encoded.
     """
     all_ids = [ids.tolist() for ids in tokenizer.encode_batch([text.strip() for text in texts])]
-    free_tokens = max_len - 1 - len(tokenizer.opening)  # beside eos
+    free_tokens = max_len - 1 - len(tokenizer.opening)  # without the opening and the end token
     return [tokenizer.frame(ids, max_len=max_len) for ids in all_ids], [len(ids) > free_tokens for ids in all_ids]
 
 
@@ -133,7 +145,7 @@ def _translate_in_pools(
 
 
 class _LineTranslator:
-    """What translating any lines has in common; everything that can be refused is refused here."""
+    """The settings shared by all lines of a translation; invalid settings are rejected here."""
 
     def __init__(
         self,
@@ -147,9 +159,7 @@ class _LineTranslator:
         if batch_tokens < 1:
             raise ValueError(f"batch_tokens={batch_tokens} must be 1 or more")
         if isinstance(search, Sampling) and search.stop:
-            raise ValueError(
-                f"stop={search.stop} is for `generate`: a translation ends with its end token; leave it out"
-            )
+            raise ValueError(f"stop={search.stop} is not supported: a translation ends with its end token; remove stop")
         self.model, self.tokenizer, self.search = model, tokenizer, search
         self.source_tokenizer = tokenizer if source_tokenizer is None else source_tokenizer
         self.bos_id = _require_id(tokenizer.bos_id, "target", "beginning")
@@ -165,7 +175,9 @@ class _LineTranslator:
         sources, cut = encode_sources(self.source_tokenizer, texts, max_len=self.model.max_len)
         rows = [[self.bos_id, *ids.tolist()] for ids in self.tokenizer.encode_batch(prefixes)]
         if (longest := max(map(len, rows), default=0)) > self.model.max_len:
-            raise ValueError(f"a prefix of {longest} tokens, beginning included, exceeds max_len={self.model.max_len}")
+            raise ValueError(
+                f"a prefix has {longest} tokens with its beginning token; the maximum is max_len={self.model.max_len}"
+            )
         answers = [[_empty_translation(prefix)] for prefix in prefixes]
         non_empty = [number for number, text in enumerate(texts) if text]
         copies = self.search.size if isinstance(self.search, Beam) else 1
@@ -230,7 +242,7 @@ class _LineTranslator:
 
     def _text(self, prefix: str, row: Sequence[int], hypothesis: Hypothesis) -> str:
         ids = hypothesis.ids[:-1] if hypothesis.finish == "eos" else hypothesis.ids
-        prefix_text = self.tokenizer.decode(row[1:])  # the prefix, as the tokenizer spells it
+        prefix_text = self.tokenizer.decode(row[1:])  # the prefix after encoding and decoding
         return prefix + self.tokenizer.decode([*row[1:], *ids]).removeprefix(prefix_text)
 
 
@@ -246,7 +258,6 @@ def _to_hypothesis(tokens: Sequence[Token]) -> Hypothesis:
 
 
 def _empty_translation(prefix: str) -> Translation:
-    """The translation of an empty line."""
     return Translation(
         source="", text=prefix, ids=(), logprobs=(), logprob=0.0, score=0.0, finish="eos", truncated=False
     )
@@ -254,5 +265,5 @@ def _empty_translation(prefix: str) -> Translation:
 
 def _require_id(token: int | None, side: str, role: str) -> int:
     if token is None:
-        raise UserError(f"the {side}'s tokenizer has no {role} token: train one for translation")
+        raise UserError(f"the {side} tokenizer has no {role} token; train a tokenizer for translation")
     return token

@@ -1,1 +1,1 @@
-"""Trained models as a service: the engine, which writes many texts at once, and the HTTP wing, which knows clients."""
+"""Serving of trained models: the engine generates many texts at once, the HTTP server handles clients."""

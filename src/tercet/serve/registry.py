@@ -1,7 +1,6 @@
-"""Which models are loaded: of each its name, what it can be asked, and the workers that answer.
+"""Registry of loaded models: their names, endpoints and workers.
 
-A language model has a scheduler, which generates many texts at once; what is answered in one go has a batcher for each
-task.
+A language model has a scheduler, which generates many texts at once. Every task with a single answer has a batcher.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,17 +20,17 @@ BATCH_TASKS: dict[Endpoint, tuple[BatchTask, ...]] = {
     "/v1/completions": ("score",), "/v1/chat/completions": (), "/v1/embeddings": ("embed",),
     "/translate": ("translate",), "/fill-mask": ("fill",), "/classify": ("classify",),
 }  # fmt: skip
-VERBS: dict[Endpoint, Verb] = {  # what a model must be able to do
+VERBS: dict[Endpoint, Verb] = {  # required capability of the model
     "/v1/completions": "generate", "/v1/chat/completions": "generate", "/v1/embeddings": "embed",
     "/translate": "translate", "/fill-mask": "fill", "/classify": "classify",
 }  # fmt: skip
 
 
 class ModelSelectionError(UserError):
-    """No model, or more than one, is what was asked for.
+    """No model, or more than one, matches a request.
 
     Attributes:
-        code: a word that programs can test for.
+        code: Error code for programs.
     """
 
     def __init__(self, message: str, code: Literal["model_not_found", "model_not_supported"] | None = None) -> None:
@@ -57,15 +56,19 @@ class Worker(Protocol):
 
 
 class GenerationWorker(Worker, Protocol):
-    """What a `Scheduler` is to its callers."""
+    """Interface of a `Scheduler`."""
 
     def submit(self, request: GenerationRequest, on_event: Callable[[TokenEvent | Exception], None]) -> Cancellable: ...
 
 
 class LoadedModel:
-    """Args:
-    name: by which clients ask for the model.
-    scheduler: in place of one of its own.
+    """A model with its endpoints and workers.
+
+    Args:
+        trained_model: The model.
+        name: Name in requests.
+        limits: Limits of its workers.
+        scheduler: Replacement for the scheduler of the model.
     """
 
     def __init__(
@@ -88,12 +91,12 @@ class LoadedModel:
 
     @property
     def kind(self) -> str:
-        """What it is in words."""
+        """Description of the model type."""
         return self.trained_model.kind
 
     @cached_property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """What can be asked of it."""
+        """Endpoints that the model supports."""
         verbs, chats = self.trained_model.verbs, self.trained_model.chat_template is not None
         return tuple(path for path in VERBS if VERBS[path] in verbs and (chats or path != "/v1/chat/completions"))
 
@@ -116,37 +119,37 @@ class LoadedModel:
 
 
 class ModelRegistry:
-    """The models that are loaded, by name.
+    """The loaded models by name.
 
     Attributes:
-        is_ready: requests are taken, and will be; False once a server is about to end.
+        is_ready: If True, requests are accepted; False when the server is about to shut down.
 
     Raises:
-        UserError: where there is none.
+        UserError: If there are no models.
     """
 
     def __init__(self, models: Iterable[LoadedModel]) -> None:
         self.models = {model.name: model for model in models}
         self.is_ready = True
         if not self.models:
-            raise UserError("there is no model to serve; give the folder of a run or of a model")
+            raise UserError("no model to serve; pass the folder of a run or of a model")
 
     def get(self, name: str) -> LoadedModel:
-        """The model called `name`.
+        """Return the model called `name`.
 
         Raises:
-            ModelSelectionError: where there is none.
+            ModelSelectionError: If there is no such model.
         """
         if name not in self.models:
-            message = f"there is no model {name[:100]!r} here{suggest(name[:100], self.models)}"
+            message = f"no model {name[:100]!r} on this server{suggest(name[:100], self.models)}"
             raise ModelSelectionError(message, "model_not_found")
         return self.models[name]
 
     def select(self, name: str | None, endpoint: Endpoint) -> LoadedModel:
-        """The model called `name`, or the only one that can be asked this.
+        """Return the model called `name`, or the only one that supports the endpoint.
 
         Raises:
-            ModelSelectionError: where there is none, or it cannot be asked this.
+            ModelSelectionError: If there is no such model, or it does not support the endpoint.
         """
         if name is None:
             return self._single_model(endpoint)
@@ -159,19 +162,19 @@ class ModelRegistry:
         candidates = [model for model in self.models.values() if endpoint in model.endpoints]
         if not candidates:
             available = ", ".join(f"{model.name} ({model.kind})" for model in self.models.values())
-            raise ModelSelectionError(f"no model here answers {endpoint}; there is {available}")
+            raise ModelSelectionError(f"no model on this server supports {endpoint}; available: {available}")
         if len(candidates) > 1:
             names = ", ".join(model.name for model in candidates)
-            raise ModelSelectionError(f"several models answer {endpoint}: {names}; say which as model")
+            raise ModelSelectionError(f"several models support {endpoint}: {names}; set the field model to one of them")
         return candidates[0]
 
     @property
     def is_alive(self) -> bool:
-        """Whether all that answer get on."""
+        """Liveness: True if all workers make progress."""
         return all(worker.is_alive for worker in self._workers)
 
     def close(self, *, seconds: float | None = None) -> None:
-        """Take no more, and finish what there is, for so long at most."""
+        """Accept no more requests, and finish the present ones within `seconds`."""
         self.is_ready = False
         with ThreadPoolExecutor(max(1, len(self._workers))) as pool:
             for future in [pool.submit(worker.close, seconds=seconds) for worker in self._workers]:
@@ -184,5 +187,5 @@ class ModelRegistry:
 
 def _why_not(model: LoadedModel, endpoint: Endpoint) -> str:
     if endpoint == "/v1/chat/completions" and "/v1/completions" in model.endpoints:
-        return f"{model.name} has no chat template, so it knows no conversations; use /v1/completions with a prompt"
-    return f"{model.name} is {model.kind}, which does not answer {endpoint}; use {' or '.join(model.endpoints)}"
+        return f"{model.name} has no chat template for conversations; use /v1/completions with a prompt"
+    return f"{model.name} is {model.kind}, which does not support {endpoint}; use {' or '.join(model.endpoints)}"

@@ -1,4 +1,4 @@
-"""What serving needs beside Tercet; what of it is missing is said in one line."""
+"""The packages that serving requires; missing ones are reported in one line."""
 
 from importlib.util import find_spec
 
@@ -8,12 +8,16 @@ PACKAGES = {"fastapi": "fastapi", "uvicorn": "uvicorn", "prometheus_client": "pr
 
 
 def missing_packages() -> list[str]:
-    """As pip calls them."""
+    """Return the names of missing packages, as pip knows them."""
     return [name for module, name in PACKAGES.items() if find_spec(module) is None]
 
 
 def require_packages() -> None:
-    """Raises UserError where a package is missing."""
+    """Check that all packages are installed.
+
+    Raises:
+        UserError: If a package is missing.
+    """
     if missing := missing_packages():
         names = " and ".join(missing)
-        raise UserError(f"tercet serve needs {names}, not installed here: pip install 'tercet[serve]'")
+        raise UserError(f"tercet serve requires {names}: pip install 'tercet[serve]'")

@@ -1,4 +1,4 @@
-"""The keywords of `serve`, beside the models: known without the packages that serving needs."""
+"""The keyword arguments of `serve`, importable without the packages that serving requires."""
 
 from typing import TypedDict
 
@@ -6,7 +6,7 @@ from tercet.serve.engine.limits import Limits
 
 
 class ServeOptions(TypedDict, total=False):
-    """As in `tercet.serve.server.serve`, which says what each means."""
+    """Keyword arguments of `tercet.serve.server.serve`, where they are documented."""
 
     host: str
     port: int

@@ -1,7 +1,7 @@
-"""From models to a running server: a socket, uvicorn around the application, and an orderly end.
+"""The server of trained models: a socket, uvicorn with the application, and a graceful shutdown.
 
-A signal makes it not ready, and after `shutdown_delay` seconds stops the taking of requests; those that were taken are
-finished, for `grace` seconds at most. The order is that of `BoundedServer.shutdown`.
+A signal makes the server not ready. After `shutdown_delay` seconds it accepts no more requests; accepted requests are
+finished for at most `grace` seconds. The order is that of `BoundedServer.shutdown`.
 """
 
 import gc
@@ -28,7 +28,9 @@ from tercet.web.server import BoundedServer, open_socket
 
 KEY = "TERCET_API_KEY"
 PORT = 8000
-SWITCH_SECONDS = 0.0005  # after which a thread that computes hands Python's lock to one that waits; by default 0.005
+SWITCH_SECONDS = (
+    0.0005  # after which a computing thread releases the interpreter lock to a waiting one; by default 0.005
+)
 
 
 def serve(
@@ -46,32 +48,33 @@ def serve(
     json_log: bool = False,
     quiet: bool = False,
 ) -> None:
-    """Answer until a signal ends it; the address is the one line on stdout, the log goes to stderr.
+    """Serve models over HTTP until a signal; print the address on stdout, and write the log to stderr.
 
-    The environment's TERCET_API_KEY is the key that requests must bring.
+    The environment variable TERCET_API_KEY contains the key that requests must send.
 
     Args:
-        models: by the names that clients ask for.
-        host: a name or an address of this machine; one that others can reach needs a key.
-        port: 0 takes any that is free.
-        max_body: bytes of a request.
-        grace: seconds, a day at most, in which what was asked may be finished, once requests are no longer taken.
-        shutdown_delay: seconds, a day at most, for which they still are, once a signal came: while /ready says 503,
-            and balancers learn that they should ask another.
-        hosts: names under which it may be asked, beside this machine's own; "*" is any.
-        origins: of pages in browsers that may ask, and read the answers; "*" is any.
-        allow_no_key: no key is needed, though others can reach it.
-        json_log: the log's lines are JSON.
-        quiet: no line for each request.
+        models: Models by the names that clients use.
+        host: Name or address of this machine; one that other machines can reach requires a key.
+        port: TCP port; 0 chooses a free one.
+        limits: Limits of each model's workers.
+        max_body: Maximum size of a request body in bytes.
+        grace: Seconds, at most a day, to finish accepted requests after new ones are rejected.
+        shutdown_delay: Seconds, at most a day, for which requests are still accepted after a signal. During this time
+            /ready returns 503, so that load balancers choose another server.
+        hosts: Host names under which the server may be addressed, besides those of this machine; "*" allows any.
+        origins: Origins of web pages that may send requests and read responses; "*" allows any.
+        allow_no_key: If True, no key is required, although other machines can reach the server.
+        json_log: If True, write the log as JSON.
+        quiet: If True, do not log requests.
 
     Raises:
-        UserError: where it cannot be opened there, or would be open to others without a key.
+        UserError: If the address cannot be opened, or other machines could use it without a key.
     """
     rules = _access_rules(host, os.environ.get(KEY), hosts, origins, max_body, allow_no_key)
     _check_seconds(grace=grace, shutdown_delay=shutdown_delay)
     limits = Limits() if limits is None else limits
     listening = open_socket(host, port, send_timeout=limits.seconds)
-    warm_up()  # whoever asks meanwhile waits for it
+    warm_up()  # requests wait until this is done
     log = ServerLog(quiet=quiet, use_json=json_log)
     registry = ModelRegistry(
         LoadedModel(trained_model, name=name, limits=limits) for name, trained_model in models.items()
@@ -83,7 +86,7 @@ def serve(
         )  # fmt: skip
         host_in_url = f"[{host}]" if ":" in host else host
         for model in registry.models.values():
-            log.note(f"{model.name}: {model.kind}, at {' and '.join(model.endpoints)}")
+            log.note(f"{model.name}: {model.kind}; endpoints {' and '.join(model.endpoints)}")
         with tuned_interpreter():
             print(f"http://{host_in_url}:{listening.getsockname()[1]}/", flush=True)
             server.run(sockets=[listening])
@@ -94,11 +97,11 @@ def serve(
 
 @contextmanager
 def tuned_interpreter() -> Generator[None]:
-    """For answering many clients while something is computed; entered once the models are loaded.
+    """Tune the interpreter for many clients during computation; enter it after the models are loaded.
 
-    The thread of the connections lets go of Python's lock at each call of the system, and waits for it behind the
-    workers' threads. And the collector stops everyone: of what is there now nothing is garbage, and it takes 150 ms to
-    search it.
+    The connection thread releases the interpreter lock at each system call, and then waits for it behind the worker
+    threads. The garbage collector stops all threads: it takes 150 ms to search the present objects, none of which is
+    garbage.
     """
     usual = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -112,16 +115,16 @@ def tuned_interpreter() -> Generator[None]:
 
 
 def name_models(folders: Sequence[str | Path]) -> dict[str, Path]:
-    """The name of each model: that of its folder.
+    """Return the folders by model name, which is the name of the folder.
 
     Raises:
-        UserError: where two are called alike.
+        UserError: If two models have the same name.
     """
     paths = dict[str, Path]()
     for folder in map(Path, folders):
         name = folder.resolve().name or "model"
         if name in paths:
-            raise UserError(f"{paths[name]} and {folder} are both called {name}; give one of them another name")
+            raise UserError(f"{paths[name]} and {folder} have the same name {name}; rename one of them")
         paths[name] = folder
     return paths
 
@@ -141,23 +144,27 @@ def _access_rules(
     extra_hosts = () if local else (host.lower(),)
     if key is None and not local and not allow_no_key:
         raise UserError(
-            f"{host} is more than this machine: whoever reaches it could use the models; set {KEY} to a key of your "
-            "choice, or say --no-key"
+            f"{host} is reachable from other machines, which could use the models without a key; set {KEY} to a key of "
+            "your choice, or pass --no-key"
         )
     if urls := [name for name in hosts if "/" in name]:
-        raise UserError(f"--allow-host {urls[0][:100]} is no name; write it as example.org, or * for any")
+        raise UserError(
+            f"--allow-host {urls[0][:100]} is not a host name; pass a name such as example.org, or * for any"
+        )
     if malformed := [origin for origin in origins if origin != "*" and "://" not in origin]:
-        raise UserError(f"--cors-origin {malformed[0]} is no origin; write it as https://example.org, or * for any")
+        raise UserError(
+            f"--cors-origin {malformed[0]} is not an origin; pass one such as https://example.org, or * for any"
+        )
     try:
         names = AllowedNames(local=local, hosts=(*map(host_name, hosts), *extra_hosts), origins=origins)
         return AccessRules(key=key, names=names, max_body=max_body)
     except ValueError as error:
         name, flag = (KEY, f"; unset it for none: {error}") if "key" in str(error) else ("--max-body", f": {error}")
-        raise UserError(f"{name} is not as it should be{flag}") from None
+        raise UserError(f"invalid {name}{flag}") from None
 
 
 class ModelServer(BoundedServer):
-    """Its models take questions for as long as one that was taken in may have more of them: until the grace is over."""
+    """A server whose models accept work until the grace period is over, as running requests may need it."""
 
     def __init__(
         self,
@@ -174,8 +181,8 @@ class ModelServer(BoundedServer):
 
     def on_drain(self) -> None:
         self._registry.is_ready = False
-        taking = f"requests are taken for {self._shutdown_delay:g} more seconds, and " if self._shutdown_delay else ""
-        self._note(f"closing; {taking}what runs has {self._grace:g} seconds")
+        taking = f"accepting requests for {self._shutdown_delay:g} more seconds, then " if self._shutdown_delay else ""
+        self._note(f"shutting down; {taking}waiting up to {self._grace:g} seconds for running requests")
 
     def on_grace_over(self) -> None:
         threading.Thread(target=self._registry.close, kwargs={"seconds": 0}, daemon=True).start()

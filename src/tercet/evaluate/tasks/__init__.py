@@ -1,4 +1,4 @@
-"""How a trained model is scored, a file for each task: on other data, or on what its own kept from training."""
+"""Evaluation of a trained model per task: on other data, or on its own held-out data."""
 
 from typing import Any
 
@@ -12,10 +12,10 @@ from tercet.evaluate.tasks.translation import TranslationEvaluation
 
 
 def evaluation_of(trained_model: TrainedModel) -> Evaluation[Any]:
-    """How this model is scored.
+    """Return the evaluation of a trained model.
 
     Raises:
-        UserError: for an encoder that fills no masks and gives no labels.
+        UserError: If the model is an encoder without masks and labels.
     """
     match trained_model.require("evaluate"):
         case LanguageModel() as model:
@@ -25,4 +25,4 @@ def evaluation_of(trained_model: TrainedModel) -> Evaluation[Any]:
         case Encoder() as model:
             return LabelsEvaluation(model) if model.task == "labels" else MaskedEvaluation(model)
         case model:
-            raise TypeError(f"nothing scores a {type(model).__name__}")
+            raise TypeError(f"no evaluation for a {type(model).__name__}")

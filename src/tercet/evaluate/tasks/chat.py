@@ -1,4 +1,4 @@
-"""A chat model: how likely it finds the answers in the validation part of its conversations."""
+"""Evaluation of a chat model: likelihood of the answers in the validation part of its conversations."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +17,10 @@ class ChatEvaluation(Evaluation[Conversations]):
     trained_model: LanguageModel
 
     def load(self, data: str | Path | None = None, *, encoding: str | None = None) -> Conversations:
-        """The conversations of its own data's validation part, or all of the file `data`, by the model's template.
+        """Return the conversations of the validation part, or of the file `data`, encoded with the model's template.
 
         Raises:
-            UserError: where the data is not there, or no longer what the model was trained on.
+            UserError: If the data is missing, or has changed since the training.
         """
         trained_model = self.trained_model
         trained_on = trained_model.trained_on(ConversationsSpec)
@@ -34,7 +34,7 @@ class ChatEvaluation(Evaluation[Conversations]):
             ).validation
         corpus = open_training_data(trained_model, download=True)
         if corpus is None:
-            raise UserError(f"{trained_model.folder} does not say what it was trained on; give --data")
+            raise UserError(f"{trained_model.folder} does not contain its training data settings; pass --data")
         assert isinstance(corpus, ConversationCorpus)
         return corpus.validation
 
@@ -42,7 +42,7 @@ class ChatEvaluation(Evaluation[Conversations]):
         return self.load()
 
     def score(self, conversations: Conversations, **settings: Any) -> AnswerScores:
-        """How likely the answers are; settings as in `score_conversations`."""
+        """Return the likelihood of the answers; settings as in `score_conversations`."""
         return score_conversations(self.trained_model.model, conversations, **settings)
 
     def score_held_out(self, data: Conversations) -> HeldOutScores:

@@ -1,6 +1,7 @@
-"""What the evaluations of all tasks have in common: held-out data of one's own, and the scores that a comparison needs.
+"""Base classes of the evaluations: held-out data of a model, and the scores that a comparison uses.
 
-Files that have changed since are refused, for what is held out now may have been learnt from then.
+Files that have changed since the training are rejected, because data that is held out now may have been in the training
+part then.
 """
 
 import hashlib
@@ -38,14 +39,16 @@ Data = TypeVar("Data")
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOutScores:
-    """Attributes:
-    scores: by measure, such as {"nats_per_token": 1.47}; see `MEASURES` of the leaderboard.
-    parameters: of the model, tied ones once.
-    text: sha256 of the text, pairs or labels that were scored.
-    tokenizer: sha256 of the tokenizer; a translator's is the target's.
-    tokens: predictions that the scores are means of.
-    unknown_share: Of the text's tokens, the share that is the unknown token.
-    validation: the documents that a model of text was scored on.
+    """Scores of a model on its held-out data.
+
+    Attributes:
+        scores: Scores by measure, such as {"nats_per_token": 1.47}; see `MEASURES` of the leaderboard.
+        parameters: Number of parameters; tied ones count once.
+        text: SHA-256 of the scored text, pairs or labels.
+        tokenizer: SHA-256 of the tokenizer; the target tokenizer of a translation model.
+        tokens: Number of predictions over which the scores are averaged.
+        unknown_share: Fraction of the text's tokens that are the unknown token.
+        validation: Scored documents, for models of text.
     """
 
     kind: Kind
@@ -59,15 +62,15 @@ class HeldOutScores:
 
 
 class EvaluationOptions(TypedDict, total=False):
-    """The settings of all tasks; one that a task does not have is a TypeError."""
+    """The settings of all tasks; a setting that a task does not have is a TypeError."""
 
     batch_tokens: int
-    stride: int | None  # of a language model: how far apart windows begin
+    stride: int | None  # language models: distance of the windows
     progress: bool
-    rate: float  # of a masked language model: the share that is hidden
+    rate: float  # masked language models: fraction of masked tokens
     seed: int
     tokens: int | None
-    source: str | Path | None  # of a translator: other pairs
+    source: str | Path | None  # translation models: other sentence pairs
     target: str | Path | None
     part: Part | None
     encoding: str | None
@@ -77,28 +80,28 @@ class EvaluationOptions(TypedDict, total=False):
 
 
 class Evaluation(ABC, Generic[Data]):
-    """How one trained model is scored."""
+    """The evaluation of one trained model."""
 
     @abstractmethod
     def load_held_out(self) -> Data:
-        """What the model's own data kept from training.
+        """Return the held-out part of the model's data.
 
         Raises:
-            UserError: where that is not there, or no longer what the model was trained on.
+            UserError: If the data is missing, or has changed since the training.
         """
 
     @abstractmethod
     def score_held_out(self, data: Data) -> HeldOutScores:
-        """What a comparison says of the model on such data."""
+        """Return the scores for a comparison of models."""
 
     @abstractmethod
     def evaluate(self, data: str | Path | None = None, **settings: Any) -> Scores:
-        """The scores on the held-out data, or on all of `data`; each task has settings of its own."""
+        """Return the scores on the held-out data, or on all of `data`; settings depend on the task."""
 
 
 @dataclass(frozen=True)
 class TextEvaluation(Evaluation[Corpus]):
-    """Of a model of running text: on the validation part of a corpus."""
+    """Evaluation of a model of running text on the validation part of a corpus."""
 
     trained_model: TrainedModel
 
@@ -111,14 +114,15 @@ class TextEvaluation(Evaluation[Corpus]):
         documents: DocumentUnit | None = None,
         dtype: IdDtype | None = None,
     ) -> Corpus:
-        """The corpus that it was trained on, or one whose validation part is all of `data`.
+        """Return the training corpus, or a corpus whose validation part is all of `data`.
 
         Args:
-            encoding, text_field, documents, dtype: how `data` is read, as in `TextSpec`; by default as in training, but
+            data: A file or folder of text.
+            encoding, text_field, documents, dtype: How `data` is read, as in `TextSpec`; by default as in training, but
                 in UTF-8.
 
         Raises:
-            UserError: where the data is not there, or no longer what the model was trained on.
+            UserError: If the data is missing, or has changed since the training.
         """
         trained_model, trained_on = self.trained_model, self.trained_model.trained_on(TextSpec)
         if data is not None:
@@ -130,7 +134,7 @@ class TextEvaluation(Evaluation[Corpus]):
             return prepare(spec, tokenizer=trained_model.tokenizer)
         corpus = open_training_data(trained_model, download=True)
         if corpus is None:
-            raise UserError(f"{trained_model.folder} does not say what it was trained on; give --data")
+            raise UserError(f"{trained_model.folder} does not contain its training data settings; pass --data")
         assert isinstance(corpus, Corpus)
         return corpus
 
@@ -138,7 +142,7 @@ class TextEvaluation(Evaluation[Corpus]):
         return self.load()
 
     def held_out_scores(self, corpus: Corpus, kind: Kind, scores: dict[str, float], tokens: int) -> HeldOutScores:
-        """`scores` on the validation part of `corpus`, with what a comparison asks beside them."""
+        """Return `scores` on the validation part of `corpus` with the other fields that a comparison uses."""
         documents = decode_documents(corpus)
         return HeldOutScores(
             kind=kind,
@@ -153,18 +157,21 @@ class TextEvaluation(Evaluation[Corpus]):
 
     @property
     def document_mask(self) -> bool:
-        """Whether each document stands alone: as in training, or if the tokenizer of a foreign model opens texts."""
+        """True if documents are read separately.
+
+        As in training; for an imported model, if its tokenizer opens texts.
+        """
         trained_on = self.trained_model.trained_on(TextSpec)
         return self.opens_documents if trained_on is None else trained_on.has_document_mask
 
     @property
     def opens_documents(self) -> bool:
-        """Whether this is a foreign model whose tokenizer begins each text with an opening."""
+        """True for an imported model whose tokenizer begins each text with an opening."""
         return self.trained_model.trained_on(TextSpec) is None and bool(self.trained_model.tokenizer.opening)
 
 
 def digest(*parts: str) -> str:
-    """sha256 of texts, as hex digits."""
+    """Return the SHA-256 of texts as hex digits."""
     sha = hashlib.sha256()
     for part in parts:
         sha.update(f"{len(part)}:".encode() + part.encode(errors="surrogatepass"))
@@ -172,7 +179,7 @@ def digest(*parts: str) -> str:
 
 
 def decode_documents(corpus: Corpus) -> tuple[str, ...]:
-    """The documents of the validation part."""
+    """Return the documents of the validation part."""
     ids, starts = corpus.validation, corpus.validation_documents.tolist()
     return tuple(
         corpus.tokenizer.decode(ids[start:end].tolist())

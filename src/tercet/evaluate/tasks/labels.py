@@ -1,4 +1,4 @@
-"""A classifier: how often it is right on the validation part of its labelled texts; or how near its numbers are."""
+"""Evaluation of a classifier or regression on the validation part of its labeled texts."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from tercet.models import EncoderOnly
 from tercet.tokens import Tokenizer
 
 AnyLabelScores = LabelScores | MultiLabelScores | RegressionScores
-FIELDS = ("text_field", "label_field", "label_separator", "label_fields")  # of files, as the training's were read
+FIELDS = ("text_field", "label_field", "label_separator", "label_fields")  # apply to all files
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,14 @@ class LabelsEvaluation(Evaluation[LabeledExamples]):
     def load(
         self, data: str | Path | None = None, *, encoding: str | None = None, text_field: str | None = None
     ) -> LabeledExamples:
-        """The labelled texts of its own data's validation part, or all of the file `data`.
+        """Return the validation part of the model's data, or all labeled texts of the file `data`.
 
         Args:
-            encoding, text_field: how `data` is read, as in `LabelsSpec`; the second by default as in training.
+            data: A file of labeled texts.
+            encoding, text_field: How `data` is read, as in `LabelsSpec`; `text_field` is by default that of training.
 
         Raises:
-            UserError: where the data is not there, or no longer what the model was trained on.
+            UserError: If the data is missing, or has changed since the training.
         """
         trained_model, head = self.trained_model, self.trained_model.label_head
         trained_on = trained_model.trained_on(LabelsSpec)
@@ -50,7 +51,7 @@ class LabelsEvaluation(Evaluation[LabeledExamples]):
             return prepare_labels(spec, tokenizer=trained_model.tokenizer).validation
         corpus = open_training_data(trained_model, download=True)
         if corpus is None:
-            raise UserError(f"{trained_model.folder} does not say what it was trained on; give --data")
+            raise UserError(f"{trained_model.folder} does not contain its training data settings; pass --data")
         assert isinstance(corpus, LabelCorpus)
         return corpus.validation
 
@@ -58,12 +59,12 @@ class LabelsEvaluation(Evaluation[LabeledExamples]):
         return self.load()
 
     def score(self, labelled: LabeledExamples, **settings: Any) -> AnyLabelScores:
-        """How often it is right, or how near its numbers are; settings as in `score_labels`."""
+        """Return the scores for the kind of labels; settings as in `score_labels`."""
         return score_classifier(self.trained_model.model, self.trained_model.tokenizer, labelled, **settings)
 
     def score_held_out(self, data: LabeledExamples) -> HeldOutScores:
         scores, card = self.score(data), self.trained_model.card
-        loss = card.metrics.get("val/loss")  # over the same labels, by the training
+        loss = card.metrics.get("val/loss")  # over the same labels, from the training
         kind, labels = "classifier", self.trained_model.label_head.labels
         measures = {} if loss is None else {"nats_per_label": loss}
         match scores:
@@ -92,7 +93,7 @@ class LabelsEvaluation(Evaluation[LabeledExamples]):
 def score_classifier(
     model: EncoderOnly, tokenizer: Tokenizer, labelled: LabeledExamples, **settings: Any
 ) -> AnyLabelScores:
-    """The scores that there are for labels of this kind; settings as in `score_labels`."""
+    """Return the scores for this kind of labels; settings as in `score_labels`."""
     match labelled.problem_type:
         case "single_label_classification":
             return score_labels(model, tokenizer, labelled, **settings)

@@ -1,4 +1,4 @@
-"""A language model: on the validation part of its text, beside what counting and compressing reach."""
+"""Evaluation of a language model on the validation part of its text, with baselines."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +23,10 @@ class LanguageEvaluation(TextEvaluation):
     def score(
         self, corpus: Corpus, *, stride: int | None = None, batch_tokens: int = BATCH_TOKENS, progress: bool = False
     ) -> LanguageScores:
-        """The scores on the validation part of `corpus`; documents stand alone where they did in training."""
+        """Return the scores on the validation part of `corpus`.
+
+        Documents are read separately if they were in training.
+        """
         scores = score(
             self.trained_model.model,
             corpus.validation,
@@ -38,11 +41,11 @@ class LanguageEvaluation(TextEvaluation):
         return replace(scores, unknown_share=corpus.unknown_share)
 
     def baselines(self, corpus: Corpus) -> dict[str, LanguageScores | float]:
-        """What counting and compressing reach on the same text: the counts are the training part's.
+        """Return the scores of counts and compressors on the same text; counts are from the training part.
 
-        Unigram and bigram have the model's targets, and see as far over a document's border as it does: not at all
-        where documents stand alone. Compressors take the documents whole, one after another, and are left out if too
-        many tokens are unknown to compare with them.
+        Unigram and bigram have the targets of the model, and, like the model, do not cross document boundaries if
+        documents are read separately. Compressors read the concatenated documents. They are omitted if too many tokens
+        are unknown for a comparison.
         """
         are_separate = self.document_mask
         starts = corpus.validation_documents if are_separate else None
@@ -70,9 +73,9 @@ class LanguageEvaluation(TextEvaluation):
         return self.score(self.load(data), **settings)
 
     def _target_bytes(self, corpus: Corpus) -> int:
-        """UTF-8 bytes that the targets stand for: all but the text's first token, or but each document's."""
+        """Return the UTF-8 bytes of the targets: all tokens but the first of the text or of each document."""
         ids, tokenizer = corpus.validation, self.trained_model.tokenizer
         first = corpus.validation_documents if self.document_mask else np.zeros(1, np.int64)
-        if tokenizer.adds_prefix:  # decoding all documents at once takes the space from the first one alone
+        if tokenizer.adds_prefix:  # decoding all documents together removes the space only from the first one
             return corpus.validation_bytes - sum(tokenizer.count_bytes(ids[place : place + 1]) for place in first)
         return tokenizer.count_bytes(ids) - tokenizer.count_bytes(ids[first])

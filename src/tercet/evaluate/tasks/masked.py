@@ -1,4 +1,4 @@
-"""A masked language model: how well it fills masks on the validation part of its text."""
+"""Evaluation of a masked language model on the validation part of its text."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ class MaskedEvaluation(TextEvaluation):
     trained_model: Encoder
 
     def score(self, corpus: Corpus, **settings: Any) -> MaskedScores:
-        """How well masks are filled on the validation part of `corpus`; settings as in `score_masked`."""
+        """Return the scores on the validation part of `corpus`; settings as in `score_masked`."""
         model, tokenizer = self.trained_model.model, self.trained_model.tokenizer
         return score_masked(model, tokenizer, corpus, document_mask=self.document_mask, **settings)
 
@@ -28,11 +28,14 @@ class MaskedEvaluation(TextEvaluation):
         return self.score(self.load(data), **settings)
 
     def pseudo_perplexity(self, corpus: Corpus, texts: int, *, within_word: bool = False) -> float:
-        """That of the first texts of the validation part: documents, cut to what the model takes."""
+        """Return the pseudo-perplexity of the first documents of the validation part.
+
+        Documents are truncated to the maximum length of the model.
+        """
         model, tokenizer, ids = self.trained_model.model, self.trained_model.tokenizer, corpus.validation
         starts = corpus.validation_documents[:texts]
         ends = [*corpus.validation_documents[1:], len(ids)]
-        # Of a long document no more is decoded than is read.
+        # Decode only the part of a long document that is read.
         spans = [ids[start : min(end, start + model.max_len)] for start, end in zip(starts, ends, strict=False)]
         read = [tokenizer.decode(span.tolist()) for span in spans]
         return pseudo_perplexity(model, tokenizer, read, within_word=within_word)

@@ -1,4 +1,4 @@
-"""A translator: BLEU and chrF of what it writes for its dataset's test part, and how likely it finds the references."""
+"""Evaluation of a translation model: BLEU, chrF and likelihood of the references."""
 
 import sys
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from tercet.generation import Beam, translate_stream
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredPairs:
-    """Pairs of source and reference to score on, and the target's language, where it is known."""
+    """Sentence pairs of source and reference, and the target language if it is known."""
 
     pairs: tuple[tuple[str, str], ...]
     language: str | None
@@ -29,12 +29,12 @@ class ScoredPairs:
 
 @dataclass(frozen=True, kw_only=True)
 class TranslationResult:
-    """Translations beside what they are scored against.
+    """Translations with their references and scores.
 
     Attributes:
-        pairs: of source and reference.
-        translations: the translation of each.
-        language: the target's, where it is known.
+        pairs: Pairs of source and reference.
+        translations: Translation of each source.
+        language: Target language, if it is known.
     """
 
     scores: TranslationScores
@@ -55,23 +55,25 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
         part: Part | None = None,
         encoding: str | None = None,
     ) -> ScoredPairs:
-        """By default the test part of the named dataset that it was trained on; of files, what was kept for validation.
+        """Return sentence pairs, by default the test part of the training dataset, or the validation part of files.
 
         Args:
-            source, target: other pairs, all of them: two files, or one .tsv, .csv or .jsonl file, or a named dataset.
-            part: of a named dataset, or "validation" of the files trained on.
+            source, target: Other pairs, all of which are used: two files, or one .tsv, .csv or .jsonl file, or a named
+                dataset.
+            part: Part of a named dataset, or "validation" for training files.
+            encoding: Encoding of the files; UTF-8 by default.
 
         Raises:
-            UserError: where the pairs are not there, or no longer what the model was trained on.
+            UserError: If the pairs are missing, or have changed since the training.
         """
         trained_model = self.trained_model
         if target is not None and source is None:
-            raise UserError(f"--target {target} needs its source: give --source as well")
+            raise UserError(f"--target {target} requires --source; pass both")
         if source is None:
             spec = find_training_data(trained_model)
             if spec is None:
                 raise UserError(
-                    f"{trained_model.folder} does not say what it was trained on; give --source and --target"
+                    f"{trained_model.folder} does not contain its training data settings; pass --source and --target"
                 )
             assert isinstance(spec, PairsSpec)
         else:
@@ -80,7 +82,7 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
         is_dataset = spec.target is None and spec.source in PAIR_DATASETS
         if source is not None and not is_dataset:
             if part is not None:
-                raise UserError(f"--part {part}: {source} has no parts, all of it is scored; leave --part out")
+                raise UserError(f"--part {part} requires a named dataset, since {source} has no parts; omit --part")
             pairs = tuple(pair_files(spec, spec.source, spec.target).examples())
         elif source is not None or (part or ("test" if is_dataset else "validation")) == "test":
             pairs = tuple(read_pairs(spec, part or "test"))
@@ -89,7 +91,7 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
             assert isinstance(corpus, ParallelCorpus)
             pairs = corpus.validation_texts
         if not pairs:
-            raise UserError(f"{spec.source} has no pair to score; give a file with some")
+            raise UserError(f"{spec.source} has no sentence pairs to score; pass a file with at least one")
         return ScoredPairs(pairs=pairs, language=target_language(spec))
 
     def load_held_out(self) -> ScoredPairs:
@@ -105,15 +107,18 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
         batch_tokens: int = 4096,
         progress: bool = False,
     ) -> TranslationResult:
-        """Translate and score; how, see `score_translations`.
+        """Translate the sources and return the scores.
 
         Args:
-            search: beam 5 by default.
-            language: the target's, where the data does not say it.
-            progress: show a bar on stderr, where that is a terminal.
+            data: Sentence pairs.
+            search: Search settings; a beam of 5 by default.
+            protocol: Preparation of the texts; see `score_translations`.
+            language: Target language, if the data does not contain it.
+            batch_tokens: As in `translate`.
+            progress: If True and stderr is a terminal, show a progress bar.
 
         Raises:
-            UserError: as `score_translations`.
+            UserError: As in `score_translations`.
         """
         model, tokenizer, source_tokenizer = (
             self.trained_model.model,
@@ -123,7 +128,7 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
         search = Beam() if search is None else search
         language = language or data.language
         references = [reference for _, reference in data.pairs]
-        bleu_tokenizer(protocol, language, references)  # a missing package is reported before the search, not after it
+        bleu_tokenizer(protocol, language, references)  # report a missing package before the search
         prepare_texts(references[:1], protocol, language)
         lines = (source for source, _ in data.pairs)
         answers = translate_stream(
@@ -137,7 +142,7 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
         nats = -sum(pair.logprob for pair in pair_scores) / tokens
         scores = score_translations(translations, references, protocol=protocol, language=language)
         cut = sum(pair.truncated for pair in pair_scores)
-        note = f"{cut:,} pairs are longer than the model takes, and were cut to {model.max_len} tokens"
+        note = f"{cut:,} pairs exceed the maximum length of the model and were truncated to {model.max_len} tokens"
         return TranslationResult(
             scores=replace(
                 scores,
@@ -177,5 +182,5 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
         **settings: Any,
     ) -> TranslationScores:
         if data is not None:
-            raise UserError("a translator is scored on pairs: give source=... and target=... in place of data")
+            raise UserError("translation models are scored on sentence pairs; pass source=... and target=..., not data")
         return self.score(self.load(source, target, part=part, encoding=encoding), **settings).scores

@@ -1,4 +1,4 @@
-"""Texts generated for many at once, and batches of what is answered in one go; nothing here knows of HTTP."""
+"""Continuous batching of text generation, and batching of other tasks; independent of HTTP."""
 
 from typing import TYPE_CHECKING
 

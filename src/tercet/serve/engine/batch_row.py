@@ -1,4 +1,4 @@
-"""A text in the running batch, and where its next tokens come from."""
+"""A text in the running batch, and the state of its sampling."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -11,21 +11,22 @@ from tercet.nn.cache import StackCache
 
 
 class BatchRow:
-    """One text that is generated.
+    """A text that is being generated.
 
     Args:
-        ids: its tokens so far, at least one.
-        top: how many of the likeliest tokens come beside each that is sampled.
+        ids: Tokens so far, at least one.
+        sampling: Sampling settings.
+        top: Number of likeliest tokens to report with each sampled token.
     """
 
     def __init__(self, ids: Iterable[int], sampling: Sampling, *, top: int = 0) -> None:
         self.ids = list(ids)
         self.top = top
-        self.left = sampling.max_new_tokens  # tokens yet to be sampled
+        self.left = sampling.max_new_tokens  # remaining tokens
         self.generator = torch.Generator().manual_seed(sampling.seed)
-        self.numbers = UniformNumbers(self.generator)  # of which a GPU has a copy
-        # Rows whose settings are equal but for these are sampled together.
+        self.numbers = UniformNumbers(self.generator)  # copied to the GPU
+        # Rows with equal settings, apart from these three, are sampled together.
         self.settings = replace(sampling, seed=0, stop=(), max_new_tokens=0)
-        # Of a prompt too long to be read at once, as far as it has been read.
+        # Cache of a long prompt during its chunked prefill.
         self.chunked_cache: StackCache | None = None
-        self.n_prefilled = 0  # how many tokens that is
+        self.n_prefilled = 0  # tokens in that cache

@@ -1,6 +1,6 @@
-"""What is answered in one go: for each task, many clients' questions in one call of the room that knows the answer.
+"""Tasks with a single answer: for each task, a method that answers many items in one call.
 
-What becomes of a text does not depend on the texts beside it, so those of several clients may share a batch.
+The answer for an item does not depend on other items, so items of several clients may share a batch.
 """
 
 import math
@@ -36,21 +36,21 @@ from tercet.serve.engine.sampling import TopTokens, top_tokens
 
 
 class TranslationItem(NamedTuple):
-    """A text to translate, and how its translation begins."""
+    """A text to translate and the beginning of its translation."""
 
     text: str
     prefix: str
 
 
 class PoolingOptions(NamedTuple):
-    """How the vectors of a text's tokens become its own."""
+    """Pooling of token vectors into a text vector."""
 
     pooling: Pooling
     normalise: bool
 
 
 class FillOptions(NamedTuple):
-    """How many candidates of which words."""
+    """Number of candidates, and the words they are chosen from."""
 
     top: int | None
     only: tuple[str, ...] | None
@@ -58,7 +58,10 @@ class FillOptions(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredPrompt:
-    """The tokens of a prompt but the first: what the model gave each, and the likeliest (id, logprob) in its place."""
+    """Log-probabilities of the tokens of a prompt except the first.
+
+    Each position also has its likeliest (id, logprob).
+    """
 
     logprobs: tuple[float, ...]
     top: tuple[TopTokens, ...]
@@ -66,9 +69,9 @@ class ScoredPrompt:
 
 @dataclass(frozen=True)
 class BatchTasks:
-    """One model's answers. Each method takes many items and one setting for all of them.
+    """The tasks of one model. Each method takes many items and one setting for all of them.
 
-    Each raises UserError or ValueError where an item cannot be answered, and UserError where the weights are broken.
+    Each raises UserError or ValueError if an item is invalid, and UserError if the weights contain NaN.
     """
 
     trained_model: TrainedModel
@@ -86,7 +89,10 @@ class BatchTasks:
         return translations
 
     def embed(self, items: list[tuple[int, ...]], options: PoolingOptions) -> list[np.ndarray]:
-        """As `tercet.encoding.embed`, of texts that are ids already; none is longer than the model takes."""
+        """As `tercet.encoding.embed`, for texts that are already ids.
+
+        None may exceed the model's maximum length.
+        """
         model, tokenizer = self.trained_model.require("embed").model, self.trained_model.tokenizer
         rows = frame_rows(tokenizer, [list(ids) for ids in items], max_len=model.max_len).rows
         vectors = embed_rows(model, rows, pad=tokenizer.pad_id, pooling=options.pooling, normalise=options.normalise)
@@ -102,7 +108,7 @@ class BatchTasks:
     def classify(
         self, items: list[str], threshold: float
     ) -> list[Classification] | list[Tagging] | list[MultiLabelClassification] | list[Regression]:
-        """A label for each text, or each of its words; the labels above `threshold`; or a number."""
+        """Return a label for each text or each of its words, the labels above `threshold`, or a number."""
         trained_model = self.trained_model.require("classify")
         model, tokenizer, head = trained_model.model, trained_model.tokenizer, trained_model.label_head
         if head.over == "tokens":
@@ -124,7 +130,7 @@ class BatchTasks:
                 return regressed
 
     def score(self, items: list[tuple[int, ...]], top: int) -> list[ScoredPrompt]:
-        """What a language model gives the tokens of each prompt, each seen from those before it."""
+        """Return the log-probability of each token of each prompt, given the tokens before it."""
         return [self._score(list(ids), top) for ids in items]
 
     def _score(self, ids: list[int], top: int) -> ScoredPrompt:

@@ -1,7 +1,9 @@
-"""Requests that are answered in one go (translations, masks, classes, vectors), those of equal settings as one batch.
+"""Batching of requests with a single answer: translations, masks, classes and vectors.
 
-While one batch is worked on the next one gathers, so nobody waits for company: a request that comes alone is answered
-alone, and under load the batches are full.
+Requests with equal settings are answered together.
+
+While one batch is computed, the next one is collected. A request never waits for others: without load it is answered
+immediately, and under load the batches are full.
 """
 
 import logging
@@ -19,11 +21,11 @@ Answer = TypeVar("Answer")
 
 
 class Batcher(QueueWorker[tuple[Item, Key]], Generic[Item, Key, Answer]):
-    """One worker thread, which is started.
+    """A worker thread, which starts immediately.
 
     Args:
-        call: the answers to some items, in their order; it is called in the worker's thread.
-        limits: at most `limits.slots` items go into one call.
+        call: Function that returns the answers to some items, in their order; called in the worker thread.
+        limits: Limits; a call has at most `limits.slots` items.
     """
 
     def __init__(self, call: Callable[[list[Item], Key], Sequence[Answer]], limits: Limits) -> None:
@@ -33,14 +35,16 @@ class Batcher(QueueWorker[tuple[Item, Key]], Generic[Item, Key, Answer]):
     def submit(
         self, item: Item, key: Key, on_answer: Callable[[Answer | Exception], None]
     ) -> QueuedRequest[tuple[Item, Key]]:
-        """Ask for one item, with settings that compare equal where items may be answered together; in any thread.
+        """Submit one item, in any thread.
 
         Args:
-            on_answer: is called once, in the worker's thread: with the answer, with what `call` raised for this item
-                alone, with `TimeoutError` after `limits.seconds`, or with `ShuttingDown`. Never after `cancel`.
+            item: The item.
+            key: Settings; items with equal settings may be answered together.
+            on_answer: Callback for the worker thread, called once: with the answer, with the exception of `call` for
+                this item, with `TimeoutError` after `limits.seconds`, or with `ShuttingDown`; never after `cancel`.
 
         Raises:
-            QueueFull, ShuttingDown: where the request is not taken in.
+            QueueFull, ShuttingDown: If the request is rejected.
         """
         return self._queue.submit((item, key), on_answer)
 
@@ -60,13 +64,13 @@ class Batcher(QueueWorker[tuple[Item, Key]], Generic[Item, Key, Answer]):
         try:
             answers = self._call([request.payload[0] for request in requests], requests[0].payload[1])
             if len(answers) != len(requests):
-                raise ValueError(f"{len(requests)} items need as many answers, got {len(answers)}")
+                raise ValueError(f"expected {len(requests)} answers, one per item, got {len(answers)}")
         except Exception as error:
             if len(requests) == 1:
                 requests[0].answer(error, last=True)
                 return
-            # Not what went wrong: the message may quote a text.
-            log.warning("%d items could not be answered together, and are tried alone", len(requests))
+            # Without the error message, which may quote a text.
+            log.warning("a batch of %d items failed; retrying each item separately", len(requests))
             for request in requests:
                 self._end_expired()
                 self._answer([] if request.is_finished else [request])
@@ -76,7 +80,5 @@ class Batcher(QueueWorker[tuple[Item, Key]], Generic[Item, Key, Answer]):
 
     def _end_expired(self) -> None:
         for request, why in self._queue.take_expired():
-            late = TimeoutError(
-                f"the request took longer than {self._limits.seconds:g} s; try again when less is asked"
-            )
+            late = TimeoutError(f"the request took longer than {self._limits.seconds:g} s; try again under less load")
             request.answer(ShuttingDown() if why == "shutdown" else late, last=True)

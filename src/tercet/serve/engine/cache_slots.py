@@ -1,4 +1,4 @@
-"""The KV cache of a batch whose rows come and go while their neighbours are decoded."""
+"""The KV cache of a batch whose rows join and leave during decoding."""
 
 import torch
 
@@ -6,33 +6,33 @@ from tercet.nn.cache import StackCache
 
 
 class CacheSlots:
-    """So many slots for rows, in tables as wide as was needed.
+    """Slots for rows, in tables that grow to the required width.
 
-    The rows stand at the front without a gap, so that a step costs what they cost and nothing for empty slots: who
-    leaves makes room for the last one. Only that one row is copied. Nothing of a row is left to the next one in its
-    slot: a masked NaN would still be one.
+    The rows occupy the first slots without gaps, so the cost of a step does not depend on empty slots. If a row leaves,
+    the last row takes its slot; only that row is copied. No values of a previous row remain in a slot, since a masked
+    NaN would still be NaN.
 
     Args:
-        tables: an empty cache with a row for each slot, of any capacity; it grows when it has to.
-        max_columns: the most tokens a row may hold.
+        tables: Empty cache with one row per slot, of any capacity; it grows as needed.
+        max_columns: Maximum number of tokens per row.
     """
 
-    MIN_COLUMNS = 64  # by which the tables grow at least; later they double
+    MIN_COLUMNS = 64  # minimum growth of the tables; larger ones double
 
     def __init__(self, tables: StackCache, *, max_columns: int) -> None:
         self.tables, self.max_columns = tables, max_columns
-        self.lengths: list[int] = []  # tokens of each row that is here, in the order of their slots
+        self.lengths: list[int] = []  # tokens of each row, in the order of the slots
 
     def join(self, cache: StackCache, row: int, length: int) -> None:
-        """A row of another cache, of which the first `length` tokens are real, takes the next free slot."""
+        """Copy a row of another cache, with `length` real tokens, into the next free slot."""
         if len(self.lengths) == len(self.tables.lengths):
-            raise ValueError(f"all {len(self.lengths)} places are taken; one has to leave first")
+            raise ValueError(f"all {len(self.lengths)} slots are in use; remove a row first")
         self._reserve(length)
         self.tables.write_rows(len(self.lengths), cache, row, columns=length)
         self.lengths.append(length)
 
     def leave(self, slot: int) -> None:
-        """The row in `slot` goes, and the last one takes its slot."""
+        """Remove the row in `slot`; the last row takes the slot."""
         last = len(self.lengths) - 1
         length = self.lengths.pop()
         if slot != last:
@@ -40,17 +40,17 @@ class CacheSlots:
             self.lengths[slot] = length
 
     def rows(self) -> StackCache:
-        """All rows that are here, with a free column each, for a step; `advance` tells that it was taken."""
+        """Return a view of all rows with a free column each, for one step; call `advance` after the step."""
         capacity = max(self.lengths) + 1
         self._reserve(capacity)
         return self.tables.view(torch.tensor(self.lengths, device=self.tables.lengths.device), capacity)
 
     def advance(self) -> None:
-        """Each row holds one token more."""
+        """Add one token to the length of each row."""
         self.lengths = [length + 1 for length in self.lengths]
 
     def _reserve(self, columns: int) -> None:
         if columns > self.max_columns:
-            raise ValueError(f"a row of {columns} tokens does not fit: the most is {self.max_columns}")
+            raise ValueError(f"a row of {columns} tokens exceeds the maximum of {self.max_columns}")
         if columns > self.tables.capacity:
             self.tables.grow(min(self.max_columns, max(columns, self.MIN_COLUMNS, 2 * self.tables.capacity)))

@@ -1,4 +1,4 @@
-"""The engine from Python: many texts at once from one language model, each a stream, without a server.
+"""The engine for Python programs: one language model generates many texts at once, each as a stream.
 
 with tercet.Engine(run) as engine:
     streams = [engine.submit("Once upon a time", seed=seed) for seed in range(8)]
@@ -21,28 +21,28 @@ from tercet.serve.engine.request import Finish, GenerationRequest, TokenEvent
 from tercet.serve.engine.request_queue import QueuedRequest
 from tercet.serve.engine.scheduler import Scheduler
 
-# One's own program is to be fair to nobody: only how many are generated at once is bounded.
+# A program does not share its engine with other clients, so only the number of concurrent texts is limited.
 UNBOUNDED_LIMITS = Limits(waiting=1 << 62, max_new_tokens=1 << 62, seconds=math.inf)
 
 
 class HasTrainedModel(Protocol):
-    """What `tercet.load` returns, as far as the engine looks at it."""
+    """The part of the result of `tercet.load` that the engine uses."""
 
     @property
     def trained_model(self) -> TrainedModel: ...
 
 
 class GenerationStream:
-    """One text of an engine, as it is generated; to be read in one thread.
+    """A text that an engine generates; read it in one thread.
 
-    Iterate over it for its text piece by piece, over `events()` for its tokens, or wait for `text()`. What it gives is
-    what `generate` gives the prompt alone, whatever else the engine generates.
+    Iterate over the stream for pieces of text or over `events()` for tokens, or wait for `text()`. The result is that
+    of `generate` with this prompt only, whatever else the engine generates.
 
     Args:
-        submit: hands the request to a worker, with the function that takes its events.
+        submit: Function that submits the request, with a callback for its events.
 
     Attributes:
-        finish: why the text ended: "eos", "length", "stop" (a stop text) or "time"; None as long as that is not known.
+        finish: Reason why the text ended: "eos", "length", "stop" (a stop string) or "time"; None until then.
     """
 
     def __init__(
@@ -50,21 +50,21 @@ class GenerationStream:
     ) -> None:
         self.finish: Finish | None = None
         self._pieces: list[str] = []
-        self._events_queue = SimpleQueue[TokenEvent | Exception | None]()  # None: it was cancelled
+        self._events_queue = SimpleQueue[TokenEvent | Exception | None]()  # None if it was cancelled
         self._ended = False
         self._request = submit(self._events_queue.put)
 
     def __iter__(self) -> Iterator[str]:
-        """The text piece by piece, as far as it has not been read yet: whole characters, never part of a stop text.
+        """Iterate over the unread pieces of the text: whole characters, and never a part of a stop string.
 
         Raises:
-            UserError: where the model's outputs are not numbers.
-            ShuttingDown: where the engine was closed before the text was finished.
+            UserError: If the outputs of the model are not numbers.
+            ShuttingDown: If the engine was closed before the text was finished.
         """
         return (event.text for event in self.events() if event.text)
 
     def events(self) -> Iterator[TokenEvent]:
-        """The same as events: each with its token, the token's log-probability and what else was likely."""
+        """Yield unread events: each with its token, the token's log-probability and the likeliest tokens."""
         while not self._ended:
             event = self._events_queue.get()
             self._ended = event is None or isinstance(event, Exception) or event.finish is not None
@@ -76,29 +76,32 @@ class GenerationStream:
                 yield event
 
     def text(self) -> str:
-        """The whole text, once it is finished; where it was cancelled, as far as it came. Raises as iterating does."""
+        """Return the whole text when it is finished, or the part before a cancellation.
+
+        Raises the same exceptions as iteration.
+        """
         for _ in self.events():
             pass
         return "".join(self._pieces)
 
     def cancel(self) -> None:
-        """No more of it is generated; its slot is free for another. In any thread, at any time."""
+        """Stop the generation and free its slot; in any thread, at any time."""
         self._request.cancel()
         self._events_queue.put(None)
 
 
 class Engine:
-    """Continuous batching of one language model's texts; one worker thread, which is started.
+    """Continuous batching for one language model, in one worker thread, which starts immediately.
 
-    Closed by `close`, or at the end of a `with` block: what was submitted is finished then, and stays to be read; where
-    the block ends by an exception, it is given up.
+    Close it with `close` or use it in a `with` block: submitted texts are then finished and can still be read. If the
+    block ends with an exception, they are cancelled.
 
     Args:
-        run: a trained language model, as `tercet.load` returns it.
-        limits: by default eight texts are generated at once, and any number may wait, for any time.
+        run: A trained language model, as returned by `tercet.load`.
+        limits: Limits; by default eight texts are generated at once, and the queue and time are unlimited.
 
     Raises:
-        UserError: where the model is no language model.
+        UserError: If the model is not a language model.
     """
 
     def __init__(self, run: HasTrainedModel, *, limits: Limits | None = None) -> None:
@@ -115,33 +118,36 @@ class Engine:
 
     @property
     def running(self) -> int:
-        """How many texts are generated now."""
+        """Number of texts that are being generated."""
         return self._scheduler.running
 
     @property
     def waiting(self) -> int:
-        """How many wait for a slot."""
+        """Number of texts in the queue."""
         return self._scheduler.waiting
 
     def submit(
         self, prompt: str | Sequence[int] = "", *, top_logprobs: int = 0, **sampling: Unpack[SamplingOptions]
     ) -> GenerationStream:
-        """Ask for what the model writes after `prompt`; it returns at once, in any thread.
+        """Submit a prompt, in any thread; returns immediately.
 
         Args:
-            prompt: a text, or token ids.
-            top_logprobs: so many of the likeliest tokens come beside each that is sampled.
-            sampling: temperature, seed, max_new_tokens, ...: the fields of `Sampling`.
+            prompt: A text, or token ids.
+            top_logprobs: Number of likeliest tokens to report with each sampled token.
+            sampling: Fields of `Sampling`, such as temperature, seed and max_new_tokens.
 
         Raises:
-            UserError: for a prompt with a character that the vocabulary lacks.
-            ValueError: for settings or ids that make no sense.
-            QueueFull, ShuttingDown: where `limits` leave no room, or the engine is closed.
+            UserError: If the prompt contains a character that is not in the vocabulary.
+            ValueError: If settings or ids are invalid.
+            QueueFull, ShuttingDown: If the limits are reached, or the engine is closed.
         """
         ids = encode_prompt(self._tokenizer, prompt) if isinstance(prompt, str) else prompt
         request = GenerationRequest(ids=tuple(ids), sampling=Sampling(**sampling), top_logprobs=top_logprobs)
         return GenerationStream(partial(self._scheduler.submit, request))
 
     def close(self, *, seconds: float | None = None) -> None:
-        """Take no more, finish what was submitted (what is not after `seconds` ends in `ShuttingDown`)."""
+        """Accept no more requests and finish submitted ones.
+
+        Those unfinished after `seconds` end with `ShuttingDown`.
+        """
         self._scheduler.close(seconds=seconds)

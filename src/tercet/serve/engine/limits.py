@@ -1,4 +1,4 @@
-"""How much is taken in, and what those get who ask for more."""
+"""Limits of a model's workers, and the errors for requests that exceed them."""
 
 import math
 from typing import Annotated
@@ -8,28 +8,30 @@ from tercet.spec import Interval, spec
 
 @spec
 class Limits:
-    """What one model's worker takes."""
+    """Limits of the workers of one model."""
 
-    slots: Annotated[int, Interval(ge=1, le=4096)] = 8  # rows that are generated at once
-    waiting: Annotated[int, Interval(ge=0, le=1 << 62)] = 64  # requests that may wait beside them; more are refused
-    max_new_tokens: Annotated[int, Interval(ge=1, le=1 << 62)] = 1024  # the most that one request may ask for
-    seconds: Annotated[float, Interval(gt=0, le=math.inf)] = 120.0  # the most that a request may take, waiting included
+    slots: Annotated[int, Interval(ge=1, le=4096)] = 8  # rows in the batch
+    waiting: Annotated[int, Interval(ge=0, le=1 << 62)] = 64  # length of the queue; further requests are rejected
+    max_new_tokens: Annotated[int, Interval(ge=1, le=1 << 62)] = 1024  # maximum per request
+    seconds: Annotated[float, Interval(gt=0, le=math.inf)] = (
+        120.0  # maximum duration of a request, including the time in the queue
+    )
 
 
 class QueueFull(Exception):
-    """As many requests wait as may.
+    """The queue is full.
 
     Attributes:
-        retry_after: seconds after which there is likely to be room, at least 1.
+        retry_after: Estimated seconds until a slot is free, at least 1.
     """
 
     def __init__(self, waiting: int, retry_after: int) -> None:
-        super().__init__(f"{waiting} requests wait already; try again in {retry_after} s")
+        super().__init__(f"the queue is full ({waiting} requests); try again in {retry_after} s")
         self.retry_after = retry_after
 
 
 class ShuttingDown(Exception):
-    """The server is going down."""
+    """The server is shutting down."""
 
-    def __init__(self, message: str = "the server is going down and takes no more requests") -> None:
+    def __init__(self, message: str = "the server is shutting down and accepts no more requests") -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""What the Scheduler and the Batcher have in common: one thread that answers the requests of a bounded queue."""
+"""Base class of Scheduler and Batcher: a thread that answers the requests of a bounded queue."""
 
 from abc import ABC, abstractmethod
 from threading import Thread, current_thread
@@ -12,7 +12,7 @@ from tercet.serve.engine.request_queue import Payload, RequestQueue
 class QueueWorker(ABC, Generic[Payload]):
     """A worker thread and its queue, closed by `close` or at the end of a `with` block.
 
-    The thread starts with `__init__`, so a subclass calls it last.
+    The thread starts in `__init__`, so subclasses call it last.
     """
 
     def __init__(self, limits: Limits, *, thread_name: str) -> None:
@@ -29,27 +29,33 @@ class QueueWorker(ABC, Generic[Payload]):
 
     @property
     def running(self) -> int:
-        """How many requests are answered now."""
+        """Number of requests that are being processed."""
         return self._queue.running
 
     @property
     def waiting(self) -> int:
-        """How many wait for their turn."""
+        """Number of requests in the queue."""
         return self._queue.waiting
 
     @property
     def is_alive(self) -> bool:
-        """Whether its thread gets on: no step takes longer than a request may, and it lives until it is closed."""
+        """Liveness: True if the thread makes progress.
+
+        No step may exceed the time limit of a request, and the thread must run until it is closed.
+        """
         if not self._thread.is_alive():
             return self._queue.is_closed
         return self._queue.step_seconds < max(STALLED_SECONDS, self._limits.seconds)
 
     def close(self, *, seconds: float | None = None) -> None:
-        """Take no more, answer those that were taken in (after `seconds` with `ShuttingDown`), end the thread."""
+        """Accept no more requests, answer the present ones, and end the thread.
+
+        After `seconds` they are answered with `ShuttingDown`.
+        """
         self._queue.close(seconds=seconds)
         if current_thread() is not self._thread:
             self._thread.join()
 
     @abstractmethod
     def _work(self) -> None:
-        """What the thread does; it returns once the queue is closed and everything in it is answered."""
+        """Run the thread until the queue is closed and all its requests are answered."""

@@ -1,4 +1,4 @@
-"""What the engine is asked for, and what it answers: an event a token."""
+"""Requests of the engine, and its answers: one event per token."""
 
 import time
 from dataclasses import dataclass, field
@@ -12,18 +12,18 @@ Finish = Literal["stop", "eos", "length", "time"]
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationRequest:
-    """A prompt's tokens and how to go on with it."""
+    """Tokens of a prompt and settings of its continuation."""
 
     ids: tuple[int, ...]
     sampling: Sampling
-    top_logprobs: int = 0  # how many of the likeliest tokens come beside each that is sampled
+    top_logprobs: int = 0  # likeliest tokens to report with each sampled token
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenEvent:
-    """What is new in a text since the last event."""
+    """The new part of a text since the last event."""
 
-    text: str  # may be "" while a character or a possible stop text is unfinished
-    token: SampledToken | None = None  # None where nothing was sampled: no token was asked for, or time is over
-    finish: Finish | None = None  # with the last event; "time" where `limits.seconds` are over
-    at: float = field(default_factory=time.perf_counter, compare=False)  # when the engine made it
+    text: str  # may be "" if a character or a possible stop string is incomplete
+    token: SampledToken | None = None  # None if nothing was sampled: no tokens were requested, or the time is over
+    finish: Finish | None = None  # set in the last event; "time" if `limits.seconds` is exceeded
+    at: float = field(default_factory=time.perf_counter, compare=False)  # time of the event

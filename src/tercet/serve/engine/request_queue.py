@@ -1,6 +1,6 @@
-"""The queue between those who ask, in any thread, and the one worker thread that answers; its length is bounded.
+"""A bounded queue between clients, in any thread, and one worker thread.
 
-A `QueuedRequest` waits, is taken by the worker, and is finished once: by its last answer, or because it was cancelled.
+A `QueuedRequest` waits, is taken by the worker, and is finished once: by its last answer or by a cancellation.
 """
 
 import logging
@@ -15,18 +15,19 @@ from tercet.serve.engine.limits import Limits, QueueFull, ShuttingDown
 
 log = logging.getLogger(__name__)
 Payload = TypeVar("Payload")
-Expiry = Literal["time", "shutdown"]  # a request's own time is up, or that of all at the end
+Expiry = Literal["time", "shutdown"]  # the time of the request is over, or that of all requests at the shutdown
 
-RECENT = 32  # requests from which the time for the next ones is estimated
+RECENT = 32  # requests from which the waiting time is estimated
 
 
 class QueuedRequest(Generic[Payload]):
-    """One request. `is_finished` is True once no more answers will come.
+    """A request. `is_finished` is True if no more answers will follow.
 
     Args:
-        payload: what is asked.
-        on_answer: gets the answers, in the worker's thread.
-        deadline: on the clock of `time.monotonic`, in seconds.
+        queue: Its queue.
+        payload: Content of the request.
+        on_answer: Callback for answers, called in the worker thread.
+        deadline: Time of `time.monotonic`, in seconds.
     """
 
     def __init__(
@@ -34,20 +35,20 @@ class QueuedRequest(Generic[Payload]):
     ) -> None:
         self.payload, self.deadline, self.is_finished = payload, deadline, False
         self._queue, self._on_answer = queue, on_answer
-        self._lock = RLock()  # held while an answer is handed over, so that after `cancel` none is
+        self._lock = RLock()  # held during the callback, so that there is no callback after `cancel`
 
     def cancel(self) -> None:
-        """No more answers, from now on; what was begun ends with the worker's present step.
+        """Prevent further answers; running work ends with the present step of the worker.
 
-        It may be called at any time, in any thread, also where the answer arrives; elsewhere it waits until an answer
-        that is just being handed over has been.
+        May be called at any time in any thread, including in the callback. In another thread it waits for a running
+        callback.
         """
         with self._lock:
             if not self.is_finished:
                 self._finish()
 
     def answer(self, answer: object, *, last: bool) -> None:
-        """Hand over an answer, unless the request is finished. No fault of the receiver's reaches the worker."""
+        """Send an answer, unless the request is finished. Exceptions of the callback do not reach the worker."""
         with self._lock:
             if self.is_finished:
                 return
@@ -56,7 +57,7 @@ class QueuedRequest(Generic[Payload]):
             try:
                 self._on_answer(answer)
             except Exception:
-                log.exception("an answer could not be told; its request is cancelled")
+                log.exception("the callback of an answer failed; its request is cancelled")
                 self.cancel()
 
     def _finish(self) -> None:
@@ -65,12 +66,12 @@ class QueuedRequest(Generic[Payload]):
 
 
 class RequestQueue(Generic[Payload]):
-    """Where requests wait for the worker, which ends once `is_closed` is True and none is left."""
+    """Requests that wait for the worker, which ends when `is_closed` is True and no request is left."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self._waiting = deque[QueuedRequest[Payload]]()
-        self._running = dict[QueuedRequest[Payload], float]()  # when each was taken
+        self._running = dict[QueuedRequest[Payload], float]()  # start time of each
         self._durations = deque[float](maxlen=RECENT)
         self._condition = Condition()
         self.is_closed = False
@@ -87,15 +88,15 @@ class RequestQueue(Generic[Payload]):
 
     @property
     def step_seconds(self) -> float:
-        """For how long the worker has been at work since it last took something; 0 where it waits."""
+        """Seconds since the worker last took requests; 0 if it is waiting."""
         began = self._step_start
         return 0.0 if began is None else time.monotonic() - began
 
     def submit(self, payload: Payload, on_answer: Callable[[Any], None]) -> QueuedRequest[Payload]:
-        """A new request at the end of the queue.
+        """Append a request to the queue.
 
         Raises:
-            QueueFull, ShuttingDown: where it is not taken in.
+            QueueFull, ShuttingDown: If the request is rejected.
         """
         with self._condition:
             if self.is_closed:
@@ -110,10 +111,12 @@ class RequestQueue(Generic[Payload]):
     def take(
         self, limit: int, *, wait: bool, batchable: Callable[[Payload, Payload], bool] = lambda first, candidate: True
     ) -> list[QueuedRequest[Payload]]:
-        """The first in the queue and those behind it that are `batchable` with it, `limit` at most.
+        """Take the first request and up to `limit` requests in total that are `batchable` with it.
 
         Args:
-            wait: for the first one, where there is none.
+            limit: Maximum number of requests.
+            wait: If True, wait for a request if the queue is empty.
+            batchable: Function of two payloads.
         """
         with self._condition:
             self._step_start = None
@@ -130,7 +133,7 @@ class RequestQueue(Generic[Payload]):
         return requests
 
     def take_expired(self) -> list[tuple[QueuedRequest[Payload], Expiry]]:
-        """The requests whose time is up, and why; those that waited, whose turn will not come, wait no more."""
+        """Return the requests whose time is over, with the reason, and remove waiting ones from the queue."""
         now = time.monotonic()
         expired: list[tuple[QueuedRequest[Payload], Expiry]] = []
         with self._condition:
@@ -145,7 +148,7 @@ class RequestQueue(Generic[Payload]):
         return expired
 
     def discard(self, request: QueuedRequest[Payload]) -> None:
-        """The request is finished."""
+        """Remove a finished request."""
         with self._condition:
             began = self._running.pop(request, None)
             if began is not None:
@@ -154,7 +157,7 @@ class RequestQueue(Generic[Payload]):
                 self._waiting.remove(request)
 
     def close(self, *, seconds: float | None) -> None:
-        """Take no more; what is not answered after `seconds`, where they are given, has expired."""
+        """Accept no more requests; requests unanswered after `seconds`, if not None, expire."""
         with self._condition:
             self.is_closed = True
             if seconds is not None:
@@ -162,7 +165,10 @@ class RequestQueue(Generic[Payload]):
             self._condition.notify_all()
 
     def _estimate_wait(self) -> int:
-        """How long it takes until a newcomer's turn, as long as requests take lately, within a request's time."""
+        """Return the estimated seconds until a new request is processed.
+
+        The estimate uses recent durations and is at most the time limit.
+        """
         usual = sum(self._durations) / max(1, len(self._durations))
         turns = (len(self._waiting) + 1) / self.limits.slots
         return max(1, math.ceil(min(usual * turns, self.limits.seconds)))

@@ -1,10 +1,10 @@
-"""The batch that never stands still: rows join it, are decoded, and leave it, a token each a step.
+"""Continuous batching: rows join, decode one token per step, and leave.
 
-    step:  decode the rows that are there  ->  prefill some of those that want to join  ->  sample a token for each
+    step:  decode the live rows  ->  prefill some rows that are to join  ->  sample a token for each
 
-Their keys, values and draws are a `SlotDecoding`'s: on a GPU its results come a step later.
-All that is done to the model is done here, in one thread. What a row gets depends on its own tokens alone: its window
-is that of `generation`, its keys and values are its own, and it draws from its own generator.
+Keys, values and draws are managed by a `SlotDecoding`; on a GPU its results are available one step late. All
+computation of the model is done here, in one thread. The result of a row depends on its own tokens only: its window is
+that of `generation`, its keys and values are its own, and it has its own generator.
 """
 
 from collections.abc import Callable
@@ -25,16 +25,18 @@ from tercet.serve.engine.slot_decoding import DrawnToken, decode_slots
 
 
 class RunningBatch:
-    """Rows of one model, at most `slots`; who holds it adds and removes them between steps.
+    """The rows of one model, at most `slots`; its owner adds and removes rows between steps.
 
     Args:
-        end_ids: tokens that end a row when they are sampled.
+        model: The model.
+        slots: Maximum number of rows.
+        end_ids: Tokens that end a row when they are sampled.
     """
 
     def __init__(self, model: DecoderOnly, slots: int, end_ids: AbstractSet[int]) -> None:
         self.model, self.end_ids = model, end_ids
-        self.rows: list[BatchRow] = []  # in the cache's slots, in the order of their slots
-        self.prefilling: list[BatchRow] = []  # on their way there, the first to come first
+        self.rows: list[BatchRow] = []  # in the order of their slots
+        self.prefilling: list[BatchRow] = []  # not yet in a slot, in order of arrival
         self._parts, self._device = parts_of(model), device_of(model)
         self._decoding = decode_slots(model, slots)
 
@@ -45,16 +47,16 @@ class RunningBatch:
         self.prefilling.append(row)
 
     def remove(self, row: BatchRow) -> None:
-        """The row ends here, if it has not failed before; its slot is free."""
+        """Remove a row and free its slot; no effect if the row has failed before."""
         if row in self.rows:
             self._leave(row)
         elif row in self.prefilling:
             self.prefilling.remove(row)
 
     def step(self) -> dict[BatchRow, SampledToken | Exception]:
-        """A token for each row that is decoded, and for those whose prompts have now been read.
+        """Return a token for each decoded row, and for each row whose prompt has been read completely.
 
-        A row that failed is no longer there; where a pass of the model fails, all rows of that pass have.
+        A failed row is removed. If a forward pass fails, all its rows fail.
         """
         results: dict[BatchRow, SampledToken | Exception] = {}
 
@@ -80,15 +82,15 @@ class RunningBatch:
             if isinstance(result, Exception):
                 self.remove(row)
             elif window_moved(len(row.ids), self.model.max_len):
-                self._leave(row)  # it has outgrown the context: what it sees now is read anew
+                self._leave(row)  # it exceeds the context: its new window is prefilled
                 self.prefilling.append(row)
         return results
 
     def _next_prompts(self, budget: int) -> tuple[list[BatchRow], list[BatchRow]]:
-        """The rows whose prompts are read together, and one whose prompt is too long for that and is read in chunks.
+        """Return the rows to prefill together, and one row with a longer prompt to prefill in chunks.
 
-        A prompt that comes often (many samples of it) is read once. There may be a row of each kind in a step, so that
-        neither waits for the other.
+        Equal prompts (samples of one prompt) are read once. A step may have rows of both kinds, so that neither waits
+        for the other.
         """
         short_prompts: list[BatchRow] = []
         long_prompts: list[BatchRow] = []
@@ -114,7 +116,7 @@ class RunningBatch:
         self._decoding.begin(rows, logits)
 
     def _prefill_chunk(self, row: BatchRow, budget: int) -> None:
-        """Read the next `budget` tokens of a long prompt; the row joins once all of it has been read."""
+        """Read the next `budget` tokens of a long prompt; the row joins when all its tokens have been read."""
         ids = self._visible(row)
         if row.chunked_cache is None:
             row.chunked_cache, row.n_prefilled = self.model.new_cache(1, capacity=len(ids)), 0
@@ -145,7 +147,7 @@ class RunningBatch:
 
     def _leave(self, row: BatchRow) -> None:
         slot = self.rows.index(row)
-        with torch.inference_mode(), current_device(self._device):  # as the tables were made
+        with torch.inference_mode(), current_device(self._device):  # like the creation of the tables
             self._decoding.leave(slot)
         last = self.rows.pop()
         if last is not row:

@@ -1,4 +1,4 @@
-"""The next token of each row of a batch, each with its own settings and generator, so neighbours change nothing."""
+"""Sampling for a batch whose rows have their own settings and generators, so rows are independent."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,26 +12,26 @@ from tercet.generation.sampling import choose
 from tercet.generation.specs import Sampling
 from tercet.generation.stream import Token
 
-TopTokens = tuple[tuple[int, float], ...]  # (id, log-probability), the likeliest first
+TopTokens = tuple[tuple[int, float], ...]  # (id, log-probability), likeliest first
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampledToken(Token):
-    """A token with the model's own log-probability, and the likeliest in its place."""
+    """A token with its log-probability, and the likeliest tokens at its position."""
 
     top: TopTokens = ()
 
 
 class SamplingRow(Protocol):
-    """What of a row its next token depends on."""
+    """The state of a row that determines its next token."""
 
     ids: list[int]
-    settings: Sampling  # equal where rows may be sampled together
+    settings: Sampling  # rows with equal settings are sampled together
     generator: torch.Generator
 
 
 def sample_rows(rows: Sequence[SamplingRow], logits: Float[Tensor, "B V"]) -> tuple[list[int], dict[int, Exception]]:
-    """The next token of each row; and the error of those that have none, by their number in the batch."""
+    """Return the next token of each row, and the errors of failed rows by their index in the batch."""
     groups: dict[Sampling, list[int]] = {}
     for number, row in enumerate(rows):
         groups.setdefault(row.settings, []).append(number)
@@ -51,7 +51,7 @@ def sample_rows(rows: Sequence[SamplingRow], logits: Float[Tensor, "B V"]) -> tu
         except Exception as error:
             if len(group) == 1:
                 errors[group[0]] = error
-            else:  # somebody's logits are not numbers: each alone, so that it is nobody else's fault
+            else:  # the logits of a row are not numbers: sample rows separately, so that only this row fails
                 pending += [[number] for number in group]
             continue
         for number, token in zip(group, ids.tolist(), strict=True):
@@ -60,7 +60,10 @@ def sample_rows(rows: Sequence[SamplingRow], logits: Float[Tensor, "B V"]) -> tu
 
 
 def top_tokens(logits: Float[Tensor, "B V"], counts: Sequence[int]) -> list[TopTokens]:
-    """For each row its `counts[b]` likeliest tokens with their log-probabilities; all, where there are fewer."""
+    """Return the `counts[b]` likeliest tokens of each row with their log-probabilities.
+
+    If the vocabulary has fewer tokens, all are returned.
+    """
     count = min(max(counts, default=0), logits.shape[-1])
     if not count:
         return [()] * len(counts)

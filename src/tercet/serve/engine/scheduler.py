@@ -1,8 +1,8 @@
-"""Continuous batching: requests that come at any time are generated together, a token each a step.
+"""Scheduler: requests that arrive at any time are generated together, one token per step.
 
-One thread owns the model. A newcomer's prompt is read between two decode steps and joins the rows that are decoded;
-whoever has ended frees its slot at once. What a request gets is what `generation.generate` gives its prompt alone,
-whatever else is going on.
+One thread owns the model. The prompt of a new request is prefilled between two decode steps, then its row joins the
+batch; an ended row frees its slot immediately. The result of a request is that of `generation.generate` with this
+prompt only.
 """
 
 import logging
@@ -23,10 +23,12 @@ log = logging.getLogger(__name__)
 
 
 class Scheduler(QueueWorker[GenerationRequest]):
-    """One worker thread, which is started.
+    """A worker thread, which starts immediately.
 
     Args:
-        limits: at most `limits.slots` requests are generated at once.
+        model: The language model.
+        tokenizer: Its tokenizer.
+        limits: Limits; at most `limits.slots` requests are generated at once.
     """
 
     def __init__(self, model: DecoderOnly, tokenizer: Tokenizer, limits: Limits) -> None:
@@ -38,17 +40,18 @@ class Scheduler(QueueWorker[GenerationRequest]):
     def submit(
         self, request: GenerationRequest, on_event: Callable[[TokenEvent | Exception], None]
     ) -> QueuedRequest[GenerationRequest]:
-        """Ask for a text; in any thread.
+        """Submit a request, in any thread.
 
         Args:
-            on_event: is called in the worker's thread with each event. The last has a `finish`, or is an exception:
-                `UserError` where the model's outputs are not numbers, `ShuttingDown`, or what the model raised. Never
-                after `QueuedRequest.cancel`. It must be quick, for all others wait; what it raises is logged, and its
-                request is cancelled.
+            request: The request.
+            on_event: Callback for events, called in the worker thread. The last event has a `finish`, or is an
+                exception: `UserError` if the model's outputs are not numbers, `ShuttingDown`, or an exception of the
+                model. There is no call after `QueuedRequest.cancel`. It must return quickly, since all requests wait
+                for it. Its exceptions are logged, and its request is cancelled.
 
         Raises:
-            QueueFull, ShuttingDown: where the request is not taken in.
-            ValueError: where the model cannot read it.
+            QueueFull, ShuttingDown: If the request is rejected.
+            ValueError: If the request is invalid for the model.
         """
         self._check(request)
         return self._queue.submit(request, on_event)
@@ -56,13 +59,13 @@ class Scheduler(QueueWorker[GenerationRequest]):
     def _check(self, request: GenerationRequest) -> None:
         vocab_size = self._model.vocab_size
         if not request.ids:
-            raise ValueError("the prompt is empty: it needs at least one token")
+            raise ValueError("the prompt is empty; pass at least one token")
         if not 0 <= min(request.ids) <= max(request.ids) < vocab_size:
             invalid_id = next(token for token in request.ids if not 0 <= token < vocab_size)
-            raise ValueError(f"the vocabulary has no id {invalid_id}; ids are 0 to {vocab_size - 1}")
+            raise ValueError(f"id {invalid_id} is not in the vocabulary; ids are 0 to {vocab_size - 1}")
         if request.sampling.max_new_tokens > (limit := self._limits.max_new_tokens):
             raise ValueError(
-                f"max_new_tokens={request.sampling.max_new_tokens} is more than the {limit} that may be asked for"
+                f"max_new_tokens={request.sampling.max_new_tokens} exceeds the limit of {limit}; request fewer tokens"
             )
         if not 0 <= request.top_logprobs <= vocab_size:
             raise ValueError(f"top_logprobs={request.top_logprobs} must be between 0 and {vocab_size}")
@@ -74,8 +77,8 @@ class Scheduler(QueueWorker[GenerationRequest]):
         while not self._queue.is_closed or self._queue.waiting or self._batch:
             try:
                 self._step()
-            except Exception as error:  # a fault of ours: it must not take those with it who come later
-                log.exception("all requests in work end")
+            except Exception as error:  # an internal error, which must not affect later requests
+                log.exception("internal error; all running requests end")
                 for active in self._active.values():
                     active.request.answer(error, last=True)
                 self._active.clear()
@@ -89,8 +92,8 @@ class Scheduler(QueueWorker[GenerationRequest]):
         for row, result in self._batch.step().items():
             try:
                 self._answer(self._active[row], result)
-            except Exception as error:  # the tokenizer's, say: it is this request's alone
-                log.exception("a request ends")
+            except Exception as error:  # for example of the tokenizer: only this request fails
+                log.exception("a request failed")
                 self._active[row].request.answer(error, last=True)
 
     def _begin(self, queued_request: QueuedRequest[GenerationRequest]) -> None:
@@ -106,7 +109,7 @@ class Scheduler(QueueWorker[GenerationRequest]):
     @staticmethod
     def _answer(active: "_ActiveRequest", result: SampledToken | Exception) -> None:
         if isinstance(result, Exception):
-            log.error("a request ends: %s", result)
+            log.error("a request failed: %s", result)
             active.request.answer(result, last=True)
             return
         text = active.text.read(result)
@@ -127,7 +130,7 @@ class Scheduler(QueueWorker[GenerationRequest]):
 
 @dataclass
 class _ActiveRequest:
-    """Who asked for a row of the batch, and its text so far."""
+    """The request of a row in the batch, and its text so far."""
 
     request: QueuedRequest[GenerationRequest]
     text: TextRow
@@ -135,5 +138,5 @@ class _ActiveRequest:
 
 def _expiry_event(why: Expiry, text: TextRow | None) -> TokenEvent | ShuttingDown:
     if why == "shutdown":
-        return ShuttingDown("the server went down before this was finished")
+        return ShuttingDown("the server shut down before the request was finished")
     return TokenEvent(text="" if text is None else text.flush(), finish="time")

@@ -1,6 +1,6 @@
-"""The running batch's keys, values and draws: on the host, or on a GPU with results one step late.
+"""Keys, values and draws of the running batch: on the host, or on a GPU with results one step late.
 
-    decode the rows  ->  let some join and begin  ->  results  ->  let some leave  ->  decode ...
+    decode the rows  ->  some join and start  ->  results  ->  some leave  ->  decode ...
 
 The last row takes the slot of a row that leaves, so live rows are at the front and a step costs only these.
 """
@@ -36,11 +36,11 @@ from tercet.serve.engine.sampling import TopTokens, sample_rows, top_tokens
 
 DrawnToken = tuple[int, float, TopTokens]  # a token, its log-probability, the likeliest tokens
 
-# Chunked prefill: prompt tokens read in one step. While rows wait for their next token, 64 take as long as two or three
-# decode steps of eight rows on a CPU, and cost little more each than in a longer pass; where none waits, more are read.
+# Prompt tokens per step of a chunked prefill. On a CPU, 64 tokens take as long as two or three decode steps of eight
+# rows, and cost little more per token than in a longer forward pass. If no row waits for its next token, more are read.
 CHUNK_WHILE_DECODING, CHUNK_WHILE_IDLE = 64, 256
-CHUNK_ON_GPU = 1024  # in any step; not yet measured
-FEWEST_LIKELIEST = 16  # likeliest tokens that are reported for each row if any row asks for some
+CHUNK_ON_GPU = 1024  # in all steps; not measured yet
+FEWEST_LIKELIEST = 16  # minimum number of likeliest tokens per row if any row requests some
 
 
 class SlotDecoding(Protocol):
@@ -54,11 +54,11 @@ class SlotDecoding(Protocol):
         ...
 
     def join(self, row: BatchRow, cache: StackCache, number: int, length: int) -> None:
-        """Give a row the next free slot; it is in another cache, which has its first `length` tokens."""
+        """Copy a row of another cache, with its first `length` tokens, into the next free slot."""
         ...
 
     def begin(self, rows: list[BatchRow], logits: Float[Tensor, "B V"]) -> None:
-        """Take the logits after the prompts of rows that have just joined."""
+        """Store the logits after the prompts of rows that have just joined."""
         ...
 
     def leave(self, slot: int) -> None:
@@ -66,7 +66,7 @@ class SlotDecoding(Protocol):
         ...
 
     def results(self) -> dict[BatchRow, DrawnToken | Exception]:
-        """Return a token of each row that was decoded or has begun, of this step or of the one before."""
+        """Return a token of each row that was decoded or has started, in this step or the previous one."""
         ...
 
 
@@ -76,11 +76,11 @@ def decode_slots(model: DecoderOnly, slots: int) -> SlotDecoding:
 
 
 class StepSlots:
-    """A call of the model for each step; the tokens are drawn on the host.
+    """Decoding with one call of the model per step; the tokens are sampled on the host.
 
     Args:
         model: The model.
-        slots: Most rows.
+        slots: Maximum number of rows.
     """
 
     def __init__(self, model: DecoderOnly, slots: int) -> None:
@@ -125,7 +125,7 @@ class _Slot:
     Attributes:
         length: Number of its tokens in the cache, with those of launched steps.
         read: Number of its results that the host has read.
-        is_removed: If True, results that are still on their way are ignored.
+        is_removed: If True, pending results are ignored.
     """
 
     row: BatchRow
@@ -136,7 +136,7 @@ class _Slot:
 
 @dataclass(frozen=True)
 class _LaunchedStep:
-    """A step whose results were not read: its slots, and the reader of its results."""
+    """A step whose results have not been read: its slots, and the reader of its results."""
 
     slots: list[_Slot]
     reader: ResultReader
@@ -144,11 +144,11 @@ class _LaunchedStep:
 
 
 class GraphSlots:
-    """A graph for each step, whose results are read while the next one runs.
+    """Decoding with one CUDA graph per step, whose results are read while the next one runs.
 
     Args:
         model: A model whose decode step can be captured.
-        slots: Most rows.
+        slots: Maximum number of rows.
     """
 
     def __init__(self, model: DecoderOnly, slots: int) -> None:
@@ -157,7 +157,7 @@ class GraphSlots:
         self._slots: list[_Slot] = []
         self._pending_steps: deque[_LaunchedStep] = deque()
         self._has_new_results = False
-        self._filters: Filters | None = None  # of all rows, until one joins or leaves
+        self._filters: Filters | None = None  # of all rows; None after a row has joined or left
         self._space = Workspace(
             model, rows=round_up_rows(slots), capacity=round_up_capacity(1, model.max_len), mode=decode_mode()
         )
@@ -174,7 +174,7 @@ class GraphSlots:
 
     def join(self, row: BatchRow, cache: StackCache, number: int, length: int) -> None:
         if len(self._slots) == self._max_rows:
-            raise ValueError(f"all {self._max_rows} places are taken; one has to leave first")
+            raise ValueError(f"all {self._max_rows} slots are in use; remove a row first")
         self._reserve(length, likeliest=row.top)
         place, state, device = len(self._slots), self._space.state, self._space.device
         state.cache.write_rows(place, cache, number, columns=length)
@@ -215,7 +215,7 @@ class GraphSlots:
         return {slot.row: _read(slot, values, launched.likeliest) for slot, values in rows if not slot.is_removed}
 
     def _reserve(self, columns: int, *, likeliest: int = 0) -> None:
-        """Make the tables large enough for rows of `columns` tokens; a row beyond the context is read again."""
+        """Extend the tables to rows of `columns` tokens; a row beyond the context is prefilled again."""
         columns, likeliest = min(columns, self._model.max_len), min(likeliest, self._model.vocab_size)
         if columns > self._space.capacity:
             self._space.grow(round_up_capacity(columns, self._model.max_len))
@@ -228,7 +228,7 @@ class GraphSlots:
 
 
 def _read(slot: _Slot, values: Sequence[float], likeliest: int) -> DrawnToken | Exception:
-    """Return the token in a row's results."""
+    """Return the token in the results of a row."""
     token, logprob, diverged = values[:N_RESULTS]
     slot.read += 1
     if diverged:

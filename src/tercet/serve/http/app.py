@@ -1,4 +1,4 @@
-"""The service as an ASGI application: routes, errors and the guard around them."""
+"""The ASGI application: routes, error handlers and the guard."""
 
 import json
 from functools import cache
@@ -35,32 +35,34 @@ REQUESTS: dict[Endpoint, type[BaseModel]] = {
 
 
 def application(registry: ModelRegistry, rules: AccessRules | None = None, *, log: ServerLog | None = None) -> FastAPI:
-    """The models of `registry` over HTTP.
+    """Return an application that serves the models of `registry` over HTTP.
 
-    Whoever runs it closes the registry (`registry.close`) afterwards.
+    The caller closes the registry (`registry.close`) afterwards.
     """
     rules = AccessRules() if rules is None else rules
     metrics = ServerMetrics(registry)
     app = FastAPI(
         title="Tercet", version=tercet_version(), openapi_url=None, redirect_slashes=False,
-        description="Models that were trained with Tercet, or converted to it. "
-        "Routes under /v1 have the shapes of OpenAI's.",
+        description="Models that were trained with Tercet or imported into it. "
+        "Routes under /v1 are compatible with OpenAI's API.",
     )  # fmt: skip
     app.state.service = Service(registry, metrics, rules)
     app.include_router(service.open_router)
-    key = [] if rules.key is None else [Depends(HTTPBearer(auto_error=False))]  # the guard looks at the key
+    key = (
+        [] if rules.key is None else [Depends(HTTPBearer(auto_error=False))]
+    )  # for the schema; the guard checks the key
     for router in ROUTERS:
         app.include_router(router, dependencies=key)
     paths = ["/", "/docs", "/health", "/ready", "/metrics", "/openapi.json", "/v1/models", *get_args(Endpoint)]
     register_errors(app, paths=paths)
     app.add_middleware(Guard, rules=rules, metrics=metrics, log=log or ServerLog(quiet=True), paths=paths)
-    if rules.names.origins:  # around the guard: a browser asks for permission without the key
-        # Any header, since clients send their own: that of OpenAI sends x-stainless-os and nine more.
+    if rules.names.origins:  # outside the guard: preflight requests of browsers have no key
+        # Any header, since clients send their own: OpenAI's sends x-stainless-os and nine more.
         app.add_middleware(
             CORSMiddleware, allow_origins=list(rules.names.origins), allow_methods=["GET", "POST"],
             allow_headers=["*"], expose_headers=["Retry-After"],
         )  # fmt: skip
-    document = cache(lambda: _openapi_document(app, registry))  # once: each time it would hold up everyone for 3 ms
+    document = cache(lambda: _openapi_document(app, registry))  # cached: building it blocks all clients for 3 ms
 
     async def openapi(_request: Request) -> Response:
         return Response(document(), media_type="application/json")
@@ -70,7 +72,7 @@ def application(registry: ModelRegistry, rules: AccessRules | None = None, *, lo
 
 
 def _openapi_document(app: FastAPI, registry: ModelRegistry) -> bytes:
-    """The OpenAPI page with the names of the models, and the most that may be asked of them."""
+    """Return the OpenAPI document with the names of the models and their limits."""
     document = app.openapi()
     schemas = document["components"]["schemas"]
     models = registry.models.values()
@@ -81,7 +83,7 @@ def _openapi_document(app: FastAPI, registry: ModelRegistry) -> bytes:
         for name in ("max_tokens", "max_completion_tokens"):
             if name in fields:
                 fields[name]["anyOf"][0]["maximum"] = limit
-    for path in document["paths"].values():  # FastAPI's own words for what is a 400 here
+    for path in document["paths"].values():  # FastAPI's default for invalid requests, which have status 400 here
         for operation in path.values():
             operation["responses"].pop("422", None)
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()

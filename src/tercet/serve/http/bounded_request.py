@@ -1,4 +1,4 @@
-"""What a body may be: JSON, so many bytes, there in so many seconds."""
+"""Requests with limits: the body must be JSON and has a maximum size and duration."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
@@ -14,11 +14,11 @@ from tercet.serve.http.context import service_of
 from tercet.serve.http.disconnect import CLIENT_GONE, ClientGone
 from tercet.serve.http.errors import APIError
 
-MAX_READ_FACTOR = 16  # times as much as is allowed is read and dropped, before the connection is cut
+MAX_READ_FACTOR = 16  # a body up to this many times too large is read and dropped; beyond, the connection is closed
 
 
 class BoundedRequest(Request):
-    """A request whose body is bounded in size and time, and is JSON; close it once it is answered."""
+    """A request whose body is JSON of limited size and duration; close the body after the response."""
 
     _body_bytes = 0
 
@@ -30,16 +30,21 @@ class BoundedRequest(Request):
         service = service_of(self)
         if service.body_bytes + size > MAX_BODIES_BYTES:
             headers = {"Connection": "close", "Retry-After": "1"}
-            raise APIError(503, "too much is being asked at once; try again in 1 s", code="overloaded", headers=headers)
+            raise APIError(
+                503,
+                "the bodies of current requests exceed the memory limit; try again in 1 s",
+                code="overloaded",
+                headers=headers,
+            )
         service.body_bytes += size
         self._body_bytes += size
 
     async def stream(self) -> AsyncGenerator[bytes]:
         rules = service_of(self).rules
         limit, size = rules.max_body, 0
-        close = {"Connection": "close"}  # of what is not read to its end
+        close = {"Connection": "close"}  # for a body that is not read completely
         if (content_length := int(self.headers.get("content-length", "0"))) > limit and "expect" in self.headers:
-            raise _too_large(limit, close)  # it was not sent yet
+            raise _too_large(limit, close)  # the client has not sent it yet
         chunks = super().stream()
         try:
             async with asyncio.timeout(rules.body_seconds):
@@ -50,11 +55,11 @@ class BoundedRequest(Request):
                     if max(size, content_length) <= limit:
                         self._reserve_bytes(len(chunk))
                         yield chunk
-            # Read to its end, though none of it was kept: who is cut off while sending sees no answer.
+            # The body was read to its end: a client whose connection is closed while it sends sees no response.
             if size > limit:
                 raise _too_large(limit)
         except TimeoutError:
-            message = f"the request did not come whole within {rules.body_seconds:g} seconds; send it again"
+            message = f"the body was not received within {rules.body_seconds:g} seconds; send the request again"
             raise APIError(408, message, code="timeout", headers=close) from None
         except ClientDisconnect:
             raise ClientGone from None
@@ -69,7 +74,7 @@ class BoundedRequest(Request):
 
 
 class Route(APIRoute):
-    """A route whose requests are bounded, and that answers nobody where the client has gone."""
+    """A route with bounded requests that sends no response if the client has disconnected."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         answer = super().get_route_handler()
@@ -77,7 +82,7 @@ class Route(APIRoute):
         async def handle(request: Request) -> Response:
             kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
             if request.method == "POST" and kind != "application/json":
-                message = "a request is JSON; send it with the header Content-Type: application/json"
+                message = "the body must be JSON; send the header Content-Type: application/json"
                 raise APIError(415, message, code="not_json")
             bounded = BoundedRequest(request.scope, request.receive)
             try:
@@ -91,4 +96,4 @@ class Route(APIRoute):
 
 
 def _too_large(limit: int, headers: Mapping[str, str] | None = None) -> APIError:
-    return APIError(413, f"a request has at most {limit:,} bytes; send less at once", code="too_large", headers=headers)
+    return APIError(413, f"the body exceeds {limit:,} bytes; send less at once", code="too_large", headers=headers)

@@ -1,4 +1,4 @@
-"""What a route works with: the service that it belongs to, and of one request its model and its counts."""
+"""The context of a route: the service, and the model and token counts of a request."""
 
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
@@ -19,15 +19,15 @@ from tercet.serve.registry import BatchTask, Endpoint, LoadedModel, ModelRegistr
 
 Args = ParamSpec("Args")
 Result = TypeVar("Result")
-SHORT_BODY = 2048  # bytes of a request whose texts are cut into tokens in well under a millisecond
+SHORT_BODY = 2048  # bytes of a request whose texts are tokenized in well under a millisecond
 
 
 @dataclass
 class Service:
-    """What all routes share.
+    """State shared by all routes.
 
     Attributes:
-        body_bytes: of all requests that are read or answered now.
+        body_bytes: Total size of the bodies of all current requests.
     """
 
     registry: ModelRegistry
@@ -41,10 +41,10 @@ def service_of(request: Request) -> Service:
 
 
 class RequestContext:
-    """A request that one of the models answers.
+    """A request and the model that answers it.
 
     Raises:
-        ModelSelectionError: where none can, or it is not clear which.
+        ModelSelectionError: If there is no such model, or several are possible.
     """
 
     def __init__(self, request: Request, body: RequestBody, endpoint: Endpoint) -> None:
@@ -62,22 +62,30 @@ class RequestContext:
         self.metrics.count_new_tokens(self.model.name, count)
 
     async def count_text_tokens(self, texts: Sequence[str]) -> None:
-        """Count the prompt's tokens; a text that cannot be encoded is refused here, before a batch has it."""
+        """Count the tokens of the prompt.
+
+        A text that cannot be encoded is rejected here, before it enters a batch.
+        """
         encoded = await self.tokenize(self.model.trained_model.source_tokenizer.encode_batch, texts)
         self.count_prompt_tokens(sum(map(len, encoded)))
 
     async def tokenize(self, encode: Callable[Args, Result], *args: Args.args, **kwargs: Args.kwargs) -> Result:
-        """What `encode` makes of the request's texts. Of short ones here: it takes less time than to wake a thread,
-        which waits for Python's lock, and to be woken by it; others would hold everyone up."""
+        """Encode the texts of the request: short ones here, others in a thread.
+
+        For short texts, waking a thread and waiting for it, with the interpreter lock, takes longer than the encoding.
+        Longer ones would block all clients.
+        """
         if len(await self.request.body()) <= SHORT_BODY:
             return encode(*args, **kwargs)
         return await run_in_threadpool(encode, *args, **kwargs)
 
     async def answer_batch(self, task: BatchTask, items: Sequence[Any], key: Any) -> list[Any]:
-        """The answer to each item, in their order; given up where the client goes.
+        """Return the answer to each item, in their order; cancelled if the client disconnects.
 
         Args:
-            key: the settings; items of equal ones may be answered together, also with other requests'.
+            task: Task of the batcher.
+            items: Items to answer.
+            key: Settings; items with equal settings may be answered together, including those of other requests.
         """
         return await unless_disconnected(self.request, self._gather(task, items, key))
 
@@ -88,17 +96,17 @@ class RequestContext:
         async with aclosing(arriving):
             try:
                 answers = {index: answer async for index, answer in arriving}
-            except ValueError as error:  # what was asked does not fit this model
+            except ValueError as error:  # invalid for this model
                 raise APIError(400, str(error)) from None
         return [answers[index] for index in range(len(items))]
 
     def known_ids(self, ids: Sequence[int], param: str) -> list[int]:
-        """Token ids that a client sent.
+        """Return token ids of a client as a list.
 
         Raises:
-            APIError: where the vocabulary does not have one.
+            APIError: If an id is not in the vocabulary.
         """
         size = self.model.trained_model.tokenizer.vocab_size
         if unknown := [token for token in ids if token >= size]:
-            raise APIError(400, f"the vocabulary has no id {unknown[0]}; ids are 0 to {size - 1}", param=param)
+            raise APIError(400, f"id {unknown[0]} is not in the vocabulary; ids are 0 to {size - 1}", param=param)
         return list(ids)

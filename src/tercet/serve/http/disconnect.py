@@ -1,4 +1,4 @@
-"""Work for a client ends where the client goes away."""
+"""Cancel the work for a client that disconnects."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -7,24 +7,27 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 
 Result = TypeVar("Result")
-CLIENT_GONE = 499  # nobody reads this status; nginx's number for a client that went away
+CLIENT_GONE = 499  # nginx's status for a client that disconnected; it is only logged
 
 
 class ClientGone(Exception):
-    """The client went away; there is nobody to answer."""
+    """The client has disconnected."""
 
 
 async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
-    """What `work` comes to; it is cancelled where the client goes away before.
+    """Return the result of `work`, which is cancelled if the client disconnects.
 
     Raises:
-        ClientGone: then.
+        ClientGone: If the client disconnects first.
     """
     return await race(work, disconnected(request.receive))
 
 
 async def race(work: Coroutine[Any, Any, Result], end: Coroutine[Any, Any, None]) -> Result:
-    """What `work` comes to, or `ClientGone` where `end` comes first; neither outlives this call."""
+    """Return the result of `work`, or raise `ClientGone` if `end` finishes first.
+
+    The other one is cancelled.
+    """
     working, ending = asyncio.ensure_future(work), asyncio.ensure_future(end)
     try:
         await asyncio.wait({working, ending}, return_when=asyncio.FIRST_COMPLETED)
@@ -38,6 +41,6 @@ async def race(work: Coroutine[Any, Any, Result], end: Coroutine[Any, Any, None]
 
 
 async def disconnected(receive: Callable[[], Awaitable[Any]]) -> None:
-    """Ends when the client does: after its request it has nothing else to say."""
+    """Wait until the client disconnects; it sends nothing else after its request."""
     while (await receive())["type"] != "http.disconnect":
         pass

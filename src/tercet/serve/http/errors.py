@@ -1,6 +1,6 @@
-"""What a client gets in place of an answer: OpenAI's shape of an error, a status that fits, and the remedy.
+"""Error responses: OpenAI's format, a suitable status, and a message with a remedy.
 
-{"error": {"message": ..., "type": ..., "param": the field at fault or null, "code": a word for programs or null}}
+{"error": {"message": ..., "type": ..., "param": the invalid field or null, "code": an error code or null}}
 """
 
 import re
@@ -30,25 +30,25 @@ TYPES = {
     504: "timeout_error",
 }
 DESCRIPTIONS = {
-    400: "The request is not what it should be; the message says what, and what helps",
-    401: "The key is missing or another",
-    403: "Asked under a name that is not this machine's",
-    404: "There is no such model",
-    408: "The request did not come whole in time",
-    413: "The request is too large",
-    415: "The request is not JSON",
-    429: "Too many are waiting; try again after the seconds in Retry-After",
-    500: "The model's weights are broken, or the server is",
-    503: "The server is closing, or has too much to do; try again after the seconds in Retry-After",
-    504: "The answer took too long",
+    400: "Invalid request; the message contains the reason and a remedy",
+    401: "Missing or wrong API key",
+    403: "The host name or origin is not allowed",
+    404: "Model not found",
+    408: "The body was not received in time",
+    413: "The body is too large",
+    415: "The body is not JSON",
+    429: "The queue is full; try again after the seconds in Retry-After",
+    500: "Internal error, or weights that contain NaN",
+    503: "Shutting down or overloaded; try again after the seconds in Retry-After",
+    504: "The response took too long",
 }
 EVENT_STREAM: dict[int | str, dict[str, Any]] = {
     "200": {
         "content": {"text/event-stream": {"schema": {"type": "string"}}},
-        "description": "With stream: true, server-sent events up to [DONE]",
+        "description": "With stream: true, server-sent events that end with [DONE]",
     }
 }
-INTERNAL_ERROR = "something went wrong here, not with the request; the server's log says what"
+INTERNAL_ERROR = "internal server error; see the server's log for details"
 
 
 class ErrorBody(BaseModel):
@@ -59,24 +59,27 @@ class ErrorBody(BaseModel):
 
 
 class ErrorResponse(BaseModel):
-    """What went wrong, and what helps."""
+    """An error and its remedy."""
 
     error: ErrorBody
 
 
 def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """What a route says of its errors in the OpenAPI page; all of them by default."""
+    """Return the error responses of a route for the OpenAPI document; by default all of them."""
     return {
         status: {"model": ErrorResponse, "description": DESCRIPTIONS[status]} for status in statuses or DESCRIPTIONS
     }
 
 
 class APIError(HTTPException):
-    """A request that gets an error for an answer.
+    """An error that is sent as the response to a request.
 
     Args:
-        param: the field of the request that is at fault.
-        code: a word that programs can test for.
+        status: HTTP status.
+        message: Reason and remedy.
+        param: Invalid field of the request.
+        code: Error code for programs.
+        headers: Additional headers.
     """
 
     def __init__(
@@ -93,7 +96,7 @@ class APIError(HTTPException):
 
     @property
     def body(self) -> dict[str, Any]:
-        # Half a surrogate pair may come back in a message, and no UTF-8 can hold it.
+        # A message may quote half a surrogate pair, which cannot be encoded as UTF-8.
         message = " ".join(self.detail[:MAX_ERROR_CHARACTERS].split()).encode("utf-8", "replace").decode()
         kind = TYPES.get(self.status_code, "invalid_request_error")
         return {"error": {"message": message, "type": kind, "param": self.param, "code": self.code}}
@@ -103,7 +106,7 @@ class APIError(HTTPException):
 
 
 def to_api_error(error: BaseException) -> APIError | None:
-    """What a client gets for `error`; None for a fault of ours."""
+    """Return the response for `error`; None for an internal error."""
     match error:
         case APIError():
             return error
@@ -125,10 +128,11 @@ def to_api_error(error: BaseException) -> APIError | None:
 
 
 def register_errors(app: FastAPI, *, paths: Sequence[str]) -> None:
-    """Give every error of `app` this shape.
+    """Send all errors of `app` in this format.
 
     Args:
-        paths: what there is, for who asks for something else.
+        app: The application.
+        paths: Registered paths, listed in 404 responses.
     """
 
     async def on_known_error(_request: Request, error: Exception) -> Response:
@@ -140,8 +144,8 @@ def register_errors(app: FastAPI, *, paths: Sequence[str]) -> None:
         status = error.status_code if isinstance(error, HTTPException) else 500
         headers = error.headers if isinstance(error, HTTPException) else None
         messages = {
-            404: f"there is no {request.url.path[:100]!r} here; there is {', '.join(paths)}",
-            405: f"{request.method[:20]} is not for this address; use {(headers or {}).get('Allow', 'another method')}",
+            404: f"not found: {request.url.path[:100]!r}; available paths: {', '.join(paths)}",
+            405: f"method not allowed: {request.method[:20]}; use {(headers or {}).get('Allow', 'another method')}",
         }
         detail = str(getattr(error, "detail", "") or INTERNAL_ERROR)
         return APIError(status, messages.get(status, detail), headers=headers).response()
@@ -157,18 +161,18 @@ def register_errors(app: FastAPI, *, paths: Sequence[str]) -> None:
 
 
 def validation_error(errors: Sequence[Any]) -> APIError:
-    """The first thing in a body that is not what it should be, in words."""
+    """Return the error response for the first invalid field of a body."""
     first = errors[0]
     place = [str(part) for part in first["loc"] if part != "body"]
     match first["type"]:
         case "missing" if not place:
             return APIError(400, "the body is empty; send a JSON object")
         case "missing":
-            return APIError(400, f"{'.'.join(place)} is missing; the request needs it", param=place[0])
+            return APIError(400, f"missing field: {'.'.join(place)}; add it to the request", param=place[0])
         case "unknown_field":
             return APIError(400, str(first["msg"]), param=str(first["ctx"]["field"]))
         case _ if not place:
-            return APIError(400, "the body is JSON, but no object; send {...} with the fields of the request")
+            return APIError(400, "the body must be a JSON object; send {...} with the fields of the request")
         case _:
             why = re.sub(r"^(Input|List|Dictionary|String) ", "", str(first["msg"]))
             return APIError(400, f"{'.'.join(place)} {why}", param=place[0])

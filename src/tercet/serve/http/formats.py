@@ -1,6 +1,6 @@
-"""How generated text looks to a client: OpenAI's completions and chat completions.
+"""Formats of generated text: OpenAI's completions and chat completions.
 
-Each of the engine's events becomes a delta. A stream sends the deltas; an answer that is sent at once is their sum.
+Each event of the engine becomes a delta. A stream sends the deltas; a response that is not streamed is their sum.
 """
 
 from collections.abc import Sequence
@@ -29,25 +29,25 @@ Delta = TypeVar("Delta", bound=BaseModel)
 
 
 class ResponseFormat(Protocol[Delta]):
-    """One of OpenAI's two; `index` is a text's number in the plan."""
+    """A response format; `index` is the number of a text in the plan."""
 
     object: str  # of an event in a stream
 
     def opening(self, plan: GenerationPlan, index: int) -> Delta | None:
-        """What is sent of a text before anything is generated."""
+        """Return the delta that is sent before a text is generated, if any."""
         ...
 
     def delta(self, plan: GenerationPlan, index: int, event: TokenEvent, certain: Sequence[OffsetLogprob]) -> Delta:
-        """What is sent of an event; `certain` are the tokens whose text is certain with it."""
+        """Return the delta of an event; `certain` are the tokens whose text has become certain with it."""
         ...
 
     def response(self, plan: GenerationPlan, texts: Sequence[Sequence[Delta]], usage: Usage) -> BaseModel:
-        """The sum of the deltas of each text."""
+        """Return the sum of the deltas of each text."""
         ...
 
 
 class CompletionFormat:
-    """OpenAI's completions."""
+    """OpenAI's format of completions."""
 
     object = "text_completion"
 
@@ -84,7 +84,7 @@ class CompletionFormat:
 
 
 class ChatFormat:
-    """OpenAI's chat completions."""
+    """OpenAI's format of chat completions."""
 
     object = "chat.completion.chunk"
 

@@ -1,6 +1,7 @@
-"""Texts that are generated: a request becomes a plan, the engine's events become deltas, sent as they come or at once.
+"""Text generation: events of the engine become deltas, which are streamed or joined.
 
-An answer is what `tercet generate` writes: sample j of a prompt is drawn with seed + j, whoever else is being answered.
+A response contains the texts of `tercet generate`: sample j of a prompt is drawn with seed + j, independently of other
+requests.
 """
 
 import secrets
@@ -27,7 +28,7 @@ from tercet.serve.registry import LoadedModel
 async def answer(
     context: RequestContext, body: SamplingRequest, plan: GenerationPlan, response_format: ResponseFormat[Delta]
 ) -> Any:
-    """The response of a request for text; a stream of events where the body asks for one."""
+    """Return the response to a request for text, or a stream of events if `body.stream` is true."""
     context.count_prompt_tokens(plan.prompt_tokens)
     if body.stream:
         events = _stream(context, plan, response_format, includes_usage=body.includes_usage)
@@ -58,7 +59,7 @@ async def _stream(
 async def _deltas(
     context: RequestContext, plan: GenerationPlan, response_format: ResponseFormat[Delta], *, is_streamed: bool
 ) -> AsyncGenerator[tuple[int, Delta]]:
-    """What there is to send of each text; where it is streamed, as it comes."""
+    """Yield the deltas of each text; if `is_streamed`, without delay."""
     tokenizer = plan.model.trained_model.tokenizer
     certain: dict[int, CertainTokens] = {}
     async with aclosing(_events(context, plan, is_streamed=is_streamed)) as arriving:
@@ -75,14 +76,14 @@ async def _deltas(
 async def _events(
     context: RequestContext, plan: GenerationPlan, *, is_streamed: bool
 ) -> AsyncGenerator[tuple[int, TokenEvent]]:
-    """The engine's events of each text, counted and timed."""
+    """Yield the events of each text, and count and time them."""
     limits, name, metrics, requests = plan.model.limits, plan.model.name, context.metrics, plan.requests
-    if not plan.sampling.max_new_tokens:  # an echo, or nothing
+    if not plan.sampling.max_new_tokens:  # the response is the echo or empty
         for index in range(len(requests)):
             yield index, TokenEvent(text="", finish="length")
         return
     submits = [partial(plan.model.scheduler.submit, request) for request in requests]
-    arrivals = dict[int, float]()  # of each text's last token
+    arrivals = dict[int, float]()  # time of the last token of each text
     arriving = worker_answers(
         submits, max_running=limits.slots, seconds=limits.seconds, is_last=_is_last, is_streamed=is_streamed
     )
@@ -97,7 +98,7 @@ async def _events(
                 context.count_new_tokens(1)
             if event.finish == "time":
                 raise TimeoutError(
-                    f"the text was not finished in {limits.seconds:g} seconds; ask for fewer tokens, or stream them"
+                    f"the text was not finished within {limits.seconds:g} seconds; request fewer tokens, or stream them"
                 )
             yield index, event
 
@@ -114,29 +115,33 @@ def _usage(context: RequestContext, plan: GenerationPlan) -> Usage:
 def make_sampling(body: SamplingRequest, max_new_tokens: int) -> Sampling:
     names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
     settings = {name: value for name in names if (value := getattr(body, name)) is not None}
-    # Fresh ones are small enough for programs that keep numbers as float64.
+    # Random seeds are exact in programs that store numbers as float64.
     seed = secrets.randbelow(1 << 52) if body.seed is None else body.seed
     return Sampling(max_new_tokens=max_new_tokens, seed=seed, stop=body.stops, **settings)
 
 
 def limit_tokens(model: LoadedModel, requested: int | None, default: int) -> int:
-    """How many tokens a request may get.
+    """Return the maximum number of tokens of a request.
 
     Raises:
-        APIError: where it asks for more than the server's limit.
+        APIError: If the request exceeds the limit of the server.
     """
     limit = model.limits.max_new_tokens
     if requested is None:
         return min(default, limit)
     if requested > limit:
-        message = f"max_tokens={requested:,} is more than this server writes for a request; ask for at most {limit:,}"
+        message = f"max_tokens={requested:,} exceeds the limit of this server; request at most {limit:,}"
         raise APIError(400, message, param="max_tokens")
     return requested
 
 
 def check_length(model: LoadedModel, ids: Sequence[int], param: str, name: str) -> None:
-    """Raises APIError where the prompt is longer than the model's context."""
+    """Check that the prompt fits the context of the model.
+
+    Raises:
+        APIError: If it is longer.
+    """
     too_many = len(ids) - model.max_len
     if too_many > 0:
-        message = f"{name} has {len(ids):,} tokens, and {model.name} sees {model.max_len:,} at once"
+        message = f"{name} has {len(ids):,} tokens, more than the context of {model.name} ({model.max_len:,})"
         raise APIError(400, f"{message}; shorten it by {too_many:,}", param=param, code="context_length_exceeded")

@@ -1,4 +1,4 @@
-"""What one request has generated: which model continues which prompts, how often, and how."""
+"""The plan of a request: the model, the prompts, the number of samples and their settings."""
 
 import time
 from collections.abc import Sequence
@@ -12,11 +12,12 @@ from tercet.serve.registry import LoadedModel
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """What is continued.
+    """A prompt to continue.
 
     Attributes:
-        echo: its text, where that is sent before the answer.
-        logprobs: its tokens, where those are sent as well.
+        ids: Token ids.
+        echo: Text of the prompt, if it is to be sent before the completion.
+        logprobs: Tokens of the prompt, if they are to be sent as well.
     """
 
     ids: tuple[int, ...]
@@ -26,19 +27,19 @@ class Prompt:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationPlan:
-    """Sample j of each prompt is drawn with seed + j; text number i is of prompt i // samples."""
+    """Sample j of each prompt is drawn with seed + j; text number i continues prompt i // samples."""
 
     model: LoadedModel
     prompts: Sequence[Prompt]
     sampling: Sampling
     samples: int
-    top_logprobs: int | None  # so many likeliest beside each token; None sends no tokens
+    top_logprobs: int | None  # likeliest tokens to report with each token; None if no tokens are sent
     id: str
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property
     def requests(self) -> list[GenerationRequest]:
-        """One for each text."""
+        """One request per text."""
         top = min(self.top_logprobs or 0, self.model.trained_model.model.vocab_size)
         return [
             GenerationRequest(

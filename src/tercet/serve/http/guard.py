@@ -1,7 +1,7 @@
-"""Before any route: who may ask, under which name and from whose page; and after it: a line in the log, and the counts.
+"""Access control before any route (key, host name, origin), and logging and metrics after it.
 
-The key is compared in constant time and written nowhere; nor is anything else that a client made up, for it may be the
-key in a wrong place.
+The key is compared in constant time and never written. Nor is any other text of the client, which may be the key in a
+wrong place.
 """
 
 import hmac
@@ -21,24 +21,24 @@ from tercet.serve.http.metrics import ServerMetrics
 from tercet.serve.http.page_files import page_paths
 from tercet.web.access import SECURITY_HEADERS, AllowedNames
 
-OPEN_PATHS = ("/health", "/ready", *page_paths())  # without the key: they say nothing of the models
-OTHER_LABEL = "other"  # the route of what has none
+OPEN_PATHS = ("/health", "/ready", *page_paths())  # accessible without a key; they contain nothing about the models
+OTHER_LABEL = "other"  # label for unknown routes and methods
 METHODS = ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT")
 REMEDIES = {
     "wrong_host": "use the address that the server printed, or start it with --allow-host",
-    "wrong_origin": "start the server with --cors-origin to let them",
+    "wrong_origin": "start the server with --cors-origin to allow it",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class AccessRules:
-    """Who may ask, and how much.
+    """Access rules and limits of request bodies.
 
     Attributes:
-        key: what requests must bring as a bearer's token; None asks for none.
-        names: under which the server may be asked, and by whose pages.
-        max_body: bytes of a request.
-        body_seconds: in which it must have come.
+        key: Required bearer token; None if no key is required.
+        names: Allowed host names and origins.
+        max_body: Maximum size of a body in bytes.
+        body_seconds: Maximum duration of its transfer.
     """
 
     key: str | None = field(default=None, repr=False)
@@ -49,14 +49,14 @@ class AccessRules:
     def __post_init__(self) -> None:
         key = self.key
         if key is not None and not (key.isascii() and key.isprintable() and key == key.strip() != ""):
-            raise ValueError("the key must be printable ASCII, not empty, and without spaces around it")
+            raise ValueError("the key must be printable ASCII, not empty, without leading or trailing spaces")
         if self.max_body < 1:
             raise ValueError(f"max_body={self.max_body} must be 1 byte or more")
 
 
 @dataclass
 class RequestStats:
-    """What the log and the counts say of a request once it is answered."""
+    """Values of a request for the log and the metrics."""
 
     began: float = field(default_factory=time.perf_counter)
     model: str | None = None
@@ -65,10 +65,14 @@ class RequestStats:
 
 
 class Guard:
-    """An ASGI application around another.
+    """Middleware for access control, logging and metrics.
 
     Args:
-        paths: that there are; the log names no others.
+        app: The inner application.
+        rules: Access rules.
+        metrics: Metrics of the server.
+        log: Log of the server.
+        paths: Registered paths; other paths are not logged.
     """
 
     def __init__(
@@ -119,6 +123,6 @@ class Guard:
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and hmac.compare_digest(key.strip().encode(), self.rules.key.encode()):
             return None
-        why = "this server asks for a key" if not key else "the key is not the server's"
+        why = "this server requires an API key" if not key else "the API key is wrong"
         message = f"{why}; send the header Authorization: Bearer KEY"
         return APIError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})

@@ -1,4 +1,4 @@
-"""An answer that is a list of items, encoded without a wait for everyone else if it is large."""
+"""Responses that are lists of items, encoded without blocking other clients."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -7,19 +7,22 @@ from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-LARGE = 50_000  # characters, which take a millisecond
+LARGE = 50_000  # characters, which take a millisecond to encode
 Item = TypeVar("Item")
 
 
 async def item_list_response(
     answer: BaseModel, field: str, items: Sequence[Item], describe: Callable[[Item], BaseModel], *, characters: int
 ) -> Response:
-    """The JSON of `answer`, whose `field` is the list of what `describe` makes of the items.
+    """Return `answer` as JSON, with the descriptions of the items as its `field`.
 
     Args:
-        answer: The answer without items.
-        characters: Approximate length of the JSON. A long one is made in a thread, item by item, since a single call
-            would keep Python's lock, and with it all other clients, until its end.
+        answer: The response without items.
+        field: Name of the list.
+        items: The items.
+        describe: Returns the description of an item.
+        characters: Approximate length of the JSON. A long one is encoded in a thread, item by item, since a single call
+            would hold the interpreter lock to its end and block all other clients.
     """
 
     def encode() -> bytes:

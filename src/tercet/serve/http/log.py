@@ -1,4 +1,4 @@
-"""The server's log: a line for each request, never what was asked or the key; as text, or as JSON for programs."""
+"""The log of the server: one line per request, without its content or the key; as text or JSON."""
 
 import json
 import time
@@ -8,10 +8,12 @@ from tercet.messages import print_note
 
 
 class ServerLog:
-    """Args:
-    quiet: no lines for requests.
-    use_json: each line an object.
-    file: Standard error by default; a line that cannot be written is lost.
+    """The log of the server.
+
+    Args:
+        quiet: If True, do not log requests.
+        use_json: If True, write each line as a JSON object.
+        file: Standard error by default; a line that cannot be written is lost.
     """
 
     def __init__(self, *, quiet: bool = False, use_json: bool = False, file: TextIO | None = None) -> None:
@@ -39,7 +41,7 @@ class ServerLog:
         self._print(f"{method} {path} {status} in {seconds:.3f} s{model_part}")
 
     def note(self, message: str) -> None:
-        """What is not of one request."""
+        """Log a message that does not belong to a request."""
         self._print({"message": message} if self._json else f"tercet: {message}")
 
     def _print(self, entry: str | dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
-"""From the engine's tokens to log-probabilities as clients get them: each token once its text is certain.
+"""Log-probabilities for clients: each token is sent when its text is certain.
 
-The tokens of a stop text and of the end are not sent, for their text is not; `usage` counts them.
+Tokens of a stop string and of the end are not sent, as their text is not; `usage` counts them.
 """
 
 import math
@@ -12,29 +12,29 @@ from tercet.serve.engine.sampling import TopTokens
 from tercet.serve.http.responses import CompletionLogprobs, TokenLogprob, TopLogprob
 from tercet.tokens import Tokenizer
 
-MIN_LOGPROB = -1e9  # JSON has no word for what is below
+MIN_LOGPROB = -1e9  # lower bound, since JSON has no infinity
 
-OffsetLogprob = tuple[int, TokenLogprob]  # where in the whole text the token's text begins, and the token
+OffsetLogprob = tuple[int, TokenLogprob]  # offset of the token in the text, and the token
 
 
 class TokenTexts:
-    """The tokens of one text as text, and where each begins."""
+    """Texts and offsets of the tokens of one text."""
 
     def __init__(self, tokenizer: Tokenizer, *, start: int = 0, after: Sequence[int] = ()) -> None:
         self._tokenizer, self._length = tokenizer, start
         self._decoder = tokenizer.stream(after=after)
 
     def push(self, token: int) -> tuple[int, str]:
-        """The next token's offset and text."""
+        """Return the offset and text of the next token."""
         name = self._tokenizer.tokens([token])[0]
         text = self._decoder.push(token)
-        # What comes with it may begin with the rest of a character that was no character.
+        # The new text may begin with bytes of earlier tokens that were not a complete character.
         offset = self._length + (len(text) - len(name) if text.endswith(name) else 0)
         self._length += len(text)
         return offset, name
 
     def push_logprob(self, token: int, logprob: float, top: TopTokens) -> OffsetLogprob:
-        """The same with its log-probability, and the likeliest in its place but those that cannot be sampled at all."""
+        """Return the next token with its log-probability and the likeliest tokens of nonzero probability."""
         offset, name = self.push(token)
         likeliest = [
             TopLogprob(token=self._tokenizer.tokens([token_id])[0], logprob=value, bytes=None)
@@ -48,8 +48,9 @@ class CertainTokens:
     """The tokens of one text, held back until their text is certain.
 
     Args:
-        after: the ids that it continues.
-        echo: the text that is sent before it.
+        tokenizer: Tokenizer of the model.
+        after: Ids that precede the text.
+        echo: Text that is sent before it.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, after: Sequence[int] = (), echo: str = "") -> None:
@@ -58,7 +59,7 @@ class CertainTokens:
         self._pending = list[OffsetLogprob]()
 
     def push(self, event: TokenEvent) -> list[OffsetLogprob]:
-        """The tokens that are certain with this event."""
+        """Return the tokens whose text has become certain with this event."""
         if event.token is not None:
             self._pending.append(self._texts.push_logprob(event.token.id, event.token.logprob, event.token.top))
         self._n_sent += len(event.text)
@@ -66,16 +67,14 @@ class CertainTokens:
             n = len(self._pending)
         elif event.finish == "eos":
             n = max(0, len(self._pending) - 1)
-        else:  # the text up to here is sent, or up to a stop text
+        else:  # the text is sent up to here, or up to a stop string
             n = sum(offset < self._n_sent for offset, _ in self._pending)
         certain, self._pending = self._pending[:n], self._pending[n:]
         return certain
 
 
 def completion_logprobs(tokens: Sequence[OffsetLogprob], top: int) -> CompletionLogprobs:
-    """Args:
-    top: how many of the likeliest were asked for; 0 gives none.
-    """
+    """Return the tokens in the format of completions, with likeliest tokens unless `top` is 0."""
     return CompletionLogprobs(
         tokens=[token.token for _, token in tokens],
         token_logprobs=[token.logprob for _, token in tokens],
@@ -85,7 +84,7 @@ def completion_logprobs(tokens: Sequence[OffsetLogprob], top: int) -> Completion
 
 
 def prompt_logprobs(tokenizer: Tokenizer, ids: Sequence[int], scored: ScoredPrompt, top: int) -> CompletionLogprobs:
-    """The tokens of an echoed prompt; nothing stands before the first, so it has no probability."""
+    """Return the tokens of an echoed prompt; the first one has no probability."""
     texts = TokenTexts(tokenizer)
     offset, name = texts.push(ids[0])
     rest = [texts.push_logprob(*token) for token in zip(ids[1:], scored.logprobs, scored.top, strict=True)]
@@ -103,8 +102,8 @@ def join_logprobs(parts: Sequence[CompletionLogprobs]) -> CompletionLogprobs:
 
 
 def _logprobs_by_text(token: TokenLogprob) -> dict[str, float]:
-    """The likeliest by their text, and the token itself where it is none of them."""
+    """Return the likeliest tokens by text, and the token itself."""
     logprobs = dict[str, float]()
-    for token_id in (*token.top_logprobs, token):  # of two with one text the likelier counts
+    for token_id in (*token.top_logprobs, token):  # of two with equal texts, the likelier one is used
         logprobs.setdefault(token_id.token, token_id.logprob)
     return logprobs

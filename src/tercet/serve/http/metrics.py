@@ -1,7 +1,7 @@
-"""What the server counts, in the words of Prometheus: requests, tokens, how long they take, and what waits.
+"""Prometheus metrics: requests, tokens, durations and queue lengths.
 
-Each application has a registry of its own, so two in one program do not add up. A label is a route or a model that
-there is, never what a client made up: the number of series has a bound.
+Each application has its own registry, so two applications in one program have separate counts. Labels are registered
+routes and loaded models, never text of a client, so the number of time series is limited.
 """
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -17,26 +17,29 @@ class ServerMetrics:
     def __init__(self, models: ModelRegistry) -> None:
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        self._requests = Counter(
-            "tercet_requests", "Requests that were answered", ("route", "status"), registry=registry
-        )
+        self._requests = Counter("tercet_requests", "Completed requests", ("route", "status"), registry=registry)
         self._seconds = Histogram(
-            "tercet_request_seconds", "From a request's head to the end of its answer", ("route",),
+            "tercet_request_seconds", "Seconds from the header of a request to the end of its response", ("route",),
             buckets=REQUEST_BUCKETS, registry=registry,
         )  # fmt: skip
         self._tokens = Counter(
-            "tercet_tokens", "Tokens read from prompts and texts, and written", ("model", "kind"), registry=registry
+            "tercet_tokens",
+            "Tokens of prompts and inputs (read), and generated tokens (written)",
+            ("model", "kind"),
+            registry=registry,
         )
         self._first = Histogram(
-            "tercet_time_to_first_token_seconds", "From a request to its first token", ("model",),
+            "tercet_time_to_first_token_seconds", "Seconds from a request to its first token", ("model",),
             buckets=REQUEST_BUCKETS, registry=registry,
         )  # fmt: skip
         self._next = Histogram(
-            "tercet_time_per_token_seconds", "From one token of a text to the next", ("model",),
+            "tercet_time_per_token_seconds", "Seconds between successive tokens of a text", ("model",),
             buckets=TOKEN_BUCKETS, registry=registry,
         )  # fmt: skip
-        running = Gauge("tercet_running", "Rows and items that are worked on", ("model", "task"), registry=registry)
-        waiting = Gauge("tercet_waiting", "Asks in the queue", ("model", "task"), registry=registry)
+        running = Gauge(
+            "tercet_running", "Rows and items that are being processed", ("model", "task"), registry=registry
+        )
+        waiting = Gauge("tercet_waiting", "Requests in the queue", ("model", "task"), registry=registry)
         for model in models.models.values():
             for task, worker in model.workers.items():
                 running.labels(model.name, task).set_function(lambda worker=worker: worker.running)
@@ -59,5 +62,5 @@ class ServerMetrics:
         self._next.labels(model).observe(seconds)
 
     def render(self) -> bytes:
-        """All of it, as a scraper reads it."""
+        """Return all metrics in the exposition format of Prometheus."""
         return generate_latest(self._registry)

@@ -1,7 +1,7 @@
-"""Request schemas: OpenAI's fields with their meanings, and our own beside them.
+"""Request schemas: OpenAI's fields with their meanings, and additional fields.
 
-A field that Tercet has no answer for is refused, not ignored: who sets `frequency_penalty: 1` would take what comes for
-something else. Its neutral value is understood, because clients send it unasked.
+Unsupported fields are rejected, not ignored: a client that sets `frequency_penalty: 1` would otherwise assume that it
+was applied. Their neutral values are accepted, because some clients always send them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,14 +22,14 @@ from pydantic_core import PydanticCustomError
 from tercet.config import suggest
 from tercet.spec import LengthPenaltyPower, RepetitionPenalty, Share, ShareAboveZero, Temperature, TopK
 
-MAX_GENERATED_TEXTS = 128  # texts that one request may have written
-MAX_INPUT_TEXTS = 2048  # texts that one request may have read
+MAX_GENERATED_TEXTS = 128  # generated texts per request
+MAX_INPUT_TEXTS = 2048  # input texts per request
 MAX_STOPS = 4
 MAX_LOGPROBS = 20
 
 
 def describe_choices(description: str) -> WrapValidator:
-    """Of a field that may be one of several things: say what, and not why it is none of them."""
+    """Validate a field with several types: the error message describes them instead of one error per type."""
 
     def check(value: Any, inner: ValidatorFunctionWrapHandler) -> Any:
         try:
@@ -55,28 +55,30 @@ Stop = Annotated[
 ]
 NeutralPenalty = Annotated[
     Annotated[float, Field(ge=0, le=0)] | None,
-    describe_choices("0 or left out: tokens are drawn without it; see repetition_penalty"),
+    describe_choices("0 or omitted, since it is not supported; see repetition_penalty"),
 ]
 TopCount = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
 
 
 def to_list(value: "str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]") -> list[Any]:
-    """The texts, or the lists of ids, of which one alone may come without a list around it."""
+    """Return a list of texts or of lists of ids; a single one becomes a list."""
     return [value] if isinstance(value, str) or isinstance(value[0], int) else list(value)
 
 
 def example(**fields: Any) -> ConfigDict:
-    """A request that shows how it is done, in the OpenAPI page."""
+    """Return a configuration with an example request for the OpenAPI document."""
     return ConfigDict(json_schema_extra={"examples": [fields]})
 
 
 class RequestBody(BaseModel):
-    """A request."""
+    """The body of a request."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    model: Annotated[str | None, Field(description="which one; may be left out where only one could answer")] = None
-    user: Annotated[str | None, Field(description="understood and not used")] = None
+    model: Annotated[
+        str | None, Field(description="name of the model; optional if only one model supports the route")
+    ] = None
+    user: Annotated[str | None, Field(description="accepted and ignored")] = None
 
     @model_validator(mode="before")
     @classmethod
@@ -84,7 +86,7 @@ class RequestBody(BaseModel):
         if isinstance(data, Mapping) and (unknown := [str(name) for name in data if name not in cls.model_fields]):
             field = unknown[0][:100]
             names = {"field": field, "hint": suggest(field, cls.model_fields)}
-            raise PydanticCustomError("unknown_field", "the request has an unknown field '{field}'{hint}", names)
+            raise PydanticCustomError("unknown_field", "unknown field '{field}'{hint}", names)
         return data
 
 
@@ -95,28 +97,32 @@ class StreamOptions(BaseModel):
 
 
 class SamplingRequest(RequestBody):
-    """How tokens are sampled, and when to stop."""
+    """Sampling settings and stop conditions."""
 
-    temperature: Annotated[Temperature | None, Field(description="0 takes the likeliest token")] = None
+    temperature: Annotated[
+        Temperature | None, Field(description="sampling temperature; 0 selects the most likely token")
+    ] = None
     top_p: ShareAboveZero | None = None
     top_k: TopK | None = None
     min_p: Share | None = None
     repetition_penalty: RepetitionPenalty | None = None
     seed: Annotated[
         Annotated[int, Field(ge=0, lt=1 << 62)] | None,
-        Field(description="of the first sample, the next ones count up; a fresh one where it is left out"),
+        Field(description="seed of the first sample, incremented for each further one; random if omitted"),
     ] = None
     n: Annotated[
-        Annotated[int, Field(ge=1, le=MAX_GENERATED_TEXTS)] | None, Field(description="samples of each prompt")
+        Annotated[int, Field(ge=1, le=MAX_GENERATED_TEXTS)] | None, Field(description="samples per prompt")
     ] = None
-    stop: Annotated[Stop, Field(description="texts that end the answer and are cut off it")] = None
-    stream: Annotated[bool | None, Field(description="send the text as it is written, as server-sent events")] = None
+    stop: Annotated[Stop, Field(description="stop strings, which end the text and are not part of it")] = None
+    stream: Annotated[bool | None, Field(description="send the text while it is generated, as server-sent events")] = (
+        None
+    )
     stream_options: StreamOptions | None = None
     frequency_penalty: NeutralPenalty = None
     presence_penalty: NeutralPenalty = None
     logit_bias: Annotated[
         Annotated[dict[str, float], Field(max_length=0)] | None,
-        describe_choices("empty or left out: no token is given a bias"),
+        describe_choices("empty or omitted, since biases are not supported"),
     ] = None
 
     @property
@@ -133,20 +139,21 @@ class SamplingRequest(RequestBody):
 
 
 class CompletionRequest(SamplingRequest):
-    """Continue a text, or each of several."""
+    """Continue one or several texts."""
 
     model_config = example(prompt="Once upon a time", max_tokens=5, temperature=0.8)
 
     prompt: TextOrIds
     max_tokens: Annotated[int, Field(ge=0)] | None = None
-    logprobs: Annotated[TopCount | None, Field(description="with so many of the likeliest tokens beside each")] = None
-    echo: Annotated[bool | None, Field(description="the prompt before the answer")] = None
+    logprobs: Annotated[
+        TopCount | None, Field(description="return log-probabilities, with this number of likeliest tokens per token")
+    ] = None
+    echo: Annotated[bool | None, Field(description="return the prompt before the completion")] = None
     best_of: Annotated[
-        Literal[1] | None, describe_choices("1 or left out: ask for n samples, and rank them by logprobs")
+        Literal[1] | None,
+        describe_choices("1 or omitted, since it is not supported; request n samples and rank them by logprobs"),
     ] = None
-    suffix: Annotated[
-        None, describe_choices("left out: a language model writes onwards, and sees nothing behind the gap")
-    ] = None
+    suffix: Annotated[None, describe_choices("omitted, since a language model does not see text after a gap")] = None
 
 
 class TextPart(BaseModel):
@@ -181,32 +188,32 @@ class ChatRequest(SamplingRequest):
 
 
 class EmbeddingsRequest(RequestBody):
-    """A vector for each text."""
+    """Return a vector for each text."""
 
     model_config = example(input=["one text", "another"])
 
     input: TextOrIds
     encoding_format: Literal["float", "base64"] | None = None
-    dimensions: Annotated[int | None, Field(ge=1, description="the model's own width alone is understood")] = None
+    dimensions: Annotated[int | None, Field(ge=1, description="must be the vector size of the model")] = None
     pooling: Annotated[
         Literal["mean", "first"] | None,
-        Field(description="of the tokens' vectors; by default as the model's folder says"),
+        Field(description="pooling of the token vectors; default: that of the model"),
     ] = None
-    normalise: Annotated[bool, Field(description="to length 1")] = True
+    normalise: Annotated[bool, Field(description="scale vectors to length 1")] = True
 
 
 class TranslateRequest(RequestBody):
-    """Translate a text, or each of several; as `tercet translate`, a beam of 5 unless something else is asked for."""
+    """Translate one or several texts, as `tercet translate` does; by default with a beam of 5."""
 
     model_config = example(text="A dog runs.", beam=5)
 
     text: Texts
-    prefix: Annotated[str, Field(description="how every translation begins")] = ""
+    prefix: Annotated[str, Field(description="beginning of each translation")] = ""
     beam: Annotated[int, Field(ge=1, le=64)] | None = None
     n_best: Annotated[int, Field(ge=1, le=64)] | None = None
     length_penalty: Literal["average", "gnmt", "none"] | None = None
     alpha: LengthPenaltyPower | None = None
-    sample: Annotated[bool, Field(description="draw a translation instead of searching for the best")] = False
+    sample: Annotated[bool, Field(description="sample a translation instead of searching for the best one")] = False
     temperature: Temperature | None = None
     top_k: TopK | None = None
     top_p: ShareAboveZero | None = None
@@ -215,27 +222,30 @@ class TranslateRequest(RequestBody):
 
 
 class FillRequest(RequestBody):
-    """What may stand where a text has [MASK], or each of several texts."""
+    """Fill the [MASK] tokens of one or several texts."""
 
     model_config = example(text="The [MASK] sat.", top=3)
 
     text: Texts
-    top: Annotated[Annotated[int, Field(ge=1, le=1000)] | None, Field(description="at most so many for each mask")] = (
-        None
-    )
+    top: Annotated[
+        Annotated[int, Field(ge=1, le=1000)] | None, Field(description="maximum number of candidates per mask")
+    ] = None
     only: Annotated[
-        Annotated[list[str], Field(min_length=1, max_length=1000)] | None, Field(description="choose among these words")
+        Annotated[list[str], Field(min_length=1, max_length=1000)] | None,
+        Field(description="restrict candidates to these words"),
     ] = None
 
 
 class ClassifyRequest(RequestBody):
-    """The label of a text, or of each of several; of a model that labels words, that of each word. A model that gives
-    texts several labels answers with these, and one that gives numbers with a number."""
+    """Classify one or several texts.
+
+    The result is one label per text or per word, several labels per text, or a number, depending on the model.
+    """
 
     model_config = example(text="A dog runs.")
 
     text: Texts
     threshold: Annotated[
         Share | None,
-        Field(description="of a model that gives texts several labels: those with a probability above it (0.5)"),
+        Field(description="return labels with a probability above this, for models with several labels per text (0.5)"),
     ] = None

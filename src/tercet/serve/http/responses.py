@@ -1,4 +1,4 @@
-"""Response schemas: OpenAI's shapes, and for our own routes the fields of `tercet VERB --json`."""
+"""Response schemas: OpenAI's formats, and the fields of `tercet VERB --json` for other routes."""
 
 from typing import Literal
 
@@ -36,7 +36,7 @@ class ModelList(BaseModel):
 
 
 class CompletionLogprobs(BaseModel):
-    """Of each token, in parallel lists; of the first token of an echoed prompt there is no probability."""
+    """Parallel lists with one entry per token; the first token of an echoed prompt has no probability."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -45,7 +45,7 @@ class CompletionLogprobs(BaseModel):
 
 
 class CompletionDelta(BaseModel):
-    """What is new in one text of a completion."""
+    """The new part of one text of a completion."""
 
     index: int
     text: str
@@ -78,7 +78,7 @@ class TopLogprob(BaseModel):
 
 
 class TokenLogprob(TopLogprob):
-    """A token as text, its natural log-probability, and the likeliest in its place."""
+    """The text of a token, its natural log-probability, and the likeliest tokens at its position."""
 
     top_logprobs: list[TopLogprob]
 
@@ -93,7 +93,7 @@ class MessageDelta(BaseModel):
 
 
 class ChatDelta(BaseModel):
-    """What is new in one answer of a conversation."""
+    """The new part of one chat answer."""
 
     index: int
     delta: MessageDelta
@@ -139,7 +139,7 @@ class EmbeddingsResponse(BaseModel):
 
 
 class TranslationChoice(BaseModel):
-    """A translation; of a text of several lines score, logprob and tokens are the sums over them."""
+    """A translation; for a text of several lines, score, logprob and tokens are sums over the lines."""
 
     text: str
     score: float
@@ -169,7 +169,7 @@ class MaskCandidate(BaseModel):
 
 
 class FilledText(BaseModel):
-    """For each mask of a text what may stand there, likeliest first."""
+    """The candidates for each mask of a text, likeliest first."""
 
     text: str
     masks: list[list[MaskCandidate]]
@@ -190,7 +190,7 @@ class ClassifiedText(BaseModel):
 
 
 class MultiLabelledText(BaseModel):
-    """Of a model that gives texts several labels: those above the threshold, and the probability of every label."""
+    """The labels above the threshold, and the probability of every label."""
 
     labels: dict[str, float]
     scores: dict[str, float]
@@ -199,7 +199,7 @@ class MultiLabelledText(BaseModel):
 
 
 class RegressedText(BaseModel):
-    """Of a model that gives texts numbers, in the unit of those that it learnt from."""
+    """A number, in the unit of the training labels."""
 
     value: float
     text: str
@@ -207,7 +207,7 @@ class RegressedText(BaseModel):
 
 
 class TaggedWord(BaseModel):
-    """A word; without a label where it stands behind what the model takes."""
+    """A word and its label; the label is null beyond the maximum length of the model."""
 
     word: str
     label: str | None

@@ -1,7 +1,7 @@
-"""Server-sent events: an answer in parts, each a line of JSON, and `[DONE]` behind the last.
+"""Server-sent events: the parts of a response as lines of JSON, followed by `[DONE]`.
 
-A reader who stops reading holds no more than what is written for them: the worker never waits, and when nothing could
-be sent for a while the stream is given up.
+A client that stops reading occupies only the memory of its response: the worker never waits for it, and the stream
+ends if nothing could be sent for some time.
 """
 
 import asyncio
@@ -20,10 +20,12 @@ Event = dict[str, Any]
 
 
 class EventStream(Response):
-    """Args:
-    first: the event that is there already.
-    rest: those to come; closed at the end, whatever that is.
-    patience: seconds for which a reader may take nothing.
+    """A response of server-sent events.
+
+    Args:
+        first: The first event.
+        rest: The following events; closed at the end in all cases.
+        patience: Seconds for which a client may accept no data.
     """
 
     media_type = "text/event-stream"
@@ -37,7 +39,7 @@ class EventStream(Response):
         try:
             await race(self._send(send), disconnected(receive))
         except ClientGone:
-            return  # nobody reads any more
+            return  # the client has disconnected
         finally:
             await self._rest.aclose()
 
@@ -48,7 +50,7 @@ class EventStream(Response):
                     await send({"type": "http.response.body", "body": data, "more_body": more})
             except TimeoutError:
                 raise ClientGone from None
-            await asyncio.sleep(0)  # so that a burst of events leaves room to notice that the reader has gone
+            await asyncio.sleep(0)  # so that a disconnect is noticed during a burst of events
 
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         await send_data(_encode(self._first))
@@ -58,7 +60,7 @@ class EventStream(Response):
                 await send_data(_encode(event))
         except ClientGone:
             raise
-        except Exception as error:  # the status is sent: what went wrong must come as an event
+        except Exception as error:  # the status has been sent, so the error is sent as an event
             api_error = to_api_error(error)
             await send_data(_encode((api_error or APIError(500, INTERNAL_ERROR)).body))
             failure = None if api_error is not None else error
@@ -72,7 +74,7 @@ def _encode(event: Event) -> bytes:
 
 
 async def start_stream(request: Request, events: AsyncGenerator[Event], *, patience: float) -> EventStream:
-    """The stream once its first event is there: until then a failure has a status of its own."""
+    """Return the stream after its first event; an error before that has its own status."""
     try:
         first = await unless_disconnected(request, anext(events))  # type: ignore[arg-type]
     except BaseException:

@@ -1,4 +1,4 @@
-"""From a worker's thread to a client's coroutine: its answers as they come, and an end to them where time runs out."""
+"""Answers from a worker thread to the coroutine of a client, with a time limit."""
 
 import asyncio
 from collections import deque
@@ -11,8 +11,8 @@ from tercet.serve.registry import Cancellable
 
 Answer = TypeVar("Answer")
 Submit = Callable[[Callable[[Answer | Exception], None]], Cancellable]
-TIMEOUT_MESSAGE = "the answer took longer than {:g} seconds; ask for less at once, or try again later"
-MAX_ANSWERS_PER_BATCH = 16  # answers that are handed over together: a millisecond, for which others wait
+TIMEOUT_MESSAGE = "the response took longer than {:g} seconds; request less at once, or try again later"
+MAX_ANSWERS_PER_BATCH = 16  # answers that are transferred together, which takes a millisecond of the event loop
 
 
 async def worker_answers(
@@ -23,23 +23,23 @@ async def worker_answers(
     is_last: Callable[[Answer], bool],
     is_streamed: bool = False,
 ) -> AsyncGenerator[tuple[int, Answer]]:
-    """What a worker answers to each part of a request, with the part's number, in the order in which it comes.
+    """Yield a worker's answers to the parts of a request, with the part's number, as they arrive.
 
-    Close it (`contextlib.aclosing`): then what is still under way is cancelled.
+    Close it (`contextlib.aclosing`) to cancel unfinished parts.
 
     Args:
-        submits: each hands one part to the worker, with the function that takes the worker's answers to it.
-        max_running: so many are with the worker at a time, so that a long list leaves room for others.
-        seconds: the most that all of them together may take.
-        is_last: whether an answer ends its part.
-        is_streamed: each answer is handed over as it comes. Otherwise some of a part together, the last with them:
-            whatever wakes the client's thread takes Python's lock from the worker, in the middle of a step that others
-            wait for too.
+        submits: Functions that submit one part each, with a callback for its answers.
+        max_running: Maximum number of parts in the worker, so that a long list leaves capacity for other requests.
+        seconds: Time limit of all parts together.
+        is_last: Returns whether an answer is the last of its part.
+        is_streamed: If True, each answer is transferred immediately. Otherwise several answers of a part are
+            transferred together, up to the last: each wake-up of the client thread takes the interpreter lock from the
+            worker, during a step that other requests wait for.
 
     Raises:
-        TimeoutError: where they take longer.
-        QueueFull, ShuttingDown: where the worker takes none of them.
-        Exception: what the worker answers.
+        TimeoutError: If the time limit is exceeded.
+        QueueFull, ShuttingDown: If the worker rejects all parts.
+        Exception: Exceptions of the worker.
     """
     loop, batch_size = asyncio.get_running_loop(), 1 if is_streamed else MAX_ANSWERS_PER_BATCH
     batches = asyncio.Queue[tuple[int, list[Answer | Exception]]]()
@@ -56,7 +56,7 @@ async def worker_answers(
                 except QueueFull:
                     if not running:
                         raise
-                    break  # a place comes free with one of our own
+                    break  # a slot becomes free when one of these parts ends
                 pending.popleft()
             if not running:
                 return
@@ -83,7 +83,7 @@ def _listener(
     batch_size: int,
     is_last: Callable[[Answer], bool],
 ) -> Callable[[Answer | Exception], None]:
-    """Return a function for the worker's thread, which hands up to `batch_size` answers over together."""
+    """Return a callback for the worker thread, which transfers up to `batch_size` answers together."""
     batch: list[Answer | Exception] = []
 
     def on_answer(answer: Answer | Exception) -> None:
@@ -91,7 +91,7 @@ def _listener(
         batch.append(answer)
         if len(batch) == batch_size or isinstance(answer, Exception) or is_last(answer):
             answers, batch = batch, []
-            with suppress(RuntimeError):  # the loop is closed: nobody listens any more
+            with suppress(RuntimeError):  # the event loop is closed
                 loop.call_soon_threadsafe(batches.put_nowait, (number, answers))
 
     return on_answer

@@ -1,13 +1,13 @@
-// The server's answers, at once or as they are written. The key is kept here and nowhere else: not in the address, not
-// in the browser's storage, not in what is shown.
+// Requests to the server, with complete or streamed responses. The key is only stored in this module: not in the
+// address, the browser's storage or the page.
 
 /** @typedef {Record<string, any>} Body */
 
-const GONE = "the server does not answer; is `tercet serve` still running?";
+const GONE = "the server does not respond; check that `tercet serve` is running";
 let key = "";
 
-/** What the server said no with; `status` 401 asks for a key. */
-export class Refusal extends Error {
+/** An error response of the server; `status` 401 means that a key is required. */
+export class RequestError extends Error {
   /** @param {string} message @param {number} status */
   constructor(message, status) {
     super(message);
@@ -16,18 +16,18 @@ export class Refusal extends Error {
 }
 
 /** @param {string} text */
-export function useKey(text) {
+export function setKey(text) {
   key = text.trim();
 }
 
 export const hasKey = () => key !== "";
 
-/** Where the server is, as a program must be told. */
+/** The address of the server for programs. */
 export const address = () => new URL(".", location.href).href.replace(/\/$/, "");
 
 /**
  * @param {string} path from the root of the server
- * @param {Body | null} body null asks with GET
+ * @param {Body | null} body null sends a GET request
  * @param {AbortSignal} [signal]
  * @returns {Promise<Response>}
  */
@@ -41,7 +41,7 @@ async function request(path, body, signal) {
   });
   if (response.ok) return response;
   const reply = await response.json().catch(() => null);
-  throw new Refusal(reply?.error?.message ?? `the server answered ${response.status}`, response.status);
+  throw new RequestError(reply?.error?.message ?? `the server returned status ${response.status}`, response.status);
 }
 
 /** @param {string} path @param {Body | null} [body] @param {AbortSignal} [signal] @returns {Promise<any>} */
@@ -51,7 +51,7 @@ export async function ask(path, body = null, signal) {
 }
 
 /**
- * Each event of an answer that is streamed, as it comes.
+ * Yield the events of a streamed response.
  * @param {string} path @param {Body} body @param {AbortSignal} signal
  * @returns {AsyncGenerator<any>}
  */
@@ -60,20 +60,20 @@ export async function* streamEvents(path, body, signal) {
   const reader = /** @type {ReadableStream<Uint8Array>} */ (response.body).getReader();
   const decoder = new TextDecoder();
   let text = "";
-  let isWhole = false; // read to its end, also behind the last event: else the browser takes it for broken off
+  let isComplete = false; // read on after the last event, since the browser would report an incomplete transfer
   for (;;) {
     const { value, done } = await reader.read().catch((error) => {
       throw error.name === "AbortError" ? error : new Error(GONE);
     });
-    if (done && isWhole) return;
-    if (done) throw new Error("the answer broke off; the server's log says why");
+    if (done && isComplete) return;
+    if (done) throw new Error("the response is incomplete; see the server's log");
     text += decoder.decode(value, { stream: true });
     const events = text.split("\n\n");
     text = events.pop() ?? "";
     for (const event of events) {
       const data = event.replace(/^data: /, "");
-      isWhole ||= data === "[DONE]";
-      if (isWhole) continue;
+      isComplete ||= data === "[DONE]";
+      if (isComplete) continue;
       const parsed = JSON.parse(data);
       if (parsed.error) throw new Error(parsed.error.message);
       yield parsed;

@@ -1,9 +1,9 @@
-// What /openapi.json says, to be read: every route with its fields, an example, and what it answers.
+// API documentation from /openapi.json: every route with its fields, an example and its responses.
 
-import { address, ask, hasKey, Refusal, useKey } from "tercet/api.js";
+import { address, ask, hasKey, RequestError, setKey } from "tercet/api.js";
 import { element } from "tercet/element.js";
 import { copyButton, keyBox } from "tercet/panel.js";
-import { objectsIn, rangeOf, resolved, typeOf } from "tercet/schema.js";
+import { objectsIn, rangeOf, resolve, typeOf } from "tercet/schema.js";
 import { asCurl } from "tercet/snippets.js";
 
 /** @typedef {import("tercet/schema.js").Schema} Schema */
@@ -12,7 +12,7 @@ import { asCurl } from "tercet/snippets.js";
 const JSON_TYPE = "application/json";
 
 function start() {
-  const key = keyBox(useKey, load);
+  const key = keyBox(setKey, load);
   const problem = element("p", { class: "problem", role: "alert", hidden: true });
   const contents = element("nav", { "aria-label": "Routes" });
   const body = element("div", { class: "routes" });
@@ -39,7 +39,7 @@ function start() {
     try {
       draw(await ask("/openapi.json"));
     } catch (error) {
-      if (error instanceof Refusal && error.status === 401) return key.show(error.message);
+      if (error instanceof RequestError && error.status === 401) return key.show(error.message);
       problem.textContent = /** @type {Error} */ (error).message;
       problem.hidden = false;
     }
@@ -50,13 +50,13 @@ function start() {
     const operations = Object.entries(root.paths).flatMap(([path, methods]) =>
       Object.entries(methods).map(([method, operation]) => ({ method: method.toUpperCase(), path, operation })),
     );
-    operations.sort((a, b) => Number(b.method === "POST") - Number(a.method === "POST")); // what models are asked is first
+    operations.sort((a, b) => Number(b.method === "POST") - Number(a.method === "POST")); // requests to models first
     const items = operations.map((one) =>
       element("li", {}, element("a", { href: `#${anchor(one)}` }, badge(one.method), element("code", {}, one.path))),
     );
     contents.replaceChildren(element("ul", { class: "contents" }, ...items));
     const needsKey = root.components?.securitySchemes !== undefined;
-    const errors = "Every error is an object with a message that says what helps: ";
+    const errors = "Every error is an object whose message contains a remedy: ";
     body.replaceChildren(
       element("p", { class: "lead" }, root.info.description),
       element("p", { class: "note" }, errors, element("code", {}, '{"error": {"message", "type", "param", "code"}}')),
@@ -87,10 +87,10 @@ const badge = (method) => element("span", { class: `method ${method.toLowerCase(
 function section(one, root) {
   const { method, path, operation } = one;
   const request = operation.requestBody?.content?.[JSON_TYPE]?.schema;
-  const schema = request && resolved(request, root);
+  const schema = request && resolve(request, root);
   const parameters = (operation.parameters ?? []).map((/** @type {Schema} */ parameter) => parameter);
   const fields = Object.fromEntries(parameters.map((/** @type {Schema} */ one) => [one.name, one.schema]));
-  const needed = parameters
+  const required = parameters
     .filter((/** @type {Schema} */ one) => one.required)
     .map((/** @type {Schema} */ one) => one.name);
   return element(
@@ -98,7 +98,7 @@ function section(one, root) {
     { class: "card", id: anchor(one) },
     element("h2", {}, badge(method), element("code", {}, path)),
     element("p", {}, operation.description ?? operation.summary ?? ""),
-    parameters.length > 0 ? fieldList({ properties: fields, required: needed }, root, "In the address") : null,
+    parameters.length > 0 ? fieldList({ properties: fields, required }, root, "Path parameters") : null,
     schema ? fieldList(schema, root, "Fields") : null,
     example(path, schema),
     answers(operation.responses, root),
@@ -110,7 +110,7 @@ function example(path, schema) {
   const body = schema?.examples?.[0];
   const key = hasKey() ? ' -H "Authorization: Bearer $TERCET_API_KEY"' : "";
   const text = body === undefined ? `curl${key} ${address()}${path.replace("{name}", "NAME")}` : asCurl({ path, body });
-  const shown = element(
+  const code = element(
     "pre",
     { tabindex: 0, role: "region", "aria-label": `Example of ${path}` },
     element("code", {}, text),
@@ -119,34 +119,34 @@ function example(path, schema) {
     "div",
     { class: "example" },
     element("h3", {}, "Example"),
-    shown,
+    code,
     copyButton(() => text, "the example"),
   );
 }
 
-/** @param {Schema} schema of an object @param {Schema} root @param {string} name @returns {HTMLElement} */
+/** @param {Schema} schema schema of an object @param {Schema} root @param {string} name @returns {HTMLElement} */
 function fieldList(schema, root, name) {
   const rows = Object.entries(schema.properties ?? {}).flatMap(([field, /** @type {Schema} */ about]) => {
-    const whole = resolved(about, root);
+    const resolved = resolve(about, root);
     const isRequired = (schema.required ?? []).includes(field);
-    const isTold = whole.default !== undefined && whole.default !== null;
-    const says = [rangeOf(whole, root), isTold ? `default: ${JSON.stringify(whole.default)}` : ""].filter(
+    const hasDefault = resolved.default !== undefined && resolved.default !== null;
+    const notes = [rangeOf(resolved, root), hasDefault ? `default: ${JSON.stringify(resolved.default)}` : ""].filter(
       (text) => text !== "",
     );
-    const inner = objectsIn(whole, root).map((object) => fieldList(object, root, `Each has`));
+    const inner = objectsIn(resolved, root).map((object) => fieldList(object, root, `Fields of each item`));
     return [
       element(
         "dt",
         {},
         element("code", {}, field),
-        element("small", {}, ` ${typeOf(whole, root)}`),
+        element("small", {}, ` ${typeOf(resolved, root)}`),
         isRequired ? element("span", { class: "required" }, "required") : null,
       ),
       element(
         "dd",
         {},
-        whole.description ? element("p", {}, whole.description) : null,
-        says.length > 0 ? element("p", { class: "note" }, says.join(" · ")) : null,
+        resolved.description ? element("p", {}, resolved.description) : null,
+        notes.length > 0 ? element("p", { class: "note" }, notes.join(" · ")) : null,
         ...inner,
       ),
     ];
@@ -156,8 +156,8 @@ function fieldList(schema, root, name) {
 
 /** @param {Schema} responses by status @param {Schema} root */
 function answers(responses, root) {
-  const answered = responses["200"]?.content?.[JSON_TYPE]?.schema;
-  const shapes = answered ? objectsIn(answered, root) : [];
+  const success = responses["200"]?.content?.[JSON_TYPE]?.schema;
+  const shapes = success ? objectsIn(success, root) : [];
   const rows = Object.entries(responses).flatMap(([status, response]) => [
     element("dt", {}, element("code", {}, status)),
     element("dd", {}, response.description),
@@ -169,8 +169,8 @@ function answers(responses, root) {
       ? element(
           "details",
           {},
-          element("summary", {}, "Fields of the answer"),
-          ...shapes.map((one) => fieldList(one, root, "Answer")),
+          element("summary", {}, "Fields of the response"),
+          ...shapes.map((one) => fieldList(one, root, "Response")),
         )
       : null,
     element("details", {}, element("summary", {}, "Statuses"), element("dl", { class: "statuses" }, ...rows)),

@@ -1,21 +1,21 @@
-// Texts that are written as one watches: a prompt that is continued, and a conversation.
+// Streamed texts: the continuation of a prompt, and a conversation.
 
 import { streamEvents } from "tercet/api.js";
 import { element } from "tercet/element.js";
-import { duration, given, numberField, panel, textArea } from "tercet/panel.js";
+import { duration, definedFields, numberField, panel, textArea } from "tercet/panel.js";
 
 /** @typedef {import("tercet/api.js").Body} Body */
 /** @typedef {import("tercet/panel.js").Model} Model */
 /** @typedef {import("tercet/panel.js").Page} Page */
 /** @typedef {import("tercet/panel.js").Panel} Panel */
 
-/** The settings of the sampler. @param {Page} page @param {string} length what holds without max_tokens */
+/** The settings of the sampler. @param {Page} page @param {string} length default of max_tokens */
 function samplerFields(page, length) {
   const fields = {
-    temperature: numberField(page, "temperature", "Temperature", "1", "0 always takes the likeliest token"),
-    top_p: numberField(page, "top_p", "Top-p", "1", "of the likeliest tokens, as many as have this share together"),
-    max_tokens: numberField(page, "max_tokens", "Max tokens", length, "the most that is written"),
-    seed: numberField(page, "seed", "Seed", "fresh", "the same seed brings the same text again"),
+    temperature: numberField(page, "temperature", "Temperature", "1", "0 always selects the most likely token"),
+    top_p: numberField(page, "top_p", "Top-p", "1", "sample from the most likely tokens with this total probability"),
+    max_tokens: numberField(page, "max_tokens", "Max tokens", length, "maximum number of generated tokens"),
+    seed: numberField(page, "seed", "Seed", "random", "equal seeds result in equal texts"),
   };
   return {
     elements: Object.values(fields).map((one) => one.element),
@@ -25,15 +25,15 @@ function samplerFields(page, length) {
 }
 
 /**
- * Ask for a stream, and show each piece of text as it comes.
+ * Request a stream, and show its text while it arrives.
  * @param {string} path @param {Body} body @param {AbortSignal} signal @param {(text: string) => void} onText
- * @returns {Promise<string[]>} what there is to say of it
+ * @returns {Promise<string[]>} facts about the response
  */
 async function stream(path, body, signal, onText) {
-  const began = performance.now();
+  const start = performance.now();
   /** @type {number | null} */
   let first = null;
-  let last = began;
+  let last = start;
   let seed = null;
   let usage = null;
   let finish = "";
@@ -54,18 +54,18 @@ async function stream(path, body, signal, onText) {
     if (!signal.aborted) throw error;
     finish = "stopped";
   }
-  const why = { stop: "the text ended", length: "as long as was asked for", stopped: "stopped" };
-  const figures = [why[/** @type {keyof typeof why} */ (finish)] ?? finish];
-  if (first !== null) figures.unshift(`first token ${duration(first - began)}`);
+  const reasons = { stop: "end of text", length: "reached max tokens", stopped: "stopped" };
+  const facts = [reasons[/** @type {keyof typeof reasons} */ (finish)] ?? finish];
+  if (first !== null) facts.unshift(`first token ${duration(first - start)}`);
   if (usage !== null) {
     const count = usage.completion_tokens;
-    figures.splice(1, 0, `${count} token${count === 1 ? "" : "s"}`);
+    facts.splice(1, 0, `${count} token${count === 1 ? "" : "s"}`);
     if (first !== null && count > 1 && last > first) {
-      figures.splice(1, 0, `${((1000 * (count - 1)) / (last - first)).toFixed(0)} tokens/s`);
+      facts.splice(1, 0, `${((1000 * (count - 1)) / (last - first)).toFixed(0)} tokens/s`);
     }
   }
-  if (seed !== null) figures.push(`seed ${seed}`);
-  return figures;
+  if (seed !== null) facts.push(`seed ${seed}`);
+  return facts;
 }
 
 /** @param {Page} page @param {Model} model @returns {Panel} */
@@ -76,29 +76,29 @@ export function writePanel(page, model) {
   prompt.id = "prompt";
   const sampler = samplerFields(page, "200");
   const output = element("div", { "data-key": "output" });
-  let whole = "";
-  const goOn = element(
+  let fullText = "";
+  const continueButton = element(
     "button",
     {
       type: "button",
       hidden: true,
       onclick: () => {
-        prompt.value = whole;
-        page.texts.set("prompt", whole);
+        prompt.value = fullText;
+        page.texts.set("prompt", fullText);
         prompt.form?.requestSubmit();
       },
     },
-    "Write on",
+    "Continue",
   );
   return panel(page, {
     path,
     verb: "Write",
     inputs: [label, prompt],
     settings: sampler.elements,
-    buttons: [goOn],
+    buttons: [continueButton],
     output,
     body: () =>
-      given({
+      definedFields({
         model: model.id,
         prompt: prompt.value,
         ...sampler.read(),
@@ -110,14 +110,14 @@ export function writePanel(page, model) {
       output.replaceChildren(
         element("p", { class: "text" }, element("span", { class: "prompt" }, body.prompt), written),
       );
-      goOn.hidden = true;
-      const figures = await stream(path, body, signal, (text) => written.append(text)).catch((error) => {
+      continueButton.hidden = true;
+      const facts = await stream(path, body, signal, (text) => written.append(text)).catch((error) => {
         if (written.textContent === "") output.replaceChildren();
         throw error;
       });
-      whole = body.prompt + written.textContent;
-      goOn.hidden = false;
-      return figures;
+      fullText = body.prompt + written.textContent;
+      continueButton.hidden = false;
+      return facts;
     },
   });
 }
@@ -131,15 +131,15 @@ export function chatPanel(page, model) {
   const system = element("input", { type: "text", id: "system", "data-key": "system", placeholder: "none" });
   system.value = page.texts.get("system") ?? "";
   system.addEventListener("input", () => page.texts.set("system", system.value));
-  const sampler = samplerFields(page, "as fit");
-  const said = element("ol", { class: "conversation" });
-  const output = element("div", { role: "log", "aria-label": "Conversation", "data-key": "output" }, said);
-  const again = element("button", { type: "button", onclick: restart }, "Start over");
+  const sampler = samplerFields(page, "all that fit");
+  const conversation = element("ol", { class: "conversation" });
+  const output = element("div", { role: "log", "aria-label": "Conversation", "data-key": "output" }, conversation);
+  const restartButton = element("button", { type: "button", onclick: restart }, "Start over");
 
   function restart() {
     task.stop();
     messages = [];
-    said.replaceChildren();
+    conversation.replaceChildren();
     text.focus();
   }
 
@@ -147,7 +147,7 @@ export function chatPanel(page, model) {
   function bubble(role, content) {
     const words = element("span", { class: "text" }, content);
     const who = element("span", { class: "who" }, role === "user" ? "You" : model.id);
-    said.append(element("li", { class: role }, who, words));
+    conversation.append(element("li", { class: role }, who, words));
     return words;
   }
 
@@ -159,30 +159,30 @@ export function chatPanel(page, model) {
       element("div", { class: "field wide" }, element("label", { for: "system" }, "System message"), system),
       ...sampler.elements,
     ],
-    buttons: [again],
+    buttons: [restartButton],
     output,
     body() {
       const head = system.value.trim() === "" ? [] : [{ role: "system", content: system.value }];
       const next = { role: "user", content: text.value };
       const options = { stream: true, stream_options: { include_usage: true } };
-      return given({ model: model.id, messages: [...head, ...messages, next], ...sampler.read(), ...options });
+      return definedFields({ model: model.id, messages: [...head, ...messages, next], ...sampler.read(), ...options });
     },
     async answer(body, signal) {
-      const asked = body.messages.at(-1);
-      bubble("user", asked.content);
+      const message = body.messages.at(-1);
+      bubble("user", message.content);
       const reply = bubble("assistant", "");
       text.value = "";
       page.texts.set("message", "");
       try {
-        const figures = await stream(path, body, signal, (piece) => reply.append(piece));
-        messages.push(asked, { role: "assistant", content: reply.textContent ?? "" });
-        return figures;
+        const facts = await stream(path, body, signal, (piece) => reply.append(piece));
+        messages.push(message, { role: "assistant", content: reply.textContent ?? "" });
+        return facts;
       } catch (error) {
-        // The conversation is as it was, and the message is there to be sent again.
-        said.lastElementChild?.remove();
-        said.lastElementChild?.remove();
-        text.value = asked.content;
-        page.texts.set("message", asked.content);
+        // Restore the conversation and the message, so that it can be sent again.
+        conversation.lastElementChild?.remove();
+        conversation.lastElementChild?.remove();
+        text.value = message.content;
+        page.texts.set("message", message.content);
         throw error;
       }
     },

@@ -1,4 +1,4 @@
-// How to see what happens inside a model: the explorer is a server of its own, and this is how it is started.
+// The command that starts the explorer, a separate server that shows the inside of a model.
 
 import { element } from "tercet/element.js";
 import { copyButton } from "tercet/panel.js";
@@ -8,7 +8,7 @@ import { quote } from "tercet/snippets.js";
 /** @typedef {import("tercet/panel.js").Page} Page */
 /** @typedef {import("tercet/panel.js").Panel} Panel */
 
-/** Which text of another task the explorer opens with. @type {Record<string, [string, string]>} */
+/** The task whose text the explorer starts with, and its default. @type {Record<string, [string, string]>} */
 const TEXTS = {
   "/v1/completions": ["prompt", "Once upon a time"],
   "/translate": ["source", "A dog runs."],
@@ -23,21 +23,25 @@ export function lookPanel(page, model) {
   const [key, start] = TEXTS[route] ?? ["one", ""];
   const text = page.texts.get(key) || start;
   const command = `tercet explore ${quote(model.folder ?? "RUN")} --prompt ${quote(text)} --open`;
-  const where =
+  const hint =
     model.folder === null
-      ? "Run this on the machine that serves it, with the folder of its run in place of RUN:"
-      : "Run this in the folder in which the server was started:";
-  const shown = element("pre", { tabindex: 0, role: "region", "aria-label": "Command" }, element("code", {}, command));
-  const what =
-    "The explorer shows this text's way through the model: its tokens, what each head attends to, what every layer " +
-    "would say, and every number on the way. It is a server of its own, for this machine alone.";
+      ? "Run this command on the server's machine, with the run folder instead of RUN:"
+      : "Run this command in the folder in which the server was started:";
+  const codeBlock = element(
+    "pre",
+    { tabindex: 0, role: "region", "aria-label": "Command" },
+    element("code", {}, command),
+  );
+  const description =
+    "The explorer shows how the model processes this text: tokens, the attention of each head, the prediction of " +
+    "each layer, and all activations. It is a separate server that only this machine can reach.";
   const card = element(
     "div",
     { class: "card look" },
     element("h2", {}, `Look inside ${model.id}`),
-    element("p", {}, what),
-    element("p", { class: "note" }, where),
-    shown,
+    element("p", {}, description),
+    element("p", { class: "note" }, hint),
+    codeBlock,
     element(
       "div",
       { class: "buttons" },

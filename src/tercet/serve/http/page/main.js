@@ -1,6 +1,6 @@
-// The playground: a model is chosen, then what it is asked to do. The address names both, and nothing else.
+// The playground: choose a model, then a task. The address contains both, and nothing else.
 
-import { ask, Refusal, useKey } from "tercet/api.js";
+import { ask, RequestError, setKey } from "tercet/api.js";
 import { element } from "tercet/element.js";
 import { chatPanel, writePanel } from "tercet/generate.js";
 import { lookPanel } from "tercet/look.js";
@@ -13,7 +13,7 @@ import { openByArrows } from "tercet/tablist.js";
 /** @typedef {import("tercet/panel.js").Page} Page */
 /** @typedef {import("tercet/panel.js").Panel} Panel */
 
-/** What can be done with a model that answers this route. */
+/** Tasks by the route that a model must support. */
 const TASKS = [
   { name: "Chat", key: "chat", route: "/v1/chat/completions", open: chatPanel },
   { name: "Write", key: "write", route: "/v1/completions", open: writePanel },
@@ -34,9 +34,9 @@ function shortCount(count) {
 function start() {
   /** @type {Model[]} */
   let models = [];
-  /** @type {Map<string, Panel>} A conversation stays, and so does an answer. */
+  /** @type {Map<string, Panel>} Panels keep their conversations and results. */
   const panels = new Map();
-  const key = keyBox(useKey, load);
+  const key = keyBox(setKey, load);
   /** @type {Page} */
   const page = { texts: new Map(), askForKey: key.show };
   const problem = element("p", { class: "problem", role: "alert", hidden: true });
@@ -56,7 +56,7 @@ function start() {
 
   /** @param {Event} event */
   function skipTo(event) {
-    event.preventDefault(); // the address names the model
+    event.preventDefault(); // the address contains the model
     work.focus();
   }
 
@@ -65,23 +65,23 @@ function start() {
     try {
       models = (await ask("/v1/models")).data;
     } catch (error) {
-      if (error instanceof Refusal && error.status === 401) return key.show(error.message);
+      if (error instanceof RequestError && error.status === 401) return key.show(error.message);
       problem.textContent = /** @type {Error} */ (error).message;
       problem.hidden = false;
       return;
     }
     const [name, task] = readAddress();
-    const chosen = models.find((model) => model.id === name) ?? models[0];
-    if (chosen === undefined) return;
-    drawRail(chosen);
-    choose(chosen, task);
+    const model = models.find(({ id }) => id === name) ?? models[0];
+    if (model === undefined) return;
+    drawRail(model);
+    choose(model, task);
   }
 
-  /** @param {Model} chosen */
-  function drawRail(chosen) {
+  /** @param {Model} selected */
+  function drawRail(selected) {
     const cards = models.map((model) => {
       const radio = element("input", { type: "radio", name: "model", value: model.id, onchange: () => choose(model) });
-      radio.checked = model === chosen;
+      radio.checked = model === selected;
       const facts = `${shortCount(model.parameters)} parameters · context ${counted(model.context)}`;
       const texts = [model.kind, facts].map((text) => element("small", {}, text));
       return element("label", {}, radio, element("strong", {}, model.id), ...texts);
@@ -89,12 +89,12 @@ function start() {
     rail.replaceChildren(element("legend", {}, models.length > 1 ? "Models" : "Model"), ...cards);
   }
 
-  /** @param {Model} model @param {string} [wanted] a task's key; the model's first by default */
-  function choose(model, wanted) {
-    const able = TASKS.filter(({ route }) => route === null || model.routes.includes(route));
-    const task = able.find((one) => one.key === wanted) ?? able[0];
+  /** @param {Model} model @param {string} [taskKey] by default the model's first task */
+  function choose(model, taskKey) {
+    const available = TASKS.filter(({ route }) => route === null || model.routes.includes(route));
+    const task = available.find((one) => one.key === taskKey) ?? available[0];
     if (task === undefined) return;
-    const buttons = able.map((one) => {
+    const buttons = available.map((one) => {
       const isOpen = one === task;
       const attributes = { type: "button", role: "tab", "aria-selected": String(isOpen), "aria-controls": "work" };
       const onclick = () => choose(model, one.key);
@@ -103,10 +103,10 @@ function start() {
     });
     const hadFocus = tabs.contains(document.activeElement);
     tabs.replaceChildren(...buttons);
-    if (hadFocus) buttons[able.indexOf(task)]?.focus();
+    if (hadFocus) buttons[available.indexOf(task)]?.focus();
     const place = `${model.id}/${task.key}`;
     const open = panels.get(place);
-    // A command to look inside follows what was written elsewhere.
+    // The command of "Look inside" depends on the texts of other tasks.
     const panel = open === undefined || task.route === null ? task.open(page, model) : open;
     panels.set(place, panel);
     work.setAttribute("aria-labelledby", `task-${task.key}`);
@@ -125,7 +125,7 @@ function readAddress() {
   try {
     return [decodeURIComponent(name ?? ""), task];
   } catch {
-    return ["", undefined]; // nothing that this page wrote
+    return ["", undefined]; // the address was not written by this page
   }
 }
 

@@ -1,17 +1,17 @@
-// What every task has: a form, a button that asks and one that stops, the answer, what went wrong in one line, how long
-// it took, and the request as a program would send it.
+// The parts of every task: a form, buttons to send and to stop, the response, an error line, timings, and the request
+// as code.
 
-import { address, Refusal } from "tercet/api.js";
+import { address, RequestError } from "tercet/api.js";
 import { element } from "tercet/element.js";
 import { asCurl, asPython } from "tercet/snippets.js";
 
 /** @typedef {import("tercet/api.js").Body} Body */
 /** @typedef {{id: string, kind: string, context: number, parameters: number, routes: string[],
  *             folder: string | null}} Model */
-/** What all tasks share. texts: what was written, by task; ask for the key: where the server wants one.
+/** State shared by all tasks. texts: inputs by task; askForKey: called if the server requires a key.
  * @typedef {{texts: Map<string, string>, askForKey: (message: string) => void}} Page */
-/** A task's own part. body: the request that the form describes; answer: asks, shows the answer in `output`, and
- * returns the figures to show below it.
+/** A task. body: the request of the form; answer: sends it, shows the response in `output`, and returns the facts to
+ * show below it.
  * @typedef {{path: string, verb: string, inputs: Node[], settings?: Node[], buttons?: Node[], output: HTMLElement,
  *             body: () => Body, answer: (body: Body, signal: AbortSignal) => Promise<string[]>}} Task */
 
@@ -28,7 +28,7 @@ export function field(name, control, hint) {
 }
 
 /**
- * A text that stays when one goes to another task and back.
+ * A text area whose content is kept when another task is selected.
  * @param {Page} page @param {string} key @param {string} start @param {Record<string, unknown>} [attributes]
  */
 export function textArea(page, key, start, attributes = {}) {
@@ -44,8 +44,8 @@ export function textArea(page, key, start, attributes = {}) {
 }
 
 /**
- * A number that may be left out. @param {Page} page @param {string} key @param {string} name
- * @param {string} placeholder what holds without it @param {string} hint
+ * An optional number. @param {Page} page @param {string} key @param {string} name
+ * @param {string} placeholder default @param {string} hint
  */
 export function numberField(page, key, name, placeholder, hint) {
   const input = element("input", { type: "number", step: "any", inputmode: "decimal", placeholder, "data-key": key });
@@ -65,8 +65,9 @@ export function numberField(page, key, name, placeholder, hint) {
   };
 }
 
-/** Without what was left out. @param {Body} body @returns {Body} */
-export const given = (body) => Object.fromEntries(Object.entries(body).filter(([, value]) => value !== undefined));
+/** Remove undefined fields. @param {Body} body @returns {Body} */
+export const definedFields = (body) =>
+  Object.fromEntries(Object.entries(body).filter(([, value]) => value !== undefined));
 
 /** @param {number} milliseconds */
 export const duration = (milliseconds) =>
@@ -74,23 +75,23 @@ export const duration = (milliseconds) =>
     ? `${milliseconds.toFixed(milliseconds < 10 ? 1 : 0)} ms`
     : `${(milliseconds / 1000).toFixed(2)} s`;
 
-/** A button that puts a text on the clipboard and says so. @param {() => string} text @param {string} what */
-export function copyButton(text, what) {
-  const button = element("button", { type: "button", "aria-label": `Copy ${what}` }, "Copy");
+/** A button that copies a text to the clipboard. @param {() => string} text @param {string} name */
+export function copyButton(text, name) {
+  const button = element("button", { type: "button", "aria-label": `Copy ${name}` }, "Copy");
   button.addEventListener("click", async () => {
-    const done = await navigator.clipboard?.writeText(text()).then(
+    const isCopied = await navigator.clipboard?.writeText(text()).then(
       () => true,
       () => false,
     );
-    button.textContent = done ? "Copied" : "Select and copy it";
+    button.textContent = isCopied ? "Copied" : "Cannot copy; select the text";
     setTimeout(() => (button.textContent = "Copy"), 2000);
   });
   return button;
 }
 
-/** The request in two languages. @returns {{element: HTMLElement, show: (path: string, body: Body) => void}} */
+/** The request as curl and Python code. @returns {{element: HTMLElement, show: (path: string, body: Body) => void}} */
 function requestBox() {
-  /** @type {import("tercet/snippets.js").Sent} */
+  /** @type {import("tercet/snippets.js").SentRequest} */
   let sent = { path: "/", body: {} };
   let write = asCurl;
   const code = element("code");
@@ -114,7 +115,7 @@ function requestBox() {
     ...choices,
     copyButton(() => code.textContent ?? "", "this request"),
   );
-  const shown = element("pre", { tabindex: 0, role: "region", "aria-label": "The request as a program" }, code);
+  const shown = element("pre", { tabindex: 0, role: "region", "aria-label": "Request as code" }, code);
   const summary = element("summary", {}, "This request as curl and Python");
   return {
     element: element("details", { class: "request" }, summary, bar, shown),
@@ -129,11 +130,11 @@ function requestBox() {
 export function panel(page, task) {
   /** @type {AbortController | null} */
   let running = null;
-  let isSent = false; // what was sent stays to be seen until the next request
+  let isSent = false; // the sent request is shown until the next one
   const go = element("button", { class: "primary", "data-key": "go", title: "Ctrl+Enter" }, task.verb);
   const halt = element("button", { type: "button", "data-key": "stop", hidden: true, onclick: stop }, "Stop");
   const problem = element("p", { class: "problem", role: "alert", hidden: true });
-  const figures = element("ul", { class: "figures", "aria-label": "Of the last answer", hidden: true });
+  const figures = element("ul", { class: "figures", "aria-label": "Facts about the response", hidden: true });
   const request = requestBox();
   const settings = task.settings ? element("div", { class: "settings" }, ...task.settings) : null;
   const buttons = element("div", { class: "buttons" }, go, halt, ...(task.buttons ?? []));
@@ -155,7 +156,7 @@ export function panel(page, task) {
     try {
       request.show(task.path, task.body());
     } catch {
-      // what is wrong with it is said when it is sent
+      // an invalid form is reported when it is sent
     }
   }
 
@@ -169,8 +170,8 @@ export function panel(page, task) {
   async function submit(event) {
     event.preventDefault();
     if (running !== null) return;
-    const mine = new AbortController();
-    running = mine;
+    const controller = new AbortController();
+    running = controller;
     showProblem(null);
     figures.hidden = true;
     try {
@@ -178,13 +179,13 @@ export function panel(page, task) {
       request.show(task.path, body);
       isSent = true;
       setBusy(true);
-      const shown = await task.answer(body, mine.signal);
-      figures.replaceChildren(...shown.map((text) => element("li", {}, text)));
-      figures.hidden = shown.length === 0;
+      const facts = await task.answer(body, controller.signal);
+      figures.replaceChildren(...facts.map((text) => element("li", {}, text)));
+      figures.hidden = facts.length === 0;
     } catch (error) {
-      if (!mine.signal.aborted) {
+      if (!controller.signal.aborted) {
         showProblem(/** @type {Error} */ (error));
-        if (error instanceof Refusal && error.status === 401) page.askForKey(error.message);
+        if (error instanceof RequestError && error.status === 401) page.askForKey(error.message);
       }
     } finally {
       running = null;
@@ -207,16 +208,17 @@ export function panel(page, task) {
   return { element: element("div", { class: "task" }, form, problem, task.output, figures, request.element), stop };
 }
 
-/** Where the key goes: shown once the server asks for it. @param {(key: string) => void} use @param {() => void} onKey */
+/** The form for the API key, shown if the server requires one.
+ * @param {(key: string) => void} use @param {() => void} onKey */
 export function keyBox(use, onKey) {
   const input = element("input", { type: "password", autocomplete: "off", "data-key": "key", spellcheck: "false" });
   const why = element("p", { role: "status" });
-  const note = element("small", {}, "It stays in this page's memory, and is gone when the page is.");
+  const note = element("small", {}, "The key is only stored in the memory of this page.");
   const row = element(
     "div",
     { class: "ask" },
     field("API key", input),
-    element("button", { class: "primary" }, "Use it"),
+    element("button", { class: "primary" }, "Use key"),
   );
   const form = element("form", { class: "card key", hidden: true, onsubmit: submit }, why, row, note);
 

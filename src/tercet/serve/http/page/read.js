@@ -1,31 +1,31 @@
-// What is answered in one go: translations, words for masks, labels, and how alike two texts are.
+// Tasks with a single response: translation, masks, labels, and the similarity of two texts.
 
 import { ask } from "tercet/api.js";
 import { element } from "tercet/element.js";
 import { percent } from "tercet/numbers.js";
-import { duration, given, numberField, panel, textArea } from "tercet/panel.js";
+import { duration, definedFields, numberField, panel, textArea } from "tercet/panel.js";
 
 /** @typedef {import("tercet/api.js").Body} Body */
 /** @typedef {import("tercet/panel.js").Model} Model */
 /** @typedef {import("tercet/panel.js").Page} Page */
 /** @typedef {import("tercet/panel.js").Panel} Panel */
 
-const MOST = 12; // labels that are shown of many
+const MAX_LABELS = 12; // shown labels
 const MASK = "[MASK]";
 
 /** @param {string} path @param {Body} body @param {AbortSignal} signal @param {(answer: any) => void} show */
 async function timed(path, body, signal, show) {
-  const began = performance.now();
+  const start = performance.now();
   const answer = await ask(path, body, signal);
-  const figures = [`answered in ${duration(performance.now() - began)}`];
-  const one = answer.answers?.[0];
-  if (one?.truncated) figures.push("the text was too long and was cut");
-  if (answer.usage) figures.push(`${answer.usage.prompt_tokens} tokens read`);
+  const facts = [`response in ${duration(performance.now() - start)}`];
+  const first = answer.answers?.[0];
+  if (first?.truncated) facts.push("the text exceeded the maximum length and was truncated");
+  if (answer.usage) facts.push(`${answer.usage.prompt_tokens} tokens read`);
   show(answer);
-  return figures;
+  return facts;
 }
 
-/** Names and their probabilities. @param {[string, number][]} shares the first is the answer @param {string} name */
+/** A bar chart of probabilities. @param {[string, number][]} shares the best one first @param {string} name */
 function bars(shares, name) {
   const rows = shares.map(([text, share], i) => {
     const fill = element("span", { class: "fill", style: `width: ${100 * Math.max(0, Math.min(1, share))}%` });
@@ -43,31 +43,31 @@ function bars(shares, name) {
 /** @param {Page} page @param {Model} model @returns {Panel} */
 export function translatePanel(page, model) {
   const text = textArea(page, "source", "A dog runs.", { id: "source" });
-  const beam = numberField(page, "beam", "Beam", "5", "hypotheses that are followed at once; 1 is greedy search");
-  const best = numberField(
+  const beam = numberField(page, "beam", "Beam", "5", "number of hypotheses; 1 is greedy search");
+  const count = numberField(
     page,
     "n_best",
     "Translations",
     "1",
-    "how many of them are shown, at most as many as the beam",
+    "number of translations, at most the beam size",
   );
   const output = element("div", { "data-key": "output" });
   return panel(page, {
     path: "/translate",
     verb: "Translate",
     inputs: [element("label", { for: "source" }, "Text"), text],
-    settings: [beam.element, best.element],
+    settings: [beam.element, count.element],
     output,
-    body: () => given({ model: model.id, text: text.value, beam: beam.read(), n_best: best.read() }),
+    body: () => definedFields({ model: model.id, text: text.value, beam: beam.read(), n_best: count.read() }),
     answer: (body, signal) =>
       timed("/translate", body, signal, (answer) => {
-        const [first, ...others] = answer.answers[0].translations;
-        const more = others.map((/** @type {any} */ one) => element("li", {}, one.text, score(one)));
+        const [best, ...others] = answer.answers[0].translations;
+        const items = others.map((/** @type {any} */ one) => element("li", {}, one.text, score(one)));
         output.replaceChildren(
-          element("p", { class: "text", "data-key": "translation" }, first.text),
-          element("p", { class: "note" }, score(first), ` · ${first.tokens} tokens`),
+          element("p", { class: "text", "data-key": "translation" }, best.text),
+          element("p", { class: "note" }, score(best), ` · ${best.tokens} tokens`),
         );
-        if (more.length > 0) output.append(element("ol", { class: "others", start: 2 }, ...more));
+        if (items.length > 0) output.append(element("ol", { class: "others", start: 2 }, ...items));
       }),
   });
 }
@@ -75,13 +75,13 @@ export function translatePanel(page, model) {
 /** @param {{score: number}} translation */
 const score = (translation) => element("small", {}, ` score ${translation.score.toFixed(3).replace("-", "−")}`);
 
-/** A line end, or a space alone, is to be seen too. @param {string} word */
-const shownWord = (word) => word.trim() || JSON.stringify(word);
+/** A visible form of a word, also of white space. @param {string} word */
+const visibleWord = (word) => word.trim() || JSON.stringify(word);
 
 /** @param {Page} page @param {Model} model @returns {Panel} */
 export function fillPanel(page, model) {
   const text = textArea(page, "masked", `The ${MASK} sat.`, { id: "masked" });
-  const top = numberField(page, "top", "Words", "5", "how many are shown for each mask");
+  const top = numberField(page, "top", "Words", "5", "number of words per mask");
   const output = element("div", { "data-key": "output" });
   const insert = element("button", { type: "button", onclick: insertMask }, `Insert ${MASK}`);
 
@@ -94,11 +94,11 @@ export function fillPanel(page, model) {
   return panel(page, {
     path: "/fill-mask",
     verb: "Fill",
-    inputs: [element("label", { for: "masked" }, `Text, with ${MASK} where a word is missing`), text],
+    inputs: [element("label", { for: "masked" }, `Text, with ${MASK} for missing words`), text],
     settings: [top.element],
     buttons: [insert],
     output,
-    body: () => given({ model: model.id, text: text.value, top: top.read() }),
+    body: () => definedFields({ model: model.id, text: text.value, top: top.read() }),
     answer: (body, signal) =>
       timed("/fill-mask", body, signal, (answer) => {
         const { masks } = answer.answers[0];
@@ -106,16 +106,16 @@ export function fillPanel(page, model) {
         const sentence = element("p", { class: "text" });
         parts.forEach((part, i) => {
           sentence.append(part);
-          if (i < parts.length - 1) sentence.append(element("mark", {}, shownWord(masks[i]?.[0]?.word ?? MASK)));
+          if (i < parts.length - 1) sentence.append(element("mark", {}, visibleWord(masks[i]?.[0]?.word ?? MASK)));
         });
         const all = masks.map((/** @type {any[]} */ words, /** @type {number} */ i) => {
-          const name = masks.length > 1 ? `Mask ${i + 1}` : "What may stand there";
+          const name = masks.length > 1 ? `Mask ${i + 1}` : "Candidates";
           return element(
             "section",
             {},
             element("h2", {}, name),
             bars(
-              words.map((one) => [shownWord(one.word), one.probability]),
+              words.map((one) => [visibleWord(one.word), one.probability]),
               name,
             ),
           );
@@ -136,56 +136,57 @@ export function classifyPanel(page, model) {
     output,
     body: () => ({ model: model.id, text: text.value }),
     answer: (body, signal) =>
-      timed("/classify", body, signal, (answer) => output.replaceChildren(...labelled(answer.answers[0]))),
+      timed("/classify", body, signal, (answer) => output.replaceChildren(...describeLabels(answer.answers[0]))),
   });
 }
 
-/** One text's label, labels, number, or its words with theirs. @param {any} answer @returns {Node[]} */
-function labelled(answer) {
+/** The label, labels, number or labeled words of a text. @param {any} answer @returns {Node[]} */
+function describeLabels(answer) {
   if (answer.words) return [element("p", { class: "tagged" }, ...answer.words.map(taggedWord))];
   if (answer.value !== undefined)
     return [element("p", { class: "verdict" }, String(Number(answer.value.toPrecision(6))))];
   const names = answer.label === undefined ? Object.keys(answer.labels) : [answer.label];
   const shares = /** @type {[string, number][]} */ (Object.entries(answer.scores)).sort((a, b) => b[1] - a[1]);
-  const rest = shares.length - MOST;
+  const nHidden = shares.length - MAX_LABELS;
   return [
-    element("p", { class: "verdict" }, names.join(", ") || "none of the labels"),
-    bars(shares.slice(0, MOST), "Labels"),
-    ...(rest > 0 ? [element("p", { class: "note" }, `and ${rest} more, each less likely`)] : []),
+    element("p", { class: "verdict" }, names.join(", ") || "no label"),
+    bars(shares.slice(0, MAX_LABELS), "Labels"),
+    ...(nHidden > 0 ? [element("p", { class: "note" }, `and ${nHidden} less likely labels`)] : []),
   ];
 }
 
 /** @param {{word: string, label: string | null, probability: number | null}} one */
 function taggedWord({ word, label, probability }) {
-  const sure = probability === null ? "" : `${label}, ${percent(probability)}`;
-  return element("span", { class: "word", title: sure }, word, element("small", {}, label ?? "–"));
+  const title = probability === null ? "" : `${label}, ${percent(probability)}`;
+  return element("span", { class: "word", title }, word, element("small", {}, label ?? "–"));
 }
 
 /** @param {Page} page @param {Model} model @returns {Panel} */
 export function comparePanel(page, model) {
-  const one = textArea(page, "one", "A dog runs.", { rows: 3, id: "one" });
-  const other = textArea(page, "other", "A cat sleeps.", { rows: 3, id: "other" });
+  const first = textArea(page, "one", "A dog runs.", { rows: 3, id: "one" });
+  const second = textArea(page, "other", "A cat sleeps.", { rows: 3, id: "other" });
   const output = element("div", { "data-key": "output" });
   const pair = element(
     "div",
     { class: "pair" },
-    element("div", {}, element("label", { for: "one" }, "One text"), one),
-    element("div", {}, element("label", { for: "other" }, "Another"), other),
+    element("div", {}, element("label", { for: "one" }, "First text"), first),
+    element("div", {}, element("label", { for: "other" }, "Second text"), second),
   );
   return panel(page, {
     path: "/v1/embeddings",
     verb: "Compare",
     inputs: [pair],
     output,
-    body: () => ({ model: model.id, input: [one.value, other.value] }),
+    body: () => ({ model: model.id, input: [first.value, second.value] }),
     answer: (body, signal) =>
       timed("/v1/embeddings", body, signal, (answer) => {
         /** @type {[number[], number[]]} */
         const [a, b] = answer.data.map((/** @type {any} */ item) => item.embedding);
-        const alike = a.reduce((sum, value, i) => sum + value * (b[i] ?? 0), 0); // both have length 1
-        const dot = element("span", { class: "needle", style: `left: ${50 + 50 * Math.max(-1, Math.min(1, alike))}%` });
+        const similarity = a.reduce((sum, value, i) => sum + value * (b[i] ?? 0), 0); // both have length 1
+        const left = 50 + 50 * Math.max(-1, Math.min(1, similarity));
+        const dot = element("span", { class: "needle", style: `left: ${left}%` });
         output.replaceChildren(
-          element("p", { class: "verdict", "data-key": "alike" }, alike.toFixed(3).replace("-", "−")),
+          element("p", { class: "verdict", "data-key": "alike" }, similarity.toFixed(3).replace("-", "−")),
           element("div", { class: "scale", "aria-hidden": "true" }, dot),
           element(
             "div",
@@ -195,7 +196,7 @@ export function comparePanel(page, model) {
           element(
             "p",
             { class: "note" },
-            `cosine of the angle between their vectors of ${a.length} numbers; 1 is the same`,
+            `cosine similarity of their vectors (${a.length} dimensions); 1 means equal`,
           ),
         );
       }),

@@ -1,25 +1,26 @@
-// A field of the API in words, from its JSON schema: what it is, what range it has, what holds without it.
+// Descriptions of API fields from their JSON schemas: type, range and default.
 
 /** @typedef {Record<string, any>} Schema */
 
-/** @param {Schema} schema @param {Schema} root the whole document @returns {Schema} with what it refers to */
-export function resolved(schema, root) {
+/** Resolve references. @param {Schema} schema @param {Schema} root the OpenAPI document @returns {Schema} */
+export function resolve(schema, root) {
   if (typeof schema.$ref !== "string") return schema;
-  const { $ref, ...own } = schema;
+  const { $ref, ...fields } = schema;
   const target = $ref
     .slice(2)
     .split("/")
-    .reduce((/** @type {Schema} */ at, /** @type {string} */ step) => at[step], root);
-  return { ...resolved(target, root), ...own };
+    .reduce((/** @type {Schema} */ node, /** @type {string} */ name) => node[name], root);
+  return { ...resolve(target, root), ...fields };
 }
 
-/** What it may be, null aside: that is the same as left out. @param {Schema} schema @param {Schema} root */
+/** The alternatives of a field. Null is excluded: it is equal to omitting the field.
+ * @param {Schema} schema @param {Schema} root */
 export function choices(schema, root) {
-  const whole = resolved(schema, root);
+  const resolved = resolve(schema, root);
   /** @type {Schema[]} */
-  const all = (whole.anyOf ?? whole.oneOf ?? [whole]).map((/** @type {Schema} */ one) => resolved(one, root));
-  const others = all.filter((one) => one.type !== "null");
-  return others.length > 0 ? others : all;
+  const all = (resolved.anyOf ?? resolved.oneOf ?? [resolved]).map((/** @type {Schema} */ one) => resolve(one, root));
+  const nonNull = all.filter((one) => one.type !== "null");
+  return nonNull.length > 0 ? nonNull : all;
 }
 
 /** @param {Schema} schema @param {Schema} root @returns {string} */
@@ -47,7 +48,7 @@ function typeOfOne(one, root) {
   );
 }
 
-/** Bounds, of each way to write it. @param {Schema} schema @param {Schema} root @returns {string} */
+/** The range of each alternative. @param {Schema} schema @param {Schema} root @returns {string} */
 export function rangeOf(schema, root) {
   const ranges = choices(schema, root).map((one) => {
     const low = one.minimum ?? one.exclusiveMinimum;
@@ -57,12 +58,12 @@ export function rangeOf(schema, root) {
       parts.push(`${one.minimum === undefined ? "more than" : "at least"} ${low.toLocaleString("en")}`);
     if (high !== undefined)
       parts.push(`${one.maximum === undefined ? "less than" : "at most"} ${high.toLocaleString("en")}`);
-    const [least, most] = [one.minLength ?? one.minItems, one.maxLength ?? one.maxItems];
+    const [min, max] = [one.minLength ?? one.minItems, one.maxLength ?? one.maxItems];
     const unit = one.type === "array" ? "items" : one.type === "object" ? "fields" : "characters";
     if (one.maxProperties !== undefined) parts.push(`at most ${one.maxProperties} fields`);
-    if (least !== undefined || most !== undefined) {
+    if (min !== undefined || max !== undefined) {
       parts.push(
-        most === undefined ? `${least} or more ${unit}` : `${least ?? 0} to ${most.toLocaleString("en")} ${unit}`,
+        max === undefined ? `${min} or more ${unit}` : `${min ?? 0} to ${max.toLocaleString("en")} ${unit}`,
       );
     }
     return parts.join(", ");
@@ -70,7 +71,7 @@ export function rangeOf(schema, root) {
   return [...new Set(ranges.filter((range) => range !== ""))].join("; ");
 }
 
-/** The object that stands in a field, alone or in a list. @param {Schema} schema @param {Schema} root @returns {Schema[]} */
+/** The objects in a field, single or in a list. @param {Schema} schema @param {Schema} root @returns {Schema[]} */
 export function objectsIn(schema, root) {
   return choices(schema, root).flatMap((one) => {
     if (one.properties !== undefined) return [one];

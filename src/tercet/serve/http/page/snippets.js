@@ -1,11 +1,11 @@
-// A request as a program would send it: with curl, and with OpenAI's client for Python.
+// Code that sends a request: with curl, and with OpenAI's Python client.
 
 import { address, hasKey } from "tercet/api.js";
 
 /** @typedef {import("tercet/api.js").Body} Body */
-/** @typedef {{path: string, body: Body}} Sent */
+/** @typedef {{path: string, body: Body}} SentRequest */
 
-/** What OpenAI's client has a method for; `print` is the lines that show the answer. */
+/** Methods of OpenAI's client, with the lines that print the response. */
 const METHODS = {
   "/v1/completions": {
     name: "completions.create",
@@ -20,11 +20,11 @@ const METHODS = {
   "/v1/embeddings": { name: "embeddings.create", streamed: [], print: "print(len(answer.data[0].embedding))" },
 };
 
-/** JSON with a space behind each comma and colon. @param {unknown} value @returns {string} */
-function spaced(value) {
-  if (Array.isArray(value)) return `[${value.map(spaced).join(", ")}]`;
+/** JSON with a space after each comma and colon. @param {unknown} value @returns {string} */
+function formatJson(value) {
+  if (Array.isArray(value)) return `[${value.map(formatJson).join(", ")}]`;
   if (value === null || typeof value !== "object") return JSON.stringify(value);
-  const fields = Object.entries(value).map(([name, item]) => `${JSON.stringify(name)}: ${spaced(item)}`);
+  const fields = Object.entries(value).map(([name, item]) => `${JSON.stringify(name)}: ${formatJson(item)}`);
   return `{${fields.join(", ")}}`;
 }
 
@@ -38,12 +38,12 @@ function asPythonValue(value) {
   return `{${fields.join(", ")}}`;
 }
 
-/** A word for a shell, whatever is in it. @param {string} text */
+/** Quote a word for a shell. @param {string} text */
 export const quote = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 
-/** @param {Sent} sent */
+/** @param {SentRequest} sent */
 export function asCurl({ path, body }) {
-  const fields = Object.entries(body).map(([name, value]) => `  ${JSON.stringify(name)}: ${spaced(value)}`);
+  const fields = Object.entries(body).map(([name, value]) => `  ${JSON.stringify(name)}: ${formatJson(value)}`);
   return [
     `curl ${body.stream ? "-N " : ""}${quote(address() + path)} \\`,
     "  -H 'Content-Type: application/json' \\",
@@ -52,10 +52,10 @@ export function asCurl({ path, body }) {
   ].join("\n");
 }
 
-/** @param {Sent} sent */
+/** @param {SentRequest} sent */
 export function asPython({ path, body }) {
   const method = METHODS[/** @type {keyof typeof METHODS} */ (path)];
-  const key = hasKey() ? 'os.environ["TERCET_API_KEY"]' : '"none is asked for"';
+  const key = hasKey() ? 'os.environ["TERCET_API_KEY"]' : '"not required"';
   const base = JSON.stringify(address() + (method ? "/v1" : ""));
   const head = [
     ...(hasKey() ? ["import os", ""] : []),
@@ -69,7 +69,7 @@ export function asPython({ path, body }) {
     return [...head, "body = {", ...fields, "}", call, "print(answer)"].join("\n");
   }
   const fields = Object.entries(body).map(([name, value]) => `    ${name}=${asPythonValue(value)},`);
-  const called = [`${body.stream ? "stream" : "answer"} = client.${method.name}(`, ...fields, ")"];
-  const shown = body.stream ? ["for event in stream:", ...method.streamed] : [method.print];
-  return [...head, ...called, ...shown].join("\n");
+  const call = [`${body.stream ? "stream" : "answer"} = client.${method.name}(`, ...fields, ")"];
+  const output = body.stream ? ["for event in stream:", ...method.streamed] : [method.print];
+  return [...head, ...call, ...output].join("\n");
 }

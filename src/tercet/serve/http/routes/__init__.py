@@ -1,4 +1,4 @@
-"""A file for each task that can be asked for, and one for what the service says of itself."""
+"""One module per route, and one for the state of the server."""
 
 from fastapi import APIRouter
 

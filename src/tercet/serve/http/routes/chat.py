@@ -1,4 +1,4 @@
-"""/v1/chat/completions: the last message of a conversation is answered, by a model that has a chat template."""
+"""/v1/chat/completions: answer a conversation with a model that has a chat template."""
 
 import secrets
 from typing import Any
@@ -21,16 +21,16 @@ router = APIRouter(route_class=Route)
 
 @router.post("/v1/chat/completions", response_model=ChatResponse, responses={**error_responses(), **EVENT_STREAM})
 async def chat(request: Request, body: ChatRequest) -> Any:
-    """Answer the last message of a conversation, by a model that has a chat template."""
+    """Answer the last message of a conversation, with a model that has a chat template."""
     context = RequestContext(request, body, "/v1/chat/completions")
     if body.top_logprobs is not None and not body.logprobs:
-        raise APIError(400, "top_logprobs is for logprobs: true; add it", param="top_logprobs")
+        raise APIError(400, "top_logprobs requires logprobs: true; add it", param="top_logprobs")
     model = context.model
     messages = [{"role": message.role, "content": message.text} for message in body.messages]
     ids = await run_in_threadpool(model.chat_template.encode, messages)
     check_length(model, ids, "messages", "the conversation")
     requested = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
-    # By default as long as the conversation stays in sight.
+    # By default, the answer is at most as long as the conversation stays visible.
     length = limit_tokens(model, requested, answer_budget(len(ids), model.max_len))
     plan = GenerationPlan(
         model=model, prompts=[Prompt(ids=tuple(ids))], samples=body.samples, sampling=make_sampling(body, length),

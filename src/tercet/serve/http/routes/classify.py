@@ -1,4 +1,4 @@
-"""/classify: the label, labels or number of each text, or the label of each word of it, as of `tercet classify`."""
+"""/classify: label, labels or number of each text, or label of each word, as `tercet classify`."""
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -22,24 +22,24 @@ from tercet.serve.http.responses import (
 
 Answer = Classification | MultiLabelClassification | Regression | Tagging
 
-SCORE_CHARACTERS = 40  # of a label and its probability in JSON
+SCORE_CHARACTERS = 40  # JSON of a label and its probability
 
 router = APIRouter(route_class=Route)
 
 
 @router.post("/classify", response_model=ClassifyResponse, responses=error_responses())
 async def classify(request: Request, body: ClassifyRequest) -> Response:
-    """The label of each text, its labels, its number, or the label of each word of it."""
+    """Return the label, labels or number of each text, or the label of each of its words."""
     context = RequestContext(request, body, "/classify")
     texts = to_list(body.text)
     trained_model = context.model.trained_model
     head = trained_model.label_head if isinstance(trained_model, Encoder) else None
     if body.threshold is not None and (head is None or head.problem_type != "multi_label_classification"):
-        raise APIError(400, "threshold is for a model that gives texts several labels, and this one does not")
+        raise APIError(400, "threshold requires a model with several labels per text; omit it for this model")
     await context.count_text_tokens(texts)
     threshold = THRESHOLD if body.threshold is None else body.threshold
     answers: list[Answer] = await context.answer_batch("classify", texts, threshold)
-    lists = sum(len(answer.words) if isinstance(answer, Tagging) else 1 for answer in answers)  # of scores
+    lists = sum(len(answer.words) if isinstance(answer, Tagging) else 1 for answer in answers)  # number of score lists
     labels = 1 if head is None else len(head.labels)
     return await item_list_response(
         ClassifyResponse(model=context.model.name, answers=[]), "answers", list(zip(texts, answers, strict=True)),

@@ -1,4 +1,4 @@
-"""/v1/completions: a text, or each of several, is continued."""
+"""/v1/completions: continue one or several texts."""
 
 import secrets
 from collections.abc import Sequence
@@ -19,21 +19,19 @@ from tercet.serve.http.logprobs import prompt_logprobs
 from tercet.serve.http.requests import MAX_GENERATED_TEXTS, CompletionRequest, to_list
 from tercet.serve.http.responses import CompletionResponse
 
-DEFAULT_TOKENS = 200  # as of `tercet generate`
+DEFAULT_TOKENS = 200  # as in `tercet generate`
 
 router = APIRouter(route_class=Route)
 
 
 @router.post("/v1/completions", response_model=CompletionResponse, responses={**error_responses(), **EVENT_STREAM})
 async def complete(request: Request, body: CompletionRequest) -> Any:
-    """Continue a text, or each of several."""
+    """Continue one or several texts."""
     context = RequestContext(request, body, "/v1/completions")
     prompts = await context.tokenize(_encode_prompts, context, body)
     if len(prompts) * body.samples > MAX_GENERATED_TEXTS:
-        message = (
-            f"{len(prompts)} prompts, {body.samples} samples of each: one request may ask for {MAX_GENERATED_TEXTS}"
-        )
-        raise APIError(400, f"{message} texts; send several", param="prompt")
+        message = f"{len(prompts)} prompts with {body.samples} samples each exceed the limit of {MAX_GENERATED_TEXTS}"
+        raise APIError(400, f"{message} texts; send several requests", param="prompt")
     if body.echo and body.logprobs is not None:
         prompts = await _add_logprobs(context, prompts, body.logprobs)
     length = limit_tokens(context.model, body.max_tokens, DEFAULT_TOKENS)

@@ -1,4 +1,4 @@
-"""/v1/embeddings: a vector for each text, by an encoder."""
+"""/v1/embeddings: a vector for each text, from an encoder."""
 
 import base64
 
@@ -14,19 +14,19 @@ from tercet.serve.http.item_list import item_list_response
 from tercet.serve.http.requests import EmbeddingsRequest, to_list
 from tercet.serve.http.responses import EmbeddingItem, EmbeddingsResponse, PromptUsage
 
-NUMBER_CHARACTERS = 20  # of a float32 in JSON
+NUMBER_CHARACTERS = 20  # JSON of a float32
 
 router = APIRouter(route_class=Route)
 
 
 @router.post("/v1/embeddings", response_model=EmbeddingsResponse, responses=error_responses())
 async def embeddings(request: Request, body: EmbeddingsRequest) -> Response:
-    """A vector for each text, by an encoder."""
+    """Return a vector for each text, from an encoder."""
     context = RequestContext(request, body, "/v1/embeddings")
     width = context.model.trained_model.model.embedding.weight.shape[1]
     if body.dimensions not in (None, width):
-        message = f"the vectors of {context.model.name} have {width} numbers, and cannot be had with {body.dimensions}"
-        raise APIError(400, f"{message}; leave dimensions out", param="dimensions")
+        message = f"the vectors of {context.model.name} have {width} dimensions, not {body.dimensions}"
+        raise APIError(400, f"{message}; omit dimensions", param="dimensions")
     rows = await context.tokenize(_encode_texts, context, body)
     pooling = body.pooling or context.model.trained_model.sentence.pooling
     options = PoolingOptions(pooling=pooling, normalise=body.normalise)
@@ -47,9 +47,12 @@ async def embeddings(request: Request, body: EmbeddingsRequest) -> Response:
 
 
 def _encode_texts(context: RequestContext, body: EmbeddingsRequest) -> list[tuple[int, ...]]:
-    """The ids of each text. What is too long is refused: a vector could not say that it is of a part alone."""
+    """Return the ids of each text.
+
+    A text that is too long is rejected, since a vector cannot report a truncation.
+    """
     model, texts = context.model, to_list(body.input)
-    max_tokens = model.trained_model.require("embed").text_len - 2  # bos and eos stand around a text
+    max_tokens = model.trained_model.require("embed").text_len - 2  # without bos and eos
     if isinstance(texts[0], str):
         rows = [ids.tolist() for ids in model.trained_model.tokenizer.encode_batch(texts)]
     else:
@@ -57,7 +60,7 @@ def _encode_texts(context: RequestContext, body: EmbeddingsRequest) -> list[tupl
     for number, ids in enumerate(rows):
         if len(ids) > max_tokens:
             name = f"text {number + 1}" if len(rows) > 1 else "the text"
-            message = f"{name} has {len(ids):,} tokens, and {model.name} takes {max_tokens:,} between its two own"
+            message = f"{name} has {len(ids):,} tokens, more than the maximum of {model.name} ({max_tokens:,})"
             remedy = f"shorten it by {len(ids) - max_tokens:,}"
             raise APIError(400, f"{message}; {remedy}", param="input", code="context_length_exceeded")
     return [tuple(ids) for ids in rows]

@@ -1,4 +1,4 @@
-"""/fill-mask: candidates for each mask in a text, as of `tercet fill`."""
+"""/fill-mask: candidates for each mask of a text, as in `tercet fill`."""
 
 from collections.abc import Sequence
 
@@ -18,14 +18,14 @@ from tercet.serve.http.requests import FillRequest, to_list
 from tercet.serve.http.responses import FilledText, FillResponse
 from tercet.tokens import Tokenizer
 
-FIELD_CHARACTERS = 256  # of a candidate's word, ids and probability, with the time that they take
+FIELD_CHARACTERS = 256  # JSON of a candidate's word, ids and probability, weighted by the time they take
 
 router = APIRouter(route_class=Route)
 
 
 @router.post("/fill-mask", response_model=FillResponse, responses=error_responses())
 async def fill(request: Request, body: FillRequest) -> Response:
-    """Candidates for each mask in a text, likeliest first."""
+    """Return candidates for each mask of a text, likeliest first."""
     context = RequestContext(request, body, "/fill-mask")
     texts = to_list(body.text)
     await context.count_text_tokens(texts)
@@ -42,7 +42,11 @@ def _describe(filled: MaskPredictions) -> FilledText:
 
 
 def _count_characters(tokenizer: Tokenizer, texts: Sequence[str], body: FillRequest) -> int:
-    """Approximate length of the answer. Raises APIError if that is more than one request may ask for."""
+    """Return the approximate length of the response.
+
+    Raises:
+        APIError: If it exceeds the limit.
+    """
     n_candidates = len(body.only) if body.only is not None else min(body.top or TOP, tokenizer.vocab_size)
     masks = [count_masks(tokenizer, text) for text in texts]
     characters = sum(
@@ -51,8 +55,8 @@ def _count_characters(tokenizer: Tokenizer, texts: Sequence[str], body: FillRequ
     if characters > MAX_FILLED_CHARACTERS:
         raise APIError(
             400,
-            f"{n_candidates * sum(masks):,} candidates, each with its text, are some {characters / 1e6:,.0f} million "
-            f"characters; one request may ask for {MAX_FILLED_CHARACTERS / 1e6:.0f} million: ask for fewer candidates, "
+            f"{n_candidates * sum(masks):,} candidates with their texts are about {characters / 1e6:,.0f} million "
+            f"characters, more than the limit of {MAX_FILLED_CHARACTERS / 1e6:.0f} million; request fewer candidates, "
             "or send fewer masks at once",
             param="only" if body.only is not None else "top",
         )

@@ -1,4 +1,4 @@
-"""The models that are served."""
+"""/v1/models: the models of the server."""
 
 from fastapi import APIRouter, Request
 
@@ -13,21 +13,21 @@ router = APIRouter(route_class=Route)
 
 @router.get("/v1/models", response_model=ModelList, responses=error_responses(401, 403, 500))
 async def models(request: Request) -> ModelList:
-    """The models that are served."""
+    """Return the models of the server."""
     service = service_of(request)
     return ModelList(data=[_card(model, service) for model in service.registry.models.values()])
 
 
 @router.get("/v1/models/{name}", response_model=ModelCard, responses=error_responses(401, 403, 500, 404))
 async def model(request: Request, name: str) -> ModelCard:
-    """One of the models."""
+    """Return one model."""
     service = service_of(request)
     return _card(service.registry.get(name), service)
 
 
 def _card(model: LoadedModel, service: Service) -> ModelCard:
     names = service.rules.names
-    is_private = names.local and not names.hosts  # only this machine's users ask: they may know its folders
+    is_private = names.local and not names.hosts  # only reachable from this machine, whose users may see its folders
     config = model.trained_model.folder / "config.json"
     return ModelCard(
         id=model.name, created=int(config.stat().st_mtime) if config.is_file() else 0, kind=model.kind,

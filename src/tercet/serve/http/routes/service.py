@@ -1,4 +1,4 @@
-"""What the service says of itself: pages for people, whether it works and is ready, its counts."""
+"""The state of the server: web pages, liveness, readiness and metrics."""
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
@@ -24,7 +24,7 @@ async def page(request: Request) -> Response:
     "/health", response_model=HealthResponse, responses={503: {"model": HealthResponse}, 403: {"model": ErrorResponse}}
 )
 async def health(request: Request) -> Response:
-    """Whether the server works, also while it is closing (liveness): 200, or 503 where a model hangs."""
+    """Liveness, also during a shutdown: 200, or 503 if a model does not respond."""
     is_alive = service_of(request).registry.is_alive
     answer = HealthResponse(status="alive" if is_alive else "stalled")
     return JSONResponse(answer.model_dump(), status_code=200 if is_alive else 503)
@@ -34,7 +34,7 @@ async def health(request: Request) -> Response:
     "/ready", response_model=ReadyResponse, responses={503: {"model": ReadyResponse}, 403: {"model": ErrorResponse}}
 )
 async def ready(request: Request) -> Response:
-    """Whether to send it questions (readiness): 200, or 503 once the server is closing."""
+    """Readiness for requests: 200, or 503 if the server is shutting down."""
     registry = service_of(request).registry
     answer = ReadyResponse(status="ready" if registry.is_ready else "closing", models=len(registry.models))
     return JSONResponse(answer.model_dump(), status_code=200 if registry.is_ready else 503)
@@ -45,5 +45,5 @@ async def ready(request: Request) -> Response:
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **error_responses(401, 403, 500)},
 )  # fmt: skip
 async def metrics(request: Request) -> Response:
-    """What the server counts, for Prometheus."""
+    """Return Prometheus metrics."""
     return Response(service_of(request).metrics.render(), media_type="text/plain; version=0.0.4")

@@ -1,4 +1,4 @@
-"""/translate: the translations of each text, best first, as of `tercet translate`."""
+"""/translate: the translations of each text, best first, as in `tercet translate`."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ router = APIRouter(route_class=Route)
 
 @router.post("/translate", response_model=TranslateResponse, responses=error_responses())
 async def translate(request: Request, body: TranslateRequest) -> TranslateResponse:
-    """The translations of each text, best first. A text of several lines is translated line by line."""
+    """Return the translations of each text, best first. Lines of a text are translated separately."""
     context = RequestContext(request, body, "/translate")
     search = _search(body)
     texts = list(map(source_lines, to_list(body.text)))
@@ -37,14 +37,18 @@ async def translate(request: Request, body: TranslateRequest) -> TranslateRespon
 
 
 def _search(body: TranslateRequest) -> Beam | Sampling:
-    """Raises APIError for fields that do not go together."""
+    """Return the search settings.
+
+    Raises:
+        APIError: If fields cannot be combined.
+    """
     beam = {field: value for field in BEAM_FIELDS if (value := getattr(body, field)) is not None}
     sampling = {field: value for field in SAMPLING_FIELDS if (value := getattr(body, field)) is not None}
     if sampling and not body.sample:
-        message = f"{' and '.join(sampling)}: for a translation that is drawn; add sample: true"
+        message = f"{' and '.join(sampling)}: only for sampled translations; add sample: true"
         raise APIError(400, message, param=next(iter(sampling)))
     if beam and body.sample:
-        message = f"sample draws one translation; leave {' and '.join(beam)} out"
+        message = f"sample: true cannot be combined with {' and '.join(beam)}; omit one of them"
         raise APIError(400, message, param=next(iter(beam)))
     try:
         if body.sample:
@@ -55,8 +59,11 @@ def _search(body: TranslateRequest) -> Beam | Sampling:
 
 
 def _describe_text(lines: Sequence[Sequence[Translation]]) -> TranslatedText:
-    """The translations of a text, from those of each of its lines: the best of all, then the second best of all."""
-    ranks = max(map(len, lines))  # an empty line has but one
+    """Return the translations of a text from those of its lines.
+
+    The first joins the best of each line, the second the second best, and so on.
+    """
+    ranks = max(map(len, lines))  # an empty line has only one
     choices = [[hypotheses[min(rank, len(hypotheses) - 1)] for hypotheses in lines] for rank in range(ranks)]
     best = choices[0]
     return TranslatedText(

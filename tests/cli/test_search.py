@@ -203,5 +203,5 @@ def test_vectors_of_another_width_are_refused_from_python() -> None:
     run = tercet.load("bert")
     with pytest.raises(UserError, match="the vectors are 2x32 numbers but the model's have 24"):
         run.search("cat", np.ones((2, 32)))
-    with pytest.raises(UserError, match="is a language model, no encoder"):
+    with pytest.raises(UserError, match="is a language model, not an encoder"):
         tercet.load("gpt").search("cat", TEXTS)

@@ -233,9 +233,9 @@ def _load_foreign_adapter(folder: Path) -> TrainedModel:
     """Load the base of a third-party adapter and merge the adapter into its weights."""
     adapter = read_adapter(folder)
     base = load_model(_find_base(folder, adapter))
-    ours = import_adapter(adapter, base.model, folder)
-    merge_adapter(base.model, ours, folder)
-    return replace(base, adapter=ours, folder=folder, card=replace(base.card, name=folder.name))
+    native_adapter = import_adapter(adapter, base.model, folder)
+    merge_adapter(base.model, native_adapter, folder)
+    return replace(base, adapter=native_adapter, folder=folder, card=replace(base.card, name=folder.name))
 
 
 def _find_base(folder: Path, adapter: Adapter) -> Path:

@@ -74,9 +74,9 @@ class MetricsFile:
         steps = self.column("step")
         for name in self._names:
             values = self.column(name)
-            measured = np.isfinite(steps) & ~np.isnan(values)
+            has_value = np.isfinite(steps) & ~np.isnan(values)
             if name != "step":
-                columns[name] = list(zip(map(int, steps[measured].tolist()), values[measured].tolist(), strict=True))
+                columns[name] = list(zip(map(int, steps[has_value].tolist()), values[has_value].tolist(), strict=True))
         return columns
 
     def axis(self, name: str) -> np.ndarray:
@@ -85,10 +85,10 @@ class MetricsFile:
         Values that were not logged are interpolated; all are NaN if there are none.
         """
         steps, values = self.column("step"), self.column(name)
-        measured = np.isfinite(values)
-        if name != "step" and not measured.any():
+        has_value = np.isfinite(values)
+        if name != "step" and not has_value.any():
             return np.full(self._rows, np.nan)
-        return np.maximum.accumulate(np.interp(steps, steps[measured], values[measured])) if self._rows else steps
+        return np.maximum.accumulate(np.interp(steps, steps[has_value], values[has_value])) if self._rows else steps
 
     def refresh(self) -> None:
         """Read what was appended. A missing file has no rows.
@@ -147,18 +147,18 @@ class MetricsFile:
         """Return whole lines as (rows, columns), parsed at once, or line by line if one of them is invalid."""
         width, step = len(self._names), self._names.index("step")
         text = text.replace(b"\r\n", b"\n")
-        with_nan = text.replace(b",,", b",nan,").replace(b",,", b",nan,").replace(b",\n", b",nan\n")
+        nan_text = text.replace(b",,", b",nan,").replace(b",,", b",nan,").replace(b",\n", b",nan\n")
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error", DeprecationWarning)  # numpy's report of a value that is no number
-                cells = np.fromstring(with_nan.replace(b"\n", b","), sep=",")
+                cells = np.fromstring(nan_text.replace(b"\n", b","), sep=",")
             table = cells.reshape(-1, width)
             previous_step = self._table[self._rows - 1, step] if self._rows else -1
             if len(table) == text.count(b"\n") and (np.diff(table[:, step], prepend=previous_step) >= 0).all():
                 return table
         except (ValueError, DeprecationWarning):
             pass
-        return self._parse_lines(with_nan.splitlines(), width, step)
+        return self._parse_lines(nan_text.splitlines(), width, step)
 
     def _parse_lines(self, lines: list[bytes], width: int, step: int) -> np.ndarray:
         rows = list[list[float]]()

@@ -16,7 +16,7 @@ from itertools import takewhile
 
 from tercet.messages import shorten
 
-MOST_CHARACTERS = 4096  # patterns that list the letters of all alphabets have hundreds
+MAX_PATTERN_CHARACTERS = 4096  # patterns that list the letters of all alphabets have hundreds
 
 CLASS = r"\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\\[])*\]"
 ATOM = rf"(?:\\[pP]\{{\^?\w+\}}|\\x\{{[0-9A-Fa-f]+\}}|\\[^\dkgKXRG]|{CLASS}|[^\\\[\](){{}}|*+?^$])"
@@ -43,8 +43,8 @@ KNOWN_ALTERNATIVES: dict[
 
 def check_pattern(pattern: str) -> None:
     """Raise ValueError if the run time of a pattern may be more than linear in the text."""
-    if not 1 <= len(pattern) <= MOST_CHARACTERS:
-        raise ValueError(f"it has a pattern of {len(pattern)} characters; it must have 1 to {MOST_CHARACTERS}")
+    if not 1 <= len(pattern) <= MAX_PATTERN_CHARACTERS:
+        raise ValueError(f"it has a pattern of {len(pattern)} characters; it must have 1 to {MAX_PATTERN_CHARACTERS}")
     alternatives = _split_alternatives(pattern)
     for number, alternative in enumerate(alternatives):
         following = alternatives[number:]

@@ -91,7 +91,7 @@ def apply_settings(tokenizer: Tokenizer, folder: Path, model_type: str) -> Token
     normalizer, splitter = structure["normalizer"] or {}, structure["pre_tokenizer"] or {}
     previous = json.dumps([normalizer, splitter])
     if kind in WORDPIECE and normalizer.get("type") == "BertNormalizer":
-        flags = {ours: settings.get(key, DEFAULTS[key]) for key, ours in WORDPIECE_FLAGS.items()}
+        flags = {flag: settings.get(key, DEFAULTS[key]) for key, flag in WORDPIECE_FLAGS.items()}
         normalizer.update(flags, clean_text=True)
     elif kind in BYTES and splitter.get("type") == "ByteLevel":
         splitter["add_prefix_space"] = settings.get("add_prefix_space") is True

@@ -134,13 +134,13 @@ def train_unigram(spec: Unigram, texts: Iterable[str]) -> tokenizers.Tokenizer:
         raise UserError(
             "the text has too few different pieces to train a unigram vocabulary; use the kind bpe or characters"
         )
-    learned = {piece: round(score, 4) for piece, score in scores}
+    piece_scores = {piece: round(score, 4) for piece, score in scores}
     # Characters that are not worth a piece come last, 0.0001 apart, in varying order. They get the lowest score.
-    lowest = min(learned.values(), default=0.0)
-    single = [piece for piece in learned if len(piece) == 1]
-    rare = [piece for piece in single if learned[piece] <= lowest + len(single) * 0.0001]
-    learned |= dict.fromkeys(rare, lowest)
-    scored_pieces = sorted(learned.items(), key=lambda item: (-item[1], item[0]))
+    lowest = min(piece_scores.values(), default=0.0)
+    single = [piece for piece in piece_scores if len(piece) == 1]
+    rare = [piece for piece in single if piece_scores[piece] <= lowest + len(single) * 0.0001]
+    piece_scores |= dict.fromkeys(rare, lowest)
+    scored_pieces = sorted(piece_scores.items(), key=lambda item: (-item[1], item[0]))
     structure["model"]["vocab"] = [*((name, 0.0) for name in names), *scored_pieces]
     return tokenizers.Tokenizer.from_str(json.dumps(structure))
 

@@ -23,7 +23,7 @@ from tercet.tokens.trainers import LONGEST_WORD
 
 PAD, UNKNOWN, START, END, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUATION = "##"
-MOST_WORD_CHARACTERS = 100  # as in BERT: longer words are unknown
+MAX_WORD_CHARACTERS = 100  # as in BERT: longer words are unknown
 BATCH_WORDS = 10_000  # words that are passed to the library at once
 
 
@@ -45,7 +45,7 @@ def train_wordpiece(spec: WordPiece, texts: Iterable[str]) -> tokenizers.Tokeniz
             {name: number for number, name in enumerate(names)},
             unk_token=UNKNOWN,
             continuing_subword_prefix=CONTINUATION,
-            max_input_chars_per_word=MOST_WORD_CHARACTERS,
+            max_input_chars_per_word=MAX_WORD_CHARACTERS,
         )
     )
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
@@ -86,12 +86,12 @@ def _learn_pieces(counts: Counter[str], vocab_size: int) -> list[str]:
         show_progress=False,
     )
     library.train_from_iterator(_repeat_words(counts), trainer)
-    learned = library.get_vocab(with_added_tokens=False)
-    return sorted(learned, key=learned.__getitem__)
+    vocabulary = library.get_vocab(with_added_tokens=False)
+    return sorted(vocabulary, key=vocabulary.__getitem__)
 
 
 def _repeat_words(counts: Counter[str]) -> Iterator[str]:
     """Yield each word, unless it is too long, as often as it was counted; the library counts again."""
-    for word, count in sorted((word, count) for word, count in counts.items() if len(word) <= MOST_WORD_CHARACTERS):
+    for word, count in sorted((word, count) for word, count in counts.items() if len(word) <= MAX_WORD_CHARACTERS):
         for start in range(0, count, BATCH_WORDS):
             yield f"{word} " * min(BATCH_WORDS, count - start)

@@ -1,8 +1,8 @@
 """Import and export of BERT models of the `transformers` library.
 
 The weights determine the heads: masked words, next sentences, the pooler, and a classifier over texts (which reads the
-pooler) or over tokens (for models without a pooler). In old files the weight and bias of a norm are named gamma and
-beta, and the prefix `bert.` may be missing; both are supported. Unknown names are rejected.
+pooler) or over tokens (for models without a pooler). Old files in which the weight and bias of a norm are named gamma
+and beta, or the prefix `bert.` is missing, are supported. Unknown names are rejected.
 """
 
 from collections.abc import Mapping
@@ -267,5 +267,5 @@ def _new_name(name: str) -> str:
     return name
 
 
-def bert_source(ours: str) -> Source:
-    return Source(name=BIAS if ours == "unembedding.bias" else foreign_name(ours, NAMES))
+def bert_source(native_name: str) -> Source:
+    return Source(name=BIAS if native_name == "unembedding.bias" else foreign_name(native_name, NAMES))

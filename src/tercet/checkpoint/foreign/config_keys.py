@@ -25,7 +25,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
     "swish": "silu",
 }
-ACTIVATION_NAMES = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}  # of several names the first
+ACTIVATION_NAMES = {native: foreign for foreign, native in reversed(ACTIVATIONS.items())}  # of several names the first
 
 
 def read_value(config: Mapping[str, Any], key: str, kind: type[Value], default: Value | None = None) -> Value:

@@ -1,4 +1,4 @@
-"""Vocabularies of CTranslate2, whose input are tokens, and which replaces unknown ones by unk.
+"""Vocabularies of CTranslate2, which takes tokens as input and replaces unknown ones by unk.
 
 CTranslate2 requires an end token. If the model has none, a row is added whose score is so low that it is never
 generated. Other missing special tokens are named after an existing token.

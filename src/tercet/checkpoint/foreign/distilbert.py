@@ -210,5 +210,5 @@ def _foreign_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return strip_names(state, prefix="distilbert.", no_weight=lambda name: name == positions)
 
 
-def distilbert_source(ours: str) -> Source:
-    return Source(name=foreign_name(ours, NAMES))
+def distilbert_source(native_name: str) -> Source:
+    return Source(name=foreign_name(native_name, NAMES))

@@ -1,9 +1,11 @@
 """Reading and writing of GGUF, the file format of llama.cpp.
 
-    "GGUF" | version u32 | tensors u64 | settings u64
-    of each setting   its key, its kind u32, its value       (a text is its length u64 and its bytes,
-    of each tensor    its name, its sizes, its type, its offset    a list its kind u32, its length u64 and its items)
-    zeros up to a multiple of general.alignment (default: 32), followed by the numbers
+    "GGUF", version u32, number of tensors u64, number of settings u64
+    each setting: key, type u32, value
+    each tensor: name, sizes, type, offset
+    zeros up to a multiple of general.alignment (default: 32), followed by the tensors' numbers
+
+A text is stored as its length (u64) and its bytes, a list as its type (u32), its length (u64) and its items.
 
 The content of a file is not trusted: each length and offset is compared with the size of the file before memory is
 allocated. Tensors may be quantized in blocks; the `gguf` package dequantizes them.
@@ -31,7 +33,7 @@ from tercet.storage import write_atomically
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)  # version 1, used for a few weeks in 2023, had shorter lengths
 ALIGNMENT, KEY = 32, "general.alignment"
-MOST_SIZES = 4  # of a tensor
+MAX_DIMENSIONS = 4  # of a tensor
 NUMBERS = {
     0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8",
 }  # fmt: skip
@@ -208,8 +210,8 @@ def _read(header: _Header) -> tuple[Plain, dict[str, TensorLocation]]:
         if name in layouts:
             raise ValueError(f"the tensor {name!r} occurs twice")
         n_sizes = header.number("I")
-        if not 1 <= n_sizes <= MOST_SIZES:
-            raise ValueError(f"the tensor {name!r} has {n_sizes} dimensions; the maximum is {MOST_SIZES}")
+        if not 1 <= n_sizes <= MAX_DIMENSIONS:
+            raise ValueError(f"the tensor {name!r} has {n_sizes} dimensions; the maximum is {MAX_DIMENSIONS}")
         sizes = tuple(header.number("Q") for _ in range(n_sizes))
         layouts[name] = tuple(reversed(sizes)), header.number("I"), header.number("Q")
     start = _round_up(header.offset, alignment)

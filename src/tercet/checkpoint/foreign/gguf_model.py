@@ -1,6 +1,6 @@
 """Import and export of Llama and GPT-2 in llama.cpp's format, by way of that of `transformers`.
 
-Names differ, and two layouts. Queries and keys of a Llama rotate in pairs (i, i + K/2) in Tercet and `transformers`,
+The names and two layouts differ. Queries and keys of a Llama rotate in pairs (i, i + K/2) in Tercet and `transformers`,
 and in pairs (2i, 2i + 1) in llama.cpp, so their rows are reordered. Matrices of a GPT-2 are stored as (out, in). The
 activation is not stored: it is SiLU for Llama, and GELU by tanh for GPT-2. Sizes are those of the tensors, and the
 settings must agree with them.
@@ -151,7 +151,7 @@ class _Description:
         return {foreign_name(name, self.transformers_names()): self.file.tensor(name) for name in self.names()}
 
     def transformers_names(self) -> dict[str, str]:
-        return {theirs: ours for ours, theirs in NAMES[self.kind].items()}
+        return {gguf_name: name for name, gguf_name in NAMES[self.kind].items()}
 
     def names(self) -> list[str]:
         return [name for name in self.file.locations if name != FREQUENCIES]
@@ -234,7 +234,7 @@ def _config_of_llama(description: _Description) -> Plain:
 
 
 def _state_of_llama(description: _Description, config: Plain) -> dict[str, Tensor]:
-    state, theirs, head_dim = description.state(), description.transformers_names(), config["head_dim"]
+    state, transformers_names, head_dim = description.state(), description.transformers_names(), config["head_dim"]
     for part, n in (("q_proj", config["num_attention_heads"]), ("k_proj", config["num_key_value_heads"])):
         for name in [name for name in state if f".{part}." in name]:
             if len(state[name]) != n * head_dim or head_dim % 2:
@@ -245,8 +245,8 @@ def _state_of_llama(description: _Description, config: Plain) -> dict[str, Tenso
     for part, names in BIAS_LAYERS.items():  # some files have three of the four biases of attention
         for name in names if config[f"{part}_bias"] else ():
             for number in range(config["num_hidden_layers"]):
-                ours = foreign_name(f"blk.{number}.{name}.bias", theirs)
-                state.setdefault(ours, torch.zeros(len(state[ours.removesuffix("bias") + "weight"])))
+                bias_name = foreign_name(f"blk.{number}.{name}.bias", transformers_names)
+                state.setdefault(bias_name, torch.zeros(len(state[bias_name.removesuffix("bias") + "weight"])))
     return state
 
 

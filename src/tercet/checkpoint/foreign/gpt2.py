@@ -147,8 +147,8 @@ def _spec(config: Mapping[str, Any]) -> DecoderOnlySpec:
     )
 
 
-def gpt2_source(ours: str) -> Source:
-    name, part = foreign_name(ours, NAMES), ours.split(".")[-2]
+def gpt2_source(native_name: str) -> Source:
+    name, part = foreign_name(native_name, NAMES), native_name.split(".")[-2]
     if part in FUSED_PARTS:
         return Source(name=name, transposed=True, part=FUSED_PARTS.index(part), parts=len(FUSED_PARTS))
     return Source(name=name, transposed=part in ("out", "up", "down"))

@@ -202,7 +202,7 @@ def _nearest(spec: DecoderOnlySpec) -> str:
 
 
 def _features_of_family(stack: StackSpec, family: Family) -> list[Feature]:
-    activations = [ours for ours, theirs in ACTIVATION_NAMES.items() if theirs not in family.renamed_activations]
+    activations = [native for native, foreign in ACTIVATION_NAMES.items() if foreign not in family.renamed_activations]
     biases = [kind for kind, switch in family.switches.items() if switch is False]
     known_eps = [max(stack.norm_eps, MIN_EPS)] if family.qk_norm else [stack.norm_eps]
     return [
@@ -327,10 +327,12 @@ def _read_biases(config: Mapping[str, Any], family: Family) -> bool | Biases:
     return biases.qkv if biases.qkv == biases.out == biases.feedforward else biases
 
 
-def llama_source(ours: str, family: Family, norm_eps: float) -> Source:
+def llama_source(native_name: str, family: Family, norm_eps: float) -> Source:
     # In `transformers` norms on queries and keys have the epsilon e of the others. x / sqrt(mean(x^2) + e) equals
     # the result for c x with an epsilon of c^2 e.
-    scale = math.sqrt(QK_EPS / norm_eps) if family.qk_norm and ours.endswith(QUERIES_KEYS) else 1.0
+    scale = math.sqrt(QK_EPS / norm_eps) if family.qk_norm and native_name.endswith(QUERIES_KEYS) else 1.0
     return Source(
-        name=foreign_name(ours, NAMES), scale=scale, offset=family.norm_offset if ours.endswith(NORMS) else 0.0
+        name=foreign_name(native_name, NAMES),
+        scale=scale,
+        offset=family.norm_offset if native_name.endswith(NORMS) else 0.0,
     )

@@ -1,9 +1,9 @@
 """Import and export of Marian models (Vaswani et al. 2017) of the `transformers` library.
 
-Junczys-Dowmunt et al., "Marian" (2018), such as the Opus-MT models. Their positions are all sines followed by all
-cosines, while Tercet's alternate. Attention, norms and products do not depend on the order of the residual stream's
-columns, so the columns of every weight that reads or writes the stream are reordered. The result is the same without an
-additional position scheme.
+Marian is described by Junczys-Dowmunt et al. (2018); the Opus-MT models have its format. Their positions are all sines
+followed by all cosines, while Tercet's alternate. Attention, norms and products do not depend on the order of the
+residual stream's columns, so the columns of every weight that reads or writes the stream are reordered. The result is
+the same without an additional position scheme.
 """
 
 from collections.abc import Mapping
@@ -53,9 +53,9 @@ NAMES = {
     "embedding": "decoder.embed_tokens",
     "unembedding": "lm_head",
     **{
-        f"{side}.blocks.N.{ours}": f"{side}.layers.N.{theirs}"
+        f"{side}.blocks.N.{native}": f"{side}.layers.N.{foreign}"
         for side in SIDES
-        for ours, theirs in {
+        for native, foreign in {
             "self_attention.query": "self_attn.q_proj",
             "self_attention.key": "self_attn.k_proj",
             "self_attention.value": "self_attn.v_proj",
@@ -252,10 +252,10 @@ def _share(config: Mapping[str, Any], tensors: dict[str, Tensor]) -> bool:
     return True
 
 
-def marian_source(ours: str, shared: bool) -> Source:
-    if shared and ours in ("source_embedding.weight", "embedding.weight"):
+def marian_source(native_name: str, shared: bool) -> Source:
+    if shared and native_name in ("source_embedding.weight", "embedding.weight"):
         return Source(name=SHARED_EMBEDDING)
-    return Source(name=BIAS if ours == "unembedding.bias" else foreign_name(ours, NAMES))
+    return Source(name=BIAS if native_name == "unembedding.bias" else foreign_name(native_name, NAMES))
 
 
 def _check_positions(model: EncoderDecoder, side: str, table: Tensor | None, order: Tensor) -> None:
@@ -263,9 +263,9 @@ def _check_positions(model: EncoderDecoder, side: str, table: Tensor | None, ord
     if table is None:
         return
     expected = getattr(model, side).position.embed(torch.arange(len(table))[None])[0]  # (T, D)
-    theirs = table.float()
-    if theirs.shape != expected.shape or not torch.allclose(
-        theirs[:, order], expected, atol=1e-2
+    values = table.float()
+    if values.shape != expected.shape or not torch.allclose(
+        values[:, order], expected, atol=1e-2
     ):  # tolerance of float16
         raise UserError(f"{side}.embed_positions.weight are not the sines and cosines of this width; remove them")
 

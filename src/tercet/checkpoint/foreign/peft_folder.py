@@ -81,13 +81,13 @@ def import_adapter(adapter: Adapter, model: AnyModel, folder: Path) -> Adapter:
     unknown = list(adapter.layers)
     for model_type, source in _sources(model).items():
         names = _names(model, source)
-        matches = {name: theirs for name in names if (theirs := _find(_layer(names[name].name), adapter.layers))}
+        matches = {name: foreign for name in names if (foreign := _find(_layer(names[name].name), adapter.layers))}
         unknown = min(unknown, [name for name in adapter.layers if name not in matches.values()], key=len)
         if not unknown:
             _check_ties(adapter, model, names, folder)
             layers = {
-                _layer(name): _read(adapter.layers[theirs], name, names[name], model_type)
-                for name, theirs in matches.items()
+                _layer(name): _read(adapter.layers[foreign], name, names[name], model_type)
+                for name, foreign in matches.items()
             }
             return Adapter(base=adapter.base, layers=layers, full_weights=_read_full_weights(adapter, names, folder))
     raise UserError(
@@ -118,10 +118,10 @@ def _export_adapter(adapter: Adapter, model: AnyModel, model_type: str, state: M
     names = _names(model, _sources(model)[model_type])
     parts_by_layer, n_parts = dict[str, dict[int, LowRank]](), dict[str, int]()
     for layer, low_rank in adapter.layers.items():
-        theirs = names[f"{layer}.weight"]
-        key = _layer(_find(theirs.name, state) or theirs.name)
-        parts_by_layer.setdefault(key, {})[theirs.part] = _write(low_rank, f"{layer}.weight", theirs, model_type)
-        n_parts[key] = theirs.parts
+        source = names[f"{layer}.weight"]
+        key = _layer(_find(source.name, state) or source.name)
+        parts_by_layer.setdefault(key, {})[source.part] = _write(low_rank, f"{layer}.weight", source, model_type)
+        n_parts[key] = source.parts
     saved_modules = {key.rpartition(".")[0] for name in adapter.full_weights if (key := _find(names[name].name, state))}
     # `peft` also matches names that end in that of a saved module: such as DistilBERT's "pre_classifier".
     full_weights = {
@@ -167,20 +167,20 @@ def _layer(name: str) -> str:
     return name.removesuffix(".weight")
 
 
-def _read(low_rank: LowRank, name: str, theirs: Source, model_type: str) -> LowRank:
-    a, b = low_rank.A, low_rank.B.chunk(theirs.parts)[theirs.part]
+def _read(low_rank: LowRank, name: str, source: Source, model_type: str) -> LowRank:
+    a, b = low_rank.A, low_rank.B.chunk(source.parts)[source.part]
     a, b = reorder_low_rank(name, a, b) if model_type == "marian" else (a, b)
-    return LowRank(A=a, B=b, scaling=low_rank.scaling * theirs.scale)
+    return LowRank(A=a, B=b, scaling=low_rank.scaling * source.scale)
 
 
-def _write(low_rank: LowRank, name: str, theirs: Source, model_type: str) -> LowRank:
+def _write(low_rank: LowRank, name: str, source: Source, model_type: str) -> LowRank:
     """Reverse `_read`, except for the other parts."""
     a, b = (
         reorder_low_rank(name, low_rank.A, low_rank.B, inverse=True)
         if model_type == "marian"
         else (low_rank.A, low_rank.B)
     )
-    return LowRank(A=a, B=b, scaling=low_rank.scaling / theirs.scale)
+    return LowRank(A=a, B=b, scaling=low_rank.scaling / source.scale)
 
 
 def _join(parts: Mapping[int, LowRank], n_parts: int) -> LowRank:
@@ -199,7 +199,7 @@ def _join(parts: Mapping[int, LowRank], n_parts: int) -> LowRank:
 
 
 def _read_full_weights(adapter: Adapter, names: Mapping[str, Source], folder: Path) -> dict[str, Tensor]:
-    matches = {name: theirs for name in names if (theirs := _find(names[name].name, adapter.full_weights))}
+    matches = {name: foreign for name in names if (foreign := _find(names[name].name, adapter.full_weights))}
     if unmatched := [name for name in adapter.full_weights if name not in matches.values()]:
         raise UserError(f"{folder}: this model has no {first_names(unmatched)}; use the base model of the adapter")
-    return {name: names[name].read(adapter.full_weights[theirs]) for name, theirs in matches.items()}
+    return {name: names[name].read(adapter.full_weights[foreign]) for name, foreign in matches.items()}

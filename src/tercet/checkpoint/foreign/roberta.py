@@ -99,6 +99,6 @@ def _foreign_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     )
 
 
-def _source(ours: str, names: Mapping[str, str], skipped_rows: int) -> Source:
-    name = BIAS if ours == "unembedding.bias" else foreign_name(ours, names)
-    return Source(name=name, skipped_rows=skipped_rows if ours == POSITIONS else 0)
+def _source(native_name: str, names: Mapping[str, str], skipped_rows: int) -> Source:
+    name = BIAS if native_name == "unembedding.bias" else foreign_name(native_name, names)
+    return Source(name=name, skipped_rows=skipped_rows if native_name == POSITIONS else 0)

@@ -24,7 +24,7 @@ LENGTH_FILES = tuple(
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-MOST_LEN = 1 << 30  # tokens; larger values mean no limit, as 1e30 does in a tokenizer_config.json
+MAX_LEN = 1 << 30  # tokens; larger values mean no limit, as 1e30 does in a tokenizer_config.json
 HIDDEN_STATE_OUTPUT = {"method": "forward", "method_output_name": "last_hidden_state"}
 OFF = (None, False, "", {}, [])
 POOLINGS: dict[str, Pooling] = {"cls": "first", "cls_token": "first", "mean": "mean", "mean_tokens": "mean"}
@@ -135,7 +135,7 @@ def _read_length(folder: Path) -> int | None:
         if length is not None and (isinstance(length, bool) or not isinstance(length, int | float) or length < 3):
             raise UserError(f"{path}: the maximum length is {show(length)} tokens; it must be a number of at least 3")
         if length is not None:
-            return int(length) if length < MOST_LEN else None
+            return int(length) if length < MAX_LEN else None
     return None
 
 

@@ -46,18 +46,18 @@ class Source:
     offset: float = 0.0
     skipped_rows: int = 0
 
-    def shape(self, ours: Tensor) -> torch.Size:
-        first, *rest = reversed(ours.shape) if self.transposed else ours.shape
+    def shape(self, native: Tensor) -> torch.Size:
+        first, *rest = reversed(native.shape) if self.transposed else native.shape
         *rest, last = (first + self.skipped_rows, *rest)
         return torch.Size([*rest, last * self.parts])
 
-    def read(self, theirs: Tensor) -> Tensor:
-        tensor = self._turn(theirs.chunk(self.parts, dim=-1)[self.part][self.skipped_rows :])
+    def read(self, foreign: Tensor) -> Tensor:
+        tensor = self._turn(foreign.chunk(self.parts, dim=-1)[self.part][self.skipped_rows :])
         return tensor if self._is_plain else tensor.float() * self.scale + self.offset
 
-    def write(self, ours: Tensor) -> Tensor:
+    def write(self, native: Tensor) -> Tensor:
         """Return a tensor in the third-party layout, or as a part of it; skipped rows are not supported."""
-        return self._turn(ours if self._is_plain else (ours.float() - self.offset) / self.scale)
+        return self._turn(native if self._is_plain else (native.float() - self.offset) / self.scale)
 
     @property
     def _is_plain(self) -> bool:
@@ -132,7 +132,7 @@ def build_model(
         merge_tied(state, *tied, kind)
     native = own_tensors(model)
     sources = {name: source(name) for name in native}
-    shapes = {theirs.name: theirs.shape(native[name]) for name, theirs in sources.items()}
+    shapes = {foreign.name: foreign.shape(native[name]) for name, foreign in sources.items()}
     missing = [name for name in shapes if name not in state]
     unknown = [name for name in state if name not in shapes]
     mismatched = [name for name, shape in shapes.items() if name in state and state[name].shape != shape]
@@ -166,9 +166,9 @@ def export_state(
     """
     parts: dict[str, dict[int, Tensor]] = {}
     for name, tensor in tensors.items():
-        theirs = source(name)
-        full = theirs.name if theirs.name.startswith(unprefixed) else f"{prefix}{theirs.name}"
-        parts.setdefault(full, {})[theirs.part] = theirs.write(tensor)
+        foreign = source(name)
+        full = foreign.name if foreign.name.startswith(unprefixed) else f"{prefix}{foreign.name}"
+        parts.setdefault(full, {})[foreign.part] = foreign.write(tensor)
     return {name: torch.cat([columns[n] for n in sorted(columns)], dim=-1) for name, columns in parts.items()}
 
 

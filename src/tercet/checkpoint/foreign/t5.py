@@ -8,7 +8,7 @@ They are translators with a learned bias for each distance:
     umT5      Chung et al. (2023); each layer has its own bias
 
 T5 does not divide attention scores by sqrt(K), which is part of the initialization of its queries. Therefore Tercet's
-query weights are those of T5 times sqrt(K), a power of two if K is one of four. If the embedding E is tied and the
+query weights are those of T5 times sqrt(K), a power of two if K is a power of four. If the embedding E is tied and the
 logits are divided by sqrt(D), Tercet's embedding is E / sqrt(D) with `scale_embedding`: the input is E, and the logits
 are divided.
 """
@@ -60,15 +60,15 @@ NAMES = {
     "unembedding": "lm_head",
     "decoder.blocks.N.cross_residual.before": "decoder.block.N.layer.1.layer_norm",
     **{
-        f"{side}.blocks.N.{kind}_attention.{ours}": f"{side}.block.N.{theirs}.{letter}"
+        f"{side}.blocks.N.{kind}_attention.{native}": f"{side}.block.N.{foreign}.{letter}"
         for side in SIDES
-        for kind, theirs in (("self", "layer.0.SelfAttention"), ("cross", "layer.1.EncDecAttention"))
-        for ours, letter in (("query", "q"), ("key", "k"), ("value", "v"), ("out", "o"))
+        for kind, foreign in (("self", "layer.0.SelfAttention"), ("cross", "layer.1.EncDecAttention"))
+        for native, letter in (("query", "q"), ("key", "k"), ("value", "v"), ("out", "o"))
     },
     **{
-        ours.format(side=side): theirs.format(side=side, network=network)
+        native.format(side=side): foreign.format(side=side, network=network)
         for side, network in NETWORKS.items()
-        for ours, theirs in {
+        for native, foreign in {
             "{side}.position.tables.N": "{side}.block.N.layer.0.SelfAttention.relative_attention_bias",
             "{side}.blocks.N.self_residual.before": "{side}.block.N.layer.0.layer_norm",
             "{side}.blocks.N.feedforward_residual.before": "{side}.block.N.{network}.layer_norm",
@@ -164,13 +164,13 @@ def to_t5(model: EncoderDecoder) -> tuple[Plain, dict[str, Tensor]]:
     return config, export_state(own_tensors(equivalent), source, prefix="", unprefixed=())
 
 
-def t5_source(ours: str, spec: EncoderDecoderSpec, divide_logits: bool) -> Source:
+def t5_source(native_name: str, spec: EncoderDecoderSpec, divide_logits: bool) -> Source:
     """Return the source of a tensor; `divide_logits` if T5 divides logits by sqrt(D)."""
-    name = foreign_name(ours, NAMES)
-    if ours.endswith(".up.weight") and spec.encoder.gated:
+    name = foreign_name(native_name, NAMES)
+    if native_name.endswith(".up.weight") and spec.encoder.gated:
         name = name.replace(".wi.", ".wi_1.")
-    scores_tokens = "embedding" in ours and (spec.tie_embeddings or ours.startswith("unembedding"))
-    if ours.endswith(".query.weight"):
+    scores_tokens = "embedding" in native_name and (spec.tie_embeddings or native_name.startswith("unembedding"))
+    if native_name.endswith(".query.weight"):
         return Source(name=name, scale=math.sqrt(spec.encoder.head_width))
     return Source(name=name, scale=spec.encoder.d_model**-0.5 if divide_logits and scores_tokens else 1.0)
 

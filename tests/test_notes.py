@@ -48,7 +48,7 @@ def test_a_note_is_lost_without_an_error(
 @pytest.mark.parametrize("as_json", [False, True])
 def test_the_log_of_a_server_may_be_full(as_json: bool) -> None:
     with FULL.open("wb", buffering=0) as file:
-        log = ServerLog(file=io.TextIOWrapper(file, write_through=True), as_json=as_json)
+        log = ServerLog(file=io.TextIOWrapper(file, write_through=True), use_json=as_json)
         log.note("closing")
         log.request("GET", "/health", 200, 0.1, model=None, prompt_tokens=0, new_tokens=0)
 

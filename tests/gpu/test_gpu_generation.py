@@ -56,11 +56,11 @@ def test_guesses_leave_greedy_tokens_as_they_are(guesses: str, device: torch.dev
     how = (
         Draft(model=writer(position=Rotary()).to(device), tokens=3) if guesses == "draft" else Lookup(ngram=1, tokens=4)
     )
-    found = generate(model, TOKENIZER, PROMPTS, greedy, guesses=how)
+    found = generate(model, TOKENIZER, PROMPTS, greedy, speculation=how)
     assert [one.ids for one in found] == [one.ids for one in expected]
     sampled = Sampling(max_new_tokens=20, seed=3, temperature=0.9, top_p=0.95, repetition_penalty=1.1)
-    alone = [generate(model, TOKENIZER, [prompt], sampled, guesses=how)[0].ids for prompt in PROMPTS]
-    assert [one.ids for one in generate(model, TOKENIZER, PROMPTS, sampled, guesses=how)] == alone
+    alone = [generate(model, TOKENIZER, [prompt], sampled, speculation=how)[0].ids for prompt in PROMPTS]
+    assert [one.ids for one in generate(model, TOKENIZER, PROMPTS, sampled, speculation=how)] == alone
 
 
 def test_streams_of_the_engine_are_the_texts_alone(device: torch.device) -> None:

@@ -76,7 +76,7 @@ def score_conversations(
         raise UserError(f"no answer begins within the context of {model.max_len} tokens; use shorter conversations")
     lengths = conversations.lengths[rows] - 1
     total, tokens = torch.zeros((), dtype=torch.float64), 0
-    # Padding is on the right, where it does not affect a causal model.
+    # Padding on the right does not affect a causal model.
     batches = (
         collate_windows(conversation_rows(conversations, rows[numbers], max_len=model.max_len, pad=0))
         for numbers in batch_by_length(np.minimum(lengths, model.max_len), batch_tokens)

@@ -6,7 +6,7 @@ from tercet.serve.engine.limits import Limits
 
 
 class ServeOptions(TypedDict, total=False):
-    """Keyword arguments of `tercet.serve.server.serve`, where they are documented."""
+    """Keyword arguments of `tercet.serve.server.serve`, which documents them."""
 
     host: str
     port: int

@@ -61,7 +61,7 @@ def serve(
         grace: Seconds, at most a day, to finish accepted requests after new ones are rejected.
         shutdown_delay: Seconds, at most a day, for which requests are still accepted after a signal. During this time
             /ready returns 503, so that load balancers choose another server.
-        hosts: Host names under which the server may be addressed, besides those of this machine; "*" allows any.
+        hosts: Host names under which the server may be addressed, in addition to those of this machine; "*" allows any.
         origins: Origins of web pages that may send requests and read responses; "*" allows any.
         allow_no_key: If True, no key is required, although other machines can reach the server.
         json_log: If True, write the log as JSON.

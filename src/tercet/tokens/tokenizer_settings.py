@@ -43,29 +43,29 @@ IRRELEVANT = {
     **dict.fromkeys(
         ("padding_side", "truncation_side", "model_input_names", "pad_token_type_id", "pad_to_multiple_of",
          "max_length", "stride", "truncation_strategy", "truncation", "padding", "verbose", "return_tensors"),
-        "how a batch is filled up or cut",
+        "padding and truncation of batches",
     ),
     **dict.fromkeys(
         ("clean_up_tokenization_spaces", "errors", "spaces_between_special_tokens",
          "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"),
-        "how text is shown",
+        "display of decoded text",
     ),
-    "split_special_tokens": "a text that spells a special token is always text here",
+    "split_special_tokens": "text that spells a special token is always text",
     **dict.fromkeys(
         ("name_or_path", "processor_class", "tokenizer_file", "special_tokens_map_file", "init_inputs", "backend",
          "is_local", "local_files_only", "files_loaded", "from_slow", "use_fast", "slow_tokenizer_class", "device_map",
          "vocab_file", "target_vocab_file", "merges_file", "source_spm", "target_spm", "vocab", "merges",
          "transformers_version"),
-        "names of files, and programs",
+        "file and program names",
     ),
     **dict.fromkeys(("source_lang", "target_lang", "language"), "names of languages"),
     **dict.fromkeys(
         ("do_basic_tokenize", "never_split", "legacy", "sp_model_kwargs", "trim_offsets", "extra_ids",
          "use_default_system_prompt", "add_dummy_prefix_space", "unk_id", "byte_fallback"),
-        "how a tokenizer.json is made of older files",
+        "conversion of older files to a tokenizer.json",
     ),
     **dict.fromkeys(
-        ("response_template", "response_schema", "chat_control_tokens"), "how the answers of a chat are taken apart"
+        ("response_template", "response_schema", "chat_control_tokens"), "parsing of chat answers"
     ),
 }  # fmt: skip
 SAVE = "save it with AutoTokenizer.from_pretrained(...).save_pretrained(...)"

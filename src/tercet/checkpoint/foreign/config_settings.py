@@ -25,14 +25,14 @@ FILES = {  # of a folder, by name
     ),
     **dict.fromkeys(
         ("vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "pytorch_model.bin.index.json"),
-        "rejected without tokenizer.json or model.safetensors, in which they are contained",
+        "rejected without tokenizer.json or model.safetensors, which contain them",
     ),
     **dict.fromkeys(
         ("preprocessor_config.json", "video_preprocessor_config.json", "audio_tokenizer_config.json",
          "processor_config.json", "chat_template.json"),
-        "irrelevant: of pictures and sound",
+        "irrelevant: for images and audio",
     ),
-    "additional_chat_templates": "irrelevant: templates that are asked for by name",
+    "additional_chat_templates": "irrelevant: templates that are selected by name",
     "modelcard.json": "irrelevant: for people",
 }  # fmt: skip
 OFF = (None, False, 0, 0.0, "", {}, [])
@@ -100,20 +100,20 @@ IRRELEVANT = {
     **dict.fromkeys(
         ("architectures", "transformers_version", "_name_or_path", "name_or_path", "_commit_hash", "tokenizer_class",
          "transformers.js_config", "is_llama_config", "unsloth_version", "unsloth_fixed", "finetuning_task"),
-        "who wrote it, and for what",
+        "origin and purpose",
     ),
-    **dict.fromkeys(("dtype", "torch_dtype"), "the tensors have their own"),
+    **dict.fromkeys(("dtype", "torch_dtype"), "follows from the tensors"),
     **dict.fromkeys(
         ("use_cache", "output_hidden_states", "output_attentions", "return_dict", "chunk_size_feed_forward",
          "gradient_checkpointing", "attn_implementation", "_attn_implementation", "experts_implementation",
          "_attn_implementation_internal", "_experts_implementation_internal", "pretraining_tp", "torchscript",
          "output_past", "use_bfloat16", "tie_last_hidden_states", "keys_to_ignore_at_inference"),
-        "where and how it is computed",
+        "execution settings",
     ),
     **dict.fromkeys(
         ("initializer_range", "initializer_factor", "init_std", "encoder_layerdrop", "decoder_layerdrop", "qa_dropout",
          "classif_dropout", "sinusoidal_pos_embds", "tie_weights_"),
-        "training only, or how weights begin",
+        "training only, or initialization",
     ),
     **dict.fromkeys(
         ("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout",
@@ -124,11 +124,11 @@ IRRELEVANT = {
         ("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
          "pooler_size_per_head", "pooler_type", "extra_pos_embeddings", "add_bias_logits", "n_ctx", "rope_interleaved",
          "_num_labels"),
-        "of older files; read by no class of these types",
+        "older files; not read by the classes of these types",
     ),
     "label2id": "the inverse of id2label",
-    **dict.fromkeys(("rope_theta", "rope_scaling"), "of types without a rotation"),
-    "sep_token_id": "the tokenizer has it",
+    **dict.fromkeys(("rope_theta", "rope_scaling"), "types without a rotation"),
+    "sep_token_id": "follows from the tokenizer",
     **dict.fromkeys(("is_encoder_decoder", "is_decoder"), "follows from the model_type"),
     "prefix": "a text before a prompt in old pipelines",
     "task_specific_params": "settings of old pipelines",
@@ -147,7 +147,7 @@ GENERATION_IRRELEVANT = {
         ("do_sample", "temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff",
          "repetition_penalty", "num_beams", "length_penalty", "early_stopping", "max_length", "max_new_tokens",
          "max_time", "num_return_sequences", "num_beam_groups", "diversity_penalty", "penalty_alpha", "dola_layers"),
-        "Tercet's own settings of sampling and search hold, with their own defaults",
+        "Tercet has its own settings of sampling and search",
     ),
     **dict.fromkeys(
         ("use_cache", "cache_implementation", "cache_config", "max_cache_len", "use_mtp", "compile_config",
@@ -156,11 +156,11 @@ GENERATION_IRRELEVANT = {
          "num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold",
          "prompt_lookup_num_tokens", "max_matching_ngram_size", "assistant_early_exit", "assistant_lookbehind",
          "target_lookbehind", "assistant_ensemble_weight", "speculation_type"),
-        "where and how it is computed",
+        "execution settings",
     ),
-    **dict.fromkeys(("renormalize_logits", "remove_invalid_values"), "probabilities are normalized, and numbers"),
-    "forced_eos_token_id": "a text that is as long as allowed ends there",
-    **dict.fromkeys(("transformers_version", "_commit_hash", "_from_model_config"), "who wrote it"),
+    **dict.fromkeys(("renormalize_logits", "remove_invalid_values"), "probabilities are always normalized and finite"),
+    "forced_eos_token_id": "a text of maximum length ends there",
+    **dict.fromkeys(("transformers_version", "_commit_hash", "_from_model_config"), "program version"),
 }  # fmt: skip
 GENERATION_REJECTED = {
     "forced_bos_token_id": OFF,  # the first token of every translation

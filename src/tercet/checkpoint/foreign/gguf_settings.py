@@ -22,8 +22,8 @@ USED = {
     "gpt2": (*SIZES, "attention.layer_norm_epsilon"),
 }  # fmt: skip
 IRRELEVANT = {
-    "vocab_size": "the tokens have it",
-    "tensor_data_layout": "who wrote it",
+    "vocab_size": "follows from the tokens",
+    "tensor_data_layout": "program that wrote the file",
     "expert_used_count": "read only with expert_count, which is rejected",
     **dict.fromkeys(
         ("rope.scaling.factor", "rope.scaling.original_context_length", "rope.scaling.finetuned",
@@ -41,16 +41,16 @@ FILE_KEYS = (  # of the file and its tokenizer
     "tokenizer.chat_template",
 )  # fmt: skip
 IGNORED_PATTERNS = {  # by regular expression, with the reason
-    r"general\.(?:base_model|dataset|source|sampling|license)\b.*": "origin, and settings of sampling",
+    r"general\.(?:base_model|dataset|source|sampling|license)\b.*": "origin, and sampling settings",
     r"general\.(?:name|author|version|organization|finetune|basename|description|quantized_by|size_label|license|url|doi|"
     r"uuid|repo_url|tags|languages)": "names and authors",
-    r"(?:quantize|imatrix)\..*": "how it was quantized",
-    r"split\..*": "files in several parts are read as they are",
+    r"(?:quantize|imatrix)\..*": "details of the quantization",
+    r"split\..*": "each part of a split file is read as one file",
     r"tokenizer\.(?:chat_templates|chat_template\..*|huggingface\.json|rwkv\.world)":
         "other forms of tokenizer and template",
-    r"tokenizer\.ggml\.(?:seperator|mask|cls|fim_\w+|prefix|suffix|middle)_token_id": "named tokens; no text has them",
+    r"tokenizer\.ggml\.(?:seperator|mask|cls|fim_\w+|prefix|suffix|middle)_token_id": "tokens that no text contains",
     r"tokenizer\.ggml\.(?:token_type_count|add_sep_token|remove_extra_whitespaces|precompiled_charsmap)":
-        "of the kinds bert and t5",
+        "settings of the kinds bert and t5",
 }  # fmt: skip
 REPORTED_KEYS = ("tokenizer.ggml.add_eos_token",)  # llama.cpp appends eos to a prompt
 

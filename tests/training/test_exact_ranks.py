@@ -80,7 +80,7 @@ def test_on_one_rank_it_is_near_what_the_run_is_without_it(tmp_path: Path) -> No
     [
         ({"micro_batch_size": None}, "set task.micro_batch_size to a size that fits on any device"),
         ({"micro_batch_size": 5}, "task.batch_size=16 must be a multiple of task.micro_batch_size=5"),
-        ({"devices": 8, "micro_batch_size": 4}, "8 devices cannot share 4 micro-batches a step"),
+        ({"devices": 8, "micro_batch_size": 4}, "8 devices cannot share 4 micro-batches per step"),
         ({"devices": 3, "batch_size": 24}, "3 devices cannot share 6 micro-batches per step; set devices to a power"),
         ({"batch_ramp": 0.5}, "exact does not support batch_ramp"),
         ({"precision": "fp16"}, "exact does not support fp16, whose loss scale"),

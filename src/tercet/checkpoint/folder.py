@@ -101,8 +101,7 @@ def save_model(
     Args:
         folder: Model folder; it is created if necessary. Files in it that are not part of a model are left unchanged.
         tokenizer: Its tokenizer; for a translator, that of the target.
-        card: Its card, written without the folders of its paths and without metrics that are not finite, which JSON
-            cannot represent.
+        card: Its card; folders of paths, and metrics that are not finite (and thus not JSON), are left out.
         source_tokenizer: Tokenizer of the source, if it is a separate one.
         chat_template: Jinja template that turns a conversation into a text.
         readme: Content of README.md; by default that of the card.
@@ -230,7 +229,6 @@ def _build(folder: Path, spec: AnySpec) -> AnyModel:
 
 
 def _load_foreign_adapter(folder: Path) -> TrainedModel:
-    """Load the base of a third-party adapter and merge the adapter into its weights."""
     adapter = read_adapter(folder)
     base = load_model(_find_base(folder, adapter))
     native_adapter = import_adapter(adapter, base.model, folder)

@@ -36,7 +36,7 @@ void try_linear(void (*call)(const float*, const W*, const float*, const float*,
                 const double product = double(x[m * K + k]) * widen_one(w[n * K + k]);
                 sum += product, size += std::abs(product);
             }
-            if (sizeof(W) == 1 && M <= FEW)  // x in 16 bits, by pieces of 1024 numbers
+            if (sizeof(W) == 1 && M <= MAX_GEMV_ROWS)  // x in 16 bits, by pieces of 1024 numbers
                 for (Index first = 0; first < K; first += 1024) {
                     double top = 0, weights = 0;
                     for (Index k = first; k < std::min(K, first + 1024); k++)

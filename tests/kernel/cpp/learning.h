@@ -12,7 +12,7 @@ void try_linear_learning(int threads) {
     using Number = typename A::Number;
     const Index N = one_in(20) ? between(1020, 1030) : between(1, 60), K = 16 * between(1, 4);
     const bool has_bias = one_in(2);
-    const Index M = has_bias ? 16 * between(1, 5) : between(1, 80), padded = up_to(M, 16);
+    const Index M = has_bias ? 16 * between(1, 5) : between(1, 80), padded = round_up(M, 16);
     Memory<Number> x(N * K), y(N * padded), dy(N * padded), dx(one_in(2) ? N * K : 0);
     Memory<float> w(M * K), bias(has_bias ? M : 0), dw(one_in(2) ? M * K : 0), db(has_bias ? M : 0);
     linear_forward<A>(x, w, bias, y, N, K, M, threads);

@@ -1,11 +1,11 @@
-// The activations of a feed-forward network and their derivatives, over vectors of either width.
+// Activations of the feed-forward network and their derivatives, for vectors of either width.
 #pragma once
 #include "vectors.h"
 
 namespace {
 
 enum Activation : Index { NONE, RELU, GELU, GELU_TANH, SILU, RELU_SQUARED };
-#define ACTIVATION_NAMES "none relu gelu gelu_tanh silu relu_squared"  // the same, as Python knows them
+#define ACTIVATION_NAMES "none relu gelu gelu_tanh silu relu_squared"  // names in the same order, for Python
 
 template <typename V>
 V sigmoid(V x) {
@@ -13,8 +13,8 @@ V sigmoid(V x) {
     return (x < 0 ? small : V{} + 1.0f) / (small + 1.0f);
 }
 
-// The share of a normal distribution below x, and its density times the root of 2 pi. By erf as in Abramowitz and Stegun
-// (1964), 7.1.26: at most 1.5e-7 off.
+// Cumulative normal distribution at x, and its density times sqrt(2 pi). erf is approximated as in Abramowitz and
+// Stegun (1964), 7.1.26, with an error of at most 1.5e-7.
 template <typename V>
 struct Normal {
     V below, density;
@@ -29,7 +29,7 @@ struct Normal {
 };
 
 template <typename V>
-V activated(V x, Activation activation) {
+V apply_activation(V x, Activation activation) {
     switch (activation) {
         case RELU: return x < 0 ? V{} : x;
         case GELU: return x * Normal<V>(x).below;
@@ -48,12 +48,12 @@ V derivative(V x, Activation activation) {
             return normal.below + x * normal.density * 0.39894228f;
         }
         case GELU_TANH: {
-            const V share = sigmoid((x + x * x * x * 0.044715f) * 1.59576912f);
-            return share + x * share * (1.0f - share) * ((x * x * (3 * 0.044715f) + 1.0f) * 1.59576912f);
+            const V gate = sigmoid((x + x * x * x * 0.044715f) * 1.59576912f);
+            return gate + x * gate * (1.0f - gate) * ((x * x * (3 * 0.044715f) + 1.0f) * 1.59576912f);
         }
         case SILU: {
-            const V share = sigmoid(x);
-            return share + x * share * (1.0f - share);
+            const V gate = sigmoid(x);
+            return gate + x * gate * (1.0f - gate);
         }
         case RELU: return x <= 0 ? V{} : V{} + 1.0f;
         case RELU_SQUARED: return x < 0 ? V{} : x + x;
@@ -62,20 +62,22 @@ V derivative(V x, Activation activation) {
 }
 
 inline void activate(float* row, Index count, Activation activation) {
-    for (Index i = 0; i < count; i += LANES) write(activated(read(row, i, count, 0), activation), row, i, count);
+    for (Index i = 0; i < count; i += LANES) write(apply_activation(read(row, i, count, 0), activation), row, i, count);
 }
 
-// y = activated(x), or, where there is grad_output, that of y, the gradient of x.
+// y = apply_activation(x). With grad_output, which is the gradient of y, computes the gradient of x instead.
 template <Activation ACTIVATION, typename T>
 void activate(const T* x, const T* grad_output, T* y, Index first, Index last) {
     Index i = first;
     for (; i + WIDE <= last; i += WIDE) {
         const Wide numbers = read(x + i);
-        write(y + i, grad_output ? read(grad_output + i) * derivative(numbers, ACTIVATION) : activated(numbers, ACTIVATION));
+        write(y + i, grad_output ? read(grad_output + i) * derivative(numbers, ACTIVATION)
+                                 : apply_activation(numbers, ACTIVATION));
     }
     for (; i < last; i += LANES) {
         const Floats numbers = read(x, i, last, 0);
-        write(grad_output ? read(grad_output, i, last, 0) * derivative(numbers, ACTIVATION) : activated(numbers, ACTIVATION),
+        write(grad_output ? read(grad_output, i, last, 0) * derivative(numbers, ACTIVATION)
+                          : apply_activation(numbers, ACTIVATION),
               y, i, last);
     }
 }

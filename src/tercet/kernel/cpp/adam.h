@@ -1,4 +1,4 @@
-// Adam with decoupled weight decay, and the norm of a gradient, over many tensors in one go. float32.
+// Adam with decoupled weight decay, and gradient norms, over many tensors in one call. float32.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -9,23 +9,24 @@
 
 namespace {
 
-// What several tensors hold, in pieces: threads share those, and what is added up does not depend on how.
+// The elements of several tensors in pieces of fixed size. Threads share the pieces, so sums do not depend on their
+// number.
 struct Pieces {
     static constexpr Index SIZE = 1 << 14;
-    const Index* counts;  // numbers of each tensor
+    const Index* counts;  // elements of each tensor
     Index tensors;
 
-    static Index of(Index numbers) { return (numbers + SIZE - 1) / SIZE; }
+    static Index count_in(Index numbers) { return (numbers + SIZE - 1) / SIZE; }
     Index count() const {
         Index total = 0;
-        for (Index i = 0; i < tensors; i++) total += of(counts[i]);
+        for (Index i = 0; i < tensors; i++) total += count_in(counts[i]);
         return total;
     }
-    // `work(tensor, from, numbers)` for the pieces first to last.
+    // Calls `work(tensor, from, numbers)` for pieces first to last.
     template <typename Work>
-    void each(Index first, Index last, Work work) const {
+    void for_each(Index first, Index last, Work work) const {
         for (Index i = 0; i < tensors && last > 0; i++) {
-            const Index pieces = of(counts[i]);
+            const Index pieces = count_in(counts[i]);
             for (Index piece = std::max<Index>(first, 0); piece < std::min(pieces, last); piece++)
                 work(i, piece * SIZE, std::min(SIZE, counts[i] - piece * SIZE));
             first -= pieces;
@@ -34,9 +35,9 @@ struct Pieces {
     }
 };
 
-// Whether something that is written overlaps with anything else. tensors: parameters, gradients, both moments and steps.
-inline bool overlap(const Index* tensors, const Index* counts, Index count) {
-    std::vector<std::pair<Index, Index>> places;  // where each begins, and what it is
+// Whether a written tensor overlaps with any other. tensors: parameters, gradients, both moments and steps.
+inline bool has_overlap(const Index* tensors, const Index* counts, Index count) {
+    std::vector<std::pair<Index, Index>> places;  // start address and index of each tensor
     for (Index i = 0; i < 5 * count; i++) places.push_back({tensors[i], i});
     std::sort(places.begin(), places.end());
     Index end = 0, end_written = 0;
@@ -50,7 +51,7 @@ inline bool overlap(const Index* tensors, const Index* counts, Index count) {
     return false;
 }
 
-// Kingma and Ba (2015), algorithm 1, of gradients times `scale`; the weights decay as Loshchilov and Hutter (2019) have it.
+// Kingma and Ba (2015), algorithm 1, for gradients times `scale`, with weight decay by Loshchilov and Hutter (2019).
 struct Adam {
     float rate, beta1, beta2, eps, decay;
 
@@ -68,7 +69,7 @@ struct Adam {
     }
 };
 
-inline float squares(const float* x, Index count) {
+inline float sum_of_squares(const float* x, Index count) {
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (Index i = 0; i < count; i++) sum += x[i] * x[i];

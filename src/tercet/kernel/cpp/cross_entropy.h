@@ -1,5 +1,5 @@
-// -ln p(target) of rows of scores, and how it moves with each score, written over them: three passes over a row while it is
-// in the cache, where PyTorch needs a dozen over all of them.
+// -ln p(target) of rows of scores, with the gradient written over the scores. Three passes over a row while it is in
+// the cache, where PyTorch needs about twelve over all rows.
 //
 //     z = cap tanh(score / cap), or the score itself
 //     loss = (1 - e) (lse(z) - z[target]) + e (lse(z) - mean(z))      dloss/dz = softmax(z) - (1 - e) 1[target] - e / V
@@ -13,64 +13,66 @@ namespace {
 
 template <typename T>
 struct CrossEntropy {
-    static constexpr Index IGNORED = -100;  // PyTorch's `ignore_index`
+    static constexpr Index IGNORE_INDEX = -100;  // PyTorch's `ignore_index`
 
     T* scores;  // (N, V), rows `stride` apart
     Index V, stride;
-    const Index* targets;  // (N); IGNORED: costs nothing
-    float smoothing, cap;  // no cap where it is 0
-    bool learns;           // whether the gradient is wanted
-    float *totals, *plains;  // (N): the loss, and what it is without smoothing
+    const Index* targets;  // (N); rows with IGNORE_INDEX do not count
+    float smoothing, cap;  // 0: no cap
+    bool needs_grad;  // whether to compute the gradient
+    float *totals, *unsmoothed;  // (N): the loss with and without smoothing
 
-    Wide scores_from(const T* at, Index count) const {
-        const Wide z = capped(read(at, count));
-        return count < WIDE ? where(first_lanes(count), z, -INFINITY) : z;
+    Wide load_scores(const T* data, Index count) const {
+        const Wide z = apply_cap(read(data, count));
+        return count < WIDE ? select(first_lanes(count), z, -INFINITY) : z;
     }
-    float logit(T score) const { return capped(all(widen_one(score)))[0]; }
+    float logit(T score) const { return apply_cap(broadcast(widen_one(score)))[0]; }
 
-    Wide capped(Wide score) const {
+    Wide apply_cap(Wide score) const {
         if (cap == 0) return score;
-        const Wide size = score < all(0) ? -score : score, small = exp(size * (-2.0f / cap));
+        const Wide size = score < broadcast(0) ? -score : score, small = exp(size * (-2.0f / cap));
         const Wide bounded = (1.0f - small) / (1.0f + small) * cap;
-        return score < all(0) ? -bounded : bounded;
+        return score < broadcast(0) ? -bounded : bounded;
     }
 
-    bool is_possible(Index n) const { return targets[n] == IGNORED || (targets[n] >= 0 && targets[n] < V); }
+    bool is_valid(Index n) const { return targets[n] == IGNORE_INDEX || (targets[n] >= 0 && targets[n] < V); }
 
     void row(Index n) const {
         T* row = scores + n * stride;
-        totals[n] = plains[n] = 0.0f;
-        if (targets[n] == IGNORED) {
-            if (learns) std::fill(row, row + V, T(0));
+        totals[n] = unsmoothed[n] = 0.0f;
+        if (targets[n] == IGNORE_INDEX) {
+            if (needs_grad) std::fill(row, row + V, T(0));
             return;
         }
-        Wide most = all(-INFINITY);
+        Wide maxima = broadcast(-INFINITY);
         for (Index v = 0; v < V; v += WIDE) {
-            const Wide z = scores_from(row + v, V - v);
-            most = z > most ? z : most;
+            const Wide z = load_scores(row + v, V - v);
+            maxima = z > maxima ? z : maxima;
         }
-        const float top = largest(most);
-        Wide sums = all(0), distances = all(0);
+        const float maximum = largest(maxima);
+        Wide sums = broadcast(0), distances = broadcast(0);
         for (Index v = 0; v < V; v += WIDE) {
-            const Wide z = scores_from(row + v, V - v) - top;
+            const Wide z = load_scores(row + v, V - v) - maximum;
             sums += exp(z);
-            if (smoothing != 0) distances += where(first_lanes(V - v), z, 0);
+            if (smoothing != 0) distances += select(first_lanes(V - v), z, 0);
         }
-        const float sum = add_up(sums), lse = logf(sum), likely = logit(row[targets[n]]) - top;
-        plains[n] = lse - likely;
-        totals[n] = smoothing != 0 ? (1 - smoothing) * plains[n] + smoothing * (lse - add_up(distances) / float(V)) : plains[n];
-        if (!learns) return;
+        const float sum = reduce_add(sums), lse = logf(sum), target_score = logit(row[targets[n]]) - maximum;
+        unsmoothed[n] = lse - target_score;
+        totals[n] = smoothing != 0
+                        ? (1 - smoothing) * unsmoothed[n] + smoothing * (lse - reduce_add(distances) / float(V))
+                        : unsmoothed[n];
+        if (!needs_grad) return;
 
         const float scale = 1.0f / sum, spread = smoothing / float(V);
         auto gradient = [&](Wide z) {
-            const Wide grad_z = exp(z - top) * scale - spread;
+            const Wide grad_z = exp(z - maximum) * scale - spread;
             return cap != 0 ? grad_z * (1.0f - z * z * (1.0f / (cap * cap))) : grad_z;
         };
-        const float aim = logit(row[targets[n]]);
-        const float cap_derivative = cap != 0 ? 1.0f - aim * aim / (cap * cap) : 1.0f;
-        const float at_target = gradient(all(aim))[0] - (1.0f - smoothing) * cap_derivative;
-        for (Index v = 0; v < V; v += WIDE) write(row + v, gradient(scores_from(row + v, V - v)), V - v);
-        write(row + targets[n], all(at_target), 1);
+        const float target_logit = logit(row[targets[n]]);
+        const float cap_derivative = cap != 0 ? 1.0f - target_logit * target_logit / (cap * cap) : 1.0f;
+        const float at_target = gradient(broadcast(target_logit))[0] - (1.0f - smoothing) * cap_derivative;
+        for (Index v = 0; v < V; v += WIDE) write(row + v, gradient(load_scores(row + v, V - v)), V - v);
+        write(row + targets[n], broadcast(at_target), 1);
     }
 };
 

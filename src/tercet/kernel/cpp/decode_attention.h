@@ -1,8 +1,8 @@
-// softmax(q kT / sqrt(K)) v for few queries, as in a decode step: keys that a query may not see are not read, and nothing
-// is written between.
+// softmax(q kT / sqrt(K)) v for few queries, as in a decode step. Masked keys are not read, and no intermediate result
+// is written to memory.
 //
-// q and y (M, H, K), k and v (sources, G, S, K): the last axis without gaps, the others by strides, which are counted in
-// elements. K is a multiple of 8. H is a multiple of G: heads next to each other share keys.
+// q and y (M, H, K), k and v (sources, G, S, K): the last axis is contiguous, the others have strides, counted in
+// elements. K is a multiple of 8. H is a multiple of G: consecutive query heads share keys.
 #pragma once
 #include <cmath>
 #include <vector>
@@ -13,19 +13,19 @@ namespace {
 
 struct KVTable {
     float *keys, *values;
-    Index key_strides[3], value_strides[3];  // from source to source, head to head, column to column
+    Index key_strides[3], value_strides[3];  // of sources, heads and columns
 };
 
 struct DecodeAttention {
     const float* q;
     float* y;
     Index M, H, G, K;
-    Index rows;             // queries next to each other that share one source
+    Index rows;  // consecutive queries that share a source
     KVTable table;
-    Index columns;          // of each source
-    const uint8_t* mask;    // which columns may be visible, or null
-    Index mask_strides[2];  // from source to source, query to query
-    const Index* last;      // the last column that each query sees, or null
+    Index columns;  // columns of each source
+    const uint8_t* mask;  // visible columns, or null
+    Index mask_strides[2];  // of sources and queries
+    const Index* last;  // last visible column of each query, or null
 
     void list_visible(Index m, std::vector<int32_t>& visible) const {
         visible.clear();
@@ -35,7 +35,7 @@ struct DecodeAttention {
             if (!allowed || allowed[s]) visible.push_back(int32_t(s));
     }
 
-    // One query and head; `weights` has room for as many numbers as there are keys, rounded up to LANES.
+    // Attention of one query and head. `weights` must have room for one number per key, rounded up to LANES.
     void attend_head(Index m, Index h, const std::vector<int32_t>& visible, float* weights) const {
         const float* query = q + (m * H + h) * K;
         const Index source = m / rows, g = h / (H / G), n = Index(visible.size());
@@ -47,26 +47,26 @@ struct DecodeAttention {
         for (; scored + 4 <= n; scored += 4) score<4>(query, keys, visible.data() + scored, weights + scored);
         for (; scored < n; scored++) score<1>(query, keys, visible.data() + scored, weights + scored);
         for (Index i = n; i % LANES; i++) weights[i] = -INFINITY;
-        Floats most = Floats{} - INFINITY;
+        Floats maxima = Floats{} - INFINITY;
         for (Index i = 0; i < n; i += LANES) {
             const Floats score = load(weights + i) * scale;
             narrow(score, weights + i);
-            most = score > most ? score : most;
+            maxima = score > maxima ? score : maxima;
         }
-        const float top = largest(most);
+        const float maximum = largest(maxima);
         Floats total = {};
         for (Index i = 0; i < n; i += LANES) {
-            Floats weight = exp(load(weights + i) - top);
+            Floats weight = exp(load(weights + i) - maximum);
             narrow(weight, weights + i);
             total += weight;
         }
-        const float share = n ? 1.0f / add_up(total) : 0.0f;  // who sees nothing takes zeros
+        const float inverse_sum = n ? 1.0f / reduce_add(total) : 0.0f;  // a query without keys gives zeros
         Index j = 0;
-        for (; j + 4 * LANES <= K; j += 4 * LANES) mean<4>(values + j, visible, weights, share, out + j);
-        for (; j < K; j += LANES) mean<1>(values + j, visible, weights, share, out + j);
+        for (; j + 4 * LANES <= K; j += 4 * LANES) mean<4>(values + j, visible, weights, inverse_sum, out + j);
+        for (; j < K; j += LANES) mean<1>(values + j, visible, weights, inverse_sum, out + j);
     }
 
-    // The products of a query with COUNT of the keys that it sees.
+    // Products of a query with COUNT of its visible keys.
     template <int COUNT>
     void score(const float* query, const float* keys, const int32_t* visible, float* products) const {
         Floats sums[COUNT] = {};
@@ -76,26 +76,26 @@ struct DecodeAttention {
                 sums[i] = multiply_add(numbers, load(keys + visible[i] * table.key_strides[2] + j), sums[i]);
         }
         if constexpr (COUNT == 4)
-            add_up(sums[0], sums[1], sums[2], sums[3], products);
+            reduce_add(sums[0], sums[1], sums[2], sums[3], products);
         else
-            for (int i = 0; i < COUNT; i++) products[i] = add_up(sums[i]);
+            for (int i = 0; i < COUNT; i++) products[i] = reduce_add(sums[i]);
     }
 
     // PARTS vectors of the weighted mean of the values.
     template <int PARTS>
-    void mean(const float* values, const std::vector<int32_t>& visible, const float* weights, float share, float* out) const {
+    void mean(const float* values, const std::vector<int32_t>& visible, const float* weights, float scale, float* out) const {
         Floats sums[PARTS] = {};
         for (size_t i = 0; i < visible.size(); i++) {
             const float* value = values + visible[i] * table.value_strides[2];
             for (int j = 0; j < PARTS; j++)
                 sums[j] = multiply_add(Floats{} + weights[i], load(value + j * LANES), sums[j]);
         }
-        for (int j = 0; j < PARTS; j++) narrow(sums[j] * share, out + j * LANES);
+        for (int j = 0; j < PARTS; j++) narrow(sums[j] * scale, out + j * LANES);
     }
 
-    // One thread's share.
-    void share(ThreadRange range, std::vector<int32_t>& visible, std::vector<float>& weights) const {
-        const auto [first, end] = range.of(M * H);
+    // Processes the part of one thread.
+    void run_range(ThreadRange range, std::vector<int32_t>& visible, std::vector<float>& weights) const {
+        const auto [first, end] = range.split(M * H);
         weights.resize(columns + LANES);
         for (Index i = first; i < end; i++) {
             if (i == first || i % H == 0) list_visible(i / H, visible);

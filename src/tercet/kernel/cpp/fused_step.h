@@ -1,7 +1,7 @@
-// All layers of a stack for few tokens, in one call: a list of steps, each shared among the threads.
+// All layers of a stack for a few tokens in one call: a list of steps, each shared by all threads.
 //
-// Numbers live in buffers, one behind the other in `scratch`, (M, width) each; the stream itself is `x`. A step names a
-// buffer by the numbers a token has before it, or by -1 for the stream.
+// Buffers of (M, width) elements follow each other in `scratch`; the stream itself is `x`. A step refers to a buffer by
+// its offset per token, or by -1 for the stream.
 #pragma once
 #include "activations.h"
 #include "decode_attention.h"
@@ -13,9 +13,9 @@ enum Kind : Index { NORM, LINEAR, ADD, MULTIPLY, ROTATE, WRITE_KV, SELF_ATTEND, 
 
 struct Step {
     Kind kind;
-    Index wait;  // for the other threads, when it is done
+    Index wait;  // for the other threads after the step
     Index source, target;
-    Index rows, width;  // NORM, ROTATE: vectors a token, and their width. LINEAR: its outputs and inputs
+    Index rows, width;  // NORM, ROTATE: vectors per token and their width. LINEAR: outputs and inputs
     union {
         struct { Index weight, bias, rms; double eps; } norm;
         struct { Index weight, bytes, scale, bias; Activation activation; Index add; } linear;
@@ -29,12 +29,12 @@ struct Layer {
 };
 
 struct Tokens {
-    Index rows, each;            // M = rows x each
-    const Index* columns;        // (M) where each goes
-    Index capacity;              // columns that may be seen; one more is there to be written to
+    Index rows, per_row;            // M = rows x each
+    const Index* columns;  // (M) column of each token
+    Index capacity;  // visible columns; one more can be written
     const float *cosines, *sines;  // (M, R)
-    Index rotated;               // R
-    Index sources, source_columns;  // of cross-attention
+    Index n_angles;               // R
+    Index sources, source_columns;  // for cross-attention
     const uint8_t* source_mask;  // (sources, source_columns), or null
 };
 
@@ -48,10 +48,10 @@ struct Run {
 
     float* buffer(Index offset) const { return offset < 0 ? x : scratch + offset * M; }
 
-    void normalise(const Step& step, ThreadRange range) const {
+    void normalize(const Step& step, ThreadRange range) const {
         const auto* weight = (const float*)step.norm.weight;
         const auto* bias = (const float*)step.norm.bias;
-        const auto [first, last] = range.of(M * step.rows);
+        const auto [first, last] = range.split(M * step.rows);
         for (Index row = first; row < last; row++) {
             const float* source = buffer(step.source) + row * step.width;
             float* target = buffer(step.target) + row * step.width;
@@ -65,8 +65,8 @@ struct Run {
             for (Index i = 0; i < step.width; i++) squares += (source[i] - mean) * (source[i] - mean);
             const float scale = 1.0f / std::sqrt(squares / float(step.width) + float(step.norm.eps));
             for (Index i = 0; i < step.width; i++) {
-                const float normed = (source[i] - mean) * scale * weight[i];
-                target[i] = bias ? normed + bias[i] : normed;
+                const float normalized = (source[i] - mean) * scale * weight[i];
+                target[i] = bias ? normalized + bias[i] : normalized;
             }
         }
     }
@@ -76,7 +76,7 @@ struct Run {
         const Product<W> product{buffer(step.source), (const W*)step.linear.weight, (const float*)step.linear.scale,
                                  (const float*)step.linear.bias, buffer(step.target), M, step.width, step.rows,
                                  step.linear.add != 0};
-        return ::share(product, range, gemm);
+        return ::multiply_range(product, range, gemm);
     }
 
     void linear(const Step& step, ThreadRange range, GemmScratch& gemm) const {
@@ -89,7 +89,7 @@ struct Run {
     }
 
     void combine(const Step& step, ThreadRange range) const {
-        const auto [first, last] = range.of(M * step.width);
+        const auto [first, last] = range.split(M * step.width);
         const float* source = buffer(step.source);
         float* target = buffer(step.target);
         if (step.kind == ADD)
@@ -99,8 +99,8 @@ struct Run {
     }
 
     void rotate(const Step& step, ThreadRange range) const {
-        const Index R = tokens.rotated;
-        const auto [first, last] = range.of(M * step.rows);
+        const Index R = tokens.n_angles;
+        const auto [first, last] = range.split(M * step.rows);
         for (Index row = first; row < last; row++) {
             float* head = buffer(step.target) + row * step.width;
             const float *cosine = tokens.cosines + row / step.rows * R, *sine = tokens.sines + row / step.rows * R;
@@ -115,9 +115,9 @@ struct Run {
     void write_kv(const Step& step, ThreadRange range) const {
         const auto& shape = step.attention;
         const KVTable& table = layers[shape.layer].self_kv;
-        const auto [first, last] = range.of(M * shape.groups);
+        const auto [first, last] = range.split(M * shape.groups);
         for (Index i = first; i < last; i++) {
-            const Index m = i / shape.groups, g = i % shape.groups, row = m / tokens.each, column = tokens.columns[m];
+            const Index m = i / shape.groups, g = i % shape.groups, row = m / tokens.per_row, column = tokens.columns[m];
             float* key = table.keys + row * table.key_strides[0] + g * table.key_strides[1] + column * table.key_strides[2];
             float* value =
                 table.values + row * table.value_strides[0] + g * table.value_strides[1] + column * table.value_strides[2];
@@ -132,7 +132,7 @@ struct Run {
         DecodeAttention attention{};
         attention.q = buffer(step.source), attention.y = buffer(step.target);
         attention.M = M, attention.H = shape.heads, attention.G = shape.groups, attention.K = shape.width;
-        attention.rows = cross ? M / tokens.sources : tokens.each;
+        attention.rows = cross ? M / tokens.sources : tokens.per_row;
         attention.table = cross ? layers[shape.layer].cross_kv : layers[shape.layer].self_kv;
         attention.columns = cross ? tokens.source_columns : tokens.capacity;
         attention.mask = cross ? tokens.source_mask : nullptr;
@@ -141,20 +141,20 @@ struct Run {
         return attention;
     }
 
-    void share(ThreadRange range) const {
+    void run_range(ThreadRange range) const {
         std::vector<int32_t> visible;
         std::vector<float> weights;
         GemmScratch gemm;
         for (const Step* step = steps; step < steps + count; step++) {
             switch (step->kind) {
-                case NORM: normalise(*step, range); break;
+                case NORM: normalize(*step, range); break;
                 case LINEAR: linear(*step, range, gemm); break;
                 case ADD:
                 case MULTIPLY: combine(*step, range); break;
                 case ROTATE: rotate(*step, range); break;
                 case WRITE_KV: write_kv(*step, range); break;
                 case SELF_ATTEND:
-                case CROSS_ATTEND: attention_of(*step).share(range, visible, weights); break;
+                case CROSS_ATTEND: attention_of(*step).run_range(range, visible, weights); break;
             }
             if (step->wait) {
 #pragma omp barrier

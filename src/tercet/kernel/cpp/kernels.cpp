@@ -1,4 +1,4 @@
-// What Python calls.
+// The functions that Python calls.
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -16,25 +16,25 @@
 
 namespace {
 
-constexpr Index MIN_PARALLEL_WORK = 1 << 17;  // multiplications from which threads are worth waking
+constexpr Index MIN_PARALLEL_WORK = 1 << 17;  // minimum number of multiplications for several threads
 
-// `work(range)` for each thread's range.
+// Calls `work(range)` with the range of each thread.
 template <typename Work>
 void parallel_for(int threads, const Work& work) {
-    const auto share = [&](ThreadRange range) {
+    const auto run = [&](ThreadRange range) {
         work(range);
 #ifdef __AMX_BF16__
-        Tiles::release();  // who comes next finds them as they were
+        Tiles::release();  // restore the state for other code
 #endif
     };
 #ifdef _OPENMP
     if (threads > 1) {
 #pragma omp parallel num_threads(threads)
-        share(ThreadRange{omp_get_thread_num(), omp_get_num_threads()});
+        run(ThreadRange{omp_get_thread_num(), omp_get_num_threads()});
         return;
     }
 #endif
-    share(ThreadRange{0, 1});
+    run(ThreadRange{0, 1});
 }
 
 template <typename W>
@@ -43,25 +43,25 @@ void linear(const float* x, const W* w, const float* scale, const float* bias, f
     const Product<W> product{x, w, scale, bias, y, M, K, N, false};
     parallel_for(M * N * K > MIN_PARALLEL_WORK ? threads : 1, [&](ThreadRange range) {
         GemmScratch scratch;
-        share(product, range, scratch);
+        multiply_range(product, range, scratch);
     });
 }
 
 template <typename T>
-void cross_entropy(Index N, const CrossEntropy<T>& rows, Index* wrong, int threads) {
+void cross_entropy(Index N, const CrossEntropy<T>& rows, Index* invalid, int threads) {
     for (Index n = 0; n < N; n++)
-        if (!rows.is_possible(n)) {
-            *wrong = n;
+        if (!rows.is_valid(n)) {
+            *invalid = n;
             return;
         }
-    constexpr Index EXPONENTIAL = 16;  // multiplications, two of them for each score
+    constexpr Index EXPONENTIAL = 16;  // cost of an exponential in multiplications, two per score
     parallel_for(N > 1 && 2 * EXPONENTIAL * N * rows.V > MIN_PARALLEL_WORK ? threads : 1, [&](ThreadRange range) {
-        const auto [first, last] = range.of(N);
+        const auto [first, last] = range.split(N);
         for (Index n = first; n < last; n++) rows.row(n);
     });
 }
 
-// sizes: rows, H, T, S, causal, the mask's strides.
+// sizes: rows, H, T, S, causal, strides of the mask.
 KeyMask key_mask_of(const Index* sizes, const uint8_t* mask) {
     return {sizes[1], sizes[2], sizes[3], sizes[4] != 0, mask, {sizes[5], sizes[6]}};
 }
@@ -71,7 +71,7 @@ void softmax(const T* scores, T* weights, const uint8_t* mask, const Index* size
     const KeyMask key_mask = key_mask_of(sizes, mask);
     parallel_for(sizes[0] * key_mask.S > MIN_PARALLEL_WORK ? threads : 1, [&](ThreadRange range) {
         std::vector<float> buffer(key_mask.S + LANES);
-        const auto [first, last] = range.of(sizes[0]);
+        const auto [first, last] = range.split(sizes[0]);
         for (Index row = first; row < last; row++) softmax_row(scores, weights, key_mask, row, buffer);
     });
 }
@@ -80,16 +80,16 @@ template <typename T>
 void softmax_backward(const T* weights, const T* grad_weights, T* grad_scores, const Index* sizes, int threads) {
     const KeyMask key_mask = key_mask_of(sizes, nullptr);
     parallel_for(sizes[0] * key_mask.S > MIN_PARALLEL_WORK ? threads : 1, [&](ThreadRange range) {
-        const auto [first, last] = range.of(sizes[0]);
+        const auto [first, last] = range.split(sizes[0]);
         for (Index row = first; row < last; row++) softmax_backward_row(weights, grad_weights, grad_scores, key_mask, row);
     });
 }
 
-// Of each tensor its address and four strides, the last of which is 1.
+// Each tensor is an address and four strides, the last of which is 1.
 template <typename A>
 Rows<A> rows(const Index* tensor) { return {(typename A::Number*)tensor[0], {tensor[1], tensor[2], tensor[3]}}; }
 
-// tensors: q, k, v, y. sizes: B, H, G, T, S, K, causal, the mask's strides.
+// tensors: q, k, v, y. sizes: B, H, G, T, S, K, causal, strides of the mask.
 template <typename A>
 FlashAttention<A> attention_of(const Index* tensors, const uint8_t* mask, float* logsumexp, const Index* sizes) {
     const Index B = sizes[0], H = sizes[1], G = sizes[2], T = sizes[3], S = sizes[4], K = sizes[5];
@@ -101,29 +101,29 @@ void attend(const Index* tensors, const uint8_t* mask, float* logsumexp, const I
     const auto attention = attention_of<A>(tensors, mask, logsumexp, sizes);
     parallel_for(threads, [&](ThreadRange range) {
         thread_local typename FlashAttention<A>::Scratch scratch;
-        const auto [first, last] = range.of(attention.B * attention.H);
+        const auto [first, last] = range.split(attention.B * attention.H);
         for (Index i = first; i < last; i++) attention.forward(i / attention.H, i % attention.H, scratch);
     });
 }
-// tensors: q, k, v, y, the gradient of y, and where those of q, k and v go.
+// tensors: q, k, v, y, the gradient of y, and the results for the gradients of q, k and v.
 template <typename A>
 void attend_backward(const Index* tensors, const uint8_t* mask, float* logsumexp, const Index* sizes, int threads) {
     const auto attention = attention_of<A>(tensors, mask, logsumexp, sizes);
     const auto dy = rows<A>(tensors + 20), dq = rows<A>(tensors + 25), dk = rows<A>(tensors + 30), dv = rows<A>(tensors + 35);
     parallel_for(threads, [&](ThreadRange range) {
         thread_local typename FlashAttention<A>::Scratch scratch;
-        const auto [first, last] = range.of(attention.B * attention.G);
+        const auto [first, last] = range.split(attention.B * attention.G);
         for (Index i = first; i < last; i++) attention.backward(i / attention.G, i % attention.G, dy, dq, dk, dv, scratch);
     });
 }
 
-// Packed and multiplied by the same threads, who wait for each other in between.
+// Weights are packed and then multiplied by all threads, with a barrier in between.
 template <typename A>
 void linear_forward(const typename A::Number* x, const float* w, const float* bias, typename A::Number* y, Index N, Index K,
                     Index M, int threads) {
     thread_local typename Linear<A>::PackedWeights buffers;
     const Linear<A> linear{N, K, M, x, w};
-    auto& packed = buffers.of(K * linear.padded, 0, 0);
+    auto& packed = buffers.reserve(K * linear.padded, 0, 0);
     threads = N * K * M > MIN_PARALLEL_WORK ? threads : 1;
     parallel_for(threads, [&](ThreadRange range) { linear.pack_weights(range, packed); });
     parallel_for(threads, [&](ThreadRange range) { linear.forward(range, packed, bias, y); });
@@ -133,12 +133,12 @@ void linear_backward(const typename A::Number* dy, const typename A::Number* x, 
                      float* dw, float* db, Index N, Index K, Index M, int threads) {
     thread_local typename Linear<A>::PackedWeights buffers;
     const Linear<A> linear{N, K, M, x, w};
-    const Index most = std::min(up_to(N, A::STEP), Linear<A>::BATCH);
-    auto& packed = buffers.of(K * linear.padded, K * most, linear.padded * most);
+    const Index batch = std::min(round_up(N, A::STEP), Linear<A>::BATCH);
+    auto& packed = buffers.reserve(K * linear.padded, K * batch, linear.padded * batch);
     const typename Linear<A>::Gradients gradients{dy, dx, dw, db};
     threads = N * K * M > MIN_PARALLEL_WORK ? threads : 1;
-    for (Index first = 0; first < N; first += most) {
-        const Index count = std::min(most, N - first);
+    for (Index first = 0; first < N; first += batch) {
+        const Index count = std::min(batch, N - first);
         parallel_for(threads, [&](ThreadRange range) { linear.pack_operands(range, packed, gradients, first, count); });
         parallel_for(threads, [&](ThreadRange range) { linear.backward(range, packed, gradients, first, count); });
     }
@@ -147,7 +147,7 @@ void linear_backward(const typename A::Number* dy, const typename A::Number* x, 
 template <typename T>
 void activate_all(const T* x, const T* grad_output, T* y, Index count, Index activation, int threads) {
     parallel_for(count > MIN_PARALLEL_WORK ? threads : 1, [&](ThreadRange range) {
-        const auto [first, last] = range.of(count);
+        const auto [first, last] = range.split(count);
         switch (activation) {
             case RELU: return activate<RELU>(x, grad_output, y, first, last);
             case GELU: return activate<GELU>(x, grad_output, y, first, last);
@@ -179,7 +179,7 @@ void linear_int8(const float* x, const int8_t* w, const float* s, const float* b
     linear(x, w, s, b, y, M, K, N, threads);
 }
 
-// sizes: M, H, G, K, rows, columns, the mask's strides. table: addresses and strides of keys and values.
+// sizes: M, H, G, K, rows, columns, strides of the mask. table: addresses and strides of keys and values.
 void decode_attention(const float* q, const Index* table, const uint8_t* mask, float* y, const Index* sizes, int threads) {
     const Index M = sizes[0], H = sizes[1], K = sizes[3], columns = sizes[5];
     const DecodeAttention attention{q, y, M, H, sizes[2], K, sizes[4], kv_table(table), columns, mask,
@@ -187,28 +187,31 @@ void decode_attention(const float* q, const Index* table, const uint8_t* mask, f
     parallel_for(M * H * columns * K > MIN_PARALLEL_WORK ? threads : 1, [&](ThreadRange range) {
         std::vector<int32_t> visible;
         std::vector<float> weights;
-        attention.share(range, visible, weights);
+        attention.run_range(range, visible, weights);
     });
 }
 
 void top_tokens(const float* scores, const float* totals, Index N, Index H, Index V, Index stride, Index count,
-                 const Index* never, Index nevers, Index end, const uint8_t* early, float* values, Index* parents,
-                 Index* tokens, int threads) {
-    const TopTokens top{scores, totals, H, V, stride, count, never, nevers, end, early, values, parents, tokens};
+                 const Index* forbidden, Index forbidden_count, Index eos_id, const uint8_t* is_early, float* values,
+                 Index* parents, Index* tokens, int threads) {
+    const TopTokens top{scores, totals, H, V, stride, count, forbidden, forbidden_count,
+                        eos_id, is_early, values, parents, tokens};
     parallel_for(N > 1 && N * H * V > MIN_PARALLEL_WORK ? threads : 1, [&](ThreadRange range) {
-        const auto [first, last] = range.of(N);
+        const auto [first, last] = range.split(N);
         for (Index n = first; n < last; n++) top.sentence(n);
     });
 }
 
-// wrong: becomes the first row whose target is no token; nothing else is written then.
+// invalid: set to the first row with an invalid target; nothing else is written in this case.
 void cross_entropy_float32(float* scores, Index N, Index V, Index stride, const Index* targets, float smoothing, float cap,
-                           int learns, float* totals, float* plains, Index* wrong, int threads) {
-    cross_entropy<float>(N, {scores, V, stride, targets, smoothing, cap, learns != 0, totals, plains}, wrong, threads);
+                           int needs_grad, float* totals, float* unsmoothed, Index* invalid, int threads) {
+    cross_entropy<float>(N, {scores, V, stride, targets, smoothing, cap, needs_grad != 0, totals, unsmoothed}, invalid,
+                         threads);
 }
 void cross_entropy_bfloat16(uint16_t* scores, Index N, Index V, Index stride, const Index* targets, float smoothing,
-                            float cap, int learns, float* totals, float* plains, Index* wrong, int threads) {
-    cross_entropy<uint16_t>(N, {scores, V, stride, targets, smoothing, cap, learns != 0, totals, plains}, wrong, threads);
+                            float cap, int needs_grad, float* totals, float* unsmoothed, Index* invalid, int threads) {
+    cross_entropy<uint16_t>(N, {scores, V, stride, targets, smoothing, cap, needs_grad != 0, totals, unsmoothed}, invalid,
+                            threads);
 }
 
 void flash_attention_forward_float32(const Index* tensors, const uint8_t* mask, float* logsumexp, const Index* sizes,
@@ -228,7 +231,7 @@ void linear_backward_float32(const float* dy, const float* x, const float* w, fl
     linear_backward<Float32>(dy, x, w, dx, dw, db, N, K, M, threads);
 }
 
-#ifdef __AVX512BF16__  // elsewhere these are not there, and nobody can call them
+#ifdef __AVX512BF16__  // other levels do not export these functions
 void flash_attention_forward_bfloat16(const Index* tensors, const uint8_t* mask, float* logsumexp, const Index* sizes,
                                       int threads) {
     attend<Bfloat16>(tensors, mask, logsumexp, sizes, threads);
@@ -271,17 +274,17 @@ void softmax_backward_bfloat16(const uint16_t* weights, const uint16_t* grad_wei
     softmax_backward(weights, grad_weights, grad_scores, sizes, threads);
 }
 
-// tensors: parameters, gradients, both moments and steps, so many addresses of each. settings: each parameter's.
-// overlaps: becomes 1 where they can't be told apart; nothing else is written then.
+// tensors: addresses of parameters, gradients, both moments and steps, `count` of each. settings: one per parameter.
+// overlaps: set to 1 if tensors overlap; nothing else is written in this case.
 void adam(const Index* tensors, const Index* counts, Index count, const Adam* settings, float scale, Index* overlaps,
           int threads) {
-    if ((*overlaps = overlap(tensors, counts, count))) return;
+    if ((*overlaps = has_overlap(tensors, counts, count))) return;
     const Pieces pieces{counts, count};
     const auto of = [&](int kind, Index i) { return (float*)tensors[kind * count + i]; };
     for (Index i = 0; i < count; i++) *of(4, i) += 1;
     parallel_for(pieces.count() > 1 ? threads : 1, [&](ThreadRange range) {
-        const auto [first, last] = range.of(pieces.count());
-        pieces.each(first, last, [&](Index i, Index from, Index numbers) {
+        const auto [first, last] = range.split(pieces.count());
+        pieces.for_each(first, last, [&](Index i, Index from, Index numbers) {
             settings[i].step(of(0, i) + from, of(1, i) + from, of(2, i) + from, of(3, i) + from, numbers, *of(4, i), scale);
         });
     });
@@ -290,28 +293,29 @@ void gradient_norm(const Index* tensors, const Index* counts, Index count, doubl
     const Pieces pieces{counts, count};
     std::vector<double> sums(pieces.count());
     parallel_for(pieces.count() > 1 ? threads : 1, [&](ThreadRange range) {
-        const auto [first, last] = range.of(pieces.count());
+        const auto [first, last] = range.split(pieces.count());
         double* sum = sums.data() + first;
-        pieces.each(first, last, [&](Index i, Index from, Index numbers) {
-            *sum++ = squares((const float*)tensors[i] + from, numbers);
+        pieces.for_each(first, last, [&](Index i, Index from, Index numbers) {
+            *sum++ = sum_of_squares((const float*)tensors[i] + from, numbers);
         });
     });
     *norm = std::sqrt(std::accumulate(sums.begin(), sums.end(), 0.0));
 }
 
-// tables: for each layer self-attention's and cross-attention's. wrong: becomes the first token whose column is not there;
-// nothing else is written then.
+// tables: KV tables of self-attention and cross-attention for each layer. invalid: set to the first token with an
+// invalid column; nothing else is written in this case.
 void fused_step(const Step* steps, Index count, float* x, float* scratch, const Index* columns, const float* cosines,
-                const float* sines, const uint8_t* source_mask, const Index* sizes, const Index* tables, Index* wrong, int threads) {
+                const float* sines, const uint8_t* source_mask, const Index* sizes, const Index* tables, Index* invalid,
+                int threads) {
     for (Index m = 0; m < sizes[0] * sizes[1]; m++)
         if (columns[m] < 0 || columns[m] > sizes[2]) {
-            *wrong = m;
+            *invalid = m;
             return;
         }
     const Tokens tokens{sizes[0], sizes[1], columns, sizes[2], cosines, sines, sizes[3], sizes[4], sizes[5], source_mask};
     std::vector<Layer> layers;
     for (Index i = 0; i < sizes[6]; i++) layers.push_back({kv_table(tables + 16 * i), kv_table(tables + 16 * i + 8)});
-    const Run run{steps, count, x, scratch, tokens, layers.data(), tokens.rows * tokens.each};
-    parallel_for(threads, [&](ThreadRange range) { run.share(range); });
+    const Run run{steps, count, x, scratch, tokens, layers.data(), tokens.rows * tokens.per_row};
+    parallel_for(threads, [&](ThreadRange range) { run.run_range(range); });
 }
 }

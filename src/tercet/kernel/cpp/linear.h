@@ -1,5 +1,6 @@
-// y = x wT + b for many rows, forward and backward. Weights and their gradients stay float32: where bfloat16 is multiplied
-// a weight is narrowed as it is packed for the product, where PyTorch keeps copies. No sum depends on the number of threads.
+// y = x wT + b for many rows, forward and backward. Weights and their gradients stay float32. If bfloat16 is
+// multiplied, a weight is narrowed when it is packed, where PyTorch keeps copies. No sum depends on the number of
+// threads.
 #pragma once
 #include <algorithm>
 
@@ -13,31 +14,32 @@ struct Linear {
     using Packed = typename A::Packed;
     static constexpr Index STEP = A::STEP;
 
-    Index N, K, M;  // rows; numbers of a row of x, a multiple of 16; rows of w, of any number where there is no bias
+    Index N, K, M;  // rows; elements per row of x, a multiple of 16; rows of w, a multiple of 16 with a bias
     const Number* x;
     const float* w;  // (M, K)
 
-    Index padded = up_to(M, 16);  // numbers of a row of y: zeros after the first M
+    Index padded = round_up(M, 16);  // elements per row of y: zeros after the first M
 
     static constexpr Index ROWS = A::ROWS;
-    static constexpr Index BATCH = 512;  // rows whose gradients are added up at a time
+    static constexpr Index BATCH = 512;  // rows whose gradients are summed at a time
 
     struct PackedWeights {
         AlignedBuffer<Packed> buffers[3];
         Packed *w, *x, *gradients;
 
-        PackedWeights& of(Index weights, Index inputs, Index outputs) {
-            w = buffers[0].of(weights / STEP), x = buffers[1].of(inputs / STEP), gradients = buffers[2].of(outputs / STEP);
+        PackedWeights& reserve(Index weights, Index inputs, Index outputs) {
+            w = buffers[0].reserve(weights / STEP), x = buffers[1].reserve(inputs / STEP),
+            gradients = buffers[2].reserve(outputs / STEP);
             return *this;
         }
     };
 
-    // `work(n, columns, r, rows)` for a thread's share of a matrix, one piece after the other: a few rows stay in the cache
-    // while all columns pass by.
+    // Calls `work(n, columns, r, rows)` for each block in a thread's part of a matrix. Blocks are ordered so that a few
+    // rows stay in the cache while all columns are processed.
     template <typename Work>
-    static void each(ThreadRange range, Index columns, Index width, Index rows, Index height, const Work& work) {
+    static void for_each_tile(ThreadRange range, Index columns, Index width, Index rows, Index height, const Work& work) {
         const Index wide = (columns + width - 1) / width, high = (rows + height - 1) / height;
-        const auto [first, last] = range.of(wide * high);
+        const auto [first, last] = range.split(wide * high);
         for (Index i = first; i < last; i++) {
             const Index n = i % wide * width, r = i / wide * height;
             work(n, std::min(width, columns - n), r, std::min(height, rows - r));
@@ -45,64 +47,68 @@ struct Linear {
     }
 
     void pack_weights(ThreadRange range, PackedWeights& packed) const {
-        each(range, padded, PANEL, K, K, [&](Index n, Index columns, Index, Index) {
+        for_each_tile(range, padded, PANEL, K, K, [&](Index n, Index columns, Index, Index) {
             A::pack_columns(w + n * K, K, M - n, columns, K, packed.w + n * (K / STEP));
         });
     }
     void forward(ThreadRange range, const PackedWeights& packed, const float* bias, Number* y) const {
-        each(range, padded, PANEL, N, ROWS, [&](Index n, Index columns, Index r, Index rows) {
+        for_each_tile(range, padded, PANEL, N, ROWS, [&](Index n, Index columns, Index r, Index rows) {
             const Right<A> weights{packed.w + n * (K / STEP), K / STEP, columns};
             Number* tile = y + r * padded + n;
-            multiply<A>({x + r * K, K, STEP}, weights, K / STEP, rows, columns, tile, padded, Before{bias}.from(0, n));
+            multiply<A>({x + r * K, K, STEP}, weights, K / STEP, rows, columns, tile, padded, InitialSums{bias}.from(0, n));
         });
     }
 
-    // With dy the gradient of y:   dx = dy w,   dw = dyT x,   db = the sum of dy's rows
+    // With dy the gradient of y:   dx = dy w,   dw = dyT x,   db = sum of the rows of dy
     struct Gradients {
         const Number* y;
-        Number* x;  // nullptr, here and below: not wanted
+        Number* x;  // nullptr, here and below: not computed
         float *w, *b;
     };
 
-    // For rows first to first + count.
+    // Packs the operands of rows first to first + count.
     void pack_operands(ThreadRange range, PackedWeights& packed, const Gradients& gradients, Index first,
                        Index count) const {
-        const Index whole = up_to(count, STEP);
+        const Index whole = round_up(count, STEP);
         if (first == 0 && gradients.x)
-            each(range, K, PANEL, padded, ROWS, [&](Index n, Index columns, Index r, Index rows) {
+            for_each_tile(range, K, PANEL, padded, ROWS, [&](Index n, Index columns, Index r, Index rows) {
                 A::pack_rows(w + r * K + n, K, M - r, rows, columns, packed.w + n * (padded / STEP) + r / STEP * columns);
             });
         if (gradients.w) {
-            each(range, K, PANEL, whole, ROWS, [&](Index n, Index columns, Index r, Index rows) {
-                const Number* at = x + (first + r) * K + n;
-                A::pack_rows(at, K, count - r, rows, columns, packed.x + n * (whole / STEP) + r / STEP * columns);
+            for_each_tile(range, K, PANEL, whole, ROWS, [&](Index n, Index columns, Index r, Index rows) {
+                const Number* data = x + (first + r) * K + n;
+                A::pack_rows(data, K, count - r, rows, columns, packed.x + n * (whole / STEP) + r / STEP * columns);
             });
-            each(range, padded, ROWS, whole, ROWS, [&](Index n, Index columns, Index r, Index rows) {
-                const Number* at = gradients.y + (first + r) * padded + n;
-                A::pack_left(at, padded, count - r, r, rows, whole, columns, packed.gradients + n * (whole / STEP));
+            for_each_tile(range, padded, ROWS, whole, ROWS, [&](Index n, Index columns, Index r, Index rows) {
+                const Number* data = gradients.y + (first + r) * padded + n;
+                A::pack_left(data, padded, count - r, r, rows, whole, columns, packed.gradients + n * (whole / STEP));
             });
         }
     }
     void backward(ThreadRange range, const PackedWeights& packed, const Gradients& gradients, Index first,
                   Index count) const {
-        const Index depth = up_to(count, STEP) / STEP;
-        const auto so_far = [&](const float* sums, Index row) { return first ? Before{sums, row} : Before{}; };
+        const Index depth = round_up(count, STEP) / STEP;
+        const auto accumulated = [&](const float* sums, Index row) {
+            return first ? InitialSums{sums, row} : InitialSums{};
+        };
         if (gradients.x)
-            each(range, K, PANEL, count, ROWS, [&](Index n, Index columns, Index r, Index rows) {
+            for_each_tile(range, K, PANEL, count, ROWS, [&](Index n, Index columns, Index r, Index rows) {
                 const Left<A> left{gradients.y + (first + r) * padded, padded, STEP};
                 Number* tile = gradients.x + (first + r) * K + n;
-                multiply<A>(left, {packed.w + n * (padded / STEP), padded / STEP, columns}, padded / STEP, rows, columns, tile, K);
+                multiply<A>(left, {packed.w + n * (padded / STEP), padded / STEP, columns}, padded / STEP, rows, columns,
+                            tile, K);
             });
         if (gradients.w)
-            each(range, K, PANEL, M, ROWS, [&](Index n, Index columns, Index m, Index rows) {
+            for_each_tile(range, K, PANEL, M, ROWS, [&](Index n, Index columns, Index m, Index rows) {
                 const Left<A> left = A::packed_left(packed.gradients + m * depth, STEP * depth, std::min(ROWS, padded - m));
                 float* sums = gradients.w + m * K + n;
-                multiply<A>(left, {packed.x + n * depth, depth, columns}, depth, rows, columns, sums, K, so_far(sums, K));
+                multiply<A>(left, {packed.x + n * depth, depth, columns}, depth, rows, columns, sums, K,
+                            accumulated(sums, K));
             });
         if (gradients.b)
-            each(range, M, PANEL, 1, 1, [&](Index n, Index columns, Index, Index) {
-                for (Index m = n; m < n + columns; m += WIDE) {  // M is a multiple of 16 where there is a bias
-                    Wide sums = first ? read(gradients.b + m) : all(0.0f);
+            for_each_tile(range, M, PANEL, 1, 1, [&](Index n, Index columns, Index, Index) {
+                for (Index m = n; m < n + columns; m += WIDE) {  // M is a multiple of 16 if there is a bias
+                    Wide sums = first ? read(gradients.b + m) : broadcast(0.0f);
                     for (Index r = first; r < first + count; r++) sums += read(gradients.y + r * padded + m);
                     write(gradients.b + m, sums);
                 }

@@ -1,4 +1,4 @@
-// Products of matrices: in float, or in pairs of bfloat16 on CPUs that multiply two of them and add both in float at once.
+// Matrix products in float, or in pairs of bfloat16 on CPUs that multiply two of them and add both products to a float.
 #pragma once
 #include <algorithm>
 #include <type_traits>
@@ -8,35 +8,37 @@
 
 namespace {
 
-// A matrix on the left of a product: from row to row and from step to step, in numbers.
+// Left operand of a product, with the strides of rows and steps in elements.
 template <typename A>
 struct Left {
-    const typename A::Number* at;
+    const typename A::Number* data;
     Index row, step;
 
-    Left from(Index r) const { return {at + r * row, row, step}; }
+    Left from(Index r) const { return {data + r * row, row, step}; }
 };
 
-// How numbers are multiplied: what a matrix holds, and what of it meets in one step, STEP numbers. The right side of a
-// product is packed for it: a row of WIDE columns and more for each step.
+// Arithmetic of a product: the element type, and STEP, the number of elements that are multiplied in one step. The
+// right operand is packed for it: each step has a row of at least WIDE columns.
 struct Float32 {
     using Number = float;
     using Packed = float;
     static constexpr Index STEP = 1;
-    static constexpr Index ROWS = 48;  // of the left side that are multiplied at a time
+    static constexpr Index ROWS = 48;  // rows of the left operand per block
 
-    static Wide multiply_add(const Number* left, Wide right, Wide sum) { return ::multiply_add(all(*left), right, sum); }
+    static Wide multiply_add(const Number* left, Wide right, Wide sum) {
+        return ::multiply_add(broadcast(*left), right, sum);
+    }
     static Wide right(const Packed* x) { return read(x); }
 
-    // Rows (count, K) as the right side of a product along `count`: (whole, K) numbers; where there is no such row they are
-    // zeros. K is a multiple of WIDE here and below.
+    // Packs rows (count, K) as the right operand of a product along `count`: (whole, K) elements, with zeros for
+    // missing rows. K is a multiple of WIDE here and below.
     template <typename X>
     static void pack_rows(const X* x, Index stride, Index count, Index whole, Index K, Packed* y) {
         for (Index row = 0; row < whole; row++, y += K)
-            for (Index k = 0; k < K; k += WIDE) write(y + k, row < count ? read(x + row * stride + k) : all(0.0f));
+            for (Index k = 0; k < K; k += WIDE) write(y + k, row < count ? read(x + row * stride + k) : broadcast(0.0f));
     }
-    // Rows (count, K) as the right side of a product along K, of any number here: (K, whole) numbers; `whole` is a multiple
-    // of WIDE.
+    // Packs rows (count, K) as the right operand of a product along K, which may be any number here: (K, whole)
+    // elements. `whole` is a multiple of WIDE.
     template <typename X>
     static void pack_columns(const X* x, Index stride, Index count, Index whole, Index K, Packed* y) {
         for (Index row = 0; row < whole; row += WIDE)
@@ -44,15 +46,15 @@ struct Float32 {
                 Wide numbers[WIDE];
 #pragma GCC unroll 16
                 for (Index i = 0; i < WIDE; i++)
-                    numbers[i] = row + i < count ? read(x + (row + i) * stride + k, K - k) : all(0.0f);
+                    numbers[i] = row + i < count ? read(x + (row + i) * stride + k, K - k) : broadcast(0.0f);
                 transpose(numbers);
 #pragma GCC unroll 16
                 for (Index i = 0; i < WIDE; i++)
                     if (k + i < K) write(y + (k + i) * whole + row, numbers[i]);
             }
     }
-    // Rows first to first + rows, `count` of which are there, as the left side of a product along all `whole`, and that
-    // side. (whole, K) numbers.
+    // Packs rows first to first + rows, of which `count` exist, as the left operand of a product along `whole`: (whole,
+    // K) elements.
     static void pack_left(const Number* x, Index stride, Index count, Index first, Index rows, Index, Index K, Packed* y) {
         pack_rows(x, stride, count, rows, K, y + first * K);
     }
@@ -61,8 +63,8 @@ struct Float32 {
 
 #ifdef __AVX512BF16__
 struct Bfloat16 {
-    using Number = uint16_t;  // a bfloat16
-    using Packed = uint32_t;  // two of them
+    using Number = uint16_t;  // bfloat16
+    using Packed = uint32_t;  // a pair
     static constexpr Index STEP = 2;
 #ifdef __AMX_BF16__
     static constexpr Index ROWS = 128;
@@ -77,7 +79,7 @@ struct Bfloat16 {
     }
     static __m512bh right(const Packed* x) { return (__m512bh)_mm512_loadu_si512(x); }
 
-    // Sixteen pairs of numbers, of two vectors (low, high) or of one, and of the latter no more than there are.
+    // Sixteen pairs of elements from two vectors (low, high), or from one with at most `numbers` elements.
     static __m512i pairs_of(Wide low, Wide high) {
         const auto wide = [](Wide x) { return _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(x)); };
         return _mm512_or_si512(wide(low), _mm512_slli_epi32(wide(high), 16));
@@ -87,11 +89,13 @@ struct Bfloat16 {
         return _mm512_or_si512(wide(low), high ? _mm512_slli_epi32(wide(high), 16) : _mm512_setzero_si512());
     }
     static __m512i pairs_of(const float* low, const float* high) {
-        return pairs_of(read(low), high ? read(high) : all(0.0f));
+        return pairs_of(read(low), high ? read(high) : broadcast(0.0f));
     }
-    static __m512i pairs_along(const Number* x, Index numbers) { return _mm512_maskz_loadu_epi32(first_lanes(numbers / 2), x); }
+    static __m512i pairs_along(const Number* x, Index numbers) {
+        return _mm512_maskz_loadu_epi32(first_lanes(numbers / 2), x);
+    }
     static __m512i pairs_along(const float* x, Index numbers) {
-        return (__m512i)_mm512_cvtne2ps_pbh(numbers > WIDE ? read(x + WIDE) : all(0.0f), read(x));
+        return (__m512i)_mm512_cvtne2ps_pbh(numbers > WIDE ? read(x + WIDE) : broadcast(0.0f), read(x));
     }
 
     // (whole / 2, K) pairs.
@@ -99,8 +103,9 @@ struct Bfloat16 {
     static void pack_rows(const X* x, Index stride, Index count, Index whole, Index K, Packed* y) {
         for (Index row = 0; row < whole; row += 2, y += K)
             for (Index k = 0; k < K; k += WIDE) {
-                const X* at = x + row * stride + k;
-                const auto pairs = row < count ? pairs_of(at, row + 1 < count ? at + stride : nullptr) : _mm512_setzero_si512();
+                const X* data = x + row * stride + k;
+                const auto pairs =
+                    row < count ? pairs_of(data, row + 1 < count ? data + stride : nullptr) : _mm512_setzero_si512();
                 _mm512_storeu_si512(y + k, pairs);
             }
     }
@@ -126,8 +131,9 @@ struct Bfloat16 {
 #pragma GCC unroll 16
                 for (Index i = 0; i < WIDE; i++) {
                     const Index r = row + 2 * i;
-                    const Number* at = x + r * stride + k;
-                    pairs[i] = r < count ? pairs_of(at, r + 1 < count ? at + stride : nullptr) : _mm512_setzero_si512();
+                    const Number* data = x + r * stride + k;
+                    pairs[i] =
+                        r < count ? pairs_of(data, r + 1 < count ? data + stride : nullptr) : _mm512_setzero_si512();
                 }
                 transpose(pairs);
 #pragma GCC unroll 16
@@ -139,49 +145,51 @@ struct Bfloat16 {
 };
 #endif
 
-// One on the right, packed in panels of as many columns as are multiplied at once, the last one of what is left, next to
-// each other in memory: from step to step it is never far.
+// Right operand, packed in panels of the number of columns that are multiplied at once. A panel is contiguous, so that
+// consecutive steps are close in memory. The last panel has the remaining columns.
 template <typename A>
 struct Right {
-    const typename A::Packed* at;
-    Index steps, columns;        // of all that is packed
-    Index step = 0, column = 0;  // from which it is taken
+    const typename A::Packed* data;
+    Index steps, columns;  // of the packed matrix
+    Index step = 0, column = 0;  // start of this operand
 
-    Right from(Index steps_on, Index columns_on) const { return {at, steps, columns, step + steps_on, column + columns_on}; }
+    Right from(Index steps_on, Index columns_on) const {
+        return {data, steps, columns, step + steps_on, column + columns_on};
+    }
 };
-// A part of one panel: from step to step.
+// Columns of one panel, with the stride of steps.
 template <typename A>
 struct Panel {
-    const typename A::Packed* at;
+    const typename A::Packed* data;
     Index row;
 };
 
-// What the sums begin with: a row for each row of the product, `row` numbers apart; or nothing.
-struct Before {
-    const float* at = nullptr;
+// Initial values of the sums, with rows `row` elements apart; null for zeros.
+struct InitialSums {
+    const float* data = nullptr;
     Index row = 0;
 
-    Before from(Index r, Index n) const { return {at ? at + r * row + n : at, row}; }
+    InitialSums from(Index r, Index n) const { return {data ? data + r * row + n : data, row}; }
 };
 
-// Vectors of columns at a time, and so many sums that they fit into the registers and no product waits for the one before.
+// Vectors of columns per block, and sums per block: they fit into the registers and hide the latency of the products.
 constexpr int VECTORS_AT_ONCE = WIDE > LANES ? 4 : 2, SUMS_AT_ONCE = WIDE > LANES ? 24 : 12;
 constexpr Index PANEL = VECTORS_AT_ONCE * WIDE;  // columns
 
 template <int ROWS, int VECTORS, typename A, typename Y>
-inline void tile(Left<A> a, Panel<A> b, Index depth, Y* y, Index stride, Before before) {
-    Wide sums[ROWS][VECTORS];  // unrolled, or they would be in memory before and after
+inline void tile(Left<A> a, Panel<A> b, Index depth, Y* y, Index stride, InitialSums initial) {
+    Wide sums[ROWS][VECTORS];  // unrolled, otherwise they would be in memory
 #pragma GCC unroll 24
     for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 4
-        for (int v = 0; v < VECTORS; v++) sums[r][v] = before.at ? read(before.from(r, v * WIDE).at) : all(0.0f);
+        for (int v = 0; v < VECTORS; v++) sums[r][v] = initial.data ? read(initial.from(r, v * WIDE).data) : broadcast(0.0f);
     for (Index p = 0; p < depth; p++) {
-        decltype(A::right(b.at)) right[VECTORS];
+        decltype(A::right(b.data)) right[VECTORS];
 #pragma GCC unroll 4
-        for (int v = 0; v < VECTORS; v++) right[v] = A::right(b.at + p * b.row + v * WIDE);
+        for (int v = 0; v < VECTORS; v++) right[v] = A::right(b.data + p * b.row + v * WIDE);
 #pragma GCC unroll 24
         for (int r = 0; r < ROWS; r++) {
-            const auto* left = a.at + r * a.row + p * a.step;
+            const auto* left = a.data + r * a.row + p * a.step;
 #pragma GCC unroll 4
             for (int v = 0; v < VECTORS; v++) sums[r][v] = A::multiply_add(left, right[v], sums[r][v]);
         }
@@ -193,15 +201,15 @@ inline void tile(Left<A> a, Panel<A> b, Index depth, Y* y, Index stride, Before 
 }
 
 #ifdef __AMX_BF16__
-// The same by tiles; from step to step numbers lie next to each other.
+// The same with AMX tiles. Consecutive steps of a row are contiguous.
 template <int VECTORS, typename Y>
-inline void columns_by_tiles(Left<Bfloat16> a, Panel<Bfloat16> b, Index depth, Index rows, Y* y, Index stride,
-                             Before before) {
-    asm volatile("" ::: "memory");  // GCC's tile loads do not say that they read memory
-    const auto all_rows = [&](auto is_second, Index n) {  // a pair of columns of tiles stays near while all rows pass by
+inline void multiply_columns_amx(Left<Bfloat16> a, Panel<Bfloat16> b, Index depth, Index rows, Y* y, Index stride,
+                             InitialSums initial) {
+    asm volatile("" ::: "memory");  // GCC's tile loads do not declare that they read memory
+    const auto all_rows = [&](auto is_second, Index n) {  // a pair of tile columns stays in the cache for all rows
         const auto block = [&](auto is_lower, Index r, Index count) {
-            multiply_tiles<is_lower, is_second>(a.from(r).at, a.row, b.at + n, b.row, depth, count, y + r * stride + n,
-                                                stride, before.from(r, n).at, before.row);
+            multiply_tiles<is_lower, is_second>(a.from(r).data, a.row, b.data + n, b.row, depth, count, y + r * stride + n,
+                                                stride, initial.from(r, n).data, initial.row);
         };
         Index r = 0;
         for (; r + TILE < rows; r += 2 * TILE) block(std::true_type{}, r, std::min(2 * TILE, rows - r));
@@ -214,27 +222,27 @@ inline void columns_by_tiles(Left<Bfloat16> a, Panel<Bfloat16> b, Index depth, I
 #endif
 
 template <int VECTORS, typename A, typename Y>
-inline void columns_of(Left<A> a, Panel<A> b, Index depth, Index rows, Y* y, Index stride, Before before) {
+inline void multiply_columns(Left<A> a, Panel<A> b, Index depth, Index rows, Y* y, Index stride, InitialSums initial) {
 #ifdef __AMX_BF16__
-    if constexpr (std::is_same_v<A, Bfloat16>) return columns_by_tiles<VECTORS>(a, b, depth, rows, y, stride, before);
+    if constexpr (std::is_same_v<A, Bfloat16>) return multiply_columns_amx<VECTORS>(a, b, depth, rows, y, stride, initial);
 #endif
     constexpr int ROWS = SUMS_AT_ONCE / VECTORS;
     Index r = 0;
     for (; r + ROWS <= rows; r += ROWS)
-        tile<ROWS, VECTORS>(a.from(r), b, depth, y + r * stride, stride, before.from(r, 0));
-    for (; r + 2 <= rows; r += 2) tile<2, VECTORS>(a.from(r), b, depth, y + r * stride, stride, before.from(r, 0));
-    for (; r < rows; r++) tile<1, VECTORS>(a.from(r), b, depth, y + r * stride, stride, before.from(r, 0));
+        tile<ROWS, VECTORS>(a.from(r), b, depth, y + r * stride, stride, initial.from(r, 0));
+    for (; r + 2 <= rows; r += 2) tile<2, VECTORS>(a.from(r), b, depth, y + r * stride, stride, initial.from(r, 0));
+    for (; r < rows; r++) tile<1, VECTORS>(a.from(r), b, depth, y + r * stride, stride, initial.from(r, 0));
 }
-// y (rows, columns) = a b and what was before, as Y holds it; columns is a multiple of WIDE, depth counts steps.
+// y (rows, columns) = initial + a b, stored as Y. columns is a multiple of WIDE, depth is the number of steps.
 template <typename A, typename Y>
 inline void multiply(Left<A> a, Right<A> b, Index depth, Index rows, Index columns, Y* y, Index stride,
-                     Before before = {}) {
+                     InitialSums initial = {}) {
     for (Index n = 0; n < columns;) {
         const Index place = b.column + n, begin = place / PANEL * PANEL, width = std::min(PANEL, b.columns - begin);
         const Index vectors = std::min(begin + width - place, columns - n) / WIDE;
-        const Panel<A> panel{b.at + begin * b.steps + b.step * width + place - begin, width};
+        const Panel<A> panel{b.data + begin * b.steps + b.step * width + place - begin, width};
         const auto columns_from_n = [&](auto count) {
-            columns_of<count>(a, panel, depth, rows, y + n, stride, before.from(0, n));
+            multiply_columns<count>(a, panel, depth, rows, y + n, stride, initial.from(0, n));
         };
         switch (vectors) {
             case 4: columns_from_n(std::integral_constant<int, std::min(4, VECTORS_AT_ONCE)>{}); break;
@@ -246,14 +254,14 @@ inline void multiply(Left<A> a, Right<A> b, Index depth, Index rows, Index colum
     }
 }
 
-// Rows (count, K) as the right side of a product along `count`, in panels: (whole / STEP, K).
+// Packs rows (count, K) as the right operand of a product along `count`, in panels: (whole / STEP, K).
 template <typename A, typename X>
 inline Right<A> pack_row_panels(const X* x, Index stride, Index count, Index whole, Index K, typename A::Packed* y) {
     for (Index k = 0; k < K; k += PANEL)
         A::pack_rows(x + k, stride, count, whole, std::min(PANEL, K - k), y + k * (whole / A::STEP));
     return {y, whole / A::STEP, K};
 }
-// Rows (count, K) as the right side of a product along K, in panels: (K / STEP, whole).
+// Packs rows (count, K) as the right operand of a product along K, in panels: (K / STEP, whole).
 template <typename A, typename X>
 inline Right<A> pack_column_panels(const X* x, Index stride, Index count, Index whole, Index K, typename A::Packed* y) {
     for (Index row = 0; row < whole; row += PANEL)

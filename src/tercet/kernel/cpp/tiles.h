@@ -1,5 +1,5 @@
-// Products by the tiles of Intel's AMX: sixteen rows of 32 bfloat16 meet 32 rows of sixteen in one instruction, and are
-// added up in float. A thread's tiles must be given their shapes before, and given back when it is done.
+// Products with Intel's AMX tiles: one instruction multiplies sixteen rows of 32 bfloat16 by 32 rows of sixteen and
+// adds the products in float. Each thread must configure its tiles before use and release them afterwards.
 #pragma once
 #include "vectors.h"
 
@@ -8,9 +8,9 @@ namespace {
 
 constexpr Index TILE = 16;  // rows of a tile, and its columns of 32 bits each
 
-// The shapes of this thread's tiles. 0 to 3 are sums, two by two; 4 and 5 what is on the left; 6 and 7 on the right.
+// Tile configuration of this thread. Tiles 0 to 3 are 2 x 2 sums; 4 and 5 are left operands, 6 and 7 right operands.
 class Tiles {
-    static thread_local Index upper, lower;  // rows of 0, 1 and 4, and of 2, 3 and 5; none: there are no shapes
+    static thread_local Index upper, lower;  // rows of tiles 0, 1 and 4, and of 2, 3 and 5; 0 if not configured
 
 public:
     static void shape(Index upper_rows, Index lower_rows) {
@@ -33,7 +33,7 @@ public:
 };
 thread_local Index Tiles::upper = 0, Tiles::lower = 0;
 
-// What is on the left, or the right, from some step on, where no whole tile is left of it: zeros behind it.
+// The last steps of an operand, less than a whole tile, padded with zeros.
 struct TileRest {
     alignas(64) uint32_t pairs[TILE][TILE];
 
@@ -47,20 +47,20 @@ struct TileRest {
     }
 };
 
-// y (rows, columns) = before + a b: at most two tiles either way. a (rows, 2 steps) numbers, b (steps, columns) pairs of
-// them, y and before as they are in `products.h`.
+// y (rows, columns) = initial + a b, with at most two tiles in each direction. a (rows, 2 steps) elements, b (steps,
+// columns) pairs of them; y and initial as in `products.h`.
 template <bool LOWER, bool SECOND, typename Y>
 inline void multiply_tiles(const uint16_t* a, Index a_row, const uint32_t* b, Index b_row, Index steps, Index rows, Y* y,
-                           Index y_row, const float* before, Index before_row) {
+                           Index y_row, const float* initial, Index initial_row) {
     const Index upper = LOWER ? TILE : rows, lower = LOWER ? rows - TILE : TILE;
     Tiles::shape(upper, lower);
-    const Index a_bytes = 2 * a_row, b_bytes = 4 * b_row, before_bytes = 4 * before_row;
-    if (before) {
-        const float* below = before + TILE * before_row;
-        _tile_loadd(0, before, before_bytes);
-        if constexpr (SECOND) _tile_loadd(1, before + TILE, before_bytes);
-        if constexpr (LOWER) _tile_loadd(2, below, before_bytes);
-        if constexpr (LOWER && SECOND) _tile_loadd(3, below + TILE, before_bytes);
+    const Index a_bytes = 2 * a_row, b_bytes = 4 * b_row, initial_bytes = 4 * initial_row;
+    if (initial) {
+        const float* below = initial + TILE * initial_row;
+        _tile_loadd(0, initial, initial_bytes);
+        if constexpr (SECOND) _tile_loadd(1, initial + TILE, initial_bytes);
+        if constexpr (LOWER) _tile_loadd(2, below, initial_bytes);
+        if constexpr (LOWER && SECOND) _tile_loadd(3, below + TILE, initial_bytes);
     } else {
         _tile_zero(0);
         if constexpr (SECOND) _tile_zero(1);
@@ -94,7 +94,7 @@ inline void multiply_tiles(const uint16_t* a, Index a_row, const uint32_t* b, In
         if constexpr (LOWER) below.left(a + 2 * p + TILE * a_row, a_row, lower, steps - p);
         right.right(b + p * b_row, b_row, steps - p);
         if constexpr (SECOND) second.right(b + p * b_row + TILE, b_row, steps - p);
-        asm volatile("" ::: "memory");  // GCC's tile loads do not say that they read memory
+        asm volatile("" ::: "memory");  // GCC's tile loads do not declare that they read memory
         add_products(left.pairs, below.pairs, 4 * TILE, right.pairs, second.pairs, 4 * TILE);
     }
     if constexpr (sizeof(Y) == sizeof(float)) {

@@ -173,7 +173,7 @@ def test_a_column_that_is_not_there_is_refused_before_anything_is_written() -> N
     cache.lengths = torch.tensor([1, -3])
     layers = fused_layers(model.stack, torch.zeros(2, 1, 64), cache)
     assert layers is not None
-    with pytest.raises(IndexError, match="column -3 of a cache of 5"):
+    with pytest.raises(IndexError, match="column -3 does not exist in a cache of 5"):
         layers(torch.zeros(2, 1, 64), None, cache, None)
     assert not any(layer.self_kv.keys.any() for layer in cache.layers)
 

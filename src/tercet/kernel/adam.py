@@ -45,7 +45,7 @@ def supports_gradients(
 
 
 def gradient_norm(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the Euclidean norm of all elements of all tensors, (), float32. Requires `supports_gradients`."""
+    """Return the Euclidean norm of all tensors together, (), float32. Requires `supports_gradients`."""
     _check("gradient_norm", tensors, [x.shape for x in tensors])
     norm = ctypes.c_double()
     kernels().gradient_norm(_addresses(tensors), _counts(tensors), len(tensors), ctypes.byref(norm), kernel_threads())

@@ -127,7 +127,9 @@ class KernelDescription:
 
 
 def describe_kernels() -> KernelDescription:
-    """Return the kernels of this process. Like any first use, this compiles them if there are none for this CPU.
+    """Return the kernels of this process.
+
+    Like any first use, this compiles them if there are none for this CPU.
 
     Raises:
         UserError: If `TERCET_KERNEL` is not a level of this machine.

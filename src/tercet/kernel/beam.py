@@ -30,14 +30,16 @@ def supports_scores(scores: Tensor) -> bool:
 def top_tokens(
     scores: Tensor, totals: Tensor, count: int, *, forbidden: Tensor, eos_id: int, is_early: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the `count` largest values of totals[n, h] + log softmax(scores[n h])[v]. Requires `supports_scores`.
+    """Return the `count` largest values of totals[n, h] + log softmax(scores[n h])[v].
+
+    Requires `supports_scores`.
 
     Args:
         scores: (N H, V) float32.
         totals: (N, H) float32.
         count: Number of continuations per sentence.
         forbidden: (any) int64 ids that are never selected.
-        eos_id, is_early: Id of the end token, and (N) bool, True where it is forbidden too.
+        eos_id, is_early: Id of the end token, and (N) bool, True if it is forbidden too.
 
     Returns:
         Sums, h and v, (N, count) each, the largest first, and in case of ties the lowest (h, v). The sums are -inf if

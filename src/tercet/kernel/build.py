@@ -1,4 +1,4 @@
-"""Selection of the kernels of a process: those of the wheel for this CPU, or those compiled on this machine.
+"""Selection of the kernels of a process: those of the wheel, or those compiled on this machine.
 
 If neither exists, or TERCET_KERNEL=off is set, there are no kernels and PyTorch computes the same results, up to
 rounding.
@@ -67,7 +67,7 @@ def constant_when_compiled(function: Function) -> Function:
 
 @cache
 def choose_kernels() -> KernelChoice:
-    """Return the kernels of this process: the highest level that the CPU supports, or the one in TERCET_KERNEL.
+    """Return the kernels of the highest level that the CPU supports, or of that in TERCET_KERNEL.
 
     Raises:
         UserError: If TERCET_KERNEL is unknown, or requires instructions that this CPU does not support.
@@ -142,7 +142,10 @@ def kernel_of(name: str, dtype: torch.dtype) -> Callable[..., None]:
 
 
 def mask_strides(mask: torch.Tensor | None) -> tuple[int, int]:
-    """Return the strides of rows and queries of a contiguous mask (B or 1, 1, T or 1, S), 0 for broadcast axes."""
+    """Return the strides of rows and queries of a contiguous mask (B or 1, 1, T or 1, S).
+
+    Broadcast axes have stride 0.
+    """
     if mask is None:
         return 0, 0
     return mask.stride(0) if len(mask) > 1 else 0, mask.stride(2) if mask.shape[2] > 1 else 0
@@ -206,7 +209,7 @@ def _load(path: Path) -> ctypes.CDLL:
 
 
 def _interruptible(function: Callable[..., None]) -> Callable[..., None]:
-    """Raise KeyboardInterrupt if Ctrl-C arrives while ctypes converts arguments, instead of ctypes' own error."""
+    """Raise KeyboardInterrupt, not ctypes' own error, if Ctrl-C arrives during argument conversion."""
 
     def call(*arguments: Any) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Checks of tensors before their addresses are passed to C++, which cannot check dtypes, shapes or layouts.
+"""Checks of tensors whose addresses are passed to C++, which cannot check dtypes, shapes or layouts.
 
     Contract("decode_attention", q="float32[B H T K]", k="float32[B G S K] rows", mask="bool[#B 1 #T S]?")
 

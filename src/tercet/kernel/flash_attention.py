@@ -35,7 +35,7 @@ BACKWARD = Contract(
 def supports_flash_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, causal: bool = False
 ) -> bool:
-    """Return whether the kernel supports this attention in the dtype of its products, and is expected to be faster.
+    """Return whether the kernel supports this attention in the dtype of its products and is faster.
 
     Args:
         q: (B, H, T, K).

@@ -1,4 +1,6 @@
-"""Linear layer without gradients on a CPU: few rows are limited by reading the weights, many rows by arithmetic.
+"""Linear layer without gradients on a CPU.
+
+Few rows are limited by reading the weights, many rows by arithmetic.
 
 Decoding has one row per sequence, and PyTorch's products are optimized for many rows: with one to sixteen rows they
 reach a quarter to a half of the memory bandwidth, and do not support int8 weights. `gemv.h` is for few rows. `gemm.h`

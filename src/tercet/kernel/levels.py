@@ -1,4 +1,4 @@
-"""Levels: the instruction sets for which wheels contain kernels, their selection, and how kernels are compiled.
+"""Levels: instruction sets for which wheels contain kernels, and the compilation of kernels.
 
 The same flags are used for a wheel and for missing kernels, so that the same compiler produces the same code in both
 places. For a CPU that supports no level, kernels are compiled on that machine.
@@ -119,7 +119,10 @@ def cpu_vendor() -> str:
 
 
 def _cpu_line(*names: str) -> str:
-    """Return the value of one of these names for the first CPU. Reading the lines of many CPUs takes milliseconds."""
+    """Return the value of one of these names for the first CPU.
+
+    Reading the lines of many CPUs takes milliseconds.
+    """
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
         for line in lines:
             name, _, value = line.partition(":")

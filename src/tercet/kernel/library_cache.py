@@ -1,4 +1,6 @@
-"""Cache of the kernels compiled on this machine, and of compiler failures, so that later processes do not wait again.
+"""Cache of the kernels compiled on this machine, and of compiler failures.
+
+Later processes therefore do not wait for the compiler again.
 
 The cache contains code that the next process runs: a library that other users could have written is not loaded, and a
 damaged one is compiled again.

@@ -22,7 +22,7 @@ BACKWARD = Contract("masked_softmax_backward", weights=SCORES, grad_output=f"{SC
 
 
 def masked_softmax(scores: Tensor, *, mask: Tensor | None, causal: bool) -> Tensor:
-    """Return weights that sum to one over the keys that a query may attend to, and are zero for the others.
+    """Return weights that sum to one over the visible keys of a query, and are zero for the others.
 
     Args:
         scores: (B, H, T, S).

@@ -1,4 +1,6 @@
-"""Training of a linear layer with float32 weights, multiplied in float32 or, in mixed precision, in bfloat16.
+"""Training of a linear layer with float32 weights.
+
+Products are computed in float32 or, in mixed precision, in bfloat16.
 
 One call computes all gradients, including that of the bias, for which PyTorch makes a separate pass. In mixed precision
 PyTorch converts each weight to bfloat16, keeps the copy for the backward pass, computes the weight's gradient in
@@ -29,7 +31,7 @@ BACKWARD = Contract(
 
 
 def supports_training_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, padded: bool = False) -> bool:
-    """Return whether the kernel supports this product, of a float32 weight on a CPU, and is expected to be faster.
+    """Return whether the kernel supports this product of a float32 weight on a CPU and is faster.
 
     Args:
         x: (..., K).

@@ -1,4 +1,6 @@
-"""The amount of work for which a kernel replaces PyTorch's operation, where measured to take no more time.
+"""The amount of work for which a kernel replaces PyTorch's operation.
+
+A kernel is used if it was measured to take no more time.
 
 The tables depend on the level of the kernels and, if it matters, on the CPU's vendor. They are based on whole training
 steps (benchmarks/log/kernels.md). A kernel in a loop finds data in the caches that a step does not, so tables are not

@@ -1,4 +1,4 @@
-"""The decoder-only Transformer (GPT): tokens attend to earlier tokens, and each hidden state predicts the next token.
+"""The decoder-only Transformer (GPT), in which tokens attend only to earlier tokens.
 
     hidden = stack(embedding(tokens));  logits = hidden @ unembeddingᵀ, plus an optional bias per token
 

@@ -1,4 +1,4 @@
-"""The encoder-decoder Transformer: an encoder reads the source, and a decoder predicts the target with cross-attention.
+"""The encoder-decoder Transformer, whose decoder attends to the encoder's output.
 
     memory = encoder(embedding(source));  hidden = decoder(embedding(target), memory);  logits = hidden @ unembeddingᵀ
 

@@ -1,4 +1,4 @@
-"""The encoder-only Transformer (BERT): each token attends to all others, and hidden states predict masked tokens.
+"""The encoder-only Transformer (BERT), in which each token attends to all others.
 
     hidden = stack(embedding(tokens) + segment(segments));  logits = transform(hidden) @ unembeddingᵀ + bias
 

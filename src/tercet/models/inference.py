@@ -9,7 +9,9 @@ from torch import nn
 
 @contextmanager
 def inference_mode(parts: Iterable[nn.Module]) -> Generator[None]:
-    """Disable dropout and gradients in the context, and restore the mode of each part afterwards, also after an error.
+    """Disable dropout and gradients in the context.
+
+    The mode of each part is restored afterwards, also after an error.
 
     Use it around single steps, never across a `yield`. A caller that stops iterating, or trains between two tokens,
     then finds the model and the autograd mode unchanged.

@@ -1,4 +1,7 @@
-"""A stack of blocks: builds the parts from a spec, and computes mask, rotation and bias once per forward pass."""
+"""A stack of blocks.
+
+It builds the parts from a spec, and computes mask, rotation and bias once per forward pass.
+"""
 
 from functools import partial
 

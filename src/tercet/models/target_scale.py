@@ -1,4 +1,4 @@
-"""Change the scale of a regression head: the same function for another mean and deviation of the targets.
+"""Change the mean and deviation of a regression head without changing its function.
 
 mean + std (w x + b) = mean' + std' (w' x + b')      w' = w std / std',  b' = (std b + mean - mean') / std'
 """
@@ -24,7 +24,10 @@ def rescale_head(model: EncoderOnly, old: Classifier) -> None:
 
 
 def remove_target_scale(model: EncoderOnly) -> EncoderOnly:
-    """Return the same model with scores in the unit of the labels (mean 0, deviation 1), or the model itself."""
+    """Return the model with scores in the unit of the labels (mean 0, deviation 1).
+
+    The model itself is returned if its scores already are.
+    """
     head = model.spec.classifier
     if head is None or (head.target_mean, head.target_std) == (0, 1):
         return model

@@ -23,7 +23,10 @@ class TokenEmbedding(nn.Embedding):
 
 
 class SegmentEmbedding(nn.Embedding):
-    """Embedding of the segments of a pair (BERT's token types). Without input it returns that of the first segment."""
+    """Embedding of the segments of a pair (BERT's token types).
+
+    Without input it returns that of the first segment.
+    """
 
     def forward(self, input: Int[Tensor, "B T"] | None) -> Float[Tensor, "#B #T D"]:
         return super().forward(

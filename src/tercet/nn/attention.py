@@ -1,4 +1,4 @@
-"""Attention: each query receives the average of the values, weighted by the similarity of query and keys.
+"""Attention: each query receives a weighted average of the values.
 
     attend(q, k, v) = softmax(q kᵀ / √K + bias) v
 
@@ -126,7 +126,7 @@ def attention_scores(
 
 
 def attention_weights(scores: Float[Tensor, "B H T S"], *, mask: Mask | None = None) -> Float[Tensor, "B H T S"]:
-    """Return the softmax of the scores: each row sums to one, or is zero if the query may not attend to any key."""
+    """Return the softmax of the scores. A row without visible keys is zero."""
     if mask is not None:
         # The lowest finite number, not -inf: a row of -inf would have NaN gradients, even if it is overwritten.
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)

@@ -194,7 +194,7 @@ class StackCache:
         self.capacity, self._indices = capacity, None
 
     def allocate_sources(self, columns: int) -> None:
-        """Allocate tables of `columns` tokens for the keys and values of the sources, to be filled by `write_rows`.
+        """Allocate tables of `columns` tokens for keys and values of the sources; see `write_rows`.
 
         There is one source for each `rows_per_source` rows.
         """

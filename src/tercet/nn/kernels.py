@@ -1,4 +1,6 @@
-"""The CPU kernels that replace PyTorch operations. Each returns None if it does not support the tensors.
+"""The CPU kernels that replace PyTorch operations.
+
+Each returns None if it does not support the tensors.
 
 This is the only module of `nn` that imports the kernel package. If that package is not installed, every function
 returns None and PyTorch does all the work.

@@ -24,7 +24,10 @@ WeightDtype = Literal["bf16", "int8"]
 
 
 def multiplied_dtype(x: Tensor) -> torch.dtype:
-    """Return the dtype in which `x` is multiplied. Autocast does not apply inside a custom autograd.Function."""
+    """Return the dtype in which `x` is multiplied.
+
+    Autocast does not apply inside a custom autograd.Function.
+    """
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 

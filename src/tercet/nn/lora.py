@@ -47,7 +47,7 @@ class LoRALinear(Linear):
 
     @torch.no_grad()
     def merge(self) -> Linear:
-        """Return a linear layer whose weight includes the product, which has the same output in evaluation mode."""
+        """Return a linear layer whose weight includes the product. Its output in evaluation mode is the same."""
         with torch.random.fork_rng(devices=[]):  # a new layer draws weights
             merged = Linear(self.in_features, self.out_features)
         product = self.lora_B.float() @ self.lora_A.float() * self.scaling

@@ -1,4 +1,4 @@
-"""The residual connection: the output of a sublayer is added to its input, with norms in one of four placements.
+"""The residual connection around a sublayer, with norms in one of four placements.
 
     y = after(x + dropout(branch(sublayer(before(x)))))
 

@@ -75,7 +75,7 @@ class Sinusoidal:
 
 @spec
 class Rotary:
-    """Rotary positions: each pair of elements of a head is rotated by an angle proportional to the position.
+    """Rotary positions: pairs of elements of a head are rotated by an angle proportional to the position.
 
     The product of a query and a key then depends only on their distance. Pairs are (i, i + K/2), as in Llama.
 
@@ -108,7 +108,9 @@ class ALiBi:
 
 @spec
 class RelativeBias:
-    """A learned number for each head and bucket of distances, added to the scores (T5). The length is not limited.
+    """A learned number for each head and bucket of distances, added to the scores (T5).
+
+    The length of the text is not limited.
 
     Args:
         n_buckets: Number of buckets. An encoder uses half of them for keys before a token and half for keys after it.
@@ -167,7 +169,7 @@ Init = Normal | Xavier | ZeroProjections | PyTorch
 
 @spec
 class LoRA:
-    """Low-rank adaptation (Hu et al. 2022): train two small matrices next to selected linear layers, and nothing else.
+    """Low-rank adaptation (Hu et al. 2022) of selected linear layers. Other weights are frozen.
 
     Args:
         rank: Rank r of the product of the two matrices.

@@ -38,7 +38,9 @@ def wait_for_copies(device: torch.device) -> None:
 
 
 def overlap_copies(batches: Iterable[tuple[Label, Tensor]]) -> Iterator[tuple[Label, Tensor]]:
-    """Yield each tensor on the CPU with its label, after the next batch has been launched, so that a GPU is never idle.
+    """Yield each tensor on the CPU with its label, after the next batch has been launched.
+
+    A GPU is therefore never idle.
 
     Args:
         batches: Labels and result tensors of batches. Each batch is launched when the iterator is advanced.

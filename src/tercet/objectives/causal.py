@@ -1,4 +1,7 @@
-"""Causal language modeling: predict each token from the tokens before it. The loss is the mean of -ln p(next token)."""
+"""Causal language modeling: predict each token from the tokens before it.
+
+The loss is the mean of -ln p(next token).
+"""
 
 from typing import NamedTuple
 

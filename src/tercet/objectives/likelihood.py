@@ -241,7 +241,10 @@ def _cross_entropy_(
     softcap: float | None,
     needs_grad: bool,
 ) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
-    """Return the loss of each row with and without smoothing; the logits become their gradient if `needs_grad`."""
+    """Return the loss of each row with and without smoothing.
+
+    If `needs_grad`, the logits are overwritten by their gradient.
+    """
     scores, cap_gradient = logits.float(), None
     if softcap is not None:
         tanh = torch.tanh(scores.div_(softcap))

@@ -102,7 +102,10 @@ def mask_rows(
 
 
 def _words(candidates: Array, starts: Array) -> Array:
-    """Return (B, T) the index of each token's word in its row. Tokens that are not candidates are separate words."""
+    """Return (B, T) the index of each token's word in its row.
+
+    Tokens that are not candidates are separate words.
+    """
     begins = starts | ~candidates
     begins[:, 1:] |= ~candidates[:, :-1]
     begins[:, 0] = True
@@ -117,7 +120,7 @@ def _geometric(uniform: Array, mean: float) -> Array:
 
 
 def _choose_words(words: Array, candidates: Array, share: Array, order: Array, lengths: Array) -> Array:
-    """Return (B, T) a mask of the tokens in randomly chosen runs of `lengths` words, up to the share of each row.
+    """Return (B, T) a mask of random runs of `lengths` words, up to the share of each row.
 
     A word that exceeds the share is not added. A run ends before such a word, before a word that is already selected,
     and before tokens that are not candidates. All rows advance together: each tries the next word of its run, or starts

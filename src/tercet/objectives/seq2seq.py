@@ -1,4 +1,4 @@
-"""Translation: predict each target token from the source and the target tokens before it (Sutskever et al. 2014).
+"""Translation (Sutskever et al. 2014): predict target tokens from the source and earlier ones.
 
 The decoder's input is `<bos> a b c` and its targets are `a b c <eos>`. The source ends with `<eos>` too.
 """

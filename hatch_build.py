@@ -26,9 +26,9 @@ class KernelsHook(BuildHookInterface):  # type: ignore[type-arg]  # hatchling gi
         levels = load_levels(Path(self.root))
         machine, compiler = platform.machine(), levels.find_compiler()
         if sys.platform != "linux" or not levels.levels_of(machine):
-            raise RuntimeError(f"there are no levels of kernels for {sys.platform} on {machine}")
+            raise RuntimeError(f"no kernels are available for {sys.platform} on {machine}")
         if compiler is None:
-            raise RuntimeError("no C++ compiler is found; install one, or set CXX")
+            raise RuntimeError("no C++ compiler found; install one, or set CXX")
         self.folder = tempfile.TemporaryDirectory()
         minors = list[int]()
         for level in levels.levels_of(machine):
@@ -64,10 +64,12 @@ def required_glibc(library: Path) -> int:
     """
     names = library.read_bytes()
     if not (minors := versions_of("GLIBC_2", names)):
-        raise RuntimeError("the compiler is not one for glibc, and there is no tag for what it makes")
+        raise RuntimeError("the compiler does not use glibc, and no wheel tag exists for its output")
     for prefix, limit in LIBSTDCXX.items():
         if max(versions_of(prefix, names), default=0) > limit:
-            raise RuntimeError(f"the kernels would need more than {prefix}.{limit} of libstdc++; use an older compiler")
+            raise RuntimeError(
+                f"the kernels would require a newer libstdc++ than {prefix}.{limit}; use an older compiler"
+            )
     return max(minors)
 
 

@@ -61,7 +61,7 @@ def audit(lock: Path) -> tuple[str, bool]:
         packages = json.loads(report.read_text())["dependencies"]
     unknown = [package["name"] for package in packages if "skip_reason" in package]
     faults = [f"{package['name']} {fault['id']}" for package in packages for fault in package.get("vulns", ())]
-    missing = f"; NOT LOOKED UP, for the service has no answer: {len(unknown)}" if unknown else ""
+    missing = f"; NOT LOOKED UP, unknown to the service: {len(unknown)}" if unknown else ""
     known = f"; known faults: {', '.join(faults)}" if faults else ""
     return f"{lock.name}: {len(packages) - len(unknown)} packages looked up{known}{missing}", bool(faults)
 
@@ -70,7 +70,7 @@ def main() -> int:
     argparse.ArgumentParser(description=__doc__).parse_args()
     changes = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True, check=True)
     if changes.stdout:
-        print("release: error: there are changes that are in no commit; commit them, or put them away", file=sys.stderr)
+        print("release: error: the working tree has uncommitted changes; commit or stash them", file=sys.stderr)
         return 2
     log = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True, check=True)
     epoch, dist = int(log.stdout), ROOT / "dist"

@@ -116,5 +116,5 @@ def test_nest_opens_a_path_of_keys() -> None:
     assert nest("a.b.c", 1) == {"a": {"b": {"c": 1}}}
     assert nest(".".join("abcdefghijklmnop"), 1)  # 16 keys, as deep as settings may be
     for path in ("", "a..b", ".a", "a.", ".".join("abcdefghijklmnopq")):
-        with pytest.raises(UserError, match="is no key of a recipe"):
+        with pytest.raises(UserError, match="is not a recipe key"):
             nest(path, 1)

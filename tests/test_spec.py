@@ -117,7 +117,7 @@ def test_what_is_outside_of_a_range_is_refused_however_it_is_made(spec: type) ->
         (lambda: Cosine(final=math.nan), "final=nan must be at least 0 and at most 1"),
         (
             lambda: LinearDecay(final=HUGE),
-            "final=a int that is too large to write down must be at least 0 and at most 1",
+            "final=a int too large to display must be at least 0 and at most 1",
         ),
         (
             lambda: TrainingSpec(max_steps=10**12),

@@ -1,4 +1,4 @@
-"""`python -m tercet` is `tercet`."""
+"""Run the command line as `python -m tercet`."""
 
 from tercet.cli.main import entry
 

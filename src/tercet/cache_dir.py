@@ -39,12 +39,14 @@ def check_owner(path: Path) -> None:
     for place in (path, *path.parents):
         status = place.lstat()
         if stat.S_ISLNK(status.st_mode):
-            raise UntrustedFile(f"{place} is a link; remove it")
+            raise UntrustedFile(f"{place} is a symbolic link; remove it")
         if status.st_uid not in (0, os.geteuid()):
             remedy = "remove it, or " if place == path else ""
-            raise UntrustedFile(f"{place} belongs to another user; {remedy}set TERCET_CACHE to a folder of your own")
+            raise UntrustedFile(f"{place} belongs to another user; {remedy}set TERCET_CACHE to your own folder")
         if _others_write(status) and not (place != path and status.st_mode & stat.S_ISVTX):
-            raise UntrustedFile(f"others may write to {place}; `chmod go-w` it, or set TERCET_CACHE to another folder")
+            raise UntrustedFile(
+                f"other users can write to {place}; `chmod go-w` it, or set TERCET_CACHE to another folder"
+            )
         if place == home:
             return
 

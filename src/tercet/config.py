@@ -97,7 +97,7 @@ def nest(path: str, value: Any) -> Plain:
     """
     keys = path.split(".")
     if not all(keys) or len(keys) > MAX_KEYS:
-        raise UserError(f"{show(path)} is no key of a recipe; write one such as training.max_steps")
+        raise UserError(f"{show(path)} is not a recipe key; use one such as training.max_steps")
     for key in reversed(keys):
         value = {key: value}
     return value

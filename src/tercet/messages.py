@@ -56,7 +56,7 @@ def show(value: Any) -> str:
     try:
         return _SHORT.repr(value)
     except ValueError:  # Python writes no whole number of more than some thousand digits
-        return f"a {type(value).__name__} that is too large to write down"
+        return f"a {type(value).__name__} too large to display"
 
 
 def shorten(text: object, max_length: int = MAX_QUOTE) -> str:

@@ -185,7 +185,7 @@ class Run(RunView):
         from tercet.generation import translate
 
         if search is not None and beam:
-            raise ValueError(f"{', '.join(beam)}: settings of a beam, beside search={search}; give one or the other")
+            raise ValueError(f"{', '.join(beam)} and search={search} exclude each other; pass one of them")
         return translate(
             self.trained_model.require("translate").model, self.tokenizer, [texts] if isinstance(texts, str) else texts,
             Beam(**beam) if search is None else search, source_tokenizer=self.trained_model.source_tokenizer,

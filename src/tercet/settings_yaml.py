@@ -34,7 +34,7 @@ def read_yaml(path: Path) -> Plain:
         if not stat.S_ISREG(status.st_mode):  # a pipe would be waited for, a device might never end
             raise UserError(f"{path} is not a YAML file")
         if status.st_size > limits.YAML_BYTES:
-            raise UserError(f"{path} has {status.st_size:,} bytes; a recipe has at most {limits.YAML_BYTES:,}")
+            raise UserError(f"{path} has {status.st_size:,} bytes; a recipe may have at most {limits.YAML_BYTES:,}")
         with path.open("rb") as file:
             text = file.read(limits.YAML_BYTES).decode("utf-8")
     except FileNotFoundError:
@@ -83,7 +83,7 @@ def parse_value(text: str, *, name: str) -> Any:
         UserError: for what is no YAML.
     """
     if len(text) > limits.YAML_BYTES:
-        raise UserError(f"{name}: the value has {len(text):,} characters, and may have {limits.YAML_BYTES:,}")
+        raise UserError(f"{name}: the value has {len(text):,} characters; at most {limits.YAML_BYTES:,} are allowed")
     try:
         return _unmark(_load(text))
     except yaml.YAMLError as error:
@@ -125,8 +125,8 @@ class _BoundedLoader(yaml.SafeLoader):
         self._n_nodes += 1
         self._depth += 1
         mark = self.peek_event().start_mark
-        _check(self._depth <= limits.YAML_DEPTH, f"it is nested more than {limits.YAML_DEPTH} deep", mark)
-        _check(self._n_nodes <= limits.YAML_NODES, f"it holds more than {limits.YAML_NODES:,} keys and values", mark)
+        _check(self._depth <= limits.YAML_DEPTH, f"nested more than {limits.YAML_DEPTH} levels deep", mark)
+        _check(self._n_nodes <= limits.YAML_NODES, f"more than {limits.YAML_NODES:,} keys and values", mark)
         node = super().compose_node(parent, index)
         self._depth -= 1
         return node
@@ -135,16 +135,16 @@ class _BoundedLoader(yaml.SafeLoader):
         """A node as plain data; an alias becomes a copy of what it stands for."""
         self._n_built += 1
         mark = node.start_mark
-        _check(depth <= limits.YAML_DEPTH, "an alias holds itself", mark)
-        _check(self._n_built <= limits.YAML_NODES, f"its aliases make more than {limits.YAML_NODES:,} values", mark)
+        _check(depth <= limits.YAML_DEPTH, "an alias contains itself", mark)
+        _check(self._n_built <= limits.YAML_NODES, f"aliases expand to more than {limits.YAML_NODES:,} values", mark)
         if isinstance(node, yaml.MappingNode) and node.tag == f"{TAG}map":
             return self._build_mapping(node, depth)
         if isinstance(node, yaml.SequenceNode) and node.tag == f"{TAG}seq":
             return [self.build(item, depth + 1) for item in node.value]
         _check(
             isinstance(node, yaml.ScalarNode) and node.tag in SCALARS,
-            f"{KINDS.get(node.tag.removeprefix(TAG), f'a value with the tag {show(node.tag)}')} is no setting; "
-            "write text in quotes",
+            f"{KINDS.get(node.tag.removeprefix(TAG), f'a value with the tag {show(node.tag)}')} is not a valid "
+            "setting; put text in quotes",
             mark,
         )
         return self._build_scalar(node)
@@ -156,9 +156,9 @@ class _BoundedLoader(yaml.SafeLoader):
             value = self.construct_object(node)
         except (ValueError, LookupError):  # `!!int x`
             value = None
-            _check(False, f"{show(node.value)} is not what its tag says", node.start_mark)
+            _check(False, f"{show(node.value)} does not match its tag", node.start_mark)
         halves = isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value)
-        _check(not halves, "half a surrogate pair is no character", node.start_mark)
+        _check(not halves, "an unpaired surrogate is not a character", node.start_mark)
         return value
 
     def _build_mapping(self, node: Any, depth: int) -> Plain:
@@ -171,12 +171,12 @@ class _BoundedLoader(yaml.SafeLoader):
             value = self.build(value_node, depth + 1)
             if key_node.tag == MERGE:
                 for part in reversed(value if isinstance(value, list) else [value]):
-                    _check(isinstance(part, dict), "<< takes a mapping, or a list of them", mark)
+                    _check(isinstance(part, dict), "<< requires a mapping or a list of mappings", mark)
                     merged |= part
                 continue
             key = self.build(key_node, depth + 1)
-            _check(isinstance(key, str), f"a key is a name, and {show(key)} is none; put it in quotes", mark)
-            _check(key not in result, f"the key {show(key)} stands there twice, first in line {lines.get(key)}", mark)
+            _check(isinstance(key, str), f"a key must be text, not {show(key)}; put it in quotes", mark)
+            _check(key not in result, f"duplicate key {show(key)}, first in line {lines.get(key)}", mark)
             lines[key] = mark.line + 1
             result[MarkedKey.at(key, lines[key])] = value
         return {**{key: value for key, value in merged.items() if key not in result}, **result}

@@ -29,7 +29,7 @@ try:
     from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
     from sklearn.utils.validation import check_is_fitted
 except ImportError:
-    raise UserError("tercet.sklearn needs scikit-learn: pip install 'tercet[sklearn]'") from None
+    raise UserError("tercet.sklearn requires scikit-learn; pip install 'tercet[sklearn]'") from None
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -104,10 +104,14 @@ class TercetClassifier(ClassifierMixin, _TextEstimator):
         texts = _check_texts(X)
         labels = np.asarray(y)
         if labels.shape != (len(texts),):
-            raise UserError(f"{len(texts)} texts need as many labels, got {labels.shape}; give one label for each text")
+            raise UserError(
+                f"{len(texts)} texts require as many labels, got {labels.shape}; pass one label for each text"
+            )
         self.classes_, numbers = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
-            raise UserError(f"all texts have the label {show(self.classes_.tolist())}; give texts of several labels")
+            raise UserError(
+                f"all texts have the label {show(self.classes_.tolist())}; pass texts with at least two labels"
+            )
         names = self._names()
         with TemporaryDirectory() as folder:
             examples = [{"text": text, "label": names[n]} for text, n in zip(texts, numbers.tolist(), strict=True)]
@@ -193,12 +197,12 @@ class TercetVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _TextE
 def _check_texts(inputs: Texts) -> list[str]:
     """Raises UserError where it is not a list of texts."""
     if isinstance(inputs, str):
-        raise UserError(f"{show(inputs)} is one text; give a list of texts")
+        raise UserError(f"{show(inputs)} is a single text; pass a list of texts")
     texts = [*cast("Iterable[Any]", inputs)]
     invalid = next((text for text in texts if not isinstance(text, str)), None)
     if invalid is not None or not texts:
-        problem = "there is no text" if not texts else f"{show(invalid)} is no text"
-        raise UserError(f"{problem}; give a list of texts, or one column of a table")
+        problem = "there are no texts" if not texts else f"{show(invalid)} is not a text"
+        raise UserError(f"{problem}; pass a list of texts, or one column of a table")
     return [str(text) for text in texts]
 
 

@@ -113,7 +113,7 @@ def check_problem_type(problem_type: ProblemType, over: str) -> None:
     ValueError: where tokens are to have something else than one label each.
     """
     if over == "tokens" and problem_type != "single_label_classification":
-        raise ValueError(f"problem_type={problem_type} is for texts, and a token has one label: set over to texts")
+        raise ValueError(f"problem_type={problem_type} applies to texts, and a token has one label; set over to texts")
 
 
 @cache

@@ -283,7 +283,7 @@ class TestWords:
     @pytest.mark.parametrize("name", ["config.json", "card.json"])
     def test_broken_json(self, folder: Path, name: str) -> None:
         (folder / name).write_text('{"family": ')
-        with pytest.raises(UserError, match=rf"{name} is not valid JSON \(.*\); put back the file that was saved"):
+        with pytest.raises(UserError, match=rf"{name} is not valid JSON \(.*\); restore the saved file"):
             load_model(folder)
 
     def test_an_unknown_key(self, folder: Path) -> None:

@@ -213,7 +213,7 @@ def test_a_long_header_ends_somewhere(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_folder_in_its_place_and_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no such folder: .*a\.gguf"):
         load_model(tmp_path / "a.gguf")
-    with pytest.raises(UserError, match=r"cannot read .* no regular file"):
+    with pytest.raises(UserError, match=r"cannot read .* not a regular file"):
         GgufFile(tmp_path)
 
 

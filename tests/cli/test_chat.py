@@ -100,7 +100,7 @@ def test_the_oldest_turns_are_left_out_and_that_is_said_once(
     dropped = [json.loads(line)["dropped"] for line in out.splitlines()]
     assert code == 0
     assert dropped == [0, 2, 4, 6] or dropped == [0, 0, 2, 4]  # the system's message is never one of them
-    assert err.count("its oldest turns are left out from now on") == 1
+    assert err.count("its oldest turns are left out") == 1
     assert f"longer than the {MAX_LEN} tokens" in err
 
 
@@ -109,8 +109,8 @@ def test_the_oldest_turns_are_left_out_and_that_is_said_once(
     [
         ("plain", "", [], r"a language model without a chat template; use `tercet generate \S+plain`, or train"),
         ("encoder", "", [], r"a masked language model, which cannot generate text; use `tercet fill \S+encoder`"),
-        ("chat", "/nosuch\n", [], r"there is no command '/nosuch'; /help lists them"),
-        ("chat", "/undo\n", [], r"there is nothing to take back"),
+        ("chat", "/nosuch\n", [], r"unknown command '/nosuch'; /help lists commands"),
+        ("chat", "/undo\n", [], r"there is no message to remove"),
         ("chat", "/save\n", [], r"/save needs a file"),
         ("chat", "/save x.jsonl\n", [], r"there is nothing to save"),
         ("chat", "a\n/save nosuch/x.jsonl\n", FEW, r"/save 'nosuch/x.jsonl': cannot write it: No such file"),
@@ -228,11 +228,11 @@ def test_a_session_on_a_terminal(models: Path) -> None:
         terminal.send("/help\n")
         assert "/undo" in terminal.until("/quit.*\r\n> ")
         terminal.send("/nosuch\n")
-        terminal.until("tercet: error: there is no command.*\r\n> ")
+        terminal.until("tercet: error: unknown command.*\r\n> ")
         terminal.send("hello\n")
         terminal.until("hello\r\n[^>]+")  # it writes
         terminal.interrupt()
-        terminal.until("stopped; Ctrl-C once more ends the conversation\r\n> ")
+        terminal.until("stopped; press Ctrl-C again to quit\r\n> ")
         terminal.send("/reset\n")
         terminal.until("> ")
         terminal.send("and now?\n")  # the template's own process has outlived the interrupt

@@ -121,10 +121,10 @@ def test_numbers_on_the_command_line(runs: dict[str, str], capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("kind", "flags", "words"),
     [
-        ("texts", ["--threshold", "0.3"], "gives texts several labels, and .* gives one label each"),
-        ("words", ["--threshold", "0.3"], "gives texts several labels, and .* gives one label each"),
-        ("numbers", ["--threshold", "0.3"], "gives texts several labels, and .* gives a number"),
-        ("numbers", ["--scores"], "--scores are probabilities of labels, and .* gives a number: leave it out"),
+        ("texts", ["--threshold", "0.3"], "several labels per text, but .* predicts one label"),
+        ("words", ["--threshold", "0.3"], "several labels per text, but .* predicts one label"),
+        ("numbers", ["--threshold", "0.3"], "several labels per text, but .* predicts a number"),
+        ("numbers", ["--scores"], "--scores prints probabilities of labels, but .* predicts a number; leave it out"),
         ("sets", ["--threshold", "2"], "--threshold"),
     ],
 )

@@ -188,7 +188,7 @@ def test_ctrl_c_saves_and_ends_with_130(text: Path, tmp_path: Path) -> None:
         (["--vary", "data.source=a,b"], "data.source is both in --set and in --vary"),
         (["--vary", "model.stack.placement=pre,post", "--seeds", "x"], "--seeds 'x': expected numbers"),
         (["--vary", "training.seed=1,2"], "give --seeds 1,2,3 in its place"),
-        (["--set", "data.source=other"], "data.source is both in --set and in --data"),
+        (["--set", "data.source=other"], "data.source is set by both --set and --data"),
         ([], "demo alone has nothing to compare with; give another recipe or run, --vary or --seeds"),
     ],
 )

@@ -54,7 +54,7 @@ def test_people_read_lines_and_programs_json(
     assert [line.split()[0] for line in out.splitlines()] == names
     assert "\033" not in out
     assert "compiler   none" in out
-    assert "free: may be written" in out
+    assert "free: writable" in out
     assert main(["doctor", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["kernel_build"] == build_id()
@@ -68,7 +68,10 @@ def test_a_cache_that_is_no_use_is_said_with_the_remedy(tmp_path: Path, monkeypa
     file.write_text("")
     open_to_all.mkdir()
     open_to_all.chmod(0o777)
-    for place, words in ((file / "cache", f"{file} is no folder; remove it"), (open_to_all, "others may write to ")):
+    for place, words in (
+        (file / "cache", f"{file} is no folder; remove it"),
+        (open_to_all, "other users can write to "),
+    ):
         monkeypatch.setenv("TERCET_CACHE", str(place))
         assert (tercet.doctor().cache_refusal or "").startswith(words)
     monkeypatch.setattr("os.access", lambda *_: False)

@@ -116,7 +116,7 @@ def test_two_processes_meet(tmp_path: Path) -> None:
     assert 0 < ranks["ranks"][1]["round_trip"] < 5
     assert ranks["all_reduce_seconds"] > 0
     assert ranks["disagreements"] == []
-    assert "waiting for 1 more of 2 ranks" in err
+    assert "s for 1 more of 2 ranks" in err
 
 
 @pytest.mark.slow

@@ -131,7 +131,7 @@ def test_a_model_s_diagram(here: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert out["letters"] == {}
     assert out["vocab_size_at_most"] == {"source_vocab_size": 10_000, "vocab_size": 10_000}
     assert "(32, 100, 512)" in (here / "model.svg").read_text(encoding="utf-8")
-    assert "at most: learnt from the data" in (here / "model.svg").read_text(encoding="utf-8")
+    assert "maximum: the vocabulary is learned from the data" in (here / "model.svg").read_text(encoding="utf-8")
     letters = draw_as_json(
         ["model", "shakespeare-quick"], capsys
     )  # its characters are counted by training, and not for a drawing
@@ -174,20 +174,20 @@ def test_a_run_and_a_recipe_of_one_s_own(here: Path, capsys: pytest.CaptureFixtu
         (["positions", "--length", "0"], "argument --length: 0 must be at least 1"),
         (["positions", "--length", "many"], "argument --length: invalid int value: 'many'"),
         (["positions", "--base", "0"], "argument --base: 0.0 must be above 0"),
-        (["positions", "alibi", "learned", "--base", "5"], "--base is for sinusoidal and rotary positions"),
-        (["schedules", "512"], "'512' is no D_MODEL:WARMUP; write two whole numbers, such as 512:4000"),
-        (["schedules", "512:0"], "'512:0' is no D_MODEL:WARMUP"),
+        (["positions", "alibi", "learned", "--base", "5"], "--base applies to sinusoidal and rotary positions"),
+        (["schedules", "512"], "'512' is not D_MODEL:WARMUP; write two integers, such as 512:4000"),
+        (["schedules", "512:0"], "'512:0' is not D_MODEL:WARMUP"),
         (["schedules", "--schedule", "cosin"], "--schedule: schedule: unknown kind 'cosin'; did you mean 'cosine'?"),
-        (["schedules", "--schedule", "noam"], "the noam schedule needs --warmup, such as 4000"),
+        (["schedules", "--schedule", "noam"], "the noam schedule requires --warmup, such as 4000"),
         (["schedules", "--schedule", "{kind: wsd, cooldown: 2}"], "cooldown=2.0 must be above 0 and at most 1"),
         (["schedules", "--steps", "0"], "argument --steps: 0 must be at least 1"),
         (["schedules", "--warmup", "-1"], "argument --warmup: -1 must be at least 0"),
         (["schedules", "--lr", "nan"], "argument --lr: nan must be at least 0"),
-        (["masks"], 'masks are those of sentences; give one: tercet plot masks "The weather is great today"'),
-        (["masks", " "], "a sentence without words has no mask; write at least one word"),
-        (["masks", "a " * 61], "a picture has room for 8 sentences of 60 words; give fewer"),
-        (["masks", "--source", "a"], "--source and --target come together"),
-        (["masks", "a", "--source", "a", "--target", "b"], "give either sentences, or --source and --target"),
+        (["masks"], 'there is no sentence to plot masks of; pass one: tercet plot masks "The weather is great today"'),
+        (["masks", " "], "a sentence has no words; write at least one"),
+        (["masks", "a " * 61], "a plot shows at most 8 sentences of 60 words; pass fewer"),
+        (["masks", "--source", "a"], "--source and --target require each other"),
+        (["masks", "a", "--source", "a", "--target", "b"], "sentences cannot be combined with --source and --target"),
         (["masks", "--source", "a", "b", "--target", "c"], "2 sources and 1 targets; a pair has one of each"),
         (["smoothing", "--target", "10"], "target=10 must be a token of the vocabulary, 0 to 9"),
         (["smoothing", "--epsilon", "1"], "argument --epsilon: 1.0 must be at least 0 and below 1"),

@@ -99,7 +99,7 @@ def test_fill_reads_lines_and_writes_json(runs: dict[str, str], capsys: pytest.C
     found = [json.loads(line) for line in out]
     assert [len(one["masks"]) for one in found] == [1, 2]
     assert [one["truncated"] for one in found] == [False, True]
-    assert f"1 text is longer than the model takes, and was cut to {ROOM} tokens" in err
+    assert f"1 text is longer than the context, and was cut to {ROOM} tokens" in err
     for one in found:
         for candidates in one["masks"]:
             p = [candidate["probability"] for candidate in candidates]
@@ -148,7 +148,7 @@ def test_embed_reads_objects_with_their_ids(
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     flags = ["--pooling", "first", "--no-normalise"]
     _, err = said(["embed", runs["bert"], "--input", str(source), "--output", str(output), *flags], capsys)
-    assert "1 text is longer than the model takes" in err
+    assert "1 text is longer than the context" in err
     with np.load(output) as found:
         assert found["ids"].tolist() == [row["id"] for row in rows]
         wanted = tercet.load(runs["bert"]).embed([row["text"] for row in rows], pooling="first", normalise=False)
@@ -294,32 +294,32 @@ def test_evaluate_tells_how_often_a_classifier_is_right(
         ("fill bare [MASK]", "is an encoder, which cannot fill masks; use `tercet embed"),
         ("fill bert cat", "no mask in 'cat'; write [MASK]"),
         ("fill bert [MASK] --top 0", "argument --top: 0 must be at least 1"),
-        ("fill bert [MASK] --only ,", "--only has no word"),
+        ("fill bert [MASK] --only ,", "--only contains no word"),
         ("fill bert [MASK] --only жук", "the vocabulary has no 'жук'"),
         ("classify bert", "is a masked language model, not a classifier; use `tercet fill"),
         ("classify gpt", "is a language model, not a classifier; use `tercet generate"),
         ("embed gpt --output x.npz", "is a language model, not an encoder; use `tercet generate"),
-        ("embed bert --output x.txt", "--output x.txt ends in none of .npz, .parquet, .jsonl"),
-        ("embed bert --output none/x.npz", "there is no folder none; make it first"),
+        ("embed bert --output x.txt", "--output x.txt must end in one of .npz, .parquet, .jsonl"),
+        ("embed bert --output none/x.npz", "no such folder: none; create it first"),
         ("embed bert --output x.npz --input none.txt", "--input none.txt: cannot read it: No such file"),
         ("generate bert", "is a masked language model, which cannot generate text; use `tercet fill"),
         ("translate bert", "is a masked language model, not a translator; use `tercet fill"),
         ("evaluate gpt --per-line", "is a language model, which cannot fill masks; use `tercet generate"),
-        ("evaluate translator --per-line", "is a translator, which scores pairs: give --source FILE --target FILE"),
+        ("evaluate translator --per-line", "is a translator, which scores pairs; pass --source FILE --target FILE"),
         (
             "evaluate bert --per-line --mask-rate 0.3",
             "--mask-rate does not apply to --per-line; leave it out",
         ),
         ("evaluate bert --per-line --encoding utf-8", "--encoding applies to --source and --target; texts are UTF-8"),
         ("evaluate bert --per-line --data none.txt", "--data none.txt: cannot read it: No such file"),
-        ("evaluate bert --per-line --source a --within-word", "--within-word for masked language models; leave one"),
+        ("evaluate bert --per-line --source a --within-word", "--within-word to masked language models; leave one"),
         ("embed bert", "nothing to do: pass --output FILE.npz to write vectors, or --query TEXT to search"),
         ("embed bert --output x.npz --top 3", "--top requires --query TEXT; add it"),
-        ("evaluate bare", "fills no masks and gives no labels: there is nothing to score"),
+        ("evaluate bare", "without masked tokens or labels to predict"),
         ("evaluate bert", "does not contain its training data settings; pass --data"),
         ("evaluate texts", "does not contain its training data settings; pass --data"),
-        ("evaluate bert --beam 3", "which is a masked language model; for those there are --data, --mask-rate"),
-        ("evaluate gpt --mask-rate 0.3", "which is a language model; for those there are --data, --stride"),
+        ("evaluate bert --beam 3", "which is a masked language model; available: --data, --mask-rate"),
+        ("evaluate gpt --mask-rate 0.3", "which is a language model; available: --data, --stride"),
         ("evaluate bert --data x --mask-rate 2", "argument --mask-rate: 2.0 must be above 0 and at most 1"),
     ],
 )

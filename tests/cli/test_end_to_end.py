@@ -153,7 +153,7 @@ def test_without_a_prompt_it_says_where_it_begins(
 ) -> None:
     few = ["--max-new-tokens", "5"]
     assert main(["generate", str(run), *few]) == 0
-    assert capsys.readouterr().err == "tercet: no prompt: writing what comes after '<eos>', where a text begins\n"
+    assert capsys.readouterr().err == "tercet: no prompt: starting after '<eos>', the beginning of a text\n"
     trained_model = load_model(run)
     names = "".join(sorted(set("0123456789 isabc"), reverse=True))  # no end of a text, no new line
     tokenizer = Tokenizer.train(Characters(alphabet=names, eos=False), [])
@@ -166,14 +166,16 @@ def test_without_a_prompt_it_says_where_it_begins(
     )
     assert main(["generate", str(tmp_path / "without"), *few, "--json"]) == 0
     out, err = capsys.readouterr()
-    assert err == "tercet: no prompt: writing what comes after ' ', where a text begins\n"
+    assert err == "tercet: no prompt: starting after ' ', the beginning of a text\n"
     assert json.loads(out)["prompt"] == ""
     assert json.loads(out)["text"] == tercet.load(tmp_path / "without").generate(max_new_tokens=5)
 
 
 def test_a_prompt_longer_than_the_context_is_told(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", str(run), "--prompt", "1" * 17, "--max-new-tokens", "1"]) == 0
-    assert capsys.readouterr().err == "tercet: the prompt has 17 tokens, the context 16: its beginning is cut\n"
+    assert (
+        capsys.readouterr().err == "tercet: the prompt has 17 tokens and is cut at its beginning to the context of 16\n"
+    )
     assert main(["generate", str(run), "--prompt", "1" * 16, "--max-new-tokens", "1"]) == 0
     assert capsys.readouterr().err == ""
 
@@ -241,7 +243,9 @@ def test_inspecting_a_recipe_says_that_its_vocabulary_is_a_guess(capsys: pytest.
     sizes = {"demo": "vocab_size 1,024", "grokking": "source_vocab_size 10,000 and vocab_size 10,000"}
     for name, counted in sizes.items():
         assert main(["inspect", name]) == 0
-        assert capsys.readouterr().out.endswith(f"\ncounted with {counted} (at most: learnt from the data)\n")
+        assert capsys.readouterr().out.endswith(
+            f"\ncounted with {counted} (maximum: the vocabulary is learned from the data)\n"
+        )
     assert main(["inspect", "grokking", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["vocab_size_at_most"] == {
         "source_vocab_size": 10_000,

@@ -42,7 +42,7 @@ def check_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     errors = capsys.readouterr().err
     assert errors.count("\n") == 1
     assert errors.startswith("tercet: error: disk full while writing ")
-    assert "make room, or choose another folder" in errors
+    assert "free some space, or choose another folder" in errors
 
 
 @pytest.mark.slow

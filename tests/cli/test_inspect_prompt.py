@@ -147,12 +147,12 @@ def test_a_narrow_terminal_shows_the_last_blocks_and_says_so(runs: dict[str, str
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("gpt2 --prompt a", "gpt2 has no weights to look into; give the folder of a trained run"),
+        ("gpt2 --prompt a", "gpt2 has no weights; pass the folder of a trained run"),
         ("gpt3 --prompt a", "no folder, preset or recipe is called 'gpt3'; did you mean 'gpt2'?"),
-        ("animals --heads", "animals has no weights to look into"),
-        ("GPT --top 3", '--top is about the path of a text; give one with --prompt "TEXT"'),
+        ("animals --heads", "animals has no weights"),
+        ("GPT --top 3", '--top requires --prompt "TEXT"; add it'),
         ("GPT --prompt a --top 0", "argument --top: 0 must be at least 1"),
-        ("GPT --prompt a --at 0", "--at is the row that --attribution looks at; give both"),
+        ("GPT --prompt a --at 0", "--at requires --attribution; add it"),
         ("GPT --prompt a --attribution --at 1", "there is no row 1; the 1 tokens are rows 0 to 0"),
         ("GPT --prompt a --attribution ab", "'ab' is 2 tokens: 'a', 'b'; give one token"),
         ("GPT --prompt a --ablate 3.0", "--ablate 3.0: there is no block 3; there are 3, from 0"),

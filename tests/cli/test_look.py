@@ -53,7 +53,7 @@ def test_tokens_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["fit"]["tokens"]["max"] == max(map(len, LINES)) + 1
     assert found["fit"]["longer"] == sum(len(line) >= 40 for line in LINES)
     out, _ = printed("data look a.csv --tokenizer tokenizer.json --max-len 40", capsys)
-    assert "are longer and are cut to it" in out
+    assert "are longer and are cut to this length" in out
     out, _ = printed("data look a.txt --documents line --recipe demo", capsys)
     assert "max_len 64" in out
     assert "bpe" in out
@@ -68,7 +68,7 @@ def test_conversations_and_their_template(capsys: pytest.CaptureFixture[str]) ->
     assert err == ""
     assert "conversations         40; 1 more have no answer" in out
     assert "40 of user, 40 of assistant" in out
-    assert "are longer and are cut to it" in out
+    assert "are longer and are cut to this length" in out
     Path("chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
     template, _ = printed(f"{named} --tokenizer . --max-len 70 --json", capsys)
     assert json.loads(template)["fit"]["longer"] < int(out.splitlines()[-1].split()[2])  # no names of roles
@@ -91,8 +91,8 @@ def test_conversations_by_a_models_own_template(capsys: pytest.CaptureFixture[st
 def test_what_is_no_utf8_has_no_tokens(capsys: pytest.CaptureFixture[str]) -> None:
     Path("a.tsv").write_bytes(b"a\tb\nc\xff\td\n")
     out, err = printed("data look a.tsv --tokenizer .", capsys)
-    assert "no UTF-8           1 bytes: line 2 (byte 5)" in out
-    assert "no tokens are counted" in err
+    assert "invalid UTF-8      1 bytes: line 2 (byte 5)" in out
+    assert "tokens are not counted" in err
     assert err.count("\n") == 1
 
 

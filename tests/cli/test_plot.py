@@ -153,7 +153,7 @@ def test_a_model_from_elsewhere(runs: dict[str, Path], tmp_path: Path, capsys: p
     assert "no metrics.csv beside it: it was not trained here" in told["left_out"]["loss"]
     assert "position: none" in told["left_out"]["positions"]
     assert re.fullmatch(
-        r"the vocabulary has no .* and \d+ more, for 'The .*'; give another text with --prompt",
+        r"the vocabulary has no .* and \d+ more, for 'The .*'; pass another text with --prompt",
         told["left_out"]["attention"],
     )
     assert "metrics.csv" in failed(["plot", run, "loss"], capsys)
@@ -165,7 +165,7 @@ def test_a_run_without_a_model_yet(runs: dict[str, Path], tmp_path: Path, capsys
     shutil.copy(runs["gpt"] / "metrics.csv", tmp_path)
     out, err = said(["plot", str(tmp_path)], capsys)
     assert [Path(path).stem for path in out] == ["loss", "schedule"]
-    assert "holds no model yet; wait until the run has saved one" in err
+    assert "contains no model yet; wait until the run has saved one" in err
     (tmp_path / "best").mkdir()
     assert "no model in" in failed(["plot", str(tmp_path), "attention", "--prompt", "a"], capsys)
 
@@ -173,9 +173,9 @@ def test_a_run_without_a_model_yet(runs: dict[str, Path], tmp_path: Path, capsys
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("los", "there is no picture 'los'; did you mean 'loss'?"),
-        ("loss --prompt a", "--prompt is for attention, and loss has no use for it; leave it out"),
-        ("neighbours --layer 0", "--layer is for attention, and neighbours has no use for it"),
+        ("los", "unknown picture 'los'; did you mean 'loss'?"),
+        ("loss --prompt a", "--prompt applies to attention, not to loss; leave it out"),
+        ("neighbours --layer 0", "--layer applies to attention, not to neighbours"),
         ("schedule --stack encoder", "--stack is for positions and attention and neighbours, and schedule has"),
         ("attention", "attention is that of a text; give one: --prompt"),
         ("attention --prompt the --layer 2", "--layer 2: "),
@@ -189,7 +189,7 @@ def test_a_run_without_a_model_yet(runs: dict[str, Path], tmp_path: Path, capsys
         ("loss --out a.gif", "--out a.gif: a picture's name ends in .png, .svg, .pdf"),
         ("loss --out none/a.png", "--out none/a.png: there is no folder none; make it first"),
         ("--out a.png", "--out a.png: there are several pictures; give a folder, or name one of them"),
-        ("--out none/a", "--out none/a: there is no folder none; make it first"),
+        ("--out none/a", "--out none/a: no such folder: none; create it first"),
         ("loss --tokens a", "unknown argument '--tokens'; did you mean '--token'?"),
     ],
 )

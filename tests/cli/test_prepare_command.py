@@ -55,7 +55,7 @@ def test_figures_as_json_and_in_words(capsys: pytest.CaptureFixture[str], texts:
 def test_parts_say_which_are_missing(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, f"{PREPARE} --out tokens --part 2/2")
     assert (code, out) == (0, "")
-    assert err == "tercet: part 2/2 is done; part 1/2 is not there yet\n"
+    assert err == "tercet: part 2/2 is done; part 1/2 is still missing\n"
     code, out, _ = run(capsys, f"{PREPARE} --out tokens --part 1/2")
     assert code == 0
     assert out.startswith("shards")
@@ -64,16 +64,19 @@ def test_parts_say_which_are_missing(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("data prepare my_texts", "where the tokens are to be kept is not said; give --out FOLDER"),
+        ("data prepare my_texts", "the output folder is missing; pass --out FOLDER"),
         ("data my_texts --part 1/2", "unknown argument '--part'; it is a flag of `tercet data prepare`"),
-        (f"{PREPARE} --out tokens --part 3/2", "'3/2' is no part such as 2/8"),
-        (f"{PREPARE} --out tokens --part two", "'two' is no part such as 2/8"),
+        (f"{PREPARE} --out tokens --part 3/2", "'3/2' is not a part such as 2/8"),
+        (f"{PREPARE} --out tokens --part two", "'two' is not a part such as 2/8"),
         ("data prepare nothing --out tokens", "no dataset, file or folder is called 'nothing'"),
         ("data prepare my_texts --out my_texts", "my_texts contains something else; pass another --out"),
         ("data prepare my_texts --out t --set training.max_steps=5", "text is prepared by the keys of data alone"),
         ("data prepare my_texts --out t --set data.nothing=5", "data: unknown key 'nothing'"),
-        ("data prepare my_texts --out t --recipe numbers", "the recipe numbers learns from no running text"),
-        ("data prepare my_texts --out t --recipe finetune-lm", "takes a model's tokenizer: give --tokenizer FOLDER"),
+        ("data prepare my_texts --out t --recipe numbers", "the recipe numbers does not train on running text"),
+        (
+            "data prepare my_texts --out t --recipe finetune-lm",
+            "uses the tokenizer of a model; pass --tokenizer FOLDER",
+        ),
         ("data prepare my_texts --out t --workers 0", "0 must be at least 1 and at most 1,024"),
         ("train demo --data s3::memory://x --out r --quiet", "is a chain of file systems"),
         ("train demo --data memory://lost --out r --quiet", "cannot fetch memory://lost/manifest.json"),

@@ -151,8 +151,8 @@ def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_what_is_cut_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     _, err = said(["embed", "bert", "--input", "-", *asked("cat " * 50)], capsys, "dog " * 50 + "\na\n")
-    assert f"1 query text is longer than the model takes, and was cut to {MAX_LEN} tokens" in err
-    assert f"1 text is longer than the model takes, and was cut to {MAX_LEN} tokens" in err
+    assert f"1 query text is longer than the context, and was cut to {MAX_LEN} tokens" in err
+    assert f"1 text is longer than the context, and was cut to {MAX_LEN} tokens" in err
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,10 @@ def test_what_is_cut_is_told(capsys: pytest.CaptureFixture[str]) -> None:
             "embed bert a --query cat --vectors v.npz",
             "--query searches the texts of --input or --vectors; leave 'a' out",
         ),
-        ("embed bert --query cat --vectors v.npz --no-normalise", "--no-normalise is for writing vectors, and --query"),
+        (
+            "embed bert --query cat --vectors v.npz --no-normalise",
+            "--no-normalise applies to writing vectors, and --query",
+        ),
     ],
 )
 def test_a_mistake_is_told_in_one_line(arguments: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:

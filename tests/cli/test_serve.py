@@ -242,7 +242,7 @@ def failed(arguments: Sequence[object], capsys: pytest.CaptureFixture[str]) -> s
             ["--cors-origin", "example.org"],
             "--cors-origin example.org is not an origin; pass one such as https://example.org",
         ),
-        (["--device", "gpu"], "--device gpu is unknown"),
+        (["--device", "gpu"], "unknown device: gpu"),
     ],
 )
 def test_a_mistake_is_one_line(

@@ -67,7 +67,7 @@ def check(done: "subprocess.CompletedProcess[bytes]", command: str, condition: s
     ("condition", "words"),
     [
         ("output full", b"tercet: error: cannot write to standard output: No space left on device; send it"),
-        ("output closed", b"tercet: error: standard output is closed; send it to a file or to /dev/null"),
+        ("output closed", b"tercet: error: standard output is closed; redirect it to a file or to /dev/null"),
     ],
 )
 @pytest.mark.parametrize("command", ["train --help", "recipes"])

@@ -120,7 +120,7 @@ def test_a_line_is_what_json_and_python_say(run: Path) -> None:
     assert len(best[0]) == 2
     assert best[0][0].score >= best[0][1].score
     assert model.translate("eins", search=Beam(size=1)) == model.translate("eins", search=Sampling(temperature=0))
-    with pytest.raises(ValueError, match="give one or the other"):
+    with pytest.raises(ValueError, match="exclude each other; pass one of them"):
         model.translate("eins", search=Beam(), size=1)
 
 
@@ -210,8 +210,8 @@ def test_the_search_is_told_once_and_what_was_cut(run: Path) -> None:
     given = "eins zwei\n" + " ".join(SOURCES[:9]) + "\n"
     err = translated([str(run), "--max-ratio", "0", "--max-extra", "3", "--min-extra", "3"], given)[1]
     assert re.fullmatch(
-        r"tercet: beam 5, average length penalty 1; 2 lines in \d+\.\d s; 1 source cut to the 24 tokens that the model "
-        r"takes; 2 translations stopped by the length limit\n",
+        r"tercet: beam 5, average length penalty 1; 2 lines in \d+\.\d s; 1 source cut to the context of 24 tokens; "
+        r"2 translations stopped by the length limit\n",
         err,
     )
     assert translated([str(run), "--quiet"], given)[1] == ""
@@ -229,7 +229,7 @@ def test_prefixes(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     lines = translated([str(run), "--prefix", path], given)[0].splitlines()
     assert [line[:3] for line in lines] == ["two", "fiv"]
     refused(["translate", str(run), "--prefix", path], "has more lines than the input", capsys)
-    refused(["translate", str(run), "--prefix", path], "has 2 lines, and the input more", capsys, b"a\nb\nc\n")
+    refused(["translate", str(run), "--prefix", path], "has 2 lines, fewer than the input", capsys, b"a\nb\nc\n")
     refused(["translate", str(run), "--prefix-text", "six " * 30], "the maximum is max_len=24", capsys)
 
 
@@ -359,14 +359,14 @@ def test_comparing(run: Path, other: Path, tmp_path: Path, capsys: pytest.Captur
     (tmp_path / "out").write_text("changed\n")  # so what would be compared is no longer what was scored
     assert evaluated([str(run), "--compare", str(path)], capsys)["compared"]["p_value"] is None
     assert main(["evaluate", str(run), "--compare", str(path)]) == 0
-    assert re.search(rf"against {re.escape(str(path))}: BLEU \+\d", capsys.readouterr().out)
+    assert re.search(rf"compared with {re.escape(str(path))}: BLEU \+\d", capsys.readouterr().out)
     flags = ["--compare", str(path), "--protocol", "lc-tok", "--language", "en"]
     refused(["evaluate", str(run), *flags], "cannot compare the results: different signature", capsys)
     source, target = str(run.parent / "train.de"), str(run.parent / "train.en")
     flags = ["--compare", str(path), "--source", source, "--target", target, "--beam", "1"]
     refused(["evaluate", str(run), *flags], "cannot compare the results: different references", capsys)
     path.write_text("[]")
-    refused(["evaluate", str(run), "--compare", str(path)], "is no result; write one with", capsys)
+    refused(["evaluate", str(run), "--compare", str(path)], "is not a result; write one with", capsys)
 
 
 @pytest.mark.parametrize(

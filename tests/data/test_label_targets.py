@@ -203,7 +203,7 @@ def test_what_a_file_is_seen_to_be(tmp_path: Path, capsys: pytest.CaptureFixture
     source = file(tmp_path, SETS, "single_label_classification").source
     assert main(["data", "look", source]) == 0
     told = capsys.readouterr().out
-    assert "labels a text     56 in all, 0 to 3; half have at most 1" in told
+    assert "labels per text   56 in total, 0 to 3; half have at most 1" in told
     assert "  two             27  50.9%" in told
     assert main(["data", source, "--label-field", "label"]) == 0
     assert "  two         27   50.9%" in capsys.readouterr().out
@@ -217,8 +217,9 @@ def test_labels_that_look_like_something_else_are_pointed_out(
     path = tmp_path / "a.csv"
     path.write_text("text,label\n" + "".join(f"text {n},{n / 4}\n" for n in range(30)))
     assert main(["data", "look", str(path)]) == 0
-    assert "look like numbers, and each is read as the name of a class; with --problem-type regression" in (
-        capsys.readouterr().err
+    assert (
+        "look like numbers, but each is read as the name of a class; to change this, pass --problem-type regression"
+        in (capsys.readouterr().err)
     )
     assert main(["data", "look", str(path), "--problem-type", "regression"]) == 0
     captured = capsys.readouterr()

@@ -149,8 +149,8 @@ def test_what_is_wrong_is_told_with_its_line(
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"over": "tokens", **MULTI}, "is for texts, and a token has one label: set over to texts"),
-        ({"over": "tokens", "problem_type": "regression"}, "problem_type=regression is for texts"),
+        ({"over": "tokens", **MULTI}, "applies to texts, and a token has one label; set over to texts"),
+        ({"over": "tokens", "problem_type": "regression"}, "problem_type=regression applies to texts"),
         ({"problem_type": "regresion"}, "'regression'"),
         ({"label_fields": ["x"]}, "label_fields contain several labels; set problem_type to multi_label"),
         ({"label_fields": ["x", "x"], **MULTI}, "'x' appears twice in text_field and label_fields"),

@@ -83,8 +83,8 @@ def test_the_command_line_shows_labels(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["data", str(tmp_path / "a.csv"), str(tmp_path / "b.tsv")]) == 0
     told = capsys.readouterr().out
     assert (
-        "train texts       3; half have at most 5 characters, the longest 5; 1 stand there again; "
-        "1 with other labels than at first; 1 more without text\n" in told
+        "train texts       3; half have at most 5 characters, the longest 5; 1 are duplicates; "
+        "1 with other labels than their first occurrence; 1 more without text\n" in told
     )
     assert "in both parts     1\nlabels            2\n" in told
     assert "  x        2   66.7%        1   50.0%\n  y        1   33.3%        1   50.0%\n" in told

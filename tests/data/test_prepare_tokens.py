@@ -295,7 +295,7 @@ def test_a_full_disk_is_one_line(texts: Path, tmp_path: Path, monkeypatch: pytes
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(shard_writer._IdSink, "flush", full)
-    with pytest.raises(UserError, match=r"disk full while writing .*\.bin; make room, or choose another folder"):
+    with pytest.raises(UserError, match=r"disk full while writing .*\.bin; free some space, or choose another folder"):
         whole(spec_of(texts), tmp_path / "tokens")
 
 

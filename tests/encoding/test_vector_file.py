@@ -131,7 +131,7 @@ def test_packed_ones_and_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot read .*No such file"):
         read_vectors(tmp_path / "none.npz")
     (tmp_path / "folder.npz").mkdir()
-    with pytest.raises(UserError, match=r"(?i)cannot read .*is a directory|no regular file"):
+    with pytest.raises(UserError, match=r"(?i)cannot read .*is a directory|not a regular file"):
         read_vectors(tmp_path / "folder.npz")
 
 

@@ -393,7 +393,7 @@ def test_a_file_that_changes_while_it_is_read(tmp_path: Path) -> None:
     with open_regular_file(path) as file:
         file.read(10)
         os.truncate(path, 100)
-        with pytest.raises(UserError, match="got shorter while it was read"):
+        with pytest.raises(UserError, match="became shorter while it was read"):
             file.read(10_000_000)
     stop = threading.Event()
 

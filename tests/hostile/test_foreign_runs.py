@@ -202,7 +202,7 @@ def test_link_of_a_lock_file_is_not_opened(home: Path, tmp_path: Path) -> None:
 
 def test_pipe_in_a_run_is_refused(run: Path) -> None:
     os.mkfifo(run / "samples" / "step-000061.txt")
-    with pytest.raises(UserError, match=r"step-000061\.txt is no regular file; remove it"):
+    with pytest.raises(UserError, match=r"step-000061\.txt is not a regular file; remove it"):
         tercet.report(run)
 
 

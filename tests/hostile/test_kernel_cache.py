@@ -123,7 +123,7 @@ def test_what_others_may_write_is_not_loaded(cache: Path, place: str, mode: int)
     path = file_in(cache)
     writable = {"the library": path, "its folder": path.parent, "the cache": cache}[place]
     writable.chmod(mode)
-    assert refused(load(cache), f"others may write to {writable}; `chmod go-w` it")
+    assert refused(load(cache), f"other users can write to {writable}; `chmod go-w` it")
     writable.chmod(0o700)
     assert load(cache).code == 0
 
@@ -134,7 +134,7 @@ def test_what_a_group_of_several_may_write_is_not_loaded(cache: Path) -> None:
     cache.chmod(0o770)
     assert load(cache).code == 0  # root's own group
     os.chown(cache, -1, OTHER)
-    assert refused(load(cache), f"others may write to {cache}")
+    assert refused(load(cache), f"other users can write to {cache}")
 
 
 @pytest.mark.slow
@@ -142,10 +142,10 @@ def test_a_link_in_the_librarys_place_is_not_followed(cache: Path, tmp_path: Pat
     path = file_in(cache)
     elsewhere = path.rename(tmp_path / "elsewhere.so")
     path.symlink_to(elsewhere)
-    assert refused(load(cache), f"{path} is a link; remove it")
+    assert refused(load(cache), f"{path} is a symbolic link; remove it")
     path.unlink()
     path.symlink_to("nowhere")
-    assert refused(load(cache), f"{path} is a link; remove it")
+    assert refused(load(cache), f"{path} is a symbolic link; remove it")
 
 
 @pytest.mark.slow
@@ -164,7 +164,7 @@ def test_where_all_may_write_one_has_a_folder_of_ones_own(cache: Path) -> None:
     cache.chmod(0o1777)
     assert load(cache).code == 0
     file_in(cache).parent.chmod(0o1777)  # but where the library itself lies, no one else writes at all
-    assert refused(load(cache), "others may write")
+    assert refused(load(cache), "other users can write")
 
 
 @pytest.mark.slow
@@ -172,7 +172,7 @@ def test_nothing_is_compiled_into_a_folder_of_others(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()
     cache.chmod(0o777)
-    assert refused(load(cache), f"others may write to {cache}")
+    assert refused(load(cache), f"other users can write to {cache}")
     assert list((cache / "kernels").glob("*")) == []
 
 

@@ -116,11 +116,11 @@ def test_the_checks_of_scikit_learn_that_need_no_numbers(check: str, estimator: 
 def test_what_does_not_fit_is_refused_in_a_line() -> None:
     model = TercetClassifier()
     for texts, labels, message in (
-        ("one", ["a"], "is one text; give a list of texts"),
-        ([1.5, 2.5], ["a", "b"], "1.5 is no text"),
-        ([], [], "there is no text"),
+        ("one", ["a"], "is a single text; pass a list of texts"),
+        ([1.5, 2.5], ["a", "b"], "1.5 is not a text"),
+        ([], [], "there are no texts"),
         (["a", "b"], ["x"], "2 texts need as many labels"),
-        (["a", "b"], ["x", "x"], "give texts of several labels"),
+        (["a", "b"], ["x", "x"], "pass texts with at least two labels"),
     ):
         with pytest.raises(UserError, match=message):
             model.fit(texts, labels)
@@ -140,4 +140,4 @@ def test_texts_are_held_out_of_each_label_and_never_its_only_one() -> None:
 def test_without_scikit_learn_it_says_what_to_install() -> None:
     program = "import sys; sys.modules['sklearn'] = None\ntry: import tercet.sklearn\nexcept Exception as e: print(e)"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "tercet.sklearn needs scikit-learn: pip install 'tercet[sklearn]'"
+    assert result.stdout.strip() == "tercet.sklearn requires scikit-learn; pip install 'tercet[sklearn]'"

@@ -122,7 +122,7 @@ def test_heads_that_cannot_be() -> None:
     for settings, words in (
         ({"labels": ("a", "b"), "problem_type": "regression"}, "has one output, but labels has 2 names"),
         ({"target_mean": 1.0}, "target_mean and target_std require"),
-        ({"over": "tokens", "problem_type": "regression"}, "is for texts, and a token has one label"),
+        ({"over": "tokens", "problem_type": "regression"}, "applies to texts, and a token has one label"),
         ({"problem_type": "regression", "target_std": 0.0}, "target_std=0.0 must be above"),
     ):
         with pytest.raises(ValueError, match=words):

@@ -142,7 +142,7 @@ def test_several_labels(installed: Path, tmp_path: Path) -> None:
     run = runner(installed, tmp_path, lambda words: LABELS_FEW + (() if "--pretrained" in words else TINY[:3]))
     *before, serve = lines
     answers = [run(line) for line in before]
-    assert "labels a text" in answers[0]
+    assert "labels per text" in answers[0]
     assert "micro F1" in answers[2]
     assert len(answers[-1].splitlines()) == len(sets)
     answer = ask(installed, tmp_path, serve, "classify", {"text": "rain", "threshold": 0.1})

@@ -103,7 +103,7 @@ def test_the_wheel_with_kernels_says_on_which_machines_it_runs(built: Built, tmp
         ),
         (
             [{"name": "a", "skip_reason": "not found"}, {"name": "b", "vulns": []}],
-            "1 packages looked up; NOT LOOKED UP, for the service has no answer: 1",
+            "1 packages looked up; NOT LOOKED UP, unknown to the service: 1",
             False,
         ),
         (None, "NOT LOOKED UP: no network", False),

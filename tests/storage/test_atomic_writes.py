@@ -47,8 +47,8 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(error: BaseException, tm
 @pytest.mark.parametrize(
     ("number", "words"),
     [
-        (errno.ENOSPC, r"^disk full while writing .*file; make room"),
-        (errno.EDQUOT, r"^disk full while writing .*file; make room"),
+        (errno.ENOSPC, r"^disk full while writing .*file; free some space"),
+        (errno.EDQUOT, r"^disk full while writing .*file; free some space"),
         (errno.EROFS, r"^cannot write .*file: Read-only file system; choose another folder"),
     ],
 )
@@ -78,7 +78,7 @@ def test_a_disk_that_is_full_behind_another_error(tmp_path: Path) -> None:
         except OSError:
             raise RuntimeError("unexpected pos 576 vs 466") from None
 
-    with full_disk(1000), pytest.raises(UserError, match=r"^disk full while writing .*file; make room"):
+    with full_disk(1000), pytest.raises(UserError, match=r"^disk full while writing .*file; free some space"):
         write_atomically(path, write)
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["file"]

@@ -87,8 +87,8 @@ def test_more_until_and_set(run: Path, capsys: pytest.CaptureFixture[str]) -> No
         (["--until", "9"], "already has 12 steps, but 9 were requested; choose a larger --until"),
         (["--set", "training.max_steps=11"], "already has 12 steps, but 11 were requested"),
         (["--more", "1000000000"], "max_steps=1000000012 must be at least 1 and at most 1,000,000,000"),
-        (["--more", "5", "--restart"], "--restart and --more exclude each other; leave one out"),
-        (["--until", "50", "--restart"], "--restart and --until exclude each other; leave one out"),
+        (["--more", "5", "--restart"], "--restart and --more exclude each other; pass one of them"),
+        (["--until", "50", "--restart"], "--restart and --until exclude each other; pass one of them"),
         (["--more", "5", "--until", "20"], "--more and --until exclude each other; leave one out"),
         (
             ["--more", "5", "--set", "training.max_epochs=9"],
@@ -141,7 +141,7 @@ def test_a_damaged_record_leaves_the_choices_and_a_restart(
 ) -> None:
     path = run / "run.json"
     path.write_text(path.read_text().replace("12", "13", 1))
-    assert "run.json is damaged; put back the file that was written; or pass --from-weights" in refused(capsys, run)
+    assert "run.json is damaged; restore the original file; or pass --from-weights" in refused(capsys, run)
     assert main(["train", str(run), "--restart", "--quiet"]) == 0
     assert_same_run(finished("text"), run)
 

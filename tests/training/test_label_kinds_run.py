@@ -254,7 +254,11 @@ def test_a_number_goes_on_in_the_new_datas_scale(own_run: Finished, tmp_path: Pa
         ("sets", {"task": {"best_by": "pearson"}}, "set it to loss or accuracy or f1"),
         ("numbers", {"training": {"label_smoothing": 0.1}}, "label_smoothing requires a single label per example"),
         ("sets", {"training": {"label_smoothing": 0.1}}, "label_smoothing requires a single label per example"),
-        ("numbers", {"data": {"over": "tokens"}}, "problem_type=regression is for texts, and a token has one label"),
+        (
+            "numbers",
+            {"data": {"over": "tokens"}},
+            "problem_type=regression applies to texts, and a token has one label",
+        ),
         ("numbers", {"data": {"problem_type": "single_label_classification"}}, "best_by=spearman does not fit"),
         ("numbers", {"training": {"strategy": "fsdp"}}, "task.best_by=spearman requires the whole model on one device"),
     ],

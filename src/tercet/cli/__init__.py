@@ -1,1 +1,1 @@
-"""The command line: a small file a verb, loaded when it is called."""
+"""The command line: one module per verb, imported when the verb is called."""

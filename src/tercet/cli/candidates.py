@@ -1,4 +1,4 @@
-"""What may stand at the end of a command line, for the shells' completion: no torch, and a fraction of a second."""
+"""Candidates for shell completion, without torch and within a fraction of a second."""
 
 import argparse
 import json
@@ -11,12 +11,12 @@ from typing import Literal, NamedTuple
 
 from tercet.cli.parser import Parser, Verbs, normalize_flags
 
-Candidates = list[tuple[str, str]]  # each with what it is about
-FILES = ("FILE", "FOLDER", "PATH", "DIR", "SOURCE", "DATA")  # words of a metavar
-MODELS = ("run.json", "recipe.yaml", "config.json")  # of which a run's or a model's folder has one
-MAX_DEPTH = 2  # folders below which runs are looked for
-MAX_ENTRIES = 2000  # entries of a folder that are looked at
-WORDS = {  # of an argument that takes others as well, or says which it takes once it is read
+Candidates = list[tuple[str, str]]  # words and their descriptions
+FILES = ("FILE", "FOLDER", "PATH", "DIR", "SOURCE", "DATA")  # words in metavars of paths
+MODELS = ("run.json", "recipe.yaml", "config.json")  # a folder with one of these is that of a run or model
+MAX_DEPTH = 2  # levels of folders that are searched for runs
+MAX_ENTRIES = 2000  # entries of a folder that are read
+WORDS = {  # candidates of arguments without `choices`
     "device": ("auto", "cpu", "cuda", "mps"),
     "to": ("hf", "ctranslate2", "gguf", "onnx", "peft"),
 }
@@ -24,14 +24,19 @@ KEYS_FILE = "completion-keys.json"
 
 
 class Completions(NamedTuple):
-    """`kind`: "files" leaves it to the shell to complete a path; "paths" are ones that it may quote as such."""
+    """The candidates, and how the shell treats them.
+
+    Attributes:
+        kind: "words"; "paths", which the shell may quote as such; or "files", if the shell completes a path itself.
+        candidates: The candidates.
+    """
 
     kind: Literal["words", "paths", "files"]
     candidates: Candidates
 
 
 def split_line(line: str) -> list[str]:
-    """The words behind the program's name, the last as far as it is typed, which may be within quotes."""
+    """Return the words after the program's name; the last one may be incomplete and within quotes."""
     end = "\0"
     for closing in ("", '"', "'"):
         with suppress(ValueError):
@@ -41,9 +46,7 @@ def split_line(line: str) -> list[str]:
 
 
 def find_candidates(parser: Parser, words: list[str]) -> Completions:
-    """Args:
-    words: those behind `tercet`; the last one is completed.
-    """
+    """Return the candidates for the last of the words after `tercet`."""
     *preceding, current = words
     selected, flag_action, positionals = _walk(parser, normalize_flags(preceding))
     flag, equals, value = current.partition("=")
@@ -61,7 +64,7 @@ def find_candidates(parser: Parser, words: list[str]) -> Completions:
 
 
 def _walk(parser: Parser, preceding: list[str]) -> tuple[Parser, argparse.Action | None, list[argparse.Action]]:
-    """The parser that the words have led to, the flag whose value is next, and the positionals that are left."""
+    """Return the parser that the words select, the flag whose value is next, and the remaining positionals."""
     positionals, flag_action = _positionals(parser), None
     for number, word in enumerate(preceding):
         if number == 1 and word in parser.forms:
@@ -95,7 +98,7 @@ def _flags(parser: Parser) -> Candidates:
 
 
 def _values(parser: Parser, action: argparse.Action, current: str, forms: Iterable[str] = ()) -> Completions:
-    """What may stand for the action's value, or a form in its place, as far as it begins with `current`."""
+    """Return the values of the action, or the forms of the parser, that begin with `current`."""
     if isinstance(action, Verbs):
         return _words([(choice.dest, choice.help or "") for choice in action._choices_actions], current)  # type: ignore[reportPrivateUsage]
     if action.choices is not None:
@@ -126,7 +129,7 @@ def _words(words: Iterable[tuple[str, str]], current: str) -> Completions:
 
 
 def _settings(current: str, keys: dict[str, tuple[str, ...]]) -> Candidates:
-    """The values of a key that is typed, or the keys and groups of keys of one level more than what is typed."""
+    """Return the values of a typed key, or the keys and groups of keys one level below the typed text."""
     key, equals, _ = current.partition("=")
     if equals:
         return [(f"{key}={choice}", "") for choice in keys.get(key, ())]
@@ -142,12 +145,12 @@ def _settings(current: str, keys: dict[str, tuple[str, ...]]) -> Candidates:
 
 
 def find_runs(current: str) -> list[str]:
-    """The folders of runs and models, GGUF files, and folders that lead to some, whose path begins with this."""
+    """Return the folders of runs and models, GGUF files, and folders that contain some, that begin with `current`."""
     return [run for path in _entries(current) if (run := _run_path(path))]
 
 
 def _run_path(path: str, depth: int = MAX_DEPTH) -> str:
-    """The path; with a slash where it leads to runs, empty where it does not."""
+    """Return the path of a run; with a slash if it contains runs; empty if neither."""
     if not os.path.isdir(path):
         return path if path.endswith(".gguf") else ""
     if any(os.path.exists(os.path.join(path, name)) for name in MODELS):
@@ -160,7 +163,7 @@ def _paths(current: str) -> list[str]:
 
 
 def _entries(current: str) -> list[str]:
-    """What lies in the folder that is typed, by name; hidden entries where the name begins with a dot."""
+    """Return the sorted entries of the typed folder; hidden ones only if the typed name begins with a dot."""
     folder, _, start = current.rpartition("/")
     folder = f"{folder}/" if "/" in current else ""
     names = list[str]()
@@ -172,7 +175,10 @@ def _entries(current: str) -> list[str]:
 
 
 def cached_recipe_keys() -> dict[str, tuple[str, ...]]:
-    """`recipe_keys`, which costs the import of all specs, once for each state of their files: then from the cache."""
+    """Return `recipe_keys` from the cache, since it has to import all specs.
+
+    It is computed again if a file of a spec has changed.
+    """
     from tercet.cache_dir import cache_dir
 
     path = cache_dir() / KEYS_FILE

@@ -1,4 +1,4 @@
-"""`tercet chat`: a conversation with a trained model, on a terminal or line by line through a pipe."""
+"""`tercet chat`: chat with a trained model, on a terminal or through a pipe."""
 
 import argparse
 
@@ -12,16 +12,18 @@ def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "chat",
         help=summary,
-        description="Talk with a model that has a chat template: a line is a message, the answer comes as it is "
-        "written. Lines that begin with / are commands, which /help lists. Ctrl-C stops an answer, and again ends it "
-        "all; Ctrl-D ends. Through a pipe each line is a message, and what is printed are the answers.",
+        description="Chat with a model that has a chat template. Each line is a message; the answer is streamed. Lines "
+        "that begin with / are commands; /help lists them. Ctrl-C stops an answer; press it again to quit, or Ctrl-D. "
+        "Through a pipe, each line is a message and only the answers are printed.",
         epilog="Example: tercet chat runs/chat --system 'Answer in a word.' --temperature 0.7",
     )
-    parser.add_argument("run", metavar="RUN", help="the folder of a run or of a model")
-    parser.add_argument("--system", metavar="TEXT", help="what the model is told before all that is said")
-    add_text_sampling(parser.add_argument, default_length="default: as many as the context has room for", unit="answer")
+    parser.add_argument("run", metavar="RUN", help="folder of a run or model")
+    parser.add_argument("--system", metavar="TEXT", help="system message at the start of the conversation")
+    add_text_sampling(parser.add_argument, default_length="default: as many as fit in the context", unit="answer")
     parser.add_argument(
-        "--json", action="store_true", help="print a JSON object a line: prompt, text, finish, tokens, seed, dropped"
+        "--json",
+        action="store_true",
+        help="print one JSON object per line: prompt, text, finish, tokens, seed, dropped",
     )
     add_quantize(parser.add_argument)
     add_device(parser)
@@ -50,6 +52,6 @@ def run(args: argparse.Namespace) -> int:
         ChatModel(trained_model.model, trained_model.tokenizer, template), args.system, options, as_json=args.json
     )
     if chat.interactive:
-        print_note(f"tercet: {trained_model.describe()}; /help lists commands, Ctrl-D ends")
+        print_note(f"tercet: {trained_model.describe()}; /help lists commands, Ctrl-D quits")
     chat.talk()
     return 0

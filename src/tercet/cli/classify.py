@@ -1,5 +1,4 @@
-"""`tercet classify`: a line in, its label, labels or number out, in the order of the input; as a stream, so that it
-works in pipes."""
+"""`tercet classify`: classify lines of text or their words, as a stream in the order of the input."""
 
 import argparse
 import json
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from tercet.checkpoint import Encoder
     from tercet.encoding import Classification, MultiLabelClassification, Regression, Tagging
 
-NO_LABEL = "-"  # of a word that the model did not see, and of a text that has none of several labels
+NO_LABEL = "-"  # for a word that was truncated, and for a text without a label above the threshold
 
 
 def register(verbs: Verbs, summary: str) -> None:
@@ -26,25 +25,28 @@ def register(verbs: Verbs, summary: str) -> None:
         "classify",
         words_among_flags=True,
         help=summary,
-        description="A line for a text, or for each line of stdin or of a file: its label and the label's probability, "
-        "between tabs. A model that labels words writes as many labels as the line has words, with a space between "
-        "them; one that gives a text several labels all above the threshold, or - where there is none; one of numbers "
-        "the number.",
+        description="Print one line per text: its label and the probability of the label, separated by a tab. For a "
+        "model that labels words, print one label per word, separated by spaces. For a model with several labels per "
+        "text, print all labels above the threshold, or - if there is none. For a regression model, print the number.",
         epilog="Example: tercet classify runs/mine < texts.txt > labels.txt",
     )
-    parser.add_argument("run", metavar="RUN", help="the folder of a run or of a model")
+    parser.add_argument("run", metavar="RUN", help="folder of a run or model")
     add_text(parser.add_argument)
     add_input(parser.add_argument)
     parser.add_argument(
-        "--scores", action="store_true", help="every label's probability; of words, each label's, after a slash"
+        "--scores",
+        action="store_true",
+        help="print the probability of every label; for words, that of each label after a slash",
     )
     parser.add_argument(
         "--threshold",
         metavar="P",
         type=parse_number(Share),
-        help="where a text may have several labels: those with a probability above this (default: 0.5)",
+        help="minimum probability of a label, if texts may have several labels (default: 0.5)",
     )
-    parser.add_argument("--json", action="store_true", help="print a JSON object a line: text, label, probability, ...")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object per line: text, label, probability, ..."
+    )
     add_batches(parser.add_argument)
     add_device(parser)
 
@@ -74,14 +76,14 @@ def _check_flags(args: argparse.Namespace, problem_type: ProblemType) -> None:
     from tercet.config import UserError
 
     if args.threshold is not None and problem_type != "multi_label_classification":
-        gives = "a number" if problem_type == "regression" else "one label each"
-        raise UserError(f"--threshold is for a model that gives texts several labels, and {args.run} gives {gives}")
+        gives = "a number" if problem_type == "regression" else "one label"
+        raise UserError(f"--threshold requires a model with several labels per text, but {args.run} predicts {gives}")
     if args.scores and problem_type == "regression":
-        raise UserError(f"--scores are probabilities of labels, and {args.run} gives a number: leave it out")
+        raise UserError(f"--scores prints probabilities of labels, but {args.run} predicts a number; leave it out")
 
 
 def _answers(args: argparse.Namespace, trained_model: "Encoder", texts: list[str]) -> Iterator[tuple[str, bool]]:
-    """For each text a line of output, and whether the text was cut."""
+    """Yield for each text its line of output and whether the text was truncated."""
     from tercet.encoding import classify, classify_multi_label, regress, tag
     from tercet.objectives import THRESHOLD
 

@@ -1,4 +1,4 @@
-"""`tercet compare`: several variants on the same data, seeds and steps; one table and one picture."""
+"""`tercet compare`: train variants on the same data and compare them in a table and a plot."""
 
 import argparse
 import json
@@ -14,8 +14,8 @@ def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "compare",
         help=summary,
-        description="Train variants of recipes on the same data with the same seeds, and compare them, beside runs "
-        "that are there already. The same command again goes on where it was stopped.",
+        description="Train variants of recipes on the same data with the same seeds, and compare them with each other "
+        "and with finished runs. To resume a comparison that was stopped, repeat the command.",
         epilog="Example: tercet compare nanogpt-cpu --vary model.stack.placement=pre,post,sandwich "
         "--vary model.stack.position=learned,rotary,alibi --seeds 1,2,3 --set training.max_steps=200",
     )
@@ -25,20 +25,20 @@ def register(verbs: Verbs, summary: str) -> None:
         metavar="KEY=V,V",
         action="append",
         default=[],
-        help="a key of the recipes and its values, each read as YAML; may be repeated: all combinations are trained",
+        help="key of the recipes and its values, each read as YAML; can be repeated to train all combinations",
     )
     parser.add_argument(
-        "--seeds", metavar="N,N", help="train each variant with these, or with so many (default: the recipe's one)"
+        "--seeds", metavar="N,N", help="seeds of each variant, or a number of seeds (default: the seed of the recipe)"
     )
     parser.add_argument(
-        "--set", metavar="KEY=VALUE", action="append", default=[], help="change a key of all recipes; may be repeated"
+        "--set", metavar="KEY=VALUE", action="append", default=[], help="override a key of all recipes; can be repeated"
     )
-    parser.add_argument("--data", metavar="PATH", help="train all on this file, folder or named dataset (data.source)")
+    parser.add_argument("--data", metavar="PATH", help="file, folder or named dataset to train on (data.source)")
     parser.add_argument(
-        "--out", metavar="DIR", type=out_path, help="runs, table and picture (default: compared/ and the names)"
+        "--out", metavar="DIR", type=out_path, help="folder of runs, table and plot (default: compared/ and the names)"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object in place of the table")
-    parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    parser.add_argument("--quiet", action="store_true", help="print no progress to stderr")
     add_device(parser)
 
 
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     changes = {} if args.data is None else nest("data.source", args.data)
     changes = merge_assignments(changes, args.set)
     if args.data is not None and changes != merge(changes, nest("data.source", args.data)):
-        raise UserError("data.source is both in --set and in --data; leave one out")
+        raise UserError("data.source is set by both --set and --data; pass one of them")
 
     from tercet.training.sweep.grid import VariedKey, read_seeds
     from tercet.training.sweep.sweep import default_comparison_folder, plan_sweep
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     seeds = None if args.seeds is None else read_seeds(args.seeds)
     out = args.out or default_comparison_folder(args.names)
     sweep = plan_sweep(args.names, varied_keys=varied_keys, seeds=seeds, changes=changes, out=out)
-    device = select_device(args.device)  # which imports torch
+    device = select_device(args.device)  # imports torch
 
     from tercet.training.run.finish import Interrupted
     from tercet.training.sweep.compare_runs import PICTURE, compare_sweep

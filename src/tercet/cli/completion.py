@@ -1,6 +1,6 @@
-"""Shell completion: the script of each shell, and the candidates that it asks for at each TAB.
+"""Shell completion: the script for each shell, and the candidates that it requests at each TAB.
 
-Why not shtab or argcomplete: benchmarks/log/libraries.md.
+Why not shtab or argcomplete: docs/measurements/libraries.md.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ def print_script(shell: str) -> int:
 
 
 def complete(shell: str, words: list[str], make_parser: Callable[[list[str]], tuple[Parser, Verbs]]) -> int:
-    """Print how the shell treats the candidates, and the candidates, a line each.
+    """Print how the shell treats the candidates, then one candidate per line.
 
     Args:
         shell: bash, zsh or fish.

@@ -1,4 +1,4 @@
-"""A conversation as it is typed: messages, and commands that begin with a slash; and their answers."""
+"""A chat conversation: messages, slash commands and streamed answers."""
 
 import importlib
 import json
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
 PROMPT = "> "
 
 COMMANDS = {
-    "reset": "begin anew; what --system says stays",
-    "undo": "take the last message and its answer back",
-    "save": "FILE: add the conversation to it as a line that `tercet train finetune-chat --data FILE` reads",
-    "help": "these lines",
-    "quit": "end, as Ctrl-D does",
+    "reset": "start a new conversation; the system message stays",
+    "undo": "remove the last message and its answer",
+    "save": "FILE: append the conversation as a line that `tercet train finetune-chat --data FILE` reads",
+    "help": "list the commands",
+    "quit": "quit, like Ctrl-D",
 }
 COMMAND_WITH_ARGUMENT = "save"
 
 
 @dataclass(frozen=True)
 class ChatCommand:
-    """A word of `COMMANDS`, and what stands behind it."""
+    """A command of `COMMANDS` and its argument."""
 
     name: str
     argument: str = ""
 
 
 def parse_line(line: str) -> ChatCommand | str:
-    """A command, or a message; of two slashes at its beginning one is left out. Empty for a line of spaces.
+    """Return a command or a message, which is empty for a blank line. A message starting with // loses one slash.
 
     Raises:
-        UserError: for a command that there is none, or with something behind it that it does not take.
+        UserError: If the command is unknown, or its argument is missing or not allowed.
     """
     if line.startswith("//"):
         return line[1:]
@@ -51,18 +51,18 @@ def parse_line(line: str) -> ChatCommand | str:
     argument = argument.strip()
     if name not in COMMANDS:
         raise UserError(
-            f"there is no command {show('/' + name)}; /help lists them, and // begins a message with a slash"
+            f"unknown command {show('/' + name)}; /help lists commands, and // starts a message with a slash"
         )
     if name == COMMAND_WITH_ARGUMENT and not argument:
-        raise UserError(f"/{name} needs a file: /{name} chat.jsonl")
+        raise UserError(f"/{name} requires a file, such as /{name} chat.jsonl")
     if name != COMMAND_WITH_ARGUMENT and argument:
-        raise UserError(f"/{name} stands alone; leave {show(argument)} out")
+        raise UserError(f"/{name} takes no argument; leave {show(argument)} out")
     return ChatCommand(name, argument)
 
 
 @dataclass
 class ChatHistory:
-    """What was said; `system` before all of it, where there is one."""
+    """The messages so far, after a system message if there is one."""
 
     system: str | None = None
     messages: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
@@ -71,62 +71,65 @@ class ChatHistory:
         self.reset()
 
     def reset(self) -> None:
-        """Back to where nothing was said."""
+        """Remove all messages except the system message."""
         self.messages = [] if self.system is None else [{"role": "system", "content": self.system}]
 
     def add(self, role: str, text: str) -> None:
         self.messages.append({"role": role, "content": text})
 
     def undo(self) -> None:
-        """Without the last message of the user, and all behind it.
+        """Remove the last message of the user and everything after it.
 
         Raises:
-            UserError: where there is none.
+            UserError: If there is none.
         """
         users = [number for number, message in enumerate(self.messages) if message["role"] == "user"]
         if not users:
-            raise UserError("there is nothing to take back: say something first")
+            raise UserError("there is no message to remove; write one first")
         del self.messages[users[-1] :]
 
     def save(self, path: Path) -> None:
-        """Add it to the file, as a line of JSON.
+        """Append the conversation to a file, as one line of JSON.
 
         Raises:
-            UserError: where nothing was said, or the file cannot be written.
+            UserError: If there are no messages, or the file cannot be written.
         """
         if self.messages[-1:] == [] or self.messages[-1]["role"] == "system":
-            raise UserError("there is nothing to save: say something first")
+            raise UserError("there is nothing to save; write a message first")
         try:
             with path.expanduser().open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"messages": self.messages}, ensure_ascii=False) + "\n")
         except (OSError, ValueError, RuntimeError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise UserError(f"/save {show(str(path))}: cannot write it: {reason}; give another file") from None
+            raise UserError(f"/save {show(str(path))}: cannot write it: {reason}; choose another file") from None
 
 
 class Chat:
     """One conversation with a model.
 
     Args:
-        options: how answers are drawn; the seed is the first one's.
+        model: The chat model.
+        system: The system message.
+        options: Keywords of `Sampling`; the seed is that of the first answer.
+        as_json: If True, print answers as JSON objects.
 
     Attributes:
-        interactive: somebody types, who is told of a mistake and goes on; through a pipe it ends the conversation.
+        interactive: If True, input comes from a terminal, and errors do not end the conversation.
     """
 
     def __init__(self, model: "ChatModel", system: str | None, options: "SamplingOptions", *, as_json: bool) -> None:
         self._model, self._options, self._json = model, options, as_json
         self._conversation = ChatHistory(system)
         self._answers = 0
-        self._reported_dropped = False  # that turns are left out
+        self._reported_dropped = False
         self.interactive = sys.stdin.isatty()
 
     def talk(self) -> None:
-        """Answer until the input ends, or /quit.
+        """Answer until the input ends or /quit.
 
         Raises:
-            UserError: for the first mistake, where nobody is there to correct it.
-            KeyboardInterrupt: by Ctrl-C where no answer is being written.
+            UserError: If the input is not interactive, for the first error.
+            KeyboardInterrupt: If Ctrl-C is pressed while no answer is being generated.
         """
         for line in _typed_lines(sys.stdout.isatty() and not self._json) if self.interactive else _piped_lines():
             try:
@@ -155,7 +158,7 @@ class Chat:
                 print_note("\n".join(f"/{name:<6} {description}" for name, description in COMMANDS.items()))
 
     def _answer(self, text: str) -> None:
-        """Say `text`, and print the answer; where Ctrl-C stops it, what was written of it was said."""
+        """Add `text` to the conversation and print the answer. If Ctrl-C stops it, the partial answer is kept."""
         options: Any = {**self._options, "seed": (self._options.get("seed", 0) + self._answers) % 2**63}
         self._conversation.add("user", text)
         partial_answer = ""
@@ -169,7 +172,7 @@ class Chat:
         except KeyboardInterrupt:
             if not self.interactive:
                 raise
-            print_note("\ntercet: stopped; Ctrl-C once more ends the conversation")
+            print_note("\ntercet: stopped; press Ctrl-C again to quit")
             if partial_answer:
                 self._conversation.add("assistant", partial_answer)
             else:
@@ -187,15 +190,15 @@ class Chat:
     def _tell_dropped(self, prompt: "ChatPrompt") -> None:
         if prompt.dropped and not self._reported_dropped:
             self._reported_dropped = True
-            reason = f"tercet: the conversation is longer than the {self._model.max_len:,} tokens that the model sees"
-            print_note(f"{reason}: its oldest turns are left out from now on")
+            reason = f"tercet: the conversation is longer than the context of {self._model.max_len:,} tokens"
+            print_note(f"{reason}; its oldest turns are left out")
 
 
 def _typed_lines(shows_prompt: bool) -> Iterator[str]:
-    """What is typed, until Ctrl-D; with the editing and history of `readline` where the prompt is on stdout."""
+    """Yield typed lines until Ctrl-D, with `readline` editing and history if the prompt is shown on stdout."""
     if shows_prompt:
-        with suppress(ImportError):  # there is none on Windows
-            importlib.import_module("readline")  # by which input() edits lines, once it is there
+        with suppress(ImportError):  # not available on Windows
+            importlib.import_module("readline")  # input() uses it if it is imported
     while True:
         try:
             if shows_prompt:

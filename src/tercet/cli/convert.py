@@ -1,4 +1,4 @@
-"""`tercet convert`: a model's folder as another kind of folder."""
+"""`tercet convert`: convert a model to another format."""
 
 import argparse
 from pathlib import Path
@@ -10,29 +10,28 @@ def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "convert",
         help=summary,
-        description="Write the model in SRC as another folder, whose path is printed. SRC may be a run, one of our "
-        "model folders, a GPT-2, Llama, Mistral, Qwen2, Qwen3, Gemma, BERT, RoBERTa, DistilBERT or Marian as the "
-        "transformers library keeps it, or a Llama or GPT-2 in a GGUF file; it is recognised by itself. A model that "
-        "has no equal there is refused, by the first setting that is in the way.",
+        description="Convert the model in SRC to another format, and print the path of the result. SRC may be a run, "
+        "a Tercet model folder, a GPT-2, Llama, Mistral, Qwen2, Qwen3, Gemma, BERT, RoBERTa, DistilBERT or Marian "
+        "model of the transformers library, or a Llama or GPT-2 model in a GGUF file. The format of SRC is detected "
+        "automatically. If a model has no equivalent in the other format, the first setting that prevents it is named.",
         epilog="Examples: tercet convert runs/mine mine-for-transformers --to hf; tercet convert model.gguf here",
     )
-    parser.add_argument("src", metavar="SRC", help="the folder of a run or of a model, or a .gguf file")
-    parser.add_argument("dst", metavar="DST", help="the folder to write: not there yet, or empty")
+    parser.add_argument("src", metavar="SRC", help="folder of a run or model, or a .gguf file")
+    parser.add_argument("dst", metavar="DST", help="folder to write, which must be empty or not exist yet")
     parser.add_argument(
         "--to",
         metavar="KIND",
-        help="hf: a folder that AutoModel and AutoTokenizer open; ctranslate2: one that CTranslate2 runs; gguf: a "
-        "file for llama.cpp; onnx: one for onnxruntime; peft: an adapter alone, for a model of transformers (default: "
-        "one of our folders)",
+        help="output format: hf (for AutoModel and AutoTokenizer), ctranslate2, gguf (for llama.cpp), onnx (for "
+        "onnxruntime) or peft (only the adapter, for a model of transformers) (default: a Tercet model folder)",
     )
-    parser.add_argument("--merge", action="store_true", help="make one model of an adapter and its model")
-    parser.add_argument("--force", action="store_true", help="write over the model in DST")
+    parser.add_argument("--merge", action="store_true", help="merge an adapter into its base model")
+    parser.add_argument("--force", action="store_true", help="overwrite the model in DST")
 
 
 def run(args: argparse.Namespace) -> int:
     from tercet.checkpoint.find_model import find_model
 
-    find_model(Path(args.src))  # refused before torch is imported
+    find_model(Path(args.src))  # reject invalid models before torch is imported
 
     from tercet.checkpoint import convert
 

@@ -1,4 +1,4 @@
-"""`tercet data`: the named datasets, what is in a source of one's own, or tokens made of it."""
+"""`tercet data`: list the named datasets, summarize a data source, or tokenize it."""
 
 import argparse
 from collections import Counter
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 MAX_EXAMPLES = 3  # first lines
 FIRST_IDS = 20
-LABELS = 30  # of labelled texts, the commonest
+LABELS = 30  # the most frequent labels to show
 
 
 def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "data",
         help=summary,
-        description="List the named datasets, or count what is in a source as training would read it. "
-        "`tercet data look SOURCE` reports more: format, lengths, scripts, labels, roles, duplicates, empty and "
-        "overlong items; `tercet data prepare SOURCE` makes shards of tokens, to train on with `--data`. "
-        "Each explains itself: `tercet data look --help`.",
+        description="List the named datasets, or summarize a source as training reads it. `tercet data look SOURCE` "
+        "prints a full report: format, lengths, scripts, labels, roles, duplicates, empty and overlong items. "
+        "`tercet data prepare SOURCE` writes shards of tokens, to train on with `--data`. For the flags of each: "
+        "`tercet data look --help`.",
         epilog="Examples: tercet data my_texts/; tercet data look reviews.csv --recipe bert-shakespeare; "
         "tercet data prepare 'texts/*.jsonl.gz' --recipe gpt2-124m --out tokens",
     )
@@ -98,7 +98,7 @@ def _text(spec: "TextSpec") -> int:
             return describe_folder(spec.source)
 
     source = find_text(spec)
-    source.size()  # what is not there is refused before anything is imported for it
+    source.size()  # reject a missing source before importing more
 
     from tercet.data.sources.id_files import IdFile
 
@@ -167,7 +167,9 @@ def _labels(spec: "LabelsSpec", held_out: str | None) -> int:
     elif spec.source in LABEL_DATASETS:
         sources["validation"] = find_labels(spec, "validation")
     labels, n_texts = dict[str, Counter[str]](), dict[str, int]()
-    first_labels = dict[str, dict[tuple[str, ...], tuple[str, ...]]]()  # each text's labels, where it first stands
+    first_labels = dict[
+        str, dict[tuple[str, ...], tuple[str, ...]]
+    ]()  # the labels of the first occurrence of each text
     example_texts, numbers = dict[str, str](), dict[str, list[float]]()
     for part, source in sources.items():
         examples = list(read_examples(source))
@@ -187,8 +189,8 @@ def _labels(spec: "LabelsSpec", held_out: str | None) -> int:
         facts = [
             f"{len(examples):,}",
             f"half have at most {lengths[len(lengths) // 2]:,} characters, the longest {lengths[-1]:,}",
-            *([f"{n_duplicates:,} stand there again"] if n_duplicates else []),
-            *([f"{n_conflicting:,} with other labels than at first"] if n_conflicting else []),
+            *([f"{n_duplicates:,} are duplicates"] if n_duplicates else []),
+            *([f"{n_conflicting:,} with other labels than their first occurrence"] if n_conflicting else []),
             *([f"{empty:,} more without text"] if empty else []),
         ]
         print(f"{f'{part} texts' if len(sources) > 1 else 'texts':<16}  {'; '.join(facts)}")
@@ -206,8 +208,7 @@ def _labels(spec: "LabelsSpec", held_out: str | None) -> int:
 
 
 def _show_labels(labels: "dict[str, Counter[str]]", n_texts: dict[str, int] | None) -> None:
-    """How often each label comes in each part: its share of all labels, or, where a text may have several, of
-    `n_texts`."""
+    """Print the count and share of each label per part: of all labels, or of `n_texts` if texts may have several."""
     total = sum(labels.values(), Counter[str]())
     print(f"{'labels':<16}  {len(total):,}")
     width = min(40, max(map(len, total), default=0))

@@ -1,4 +1,4 @@
-"""How a text or a translation is decoded: the flags of sampling and of beam search, and the search in words."""
+"""Flags of sampling and beam search, and a description of the chosen search."""
 
 import argparse
 from collections.abc import Callable, Iterable
@@ -24,18 +24,23 @@ if TYPE_CHECKING:
     from tercet.generation.specs import SamplingOptions
 
 SAME_NAMES = ("n_best", "length_penalty", "alpha", "coverage", "max_ratio", "max_extra", "min_ratio", "min_extra")
-BEAM = {"beam": "size", **{name: name for name in SAME_NAMES}}  # flags, and what they are in `Beam`
+BEAM = {"beam": "size", **{name: name for name in SAME_NAMES}}  # flags and their names in `Beam`
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed")
 TEXT_SAMPLING = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
 
-Add = Callable[..., Any]  # `add_argument` of a parser, or of a group of its flags
+Add = Callable[..., Any]  # `add_argument` of a parser or group
 
 
 def add_beam(add: Add) -> None:
-    """The flags that decide the outcome most."""
-    add("--beam", metavar="N", type=parse_number(BeamSize), help="hypotheses kept; 1 is greedy (default: 5)")
-    add("--length-penalty", choices=("average", "gnmt", "none"), help="default: average")
-    add("--alpha", metavar="X", type=parse_number(LengthPenaltyPower), help="the penalty's power (default: 1)")
+    """Add the most important flags of a beam search."""
+    add("--beam", metavar="N", type=parse_number(BeamSize), help="beam size; 1 is greedy search (default: 5)")
+    add("--length-penalty", choices=("average", "gnmt", "none"), help="length normalization (default: average)")
+    add(
+        "--alpha",
+        metavar="X",
+        type=parse_number(LengthPenaltyPower),
+        help="exponent of the length penalty (default: 1)",
+    )
 
 
 def add_search(add: Add) -> None:
@@ -44,89 +49,97 @@ def add_search(add: Add) -> None:
         "--n-best",
         metavar="N",
         type=parse_number(BeamSize),
-        help="up to N translations a line: number ||| text ||| score",
+        help="print up to N translations per line: number ||| text ||| score",
     )
     add(
         "--coverage",
         metavar="X",
         type=parse_number(CoverageWeight),
-        help="above 0: unattended source tokens cost (default: 0)",
+        help="weight of the coverage penalty for unattended source tokens (default: 0)",
     )
-    add("--max-ratio", metavar="X", type=parse_number(LengthRatio), help="at most X tokens a source token (default: 2)")
-    add("--max-extra", metavar="N", type=parse_number(NewTokens), help="and N more (default: 10)")
-    add(
-        "--min-ratio", metavar="X", type=parse_number(LengthRatio), help="at least X tokens a source token (default: 0)"
-    )
-    add("--min-extra", metavar="N", type=parse_number(NewTokens), help="and N more (default: 0)")
+    add("--max-ratio", metavar="X", type=parse_number(LengthRatio), help="maximum tokens per source token (default: 2)")
+    add("--max-extra", metavar="N", type=parse_number(NewTokens), help="added to that maximum (default: 10)")
+    add("--min-ratio", metavar="X", type=parse_number(LengthRatio), help="minimum tokens per source token (default: 0)")
+    add("--min-extra", metavar="N", type=parse_number(NewTokens), help="added to that minimum (default: 0)")
 
 
 def add_sampling(add: Add) -> None:
-    add("--sample", action="store_true", help="draw a translation instead of searching for the best")
-    add("--temperature", metavar="X", type=parse_number(Temperature), help="0: the likeliest token (default: 1)")
+    add("--sample", action="store_true", help="sample a translation instead of searching for the best one")
+    add(
+        "--temperature",
+        metavar="X",
+        type=parse_number(Temperature),
+        help="sampling temperature; 0 is greedy (default: 1)",
+    )
     _add_filters(add)
-    add("--seed", metavar="N", type=parse_number(Seed), help="default: 0")
+    add("--seed", metavar="N", type=parse_number(Seed), help="random seed (default: 0)")
 
 
 def _add_filters(add: Add) -> None:
-    add("--top-k", metavar="N", type=parse_number(TopK), help="draw among the N likeliest tokens")
+    add("--top-k", metavar="N", type=parse_number(TopK), help="sample from the N most likely tokens")
     add(
         "--top-p",
         metavar="P",
         type=parse_number(ShareAboveZero),
-        help="draw among the fewest tokens that reach probability P",
+        help="sample from the smallest set of tokens with total probability P",
     )
     add(
         "--min-p",
         metavar="P",
         type=parse_number(Share),
-        help="draw among tokens at least P times as likely as the best",
+        help="sample from tokens at least P times as likely as the most likely one",
     )
 
 
 def add_text_sampling(add: Add, *, default_length: str, unit: str) -> None:
-    """The flags of what goes on writing.
+    """Add the flags for sampling text.
 
     Args:
-        default_length: how many tokens that is by default.
-        unit: what a seed is counted for.
+        default_length: Description of the default length.
+        unit: Name of what each seed generates.
     """
     add(
         "--max-new-tokens",
         metavar="N",
         type=parse_number(NewTokens),
-        help=f"write so many tokens at most ({default_length})",
+        help=f"maximum number of new tokens ({default_length})",
     )
     add(
         "--temperature",
         metavar="X",
         type=parse_number(Temperature),
-        help="0: the likeliest token; above 1: wilder (default: 1)",
+        help="sampling temperature; 0 is greedy, values > 1 are more random (default: 1)",
     )
     _add_filters(add)
     add(
         "--repetition-penalty",
         metavar="X",
         type=parse_number(RepetitionPenalty),
-        help="above 1: what is there gets less likely",
+        help="values > 1 penalize tokens already in the text",
     )
-    add("--stop", metavar="TEXT", action="append", default=[], help="end before this text; may be repeated")
     add(
-        "--seed", metavar="N", type=parse_number(Seed), help=f"of the first {unit}; the next ones count up (default: 0)"
+        "--stop", metavar="TEXT", action="append", default=[], help="stop string, which is not printed; can be repeated"
+    )
+    add(
+        "--seed",
+        metavar="N",
+        type=parse_number(Seed),
+        help=f"random seed of the first {unit}; each next one adds 1 (default: 0)",
     )
 
 
 def sampling_options(args: argparse.Namespace) -> "SamplingOptions":
-    """What the flags of `add_text_sampling` say, as keywords of `Sampling`."""
+    """Return the values of the flags of `add_text_sampling` as keywords of `Sampling`."""
     options: Any = {name: value for name in TEXT_SAMPLING if (value := getattr(args, name)) is not None}
     options["stop"] = tuple(args.stop)
     return options
 
 
 def parse_search(args: argparse.Namespace) -> "Beam | Sampling":
-    """The search that the flags ask for.
+    """Return the search that the flags select.
 
     Raises:
-        UserError: for values out of range, or flags that do not go together.
+        UserError: If values are out of range, or flags exclude each other.
     """
     from tercet import limits
     from tercet.config import UserError
@@ -138,17 +151,17 @@ def parse_search(args: argparse.Namespace) -> "Beam | Sampling":
     try:
         if not flags.get("sample"):
             if sampling:
-                raise UserError(f"{_flags(sampling)} {'is' if len(sampling) == 1 else 'are'} for --sample; add it")
+                raise UserError(f"{_flags(sampling)} require{'s' * (len(sampling) == 1)} --sample; add it")
             return Beam(**beam)
         if beam:
-            raise UserError(f"--sample draws one translation; leave {_flags(f for f in BEAM if f in flags)} out")
-        return Sampling(**sampling, max_new_tokens=limits.NEW_TOKENS)  # the source's length and the model set the limit
+            raise UserError(f"--sample uses no beam search; leave {_flags(f for f in BEAM if f in flags)} out")
+        return Sampling(**sampling, max_new_tokens=limits.NEW_TOKENS)  # the source length and the model limit it
     except ValueError as error:
         raise UserError(str(error).replace("size=", "--beam ")) from None
 
 
 def describe_search(search: "Beam | Sampling") -> str:
-    """The search in words."""
+    """Return a description of the search."""
     from tercet.generation import Beam
 
     if isinstance(search, Beam):

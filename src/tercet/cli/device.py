@@ -1,4 +1,4 @@
-"""Where a trained model runs, and in how many bits its weights are kept."""
+"""The device and weight precision of a trained model."""
 
 import argparse
 from collections.abc import Callable, Iterable
@@ -13,34 +13,34 @@ if TYPE_CHECKING:
 
 def add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--device", metavar="NAME", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)"
+        "--device", metavar="NAME", default="auto", help="device: auto, cpu, cuda, cuda:N or mps (default: auto)"
     )
 
 
 def add_quantize(add: Callable[..., Any], *, on_gpu: str = "bf16") -> None:
-    """Add the flag for `place_model`.
+    """Add the flag whose value `place_model` takes.
 
     Args:
         add: `add_argument` of a parser or group.
-        on_gpu: Weights on a GPU if the flag is not given.
+        on_gpu: Precision of the weights on a GPU if the flag is not passed.
     """
     add(
         "--quantize", choices=("bf16", "int8", "none"),
-        help="keep the weights in fewer bits: less memory, faster "
+        help="weights in fewer bits, for less memory and more speed "
         + ("(default: none)" if on_gpu == "none" else f"(default: none on a CPU, {on_gpu} on a GPU)"),
     )  # fmt: skip
 
 
 def place_model(model: "AnyModel", device: "torch.device", narrow: str | None) -> None:
-    """Move a model to the device that uses it, and keep its weights in fewer bits if wanted.
+    """Move a model to the device, and quantize its weights if requested.
 
-    On a GPU with fewer bits everything is computed in bfloat16, to which int8 weights are widened in each pass. The
-    default there is "bf16" for a model that writes; an encoder keeps its precision.
+    On a GPU, "bf16" and "int8" compute in bfloat16; int8 weights are widened in each forward pass. The default there is
+    "bf16", except for encoders, which keep their precision.
 
     Args:
         model: The model.
         device: The device.
-        narrow: "bf16", "int8", "none", or None for the device's default.
+        narrow: "bf16", "int8", "none", or None for the default of the device.
     """
     import torch
 
@@ -57,13 +57,14 @@ def place_model(model: "AnyModel", device: "torch.device", narrow: str | None) -
 
 
 def select_device(name: str, *, models: Iterable[str | Path] = ()) -> "torch.device":
-    """The device called `name`; `auto` takes a GPU if there is one.
+    """Return the device called `name`; `auto` selects a GPU if there is one.
 
     Args:
-        models: folders and files that are to be opened. What is none of a model is refused before torch is imported.
+        name: Name of the device.
+        models: Model folders and files to open afterwards. Invalid ones are rejected before torch is imported.
 
     Raises:
-        UserError: where this machine does not have the device, or something is no model.
+        UserError: If this machine does not have the device, or a path is not a model.
     """
     from tercet.checkpoint.find_model import find_model
     from tercet.config import UserError, suggest
@@ -71,7 +72,7 @@ def select_device(name: str, *, models: Iterable[str | Path] = ()) -> "torch.dev
 
     kinds = ("cpu", "cuda", "mps")
     if name != "auto" and name.partition(":")[0] not in kinds:
-        raise UserError(f"--device {name} is unknown{suggest(name, ['auto', *kinds])}")
+        raise UserError(f"unknown device: {name}{suggest(name, ['auto', *kinds])}")
     for path in models:
         find_model(Path(path))
     with paused_collector():
@@ -83,5 +84,5 @@ def select_device(name: str, *, models: Iterable[str | Path] = ()) -> "torch.dev
     if name == "auto":
         return torch.device("cuda" if "cuda" in devices else devices[-1])
     if name not in devices:
-        raise UserError(f"--device {name} is not on this machine; there is: {', '.join(devices)}")
+        raise UserError(f"device not available: {name}; choose one of {', '.join(devices)}")
     return torch.device(name)

@@ -1,5 +1,4 @@
-"""`tercet doctor`: what this machine gives to a run, and what is chosen of it; started as several processes, whether
-they reach each other; and whether a folder's files are damaged."""
+"""`tercet doctor`: show hardware, kernels and environment, check the connection of ranks, or verify files."""
 
 import argparse
 import json
@@ -29,10 +28,10 @@ def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "doctor",
         help=summary,
-        description="Say what this machine gives to a run and what is chosen of it: versions, the CPU's instructions, "
-        "which kernels and why, the cache, the precision that auto takes, the GPUs, the compiler, the network; with a "
-        "recipe, what that will use of it. Started as several processes, by torchrun or srun, they meet and rank 0 "
-        "says how far apart they are. With --verify, check the files of a folder and nothing else.",
+        description="Show what this machine provides and what Tercet selects: versions, CPU instruction sets, kernels "
+        "and why they were chosen, the cache, the precision of auto, GPUs, compiler and network; with a recipe, also "
+        "what it will use. If started as several processes by torchrun or srun, the processes connect and rank 0 "
+        "reports round-trip times and the all-reduce speed. With --verify, only check the files of a folder.",
         epilog="Examples: tercet doctor --json; tercet doctor demo; torchrun --nproc-per-node 2 -m tercet doctor; "
         "tercet doctor --verify runs/mine",
     )
@@ -40,20 +39,22 @@ def register(verbs: Verbs, summary: str) -> None:
         "recipe",
         metavar="RECIPE|RUN|DATA",
         nargs="?",
-        help="say what this one, as in tercet train, will use of the machine",
+        help="recipe, run or data as in tercet train, to show what it will use",
     )
     parser.add_argument(
-        "--set", metavar="KEY=VALUE", action="append", default=[], help="change a key of the recipe; may be repeated"
+        "--set", metavar="KEY=VALUE", action="append", default=[], help="override a key of the recipe; can be repeated"
     )
-    parser.add_argument("--data", metavar="PATH", help="as in tercet train (data.source)")
+    parser.add_argument(
+        "--data", metavar="PATH", help="file, folder or named dataset, as in tercet train (data.source)"
+    )
     parser.add_argument(
         "--timeout", metavar="SECONDS", type=parse_number(Timeout), default=60.0,
-        help="of several processes, how long they wait for each other (default: 60)",
+        help="maximum time that several processes wait for each other (default: 60)",
     )  # fmt: skip
     parser.add_argument(
         "--verify", metavar="FOLDER",
-        help="compare every file of a run, a model or a prepared folder with the hash that was written with it; exit "
-        "code 1 if one is damaged",
+        help="compare every file of a run, model or prepared folder with its recorded hash; exit code 1 if one is "
+        "damaged",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -65,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     if args.verify is not None:
         return _verify(args)
     if args.recipe is None and (args.set or args.data is not None):
-        raise UserError("--set and --data are of a recipe: name it, such as tercet doctor demo")
+        raise UserError("--set and --data require a recipe; pass one, such as tercet doctor demo")
     launch = find_rank_place(os.environ)
     answer = {} if launch is not None and launch.rank else _diagnose(args)
     if launch is not None and launch.world_size > 1:
@@ -80,7 +81,7 @@ def _verify(args: argparse.Namespace) -> int:
     from tercet.config import UserError
 
     if args.recipe is not None or args.set or args.data is not None:
-        raise UserError("--verify checks a folder and nothing else; leave the recipe, --set and --data out")
+        raise UserError("--verify only checks a folder; leave the recipe, --set and --data out")
     result = verify(args.verify)
     if args.json:
         print(json.dumps(asdict(result), indent=2, ensure_ascii=False))
@@ -88,13 +89,13 @@ def _verify(args: argparse.Namespace) -> int:
         for damage in result.damaged:
             print(damage)
         whole = f"{result.files:,} files, {result.bytes / 1e6:,.1f} MB"
-        print(f"{whole}: {len(result.damaged)} damaged" if result.damaged else f"{whole}: all as they were written")
+        print(f"{whole}: {len(result.damaged)} damaged" if result.damaged else f"{whole}: no damage")
     return 1 if result.damaged else 0
 
 
 def _diagnose(args: argparse.Namespace) -> dict[str, Any]:
-    """This machine, and what a recipe uses of it: for programs the answer, for people printed."""
-    recipe = None if args.recipe is None else _read_recipe(args)  # refused before torch is imported
+    """Print a report on this machine and on what a recipe uses; return it for JSON output."""
+    recipe = None if args.recipe is None else _read_recipe(args)  # reject an invalid recipe before torch is imported
 
     from tercet.diagnosis import diagnose_recipe, doctor
 
@@ -112,7 +113,7 @@ def _meet(launch: "RankPlace", args: argparse.Namespace, answer: dict[str, Any])
     from tercet.diagnosis.ranks import describe_report, meet_ranks
 
     if launch.rank == 0:
-        print_note(f"waiting for {launch.world_size - 1} more of {launch.world_size} ranks, {args.timeout:g} s at most")
+        print_note(f"waiting up to {args.timeout:g} s for {launch.world_size - 1} more of {launch.world_size} ranks")
     report = meet_ranks(launch, timeout=args.timeout)
     if report is not None:
         answer["ranks"] = asdict(report)
@@ -137,20 +138,20 @@ def _print(lines: dict[str, str], args: argparse.Namespace) -> None:
 
 def _describe(diagnosis: "Diagnosis") -> dict[str, str]:
     memory = "unknown" if diagnosis.memory_bytes is None else _gigabytes(diagnosis.memory_bytes)
-    cache = f"cannot be used: {diagnosis.cache_refusal}" if diagnosis.cache_refusal else "may be written"
+    cache = f"cannot be used: {diagnosis.cache_refusal}" if diagnosis.cache_refusal else "writable"
     compiler = (
         "none" if diagnosis.compiler is None else f"{diagnosis.compiler}: {diagnosis.compiler_version or 'no answer'}"
     )
     return {
         "tercet": f"{diagnosis.tercet}, Python {diagnosis.python}, PyTorch {diagnosis.torch}, {diagnosis.system}",
         "cpu": f"{diagnosis.cpu}: {' '.join(diagnosis.instructions) or 'instructions unknown'}",
-        "threads": f"{diagnosis.threads} of PyTorch's on {diagnosis.cores} cores",
+        "threads": f"{diagnosis.threads} PyTorch threads on {diagnosis.cores} cores",
         "memory": f"{memory}; {LARGE_PAGES.get(diagnosis.large_pages, diagnosis.large_pages)}",
         "kernels": f"{diagnosis.kernel_level} ({diagnosis.kernel_origin}): {diagnosis.kernel_reason}",
         "table": diagnosis.kernel_table,
         "cache": f"{diagnosis.cache}, {_gigabytes(diagnosis.cache_free_bytes)} free: {cache}",
         "disk": f"{_gigabytes(diagnosis.free_bytes)} free in this folder",
-        "precision": f"{diagnosis.precision}, where training.precision is auto",
+        "precision": f"{diagnosis.precision} if training.precision is auto",
         "gpu": _describe_gpus(diagnosis.cluster),
         "compiler": compiler,
         **dict(_describe_cluster(diagnosis.cluster)),
@@ -169,17 +170,17 @@ def _describe_gpus(facts: "ClusterFacts") -> str:
 
 def _describe_cluster(facts: "ClusterFacts") -> Iterator[tuple[str, str]]:
     backends = ", ".join(f"nccl {facts.nccl}" if name == "nccl" and facts.nccl else name for name in facts.backends)
-    yield "backends", f"{backends or 'none'}, of torch.distributed"
-    yield "network", f"{facts.host}: {', '.join(facts.interfaces) or 'no interface but the loopback'}"
+    yield "backends", f"{backends or 'none'} (torch.distributed)"
+    yield "network", f"{facts.host}: {', '.join(facts.interfaces) or 'no interface except loopback'}"
     if facts.launch is None:
-        yield "launch", "a process by itself: no variables of torchrun or SLURM"
+        yield "launch", "a single process, without variables of torchrun or SLURM"
     else:
         launch = facts.launch
         yield (
             "launch",
             (
                 f"by {launch.by}: rank {launch.rank} of {launch.world_size}, local rank {launch.local_rank}, "
-                f"rank 0 at {launch.master or 'an address that nothing says'}"
+                f"rank 0 at {launch.master or 'an unknown address'}"
             ),
         )
     if facts.variables:
@@ -190,10 +191,10 @@ def _describe_use(use: "RecipeUse") -> Iterator[tuple[str, str]]:
     devices = f"{use.devices} x {use.device} by {use.strategy}" if use.devices > 1 else use.device
     threads = f", {use.threads} {'thread' if use.threads == 1 else 'threads'}" if use.device == "cpu" else ""
     yield "recipe", f"{use.recipe}: {use.precision} on {devices}{threads}"
-    checkpointing = ", activations worked out again" if use.checkpointing else ""
+    checkpointing = ", activations are recomputed" if use.checkpointing else ""
     yield "a step", f"{use.micro_batches:,} x {use.micro_batch:,} {use.rows} on each device{checkpointing}"
     available = "unknown" if use.device_bytes is None else _gigabytes(use.device_bytes)
-    verdict = {True: "fits", False: "does not fit: see tercet train --plan", None: "unknown whether it fits"}[use.fits]
+    verdict = {True: "fits", False: "does not fit: see tercet train --plan", None: "unknown if it fits"}[use.fits]
     yield "needs", f"about {_gigabytes(use.memory_bytes)} of the device's {available}: {verdict}"
 
 

@@ -1,4 +1,4 @@
-"""The pictures of `tercet plot` that need no run: ideas with the reader's own numbers, and diagrams of models."""
+"""The plots of `tercet plot` that need no run: concepts with the reader's own numbers, and diagrams of models."""
 
 import argparse
 import json
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from tercet.nn import Position
 
-PAPER_SCHEDULES = ((512, 4000), (512, 8000), (256, 4000))  # d_model and warm-up, where nobody says others
+PAPER_SCHEDULES = ((512, 4000), (512, 8000), (256, 4000))  # default pairs of d_model and warm-up
 MAX_SENTENCES, MAX_WORDS = 8, 60
-# What is worked out at once, and what a picture can show.
+# Bounds of what is computed at once and what a plot can show.
 DrawnWidth = Annotated[int, Interval(ge=1, le=8192)]
 DrawnLength = Annotated[int, Interval(ge=1, le=16_384)]
 DrawnSteps = Annotated[int, Interval(ge=1, le=10**6)]
@@ -27,50 +27,56 @@ Drawing = tuple["Figure", dict[str, Any]]
 
 
 def add_drawings(plot: Parser) -> None:
-    """Add a form of `tercet plot` for each."""
+    """Add a form of `tercet plot` for each plot."""
     _add_ideas(plot)
     _add_diagrams(plot)
     for name, picture in plot.forms.items():
         suffix = "svg" if name in ("model", "attention") else "png"
         picture.add_argument(
             "--out", metavar="FILE", type=out_path, default=Path(f"{name}.{suffix}"),
-            help=f"a .png, .svg or .pdf (default: {name}.{suffix} here)",
+            help=f"file to write: .png, .svg or .pdf (default: {name}.{suffix})",
         )  # fmt: skip
-        picture.add_argument("--json", action="store_true", help="print one JSON object: the path, and what is drawn")
+        picture.add_argument(
+            "--json", action="store_true", help="print one JSON object: the path and the plotted values"
+        )
 
 
 def _add_ideas(plot: Parser) -> None:
-    positions = plot.add_form("positions", "Draw sinusoidal, learned, rotary, ALiBi and relative-bias positions.")
+    positions = plot.add_form("positions", "Plot sinusoidal, learned, rotary, ALiBi and relative-bias positions.")
     positions.add_argument(
         "scheme", metavar="SCHEME", nargs="*",
-        help="a kind, or one with settings such as '{kind: rotary, base: 500000}' (default: all four kinds)",
+        help="a kind, or a spec such as '{kind: rotary, base: 500000}' (default: sinusoidal learned rotary alibi)",
     )  # fmt: skip
     positions.add_argument(
         "--d-model", metavar="N", type=parse_number(DrawnWidth), default=512, help="width of the model (default: 512)"
     )
     positions.add_argument(
-        "--n-heads", metavar="N", type=parse_number(Layers), default=8, help="heads that share it (default: 8)"
+        "--n-heads", metavar="N", type=parse_number(Layers), default=8, help="number of heads (default: 8)"
     )
     positions.add_argument(
-        "--length", metavar="N", type=parse_number(DrawnLength), default=100, help="positions (default: 100)"
+        "--length", metavar="N", type=parse_number(DrawnLength), default=100, help="number of positions (default: 100)"
     )
     positions.add_argument(
-        "--base", metavar="X", type=parse_number(Base), help="of the sinusoidal and rotary ones (default: 10000)"
+        "--base", metavar="X", type=parse_number(Base), help="base of sinusoidal and rotary positions (default: 10000)"
     )
     positions.add_argument(
-        "--seed", metavar="N", type=parse_number(Seed), default=0, help="of what is learnt (default: 0)"
+        "--seed", metavar="N", type=parse_number(Seed), default=0, help="random seed of learned positions (default: 0)"
     )
-    schedules = plot.add_form("schedules", "Draw learning-rate schedules next to each other.")
+    schedules = plot.add_form("schedules", "Plot learning-rate schedules for comparison.")
     schedules.add_argument(
         "pair", metavar="D_MODEL:WARMUP", nargs="*",
-        help="the paper's schedule for this width and warm-up (default: 512:4000 512:8000 256:4000)",
+        help="schedule of the Transformer paper for this width and warm-up (default: 512:4000 512:8000 256:4000)",
     )  # fmt: skip
     schedules.add_argument(
         "--schedule", metavar="SPEC", action="append", default=[],
-        help="a schedule as in a recipe, such as '{kind: cosine, final: 0.1}'; may be given several times",
+        help="a schedule as in a recipe, such as '{kind: cosine, final: 0.1}'; can be repeated",
     )  # fmt: skip
     schedules.add_argument(
-        "--lr", metavar="X", type=parse_number(LearningRate), default=1.0, help="the optimizer's rate (default: 1)"
+        "--lr",
+        metavar="X",
+        type=parse_number(LearningRate),
+        default=1.0,
+        help="learning rate of the optimizer (default: 1)",
     )
     schedules.add_argument(
         "--warmup",
@@ -80,40 +86,65 @@ def _add_ideas(plot: Parser) -> None:
         help="warm-up steps of --schedule (default: 0)",
     )
     schedules.add_argument(
-        "--steps", metavar="N", type=parse_number(DrawnSteps), default=20_000, help="of the run (default: 20000)"
+        "--steps", metavar="N", type=parse_number(DrawnSteps), default=20_000, help="steps of the run (default: 20000)"
     )
-    masks = plot.add_form("masks", "Draw the attention masks of your own sentences.")
+    masks = plot.add_form("masks", "Plot the attention masks of your own sentences.")
     masks.add_argument(
         "sentence", metavar="SENTENCE", nargs="*",
-        help="one: its causal mask; several: the padding masks of an encoder and a decoder",
+        help="one sentence for its causal mask; several for the padding masks of an encoder and a decoder",
     )  # fmt: skip
-    masks.add_argument("--source", metavar="TEXT", nargs="+", help="what a translator reads; also with --target")
-    masks.add_argument("--target", metavar="TEXT", nargs="+", help="and what it writes: all three masks of each pair")
-    smoothing = plot.add_form("smoothing", "Draw the target distribution that label smoothing gives.")
+    masks.add_argument(
+        "--source", metavar="TEXT", nargs="+", help="source sentences of a translator; requires --target"
+    )
+    masks.add_argument(
+        "--target", metavar="TEXT", nargs="+", help="target sentences; all three masks of each pair are plotted"
+    )
+    smoothing = plot.add_form("smoothing", "Plot the target distribution of label smoothing.")
     smoothing.add_argument(
-        "--vocabulary", metavar="V", type=parse_number(DrawnVocabulary), default=10, help="tokens (default: 10)"
+        "--vocabulary",
+        metavar="V",
+        type=parse_number(DrawnVocabulary),
+        default=10,
+        help="vocabulary size (default: 10)",
     )
     smoothing.add_argument(
-        "--target", metavar="TOKEN", type=parse_number(Index), default=3, help="the right one, from 0 (default: 3)"
+        "--target",
+        metavar="TOKEN",
+        type=parse_number(Index),
+        default=3,
+        help="id of the correct token, from 0 (default: 3)",
     )
     smoothing.add_argument(
-        "--epsilon", metavar="X", type=parse_number(ShareBelowOne), default=0.1, help="the share spread (default: 0.1)"
+        "--epsilon",
+        metavar="X",
+        type=parse_number(ShareBelowOne),
+        default=0.1,
+        help="probability that is spread over all tokens (default: 0.1)",
     )
 
 
 def _add_diagrams(plot: Parser) -> None:
     example = "Example: tercet plot model transformer-base --batch 32 --length 100"
-    model = plot.add_form("model", "Draw the parts of a model, and the shapes between them.", epilog=example)
-    attention = plot.add_form("attention", "Draw one multi-head attention of a model, and the shapes in it.")
+    model = plot.add_form(
+        "model", "Draw the parts of a model and the shapes of the tensors between them.", epilog=example
+    )
+    attention = plot.add_form("attention", "Draw one multi-head attention of a model and the shapes in it.")
     for picture in (model, attention):
-        picture.add_argument("model", metavar="RUN|PRESET|RECIPE", help="a folder, a preset, or a recipe")
-        picture.add_argument("--batch", metavar="B", type=parse_number(Rows), help="a number for B in the shapes")
-        picture.add_argument("--length", metavar="T", type=parse_number(Context), help="a number for T")
         picture.add_argument(
-            "--source-length", metavar="S", type=parse_number(Context), help="a number for S (default: as --length)"
+            "model", metavar="RUN|PRESET|RECIPE", help="folder of a run or model, a preset, or a recipe"
+        )
+        picture.add_argument("--batch", metavar="B", type=parse_number(Rows), help="batch size B in the shapes")
+        picture.add_argument(
+            "--length", metavar="T", type=parse_number(Context), help="sequence length T in the shapes"
+        )
+        picture.add_argument(
+            "--source-length",
+            metavar="S",
+            type=parse_number(Context),
+            help="source length S in the shapes (default: --length)",
         )
     attention.add_argument(
-        "--which", metavar="NAME", help="of a translator: encoder, decoder or cross (default: encoder)"
+        "--which", metavar="NAME", help="attention of a translator: encoder, decoder or cross (default: encoder)"
     )
 
 
@@ -149,7 +180,7 @@ def _draw_positions(args: argparse.Namespace) -> Drawing:
 
 
 def _parse_positions(texts: Sequence[str], base: float | None) -> "list[Position]":
-    """The schemes, `base` in place of their own where they do not name one."""
+    """Return the schemes; `base` applies to those that do not specify one."""
     from dataclasses import replace
 
     from tercet.nn import Position, Rotary, Sinusoidal
@@ -158,7 +189,7 @@ def _parse_positions(texts: Sequence[str], base: float | None) -> "list[Position
     if base is None:
         return specs
     if not any(isinstance(spec, Sinusoidal | Rotary) for spec in specs):
-        raise ValueError("--base is for sinusoidal and rotary positions; leave it out")
+        raise ValueError("--base applies to sinusoidal and rotary positions; leave it out")
     return [
         replace(spec, base=base) if isinstance(spec, Sinusoidal | Rotary) and "base" not in text else spec
         for spec, text in zip(specs, texts, strict=True)
@@ -175,7 +206,7 @@ def _draw_schedules(args: argparse.Namespace) -> Drawing:
     for text in args.schedule:
         spec: Schedule = _parse_spec(Schedule, "schedule", text, "--schedule")
         if isinstance(spec, Noam | InverseSquareRoot) and not args.warmup:
-            raise ValueError(f"the {spec.kind} schedule needs --warmup, such as 4000")
+            raise ValueError(f"the {spec.kind} schedule requires --warmup, such as --warmup 4000; add it")
         settings = [f"{name} {value:g}" for name, value in vars(spec).items() if name != "kind"]
         words = [spec.kind, *settings, *([f"warm-up {args.warmup:,}"] if args.warmup else [])]
         curves[", ".join(words)] = spec, args.warmup
@@ -189,7 +220,7 @@ def _draw_schedules(args: argparse.Namespace) -> Drawing:
 def _parse_pair(text: str) -> tuple[int, int]:
     width, _, warmup = text.partition(":")
     if not (re.fullmatch("[1-9][0-9]{0,5}", width) and re.fullmatch("[1-9][0-9]{0,8}", warmup)):
-        raise ValueError(f"{text!r} is no D_MODEL:WARMUP; write two whole numbers, such as 512:4000")
+        raise ValueError(f"{text!r} is not D_MODEL:WARMUP; write two integers, such as 512:4000")
     return int(width), int(warmup)
 
 
@@ -197,9 +228,9 @@ def _draw_masks(args: argparse.Namespace) -> Drawing:
     from tercet.plots.masks import plot_masks, record_pair_masks, record_sentence_masks
 
     if args.sentence and (args.source or args.target):
-        raise ValueError("give either sentences, or --source and --target")
+        raise ValueError("sentences cannot be combined with --source and --target; pass one of them")
     if bool(args.source) != bool(args.target):
-        raise ValueError("--source and --target come together: a mask across needs both")
+        raise ValueError("--source and --target require each other; pass both")
     if args.source:
         grid = record_pair_masks(_split_words(args.source), _split_words(args.target))
     elif args.sentence:
@@ -207,16 +238,18 @@ def _draw_masks(args: argparse.Namespace) -> Drawing:
         kinds = ("decoder",) if len(sentences) == 1 else ("encoder", "decoder")
         grid = [record_sentence_masks(sentences, kind=kind) for kind in kinds]
     else:
-        raise ValueError('masks are those of sentences; give one: tercet plot masks "The weather is great today"')
+        raise ValueError(
+            'there is no sentence to plot masks of; pass one: tercet plot masks "The weather is great today"'
+        )
     return plot_masks(grid), {"masks": [mask.to_dict() for row in grid for mask in row]}
 
 
 def _split_words(sentences: list[str]) -> list[list[str]]:
     words = [sentence.split() for sentence in sentences]
     if not all(words):
-        raise ValueError("a sentence without words has no mask; write at least one word")
+        raise ValueError("a sentence has no words; write at least one")
     if len(words) > MAX_SENTENCES or max(map(len, words)) > MAX_WORDS:
-        raise ValueError(f"a picture has room for {MAX_SENTENCES} sentences of {MAX_WORDS} words; give fewer")
+        raise ValueError(f"a plot shows at most {MAX_SENTENCES} sentences of {MAX_WORDS} words; pass fewer")
     return words
 
 
@@ -232,7 +265,7 @@ def _draw_model(args: argparse.Namespace) -> Drawing:
 
     from tercet.cli.inspect import describe_sizes, find_spec
 
-    spec, vocabulary = find_spec(args.model, settle=False)  # refused before torch is imported
+    spec, vocabulary = find_spec(args.model, settle=False)  # reject invalid models before torch is imported
 
     from tercet.plots.diagrams import describe_model, plot_model
 
@@ -248,7 +281,7 @@ def _draw_attention(args: argparse.Namespace) -> Drawing:
 
     from tercet.cli.inspect import find_spec
 
-    spec, _ = find_spec(args.model, settle=False)  # refused before torch is imported
+    spec, _ = find_spec(args.model, settle=False)  # reject invalid models before torch is imported
 
     from tercet.plots.diagrams import describe_attention, plot_attention_shapes
 
@@ -258,12 +291,12 @@ def _draw_attention(args: argparse.Namespace) -> Drawing:
 
 
 def _format_title(model: str) -> str:
-    """A preset's or packaged recipe's name, or the last part of a path."""
+    """Return the name of a preset or packaged recipe, or the last part of a path."""
     return Path(model).resolve().stem if Path(model).is_dir() or model.endswith((".yaml", ".yml")) else model
 
 
 def _parse_spec(union: Any, key: str, text: str, flag: str) -> Any:
-    """One of a union of specs, from YAML as a recipe has it."""
+    """Parse one of a union of specs from YAML, as a recipe contains it."""
     from dataclasses import make_dataclass
 
     from tercet.config import parse

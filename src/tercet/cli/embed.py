@@ -1,4 +1,4 @@
-"""`tercet embed`: a vector for each text, in the order of the input, JSONL and Parquet as they come; or a search."""
+"""`tercet embed`: compute embeddings of texts in the order of the input, or search texts."""
 
 import argparse
 import json
@@ -26,22 +26,24 @@ def register(verbs: Verbs, summary: str) -> None:
         "embed",
         words_among_flags=True,
         help=summary,
-        description="Write a vector for a text, or for each line of a file or of stdin, in their order. With --query, "
-        "print the texts of the file whose vectors are nearest to the query's: cosine, id (or the text's number, from "
-        "0) and text, between tabs, the nearest first.",
+        description="Write a vector for each text, in the order of the input. With --query, print the texts whose "
+        "vectors are most similar to that of the query, most similar first: cosine similarity, id (or the number of "
+        "the text, from 0) and text, separated by tabs.",
         epilog="Examples: tercet embed runs/mine --input texts.txt --output vectors.npz; "
         'tercet embed runs/mine --vectors vectors.npz --query "which one was better?" --top 5',
     )
-    parser.add_argument("run", metavar="RUN", help="the folder of a run or of a model")
+    parser.add_argument("run", metavar="RUN", help="folder of a run or model")
     add_text(parser.add_argument)
     add_input(parser.add_argument)
     parser.add_argument(
-        "--output", metavar="FILE", type=Path, help="write a .npz (all in memory), .parquet or .jsonl file"
+        "--output", metavar="FILE", type=Path, help="file to write: .npz (all in memory), .parquet or .jsonl"
     )
     parser.add_argument(
-        "--pooling", choices=("mean", "first"), help="of the tokens' vectors (default: as the folder says, else mean)"
+        "--pooling",
+        choices=("mean", "first"),
+        help="pooling of the token vectors (default: that of the model folder, or mean)",
     )
-    parser.add_argument("--no-normalise", action="store_true", help="keep the vectors' lengths, in place of length 1")
+    parser.add_argument("--no-normalise", action="store_true", help="do not normalize vectors to length 1")
     add_query(parser.add_argument_group("search").add_argument)
     add_batches(parser.add_argument)
     add_device(parser)
@@ -105,35 +107,37 @@ def _check_flags(args: argparse.Namespace) -> None:
     elif args.text is not None:
         raise UserError(f"--query searches the texts of --input or --vectors; leave {show(args.text)} out")
     elif flags := passed_flags(args, ("output", "no_normalise")):
-        raise UserError(f"{flags[0]} is for writing vectors, and --query writes none; leave one of them out")
+        raise UserError(f"{flags[0]} applies to writing vectors, and --query writes none; leave one of them out")
 
 
 def _check_output(path: Path) -> None:
     from tercet.config import UserError
 
     if path.suffix not in SUFFIXES:
-        raise UserError(f"--output {path} ends in none of {', '.join(SUFFIXES)}; name it so")
+        raise UserError(f"--output {path} must end in one of {', '.join(SUFFIXES)}; rename it")
     if not path.parent.is_dir():
-        raise UserError(f"--output {path}: there is no folder {path.parent}; make it first")
+        raise UserError(f"--output {path}: no such folder: {path.parent}; create it first")
     if path.suffix == ".parquet":
         try:
             import pyarrow.parquet  # type: ignore[reportUnusedImport]  # noqa: F401
         except ImportError:
-            raise UserError(f"--output {path}: writing Parquet needs pyarrow; pip install 'tercet[parquet]'") from None
+            raise UserError(
+                f"--output {path}: writing Parquet requires pyarrow; pip install 'tercet[parquet]'"
+            ) from None
 
 
 def _write_jsonl(file: BinaryIO, pools: Iterator[_Pool]) -> None:
-    """An object a line: text, vector, and the id where there is one."""
+    """Write one object per line: text, vector, and the id if there is one."""
     for texts, vectors in pools:
         for text, vector in zip(texts, vectors.tolist(), strict=True):
             id_field = {} if text.id is None else {"id": text.id}
             fields = json.dumps({**id_field, "text": text.text}, ensure_ascii=False)
-            numbers = ", ".join(f"{x:.9g}" for x in vector)  # nine digits: the same float32 comes back
+            numbers = ", ".join(f"{x:.9g}" for x in vector)  # nine digits represent a float32 exactly
             file.write(f'{fields[:-1]}, "vector": [{numbers}]}}\n'.encode())
 
 
 def _write_parquet(file: BinaryIO, pools: Iterator[_Pool], width: int) -> None:
-    """Columns text and vector, and id, as text, where the first texts have one."""
+    """Write the columns text and vector, and id as text if the first texts have one."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -166,6 +170,6 @@ def _write_npz(file: BinaryIO, pools: Iterator[_Pool], probe: "np.ndarray") -> N
         texts += pool.texts
     contents, ids = [text.text for text in texts], [text.id for text in texts]
     if not fits_array(contents):
-        remaining_ids = "their own" if None not in ids else "the numbers of the texts"
-        print_note(f"tercet: the texts are too long for an array of them: ids are {remaining_ids}")
+        remaining_ids = "their ids" if None not in ids else "their numbers"
+        print_note(f"tercet: the texts are too long to be stored in the file; it contains {remaining_ids} instead")
     write_vectors(file, np.concatenate(vectors), texts=contents, ids=ids, probe=probe)

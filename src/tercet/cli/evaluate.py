@@ -1,9 +1,8 @@
-"""`tercet evaluate`: how good a model is on text that it has not seen.
+"""`tercet evaluate`: evaluate a model on held-out data.
 
-A language model beside what counting and compressing reach; a translator in BLEU and chrF; a masked language model by
-what it puts in the masks' places, beside counting; a classifier by how often it is right, or how near its numbers are;
-a chat model by how likely it
-finds the answers of conversations.
+Language models are compared with counting and compression; translators are scored by BLEU and chrF; masked language
+models by their predictions of masked tokens, compared with counting; classifiers by accuracy, or by the error of their
+numbers; chat models by the likelihood of the answers in conversations.
 """
 
 import argparse
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
         TranslationResult,
     )
 
-FLAGS = {  # of each task, beside --json, --encoding and --device
+FLAGS = {  # of each task, in addition to --json, --encoding and --device
     "language": ("data", "stride", "text_field", "documents", "dtype"),
     "translation": (
         "source", "target", "part", "beam", "length_penalty", "alpha", "protocol", "language", "output", "compare",
@@ -43,10 +42,10 @@ FLAGS = {  # of each task, beside --json, --encoding and --device
     "labels": ("data", "text_field"),
     "chat": ("data",),
 }  # fmt: skip
-PER_LINE = ("data", "text_field", "within_word", "source", "target")  # of these, the ones that --per-line takes
+PER_LINE = ("data", "text_field", "within_word", "source", "target")  # the flags that --per-line accepts
 PLATEAU = (
-    "the loss lies on the unigram plateau: the model has learnt how often tokens come, and nothing from what stands "
-    "around them; train longer, warm up more slowly, or look for repeated lines in the data"
+    "the loss is on the unigram plateau: the model has learned token frequencies, but does not use the context; "
+    "train longer, use a longer warm-up, or look for repeated lines in the data"
 )
 
 
@@ -54,18 +53,20 @@ def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "evaluate",
         help=summary,
-        description="Score a trained model on what its data kept from training, or on another text.",
-        epilog="Bits per byte compare between tokenizers; nats per token and perplexity do not. BLEU and chrF compare "
-        "where their signatures, the protocol and the references are the same. Example: tercet evaluate runs/bert "
+        description="Evaluate a model on the held-out part of its training data, or on other data.",
+        epilog="Bits per byte are comparable between tokenizers; nats per token and perplexity are not. BLEU and chrF "
+        "are comparable if signature, protocol and references are the same. Example: tercet evaluate runs/bert "
         "--per-line < texts.txt",
     )
-    parser.add_argument("run", metavar="RUN", help="the folder of a run or of a model")
+    parser.add_argument("run", metavar="RUN", help="folder of a run or model")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_reading(parser.add_argument)
     add_quantize(parser.add_argument, on_gpu="none")
     add_device(parser)
     parser.add_argument(
-        "--data", metavar="PATH", help="score this file, folder or named dataset, all of it (of translators: --source)"
+        "--data",
+        metavar="PATH",
+        help="file, folder or named dataset to evaluate on, in full (for translators: --source)",
     )
     add_per_line(parser.add_argument)
     text = parser.add_argument_group("language models")
@@ -84,37 +85,43 @@ def _add_masked(add: Add) -> None:
         "--mask-rate",
         metavar="P",
         type=parse_number(ShareAboveZero),
-        help="share of the tokens to hide (default: 0.15)",
+        help="fraction of tokens to mask (default: 0.15)",
     )
     add(
         "--mask-seed",
         metavar="N",
         type=parse_number(Seed),
-        help="of the masks, which are the same each time (default: 0)",
+        help="random seed of the masks (default: 0)",
     )
     add(
         "--pseudo-perplexity",
         metavar="N",
         type=parse_number(Rows),
-        help="also of N texts, each token hidden by itself: slow",
+        help="also compute the pseudo-perplexity of N texts, masking one token at a time (slow)",
     )
     add(
         "--within-word", action="store_true", default=None,
-        help="with --pseudo-perplexity or --per-line, hide with a token those to its right in the same word too",
+        help="with --pseudo-perplexity or --per-line, also mask the later tokens of the same word",
     )  # fmt: skip
 
 
 def _add_pairs(add: Add) -> None:
-    add("--source", metavar="FILE", help="score on these sentences; or a .tsv, .csv, .jsonl or named dataset")
-    add("--target", metavar="FILE", help="and their references, line by line")
-    add("--part", choices=("validation", "test"), help="of the dataset (default: test, where it has one)")
+    add("--source", metavar="FILE", help="source sentences; or a .tsv, .csv, .jsonl or named dataset of pairs")
+    add("--target", metavar="FILE", help="reference translations of --source, line by line")
+    add(
+        "--part",
+        choices=("validation", "test"),
+        help="part of the dataset (default: test, or validation if there is no test part)",
+    )
     add_beam(add)
     add(
-        "--protocol", choices=("detokenised", "lc-tok"), help="lc-tok: lower-cased, cut by Moses (default: detokenised)"
+        "--protocol",
+        choices=("detokenised", "lc-tok"),
+        help="protocol; lc-tok lower-cases and tokenizes as Moses does (default: detokenised)",
     )
-    add("--language", metavar="CODE", help="the target's, such as de, where the data does not say it")
-    add("--output", metavar="FILE", type=Path, help="write the translations there, line by line")
-    add("--compare", metavar="FILE", type=Path, help="an earlier result, written with --json")
+    add("--language", metavar="CODE", help="target language, such as de, if the data does not specify it")
+    add("--output", metavar="FILE", type=Path, help="file for the translations, line by line")
+    add("--compare", metavar="FILE", type=Path, help="earlier result to compare with, written with --json")
     add_batches(add)
 
 
@@ -127,11 +134,11 @@ def run(args: argparse.Namespace) -> int:
             raise UserError(f"{flags[0]} does not apply to --per-line; leave it out")
         return score_lines(args)
     if args.encoding is not None and args.data is None and args.source is None:
-        raise UserError("--encoding is that of the files in --data, or --source and --target; give both")
+        raise UserError("--encoding requires --data, or --source and --target; add them")
     if args.data is None and (flags := passed_flags(args, ("text_field", "documents", "dtype"))):
-        raise UserError(f"{flags[0]} says how the file in --data is read; give both")
+        raise UserError(f"{flags[0]} requires --data; add it")
     previous = None if args.compare is None else _read_result(args.compare)
-    parse_search(args)  # refuses what cannot be before anything is loaded
+    parse_search(args)  # reject invalid flags before anything is loaded
     device = select_device(args.device, models=[args.run])
 
     from tercet.api import load
@@ -148,13 +155,13 @@ def run(args: argparse.Namespace) -> int:
     place_model(trained_model.model, device, args.quantize or "none")
     if "evaluate" not in trained_model.verbs:
         raise UserError(
-            f"{args.run} is {trained_model.kind} that fills no masks and gives no labels: there is nothing to score"
+            f"cannot evaluate {args.run}: it is {trained_model.kind} without masked tokens or labels to predict"
         )
     flags = FLAGS[trained_model.task]
     if unsupported := passed_flags(args, [flag for flag in all_flags if flag not in flags]):
         supported = ", ".join("--" + name.replace("_", "-") for name in flags)
         raise UserError(
-            f"{unsupported[0]} does not fit {args.run}, which is {trained_model.kind}; for those there are {supported}"
+            f"{unsupported[0]} does not apply to {args.run}, which is {trained_model.kind}; available: {supported}"
         )
     match evaluation_of(trained_model):
         case LanguageEvaluation() as evaluation:
@@ -181,7 +188,7 @@ def _evaluate_language_model(args: argparse.Namespace, evaluation: "LanguageEval
     corpus = evaluation.load(args.data, **{name: getattr(args, name) for name in READING_FLAGS})
     scores = evaluation.score(corpus, stride=args.stride, progress=not args.json)
     baselines = evaluation.baselines(corpus)
-    if args.data is not None:  # counts need text of the same kind to learn from, and there is none
+    if args.data is not None:  # counting needs training text of the same kind, and there is none
         baselines = {name: bits for name, bits in baselines.items() if isinstance(bits, float)}
     if args.json:
         print(json.dumps(scores.to_dict(baselines), indent=2))
@@ -195,7 +202,7 @@ def _evaluate_masked_model(args: argparse.Namespace, evaluation: "MaskedEvaluati
     rate = 0.15 if args.mask_rate is None else args.mask_rate
     texts = args.pseudo_perplexity
     if args.within_word and texts is None:
-        raise UserError("--within-word is for --pseudo-perplexity; give it a number of texts")
+        raise UserError("--within-word requires --pseudo-perplexity N or --per-line; add one of them")
     corpus = evaluation.load(args.data, **{name: getattr(args, name) for name in READING_FLAGS})
     scores = evaluation.score(corpus, rate=rate, seed=args.mask_seed or 0)
     pseudo = None
@@ -234,7 +241,7 @@ def _evaluate_translator(
     from tercet.storage import write_atomically
 
     if args.output is not None and not args.output.parent.is_dir():
-        raise UserError(f"--output {args.output}: there is no folder {args.output.parent}; make it first")
+        raise UserError(f"--output {args.output}: no such folder: {args.output.parent}; create it first")
     search = parse_search(args)
     assert isinstance(search, Beam)
     evaluated = evaluation.score(
@@ -259,11 +266,15 @@ def _evaluate_translator(
     show(evaluated.scores.view())
     if comparison is not None:
         chance = "" if comparison["p_value"] is None else f"; p = {comparison['p_value']:.3f} by paired bootstrap"
-        print(f"\nagainst {args.compare}: BLEU {comparison['bleu']:+.2f}, chrF {comparison['chrf']:+.2f}{chance}")
+        print(f"\ncompared with {args.compare}: BLEU {comparison['bleu']:+.2f}, chrF {comparison['chrf']:+.2f}{chance}")
 
 
 def _read_result(path: Path) -> dict[str, Any]:
-    """An earlier result."""
+    """Return an earlier result.
+
+    Raises:
+        UserError: If the file cannot be read, or is not a result.
+    """
     from tercet.config import UserError
 
     try:
@@ -273,14 +284,14 @@ def _read_result(path: Path) -> dict[str, Any]:
     except ValueError:
         result = None
     if not isinstance(result, dict):
-        raise UserError(f"--compare {path} is no result; write one with `tercet evaluate RUN --json > {path}`")
+        raise UserError(f"--compare {path} is not a result; write one with `tercet evaluate RUN --json > {path}`")
     return result
 
 
 def _compare_results(
     result: dict[str, Any], previous: dict[str, Any], evaluated: "TranslationResult"
 ) -> dict[str, Any]:
-    """The differences; and how likely by chance, where the earlier translations are still in their file."""
+    """Return the differences, and a p-value if the file of the earlier translations still exists unchanged."""
     from tercet.evaluate import compare, paired_bootstrap
 
     difference = compare(result, previous)

@@ -1,4 +1,4 @@
-"""`tercet explore`: a page that shows what happens inside a model, in the browser or as one file."""
+"""`tercet explore`: explore the inside of a model on a page, in the browser or as one file."""
 
 import argparse
 from pathlib import Path
@@ -11,19 +11,24 @@ def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "explore",
         help=summary,
-        description="Serve a page on this machine that shows a text's way through the model: tokens, every block's "
-        "attention and numbers, what each layer would say. Everything in it comes from the model; nothing leaves the "
-        "machine. Ctrl-C ends it. With --export the page is written to a file that opens without a server.",
+        description="Serve a page on this machine that shows how a text passes through the model: tokens, attention "
+        "and activations of every block, and the prediction after each layer. Everything on it is computed by the "
+        "model; nothing leaves the machine. Ctrl-C stops it. With --export, write the page to a file that opens "
+        "without a server.",
         epilog='Example: tercet explore runs/mine --prompt "Once upon a time"',
     )
-    parser.add_argument("run", metavar="RUN", help="the folder of a run or of a model")
+    parser.add_argument("run", metavar="RUN", help="folder of a run or model")
     parser.add_argument(
-        "--prompt", metavar="TEXT", help="the text to open with: a prompt, a text with [MASK], or a source to translate"
+        "--prompt", metavar="TEXT", help="initial text: a prompt, a text with [MASK], or a source to translate"
     )
-    parser.add_argument("--target", metavar="TEXT", help="its translation (default: what the model writes)")
-    parser.add_argument("--export", metavar="PAGE.html", type=Path, help="write the page here, and serve nothing")
-    parser.add_argument("--host", metavar="H", help="listen there (default: 127.0.0.1, this machine alone)")
-    parser.add_argument("--port", metavar="N", type=int, help="or the next free one (default: 8765; 0 takes any)")
+    parser.add_argument("--target", metavar="TEXT", help="translation of the initial text (default: that of the model)")
+    parser.add_argument(
+        "--export", metavar="PAGE.html", type=Path, help="write the page to this file instead of serving it"
+    )
+    parser.add_argument("--host", metavar="H", help="address to listen on (default: 127.0.0.1, this machine only)")
+    parser.add_argument(
+        "--port", metavar="N", type=int, help="port, or the next free one (default: 8765; 0: any free port)"
+    )
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
     add_device(parser)
 
@@ -32,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError
 
     if args.export is not None and (serving := passed_flags(args, ("host", "port", "open"))):
-        raise UserError(f"{serving[0]} is for serving, and --export serves nothing; leave one of them out")
+        raise UserError(f"{serving[0]} and --export exclude each other; pass one of them")
     device = select_device(args.device, models=[args.run])
 
     from tercet.api import Run

@@ -1,4 +1,4 @@
-"""`tercet fill`: what may stand where a text has a mask, likeliest first."""
+"""`tercet fill`: predict the masked tokens of a text, most likely first."""
 
 import argparse
 import json
@@ -23,23 +23,23 @@ def register(verbs: Verbs, summary: str) -> None:
         "fill",
         words_among_flags=True,
         help=summary,
-        description="For each mask in the text the likeliest tokens: probability, token, and the text with it, between "
-        "tabs. Each list is read with the other masks left as they are.",
+        description="Print the most likely tokens for each mask: probability, token, and the text with it, separated "
+        "by tabs. Each mask is filled while the other masks stay in the text.",
         epilog='Example: tercet fill runs/mine "The [MASK] sat" --top 3',
     )
-    parser.add_argument("run", metavar="RUN", help="the folder of a run or of a model")
+    parser.add_argument("run", metavar="RUN", help="folder of a run or model")
     parser.add_argument(
         "text",
         metavar="TEXT",
         nargs="?",
-        help="with [MASK] where a word is missing; - reads texts from stdin, a line each",
+        help="text with [MASK] for each missing token, or - for stdin, one text per line",
     )
     add_input(parser.add_argument)
     parser.add_argument(
-        "--top", metavar="N", type=parse_number(Candidates), help="at most N for each mask (default: 5)"
+        "--top", metavar="N", type=parse_number(Candidates), help="maximum candidates per mask (default: 5)"
     )
-    parser.add_argument("--only", metavar="WORD,WORD", help="choose among these words (default: the whole vocabulary)")
-    parser.add_argument("--json", action="store_true", help="print a JSON object a text: text, masks")
+    parser.add_argument("--only", metavar="WORD,WORD", help="choose from these words (default: the whole vocabulary)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per text: text, masks")
     add_device(parser)
 
 
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
 
     words = None if args.only is None else [word.strip() for word in args.only.split(",") if word.strip()]
     if words == []:
-        raise UserError("--only has no word; give some with commas between them, such as --only cat,dog")
+        raise UserError("--only contains no word; separate words by commas, such as --only cat,dog")
     device = select_device(args.device, models=[args.run])
     with ExitStack() as files:
         return _fill(args, _texts(args, files), words, device)
@@ -58,7 +58,7 @@ def _texts(args: argparse.Namespace, files: ExitStack) -> Iterator[Text]:
     if args.text is None and args.input is None:
         from tercet.config import UserError
 
-        raise UserError('there is nothing to fill: give a TEXT such as "The [MASK] sat", - for stdin, or --input FILE')
+        raise UserError('there is nothing to fill; pass a TEXT such as "The [MASK] sat", - for stdin, or --input FILE')
     return read_texts(args, files)
 
 
@@ -97,7 +97,7 @@ def _json_object(result: "MaskPredictions") -> str:
 
 
 def _lines(result: "MaskPredictions") -> str:
-    """A line a candidate; before each list, where there are several, which mask it is for."""
+    """Return one line per candidate; if there are several masks, the list of each has a heading."""
     lists = [
         [
             f"{candidate.probability:.4f}\t{replace_line_ends(candidate.word)}\t{replace_line_ends(candidate.text)}"

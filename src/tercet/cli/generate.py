@@ -1,4 +1,4 @@
-"""`tercet generate`: continue prompts, as a stream where there is one reader and one text."""
+"""`tercet generate`: continue prompts; a single sample is streamed."""
 
 import argparse
 import json
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tercet.generation.specs import Sampling
     from tercet.tokens import Tokenizer
 
-ROWS = 64  # texts written together
+ROWS = 64  # samples per batch
 
 
 def register(verbs: Verbs, summary: str) -> None:
@@ -32,19 +32,17 @@ def register(verbs: Verbs, summary: str) -> None:
         "generate",
         words_among_flags=True,
         help=summary,
-        description="Write with a trained model. Without a prompt it starts where a text starts.",
+        description="Generate text with a language model. Without a prompt, it starts at the beginning of a text.",
         epilog='Example: tercet generate runs/demo "Once upon a time" --temperature 0.8 --top-p 0.95',
     )
-    parser.add_argument("run", metavar="RUN", help="the folder of a run or of a model")
-    parser.add_argument("text", metavar="TEXT", nargs="?", help="the prompt: a text, FILE:path, or - for stdin")
+    parser.add_argument("run", metavar="RUN", help="folder of a run or model")
+    parser.add_argument("text", metavar="TEXT", nargs="?", help="prompt: text, FILE:path, or - for stdin")
     parser.add_argument(
-        "--prompt", metavar="TEXT", action="append", default=[], help="the same, or one more; may be repeated"
+        "--prompt", metavar="TEXT", action="append", default=[], help="the same, or one more prompt; can be repeated"
     )
+    parser.add_argument("--input", metavar="FILE", help="file with one prompt per line, or a .jsonl, .csv or .tsv file")
     parser.add_argument(
-        "--input", metavar="FILE", help="a prompt on each line of this file, or in a .jsonl, .csv or .tsv"
-    )
-    parser.add_argument(
-        "--text-field", metavar="NAME", help="of its JSON objects or table: the prompt's (default: text)"
+        "--text-field", metavar="NAME", help="JSON key or table column of the prompts in --input (default: text)"
     )
     add_text_sampling(parser.add_argument, default_length="default: 200", unit="sample")
     parser.add_argument(
@@ -52,10 +50,10 @@ def register(verbs: Verbs, summary: str) -> None:
         metavar="N",
         type=parse_number(PromptSamples),
         default=1,
-        help="texts for each prompt (default: 1)",
+        help="samples per prompt (default: 1)",
     )
     parser.add_argument(
-        "--draft", metavar="RUN", help="a smaller model with the same tokenizer guesses tokens, which RUN reads at once"
+        "--draft", metavar="RUN", help="speculative decoding: folder of a smaller draft model with the same tokenizer"
     )
     parser.add_argument(
         "--lookup",
@@ -63,16 +61,16 @@ def register(verbs: Verbs, summary: str) -> None:
         type=parse_number(NGram),
         nargs="?",
         const=True,
-        help="guess what followed the last N tokens when they last stood in the text (default: 3)",
+        help="prompt lookup: draft the tokens that followed the last occurrence of the last N tokens (default: 3)",
     )
     parser.add_argument(
         "--draft-tokens",
         metavar="K",
         type=parse_number(DraftTokens),
-        help="guess so many at most (default: 4 by --draft, 10 by --lookup)",
+        help="maximum draft tokens per forward pass (default: 4 with --draft, 10 with --lookup)",
     )
     parser.add_argument(
-        "--json", action="store_true", help="print a JSON object a line: prompt, text, finish, seed, passes, ..."
+        "--json", action="store_true", help="print one JSON object per line: prompt, text, finish, seed, passes, ..."
     )
     add_quantize(parser.add_argument)
     add_device(parser)
@@ -87,16 +85,16 @@ def run(args: argparse.Namespace) -> int:
     except ValueError as error:
         raise UserError(str(error)) from None
     if sampling.seed + args.num_samples > 2**63:
-        raise UserError(f"--seed {sampling.seed}: the seeds of {args.num_samples:,} samples must stay below 2**63")
+        raise UserError(f"--seed {sampling.seed}: the seeds of {args.num_samples:,} samples must be below 2**63")
     _check_guesses(args)
     if args.text_field is not None and args.input is None:
-        raise UserError("--text-field says where the prompts in --input stand; give both")
+        raise UserError("--text-field requires --input FILE; add it")
     prompts = [_read(prompt) for prompt in ([] if args.text is None else [args.text]) + args.prompt]
     if args.input is not None:
         with ExitStack() as files:
             prompts += [text.text for text in read_texts(args, files)]
         if not prompts:
-            raise UserError(f"--input {args.input} has no prompt; give a file with some")
+            raise UserError(f"--input {args.input} contains no prompts; choose another file")
     device = select_device(args.device, models=[args.run])
 
     from tercet.checkpoint import load_model
@@ -109,11 +107,13 @@ def run(args: argparse.Namespace) -> int:
     if not prompts:
         prompts = [""]
         start = "".join(repr(token) for token in tokenizer.tokens(start_ids(tokenizer)))
-        print_note(f"tercet: no prompt: writing what comes after {start}, where a text begins")
+        print_note(f"tercet: no prompt: starting after {start}, the beginning of a text")
     for number, prompt in enumerate(prompts):
         if (n := len(encode_prompt(tokenizer, prompt))) > model.max_len:
             subject = f"prompt {number + 1}" if len(prompts) > 1 else "the prompt"
-            print_note(f"tercet: {subject} has {n} tokens, the context {model.max_len}: its beginning is cut")
+            print_note(
+                f"tercet: {subject} has {n} tokens and is cut at its beginning to the context of {model.max_len}"
+            )
     if len(prompts) == 1 and args.num_samples == 1 and not args.json:
         print(prompts[0], end="", flush=True)
         for piece in stream_text(model, tokenizer, prompts[0], sampling, speculation=speculation):
@@ -137,7 +137,7 @@ def _complete(
     samples: int,
     speculation: "Draft | Lookup | None",
 ) -> "Iterator[Completion]":
-    """What `generate` gives, `ROWS` texts at a time: neither many samples nor many prompts need more memory."""
+    """Yield the completions of `generate`, `ROWS` samples at a time, so that memory does not grow with their number."""
     from tercet.generation import generate
 
     prompts_per_batch = max(1, ROWS // samples)
@@ -154,13 +154,13 @@ def _check_guesses(args: argparse.Namespace) -> None:
     from tercet.config import UserError
 
     if args.draft is not None and args.lookup is not None:
-        raise UserError("--draft and --lookup both guess what comes next; give one of them")
+        raise UserError("--draft and --lookup exclude each other; pass one of them")
     if args.draft_tokens is not None and args.draft is None and args.lookup is None:
-        raise UserError("--draft-tokens is for --draft or --lookup; add one of them")
+        raise UserError("--draft-tokens requires --draft or --lookup; add one of them")
 
 
 def _guesses(args: argparse.Namespace, tokenizer: "Tokenizer", device: "torch.device") -> "Draft | Lookup | None":
-    """What the flags say about where guesses come from."""
+    """Return the source of draft tokens that the flags select."""
     from tercet.checkpoint import load_model
     from tercet.generation import choose_speculation
 
@@ -172,7 +172,7 @@ def _guesses(args: argparse.Namespace, tokenizer: "Tokenizer", device: "torch.de
 
 
 def _read(prompt: str) -> str:
-    """The text that a prompt of the command line means."""
+    """Return the text of a prompt: that of a file for FILE:path, that of stdin for -."""
     from tercet import limits
     from tercet.config import UserError
     from tercet.reading.text_files import open_regular_file
@@ -184,7 +184,7 @@ def _read(prompt: str) -> str:
         with nullcontext(sys.stdin.buffer) if prompt == "-" else open_regular_file(Path(path)) as file:
             content = file.read(limits.PROMPT_BYTES + 1)
         if len(content) > limits.PROMPT_BYTES:
-            raise UserError(f"prompt {prompt}: more than {limits.PROMPT_BYTES:,} bytes; give the end of it")
+            raise UserError(f"prompt {prompt}: more than {limits.PROMPT_BYTES:,} bytes; pass only the end of it")
         text = content.decode()
         return text if prompt == "-" else text.replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:

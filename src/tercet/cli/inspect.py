@@ -1,5 +1,7 @@
-"""`tercet inspect`: the layers of a model, their shapes, parameters, FLOPs and memory, without allocating any; and of a
-trained one the path of a sentence, what its heads do, and what a logit is made of."""
+"""`tercet inspect`: show the structure of a model, or what it computes for a text.
+
+The layers, shapes, parameters, FLOPs and memory are found without allocating the model.
+"""
 
 import argparse
 import json
@@ -23,30 +25,34 @@ def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "inspect",
         help=summary,
-        description="Show the layers of a model: shapes, parameters, FLOPs and memory. With --prompt, show of each "
-        "token what the model would say after each block, and the loss of what came.",
+        description="Show the layers of a model: shapes, parameters, FLOPs and memory. With --prompt, show for each "
+        "token the prediction after each block (logit lens), and the loss of the next token.",
         epilog='Example: tercet inspect runs/mine --prompt "To be or not" --ablate 1.3',
     )
-    parser.add_argument("model", metavar="RUN|PRESET|RECIPE", help="a run's or model's folder, a preset, or a recipe")
-    parser.add_argument("--prompt", metavar="TEXT", help="show the path of this text; it may have masks")
-    parser.add_argument("--target", metavar="TEXT", help="what a translator writes (default: its own translation)")
+    parser.add_argument("model", metavar="RUN|PRESET|RECIPE", help="folder of a run or model, a preset, or a recipe")
+    parser.add_argument("--prompt", metavar="TEXT", help="text to run through the model; may contain masks")
+    parser.add_argument("--target", metavar="TEXT", help="target text of a translator (default: its own translation)")
     parser.add_argument(
-        "--top", metavar="N", type=parse_number(Candidates), help="tokens shown for each block (default: 1)"
+        "--top", metavar="N", type=parse_number(Candidates), help="predictions to show per block (default: 1)"
     )
     parser.add_argument(
         "--ablate", metavar="NAME[:HEADS]", action="append",
-        help="set this to zero, a tensor's name or BLOCK.HEAD, and show what changes; may be given several times",
+        help="set a tensor (by name) or head (BLOCK.HEAD) to zero and show the effect; can be repeated",
     )  # fmt: skip
-    parser.add_argument("--heads", action="store_true", help="show where each head looks, and what it is worth")
+    parser.add_argument(
+        "--heads",
+        action="store_true",
+        help="show what each head attends to; with --prompt, also the loss increase without it",
+    )
     parser.add_argument(
         "--attribution", metavar="TOKEN", nargs="?", const="",
-        help="show which parts speak for a token (default: the likeliest)",
+        help="show the contribution of each part to the logit of a token (default: the most likely one)",
     )  # fmt: skip
     parser.add_argument(
         "--at",
         metavar="ROW",
         type=parse_number(Index),
-        help="the row for --attribution (default: the last, or the mask)",
+        help="position for --attribution (default: the last one, or the mask)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -88,9 +94,9 @@ def _check(args: argparse.Namespace) -> None:
 
     flags = passed_flags(args, ("target", "top", "ablate", "attribution", "at"))
     if flags and args.prompt is None:
-        raise UserError(f'{flags[0]} is about the path of a text; give one with --prompt "TEXT"')
+        raise UserError(f'{flags[0]} requires --prompt "TEXT"; add it')
     if args.at is not None and args.attribution is None:
-        raise UserError("--at is the row that --attribution looks at; give both")
+        raise UserError("--at requires --attribution; add it")
 
 
 def _load_trained(name: str) -> "TrainedModel":
@@ -98,9 +104,9 @@ def _load_trained(name: str) -> "TrainedModel":
     from tercet.config import UserError
 
     if not Path(name).is_dir():
-        find_spec(name)  # tells the nearest name, where it is none
-        raise UserError(f"{name} has no weights to look into; give the folder of a trained run")
-    find_model(Path(name))  # refused before torch is imported
+        find_spec(name)  # raises with the nearest name if it is unknown
+        raise UserError(f"{name} has no weights; pass the folder of a trained run or model")
+    find_model(Path(name))  # reject invalid models before torch is imported
 
     from tercet.checkpoint import load_model
 
@@ -110,7 +116,7 @@ def _load_trained(name: str) -> "TrainedModel":
 def _add_views(
     args: argparse.Namespace, trained_model: "TrainedModel", answer: dict[str, Any], tables: "list[RenderableType]"
 ) -> None:
-    """The parts that need a trained model: into `answer` for programs, into `tables` for people."""
+    """Add what a trained model computes: to `answer` for JSON output, to `tables` for the terminal."""
     from tercet.inspect.attribution_table import attribution_to_dict, render_attribution
     from tercet.inspect.edit_effect import effect_to_dict, parse_edit, read_with_edits, render_effect
     from tercet.inspect.head_table import render_heads
@@ -141,18 +147,18 @@ def _add_views(
 
 
 def find_spec(name: str, *, settle: bool = True) -> "tuple[AnySpec, dict[str, int] | None]":
-    """The spec of what `name` means: a folder, else a preset, else a recipe.
+    """Return the spec of a folder, a preset or a recipe.
 
     Args:
-        settle: whether to prepare a recipe's data where they alone know how large its vocabulary is, or its labels;
-            else these stay unknown: 0, and none.
+        name: A folder, a preset, or the name or path of a recipe.
+        settle: If True, prepare the data of a recipe if only the data defines its vocabulary or labels; otherwise these
+            stay unknown: 0, and none.
 
     Returns:
-        the spec; and, where its vocabulary is still to be learnt from a recipe's data, the most tokens that it may get,
-        by side: the spec has these.
+        The spec; and if the vocabulary of a recipe is not trained yet, the maximum size by side, which the spec uses.
 
     Raises:
-        UserError: where it is none of them, with the nearest name.
+        UserError: If it is none of these, with the nearest name.
     """
     from tercet.config import UserError, suggest
     from tercet.models import PRESETS
@@ -160,7 +166,7 @@ def find_spec(name: str, *, settle: bool = True) -> "tuple[AnySpec, dict[str, in
     if Path(name).is_dir():
         from tercet.checkpoint.find_model import find_model
 
-        find_model(Path(name))  # refused before torch is imported
+        find_model(Path(name))  # reject invalid models before torch is imported
 
         from tercet.checkpoint import load_model
 
@@ -182,4 +188,4 @@ def find_spec(name: str, *, settle: bool = True) -> "tuple[AnySpec, dict[str, in
 
 def describe_sizes(vocabulary: dict[str, int]) -> str:
     sizes = " and ".join(f"{side} {size:,}" for side, size in vocabulary.items())
-    return f"counted with {sizes} (at most: learnt from the data)"
+    return f"counted with {sizes} (maximum: the vocabulary is learned from the data)"

@@ -1,4 +1,4 @@
-"""Lines of bytes as text, and back: a line ends at "\\n" alone, so that as many come out as go in."""
+"""Lines of bytes as text: a line ends only at "\\n", so that the output has as many lines as the input."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -9,10 +9,10 @@ Item = TypeVar("Item")
 
 
 def open_lines(path: Path, flag: str, files: ExitStack) -> Iterator[str]:
-    """`read_lines` of the file that `flag` names; it is closed with `files`.
+    """Return `read_lines` of the file that `flag` names; it is closed with `files`.
 
     Raises:
-        UserError: where it cannot be read.
+        UserError: If it cannot be read.
     """
     from tercet.config import UserError
     from tercet.reading.text_files import open_regular_file
@@ -24,10 +24,10 @@ def open_lines(path: Path, flag: str, files: ExitStack) -> Iterator[str]:
 
 
 def read_lines(file: IO[bytes], name: str) -> Iterator[str]:
-    """Each line without its end; after the last "\\n" there is none unless it has text.
+    """Yield each line without its line end; text after the last "\\n" counts as a line.
 
     Raises:
-        UserError: where a line is not UTF-8, or is too long, with its number.
+        UserError: If a line is not UTF-8 or is too long, with its number.
     """
     from tercet import limits
     from tercet.config import UserError
@@ -35,7 +35,7 @@ def read_lines(file: IO[bytes], name: str) -> Iterator[str]:
     for number, line in enumerate(iter(lambda: file.readline(limits.LINE_CHARACTERS + 1), b""), 1):
         whole = line.removesuffix(b"\n").removesuffix(b"\r")
         if len(whole) > limits.LINE_CHARACTERS:
-            raise UserError(f"{name} line {number} has more than {limits.LINE_CHARACTERS:,} bytes; cut it into lines")
+            raise UserError(f"{name} line {number} has more than {limits.LINE_CHARACTERS:,} bytes; split it into lines")
         try:
             text = whole.decode()
         except UnicodeDecodeError as error:
@@ -46,7 +46,7 @@ def read_lines(file: IO[bytes], name: str) -> Iterator[str]:
 
 
 def take_pool(items: Iterator[Item], lines: int, text: Callable[[Item], str]) -> list[Item]:
-    """The next items, as many as `lines`, or fewer where their texts are long; none at the end."""
+    """Return the next `lines` items, or fewer if their texts are long; an empty list at the end."""
     from tercet import limits
 
     pool, characters = list[Item](), 0
@@ -59,5 +59,5 @@ def take_pool(items: Iterator[Item], lines: int, text: Callable[[Item], str]) ->
 
 
 def replace_line_ends(text: str) -> str:
-    """The text with spaces for the line ends in it, which some programs see in a carriage return as well."""
+    """Return the text with spaces instead of line ends; some programs also treat a carriage return as one."""
     return text.replace("\r\n", " ").replace("\n", " ").replace("\r", " ")

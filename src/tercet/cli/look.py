@@ -1,4 +1,4 @@
-"""`tercet data look`: what is in a file before anything is trained on it."""
+"""`tercet data look`: report the content of a data source before training on it."""
 
 import argparse
 import json
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     Spec = TextSpec | PairsSpec | LabelsSpec | ConversationsSpec
 
 CONVERSATION_FIELDS = ("messages_field", "prompt_field", "response_field")
-LABELS = 30  # that are shown, the commonest
+LABELS = 30  # the most frequent labels to show
 SCRIPTS = 6
 FATES = {
-    "split": "go on in another row of the context",
+    "split": "continue in another row",
     "left out": "are left out of training",
-    "cut": "are cut to it",
+    "cut": "are cut to this length",
 }
 
 
@@ -34,47 +34,47 @@ def add_look(data: Parser) -> None:
     parser = data.add_form(
         "look",
         "Report what is in a source: format, lengths, scripts, labels, roles, duplicates, empty, invalid UTF-8 and "
-        "overlong items. A file of the name look is ./look.",
+        "overlong items. A file named look must be passed as ./look.",
         epilog="Example: tercet data look reviews.csv --recipe bert-shakespeare",
     )
     add_sources(parser.add_argument, required=True)
     add_reading(parser.add_argument)
     add_labels(parser.add_argument)
-    parser.add_argument("--messages-field", metavar="NAME", help="of conversations, the key of the messages")
-    parser.add_argument("--prompt-field", metavar="NAME", help="or the key or column of the prompt")
-    parser.add_argument("--response-field", metavar="NAME", help="and of the response to it")
-    add_tokenizer(parser.add_argument, "count the tokens")
+    parser.add_argument("--messages-field", metavar="NAME", help="key of the messages of a conversation")
+    parser.add_argument("--prompt-field", metavar="NAME", help="key or column of the prompt, if there are no messages")
+    parser.add_argument("--response-field", metavar="NAME", help="key or column of the response")
+    add_tokenizer(parser.add_argument, "count tokens")
     parser.add_argument(
         "--max-len", metavar="N", type=parse_number(Context),
-        help="what would be cut or left out (default: the recipe's)",
+        help="report what exceeds this number of tokens (default: that of the recipe)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def add_sources(add: Callable[..., Any], *, required: bool) -> None:
-    """Add a source, and the second file of pairs or of labelled texts."""
+    """Add the source, and the second file of sentence pairs or labeled texts."""
     name = {} if required else {"nargs": "?"}
-    add("source", metavar="SOURCE", **name, help="a named dataset, or a file or folder of one's own")
-    add("target", metavar="TARGET", nargs="?", help="translations of its lines, or labelled texts held out")
+    add("source", metavar="SOURCE", **name, help="named dataset, or a file or folder of data")
+    add("target", metavar="TARGET", nargs="?", help="translations of its lines, or held-out labeled texts")
 
 
 def add_labels(add: Callable[..., Any]) -> None:
-    """Add the flags for reading labelled texts."""
-    add("--label-field", metavar="NAME", help="read labelled texts, with the label in this field")
-    add("--over", choices=("texts", "tokens"), help="what is labelled (default: texts)")
+    """Add the flags for reading labeled texts."""
+    add("--label-field", metavar="NAME", help="read labeled texts with the label in this field")
+    add("--over", choices=("texts", "tokens"), help="unit that is labeled (default: texts)")
     add(
         "--problem-type", choices=get_args(ProblemType),
-        help="whether a text has one label, any number of them, or a number (default: one; of a JSONL file what its "
-        "first label is)",
+        help="type of the labels: one per text, any number per text, or a number (default: one per text; for a JSONL "
+        "file, that of its first label)",
     )  # fmt: skip
 
 
 def add_tokenizer(add: Callable[..., Any], does: str) -> None:
-    """Add the flags that choose a tokenizer."""
-    add("--recipe", metavar="RECIPE", help=f"{does} as this recipe's `data` and tokenizer do")
+    """Add the flags that select a tokenizer; `does` is the beginning of their help."""
+    add("--recipe", metavar="RECIPE", help=f"{does} with the `data` settings and tokenizer of this recipe")
     add(
         "--tokenizer", metavar="FOLDER",
-        help="or with the tokenizer of a run, a model, a prepared folder, or a tokenizer.json",
+        help="use the tokenizer of a run, a model, a prepared folder, or a tokenizer.json",
     )  # fmt: skip
 
 
@@ -88,9 +88,9 @@ def run_look(args: argparse.Namespace) -> int:
 
     source: str = args.source
     if args.recipe is not None and args.tokenizer is not None:
-        raise UserError("--recipe has a tokenizer of its own; give one of --recipe and --tokenizer")
+        raise UserError("--recipe and --tokenizer exclude each other; pass one of them")
     if args.max_len is not None and args.recipe is None and args.tokenizer is None:
-        raise UserError("--max-len counts tokens, which need --tokenizer FOLDER or --recipe NAME; give one of them")
+        raise UserError("--max-len requires --tokenizer FOLDER or --recipe NAME; pass one of them")
     spec, max_len = _settings(args, source, args.target)
 
     from tercet.data import ConversationsSpec, measure_tokens, summarize_data
@@ -104,7 +104,7 @@ def run_look(args: argparse.Namespace) -> int:
     if args.recipe is not None or tokenizer is not None:
         if summary.invalid:
             print_note(
-                "tercet: no tokens are counted: training refuses what is no UTF-8; correct it, or give --encoding"
+                "tercet: tokens are not counted, since training rejects invalid UTF-8; correct it, or pass --encoding"
             )
         else:
             token_fit = measure_tokens(spec, tokenizer=tokenizer, chat_template=template, max_len=max_len)
@@ -120,19 +120,19 @@ def run_look(args: argparse.Namespace) -> int:
     if summary.labels_look_like:
         kind = {"numbers": "regression", "lists": "multi_label_classification"}[summary.labels_look_like]
         print_note(
-            f"tercet: the labels of {source} look like {summary.labels_look_like}, and each is read as the name of a "
-            f"class; with --problem-type {kind} (data.problem_type) they are that"
+            f"tercet: the labels of {source} look like {summary.labels_look_like}, but each is read as the name of a "
+            f"class; to change this, pass --problem-type {kind} (data.problem_type)"
         )
     if summary.looks_like_lines:
         print_note(
-            f"tercet: {source} looks like a document on each line, and is read as one document; "
-            "with --documents line (data.documents) each line is one"
+            f"tercet: {source} looks like one document per line, but is read as one document; "
+            "to change this, pass --documents line (data.documents)"
         )
     return 0
 
 
 def _settings(args: argparse.Namespace, source: str, target: str | None) -> "tuple[Spec, int | None]":
-    """How the source is read, and the context."""
+    """Return the settings for reading the source, and the context length if known."""
     from tercet.data.datasets.recognize import recognize
 
     fields: dict[str, Any] = {
@@ -154,12 +154,14 @@ def _settings(args: argparse.Namespace, source: str, target: str | None) -> "tup
     data: dict[str, Any] = {"source": source, "target": target} if translates else {"data": source}
     recipe = resolve(RunRequest(recipe=name, changes={"data": overrides} if overrides else {}, **data)).recipe
     if recipe.pretrained is not None:
-        raise UserError(f"the recipe {name} takes the tokenizer of {recipe.pretrained}: give --tokenizer with it")
+        raise UserError(
+            f"the recipe {name} uses the tokenizer of {recipe.pretrained}; pass --tokenizer instead of --recipe"
+        )
     return _apply_reading(recipe.data, args), args.max_len or recipe.model.max_len
 
 
 def _apply_reading(spec: "Spec", args: argparse.Namespace) -> "Spec":
-    """The settings with the flags that are of running text laid over them."""
+    """Return the settings with the flags for running text applied."""
     from tercet.data import TextSpec
 
     overrides = {name: value for name in ("documents", "dtype") if (value := getattr(args, name)) is not None}
@@ -167,8 +169,10 @@ def _apply_reading(spec: "Spec", args: argparse.Namespace) -> "Spec":
 
 
 def find_tokenizer(name: str, *, is_chat: bool) -> "tuple[Tokenizer, str | None]":
-    """That of a run or a model, or a `tokenizer.json` itself; and for conversations the chat template beside it. Where
-    other programs' models begin and end is told by more files than one, so that such a model is opened for them."""
+    """Return the tokenizer of a run, a model or a `tokenizer.json`, and for conversations the chat template next to it.
+
+    In models of other programs, several files define the start and end tokens, so such a model is loaded for them.
+    """
     from tercet.checkpoint.chat_template import read_chat_template
     from tercet.tokens import Tokenizer
 
@@ -197,7 +201,7 @@ def _is_model(folder: Path) -> bool:
 def _facts(summary: "DataSummary", token_fit: "TokenFit | None") -> "list[tuple[str, str]]":
     qualifiers = [
         *([f"{summary.empty:,} more {'have no answer' if summary.turns else 'are empty'}"] if summary.empty else []),
-        *([f"{summary.duplicates:,} are the same as one before"] if summary.duplicates else []),
+        *([f"{summary.duplicates:,} are duplicates"] if summary.duplicates else []),
     ]
     facts = [("format", summary.format), (summary.unit, "; ".join([f"{summary.count:,}", *qualifiers]))]
     if summary.left_out:
@@ -225,7 +229,7 @@ def _facts(summary: "DataSummary", token_fit: "TokenFit | None") -> "list[tuple[
         spread = f"{numbers.min:.5g} to {numbers.max:.5g}; half are at most {numbers.median:.5g}"
         facts.append(("numbers", f"{spread}; mean {numbers.mean:.5g}, standard deviation {numbers.std:.5g}"))
     if summary.label_counts is not None:
-        facts.append(("labels a text", _lengths(summary.label_counts)))
+        facts.append(("labels per text", _lengths(summary.label_counts)))
     if summary.labels:
         facts.append(("labels", f"{len(summary.labels):,}"))
         total = sum(summary.labels.values()) if summary.label_counts is None else summary.count
@@ -241,7 +245,7 @@ def _facts(summary: "DataSummary", token_fit: "TokenFit | None") -> "list[tuple[
             f"{f'{place.path} ' if several else ''}line {place.line} (byte {place.byte})"
             for place in summary.invalid_places
         )
-        facts.append(("no UTF-8", f"{summary.invalid:,} bytes: {places}{', ...' if summary.invalid > 5 else ''}"))
+        facts.append(("invalid UTF-8", f"{summary.invalid:,} bytes: {places}{', ...' if summary.invalid > 5 else ''}"))
     if token_fit is not None:
         facts.append(("tokens", f"{_lengths(token_fit.tokens)} ({token_fit.tokenizer}, {token_fit.vocab_size:,} ids)"))
     if token_fit is not None and token_fit.max_len is not None:
@@ -254,6 +258,6 @@ def _facts(summary: "DataSummary", token_fit: "TokenFit | None") -> "list[tuple[
 
 def _lengths(lengths: "Lengths") -> str:
     if lengths.min == lengths.max:
-        return f"{lengths.total:,} in all, {lengths.max:,} each"
+        return f"{lengths.total:,} in total, {lengths.max:,} each"
     spread = f"{lengths.min:,} to {lengths.max:,}; half have at most {lengths.median:,}, 95% at most {lengths.p95:,}"
-    return f"{lengths.total:,} in all, {spread}"
+    return f"{lengths.total:,} in total, {spread}"

@@ -1,7 +1,7 @@
-"""From the shell's words to a verb, and from what happened to an exit code.
+"""Entry point: select the verb, run it, and turn errors into exit codes.
 
-0 done; 1 failed; 2 the user's mistake, in one line on stderr; 128 + n stopped by signal n (Ctrl-C 130, SIGTERM 143).
-Results go to stdout, everything else to stderr.
+Exit codes: 0 success; 1 failure; 2 a mistake in the command or its input, with one line on stderr; 128 + n stopped by
+signal n (Ctrl-C 130, SIGTERM 143). Results go to stdout, everything else to stderr.
 """
 
 import argparse
@@ -25,34 +25,34 @@ OUT_OF_MEMORY = (
     "out of memory; lower task.micro_batch_size (of pairs task.micro_batch_tokens) or the model's sizes, "
     "generate fewer samples at once, or lower --batch-tokens"
 )
-# Which path it was may be any flag's: what no reader or writer has told in words of its own.
+# Errors of the operating system that no reader or writer has turned into a message. The path may be that of any flag.
 SYSTEM_ERRORS = {
     errno.EACCES, errno.EDQUOT, errno.EIO, errno.EISDIR, errno.ELOOP, errno.EMFILE, errno.ENAMETOOLONG, errno.ENOENT,
     errno.ENOSPC, errno.ENOTDIR, errno.EPERM, errno.EROFS, errno.ESTALE,
 }  # fmt: skip
-SPINS = "10000"  # rounds, then a waiting thread sleeps; benchmarks/log/training-speed.md
-# Each is a module of this package, and only that of the verb that is asked for is imported.
+SPINS = "10000"  # rounds, until a waiting thread sleeps; benchmarks/log/training-speed.md
+# Each verb is a module of this package; only the module of the requested verb is imported.
 VERBS = {
-    "train": "train a model by a recipe or on a file, or plan the run: memory, steps, time and cost on given GPUs",
-    "watch": "show on a page how runs train, or save a run as one page: scores, curves, samples, recipe, cost",
-    "generate": "write with a trained model",
-    "chat": "talk with a model that was trained on conversations",
-    "translate": "translate lines with a trained translator",
-    "fill": "fill the masks in a text with a masked language model",
-    "embed": "turn texts into vectors with an encoder, or find the texts nearest to a query",
-    "classify": "label lines, or their words, with a trained classifier",
-    "evaluate": "score a trained model on text it has not seen, as a whole or line by line",
-    "compare": "train variants on the same data, and compare them in one table and one picture",
-    "inspect": "show a model's layers, shapes, parameters, FLOPs and memory, or the path of a sentence through it",
-    "explore": "see in the browser what happens inside a model, or save that as one page",
-    "serve": "answer over HTTP with trained models, as OpenAI's services do",
-    "plot": "draw a run (losses, attention, embeddings), or schedules, masks and diagrams without one",
-    "convert": "bring a model from elsewhere here, or take one there",
-    "doctor": "show hardware, kernels and environment, or check the files of a run or a model for damage",
-    "recipes": "list the recipes, or print one",
-    "data": "list the named datasets, look into a source, or prepare a large one",
+    "train": "train a model from a recipe or on a file, or plan the run: memory, steps, time and cost",
+    "watch": "show a live dashboard of runs, or write the report of a run as one HTML file",
+    "generate": "generate text with a language model",
+    "chat": "chat with a model that was trained on conversations",
+    "translate": "translate lines of text",
+    "fill": "predict masked tokens with a masked language model",
+    "embed": "compute embeddings of texts with an encoder, or search texts by similarity",
+    "classify": "classify lines of text or their words",
+    "evaluate": "evaluate a model on held-out data, in total or line by line",
+    "compare": "train variants on the same data and compare them in a table and a plot",
+    "inspect": "show layers, shapes, parameters, FLOPs and memory, or the predictions inside a model",
+    "explore": "explore the inside of a model in the browser, or export that as one HTML file",
+    "serve": "serve models over HTTP with an API compatible with OpenAI's",
+    "plot": "plot a run (losses, attention, embeddings), or schedules, masks and model diagrams",
+    "convert": "import or export models",
+    "doctor": "show hardware, kernels and environment, or check the files of a run or model for damage",
+    "recipes": "list the packaged recipes, or print one",
+    "data": "list the named datasets, summarize a data source, or tokenize a large one",
 }
-# Verbs of earlier versions, and the command for each.
+# Verbs of earlier versions and their replacements.
 OLD_VERBS = {
     "completion": "tercet --print-completion SHELL",
     "demo": "tercet train demo --try",
@@ -66,25 +66,25 @@ OLD_VERBS = {
 
 
 def entry() -> NoReturn:
-    """The program `tercet`."""
+    """Run the program `tercet`."""
     signal.signal(signal.SIGTERM, _terminate)
     if os.environ.get("LOCAL_RANK", "0") != "0" and "TORCHELASTIC_RUN_ID" not in os.environ:
         signal.signal(signal.SIGINT, _leave_to_first_process)
     if "OMP_WAIT_POLICY" not in os.environ:
-        # Threads of PyTorch that wait for each other spin, by default for so long that on a busy machine, where the
-        # other one has no core, most time goes there.
+        # PyTorch threads that wait for each other spin. With the default, they spin so long that on a busy machine,
+        # where the other thread has no core, most of the time is spent spinning.
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
     try:
         open_streams()
     except ClosedOutput as error:
         sys.exit(_fail(error, 2))
     with suppress(OSError, RuntimeError, ValueError):
-        faulthandler.enable()  # a mapped file that another program cuts ends us by SIGBUS: say where
+        faulthandler.enable()  # if a mapped file is truncated, SIGBUS ends the process: print where
     sys.exit(main(sys.argv[1:]))
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one command; the exit code."""
+    """Run one command and return its exit code."""
     try:
         try:
             return run_command(list(arguments))
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str]) -> int:
         print_note("\ntercet: stopped")
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        # Whoever read our output has left, as `head` does.
+        # The reader of the output has exited, as `head` does.
         discard_output()
         return 128 + signal.SIGPIPE
     except Exception as error:
@@ -106,12 +106,14 @@ def main(arguments: Sequence[str]) -> int:
             return _fail(error, 2)
         if isinstance(error, OSError) and error.filename is None and has_output_failed():
             discard_output()
-            return _fail(f"cannot write to standard output: {error.strerror}; send it to a file on a disk with room", 2)
+            return _fail(
+                f"cannot write to standard output: {error.strerror}; write it to a file on a disk with free space", 2
+            )
         if isinstance(error, FileNotFoundError) and error.filename is None and not _has_current_folder():
-            return _fail("the current folder was removed; change to another one", 2)
+            return _fail("the current folder was removed; change to another folder", 2)
         if isinstance(error, OSError) and error.errno in SYSTEM_ERRORS and error.filename is not None:
             return _fail(
-                f"{error.filename}: {error.strerror}; see whether it is the right path, may be used, and has room",
+                f"{error.filename}: {error.strerror}; check the path, permissions and free space",
                 2,
             )
         if _out_of_memory(error):
@@ -121,8 +123,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run_command(arguments: list[str]) -> int:
-    """Its exit code. Raises what `main` tells in a line: Mistake, UserError."""
-    if arguments[:1] == ["--complete"] and len(arguments) > 2:  # by a shell's script
+    """Run one command and return its exit code.
+
+    Raises:
+        Mistake: If the command line cannot be parsed.
+        UserError: If the command fails for a reason that the user can correct.
+    """
+    if arguments[:1] == ["--complete"] and len(arguments) > 2:  # called by a shell's completion script
         from tercet.cli.completion import complete
 
         return complete(arguments[1], arguments[2:], make_parser)
@@ -144,16 +151,19 @@ def run_command(arguments: list[str]) -> int:
 
 
 def make_parser(arguments: Sequence[str]) -> tuple[Parser, Verbs]:
-    """The parser of these words: of their verb in full, of the others by name. Their parsers are in `choices`."""
+    """Return the parser for these arguments, and its verbs.
+
+    Only the parser of the requested verb is complete; the other verbs have only a name and a summary.
+    """
     parser = Parser(
         prog="tercet",
-        description="Train a Transformer from scratch on your own text, and see how it works.",
-        epilog="Begin with `tercet train demo --try`. Each verb explains itself: `tercet train --help`.",
+        description="Train Transformers from scratch on your own text, use them, and look inside them.",
+        epilog="Start with `tercet train demo --try`. For the flags of a verb: `tercet train --help`.",
     )
     parser.add_argument("-V", "--version", action="store_true", help="print the version and exit")
     parser.add_argument(
         "--print-completion", metavar="SHELL", choices=("bash", "zsh", "fish"),
-        help="print the script by which bash, zsh or fish completes commands with TAB, and exit",
+        help="print the completion script for bash, zsh or fish, and exit",
     )  # fmt: skip
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", parser_class=Parser)
     requested = next((word for word in arguments if not word.startswith("-")), None)
@@ -168,7 +178,11 @@ def make_parser(arguments: Sequence[str]) -> tuple[Parser, Verbs]:
 
 
 def read_arguments(parser: Parser, verbs: Verbs, arguments: list[str]) -> argparse.Namespace:
-    """Raises Mistake where they cannot be understood."""
+    """Parse the arguments.
+
+    Raises:
+        Mistake: If they are invalid.
+    """
     args, unknown = parser.parse_known_args(normalize_flags(arguments))
     selected: Parser = getattr(args, "parser", verbs.choices[args.verb]) if args.verb else parser
     if unknown:
@@ -202,12 +216,13 @@ def _has_current_folder() -> bool:
 
 
 def _leave_to_first_process(number: int, frame: FrameType | None) -> None:
-    """Ignore one Ctrl-C in a process that a training on several devices starts, until the training listens itself.
+    """Ignore one Ctrl-C in a process that a multi-device training started, until the training handles it.
 
-    The first process hears it as well and stops all of them after a step. It would be killed if this one ended before.
+    The first process receives the signal too and stops all processes after a step. If this one ended before, the first
+    process would be killed.
     """
     signal.signal(number, signal.SIG_DFL)
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
-    sys.exit(128 + number)  # unlike the default, this lets temporary files be removed
+    sys.exit(128 + number)  # unlike the default action, this removes temporary files

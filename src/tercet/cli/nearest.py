@@ -1,4 +1,4 @@
-"""`tercet embed --query`: the texts that are nearest to a query, by their vectors; exactly, and without an index."""
+"""`tercet embed --query`: find the texts most similar to a query, by exact search without an index."""
 
 import argparse
 import json
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from tercet.encoding import Embeddings, NearestNeighbors, VectorFile
 
 TOP = 5
-Row = dict[str, Any]  # of the result: index, score, id and text where they are known
+Row = dict[str, Any]  # index and score of a result, and its id and text if available
 
 
 def add_query(add: Callable[..., Any]) -> None:
     """Add the flags of a search."""
     add(
         "--query", metavar="TEXT", action="append",
-        help="print the texts nearest to this one and write no vectors; may be repeated, - reads queries from stdin",
+        help="print the texts most similar to this one; can be repeated, - reads queries from stdin",
     )  # fmt: skip
-    add("--vectors", metavar="FILE", type=Path, help="search these vectors, which --output wrote to a .npz file")
-    add("--top", metavar="N", type=parse_number(Candidates), help="texts for each query (default: 5)")
-    add("--json", action="store_true", help="print a JSON object a query: query, neighbours")
+    add("--vectors", metavar="FILE", type=Path, help=".npz file of --output with the vectors to search")
+    add("--top", metavar="N", type=parse_number(Candidates), help="results per query (default: 5)")
+    add("--json", action="store_true", help="print one JSON object per query: query, neighbours")
 
 
 def search(args: argparse.Namespace) -> int:
-    """Print the texts nearest to each query.
+    """Print the texts most similar to each query.
 
     Raises:
         UserError: If texts or vectors are missing, cannot be read, or were made by another model.
@@ -54,7 +54,7 @@ def search(args: argparse.Namespace) -> int:
         if args.vectors is not None:
             from tercet.checkpoint.find_model import find_model
 
-            find_model(Path(args.run))  # the cheapest to be refused
+            find_model(Path(args.run))  # the cheapest check first
 
             from tercet.encoding.vector_file import read_vectors
 
@@ -116,7 +116,7 @@ def _search(
 def _push_texts(
     search: "NearestNeighbors", texts: Iterator[Text], embed_texts: "Callable[[list[str]], Embeddings]"
 ) -> tuple[dict[int, Row], int]:
-    """Push the vectors of all texts; the rows of the nearest alone are kept, and returned with how many were cut."""
+    """Push the vectors of all texts; return the rows of the nearest ones, and how many texts were truncated."""
     rows, count, cut = dict[int, Row](), 0, 0
     while batch := take_pool(texts, POOL, lambda text: text.text):
         result = embed_texts([text.text for text in batch])

@@ -1,4 +1,4 @@
-"""What can be done with a run that was trained: command lines that work as printed, with a text of its data."""
+"""Commands to use a trained run or prepared data, which work as printed, with a text from the data."""
 
 import shlex
 from collections.abc import Mapping
@@ -14,15 +14,21 @@ VERBS = {
     "language": ("generate",), "translation": ("translate",), "masked": ("fill", "embed"), "labels": ("classify",),
     "chat": ("chat", "serve"),
 }  # fmt: skip
-MAX_PROMPT = 32  # characters of a text that is to go on
-DEFAULT_RECIPE = "demo"  # the recipe that tokens are trained by where none was named
-MIN_CONTEXT = 8  # tokens; with fewer there is nothing worth training on
+MAX_PROMPT = 32  # characters of a prompt
+DEFAULT_RECIPE = "demo"  # the recipe for prepared tokens if none was passed
+MIN_CONTEXT = 8  # tokens; with less context, training is pointless
 
 
 def next_steps(folder: Path, recipe: Mapping[str, Any]) -> list[str]:
-    """Command lines for the run in `folder`, which `recipe` describes. What reads a text is given one of the validation
-    part, or as the recipe's samples begin; where none is to be had, as of data that is gone, it is left out or, where
-    there would be nothing to do without, the verb is."""
+    """Return commands for the run in `folder`.
+
+    A command that needs a text gets one of the validation part, or the beginning of the recipe's samples. If there is
+    no text, for example because the data is gone, the text or the whole command is left out.
+
+    Args:
+        folder: Run folder.
+        recipe: Recipe of the run.
+    """
     name, kind = quote_path(folder), recipe["task"]["kind"]
     texts = _texts(folder, recipe["task"])
     lines = list[str]()
@@ -45,11 +51,15 @@ def next_steps(folder: Path, recipe: Mapping[str, Any]) -> list[str]:
 
 
 def next_steps_of_data(folder: Path, *, recipe: str | None = None, tokenizer: str | None = None) -> list[str]:
-    """Command lines for the prepared folder: it is trained on as `recipe` says, in a run's folder that is free, with
-    what else has to be said for that; where the recipe does not suit the tokens, it is only looked at.
+    """Return commands for a prepared folder: train on it, summarize it, verify it.
+
+    The training command uses a free run folder and contains all flags that it needs. It is left out if the recipe does
+    not suit the tokens.
 
     Args:
-        tokenizer: the folder whose tokenizer was taken, from whose model a recipe for fine-tuning goes on.
+        folder: Prepared folder.
+        recipe: Name of the recipe.
+        tokenizer: Folder that the tokenizer is from; a recipe for fine-tuning starts from the model in it.
     """
     from tercet.config import UserError
 
@@ -65,10 +75,10 @@ def next_steps_of_data(folder: Path, *, recipe: str | None = None, tokenizer: st
 
 
 def _train_flags(folder: Path, recipe: str, tokenizer: str | None) -> list[str]:
-    """What `tercet train` needs to be told beside recipe and data.
+    """Return the flags of `tercet train` in addition to recipe and data.
 
     Raises:
-        UserError: where the recipe learns nothing from these tokens.
+        UserError: If the recipe cannot train on these tokens.
     """
     from tercet.config import UserError
     from tercet.data.corpora.prepared import open_folder
@@ -82,7 +92,7 @@ def _train_flags(folder: Path, recipe: str, tokenizer: str | None) -> list[str]:
     tokens = open_folder(str(folder))
     tokenizer_of_tokens = tokens.tokenizer()
     if resolved.task.kind == "masked" and tokenizer_of_tokens.mask_id is None:
-        raise UserError("the tokens know no mask")
+        raise UserError("the tokenizer has no mask token")
     sizes = max((part.tokens for part in tokens.contents.shards), default=0), tokens.contents.validation.tokens
     if (context := min(sizes) - 1) < resolved.model.max_len:
         if context < MIN_CONTEXT:
@@ -92,7 +102,7 @@ def _train_flags(folder: Path, recipe: str, tokenizer: str | None) -> list[str]:
 
 
 def _free_folder(folder: Path) -> Path:
-    """The folder, or where it is there already the same with a number behind it."""
+    """Return the folder, or if it exists the same name with a number appended."""
     number = 1
     free = folder
     while free.exists():
@@ -102,17 +112,17 @@ def _free_folder(folder: Path) -> Path:
 
 
 def path_argument(path: str | Path) -> str:
-    """The path as an argument; of what begins like a flag it is said that it lies here."""
+    """Return the path as an argument; one that begins like a flag gets ./ in front."""
     return f"./{path}" if str(path).startswith("-") else str(path)
 
 
 def quote_path(path: str | Path) -> str:
-    """The same as a shell reads it."""
+    """Return the path as an argument, quoted for a shell."""
     return shlex.quote(path_argument(path))
 
 
 def _texts(folder: Path, task: Mapping[str, Any]) -> dict[str, str]:
-    """A text to begin with ("prompt"), to be read ("text"), and with a mask ("masked"); empty where there is none."""
+    """Return a "prompt", a "text" to process and a "masked" text; empty if there is none."""
     from tercet.checkpoint import load_model
     from tercet.config import UserError
     from tercet.explorer import opening_query
@@ -135,17 +145,17 @@ def _texts(folder: Path, task: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _usable(text: str) -> str:
-    """The text, if a command line can have it as one word on one line that is no flag."""
+    """Return the text if it is printable, one line and not like a flag, else ""."""
     return text if text.isprintable() and not text.startswith(("-", "FILE:")) else ""
 
 
 def _shorten(text: str) -> str:
-    """The first words of it."""
+    """Return the first words of the text."""
     return text if len(text) <= MAX_PROMPT else text[:MAX_PROMPT].rsplit(" ", 1)[0].rstrip()
 
 
 def _readable(tokenizer: "Tokenizer", text: str) -> str:
-    """The text, if the tokenizer knows all of it."""
+    """Return the text if the tokenizer can encode it without unknown tokens, else ""."""
     from tercet.config import UserError
 
     with suppress(UserError):

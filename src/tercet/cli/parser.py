@@ -1,4 +1,4 @@
-"""argparse, with mistakes told in one line and the nearest name."""
+"""argparse with one-line errors that suggest the nearest name."""
 
 import argparse
 import difflib
@@ -13,11 +13,11 @@ Verbs = argparse._SubParsersAction  # type: ignore[reportPrivateUsage]  # argpar
 
 
 class Mistake(Exception):
-    """A command line that cannot be understood."""
+    """An invalid command line."""
 
 
 class _StoreOnce(argparse.Action):
-    """Stores the value of a flag that is given once: of two values the first would be dropped silently."""
+    """Store the value of a flag, and reject a second value, which would silently replace the first."""
 
     _last_namespace: argparse.Namespace | None = None
 
@@ -30,15 +30,15 @@ class _StoreOnce(argparse.Action):
     ) -> None:
         if option_string is not None:
             if self._last_namespace is namespace:
-                raise Mistake(f"{option_string} is given more than once; give it one value")
+                raise Mistake(f"{option_string} was passed more than once; pass it once")
             self._last_namespace = namespace
         setattr(namespace, self.dest, values)
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises `Mistake` where argparse would print its usage and exit; flags are never guessed from a beginning.
+    """A parser that raises `Mistake` instead of exiting, and accepts no abbreviated flags.
 
-    With `words_among_flags` the words of one argument may stand before, between and behind flags.
+    With `words_among_flags`, positional arguments may stand before, between and after flags.
 
     Attributes:
         forms: Parsers of a verb's other forms, such as `tercet data look`, by the first word that selects each.
@@ -63,7 +63,9 @@ class Parser(argparse.ArgumentParser):
             return self.forms[args[0]].parse_known_args(args[1:], namespace)
         if not self._words_among_flags:
             return super().parse_known_args(args, namespace)
-        self._words_among_flags = False  # parse_known_intermixed_args comes back here, for flags and for words
+        self._words_among_flags = (
+            False  # parse_known_intermixed_args calls this method again, for flags and for positionals
+        )
         try:
             return self.parse_known_intermixed_args(args, namespace)
         finally:
@@ -89,7 +91,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse_number(annotation: Any) -> Callable[[str], Any]:
-    """What argparse takes for a type, of an annotation such as `spec.Width`: its range holds for flags too."""
+    """Return an argparse type for an annotation such as `spec.Width`, which also checks its range."""
     kind = annotation.__origin__
 
     def read(text: str) -> Any:
@@ -102,16 +104,16 @@ def parse_number(annotation: Any) -> Callable[[str], Any]:
 
 
 def passed_flags(args: argparse.Namespace, names: Iterable[str]) -> list[str]:
-    """The flags among `names` that the command line has, as they are typed."""
+    """Return those flags of `names` that were passed on the command line, as they are typed."""
     passed = [name for name in names if getattr(args, name) not in (None, []) and getattr(args, name) is not False]
     return ["--" + name.replace("_", "-") for name in passed]
 
 
 def out_path(text: str) -> Path:
-    """What argparse takes for a type, of a path that is written to."""
+    """Parse an output path; for argparse."""
     _check_bounds(text, Name)
-    if text == "-" or any(len(part.encode()) > 255 for part in Path(text).parts):  # what file systems take
-        raise argparse.ArgumentTypeError(f"{show(text)} is no name of a file or folder; give another")
+    if text == "-" or any(len(part.encode()) > 255 for part in Path(text).parts):  # the limit of file systems
+        raise argparse.ArgumentTypeError(f"{show(text)} is not a valid file or folder name; choose another")
     return Path(text)
 
 
@@ -122,14 +124,14 @@ def _check_bounds(value: Any, annotation: Any) -> None:
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """As `config.nearest`, which costs the import of pydantic."""
+    """Return a suggestion, as `config.suggest` does, without importing pydantic."""
     names = sorted(choices)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(names)}"
 
 
 def normalize_flags(arguments: list[str]) -> list[str]:
-    """nanoGPT's spelling of flags is understood as well: `--max_new_tokens=5` is `--max-new-tokens=5`."""
+    """Replace underscores in flags by hyphens, as nanoGPT spells them: `--max_new_tokens=5`."""
 
     def flag(argument: str) -> str:
         name, equals, value = argument.partition("=")

@@ -1,5 +1,4 @@
-"""`tercet evaluate --per-line`: how likely a model finds given texts: a translator pairs, a masked language model
-lines."""
+"""`tercet evaluate --per-line`: score sentence pairs or texts by their log-probability."""
 
 import argparse
 import json
@@ -19,15 +18,15 @@ if TYPE_CHECKING:
     from tercet.encoding import PseudoScore
     from tercet.evaluate import PairScore
 
-PAIRS_AT_ONCE = 4096  # read at once, and sorted by length
+PAIRS_AT_ONCE = 4096  # read ahead and sorted by length
 
 
 def add_per_line(add: Callable[..., Any]) -> None:
     """Add the flag `--per-line`."""
     add(
         "--per-line", action="store_true",
-        help="print a line for each pair of --source and --target, or for each text of --data or stdin (of masked "
-        "language models, from the other tokens): log-probability (natural), tokens and nats per token, between tabs",
+        help="print one line per pair of --source and --target (translators) or per text of --data or stdin (masked "
+        "language models): natural log-probability, tokens and nats per token, separated by tabs",
     )  # fmt: skip
 
 
@@ -35,19 +34,19 @@ def score_lines(args: argparse.Namespace) -> int:
     """Print the log-probability of each pair or text.
 
     Raises:
-        UserError: If the model has none, or pairs or texts cannot be read.
+        UserError: If the model cannot score them, or pairs or texts cannot be read.
     """
     from tercet.config import UserError
 
     if args.source is None and args.target is None:
         if args.encoding is not None:
-            raise UserError("--encoding applies to --source and --target; texts are UTF-8: leave it out")
+            raise UserError("--encoding applies only to --source and --target, and texts must be UTF-8; leave it out")
         return _texts(args)
     if args.source is None:
-        raise UserError(f"--target {args.target} needs its source: give --source as well")
+        raise UserError(f"--target {args.target} requires --source; add it")
     if flags := passed_flags(args, ("data", "text_field", "within_word")):
         raise UserError(
-            f"--source is for translators, and {flags[0]} for masked language models; leave one of them out"
+            f"--source applies to translators, and {flags[0]} to masked language models; leave one of them out"
         )
     return _pairs(args)
 
@@ -57,7 +56,7 @@ def _pairs(args: argparse.Namespace) -> int:
     from tercet.data.datasets.pair_datasets import pair_files
 
     spec = _pairs_spec(args)
-    pair_files(spec, spec.source, spec.target).check()  # before a model is opened
+    pair_files(spec, spec.source, spec.target).check()  # before a model is loaded
     device = select_device(args.device, models=[args.run])
 
     from tercet.checkpoint import load_model
@@ -66,7 +65,9 @@ def _pairs(args: argparse.Namespace) -> int:
 
     trained_model = load_model(args.run)
     if "fill" in trained_model.verbs:
-        raise UserError(f"--source is for translators, and {args.run} is none: give texts on stdin, or --data FILE")
+        raise UserError(
+            f"--source applies to translators, and {args.run} is not one; pass texts on stdin, or --data FILE"
+        )
     trained_model = trained_model.require("translate")
     files = pair_files(apply_languages(spec, trained_model), spec.source, spec.target)
     for _ in files.examples():
@@ -86,7 +87,7 @@ def _pairs(args: argparse.Namespace) -> int:
             print(_line(score, {"source": source, "target": target}, as_json=args.json))
         sys.stdout.flush()
     if cut:
-        print_note(f"tercet: {cut:,} pairs are longer than the model takes, and were cut to {model.max_len}")
+        print_note(f"tercet: {cut:,} pairs are longer than the context, and were cut to {model.max_len} tokens")
     return 0
 
 
@@ -111,7 +112,7 @@ def _texts(args: argparse.Namespace) -> int:
 
         trained_model = load_model(args.run)
         if "translate" in trained_model.verbs:
-            raise UserError(f"{args.run} is {trained_model.kind}, which scores pairs: give --source FILE --target FILE")
+            raise UserError(f"{args.run} is {trained_model.kind}, which scores pairs; pass --source FILE --target FILE")
         model, cut = trained_model.require("fill").model, 0
         place_model(model, device, args.quantize or "none")
         pool = 1 if args.data is None and sys.stdin.isatty() else POOL

@@ -1,4 +1,4 @@
-"""`tercet train --plan`: the memory, steps, time and cost of a run on a cluster, before anything is trained."""
+"""`tercet train --plan`: memory, steps, time and cost of a run on a cluster, before training."""
 
 import argparse
 import json
@@ -14,32 +14,38 @@ TRAINING = ("out", "more", "until", "restart", "from_weights", "exact", "page", 
 
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
-    """Add a group with its flags."""
+    """Add the flags of a plan."""
     plan = parser.add_argument_group("plan")
     plan.add_argument(
         "--plan", action="store_true",
-        help="print what the run will need, and train nothing: parameters, FLOPs, the memory of each device and the "
-        "largest micro-batch that fits, steps and tokens, and, if a speed is given, time and cost",
+        help="print the resources that the run needs, without training: parameters, FLOPs, memory per device, the "
+        "largest micro-batch that fits, steps and tokens, and, if a speed is known, time and cost",
     )  # fmt: skip
     plan.add_argument(
         "--gpus", metavar="CLUSTER",
-        help="8xH100, 2x8xH100 for two nodes, or memory and speed as 4x48GiB@150TFLOPS, in place of training.devices",
+        help="devices to plan for, instead of training.devices: 8xH100, 2x8xH100 for two nodes, or 4x48GiB@150TFLOPS",
     )  # fmt: skip
     plan.add_argument(
-        "--mfu", metavar="SHARE", type=float, help="assume this share of the peak, such as 0.4 (FLOPs of the model)"
+        "--mfu", metavar="SHARE", type=float, help="assumed model FLOPs utilization, a fraction of the peak such as 0.4"
     )
-    plan.add_argument("--measured", metavar="RUN", help="take the speed of this run, from its metrics.csv")
+    plan.add_argument("--measured", metavar="RUN", help="use the speed of this run, from its metrics.csv")
     plan.add_argument("--here", action="store_true", help="measure the speed of this machine on the recipe itself")
-    plan.add_argument("--price", metavar="DOLLARS", type=float, help="of a GPU for an hour: print what the run costs")
+    plan.add_argument(
+        "--price", metavar="DOLLARS", type=float, help="price of one GPU per hour, to print the cost of the run"
+    )
     plan.add_argument("--json", action="store_true", help="print the plan as one JSON object")
 
 
 def check_plan(args: argparse.Namespace) -> None:
-    """Raises UserError if flags of a plan and flags of a training do not go together."""
+    """Check that flags of a plan and flags of training are not combined.
+
+    Raises:
+        UserError: If they are.
+    """
     from tercet.config import UserError
 
     if args.plan and (flags := passed_flags(args, TRAINING)):
-        raise UserError(f"--plan trains nothing; leave {flags[0]} out")
+        raise UserError(f"{flags[0]} has no effect with --plan, which does not train; leave it out")
     if not args.plan and (flags := passed_flags(args, FLAGS)):
         raise UserError(f"{flags[0]} requires --plan; add it")
 

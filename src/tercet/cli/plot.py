@@ -1,4 +1,4 @@
-"""`tercet plot`: pictures of a run and of its model, one by one or all that there are; and those that need no run."""
+"""`tercet plot`: plots of a run and its model, and plots that need no run."""
 
 import argparse
 import difflib
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tercet.checkpoint import TrainedModel
 
-# What there is to draw, and the flags that it takes.
+# The plots of a run, and the flags that each accepts.
 PICTURES = {
     "loss": (),
     "schedule": (),
@@ -36,35 +36,40 @@ def register(verbs: Verbs, summary: str) -> None:
         "plot",
         help=summary,
         usage="%(prog)s RUN [PICTURE] [flags]\n       %(prog)s DRAWING [arguments]",
-        description="Draw a run or its model, or, with DRAWING as the first word, something that needs no run: "
-        f"{', '.join(DRAWINGS)}. The paths of the pictures are printed.",
+        description="Plot a run or its model, or, with DRAWING as the first word, something that needs no run: "
+        f"{', '.join(DRAWINGS)}. The paths of the files are printed.",
         epilog='Examples: tercet plot runs/mine attention --prompt "The cat sat" --layer 0 --out cat.svg; '
-        'tercet plot masks "The weather is great today". Each drawing explains itself: tercet plot masks --help',
+        'tercet plot masks "The weather is great today". For the flags of a drawing: tercet plot masks --help',
     )
     add_drawings(parser)
-    parser.add_argument("run", metavar="RUN", help="the folder of a run or of a model")
+    parser.add_argument("run", metavar="RUN", help="folder of a run or model")
     parser.add_argument(
         "picture", metavar="PICTURE", nargs="?", default="all", help=f"{', '.join(PICTURES)} (default: all)"
     )
-    parser.add_argument("--prompt", metavar="TEXT", help="attention: the text that is read, or the source")
+    parser.add_argument("--prompt", metavar="TEXT", help="attention: input text, or the source of a translator")
     parser.add_argument(
-        "--target", metavar="TEXT", help="attention of a translator: the translation (default: what it writes)"
+        "--target", metavar="TEXT", help="attention of a translator: target text (default: its own translation)"
     )
-    parser.add_argument("--stack", metavar="NAME", help="of a translator: encoder or decoder (default: both)")
+    parser.add_argument("--stack", metavar="NAME", help="stack of a translator: encoder or decoder (default: both)")
     parser.add_argument(
         "--layer",
         metavar="N",
         type=parse_number(Index),
-        help="attention: the heads of block N, from 0, large (default: all, small)",
+        help="attention: show only the heads of block N, from 0, in large (default: all blocks, small)",
     )
     parser.add_argument(
-        "--token", metavar="WORD", nargs="+", help="neighbours: of these tokens (default: telling ones)"
+        "--token",
+        metavar="WORD",
+        nargs="+",
+        help="neighbours: tokens whose neighbors are shown (default: chosen automatically)",
     )
     parser.add_argument(
         "--out", metavar="PATH", type=out_path,
-        help="a file, .png, .svg or .pdf, or a folder (default: plots/ in the run's folder)",
+        help="file to write (.png, .svg or .pdf), or a folder (default: plots/ in the run folder)",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print one JSON object: pictures, and what was left out")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object: pictures and left_out, with reasons"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -97,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
         if not args.json:
             print(path, flush=True)
     if not pictures:
-        raise UserError(f"{args.run} has nothing to draw")
+        raise UserError(f"{args.run} has nothing to plot")
     if args.json:
         print(json.dumps({"pictures": pictures, "left_out": left_out}, indent=2, ensure_ascii=False))
     return 0
@@ -110,19 +115,19 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(f"no such folder: {args.run}; did you mean `tercet plot {close[0]}`?")
     names = [*PICTURES, "all"]
     if args.picture not in names:
-        raise UserError(f"there is no picture {args.picture!r}{did_you_mean(args.picture, names)}")
+        raise UserError(f"unknown picture {args.picture!r}{did_you_mean(args.picture, names)}")
     all_flags = list(dict.fromkeys(flag for flags in PICTURES.values() for flag in flags))
     supported = all_flags if args.picture == "all" else PICTURES[args.picture]
     for flag in all_flags:
         if getattr(args, flag) is not None and flag not in supported:
             homes = " and ".join(picture for picture, flags in PICTURES.items() if flag in flags)
-            raise UserError(f"--{flag} is for {homes}, and {args.picture} has no use for it; leave it out")
+            raise UserError(f"--{flag} applies to {homes}, not to {args.picture}; leave it out")
     if args.picture == "attention" and args.prompt is None:
-        raise UserError('attention is that of a text; give one: --prompt "The cat sat"')
+        raise UserError('attention requires a text; pass one: --prompt "The cat sat"')
 
 
 def _check_out(args: argparse.Namespace) -> None:
-    """What can be known of the place before any work is done."""
+    """Check the output path as far as possible before any work is done."""
     from tercet.config import UserError
     from tercet.plots.picture_file import check_picture
 
@@ -131,13 +136,13 @@ def _check_out(args: argparse.Namespace) -> None:
     if args.picture != "all":
         check_picture(args.out, "--out")
     elif args.out.suffix:
-        raise UserError(f"--out {args.out}: there are several pictures; give a folder, or name one of them")
+        raise UserError(f"--out {args.out}: there are several pictures; pass a folder, or choose one picture")
     elif not args.out.parent.is_dir():
-        raise UserError(f"--out {args.out}: there is no folder {args.out.parent}; make it first")
+        raise UserError(f"--out {args.out}: no such folder: {args.out.parent}; create it first")
 
 
 def _check_run(args: argparse.Namespace) -> None:
-    """Refuses what is neither a run nor a model before torch is imported."""
+    """Reject what is neither a run nor a model, before torch is imported."""
     from tercet.checkpoint.find_run import find_metrics
 
     if find_metrics(Path(args.run)) is None:
@@ -147,7 +152,7 @@ def _check_run(args: argparse.Namespace) -> None:
 
 
 def _place(args: argparse.Namespace, picture: str) -> Path:
-    """Where a picture goes; the folder is made."""
+    """Return the path of a plot; its folder is created."""
     from tercet.config import UserError
 
     if args.out is not None and args.picture != "all" and not args.out.is_dir():
@@ -156,13 +161,13 @@ def _place(args: argparse.Namespace, picture: str) -> Path:
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot make the folder {folder}: {error.strerror}; give another --out") from None
+        raise UserError(f"cannot create the folder {folder}: {error.strerror}; choose another --out") from None
     return folder / f"{picture}.png"
 
 
 @dataclass
 class _Source:
-    """The run that is drawn; its model is loaded when the first picture needs it."""
+    """The run to plot; its model is loaded when the first plot needs it."""
 
     args: argparse.Namespace
 
@@ -182,14 +187,18 @@ class _Source:
 
     @cached_property
     def trained_model(self) -> "TrainedModel":
-        """Raises NothingToDraw for a run that has not saved a model yet."""
+        """The model of the run.
+
+        Raises:
+            NothingToDraw: If the run has not saved a model yet.
+        """
         from tercet.checkpoint import load_model
         from tercet.plots import NothingToDraw
 
         folder = Path(self.args.run)
         is_started = (folder / "metrics.csv").is_file() and not (folder / "config.json").exists()
         if is_started and not any((folder / name).is_dir() for name in ("best", "last")):
-            raise NothingToDraw(f"{folder} holds no model yet; wait until the run has saved one")
+            raise NothingToDraw(f"{folder} contains no model yet; wait until the run has saved one")
         return load_model(folder)
 
     @property
@@ -201,7 +210,7 @@ class _Source:
         """The run's metrics.csv.
 
         Raises:
-            NothingToDraw: for a model that was not trained there.
+            NothingToDraw: If the model was not trained there.
         """
         from tercet.checkpoint.find_run import find_metrics
         from tercet.plots import NothingToDraw
@@ -209,8 +218,8 @@ class _Source:
         if (path := find_metrics(Path(self.args.run))) is not None:
             return path
         raise NothingToDraw(
-            f"{self.trained_model.folder} has no metrics.csv beside it: it was not trained here; "
-            "its attention, positions and neighbours can be drawn"
+            f"{self.trained_model.folder} has no metrics.csv, since it was not trained here; "
+            "its attention, positions and neighbours can be plotted"
         )
 
     def _attention(self) -> "Figure":
@@ -226,5 +235,5 @@ class _Source:
                 self.trained_model.source_tokenizer.encode(text)
             except UserError as error:
                 reason = str(error).partition(";")[0]
-                raise NothingToDraw(f"{reason}, for {text!r}; give another text with --prompt") from None
+                raise NothingToDraw(f"{reason}, for {text!r}; pass another text with --prompt") from None
         return plot_attention(self.trained_model, text, target=args.target, stack=args.stack, layer=args.layer)

@@ -1,4 +1,4 @@
-"""`tercet data prepare`: text of any size to a folder of tokens."""
+"""`tercet data prepare`: tokenize text of any size into a folder of shards."""
 
 import argparse
 import json
@@ -19,20 +19,20 @@ def add_prepare(data: Parser) -> None:
     """Add the form `tercet data prepare`."""
     parser = data.add_form(
         "prepare",
-        "Make shards of tokens from texts of any size, to train on with `--data`. A file of the name prepare is "
+        "Tokenize text of any size into shards, to train on with `--data`. A file named prepare must be passed as "
         "./prepare.",
         epilog="Example: tercet data prepare 'texts/*.jsonl.gz' --recipe gpt2-124m --out tokens",
     )
-    parser.add_argument("sources", metavar="SOURCE", nargs="+", help="a named dataset, files, folders, or patterns")
-    parser.add_argument("--out", metavar="FOLDER", type=out_path, help="where the tokens are kept")
+    parser.add_argument("sources", metavar="SOURCE", nargs="+", help="named dataset, files, folders, or patterns")
+    parser.add_argument("--out", metavar="FOLDER", type=out_path, help="folder to write")
     add_reading(parser.add_argument)
-    add_tokenizer(parser.add_argument, "prepare it")
+    add_tokenizer(parser.add_argument, "read the text and tokenize it")
     parser.add_argument(
-        "--workers", metavar="N", type=parse_number(Workers), help="processes (default: one for each core)"
+        "--workers", metavar="N", type=parse_number(Workers), help="number of processes (default: one per core)"
     )
     parser.add_argument(
         "--part", metavar="N/M", type=_parse_part,
-        help="the part of the inputs that this of M machines does, such as 2/8",
+        help="the part of the inputs that this machine prepares, if M machines share them, such as 2/8",
     )  # fmt: skip
     parser.add_argument(
         "--shard-tokens", metavar="N", type=parse_number(ShardTokens),
@@ -40,29 +40,29 @@ def add_prepare(data: Parser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[],
-        help="a key of `data`, such as data.validation.fraction=0.01; may be repeated",
+        help="override a key of `data`, such as data.validation.fraction=0.01; can be repeated",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def _parse_part(text: str) -> tuple[int, int]:
-    """What argparse takes for a type, of `2/8`."""
+    """Parse a part such as `2/8`; for argparse."""
     number, _, parts = text.partition("/")
     if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts) <= 10_000):
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no part such as 2/8: the second of eight, from 1 to 10,000")
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a part such as 2/8, with numbers from 1 to 10,000")
     return int(number), int(parts)
 
 
 def run_prepare(args: argparse.Namespace) -> int:
-    """Prepare the sources, and print what the folder holds.
+    """Prepare the sources and print a summary of the folder.
 
     Raises:
-        UserError: If they cannot be read, or flags do not fit.
+        UserError: If they cannot be read, or flags are missing or exclude each other.
     """
     from tercet.config import UserError
 
     if args.out is None:
-        raise UserError("where the tokens are to be kept is not said; give --out FOLDER")
+        raise UserError("the output folder is missing; pass --out FOLDER")
     spec = _settings(args, args.sources[0])
     tokenizer = None if args.tokenizer is None else find_tokenizer(args.tokenizer, is_chat=False)[0]
 
@@ -82,7 +82,7 @@ def run_prepare(args: argparse.Namespace) -> int:
     if contents is None:
         number, parts = args.part or (1, 1)
         missing = ", ".join(f"{part}/{parts}" for part in result.missing)
-        waits = f"part {missing} is not there yet" if missing else "another part puts the folder together"
+        waits = f"part {missing} is still missing" if missing else "another part merges the folder"
         print_note(f"tercet: part {number}/{parts} is done; {waits}")
         return 0
     tokens, documents, n_bytes = (
@@ -115,7 +115,7 @@ def run_prepare(args: argparse.Namespace) -> int:
 
 
 def _settings(args: argparse.Namespace, source: str) -> "TextSpec":
-    """A recipe's `data`, or the defaults, with flags laid over it."""
+    """Return the `data` of the recipe, or the defaults, with the values of flags."""
     from tercet.config import UserError, merge, parse, to_plain
     from tercet.data import TextSpec
     from tercet.settings_yaml import merge_assignments
@@ -128,27 +128,27 @@ def _settings(args: argparse.Namespace, source: str) -> "TextSpec":
         task = recipe.get("task")
         kind = task.get("kind") if isinstance(task, dict) else task
         if kind not in ("language", "masked"):
-            raise UserError(f"the recipe {args.recipe} learns from no running text: give one of language or masked")
+            raise UserError(
+                f"the recipe {args.recipe} does not train on running text; choose one whose task is language or masked"
+            )
         if recipe.get("pretrained") is not None and args.tokenizer is None:
-            raise UserError(f"the recipe {args.recipe} takes a model's tokenizer: give --tokenizer FOLDER with it")
+            raise UserError(f"the recipe {args.recipe} uses the tokenizer of a model; pass --tokenizer FOLDER")
         settings = merge(settings, recipe.get("data") or {})
     settings = merge(settings, {name: value for name in READING_FLAGS if (value := getattr(args, name)) is not None})
     changes = merge_assignments({}, args.set)
     if other_keys := [key for key in changes if key != "data"]:
-        raise UserError(
-            f"--set {other_keys[0]}: text is prepared by the keys of data alone, such as data.validation.kind"
-        )
+        raise UserError(f"--set {other_keys[0]}: only keys of data apply, such as data.validation.kind")
     data = changes.get("data", {})
     if not isinstance(data, dict):
-        raise UserError("--set data: set one of its keys, such as data.validation.fraction=0.01")
+        raise UserError("--set data: not a setting; set one of its keys, such as data.validation.fraction=0.01")
     if args.tokenizer is not None and "tokenizer" in data:
-        raise UserError("the tokenizer is that of --tokenizer; leave --set data.tokenizer out")
+        raise UserError("--set data.tokenizer and --tokenizer exclude each other; pass one of them")
     settings = merge(settings, data)
     return parse(TextSpec, {**settings, "source": source}, name="data")
 
 
 def describe_folder(source: str) -> int:
-    """What `tercet data FOLDER` says of a prepared folder."""
+    """Print a summary of a prepared folder."""
     from tercet.data.corpora.prepared import open_folder
 
     folder = open_folder(source)

@@ -1,4 +1,4 @@
-"""`tercet recipes`: what there is to train, and each one in full."""
+"""`tercet recipes`: list the packaged recipes, or print one."""
 
 import argparse
 
@@ -9,10 +9,10 @@ def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "recipes",
         help=summary,
-        description="List the recipes that come with Tercet, or print one with its comments.",
-        epilog="Make your own: tercet recipes demo > mine.yaml, change it, and tercet train mine.yaml",
+        description="List the packaged recipes, or print one with its comments.",
+        epilog="To write your own: tercet recipes demo > mine.yaml, edit it, then tercet train mine.yaml",
     )
-    parser.add_argument("name", metavar="NAME", nargs="?", help="the recipe to print")
+    parser.add_argument("name", metavar="NAME", nargs="?", help="recipe to print")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`tercet serve`: trained models over HTTP, for programs; OpenAI's clients work as they are."""
+"""`tercet serve`: serve trained models over HTTP; OpenAI clients work unchanged."""
 
 import argparse
 from pathlib import Path
@@ -15,42 +15,47 @@ def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "serve",
         help=summary,
-        description="Serve models on this machine over HTTP: completions, chat, embeddings, translations, masks and "
-        "labels. Each is called as its folder. With TERCET_API_KEY in the environment, requests must bring that key. "
-        "Ctrl-C or SIGTERM ends it, once what runs is finished; a second one at once.",
+        description="Serve models over HTTP: completions, chat, embeddings, translations, masks and labels. Each model "
+        "is named after its folder. If the environment variable TERCET_API_KEY is set, requests must send that key. "
+        "Ctrl-C or SIGTERM shuts down gracefully; a second one stops immediately.",
         epilog="Example: tercet serve runs/mine --port 8000",
     )
-    parser.add_argument("runs", metavar="RUN", nargs="+", help="the folder of a run or of a model")
-    reach = parser.add_argument_group("who reaches it")
-    reach.add_argument("--host", metavar="H", help="listen there (default: 127.0.0.1, this machine alone)")
-    reach.add_argument("--port", metavar="N", type=int, help="default: 8000; 0 takes any that is free")
-    reach.add_argument("--no-key", action="store_true", help="let others reach it without a key")
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="folder of a run or model")
+    reach = parser.add_argument_group("access")
+    reach.add_argument("--host", metavar="H", help="address to listen on (default: 127.0.0.1, this machine only)")
+    reach.add_argument("--port", metavar="N", type=int, help="port (default: 8000; 0: any free port)")
+    reach.add_argument("--no-key", action="store_true", help="allow access from other machines without a key")
     reach.add_argument(
         "--allow-host", metavar="NAME", action="append", default=[],
-        help="it may be asked under this name too; may be repeated, * is any (default: this machine's own names)",
+        help="also accept requests for this host name; can be repeated, * is any (default: this machine's own names)",
     )  # fmt: skip
     reach.add_argument(
         "--cors-origin", metavar="URL", action="append", default=[],
-        help="pages of this origin may ask from a browser; may be repeated (default: none)",
+        help="allow browser requests from pages of this origin; can be repeated (default: none)",
     )  # fmt: skip
     limits = parser.add_argument_group("limits")
-    limits.add_argument("--slots", metavar="N", type=int, help="texts of a model written at once (default: 8)")
-    limits.add_argument("--queue", metavar="N", type=int, help="texts that may wait; more get 429 (default: 64)")
-    limits.add_argument("--max-tokens", metavar="N", type=int, help="the most of an answer (default: 1024)")
-    limits.add_argument("--timeout", metavar="SECONDS", type=float, help="the most of a request (default: 120)")
+    limits.add_argument("--slots", metavar="N", type=int, help="concurrent sequences per model (default: 8)")
     limits.add_argument(
-        "--max-body", metavar="BYTES", type=parse_number(BodyBytes), help="of a request (default: 1048576)"
+        "--queue", metavar="N", type=int, help="queued sequences; further requests get 429 (default: 64)"
+    )
+    limits.add_argument("--max-tokens", metavar="N", type=int, help="maximum tokens per completion (default: 1024)")
+    limits.add_argument("--timeout", metavar="SECONDS", type=float, help="maximum time per request (default: 120)")
+    limits.add_argument(
+        "--max-body", metavar="BYTES", type=parse_number(BodyBytes), help="maximum body of a request (default: 1048576)"
     )
     limits.add_argument(
-        "--grace", metavar="SECONDS", type=parse_number(Seconds), help="to finish what runs, at the end (default: 30)"
+        "--grace",
+        metavar="SECONDS",
+        type=parse_number(Seconds),
+        help="time for running requests to finish at shutdown (default: 30)",
     )
     limits.add_argument(
         "--shutdown-delay", metavar="SECONDS", type=parse_number(Seconds),
-        help="to take requests after a signal, while /ready is 503 and balancers notice (default: 0)",
+        help="after a signal, accept requests this long while /ready returns 503, for load balancers (default: 0)",
     )  # fmt: skip
-    log = parser.add_argument_group("log")
-    log.add_argument("--json-log", action="store_true", help="a JSON object a line on stderr")
-    log.add_argument("--quiet", action="store_true", help="no line for each request")
+    log = parser.add_argument_group("logging")
+    log.add_argument("--json-log", action="store_true", help="log one JSON object per line on stderr")
+    log.add_argument("--quiet", action="store_true", help="do not log requests")
     add_quantize(parser.add_argument)
     add_device(parser)
 
@@ -81,8 +86,8 @@ def run(args: argparse.Namespace) -> int:
         place_model(trained_model.model, device, args.quantize)
         return trained_model
 
-    # In a thread that ends: OpenMP keeps a team for each thread that has computed, and once there are more of them than
-    # cores, those of the workers sleep at every barrier. On two cores a step of eight rows then takes twice as long.
+    # Load in a thread that ends: OpenMP keeps a team for each thread that has computed. If there are more of them than
+    # cores, those of the workers sleep at every barrier, and a step of eight rows takes twice as long on two cores.
     with ThreadPoolExecutor(1) as loading:
         models = {name: loading.submit(load, folder).result() for name, folder in name_models(args.runs).items()}
     settings = {name: getattr(args, name) for name in SETTINGS if getattr(args, name) is not None}

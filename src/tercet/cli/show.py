@@ -1,4 +1,4 @@
-"""Tables for people: as wide as the terminal, or wide enough for a file or a pipe."""
+"""Output of tables."""
 
 import sys
 from typing import TYPE_CHECKING
@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-WIDTH = 120  # characters, where nobody's window says another
+WIDTH = 120  # characters, if stdout is not a terminal
 
 
 def show(result: "RenderableType") -> None:
-    """Print on stdout; NO_COLOR is respected."""
+    """Print a result to stdout, as wide as the terminal or WIDTH; NO_COLOR is respected."""
     from rich.console import Console
 
     Console(file=sys.stdout, width=None if sys.stdout.isatty() else WIDTH).print(result)

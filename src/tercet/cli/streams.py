@@ -1,6 +1,9 @@
-"""The program's standard streams. What cannot be written to standard output is an error; what cannot be written to
-standard error is lost, since failing to report is not failing to work. `tercet.messages.print_note` loses Tercet's own
-notes; the stream here also loses what libraries write, such as progress bars and warnings."""
+"""The standard streams of the program.
+
+Failing to write standard output is an error. What cannot be written to standard error is lost, and the work goes on.
+`tercet.messages.print_note` does this for Tercet's own notes; the stream here also does it for what libraries write,
+such as progress bars and warnings.
+"""
 
 import io
 import os
@@ -9,39 +12,39 @@ from contextlib import suppress
 
 
 class ClosedOutput(Exception):
-    """Standard output is closed: no result could be written."""
+    """Standard output is closed, so no result could be written."""
 
 
 def open_streams() -> None:
-    """Make the streams that Python opened ready, and open those that are closed.
+    """Prepare the streams that Python opened, and open those that are closed.
 
     Raises:
         ClosedOutput: If standard output is closed. A file opened later would take its place.
     """
-    if sys.stdin is None:  # type: ignore[reportUnnecessaryComparison]  # as it is where it is closed
+    if sys.stdin is None:  # type: ignore[reportUnnecessaryComparison]  # None if it is closed
         sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115
     is_closed = sys.stdout is None  # type: ignore[reportUnnecessaryComparison]
     if is_closed:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-    if sys.stderr is None:  # type: ignore[reportUnnecessaryComparison]  # else print would write to standard output
+    if sys.stderr is None:  # type: ignore[reportUnnecessaryComparison]  # otherwise print would write to standard output
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-    # A model may write what the terminal cannot show.
+    # A model may generate characters that the terminal cannot show.
     notes, encoding = _buffer(sys.stderr.fileno()), sys.stderr.encoding
     sys.stderr = _Notes(notes, encoding=encoding, errors="replace", line_buffering=True)
     if is_closed:
-        raise ClosedOutput("standard output is closed; send it to a file or to /dev/null")
+        raise ClosedOutput("standard output is closed; redirect it to a file or to /dev/null")
     output, encoding, is_terminal = _buffer(sys.stdout.fileno()), sys.stdout.encoding, sys.stdout.isatty()
     sys.stdout = _Output(output, encoding=encoding, errors="replace", line_buffering=is_terminal)
 
 
 def has_output_failed() -> bool:
-    """Return whether something could not be written to standard output."""
+    """Return whether a write to standard output has failed."""
     return isinstance(sys.stdout, _Output) and sys.stdout.failed
 
 
 def discard_output() -> None:
     """Write nothing more to standard output, not even at exit."""
-    with suppress(OSError, ValueError):  # it is no file, as in a test
+    with suppress(OSError, ValueError):  # not a file, as in a test
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -49,7 +52,7 @@ def _buffer(descriptor: int) -> io.BufferedWriter:
     return io.BufferedWriter(io.FileIO(descriptor, "w", closefd=False))
 
 
-# Both watch whole calls of `write`: a Ctrl-C within that of a raw file in Python would have its bytes written twice.
+# Both override `write` of the text layer: Ctrl-C during a raw write in Python would write its bytes twice.
 class _Output(io.TextIOWrapper):
     failed = False
 

@@ -1,5 +1,7 @@
-"""Texts from a file or from stdin, as a stream: a line each, the field of a JSON object a line, a table's column, or a
-sequence of FASTA and FASTQ."""
+"""Texts from files or stdin, as a stream.
+
+A text is a line, a field of a JSON object per line, a column of a table, or a sequence of a FASTA or FASTQ file.
+"""
 
 import argparse
 import sys
@@ -19,7 +21,7 @@ READING_FLAGS = (
     "text_field",
     "documents",
     "dtype",
-)  # how files of data are read: keys of `data` that are flags too
+)  # keys of `data` that are also flags
 DATA_FLAGS = (
     "data",
     "source",
@@ -27,20 +29,20 @@ DATA_FLAGS = (
     "validation_source",
     "validation_target",
     "pretrained",
-)  # as `RunRequest` has them
-POOL = 1024  # texts read before any is worked on: sorted by length, they fill the batches
+)  # fields of `RunRequest`
+POOL = 1024  # texts read ahead and sorted by length, so that batches have little padding
 FIELD = "text"
 
 
 class Text(NamedTuple):
-    """A text, and the `id` of its JSON object or row where that has one."""
+    """A text and the `id` of its JSON object or row, if any."""
 
     text: str
     id: str | int | None = None
 
 
 def recipe_changes(args: argparse.Namespace) -> dict[str, Any]:
-    """What the flags of `add_reading` and `--set` change of a recipe."""
+    """Return the changes of a recipe by `--set` and the flags of `add_reading`."""
     reading = {name: value for name in READING_FLAGS if (value := getattr(args, name)) is not None}
     changes: dict[str, Any] = {"data": reading} if reading else {}
     if args.set:
@@ -51,30 +53,31 @@ def recipe_changes(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_text(add: Callable[..., Any]) -> None:
-    """A text of its own, in place of a file of them."""
-    add("text", metavar="TEXT", nargs="?", help="this text; or -, as by default, for those on stdin, a line each")
+    """Add a positional argument for a single text."""
+    add("text", metavar="TEXT", nargs="?", help="text, or - for stdin, one text per line (default: -)")
 
 
-def add_input(add: Callable[..., Any], does: str = "read this file in place of stdin") -> None:
-    add("--input", metavar="FILE", help=f"{does}: a text a line, .jsonl, .csv, .tsv, or sequences (.fa, .fastq)")
+def add_input(add: Callable[..., Any], does: str = "file to read instead of stdin") -> None:
+    """Add the flags for a file of texts."""
+    add("--input", metavar="FILE", help=f"{does}: one text per line, .jsonl, .csv, .tsv, or sequences (.fa, .fastq)")
     add(
         "--text-field",
         metavar="NAME",
-        help="each line is a JSON object with the text under this name, or it is the column's of a .csv or .tsv file "
-        "(of these and of .jsonl files: text)",
+        help="JSON key or table column of the text (default: text for .jsonl, .csv and .tsv; otherwise lines are "
+        "plain text)",
     )
 
 
 def add_reading(add: Callable[..., Any]) -> None:
-    """The flags of `READING_FLAGS`."""
-    add("--encoding", metavar="NAME", help="of text files, such as latin-1 (data.encoding)")
-    add("--text-field", metavar="NAME", help="the key or column of JSONL, CSV, TSV, Parquet (data.text_field)")
+    """Add the flags of `READING_FLAGS`."""
+    add("--encoding", metavar="NAME", help="encoding of text files, such as latin-1 (data.encoding)")
+    add("--text-field", metavar="NAME", help="key or column of the text in JSONL, CSV, TSV, Parquet (data.text_field)")
     add(
         "--documents",
         choices=("file", "line", "blank_line"),
-        help="a document of a text file: all of it, a line, or what stands between empty lines (data.documents)",
+        help="what is a document in a text file: the file, a line, or a block between empty lines (data.documents)",
     )
-    add("--dtype", choices=("uint16", "uint32"), help="of the ids in a .bin file (data.dtype; default: uint16)")
+    add("--dtype", choices=("uint16", "uint32"), help="type of the ids in a .bin file (data.dtype; default: uint16)")
 
 
 def add_batches(add: Callable[..., Any]) -> None:
@@ -83,26 +86,27 @@ def add_batches(add: Callable[..., Any]) -> None:
         metavar="N",
         type=parse_number(BatchTokens),
         default=16_384,
-        help="of a batch; fewer need less memory (default: 16384)",
+        help="maximum tokens per batch, including padding; fewer need less memory (default: 16384)",
     )
 
 
 def read_texts(args: argparse.Namespace, files: ExitStack, *, flag: str = "input") -> Iterator[Text]:
-    """The texts that `add_text` and `add_input`'s flags mean. What cannot be opened is told at once.
+    """Return the texts selected by the flags of `add_text` and `add_input`. Files are opened at once.
 
     Args:
-        flag: Name of the flag that has the file.
+        args: The parsed command line.
+        files: Stack that closes the files.
+        flag: Name of the flag with the file.
 
     Raises:
-        UserError: If a file cannot be read, if a line is malformed, with its number, or if both a text and a file of
-            texts are given.
+        UserError: If a file cannot be read, a line is malformed (with its number), or a text and a file are passed.
     """
     path: str | None = getattr(args, flag)
     if (text := getattr(args, "text", None)) not in (None, "-"):
         if path is not None or args.text_field is not None:
             from tercet.config import UserError
 
-            raise UserError("TEXT is a text of its own, --input and --text-field are for texts in a file; give one")
+            raise UserError("TEXT cannot be combined with --input or --text-field; pass one of them")
         return iter([Text(text)])
     name = path if path not in (None, "-") else "stdin"
     field = args.text_field
@@ -112,7 +116,7 @@ def read_texts(args: argparse.Namespace, files: ExitStack, *, flag: str = "input
         lines = open_lines(Path(name), f"--{flag}", files)
         from tercet.data.sources.fasta import SUFFIXES
         from tercet.data.sources.files import read_objects
-        from tercet.data.sources.formats import uncompressed_suffix  # after what cannot be opened is refused
+        from tercet.data.sources.formats import uncompressed_suffix  # after files that cannot be opened are rejected
         from tercet.data.sources.tables import TABLE_SUFFIXES
 
         suffix = uncompressed_suffix(Path(name))
@@ -133,7 +137,7 @@ def _rows(lines: Iterator[str], field: str, name: str) -> Iterator[Text]:
     from tercet.data.sources.tables import read_table
 
     rows = read_table(lines, name, {field: "--text-field"})
-    first = next(rows, None)  # now, before a model is opened: the header may lack the column
+    first = next(rows, None)  # check that the column exists before a model is loaded
     return (
         Text(row[field], row["id"].strip() if "id" in row else None)
         for _, row in chain(() if first is None else (first,), rows)
@@ -141,7 +145,7 @@ def _rows(lines: Iterator[str], field: str, name: str) -> Iterator[Text]:
 
 
 def _records(lines: Iterator[str], suffix: str, name: str) -> Iterator[Text]:
-    """The sequences of a FASTA or FASTQ file, each with its name as `id`."""
+    """Yield the sequences of a FASTA or FASTQ file, each with its name as `id`."""
     from tercet.config import UserError
     from tercet.data.sources.fasta import find_sequence_reader
     from tercet.limits import LINE_CHARACTERS
@@ -153,7 +157,9 @@ def _records(lines: Iterator[str], suffix: str, name: str) -> Iterator[Text]:
         parts.append(text)
         length += len(text)
         if length > LINE_CHARACTERS:
-            raise UserError(f"{name}, record {record!r} has more than {LINE_CHARACTERS:,} letters; cut it into records")
+            raise UserError(
+                f"{name}, record {record!r} has more than {LINE_CHARACTERS:,} letters; split it into several records"
+            )
         if last:
             yield Text("".join(parts), record or None)
             parts, length = [], 0
@@ -172,8 +178,8 @@ def _objects(rows: Iterable[tuple[str, dict[str, object]]], field: str) -> Itera
 
 
 def report_truncated(cut: int, max_len: int, *, noun: str = "text") -> None:
-    """Say on stderr how many texts the model did not see the end of."""
+    """Print to stderr how many texts were truncated."""
     if cut:
         subject = f"{cut:,} {noun}s are" if cut > 1 else f"1 {noun} is"
         were = "were" if cut > 1 else "was"
-        print_note(f"tercet: {subject} longer than the model takes, and {were} cut to {max_len:,} tokens")
+        print_note(f"tercet: {subject} longer than the context, and {were} cut to {max_len:,} tokens")

@@ -1,5 +1,4 @@
-"""`tercet train`: a recipe, or data that one suits, and a folder to put the run in; or a run that is to go on; or what
-such a run will need."""
+"""`tercet train`: train a recipe or data, resume a run, or plan a run."""
 
 import argparse
 import shlex
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
     from tercet.training.run_folder.choices import Start
 
 STARTS = ("more", "until", "restart", "from_weights", "exact")
-SAMPLING = ("--temperature", "0.8", "--top-p", "0.95")  # fewer slips of a model that is small
-TRY_VERBS = ("generate", "translate", "fill", "classify", "evaluate")  # verbs that need no input and end
+SAMPLING = ("--temperature", "0.8", "--top-p", "0.95")  # a small model makes fewer errors at these settings
+TRY_VERBS = ("generate", "translate", "fill", "classify", "evaluate")  # verbs that need no input and terminate
 UNIT = {"masked": "masked token", "labels": "label", "chat": "answer token"}
 
 
@@ -31,9 +30,9 @@ def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "train",
         help=summary,
-        description="Train a model as a recipe says. The same command again resumes a run that was stopped, and so "
-        "does the run's folder in place of the recipe. Data in place of the recipe is trained on as a packaged recipe "
-        "says that suits it: text, pairs, labelled texts or conversations. With --plan, print what the run will need.",
+        description="Train a model from a recipe. To resume a run that was stopped, repeat the command, or pass the "
+        "run folder instead of the recipe. If you pass data instead of a recipe, a packaged recipe is chosen for it: "
+        "text, sentence pairs, labeled texts or conversations. With --plan, print the resources that the run needs.",
         epilog="Examples: tercet train demo --try; tercet train my_text.txt; "
         "tercet train demo --data my_texts/ --out runs/mine --set training.max_steps=500; "
         "tercet train runs/mine --more 500; "
@@ -43,24 +42,24 @@ def register(verbs: Verbs, summary: str) -> None:
     parser.add_argument(
         "recipe",
         metavar="RECIPE|RUN|DATA",
-        help="a name that `tercet recipes` lists, the path of a .yaml, the folder of a run that is to go on, or a file "
-        "or folder to learn from",
+        help="name of a packaged recipe (see `tercet recipes`), a .yaml file, a run folder to resume, or a file or "
+        "folder of data",
     )
     parser.add_argument(
         "--data",
         metavar="PATH",
-        help="train on this file, folder or named dataset, of text, labels or conversations (data.source)",
+        help="file, folder or named dataset to train on: text, labels or conversations (data.source)",
     )
     parser.add_argument(
         "--source",
         metavar="FILE",
-        help="train a translator on these sentences; or, without --target, on a .tsv, .csv, .jsonl or named dataset",
+        help="source sentences of a translator; without --target, a .tsv, .csv, .jsonl or named dataset",
     )
-    parser.add_argument("--target", metavar="FILE", help="and their translations, line by line (data.target)")
-    parser.add_argument("--validation-source", metavar="FILE", help="validate on these pairs (data.validation)")
-    parser.add_argument("--validation-target", metavar="FILE", help="and their translations")
+    parser.add_argument("--target", metavar="FILE", help="their translations, line by line (data.target)")
+    parser.add_argument("--validation-source", metavar="FILE", help="source sentences for validation (data.validation)")
+    parser.add_argument("--validation-target", metavar="FILE", help="their translations, line by line")
     parser.add_argument(
-        "--pretrained", metavar="RUN", help="go on from this run's or folder's model: sizes, tokenizer and weights"
+        "--pretrained", metavar="RUN", help="folder of a run or model to start from: its sizes, tokenizer and weights"
     )
     add_reading(parser.add_argument)
     _add_run(parser.add_argument)
@@ -68,21 +67,29 @@ def register(verbs: Verbs, summary: str) -> None:
 
 
 def _add_run(add: Callable[..., Any]) -> None:
-    """Add the flags of a run."""
-    add("--out", metavar="DIR", type=out_path, help="the run's folder (default: runs/<recipe>)")
-    add("--set", metavar="KEY=VALUE", action="append", default=[], help="change a key of the recipe; may be repeated")
-    add("--more", metavar="STEPS", type=parse_number(Steps), help="go on for so many steps beyond the run's end")
-    add("--until", metavar="STEPS", type=parse_number(Steps), help="go on until so many steps are done in all")
-    add("--devices", metavar="N", type=parse_number(Machines), help="train on so many devices of each node")
-    add("--nodes", metavar="N", type=parse_number(Machines), help="and on so many nodes")
-    add("--print-config", action="store_true", help="print the whole recipe and train nothing")
-    add("--restart", action="store_true", help="delete the run that is there, and begin anew")
-    add("--from-weights", action="store_true", help="go on from the last model where every checkpoint is lost")
-    add("--exact", action="store_true", help="go on only where the end is an unbroken run's to the last bit")
-    add("--page", action="store_true", help="show it on a page meanwhile, as `tercet watch` does")
-    add("--report", action="store_true", help="write its report when it ends: report.html in its folder")
-    add("--try", dest="try_out", action="store_true", help="when it ends, use the model once, and evaluate it")
-    add("--quiet", action="store_true", help="no progress on stderr")
+    """Add the flags of a training run."""
+    add("--out", metavar="DIR", type=out_path, help="run folder (default: runs/<recipe>)")
+    add("--set", metavar="KEY=VALUE", action="append", default=[], help="override a key of the recipe; can be repeated")
+    add("--more", metavar="STEPS", type=parse_number(Steps), help="extend the planned length by STEPS steps")
+    add("--until", metavar="STEPS", type=parse_number(Steps), help="change the total length to STEPS steps")
+    add("--devices", metavar="N", type=parse_number(Machines), help="number of devices per node")
+    add("--nodes", metavar="N", type=parse_number(Machines), help="number of nodes")
+    add("--print-config", action="store_true", help="print the complete recipe, without training")
+    add("--restart", action="store_true", help="delete the existing run and start again")
+    add(
+        "--from-weights",
+        action="store_true",
+        help="resume from the weights of the last model if all checkpoints are lost",
+    )
+    add(
+        "--exact",
+        action="store_true",
+        help="resume only if the result is bitwise identical to that of an uninterrupted run",
+    )
+    add("--page", action="store_true", help="serve the dashboard of `tercet watch` during training")
+    add("--report", action="store_true", help="after training, write report.html to the run folder")
+    add("--try", dest="try_out", action="store_true", help="after training, use the model once and evaluate it")
+    add("--quiet", action="store_true", help="print no progress to stderr")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -128,7 +135,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _try_out(folder: Path) -> int:
-    """Run the commands of the summary that use the model once or evaluate it; return the first exit code above 0."""
+    """Run those commands of the summary that use or evaluate the model; return the first exit code above 0."""
     from tercet.checkpoint import read_card
     from tercet.cli.main import run_command
 
@@ -144,8 +151,10 @@ def _try_out(folder: Path) -> int:
 
 
 def _start(args: argparse.Namespace) -> "Start":
-    """Raises:
-    UserError: If flags exclude each other.
+    """Return the requested start.
+
+    Raises:
+        UserError: If flags exclude each other.
     """
     from tercet.training.run_folder.choices import FromWeights, More, RecipeLength, Restart, Resume, Until
 
@@ -153,7 +162,7 @@ def _start(args: argparse.Namespace) -> "Start":
     for flag, *conflicts in (("--from-weights", "--restart", "--exact"), ("--restart", "--more", "--until"),
                          ("--more", "--until")):  # fmt: skip
         if flag in passed and (conflict := next((conflict for conflict in conflicts if conflict in passed), None)):
-            raise UserError(f"{flag} and {conflict} exclude each other; leave one out")
+            raise UserError(f"{flag} and {conflict} exclude each other; pass one of them")
     length = RecipeLength() if args.more is None else More(args.more)
     length = length if args.until is None else Until(args.until)
     if args.restart:
@@ -168,7 +177,7 @@ def _report(folder: Path) -> Path:
 
 
 def show_losses(folder: Path) -> None:
-    """The losses on stderr, where that is a terminal."""
+    """Print a loss curve to stderr if it is a terminal."""
     from tercet.checkpoint.find_run import find_metrics
     from tercet.checkpoint.metrics import read_metrics
     from tercet.plots.text_curve import terminal_curve
@@ -178,21 +187,21 @@ def show_losses(folder: Path) -> None:
 
 
 def _unit(recipe: Mapping[str, Any]) -> str:
-    """Of the loss."""
+    """Return the unit of the loss."""
     if recipe.get("data", {}).get("problem_type") == "regression":
         return "of the variance"
     return "nats per " + UNIT.get(recipe["task"]["kind"], "token")
 
 
 def summary(folder: Path, *, report: Path | None = None) -> str:
-    """Where the run and its report are, which models it has kept, how good the best one is, and what to do with it."""
+    """Return the text printed after training: run folder, report, saved models, best scores and next commands."""
     from tercet.checkpoint import read_card
 
     card = read_card(folder)
     metrics = card.metrics
     formats = {
         "val/loss": "validation loss {:.4f} " + _unit(card.recipe),
-        "val/unigram_entropy": "{:.4f} by counting words",
+        "val/unigram_entropy": "{:.4f} by counting tokens",
         "val/bleu": "BLEU {:.2f} (greedy, cased, detokenised)",
         "val/accuracy": "accuracy {:.1%}",
         "val/f1": "F1 {:.1%}",

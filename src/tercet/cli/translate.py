@@ -1,4 +1,4 @@
-"""`tercet translate`: a line in, a line out, in the order of the input; as a stream, so that it works in pipes."""
+"""`tercet translate`: translate lines, as a stream in the order of the input."""
 
 import argparse
 import json
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tercet.inspect.cross_attention import CrossAttentionMap
     from tercet.models import EncoderDecoder
 
-POOL = 1024  # lines read before any is translated: sorted by length, they fill the batches
+POOL = 1024  # lines read ahead and sorted by length, so that batches have little padding
 
 
 def register(verbs: Verbs, summary: str) -> None:
@@ -34,42 +34,50 @@ def register(verbs: Verbs, summary: str) -> None:
         "translate",
         words_among_flags=True,
         help=summary,
-        description="Translate a text, stdin or a file line by line; as many lines come out. Several runs are an "
-        "ensemble.",
+        description="Translate a text, stdin or a file line by line; the output has as many lines. Several runs form "
+        "an ensemble.",
         epilog="Examples: tercet translate runs/numbers twenty-seven; tercet translate runs/mine < in.de > out.en",
     )
-    parser.add_argument("run", metavar="RUN", help="the folder of a run or of a model")
+    parser.add_argument("run", metavar="RUN", help="folder of a run or model")
     parser.add_argument(
         "more",
         metavar="RUN|TEXT",
         nargs="*",
         default=[],
-        help="of others; and a text, in place of the lines of stdin, may be last",
+        help="further runs of an ensemble; the last argument may be a text to translate instead of stdin",
     )
     add_input(parser.add_argument)
     search = parser.add_argument_group("search")
     add_beam(search.add_argument)
     add_search(search.add_argument)
-    search.add_argument("--prefix", metavar="FILE", type=Path, help="how each translation begins, line by line")
-    search.add_argument("--prefix-text", metavar="TEXT", help="how every translation begins")
     search.add_argument(
-        "--combine", choices=("linear", "log_linear"), help="several runs: the mean of what (default: linear)"
+        "--prefix", metavar="FILE", type=Path, help="file with the beginning of each translation, line by line"
+    )
+    search.add_argument("--prefix-text", metavar="TEXT", help="beginning of every translation")
+    search.add_argument(
+        "--combine",
+        choices=("linear", "log_linear"),
+        help="mean of an ensemble: of probabilities or log-probabilities (default: linear)",
     )
     add_sampling(parser.add_argument_group("sampling").add_argument)
     output = parser.add_argument_group("output")
-    output.add_argument("--scores", action="store_true", help="after the text, a tab and the score")
+    output.add_argument("--scores", action="store_true", help="print a tab and the score after each translation")
     output.add_argument(
-        "--alignment", action="store_true", help="after the text, a tab and the words' alignment: 0-0 1-2"
+        "--alignment",
+        action="store_true",
+        help="print a tab and the word alignment after each translation, such as 0-0 1-2",
     )
-    output.add_argument("--attention", metavar="FILE", type=Path, help="draw where the model looks: .png, .svg or .pdf")
-    output.add_argument("--json", action="store_true", help="print a JSON object a line: source, text, score, ...")
-    output.add_argument("--quiet", action="store_true", help="nothing on stderr")
+    output.add_argument(
+        "--attention", metavar="FILE", type=Path, help="plot the cross-attention: .png, .svg or .pdf file"
+    )
+    output.add_argument("--json", action="store_true", help="print one JSON object per line: source, text, score, ...")
+    output.add_argument("--quiet", action="store_true", help="print nothing to stderr")
     add_batches(parser.add_argument)
     parser.add_argument(
         "--pool",
         metavar="N",
         type=parse_number(PoolLines),
-        help=f"lines read at once (default: {POOL}; 1 on a terminal)",
+        help=f"lines to read ahead (default: {POOL}; 1 on a terminal)",
     )
     add_quantize(parser.add_argument)
     add_device(parser)
@@ -103,14 +111,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _runs_and_text(args: argparse.Namespace) -> tuple[list[str], str | None]:
-    """The runs, and the text behind them: the last word, where it is - or no path."""
+    """Return the runs, and the text to translate: the last argument, if it is - or not a path."""
     words = [args.run, *args.more]
     last = words[-1]
     has_space = any(character.isspace() for character in last)
     if not args.more or os.path.exists(last) or ("/" in last and not has_space):
         return words, None
     if last != "-" and not has_space:
-        print_note(f"tercet: there is no folder {one_line(last)}: it is the text to translate")
+        print_note(f"tercet: no folder is named {one_line(last)}; translating it as text")
     return words[:-1], last
 
 
@@ -118,13 +126,13 @@ def _check(args: argparse.Namespace) -> None:
     from tercet.config import UserError
 
     if args.combine is not None and len(args.runs) == 1:
-        raise UserError("--combine is for several runs; give more of them, or leave it out")
+        raise UserError("--combine requires several runs; pass more runs, or leave it out")
     if args.prefix is not None and args.prefix_text is not None:
-        raise UserError("--prefix and --prefix-text both say how translations begin; give one of them")
+        raise UserError("--prefix and --prefix-text exclude each other; pass one of them")
 
 
 def _read_lines(args: argparse.Namespace, files: ExitStack) -> Iterator[tuple[str, str]]:
-    """Each line of the input, and how its translation begins. What cannot be opened is told at once."""
+    """Return each line of the input with the beginning of its translation. Files are opened at once."""
     lines = (text.text for text in read_texts(args, files))
     if args.text not in (None, "-"):
         from tercet.generation import source_lines
@@ -140,26 +148,32 @@ def _side_by_side(lines: Iterator[str], prefixes: Iterator[str], path: Path) -> 
 
     for number, (line, prefix) in enumerate(zip_longest(lines, prefixes)):
         if line is None:
-            raise UserError(f"--prefix {path} has more lines than the input, which has {number:,}; give one for each")
+            raise UserError(
+                f"--prefix {path} has more lines than the input, which has {number:,}; it needs one per input line"
+            )
         if prefix is None:
-            raise UserError(f"--prefix {path} has {number:,} lines, and the input more; give one for each")
+            raise UserError(f"--prefix {path} has {number:,} lines, fewer than the input; it needs one per input line")
         yield line, prefix
 
 
 def _limit_sentences(lines: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """The lines, if there are no more than can be drawn."""
+    """Yield the lines.
+
+    Raises:
+        UserError: If there are more lines than can be plotted.
+    """
     from tercet.config import UserError
     from tercet.plots.cross_attention import MAX_SENTENCES
 
     sentences = list(islice(lines, MAX_SENTENCES + 1))
     if len(sentences) > MAX_SENTENCES:
-        raise UserError(f"--attention draws up to {MAX_SENTENCES} sentences; give it a few of them")
+        raise UserError(f"--attention plots at most {MAX_SENTENCES} sentences; pass fewer")
     yield from sentences
 
 
 @dataclass
 class _Writer:
-    """The translators, how they search, and what there is to tell of the lines so far."""
+    """The translators, their search, and counts of the lines so far."""
 
     args: argparse.Namespace
     search: "Beam | Sampling"
@@ -171,7 +185,11 @@ class _Writer:
 
     @classmethod
     def load(cls, args: argparse.Namespace, search: "Beam | Sampling") -> "_Writer":
-        """Raises UserError where a run cannot be loaded, is no translator, or its vocabulary is not the first one's."""
+        """Load the runs.
+
+        Raises:
+            UserError: If a run cannot be loaded, is not a translator, or its vocabulary differs from that of the first.
+        """
         device = select_device(args.device, models=args.runs)
 
         from tercet.checkpoint import load_model, tokenizer_hash
@@ -184,7 +202,9 @@ class _Writer:
         hashes = [tokenizer_hash(translator.tokenizer, translator.source_tokenizer) for translator in translators]
         for run, vocabulary in zip(args.runs, hashes, strict=True):
             if vocabulary != hashes[0]:
-                raise UserError(f"{run} has another vocabulary than {args.runs[0]}; an ensemble needs one for all")
+                raise UserError(
+                    f"{run} has a different vocabulary than {args.runs[0]}; an ensemble requires the same one"
+                )
         return cls(args, search, translators)
 
     @property
@@ -202,7 +222,7 @@ class _Writer:
     def translate(
         self, lines: Iterator[tuple[str, str]]
     ) -> "Iterator[list[tuple[Translation, CrossAttentionMap | None]]]":
-        """For each line its translations, with their cross-attention where that is asked for; a pool at a time."""
+        """Yield the translations of each line, with their cross-attention if requested; lines are read in pools."""
         from tercet.config import UserError
         from tercet.generation import translate
 
@@ -241,7 +261,7 @@ class _Writer:
         )
 
     def format_line(self, translation: "Translation", attention: "CrossAttentionMap | None", rank: int) -> str:
-        """One line of output."""
+        """Return one line of output."""
         number, score = self.lines - 1, f"{translation.score:.4f}"
         alignment = attention.pharaoh if attention is not None and self.args.alignment else None
         if self.args.json:
@@ -264,13 +284,13 @@ class _Writer:
         return "\t".join([text, *([score] if self.args.scores else []), *extra])
 
     def summary(self) -> str:
-        """What was done to how many lines."""
+        """Return a summary of the translated lines."""
         max_len = min(model.max_len for model in self.models)
         facts = [describe_search(self.search), f"{_count(self.lines, 'line')} in {self.seconds:.1f} s"]
         if len(self.models) > 1:
             facts.insert(0, f"{self.args.combine or 'linear'} ensemble of {len(self.models)}")
         if self.cut:
-            facts.append(f"{_count(self.cut, 'source')} cut to the {max_len} tokens that the model takes")
+            facts.append(f"{_count(self.cut, 'source')} cut to the context of {max_len} tokens")
         if self.unfinished:
             facts.append(f"{_count(self.unfinished, 'translation')} stopped by the length limit")
         return "; ".join(facts)

@@ -1,4 +1,4 @@
-"""`tercet watch`: how runs train, on a page, as a few lines on the terminal, or as one file to keep."""
+"""`tercet watch`: a dashboard of runs, a summary on the terminal, or a report as one HTML file."""
 
 import argparse
 from pathlib import Path
@@ -11,23 +11,30 @@ def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "watch",
         help=summary,
-        description="See how runs train, or have trained: losses, speed, samples and what differs between their "
-        "recipes, on a page that only this machine can open. It reads the runs' folders, which may be on a mounted "
-        "disk. With --export, write a report of one run as one HTML file: model, data, recipe, curves, scores, "
-        "samples, attention and cost. It opens without a network, runs no script and names no folder of this machine.",
+        description="Show losses, speed, samples and recipe differences of running or finished runs on a page that "
+        "only this machine can open. The run folders may be on a mounted disk. With --export, write a report of one "
+        "run as one HTML file: model, data, recipe, curves, scores, samples, attention and cost. The file opens "
+        "offline, contains no scripts and names no folders of this machine.",
         epilog="Examples: tercet watch runs/mine --open; tercet watch runs/a runs/b; tercet watch runs/mine --text; "
         "tercet watch runs/mine --export mine.html",
     )
-    parser.add_argument("runs", metavar="RUN", nargs="+", help="the folders of runs; for --export, of a run or a model")
-    parser.add_argument("--port", metavar="N", type=int, help="or the next free one (default: 8766; 0 takes any)")
+    parser.add_argument(
+        "runs", metavar="RUN", nargs="+", help="run folders; with --export, the folder of one run or model"
+    )
+    parser.add_argument(
+        "--port", metavar="N", type=int, help="port, or the next free one (default: 8766; 0: any free port)"
+    )
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
-    parser.add_argument("--text", action="store_true", help="print how far each is and its losses, and serve nothing")
     parser.add_argument(
-        "--export", metavar="PAGE.html", type=out_path, help="write the report of a run here, and serve nothing"
+        "--text", action="store_true", help="print progress and losses of each run instead of serving a page"
     )
     parser.add_argument(
-        "--evaluate", action="store_true", help="in the report, score the model as `tercet evaluate` does"
+        "--export",
+        metavar="PAGE.html",
+        type=out_path,
+        help="write the report of a run to this file instead of serving a page",
     )
+    parser.add_argument("--evaluate", action="store_true", help="include the scores of `tercet evaluate` in the report")
     add_device(parser)
 
 
@@ -73,7 +80,7 @@ def _export(args: argparse.Namespace) -> int:
         raise UserError(f"--export writes the report of one run; leave {args.runs[1]} out")
     run = Path(args.runs[0])
     check_page(args.export, "--export")
-    device = select_device(args.device, models=[] if is_run(run) else [run])  # a run may have no model yet
+    device = select_device(args.device, models=[] if is_run(run) else [run])  # a run may not have saved a model yet
 
     from tercet.reports.write import write_report
 

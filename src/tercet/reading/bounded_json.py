@@ -10,7 +10,7 @@ from tercet.limits import MAX_DIGITS, MAX_HEADER_BYTES, MAX_JSON_DEPTH, MAX_SETT
 from tercet.messages import shorten
 from tercet.reading.files import read_regular_file
 
-_TOO_DEEP = f"it is nested more than {MAX_JSON_DEPTH} deep"
+_TOO_DEEP = f"nested more than {MAX_JSON_DEPTH} levels deep"
 
 
 def read_json_file(path: Path, max_bytes: int = MAX_SETTINGS_BYTES) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def read_json_file(path: Path, max_bytes: int = MAX_SETTINGS_BYTES) -> dict[str,
     try:
         structure = parse_json(data)
     except ValueError as error:
-        raise UserError(f"{path} is not valid JSON ({shorten(error)}); put back the file that was saved") from None
+        raise UserError(f"{path} is not valid JSON ({shorten(error)}); restore the saved file") from None
     if not isinstance(structure, dict):
         raise UserError(f"{path}: expected an object of keys at the top level")
     return cast("dict[str, Any]", structure)
@@ -58,7 +58,7 @@ def check_header(path: Path) -> None:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > MAX_HEADER_BYTES:
-            raise ValueError(f"its header claims {length} bytes, and {MAX_HEADER_BYTES} is the most")
+            raise ValueError(f"its header has {length} bytes, more than the allowed {MAX_HEADER_BYTES}")
         parse_json(file.read(length))
 
 
@@ -71,13 +71,13 @@ def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(result) != len(pairs):
         seen = set[str]()
         repeated = next(key for key, _ in pairs if key in seen or seen.add(key))
-        raise ValueError(f"the key {shorten(repr(repeated))} is there twice")
+        raise ValueError(f"duplicate key {shorten(repr(repeated))}")
     return result
 
 
 def _parse_int(digits: str) -> int:
     if len(digits) > MAX_DIGITS:
-        raise ValueError(f"a number of {len(digits)} digits, and {MAX_DIGITS} is the most")
+        raise ValueError(f"a number has {len(digits)} digits, more than the allowed {MAX_DIGITS}")
     return int(digits)
 
 
@@ -88,4 +88,4 @@ def _parse_float(digits: str) -> float:
 
 
 def _reject_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number in JSON")
+    raise ValueError(f"{name} is not a number in JSON")

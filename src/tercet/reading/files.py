@@ -60,7 +60,7 @@ def read_text_file(path: Path, max_bytes: int) -> str:
     try:
         return read_regular_file(path, max_bytes).decode()
     except UnicodeDecodeError:
-        raise UserError(f"cannot read {path}: it is not UTF-8 text; copy it again") from None
+        raise UserError(f"cannot read {path}: not UTF-8 text; copy it again") from None
 
 
 def open_without_waiting(path: str, flags: int) -> int:
@@ -91,7 +91,7 @@ def check_links(folder: Path, *, recursive: bool = False) -> None:
                 n_entries += 1
                 if n_entries > FOLDER_ENTRIES:
                     raise UserError(
-                        f"{folder} has more than {FOLDER_ENTRIES:,} files; remove those that are not a run's"
+                        f"{folder} has more than {FOLDER_ENTRIES:,} files; remove those that do not belong to a run"
                     )
                 if entry.is_symlink():
                     target = Path(entry.path).resolve()
@@ -104,7 +104,7 @@ def check_links(folder: Path, *, recursive: bool = False) -> None:
                     if recursive and entry.name != WANDB:
                         folders.append(entry.path)
                 elif not entry.is_file() and os.path.lexists(entry.path):  # else it was removed meanwhile
-                    raise UserError(f"{entry.path} is no regular file; remove it")
+                    raise UserError(f"{entry.path} is not a regular file; remove it")
     except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
         raise _read_error(folder, error) from None
 
@@ -120,9 +120,11 @@ def _scan(folder: str) -> list[os.DirEntry[str]]:
 
 def _check_status(path: Path, status: os.stat_result, max_bytes: int | None) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise UserError(f"cannot read {path}: it is no regular file; put the file itself there")
+        raise UserError(f"cannot read {path}: not a regular file; replace it with the file itself")
     if max_bytes is not None and status.st_size > max_bytes:
-        raise UserError(f"cannot read {path}: it has {status.st_size} bytes, and may have {max_bytes}; copy it again")
+        raise UserError(
+            f"cannot read {path}: it has {status.st_size} bytes, more than the allowed {max_bytes}; copy it again"
+        )
 
 
 def _read_error(path: Path, error: OSError | ValueError | RuntimeError) -> UserError:

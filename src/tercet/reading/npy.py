@@ -27,7 +27,7 @@ def read_array_header(file: IO[bytes]) -> ArrayHeader:
         with warnings.catch_warnings(action="ignore"):  # of Python 2's headers
             shape, fortran_order, dtype = read(file)
     except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError, TokenError) as error:
-        raise ValueError("no NumPy array") from error
+        raise ValueError("not a NumPy array") from error
     if any(size < 0 for size in shape):
         raise ValueError("an array of negative size")
     return ArrayHeader(dtype, shape, fortran_order)

@@ -28,8 +28,8 @@ def check_unpacked(path: Path, packed: int, unpacked: int) -> None:
     """Refuses a file that has become far more text than such files hold."""
     if unpacked > max(UNPACKED_BYTES, UNPACKED_RATIO * packed):
         raise UserError(
-            f"{path}: its {packed:,} bytes unpack to more than {UNPACKED_RATIO} times as many, as no text's do; "
-            "if it is right so, unpack it first"
+            f"{path}: its {packed:,} bytes unpack to more than {UNPACKED_RATIO} times as many, which text never does; "
+            "if this is intended, unpack it first"
         )
 
 
@@ -40,10 +40,10 @@ class _RegularFile(io.FileIO):
         self._size = status.st_size
         try:
             if not stat.S_ISREG(status.st_mode):
-                raise UserError(f"{path} is no regular file; copy what it gives into one")
+                raise UserError(f"{path} is not a regular file; copy its content into one")
             if self._size > FILE_BYTES:
                 raise UserError(
-                    f"{path} claims {self._size:,} bytes, more than the {FILE_BYTES:,} of any text; see what it is"
+                    f"{path} has {self._size:,} bytes, more than the allowed {FILE_BYTES:,}; check its type"
                 )
             self._check_holes()
         except UserError:
@@ -54,7 +54,7 @@ class _RegularFile(io.FileIO):
         left = max(0, self._size - self.tell())  # a file that grows faster than it is read would never end
         n_bytes = super().readinto(memoryview(buffer)[:left]) or 0
         if not n_bytes and left and len(buffer):
-            raise UserError(f"{self._path} got shorter while it was read; try again when it is whole")
+            raise UserError(f"{self._path} became shorter while it was read; try again when it is complete")
         return n_bytes
 
     def _check_holes(self) -> None:

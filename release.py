@@ -1,7 +1,7 @@
-"""Make a release in dist/: wheels, sdist, SBOM and their hashes: `make release`; see docs/dev/releasing.md.
+"""Make a release in dist/: wheels, sdist, SBOM and hashes (`make release`; see docs/dev/releasing.md).
 
-The same commit gives the same sdist and the same wheel for any machine, byte for byte, wherever, whenever and by whom
-they are built; and with the same compiler the same wheel for this kind of machine, which has the kernels in it.
+The same commit gives byte-identical sdists and wheels for any machine, regardless of where, when and by whom they are
+built. With the same compiler, the wheel with kernels for this kind of machine is identical too.
 """
 
 import argparse
@@ -15,16 +15,16 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parent
-TOOLS = Path(sys.executable).parent  # of the virtual environment that requirements-release.lock fills
+TOOLS = Path(sys.executable).parent  # scripts of the environment with requirements-release.lock
 
 
 def build(source: Path, dist: Path, *, epoch: int) -> None:
-    """Build sdist and wheel from the files in `source`, every one of them dated `epoch`, in seconds since 1970."""
+    """Build sdist and wheel from the files in `source`, with all timestamps set to `epoch` (seconds since 1970)."""
     _run_hatchling(source, dist, epoch=epoch)
 
 
 def build_with_kernels(source: Path, dist: Path, *, epoch: int) -> None:
-    """Build the wheel for machines like this one, with kernels for each of their levels; CXX names the compiler."""
+    """Build the wheel for machines like this one, with kernels for all their levels; CXX selects the compiler."""
     _run_hatchling(source, dist, "-t", "wheel", epoch=epoch, HATCH_BUILD_HOOKS_ENABLE="1")
 
 
@@ -35,17 +35,18 @@ def _run_hatchling(source: Path, dist: Path, *arguments: str, epoch: int, **envi
 
 
 def write_sbom(environment: Path, path: Path, *, epoch: int) -> None:
-    """Every package of a virtual environment and what needs which, as CycloneDX in JSON."""
+    """Write the packages of a virtual environment and their dependencies as CycloneDX JSON."""
     command = [TOOLS / "cyclonedx-py", "environment", "--output-reproducible", "--mc-type", "library"]
     arguments = ["--pyproject", ROOT / "pyproject.toml", "-o", path, environment / "bin" / "python"]
     subprocess.run([*command, *arguments], env={**os.environ, "SOURCE_DATE_EPOCH": str(epoch)}, check=True)
 
 
 def audit(lock: Path) -> tuple[str, bool]:
-    """Ask PyPI's advisory service for known faults of the packages in a lock.
+    """Query PyPI's advisory service for known vulnerabilities of the packages in a lock file.
 
     Returns:
-        what came of it in one line, and whether a fault is known. That nobody answered is said, and is no "no".
+        A one-line report, and whether a vulnerability is known. If the service does not answer, that is reported and
+        the second value is False.
     """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
@@ -55,7 +56,7 @@ def audit(lock: Path) -> tuple[str, bool]:
             process = subprocess.run([*command, *options], capture_output=True, text=True, timeout=600, check=False)
         except subprocess.TimeoutExpired:
             return f"{lock.name}: NOT LOOKED UP: no answer within 10 minutes", False
-        if not report.exists():  # a refusal, or no network
+        if not report.exists():  # rejected, or no network
             reason = (process.stderr.strip().splitlines() or ["no reason given"])[-1]
             return f"{lock.name}: NOT LOOKED UP: {reason[:200]}", False
         packages = json.loads(report.read_text())["dependencies"]

@@ -1,4 +1,4 @@
-"""Transformers from scratch on your own text: train a model, load one, and use it.
+"""Transformers from scratch on your own text: train a model, load it, and use it.
 
     run = tercet.train("demo", data="my_texts/", out="runs/mine", changes={"training.max_steps": 500})
     print(run.generate("Once upon a time", temperature=0.8))
@@ -23,7 +23,7 @@
     print(tercet.report("runs/mine", "mine.html"))
     print(tercet.plan("gpt2-124m", gpus="8xH100", mfu=0.4).time)
 
-The parts they are made of are in `tercet.nn` and `tercet.models`, recipes and their keys in docs/reference/settings.md.
+The building blocks are in `tercet.nn` and `tercet.models`. docs/reference/settings.md describes recipes and their keys.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""`train` and `load`: from a recipe, or a folder, to a `Run`; `plan`: what a recipe needs, before."""
+"""Functions to train, load and plan: `train`, `load` and `plan`."""
 
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -31,26 +31,27 @@ def train(
     report: bool = False,
     quiet: bool = False,
 ) -> Run:
-    """Train as the recipe says, as `tercet train` does.
+    """Train a model from a recipe, as `tercet train` does.
 
     Args:
-        recipe: a packaged recipe's name, a YAML file's path, the folder of a run that is to go on, or a file or folder
-            of data, which a packaged recipe is chosen for.
-        data: a file, folder or named dataset in place of the recipe's, where it trains a language model.
-        source, target: the same where it trains a translator: two files, line by line; or, without target, one
-            .tsv, .csv or .jsonl file of pairs or a named dataset.
-        validation_source, validation_target: pairs to validate on, in files of their own.
-        pretrained: the folder of a model to go on from: its sizes, tokenizer and weights.
-        out: the run's folder, runs/<recipe> by default; a run that is there already is resumed.
+        recipe: Name of a packaged recipe, path of a YAML file, run folder to resume, or file or folder of data, for
+            which a packaged recipe is chosen.
+        data: File, folder or named dataset to use instead of that of the recipe, for everything except translation.
+        source, target: The same for translation: two files, line by line; or, without target, one .tsv, .csv or .jsonl
+            file of pairs or a named dataset.
+        validation_source, validation_target: Files of sentence pairs for validation.
+        pretrained: Folder of a model to start from: its sizes, tokenizer and weights.
+        out: Run folder, runs/<recipe> by default. A run that exists there is resumed.
         changes: Keys of the recipe with other values, such as {"training.max_steps": 500}.
-        start: `tercet.Resume(length, exact)` by default, which begins a run or goes on where it stopped, with
-            `tercet.More(steps)` or `tercet.Until(steps)` as another length; `tercet.Restart()`, which deletes the run
-            that is there; or `tercet.FromWeights(length)`, if every checkpoint of the run is lost.
-        page: show it on a page meanwhile, whose address is printed on stderr; see `watch`.
-        report: write its report, report.html in its folder, when it ends.
+        start: How to start. `tercet.Resume(length, exact)` (the default) starts a run or resumes it, with
+            `tercet.More(steps)` or `tercet.Until(steps)` as another length. `tercet.Restart()` deletes an existing run.
+            `tercet.FromWeights(length)` resumes from weights if every checkpoint of the run is lost.
+        page: If True, serve the dashboard during training and print its address to stderr; see `watch`.
+        report: If True, write report.html to the run folder after training.
+        quiet: If True, print no progress.
 
     Raises:
-        UserError: where recipe, data or settings do not fit, or another process trains there.
+        UserError: If recipe, data and settings do not fit together, or another process trains in the folder.
     """
     from tercet.dashboard import page_beside
     from tercet.training.request import RunRequest, resolve
@@ -87,18 +88,18 @@ def plan(
     pretrained: str | Path | None = None,
     changes: Mapping[str, Any] | None = None,
 ) -> "RunPlan":
-    """What a run will need, before anything is trained, as `tercet train --plan` says it.
+    """Return the resources that a run needs, as `tercet train --plan` prints them.
 
     Args:
-        recipe, data, source, target, validation_source, validation_target, pretrained, changes: as in `train`.
-        gpus: what it is to run on, such as "8xH100", "2x8xH100" for two nodes, or "4x48GiB@150TFLOPS".
-        mfu: assume that so large a share of a GPU's peak is reached.
-        measured: take the speed of the run in this folder.
-        here: take the speed of this machine, which some steps of the recipe are worked out for.
-        price: of a GPU for an hour.
+        recipe, data, source, target, validation_source, validation_target, pretrained, changes: As in `train`.
+        gpus: Devices of the run, such as "8xH100", "2x8xH100" for two nodes, or "4x48GiB@150TFLOPS".
+        mfu: Assumed model FLOPs utilization, a fraction of the peak.
+        measured: Run folder whose measured speed is used.
+        here: If True, measure the speed of this machine with some steps of the recipe.
+        price: Price of one GPU per hour.
 
     Raises:
-        UserError: where there is no such recipe or GPU, or they do not fit together.
+        UserError: If the recipe or GPU is unknown, or they do not fit together.
     """
     from tercet.training.planning.plan_recipe import plan_recipe
     from tercet.training.request import RunRequest
@@ -118,7 +119,7 @@ def _to_text(**files: str | Path | None) -> dict[str, Any]:
 
 
 def _nest(changes: object) -> Plain:
-    """Return `{"training.max_steps": 500}` as a recipe has it. Callers from Python may give anything."""
+    """Return `{"training.max_steps": 500}` as nested mappings; any other type is rejected."""
     if changes is None:
         return {}
     if not isinstance(changes, Mapping) or not all(isinstance(key, str) for key in changes):
@@ -130,9 +131,9 @@ def _nest(changes: object) -> Plain:
 
 
 def load(path: str | Path) -> Run:
-    """The model in a run's folder (the best one) or in a model's.
+    """Load the model of a run folder (the best one) or of a model folder.
 
     Raises:
-        UserError: where there is none, or its files are broken.
+        UserError: If there is none, or its files are damaged.
     """
     return Run(trained_model=load_model(path))

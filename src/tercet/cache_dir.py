@@ -1,4 +1,4 @@
-"""Where Tercet keeps what can be made or downloaded again, and whether what lies there is the user's own."""
+"""The cache folder, and a check that its files belong to the user."""
 
 import os
 import stat
@@ -9,33 +9,31 @@ import platformdirs
 
 
 class UntrustedFile(Exception):
-    """Someone else owns a file or can change it. The words: which, why, and the remedy."""
+    """Another user owns a file or can change it. The message contains the file, the reason and the remedy."""
 
 
 def cache_dir() -> Path:
-    """TERCET_CACHE, else the user's cache folder."""
+    """Return TERCET_CACHE if it is set, else the user's cache folder."""
     return Path(os.environ.get("TERCET_CACHE") or platformdirs.user_cache_dir("tercet"))
 
 
 def check_owner(path: Path) -> None:
-    """For a file or folder whose content is believed, such as code that is run: no one but the user and root can change
-    it, or put another in its place.
+    """Check that only the user and root can change or replace a file or folder whose content is trusted, such as code.
 
-    So it is no link; it and the folders above it, up to the user's home, are the user's or root's; and no one else may
-    write there, but into those folders where all may write and each may remove only what is his own (such as /tmp).
+    The path must not be a link. It and the folders above it, up to the user's home, must belong to the user or root,
+    and others must not be able to write to them, except for parent folders with the sticky bit (such as /tmp), in which
+    users can only remove their own files.
 
     Args:
-        path: in a folder without links, as `Path.resolve` gives it.
+        path: Path without links, as `Path.resolve` returns it.
 
     Raises:
-        UntrustedFile: where it is not so.
-        OSError: where it is not there, or cannot be looked at.
+        UntrustedFile: If a condition is not met.
+        OSError: If the path does not exist or cannot be accessed.
     """
-    if (
-        sys.platform == "win32"
-    ):  # a profile's folders are their user's by its access lists, of which a mode says nothing
+    if sys.platform == "win32":  # access lists protect a user's profile; modes do not apply
         return
-    home = Path(os.path.expanduser("~")).resolve()  # where nobody knows one, up to the root
+    home = Path(os.path.expanduser("~")).resolve()  # if there is none, check up to the root
     for place in (path, *path.parents):
         status = place.lstat()
         if stat.S_ISLNK(status.st_mode):
@@ -52,8 +50,10 @@ def check_owner(path: Path) -> None:
 
 
 def _others_write(status: os.stat_result) -> bool:
-    """Whether the mode lets others write. A group that is the user's alone (called as he is, as most systems make one
-    for each) is not others.
+    """Return whether others may write, by the mode.
+
+    A group that has only the user as a member and has the user's name, as most systems create it, does not count as
+    others.
     """
     import grp
     import pwd
@@ -62,7 +62,7 @@ def _others_write(status: os.stat_result) -> bool:
         return bool(status.st_mode & stat.S_IWOTH)
     try:
         user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(status.st_gid)
-    except KeyError:  # one that the system has no name for
+    except KeyError:  # the user or group has no name
         return True
     is_private = group.gr_gid == user.pw_gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
     return not is_private or bool(status.st_mode & stat.S_IWOTH)

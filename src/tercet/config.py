@@ -1,9 +1,9 @@
-"""Settings as frozen dataclasses, read strictly from what JSON and YAML hold.
+"""Settings as frozen dataclasses, parsed strictly from JSON and YAML data.
 
-A spec is a plain frozen dataclass. A slot that can hold one of several specs is a union of dataclasses, each with a
-literal `kind`; in a recipe it is written `position: {kind: rotary, base: 500000}`, or `position: rotary` where the
-defaults will do; where one value may stand for all keys of a mapping, the slot is a union with that value's type,
-`bias: bool | Biases`. Pydantic does the checking; this file says where a mistake is, and what was probably meant.
+A spec is a plain frozen dataclass. A field that can contain one of several specs is a union of dataclasses, each with a
+literal `kind`. In a recipe it is written `position: {kind: rotary, base: 500000}`, or `position: rotary` for the
+defaults. If one value can stand for all keys of a mapping, the field is a union with the type of that value: `bias:
+bool | Biases`. Pydantic checks single values; this module adds the location of an error and the nearest valid name.
 """
 
 import dataclasses
@@ -24,19 +24,21 @@ Spec = TypeVar("Spec")
 Plain = dict[str, Any]
 
 MAX_KEYS = 16  # keys in a path such as model.stack.position.base
-TAGS = ("kind", "family")  # the literal field that tells the members of a union apart; a model's is its family
+TAGS = ("kind", "family")  # the literal field that identifies a member of a union; models use `family`
 
 
 class UserError(Exception):
-    """A mistake of the user's, told in one line of bounded length with its remedy. The command line ends with exit code
-    2. Whatever is echoed in it, a terminal shows as text."""
+    """An error that the user can correct: one line of bounded length with the remedy.
+
+    The command line exits with code 2. Control characters in it are escaped.
+    """
 
     def __init__(self, message: object = "") -> None:
         super().__init__(one_line(str(message)))
 
 
 class MarkedKey(str):
-    """A key that knows the line of the file that it stands in."""
+    """A key with its line number in the file."""
 
     line: int
 
@@ -51,12 +53,12 @@ def parse(spec: type[Spec], data: Mapping[str, Any], *, name: str = "") -> Spec:
     """Build the frozen dataclass `spec` from nested mappings.
 
     Args:
-        spec: a dataclass whose fields are numbers, strings, literals, other dataclasses or unions of them by `kind`.
-        data: what a YAML or JSON file held.
-        name: where `data` comes from, put before every message.
+        spec: A dataclass whose fields are numbers, strings, literals, other dataclasses, or unions of them by `kind`.
+        data: Content of a YAML or JSON file.
+        name: Origin of `data`, which precedes every message.
 
     Raises:
-        UserError: on an unknown key (with the nearest known one), a missing key or a value of the wrong type.
+        UserError: If a key is unknown (with the nearest known one) or missing, or a value has the wrong type.
     """
     try:
         return _build(spec, data, "", None)
@@ -66,7 +68,7 @@ def parse(spec: type[Spec], data: Mapping[str, Any], *, name: str = "") -> Spec:
 
 
 def to_plain(spec: Any) -> Any:
-    """The inverse of `parse`: dataclasses become dictionaries that JSON and YAML can hold."""
+    """Convert dataclasses to dictionaries for JSON and YAML, the inverse of `parse`."""
     if dataclasses.is_dataclass(spec) and not isinstance(spec, type):
         return {field.name: to_plain(getattr(spec, field.name)) for field in dataclasses.fields(spec)}
     if isinstance(spec, list | tuple):
@@ -75,10 +77,10 @@ def to_plain(spec: Any) -> Any:
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Plain:
-    """`base` with `changes` laid over it, mapping by mapping; where the `kind` changes, the old mapping goes whole."""
+    """Return `base` with `changes` merged recursively; if the `kind` changes, the old mapping is dropped entirely."""
     merged = dict(base)
     for key, value in changes.items():
-        old = merged.pop(key, None)  # the key as well: the new one knows the line that the value comes from
+        old = merged.pop(key, None)  # with its key, since the new key has the line of the new value
         if isinstance(old, str) and isinstance(value, Mapping) and "kind" not in value:
             old = {"kind": old}  # `position: rotary` in the base, `position.base=5` on top
         same_kind = isinstance(value, Mapping) and isinstance(old, Mapping) and value.get("kind", old.get("kind"))
@@ -90,10 +92,10 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Plain:
 
 
 def nest(path: str, value: Any) -> Plain:
-    """`a.b` and a value as {"a": {"b": value}}.
+    """Return `a.b` and a value as {"a": {"b": value}}.
 
     Raises:
-        UserError: for a path with an empty key, or of more keys than any setting has.
+        UserError: If the path has an empty key or more keys than any setting.
     """
     keys = path.split(".")
     if not all(keys) or len(keys) > MAX_KEYS:
@@ -104,7 +106,7 @@ def nest(path: str, value: Any) -> Plain:
 
 
 def find_differences(old: Any, new: Any, path: str = "") -> list[str]:
-    """The leaves in which two plain values differ, one line each: `training.seed: 1 -> 2`."""
+    """Return the leaves in which two plain values differ, one line each: `training.seed: 1 -> 2`."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         keys = [*old, *(key for key in new if key not in old)]
         return [
@@ -116,7 +118,7 @@ def find_differences(old: Any, new: Any, path: str = "") -> list[str]:
 
 
 def suggest(word: object, choices: Iterable[str]) -> str:
-    """`"; did you mean 'base'?"`, or the list of what is known where nothing comes near."""
+    """Return `"; did you mean 'base'?"`, or the list of choices if none is similar."""
     names = sorted(choices)
     text = word if isinstance(word, str) else show(word)
     close = difflib.get_close_matches(text, names, n=1, cutoff=0.5)
@@ -124,10 +126,10 @@ def suggest(word: object, choices: Iterable[str]) -> str:
 
 
 class _InvalidValue(Exception):
-    """A value that does not fit.
+    """An invalid value.
 
     Attributes:
-        line: of the file that it stands in, where there is one.
+        line: Its line in the file, if known.
     """
 
     def __init__(self, message: str, line: int | None) -> None:
@@ -136,8 +138,10 @@ class _InvalidValue(Exception):
 
 
 def _build(annotation: Any, data: Any, path: str, line: int | None) -> Any:
-    """`data` as a value of type `annotation`: structure, names and ranges are checked here, single values by
-    pydantic."""
+    """Convert `data` to the type `annotation`.
+
+    Structure, names and ranges are checked here, single values by pydantic.
+    """
     if (item := _item(annotation)) is not None:
         if not isinstance(data, list | tuple):
             raise _InvalidValue(f"{path}: expected a list, got {show(data)}", line)
@@ -185,7 +189,7 @@ def _build(annotation: Any, data: Any, path: str, line: int | None) -> Any:
             raise _InvalidValue(str(error), value_line) from None
     try:
         return variant(**values)
-    except ValueError as error:  # a spec refuses an impossible combination in its __post_init__
+    except ValueError as error:  # __post_init__ rejects impossible combinations
         raise _InvalidValue(f"{prefix}{error}", line) from None
 
 
@@ -197,7 +201,7 @@ def _value(annotation: Any, data: Any, path: str, line: int | None) -> Any:
     if _is_of_type(annotation, data):
         return data
 
-    import pydantic  # a tenth of a second
+    import pydantic  # takes 0.1 s
 
     try:
         return _adapter(annotation).validate_python(data)
@@ -207,8 +211,11 @@ def _value(annotation: Any, data: Any, path: str, line: int | None) -> Any:
 
 
 def _is_of_type(annotation: Any, data: Any) -> bool:
-    """Whether a number, switch or text is just what the annotation says: pydantic gives it back as it is, and where all
-    of a recipe is so, what is wrong elsewhere in it is told without waiting for that import."""
+    """Return whether a number, boolean or text already has exactly the annotated type.
+
+    Pydantic would return such a value unchanged. If all values of a recipe are like that, pydantic is not imported, and
+    other errors are reported sooner.
+    """
     if isinstance(data, float) and not math.isfinite(data):
         return False
     is_union = get_origin(annotation) in (Union, types.UnionType)
@@ -229,19 +236,19 @@ def _adapter(annotation: Any) -> "pydantic.TypeAdapter[Any]":
 
 
 def _scalar(annotation: Any) -> Any:
-    """The number or switch that may stand in a slot in place of a mapping: one value for all of its keys."""
+    """Return the scalar type that is allowed instead of a mapping, as one value for all keys; or None."""
     plain_types = [member for member in get_args(annotation) if member in (bool, int, float)]
     return plain_types[0] if plain_types else None
 
 
 def _item(annotation: Any) -> Any:
-    """What `tuple[X, ...]` has many of, where X is a dataclass."""
+    """Return X if the annotation is `tuple[X, ...]` and X is a dataclass, else None."""
     members = get_args(annotation) if get_origin(annotation) is tuple else ()
     return members[0] if members and dataclasses.is_dataclass(members[0]) else None
 
 
 def _variants(annotation: Any) -> dict[str | None, type]:
-    """The dataclasses a slot can hold, by what their tag says; one without a tag stands alone, under None."""
+    """Return the dataclasses allowed by an annotation, by their tags; one without a tag has the key None."""
     members = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
     variants: dict[str | None, type] = {}
     for member in members:

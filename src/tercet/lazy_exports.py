@@ -1,11 +1,11 @@
-"""A room whose names are imported when they are asked for, so that reading a recipe does not wait for torch.
+"""Packages whose names are imported on first access, so that reading a recipe does not import torch.
 
     if TYPE_CHECKING:
         from tercet.nn.attention import Attention as Attention
     else:
         export_lazily(__name__)
 
-The list stands once, as imports: the type checker reads it so, and `export_lazily` reads the same lines.
+The names are listed only once, as imports: type checkers and `export_lazily` read the same lines.
 """
 
 import gc
@@ -19,7 +19,7 @@ from typing import Any, cast
 
 
 class LazyPackage(ModuleType):
-    """A package whose `__exports__` say from which module each of its names comes."""
+    """A package whose `__exports__` map each name to the module that defines it."""
 
     __exports__: dict[str, str]
 
@@ -32,19 +32,22 @@ class LazyPackage(ModuleType):
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # An imported module is set in its package. A function of the same name goes before it, whichever came first.
+        # Python sets an imported module in its package. An exported function of the same name takes precedence.
         if not (isinstance(value, ModuleType) and name in self.__exports__):
             super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
-        """Return the public names; imports and imported submodules are none of them."""
+        """Return the public names, without imports and imported submodules."""
         return sorted({*self.__exports__, *(name for name in super().__dir__() if name.startswith("__"))})
 
 
 @contextmanager
 def paused_collector() -> Generator[None]:
-    """Nothing that importing torch makes is garbage: the collector would search it again and again meanwhile, for a
-    sixth of the time, and at each of its full passes from then on."""
+    """Pause garbage collection while torch is imported, and then freeze all objects.
+
+    Importing torch creates no garbage. The collector would still search these objects repeatedly, which takes a sixth
+    of the import time, and again in each later full collection.
+    """
     was_enabled, had_torch = gc.isenabled(), "torch" in sys.modules
     gc.disable()
     try:
@@ -57,8 +60,10 @@ def paused_collector() -> Generator[None]:
 
 
 def export_lazily(package: str) -> None:
-    """Make `package`, which is being imported, a `LazyPackage` of the names that its `__init__.py` imports for the type
-    checker."""
+    """Make `package`, which is being imported, a `LazyPackage`.
+
+    Its names are those that its `__init__.py` imports for the type checker.
+    """
     module = sys.modules[package]
     source = cast(Any, module.__spec__).loader.get_source(package)
     exports = {

@@ -1,8 +1,8 @@
-"""Memory that is freed is kept for what comes next, and lies in large pages, where the C library is glibc.
+"""Settings of glibc that keep freed memory for reuse and place it in large pages.
 
-By itself glibc hands large blocks back to the system, which has to clear each page again when the next step asks for
-it: a quarter of a training step on a CPU (benchmarks/log/memory.md). In pages of 2 MB the CPU looks up an
-address 512 times less often than in pages of 4 KB, and fetches weights ahead without a stop at each border.
+By default, glibc returns large blocks to the system, which has to clear each page again when the next step allocates
+them: a quarter of a training step on a CPU (benchmarks/log/memory.md). With pages of 2 MB, the CPU looks up
+addresses 512 times less often than with pages of 4 KB, and prefetches weights without stopping at each page border.
 """
 
 import ctypes
@@ -12,20 +12,20 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-VARIABLES = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"}  # a person's own settings, which are left alone
+VARIABLES = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"}  # if the user has set one of these, nothing is changed
 TUNABLES = ("glibc.malloc.trim_threshold", "glibc.malloc.mmap_threshold")
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # as malloc.h calls them, with M_ before
-DISABLED, LARGE = -1, 1 << 30  # larger blocks than a gigabyte are handed back: as a rule they come but once
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
+DISABLED, LARGE = -1, 1 << 30  # blocks above one gigabyte are still returned, since they are rarely allocated again
 TRANSPARENT = Path("/sys/kernel/mm/transparent_hugepage")
 MADV_HUGEPAGE = 14
-BLOCK = LARGE // 2  # smaller than what glibc takes from outside its heap
+BLOCK = LARGE // 2  # small enough to be allocated in the heap
 
 
 def keep_memory() -> bool:
-    """From now on, in this process; whether it is so.
+    """Keep freed memory in this process from now on, and return whether that succeeded.
 
-    False where it has no effect: settings that the environment has for glibc are left alone, another C library has
-    none, and an allocator loaded before glibc's, such as jemalloc, goes its own way.
+    It does not if the environment contains settings for glibc, if the C library is another one, or if another allocator
+    such as jemalloc was loaded before.
     """
     if VARIABLES & os.environ.keys() or any(name in os.environ.get("GLIBC_TUNABLES", "") for name in TUNABLES):
         return False
@@ -34,7 +34,7 @@ def keep_memory() -> bool:
         mallopt = process.mallopt
         if not _library_of(process.malloc) == _library_of(mallopt) == _library_of(process.gnu_get_libc_version):
             return False
-    except (OSError, AttributeError, TypeError):  # another C library, or another system
+    except (OSError, AttributeError, TypeError):  # another C library or system
         return False
     succeeded = bool(mallopt(MMAP_THRESHOLD, LARGE)) and bool(mallopt(TRIM_THRESHOLD, DISABLED))
     if succeeded:
@@ -43,7 +43,7 @@ def keep_memory() -> bool:
 
 
 def large_pages() -> str:
-    """Whether the system gives out large pages by itself, on request or not at all: "always", "madvise" or "never"."""
+    """Return when the system uses large pages: "always", on request ("madvise") or "never"."""
     try:
         states = (TRANSPARENT / "enabled").read_text(encoding="ascii")
         return states.partition("[")[2].partition("]")[0]
@@ -53,12 +53,11 @@ def large_pages() -> str:
 
 @cache
 def _grow_heap() -> None:
-    """Let the heap grow over half of the machine's memory, and ask for large pages there.
+    """Let the heap grow over half of the machine's memory, and request large pages there.
 
-    This takes addresses and no memory: a page is filled when it is written to for the first time. All that is allocated
-    from now on lies in large pages: weights, KV caches, gradients and activations. Pages are small again if no large
-    one is free, or if a control group has no room for it. Nothing is done if the system has no large pages on request,
-    or if a limit of addresses is set.
+    This reserves addresses but no memory, since a page is filled at the first write. All later allocations are in large
+    pages: weights, KV caches, gradients and activations. Pages are small if no large one is free, or if a control group
+    has no memory for it. Nothing is done if the system has no large pages on request, or if addresses are limited.
     """
     if large_pages() != "madvise" or _limits_addresses():
         return
@@ -66,10 +65,10 @@ def _grow_heap() -> None:
     libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
     libc.free.argtypes = (ctypes.c_void_p,)
     libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    page = 1 << 21  # of x86-64 and, as a rule, of ARM; of another size it is only a boundary
+    page = 1 << 21  # large page of x86-64 and usually of ARM; for other sizes only an alignment
     n_blocks = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2 // BLOCK
     blocks = [block for block in (libc.malloc(BLOCK) for _ in range(n_blocks)) if block is not None]
-    heap = list[int]()  # of blocks that lie one behind the other, as they do in a heap
+    heap = list[int]()  # adjacent blocks, which are in the heap
     for block, following in pairwise((*blocks, 0)):
         heap.append(block)
         if not block < following < block + BLOCK + page:
@@ -82,8 +81,8 @@ def _grow_heap() -> None:
 
 
 def _limits_addresses() -> bool:
-    """Whether a limit counts addresses as if they were memory."""
-    import resource  # not on every system, but where glibc is
+    """Return whether a limit counts reserved addresses as memory."""
+    import resource  # available wherever glibc is
 
     if any(
         resource.getrlimit(kind)[0] != resource.RLIM_INFINITY for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)
@@ -97,7 +96,7 @@ def _limits_addresses() -> bool:
 
 
 class _SymbolInfo(ctypes.Structure):
-    """What `dladdr` tells: Dl_info of dlfcn.h."""
+    """Dl_info of dlfcn.h, the result of `dladdr`."""
 
     _fields_ = (
         ("file", ctypes.c_char_p), ("base", ctypes.c_void_p), ("symbol", ctypes.c_char_p), ("address", ctypes.c_void_p),
@@ -105,7 +104,7 @@ class _SymbolInfo(ctypes.Structure):
 
 
 def _library_of(function: Any) -> int | None:
-    """Where the library begins that this function is of."""
+    """Return the base address of the library that contains a function."""
     info = _SymbolInfo()
     found = ctypes.CDLL(None).dladdr(ctypes.cast(function, ctypes.c_void_p), ctypes.byref(info))
     return info.base if found else None

@@ -1,7 +1,7 @@
-"""What is echoed to people: on one line, of bounded length, and nothing that a terminal would obey.
+"""Text for the user: on one line, of bounded length, and without control characters.
 
-A name, a key or a value may come from anywhere: it can be a megabyte long or hold the codes that clear a screen.
-Notes go to standard error through `print_note` alone, since failing to report is not failing to work.
+A name, key or value may come from anywhere: it can be a megabyte long, or contain codes that clear a terminal. Notes go
+to standard error through `print_note`, which never raises: a failure to report does not stop the work.
 """
 
 import os
@@ -10,8 +10,8 @@ import sys
 from contextlib import suppress
 from typing import Any, TextIO
 
-MAX_MESSAGE = 1500  # characters of a message: a few lines of a terminal, and the paths in them may be long
-MAX_QUOTE = 200  # characters of what others wrote
+MAX_MESSAGE = 1500  # maximum characters of a message: a few terminal lines, as paths may be long
+MAX_QUOTE = 200  # maximum characters of a quoted text
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
 _SHORT.maxlong = 40
@@ -19,30 +19,34 @@ _SHORT.maxlevel = 3
 
 
 def print_note(text: str, *, end: str = "\n", file: TextIO | None = None) -> None:
-    """Write `text` to standard error, or to `file`, at once. What cannot be written is lost, and no error is raised.
+    """Write `text` to standard error or `file`, and flush it. Errors of the stream are ignored.
 
-    The disk may be full, the stream closed, or the main thread in the middle of a write when a signal is reported.
+    The disk may be full, the stream closed, or a signal handler may interrupt a write of the main thread.
     """
     stream = sys.stderr if file is None else file
-    if stream is not None:  # type: ignore[reportUnnecessaryComparison]  # as it is in a program without a console
+    if stream is not None:  # type: ignore[reportUnnecessaryComparison]  # None in a program without a console
         with suppress(OSError, ValueError, RuntimeError):
             print(text, end=end, file=stream, flush=True)
 
 
 def is_first_process() -> bool:
-    """Return whether this process is the one that reports, of those of a run on several devices.
+    """Return whether this process reports for all processes of a multi-device run.
 
-    Its rank is 0 by all names: those of torchrun, of srun, and of the training itself, which starts processes as well.
+    It does if its rank is 0 in all environment variables: those of torchrun, srun, and the training, which also starts
+    processes.
     """
     return all(os.environ.get(name, "0") == "0" for name in ("RANK", "SLURM_PROCID", "NODE_RANK", "LOCAL_RANK"))
 
 
 def one_line(text: str) -> str:
-    """`text` with white space as single spaces, control characters escaped, and its middle left out where it is long:
-    what is wrong stands at the beginning, and the remedy at the end."""
+    """Return the text on one line of bounded length.
+
+    White space becomes single spaces, control characters are escaped, and the middle of a long text is left out, since
+    the problem is at the beginning and the remedy at the end.
+    """
     if len(text) > MAX_MESSAGE:
         text = f"{text[: MAX_MESSAGE * 2 // 3]} ... {text[-MAX_MESSAGE // 3 :]}"
-    # A character that is escaped takes up to ten: what has many of them is cut again.
+    # An escaped character takes up to ten characters, so the line may have to be cut again.
     line = "".join(c if c.isprintable() or c == "\u3000" else escape(c) for c in " ".join(text.split()))
     return line if len(line) <= MAX_MESSAGE + 5 else f"{line[:MAX_MESSAGE]} ..."
 
@@ -52,14 +56,14 @@ def escape(character: str) -> str:
 
 
 def show(value: Any) -> str:
-    """`repr`, cut where it is long or deep."""
+    """Return the `repr` of a value, shortened if it is long or deep."""
     try:
         return _SHORT.repr(value)
-    except ValueError:  # Python writes no whole number of more than some thousand digits
+    except ValueError:  # Python does not print integers with more than a few thousand digits
         return f"a {type(value).__name__} too large to display"
 
 
 def shorten(text: object, max_length: int = MAX_QUOTE) -> str:
-    """What others wrote, as a message can quote it: its first line, and no more than `max_length` characters."""
+    """Return the first line of a text, cut to `max_length` characters, for quoting it in a message."""
     line = str(text).partition("\n")[0]
     return line if len(line) <= max_length else f"{line[:max_length]}..."

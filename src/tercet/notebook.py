@@ -15,8 +15,8 @@ from tercet.messages import one_line, shorten
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-MAX_REPR = 160  # of a repr
-MAX_TEXT = 40  # of a text within one
+MAX_REPR = 160  # characters of a repr
+MAX_TEXT = 40  # characters of a text in it
 PREFIXES = ["", "k", "M", "G", "T", "P", "E", "Z", "Y"]
 PALE = "opacity:.6"
 RULE = "border-bottom:1px solid rgba(128,128,128,.35)"
@@ -59,7 +59,7 @@ class Table:
         return table + note(self.caption)
 
     def to_rich(self) -> "RenderableType":
-        """Return the table for a terminal, where a table without a header is a grid."""
+        """Return the table for a terminal; a table without a header is a grid."""
         from rich import table as rich
         from rich.markup import escape as escape_markup
         from rich.text import Text
@@ -271,7 +271,7 @@ def settings_table(spec: Any) -> str:
     table = facts_table(changed, title=type(spec).__name__)
     if not default:
         return table
-    summary = f'<summary style="{PALE}">{len(default)} as by default</summary>'
+    summary = f'<summary style="{PALE}">{len(default)} with default values</summary>'
     return f"{table}<details>{summary}{facts_table(default)}</details>"
 
 

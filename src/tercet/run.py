@@ -1,4 +1,4 @@
-"""A trained model from Python: what the command line's verbs do, as methods."""
+"""A trained model in Python, with the verbs of the command line as methods."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from tercet.generation import ChatModel
     from tercet.inspect import Recording
 
-ROWS = 64  # texts that are written at once; what one becomes does not depend on the others
+ROWS = 64  # samples per batch; results do not depend on batch composition
 
 
 class TranslationOptions(BeamOptions, total=False):
-    """The keywords of `Run.translations`."""
+    """Keywords of `Run.translations`."""
 
     search: Beam | Sampling | None
     prefixes: Sequence[str] | None
@@ -43,7 +43,7 @@ class TranslationOptions(BeamOptions, total=False):
 
 
 class CompletionOptions(SamplingOptions, total=False):
-    """The keywords of `Run.completions`, but for `samples`."""
+    """Keywords of `Run.completions`, except `samples`."""
 
     draft: "Run | None"
     lookup: bool | int
@@ -52,15 +52,15 @@ class CompletionOptions(SamplingOptions, total=False):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Run(RunView):
-    """A trained model with its tokenizer, and the folder that it came from."""
+    """A trained model with its tokenizer and folder."""
 
     def to(self, device: str | torch.device) -> "Run":
-        """The same run, its model moved to `device`."""
+        """Move the model to `device` and return this run."""
         self.model.to(device)
         return self
 
     def quantize(self, narrow: WeightDtype) -> "Run":
-        """The same run, its weights in fewer bits from now on; see `tercet.nn.quantize`."""
+        """Quantize the weights in place and return this run; see `tercet.nn.quantize`."""
         quantize(self.model, narrow)
         return self
 
@@ -71,7 +71,7 @@ class Run(RunView):
     def generate(self, prompts: list[str], **options: Unpack[CompletionOptions]) -> list[str]: ...
 
     def generate(self, prompts: str | list[str] = "", **options: Unpack[CompletionOptions]) -> str | list[str]:
-        """What a language model writes after a prompt, or after each in a list; keywords as of `completions`."""
+        """Return the continuation of a prompt, or of each in a list; keywords as in `completions`."""
         texts = [samples[0].text for samples in self.completions(prompts, **options)]
         return texts[0] if isinstance(prompts, str) else texts
 
@@ -85,18 +85,16 @@ class Run(RunView):
         draft_tokens: int | None = None,
         **sampling: Unpack[SamplingOptions],
     ) -> list[list[Completion]]:
-        """For each prompt what a language model writes after it, with the probability of each token and why it ended.
+        """Return for each prompt its continuations, with the probability of each token and the reason for its end.
 
         Args:
-            samples: so many texts for each prompt, with seeds one apart.
-            draft: a smaller model with the same tokenizer that guesses tokens; this one reads them at once, and keeps
-                those that leave its own distribution as it is.
-            lookup: guess what followed the last tokens, so many, when they last stood in the text; True for 3.
-            draft_tokens: how many to guess at most.
-            sampling: the settings of `Sampling`.
+            samples: Number of continuations per prompt; their seeds are consecutive.
+            draft: Smaller model with the same tokenizer, which drafts tokens without changing the distribution.
+            lookup: Number of last tokens to look up in the text, to draft those that followed; True means 3.
+            draft_tokens: Maximum draft tokens per forward pass.
 
         Raises:
-            UserError: for a draft with another tokenizer.
+            UserError: If the draft model has another tokenizer.
         """
         from tercet.generation import generate
 
@@ -118,7 +116,7 @@ class Run(RunView):
         draft_tokens: int | None = None,
         **sampling: Unpack[SamplingOptions],
     ) -> Iterator[str]:
-        """The text of `generate`, piece by piece as it is written; the keywords are those of `completions`."""
+        """Yield the text of `generate` in pieces as it is generated; keywords as in `completions`."""
         from tercet.generation import stream_text
 
         speculation = self._guesses(draft, lookup, draft_tokens)
@@ -126,17 +124,17 @@ class Run(RunView):
         return stream_text(model, self.tokenizer, prompt, Sampling(**sampling), speculation=speculation)
 
     def chat(self, messages: str | Sequence[Mapping[str, str]], **sampling: Unpack[SamplingOptions]) -> str:
-        """What a chat model answers to the last message; the keywords are the settings of `Sampling`.
+        """Return the answer of a chat model to the last message; keywords are the settings of `Sampling`.
 
         Args:
-            messages: {"role": ..., "content": ...} each, of "system", "user" and "assistant"; or the user's first.
+            messages: {"role": ..., "content": ...} of "system", "user" and "assistant"; or the first user message.
         """
         return "".join(self.stream_chat(messages, **sampling))
 
     def stream_chat(
         self, messages: str | Sequence[Mapping[str, str]], **sampling: Unpack[SamplingOptions]
     ) -> Iterator[str]:
-        """The text of `chat`, piece by piece as it is written."""
+        """Yield the text of `chat` in pieces as it is generated."""
         conversation = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
         return iter(self._chat_model.ask(conversation, sampling)[1])
 
@@ -161,7 +159,7 @@ class Run(RunView):
     def translate(self, texts: list[str], **options: Unpack[TranslationOptions]) -> list[str]: ...
 
     def translate(self, texts: str | list[str], **options: Unpack[TranslationOptions]) -> str | list[str]:
-        """The best translation of a text, or of each in a list, line by line; keywords as of `translations`."""
+        """Return the best translation of a text, or of each in a list, line by line; keywords as in `translations`."""
         all_texts = [texts] if isinstance(texts, str) else texts
         best = translate_lines(all_texts, lambda lines: self.translations(lines, **options))
         return best[0] if isinstance(texts, str) else best
@@ -175,12 +173,12 @@ class Run(RunView):
         batch_tokens: int = 4096,
         **beam: Unpack[BeamOptions],
     ) -> list[list[Translation]]:
-        """For each text its translations, best first, with their scores and tokens.
+        """Return the translations of each text, best first, with scores and tokens.
 
         Args:
-            search: how to look for them; or, in its place, keywords of `Beam`, such as size=1 or n_best=5.
-            prefixes: for each text how its translation begins.
-            batch_tokens: source tokens at once, counted for each hypothesis.
+            search: The search; alternatively, keywords of `Beam` such as size=1 or n_best=5.
+            prefixes: For each text, the beginning of its translation.
+            batch_tokens: Maximum source tokens per batch, counted for each hypothesis.
         """
         from tercet.generation import translate
 
@@ -203,11 +201,11 @@ class Run(RunView):
     def fill(
         self, texts: str | list[str], top: int | None = None, only: Sequence[str] | None = None
     ) -> "MaskPredictions | list[MaskPredictions]":
-        """What may stand where a text has [MASK], or each in a list: for each mask the likeliest tokens.
+        """Return the most likely tokens for each [MASK] of a text, or of each text in a list.
 
         Args:
-            top: so many at most; 5 by default, or all the words of `only`.
-            only: these words in place of the vocabulary.
+            top: Maximum number of candidates per mask; 5 by default, or all words of `only`.
+            only: Words to choose from instead of the vocabulary.
         """
         from tercet.encoding import fill
 
@@ -223,12 +221,12 @@ class Run(RunView):
         normalise: bool = True,
         batch_tokens: int = BATCH_TOKENS,
     ) -> np.ndarray:
-        """The vector of a text (D,), or of each in a list (N, D).
+        """Return the embedding of a text (D,), or of each text in a list (N, D).
 
         Args:
-            pooling: mean of all tokens, or the first one, bos; as the folder says by default, else the mean.
-            normalise: to length 1.
-            batch_tokens: the most tokens of a batch, padding included.
+            pooling: "mean" of all tokens or "first" token (bos); by default that of the model folder, else the mean.
+            normalise: If True, scale vectors to length 1.
+            batch_tokens: Maximum tokens per batch, including padding.
         """
         from tercet.encoding import embed
 
@@ -248,17 +246,15 @@ class Run(RunView):
         pooling: Pooling | None = None,
         batch_tokens: int = BATCH_TOKENS,
     ) -> "Neighbors":
-        """The texts nearest to each query, exactly, by the cosine of their vectors.
+        """Return the texts most similar to each query by cosine similarity, in arrays (K,) or (Q, K).
 
         Args:
-            queries: one, or several; the result's arrays are (K,) or (Q, K).
-            texts: to look among, or their vectors (N, D) as `embed` makes them.
-            top: how many, K; fewer where there are fewer texts.
-            pooling: as for `embed`: that which the vectors were made with.
-            batch_tokens: the most tokens of a batch, padding included.
+            texts: Texts to search, or their embeddings (N, D) from `embed`.
+            top: Number of results, K; fewer if there are fewer texts.
+            pooling, batch_tokens: As in `embed`; pooling must be that of the embeddings.
 
         Raises:
-            UserError: where the vectors are not of this model's width, or a text cannot be encoded.
+            UserError: If the embeddings do not have the width of this model, or a text cannot be encoded.
         """
         from tercet.encoding import Neighbors, nearest
 
@@ -277,8 +273,7 @@ class Run(RunView):
     def classify(self, texts: list[str]) -> "list[Classification]": ...
 
     def classify(self, texts: str | list[str]) -> "Classification | list[Classification]":
-        """The label of a text, or of each in a list, with its probability; for labels of words there is `tag`, for
-        several labels of a text `classify_multi_label`, and for numbers `regress`."""
+        """Return the label of a text, or of each in a list; see also `tag`, `classify_multi_label` and `regress`."""
         from tercet.encoding import classify
 
         all_texts = [texts] if isinstance(texts, str) else texts
@@ -294,7 +289,7 @@ class Run(RunView):
     def classify_multi_label(
         self, texts: str | list[str], *, threshold: float = 0.5
     ) -> "MultiLabelClassification | list[MultiLabelClassification]":
-        """The labels of a text, or of each in a list: those with a probability above `threshold`."""
+        """Return the labels of a text, or of each text in a list, whose probability is above `threshold`."""
         from tercet.encoding import classify_multi_label
 
         all_texts = [texts] if isinstance(texts, str) else texts
@@ -309,7 +304,7 @@ class Run(RunView):
     def regress(self, texts: list[str]) -> "list[Regression]": ...
 
     def regress(self, texts: str | list[str]) -> "Regression | list[Regression]":
-        """The number of a text, or of each in a list, in the unit of those that were learnt from."""
+        """Return the number predicted for a text, or for each text in a list, in the unit of the training labels."""
         from tercet.encoding import regress
 
         all_texts = [texts] if isinstance(texts, str) else texts
@@ -317,19 +312,18 @@ class Run(RunView):
         return results[0] if isinstance(texts, str) else results
 
     def tag(self, sentences: Sequence[Sequence[str]]) -> "list[Tagging]":
-        """The label of each word in each list of words, with its probability."""
+        """Return the label of each word in each list of words, with its probability."""
         from tercet.encoding import tag
 
         return tag(self.trained_model.require("classify").require_labels("tokens"), self.tokenizer, sentences)
 
     def evaluate(self, data: str | Path | None = None, **settings: "Unpack[EvaluationOptions]") -> "Scores":
-        """How good the model is on text that it has not seen.
+        """Evaluate the model on held-out data, or on `data`.
 
-        A language model: on the validation part of the training's data, or on the whole of `data`; settings as in
-        `score`. A translator: on its dataset's test part, else its validation part, or on other pairs; settings as in
-        `TranslationEvaluation`. A masked language model: as a language model; settings as in `score_masked`. A
-        classifier: on the validation part of its results texts, or on the whole file `data`; settings as in
-        `score_labels`. A chat model: likewise of its conversations; settings as in `score_conversations`.
+        Language models (`score`), masked language models (`score_masked`), classifiers (`score_labels`) and chat models
+        (`score_conversations`) are evaluated on the validation part of their training data, or on all of `data`.
+        Translators (`TranslationEvaluation`) are evaluated on the test part of their dataset, else on its validation
+        part, or on other pairs. The names in parentheses define the settings.
         """
         from tercet.evaluate import evaluation_of
 
@@ -345,13 +339,13 @@ class Run(RunView):
         edits: Sequence[Edit] = (),
         only: Sequence[str] = ("*",),
     ) -> "Recording":
-        """One text through the model, and every tensor on the way.
+        """Run the model on one text and record its tensors.
 
         Args:
-            target: what a translator's decoder reads; what the model itself would write by default.
-            ids, target_ids: exactly these tokens in place of `text` and `target`, special ones included.
-            edits: changes to tensors on the way, such as a head switched off.
-            only: patterns of the names to note.
+            target: Decoder input of a translator; by default its own translation.
+            ids, target_ids: Exact tokens instead of `text` and `target`, including special tokens.
+            edits: Changes to tensors, such as a head that is switched off.
+            only: Patterns of the names to record.
         """
         from tercet.inspect import read
 
@@ -367,37 +361,34 @@ class Run(RunView):
         port: int = 8765,
         open: bool = False,  # the name of the command line's flag
     ) -> None:
-        """A page that shows what happens inside: served until it is stopped, or written to the file `export`.
+        """Show the inside of the model on a page, served until it is stopped, or written to the file `export`.
 
         Args:
-            prompt: the text to open with; a line of the validation part by default.
-            target: what a translator's decoder reads; what it writes itself by default.
-            port: or the next free one; 0 takes any.
-            open: open the page in the browser.
+            prompt, target: Initial text and its translation; by default a validation line and the model's translation.
+            port: Port, or the next free one; 0 means any free port.
 
         Raises:
-            UserError: where the text cannot be read, the page would be too large, or starlette and uvicorn are missing.
+            UserError: If the text cannot be read, the page would be too large, or starlette and uvicorn are missing.
         """
         from tercet.explorer import explore
 
         explore(self.trained_model, prompt, target=target, export=export, host=host, port=port, browse=open)
 
     def report(self, out: str | Path | None = None, *, evaluate: bool = False) -> Path:
-        """Write the training as one page that opens without a network, and return its path: `tercet.report`, which says
-        what the arguments are, and takes runs that have saved no model yet."""
+        """Write the report of the training as one HTML file that opens offline; see `tercet.report`."""
         from tercet.reports.write import write_report
 
         return write_report(self.trained_model.folder, out, evaluate=evaluate, trained_model=self.trained_model)
 
     def serve(self, *others: "Run", **options: Unpack[ServeOptions]) -> None:
-        """Answer over HTTP with this model, and those beside it, until a signal ends it; each is called as its folder.
+        """Serve this model, and others, over HTTP until a signal stops the server; each is named after its folder.
 
         Args:
-            others: other models to serve at one address.
-            options: host, port, limits, ... as in `tercet.serve.server.serve`.
+            others: Other models to serve at the same address.
+            options: Those of `tercet.serve.server.serve`.
 
         Raises:
-            UserError: where two are called alike, it cannot be opened there, or a package is missing.
+            UserError: If two models have the same name, the address cannot be opened, or a package is missing.
         """
         from tercet.serve.required_packages import require_packages
 

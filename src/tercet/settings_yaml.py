@@ -1,8 +1,8 @@
-"""Settings as YAML, from files and command lines that anyone may have written.
+"""Settings as YAML, from untrusted files and command lines.
 
-What is read is what a recipe needs: mappings with names as keys, lists, texts, numbers, switches and nulls. YAML can do
-more: objects of Python, keys that are lists, texts that double at each of thirty levels. All of that is refused, with
-its line. Keys know their lines (`MarkedKey`), so that what does not fit is told with the line as well.
+Only what a recipe needs is read: mappings with text keys, lists, texts, numbers, booleans and nulls. Other features of
+YAML are rejected with their line: Python objects, keys that are lists, aliases that double at each of thirty levels.
+Keys carry their line numbers (`MarkedKey`), so that later errors can report them too.
 """
 
 import stat
@@ -24,14 +24,14 @@ KINDS = {"timestamp": "a date", "set": "a set", "binary": "binary data", "omap":
 
 
 def read_yaml(path: Path) -> Plain:
-    """A YAML file whose top level is a mapping.
+    """Read a YAML file whose top level is a mapping.
 
     Raises:
-        UserError: where the file is missing, too large or no such YAML, with the line.
+        UserError: If the file is missing, too large or not such YAML, with the line.
     """
     try:
         status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # a pipe would be waited for, a device might never end
+        if not stat.S_ISREG(status.st_mode):  # a pipe would block, a device might never end
             raise UserError(f"{path} is not a YAML file")
         if status.st_size > limits.YAML_BYTES:
             raise UserError(f"{path} has {status.st_size:,} bytes; a recipe may have at most {limits.YAML_BYTES:,}")
@@ -43,14 +43,16 @@ def read_yaml(path: Path) -> Plain:
         raise UserError(f"{path} is not a YAML file: byte {error.start:,} is not UTF-8") from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError:  # a NUL or half a surrogate pair in the path itself
+    except ValueError:  # a NUL or an unpaired surrogate in the path itself
         raise UserError(f"no such file: {path!r}") from None
     return parse_yaml(text, name=str(path))
 
 
 def parse_yaml(text: str, *, name: str) -> Plain:
-    """Raises:
-    UserError: for what is no YAML with a mapping at its top level, with the line.
+    """Parse YAML whose top level is a mapping.
+
+    Raises:
+        UserError: If it is something else, with the line.
     """
     try:
         data = _load(text)
@@ -64,7 +66,7 @@ def parse_yaml(text: str, *, name: str) -> Plain:
 
 
 def parse_assignment(text: str) -> Plain:
-    """`a.b=value` as nested mappings; the value is read as YAML, so `1e-3`, `true` and `{kind: alibi}` all work."""
+    """Parse `a.b=value` to nested mappings; the value is YAML, so `1e-3`, `true` and `{kind: alibi}` all work."""
     path, equals, value = text.partition("=")
     if not equals or not all(path.strip().split(".")):
         raise UserError(f"--set {show(text)}: expected key=value, such as training.max_steps=500")
@@ -72,15 +74,15 @@ def parse_assignment(text: str) -> Plain:
 
 
 def merge_assignments(settings: Mapping[str, Any], texts: Iterable[str]) -> Plain:
-    """`settings` with each `a.b=value` laid over them, the later ones over the earlier."""
+    """Return `settings` with each `a.b=value` merged into them; later ones take precedence."""
     return reduce(merge, map(parse_assignment, texts), dict(settings))
 
 
 def parse_value(text: str, *, name: str) -> Any:
-    """A value of the command line.
+    """Parse a value of the command line.
 
     Raises:
-        UserError: for what is no YAML.
+        UserError: If it is not valid YAML.
     """
     if len(text) > limits.YAML_BYTES:
         raise UserError(f"{name}: the value has {len(text):,} characters; at most {limits.YAML_BYTES:,} are allowed")
@@ -108,14 +110,14 @@ def _load(text: str) -> Any:
 
 
 def _unmark(data: Any) -> Any:
-    """Keys that know no line: those of the command line are in no file, and what is written has lines of its own."""
+    """Return the data with plain keys, without line numbers."""
     if isinstance(data, dict):
         return {str(key): _unmark(value) for key, value in data.items()}
     return [_unmark(item) for item in data] if isinstance(data, list) else data
 
 
 class _BoundedLoader(yaml.SafeLoader):
-    """Counts the nodes as they are written, and again as aliases multiply them."""
+    """A YAML loader that bounds the number of nodes, both as written and after aliases are expanded."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -132,7 +134,7 @@ class _BoundedLoader(yaml.SafeLoader):
         return node
 
     def build(self, node: Any, depth: int = 0) -> Any:
-        """A node as plain data; an alias becomes a copy of what it stands for."""
+        """Return a node as plain data; an alias becomes a copy of its target."""
         self._n_built += 1
         mark = node.start_mark
         _check(depth <= limits.YAML_DEPTH, "an alias contains itself", mark)
@@ -162,7 +164,7 @@ class _BoundedLoader(yaml.SafeLoader):
         return value
 
     def _build_mapping(self, node: Any, depth: int) -> Plain:
-        """With the keys of `<<` beneath its own."""
+        """Return a mapping; its own keys take precedence over those of `<<`."""
         merged: Plain = {}
         result: Plain = {}
         lines: dict[str, int] = {}

@@ -1,10 +1,10 @@
-"""A classifier and a vectoriser for scikit-learn: in its pipelines, searches and cross-validation.
+"""A classifier and a vectorizer for scikit-learn, for its pipelines, searches and cross-validation.
 
     model = TercetClassifier(training__max_epochs=2).fit(texts, labels)
     cross_val_score(model, texts, labels, cv=3)
     make_pipeline(TercetVectorizer("runs/bert"), LogisticRegression()).fit(texts, labels)
 
-A setting of the recipe is a keyword with two underscores for each dot, so that scikit-learn's own searches vary them.
+A setting of the recipe is a keyword with two underscores for each dot, so that scikit-learn's searches can vary it.
 """
 
 import json
@@ -38,31 +38,31 @@ Texts = Sequence[str] | np.ndarray
 
 
 class _TextEstimator(BaseEstimator):
-    """An estimator of texts, not of numbers, whose results do not depend on the order of features."""
+    """An estimator whose input is texts, not numbers."""
 
     def __sklearn_tags__(self) -> Any:
         tags: Any = super().__sklearn_tags__()
         tags.input_tags.string, tags.input_tags.two_d_array = True, False
-        tags.no_validation = True  # of arrays of numbers
+        tags.no_validation = True  # input is not an array of numbers
         return tags
 
 
 class TercetClassifier(ClassifierMixin, _TextEstimator):
-    """A classifier of texts: `fit` trains by a recipe, from scratch or from a model that exists.
+    """A classifier of texts, trained from a recipe, from scratch or from a pretrained model.
 
     Args:
-        recipe: a packaged recipe for labels, or a YAML file.
-        pretrained: the folder of an encoder to go on from.
-        out: keep the run in this folder; by default the model is in memory alone.
-        validation_fraction: of the texts of each label, what is held out to choose the best checkpoint by.
-        random_state: the seed of initial weights, order and dropout; the recipe's by default.
-        quiet: no progress.
-        settings: keys of the recipe, such as training__max_steps=200 for training.max_steps.
+        recipe: Name of a packaged recipe for labels, or path of a YAML file.
+        pretrained: Folder of an encoder to start from.
+        out: Run folder to keep; by default, the model exists only in memory.
+        validation_fraction: Fraction of the texts of each label to hold out for selecting the best checkpoint.
+        random_state: Seed of initial weights, data order and dropout; by default that of the recipe.
+        quiet: If True, print no progress.
+        settings: Keys of the recipe, such as training__max_steps=200 for training.max_steps.
 
     Attributes:
-        classes_: the labels, sorted; the columns of `predict_proba`.
-        run_: the trained model.
-        history_: what its training noted, as `Run.history`.
+        classes_: Sorted labels; the columns of `predict_proba`.
+        run_: The trained model.
+        history_: Metrics of the training, as `Run.history`.
     """
 
     classes_: np.ndarray
@@ -85,21 +85,21 @@ class TercetClassifier(ClassifierMixin, _TextEstimator):
         self.settings = settings
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The settings of the recipe among them."""
+        """Return the parameters, including the settings of the recipe."""
         return {**super().get_params(deep), **self.settings}
 
     def set_params(self, **params: Any) -> "TercetClassifier":
-        """Change parameters, or settings of the recipe."""
+        """Set parameters, including settings of the recipe."""
         settings = {name: value for name, value in params.items() if "__" in name}
         super().set_params(**{name: value for name, value in params.items() if name not in settings})
         self.settings = {**self.settings, **settings}
         return self
 
     def fit(self, X: Texts, y: "ArrayLike") -> "TercetClassifier":
-        """Train on texts and a label each.
+        """Train on texts with one label each.
 
         Raises:
-            UserError: where texts and labels do not fit together, or the recipe does not take a setting.
+            UserError: If texts and labels do not match, or a setting is invalid.
         """
         texts = _check_texts(X)
         labels = np.asarray(y)
@@ -133,7 +133,7 @@ class TercetClassifier(ClassifierMixin, _TextEstimator):
         return self
 
     def predict_proba(self, X: Texts) -> np.ndarray:
-        """The probability of each label (N, L), in the order of `classes_`."""
+        """Return the probability of each label (N, L), in the order of `classes_`."""
         check_is_fitted(self, "run_")
         columns = {name: place for place, name in enumerate(self._names())}
         table = np.zeros((len(texts := _check_texts(X)), len(self.classes_)))
@@ -143,24 +143,24 @@ class TercetClassifier(ClassifierMixin, _TextEstimator):
         return table
 
     def predict(self, X: Texts) -> np.ndarray:
-        """The likeliest label of each text (N,)."""
+        """Return the most likely label of each text (N,)."""
         likeliest = self.predict_proba(X).argmax(1)
         return self.classes_[likeliest]
 
     def _names(self) -> list[str]:
-        """What the run calls the labels: as they are, or, where two look alike, by their places."""
+        """Return the names of the labels in the run: as text, or as numbers if two labels have the same text."""
         names = [str(label) for label in self.classes_.tolist()]
         return names if len({*names}) == len(names) and all(names) else [f"{n}" for n in range(len(names))]
 
 
 class TercetVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _TextEstimator):
-    """Texts to vectors, by an encoder that exists; `fit` opens it and learns nothing.
+    """Embeddings of texts by a trained encoder; `fit` only loads it.
 
     Args:
-        model: the folder of a run or of an encoder.
-        pooling: mean of all tokens, or the first one, bos; as the folder says by default, else the mean.
-        normalise: to length 1.
-        batch_tokens: the most tokens of a batch, padding included.
+        model: Folder of a run or an encoder.
+        pooling: "mean" of all tokens or "first" token (bos); by default that of the model folder, else the mean.
+        normalise: If True, scale vectors to length 1.
+        batch_tokens: Maximum tokens per batch, including padding.
     """
 
     pooling: Pooling | None
@@ -177,17 +177,17 @@ class TercetVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _TextE
         self.model, self.pooling, self.normalise, self.batch_tokens = model, pooling, normalise, batch_tokens
 
     def fit(self, X: Texts | None = None, y: Any = None) -> "TercetVectorizer":
-        """Open the encoder.
+        """Load the encoder.
 
         Raises:
-            UserError: where there is none.
+            UserError: If there is none.
         """
         self.run_ = load(self.model)
         self._n_features_out = self.run_.trained_model.require("embed").model.spec.stack.d_model
         return self
 
     def transform(self, X: Texts) -> np.ndarray:
-        """The vectors (N, D), float32."""
+        """Return the embeddings (N, D), float32."""
         check_is_fitted(self, "run_")
         return self.run_.embed(
             _check_texts(X), pooling=self.pooling, normalise=self.normalise, batch_tokens=self.batch_tokens
@@ -195,7 +195,11 @@ class TercetVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _TextE
 
 
 def _check_texts(inputs: Texts) -> list[str]:
-    """Raises UserError where it is not a list of texts."""
+    """Return the texts as a list.
+
+    Raises:
+        UserError: If the input is not a list of texts.
+    """
     if isinstance(inputs, str):
         raise UserError(f"{show(inputs)} is a single text; pass a list of texts")
     texts = [*cast("Iterable[Any]", inputs)]
@@ -207,7 +211,7 @@ def _check_texts(inputs: Texts) -> list[str]:
 
 
 def _hold_out(labels: Sequence[int], fraction: float) -> set[int]:
-    """Which texts are validated on: of each label the same share, evenly apart, and never its only one."""
+    """Return the indices of validation texts: the same fraction of each label, evenly spaced, never its only text."""
     remaining = {label: math.floor(count * fraction) for label, count in Counter(labels).items()}
     interval = {label: count // max(1, remaining[label]) for label, count in Counter(labels).items()}
     count, held_out = Counter[int](), set[int]()

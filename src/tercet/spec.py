@@ -1,4 +1,4 @@
-"""A spec: settings as a frozen dataclass, each number within the range that stands in its type.
+"""Specs: settings as frozen dataclasses, with the range of each number in its type.
 
     @spec
     class Cosine:
@@ -6,9 +6,9 @@
 
     Cosine(final=2)     ValueError: final=2 must be at least 0 and at most 1
 
-The range holds however a spec is made: from a recipe, from a model's folder, or in Python. What several settings are,
-such as a width or a share, is named here, once. The upper bounds are far above what is trained anywhere and far below
-what would overflow, loop for ever or take all memory by a slip of the finger.
+Ranges are checked for every spec, whether it comes from a recipe, a model folder or Python. Types that several settings
+share, such as a width or a fraction, are defined here. Upper bounds are far above any training run, and below what
+would overflow, never end, or exhaust memory after a typing error.
 """
 
 import dataclasses
@@ -29,13 +29,13 @@ Class = TypeVar("Class")
 Layers = Annotated[int, Interval(ge=1, le=4096)]  # also heads
 Index = Annotated[int, Interval(ge=0, lt=1 << 24)]  # of a layer, a token
 Width = Annotated[int, Interval(ge=1, le=1 << 20)]
-Context = Annotated[int, Interval(ge=1, le=1 << 24)]  # tokens that are looked at together, and strides over them
+Context = Annotated[int, Interval(ge=1, le=1 << 24)]  # tokens of a context, and strides
 VocabularySize = Annotated[int, Interval(ge=0, le=1 << 24)]
 Rows = Annotated[int, Interval(ge=1, le=1 << 24)]  # of a batch
 Tokens = Annotated[int, Interval(ge=1, le=1 << 40)]
 Steps = Annotated[int, Interval(ge=1, le=10**9)]
 StepsOrNone = Annotated[int, Interval(ge=0, le=10**9)]
-Samples = Annotated[int, Interval(ge=0, le=10**6)]  # for people to read
+Samples = Annotated[int, Interval(ge=0, le=10**6)]  # printed during training
 Machines = Annotated[int, Interval(ge=1, le=1 << 16)]
 Seed = Annotated[int, Interval(ge=0, lt=1 << 63)]
 
@@ -46,16 +46,16 @@ ShareBetween = Annotated[float, Interval(gt=0, lt=1)]
 LearningRate = Annotated[float, Interval(ge=0, le=1000)]
 WeightDecay = Annotated[float, Interval(ge=0, le=100)]
 Epsilon = Annotated[float, Interval(ge=0, le=1)]
-TargetMean = Annotated[float, Interval(ge=-limits.LABEL_NUMBER, le=limits.LABEL_NUMBER)]  # of labels that are numbers
+TargetMean = Annotated[float, Interval(ge=-limits.LABEL_NUMBER, le=limits.LABEL_NUMBER)]  # of numeric labels
 TargetDeviation = Annotated[float, Interval(gt=1 / limits.LABEL_NUMBER, le=limits.LABEL_NUMBER)]
-Deviation = Annotated[float, Interval(ge=0, le=1000)]  # of weights when they begin
+Deviation = Annotated[float, Interval(ge=0, le=1000)]  # of initial weights
 
-# What is asked of a trained model.
+# Requests to a trained model.
 NewTokens = Annotated[int, Interval(ge=0, le=limits.NEW_TOKENS)]
 PromptSamples = Annotated[int, Interval(ge=1, le=limits.SAMPLES)]
 Temperature = Annotated[float, Interval(ge=0, le=1000)]
 TopK = Annotated[int, Interval(ge=1, le=1 << 24)]
-RepetitionPenalty = Annotated[float, Interval(ge=0.01, le=100)]  # beyond, scores of a float32 overflow
+RepetitionPenalty = Annotated[float, Interval(ge=0.01, le=100)]  # beyond this, float32 scores overflow
 DraftTokens = Annotated[int, Interval(ge=1, le=limits.DRAFT_TOKENS)]
 NGram = Annotated[int, Interval(ge=1, le=limits.NEW_TOKENS)]
 Candidates = Annotated[int, Interval(ge=1, le=limits.CANDIDATES)]
@@ -66,22 +66,25 @@ LengthRatio = Annotated[float, Interval(ge=0, le=1000)]
 BatchTokens = Annotated[int, Interval(ge=1, le=limits.BATCH_TOKENS)]
 BodyBytes = Annotated[int, Interval(ge=1, le=1 << 40)]
 Seconds = Annotated[float, Interval(ge=0, le=86_400)]
-ShardTokens = Annotated[int, Interval(ge=1 << 8, le=1 << 32)]  # of a file of tokens, about
+ShardTokens = Annotated[int, Interval(ge=1 << 8, le=1 << 32)]  # approximate tokens per shard
 ShardGroup = Annotated[int, Interval(ge=1, le=1 << 16)]  # shards whose rows are shuffled together
 Workers = Annotated[int, Interval(ge=1, le=1024)]  # processes
 PoolLines = Annotated[int, Interval(ge=1, le=limits.POOL_LINES)]
 
-# Of labels, in the words of the transformers library: one of several, any number of them, or a number.
+# The type of labels, as the transformers library names it: one per text, any number per text, or a number.
 ProblemType = Literal["single_label_classification", "multi_label_classification", "regression"]
 
-# A path, or the name of a file's column, an encoding, a project: what the system takes, and no NUL or line break.
+# A path, column, encoding or project: a length that the system accepts, without NUL and line breaks.
 Name = Annotated[str, Len(1, 4096)]
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(dataclasses.field,))
 def spec(cls: type[Class]) -> type[Class]:
-    """A frozen dataclass with keywords alone, which refuses with a ValueError what is outside of its ranges, before its
-    `__post_init__` looks at what must fit together. It is written as what differs from its defaults."""
+    """Make a class a frozen, keyword-only dataclass whose fields are checked against their ranges.
+
+    Values out of range raise a ValueError before `__post_init__` checks how fields fit together. The `repr` contains
+    the fields that differ from their defaults.
+    """
     check_together = getattr(cls, "__post_init__", None)
 
     def check(self: Any) -> None:
@@ -91,13 +94,13 @@ def spec(cls: type[Class]) -> type[Class]:
             check_together(self)
 
     attributes = {"__post_init__": check, "__settings__": True, "__repr__": _summary, "_repr_html_": _table}
-    for name, value in attributes.items():  # which a type has not, says the type checker
+    for name, value in attributes.items():  # the type checker rejects plain assignments
         setattr(cls, name, value)
     return dataclasses.dataclass(frozen=True, kw_only=True, repr=False)(cls)
 
 
 def _summary(self: Any) -> str:
-    from tercet.notebook import summarize  # when one is shown, which few are
+    from tercet.notebook import summarize  # imported late, since specs are rarely printed
 
     return summarize(self)
 
@@ -109,8 +112,10 @@ def _table(self: Any) -> str:
 
 
 def check_problem_type(problem_type: ProblemType, over: str) -> None:
-    """Raises:
-    ValueError: where tokens are to have something else than one label each.
+    """Check that labels of tokens are single labels.
+
+    Raises:
+        ValueError: If they are not.
     """
     if over == "tokens" and problem_type != "single_label_classification":
         raise ValueError(f"problem_type={problem_type} applies to texts, and a token has one label; set over to texts")
@@ -118,15 +123,15 @@ def check_problem_type(problem_type: ProblemType, over: str) -> None:
 
 @cache
 def field_annotations(cls: type) -> dict[str, Any]:
-    """The annotation of each field, with its ranges."""
+    """Return the annotation of each field, including its ranges."""
     return get_type_hints(cls, include_extras=True)
 
 
 def check_range(name: str, value: Any, annotation: Any) -> None:
-    """Whether a value, or each of a tuple's, is within the ranges of an annotation: the one message for all of them.
+    """Check that a value, or each item of a tuple, is within the ranges of an annotation.
 
     Raises:
-        ValueError: with name, value and range.
+        ValueError: If it is not, with name, value and range.
     """
     nullable, choices = type(None) in get_args(annotation), tuple(literal_choices(annotation))
     if (value is None and nullable) or dataclasses.is_dataclass(value) or (isinstance(value, str) and value in choices):
@@ -139,14 +144,14 @@ def check_range(name: str, value: Any, annotation: Any) -> None:
 
 
 def literal_choices(annotation: Any) -> Iterator[str]:
-    """What may stand in a number's place: the members of `Literal` in `X | Literal[...]`."""
+    """Yield the members of `Literal` in `X | Literal[...]`, which are allowed instead of a number."""
     for member in get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else ():
         if get_origin(member) is Literal:
             yield from get_args(member)
 
 
 def find_bounds(annotation: Any) -> Iterator[Interval | Len]:
-    """All that stand in an annotation, also within `X | None` and `tuple[X, ...]`."""
+    """Yield all bounds in an annotation, including those within `X | None` and `tuple[X, ...]`."""
     if get_origin(annotation) is Annotated:
         yield from (item for item in annotation.__metadata__ if isinstance(item, Interval | Len))
     elif get_origin(annotation) in (Union, types.UnionType, tuple):
@@ -155,7 +160,7 @@ def find_bounds(annotation: Any) -> Iterator[Interval | Len]:
 
 
 def describe(bounds: Interval | Len) -> str:
-    """`be at least 0 and below 1`."""
+    """Return the bounds in words, such as `be at least 0 and below 1`."""
     if isinstance(bounds, Len):
         return f"have {bounds.min_length} to {bounds.max_length:,} characters, none of them a control character"
     words = {"above": bounds.gt, "at least": bounds.ge, "below": bounds.lt, "at most": bounds.le}
@@ -163,7 +168,10 @@ def describe(bounds: Interval | Len) -> str:
 
 
 def is_within(value: Any, bounds: Interval | Len) -> bool:
-    """Whether a number is in its range; a text has its length, and no control character or half a surrogate pair."""
+    """Return whether a number is in its range, or a text has a valid length and only valid characters.
+
+    Control characters and unpaired surrogates are invalid.
+    """
     if isinstance(bounds, Len):
         has_length = isinstance(value, str) and bounds.min_length <= len(value) <= (bounds.max_length or len(value))
         return has_length and not any(c < " " or c == "\x7f" or "\ud800" <= c <= "\udfff" for c in value)
@@ -174,5 +182,5 @@ def is_within(value: Any, bounds: Interval | Len) -> bool:
         and (bounds.gt is None or number > bounds.gt)
         and (bounds.ge is None or number >= bounds.ge)
         and (bounds.lt is None or number < bounds.lt)
-        and (bounds.le is None or number <= bounds.le)  # a NaN is above, below and equal to nothing
+        and (bounds.le is None or number <= bounds.le)  # comparisons with NaN are false
     )

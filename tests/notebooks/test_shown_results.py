@@ -114,7 +114,7 @@ def test_a_spec_is_what_differs_from_its_defaults() -> None:
     assert eval(repr(model)) == model
     words = Tags(model._repr_html_()).words
     assert {"DecoderOnlySpec", "stack.position.base", "125"} <= set(words)
-    assert any("as by default" in word for word in words)
+    assert any("with default values" in word for word in words)
     assert max(len(repr(preset)) for preset in PRESETS.values()) < 400
 
 

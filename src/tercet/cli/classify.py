@@ -42,7 +42,7 @@ def register(verbs: Verbs, summary: str) -> None:
         "--threshold",
         metavar="P",
         type=parse_number(Share),
-        help="minimum probability of a label, if texts may have several labels (default: 0.5)",
+        help="print labels with a probability above P, if texts may have several labels (default: 0.5)",
     )
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object per line: text, label, probability, ..."

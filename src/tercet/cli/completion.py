@@ -1,6 +1,6 @@
 """Shell completion: the script for each shell, and the candidates that it requests at each TAB.
 
-Why not shtab or argcomplete: docs/measurements/libraries.md.
+Why not shtab or argcomplete: benchmarks/log/libraries.md.
 """
 
 from collections.abc import Callable

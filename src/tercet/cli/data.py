@@ -151,7 +151,7 @@ def _pairs(spec: "PairsSpec") -> int:
     if is_named:
         available = ", ".join(PAIR_DATASETS[spec.source].languages)
         source, target = languages(spec)
-        print(f"{'languages':<16}  {available}; from {source} to {target} unless data.source_language says otherwise")
+        print(f"{'languages':<16}  {available}; from {source} to {target} unless data.source_language is set")
     print("begins with")
     _show(examples)
     return 0

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PAPER_SCHEDULES = ((512, 4000), (512, 8000), (256, 4000))  # default pairs of d_model and warm-up
 MAX_SENTENCES, MAX_WORDS = 8, 60
-# Bounds of what is computed at once and what a plot can show.
+# Bounds, so that computation and plots stay manageable.
 DrawnWidth = Annotated[int, Interval(ge=1, le=8192)]
 DrawnLength = Annotated[int, Interval(ge=1, le=16_384)]
 DrawnSteps = Annotated[int, Interval(ge=1, le=10**6)]

@@ -188,7 +188,7 @@ def _evaluate_language_model(args: argparse.Namespace, evaluation: "LanguageEval
     corpus = evaluation.load(args.data, **{name: getattr(args, name) for name in READING_FLAGS})
     scores = evaluation.score(corpus, stride=args.stride, progress=not args.json)
     baselines = evaluation.baselines(corpus)
-    if args.data is not None:  # counting needs training text of the same kind, and there is none
+    if args.data is not None:  # counting needs training text of the same kind
         baselines = {name: bits for name, bits in baselines.items() if isinstance(bits, float)}
     if args.json:
         print(json.dumps(scores.to_dict(baselines), indent=2))

@@ -30,7 +30,7 @@ SYSTEM_ERRORS = {
     errno.EACCES, errno.EDQUOT, errno.EIO, errno.EISDIR, errno.ELOOP, errno.EMFILE, errno.ENAMETOOLONG, errno.ENOENT,
     errno.ENOSPC, errno.ENOTDIR, errno.EPERM, errno.EROFS, errno.ESTALE,
 }  # fmt: skip
-SPINS = "10000"  # rounds, until a waiting thread sleeps; benchmarks/log/training-speed.md
+SPINS = "10000"  # spins before a waiting thread sleeps; benchmarks/log/training-speed.md
 # Each verb is a module of this package; only the module of the requested verb is imported.
 VERBS = {
     "train": "train a model from a recipe or on a file, or plan the run: memory, steps, time and cost",
@@ -71,8 +71,8 @@ def entry() -> NoReturn:
     if os.environ.get("LOCAL_RANK", "0") != "0" and "TORCHELASTIC_RUN_ID" not in os.environ:
         signal.signal(signal.SIGINT, _leave_to_first_process)
     if "OMP_WAIT_POLICY" not in os.environ:
-        # PyTorch threads that wait for each other spin. With the default, they spin so long that on a busy machine,
-        # where the other thread has no core, most of the time is spent spinning.
+        # PyTorch threads that wait for each other spin. By default they spin so long that most of the time is lost on a
+        # busy machine, if the other thread has no core.
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
     try:
         open_streams()

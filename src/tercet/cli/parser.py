@@ -38,7 +38,7 @@ class _StoreOnce(argparse.Action):
 class Parser(argparse.ArgumentParser):
     """A parser that raises `Mistake` instead of exiting, and accepts no abbreviated flags.
 
-    With `words_among_flags`, positional arguments may stand before, between and after flags.
+    With `words_among_flags`, positional arguments are accepted before, between and after flags.
 
     Attributes:
         forms: Parsers of a verb's other forms, such as `tercet data look`, by the first word that selects each.
@@ -53,7 +53,7 @@ class Parser(argparse.ArgumentParser):
             self.register("action", name, _StoreOnce)
 
     def add_form(self, name: str, description: str, *, epilog: str | None = None) -> "Parser":
-        """Add a form of this verb with flags of its own, which is selected if `name` is the first word."""
+        """Add a form of this verb with separate flags, which is selected if `name` is the first word."""
         form = self.forms[name] = Parser(prog=f"{self.prog} {name}", description=description, epilog=epilog)
         form.set_defaults(form=name, parser=form)
         return form
@@ -99,7 +99,7 @@ def parse_number(annotation: Any) -> Callable[[str], Any]:
         _check_bounds(value, annotation)
         return value
 
-    read.__name__ = kind.__name__  # argparse says "invalid int value"
+    read.__name__ = kind.__name__  # for argparse's message "invalid int value"
     return read
 
 

@@ -28,7 +28,7 @@ PICTURES = {
     "attention": ("prompt", "target", "stack", "layer"),
     "neighbours": ("token", "stack"),
 }
-SENTENCE = "The cat sat on the mat."  # what is read for all pictures together, where no prompt is given
+SENTENCE = "The cat sat on the mat."  # the default text if all pictures are plotted
 
 
 def register(verbs: Verbs, summary: str) -> None:

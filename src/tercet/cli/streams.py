@@ -1,6 +1,6 @@
 """The standard streams of the program.
 
-Failing to write standard output is an error. What cannot be written to standard error is lost, and the work goes on.
+Failing to write standard output is an error. A failure to write standard error is ignored.
 `tercet.messages.print_note` does this for Tercet's own notes; the stream here also does it for what libraries write,
 such as progress bars and warnings.
 """

@@ -75,7 +75,7 @@ def add_reading(add: Callable[..., Any]) -> None:
     add(
         "--documents",
         choices=("file", "line", "blank_line"),
-        help="what is a document in a text file: the file, a line, or a block between empty lines (data.documents)",
+        help="unit of a document in a text file: the file, a line, or a block between empty lines (data.documents)",
     )
     add("--dtype", choices=("uint16", "uint32"), help="type of the ids in a .bin file (data.dtype; default: uint16)")
 

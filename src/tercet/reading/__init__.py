@@ -1,1 +1,1 @@
-"""The one door for bytes that someone else may have written: regular files alone, within the bounds of `limits.py`."""
+"""Reading of untrusted files: only regular files, within the bounds of `limits.py`."""

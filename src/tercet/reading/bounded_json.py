@@ -1,4 +1,4 @@
-"""JSON within bounds: of bytes, depth and digits, each key once, every number finite."""
+"""JSON with bounded size, depth and digits, unique keys and finite numbers."""
 
 import json
 import math
@@ -14,10 +14,10 @@ _TOO_DEEP = f"nested more than {MAX_JSON_DEPTH} levels deep"
 
 
 def read_json_file(path: Path, max_bytes: int = MAX_SETTINGS_BYTES) -> dict[str, Any]:
-    """The object in a file of JSON.
+    """Return the object in a JSON file.
 
     Raises:
-        UserError: as `check_regular_file`, or where it is not such JSON as `parse_json` takes, or no object.
+        UserError: If `check_regular_file` or `parse_json` rejects the file, or it is not an object.
     """
     data = read_regular_file(path, max_bytes)
     try:
@@ -30,10 +30,10 @@ def read_json_file(path: Path, max_bytes: int = MAX_SETTINGS_BYTES) -> dict[str,
 
 
 def parse_json(text: bytes | str) -> Any:
-    """JSON in UTF-8 of bounded depth and digits, each key once, and every number finite.
+    """Parse UTF-8 JSON of bounded depth and digits, with unique keys and finite numbers.
 
     Raises:
-        ValueError: where it is something else.
+        ValueError: If it is anything else.
     """
     try:
         structure = json.loads(
@@ -54,7 +54,11 @@ def parse_json(text: bytes | str) -> Any:
 
 
 def check_header(path: Path) -> None:
-    """Raises ValueError for a safetensors file whose header is longer than names and shapes are, or no JSON of ours."""
+    """Check the header of a safetensors file.
+
+    Raises:
+        ValueError: If it is longer than names and shapes require, or `parse_json` rejects it.
+    """
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > MAX_HEADER_BYTES:

@@ -1,4 +1,4 @@
-"""Whole files of a model or a run: regular ones, bounded in bytes, and no links out of its folder."""
+"""Whole files of a model or a run: regular files of bounded size, without links out of the folder."""
 
 import os
 import stat
@@ -9,14 +9,14 @@ from tercet.config import UserError
 from tercet.limits import FOLDER_ENTRIES
 from tercet.messages import shorten
 
-WANDB = "wandb"  # has links to its own logs elsewhere
+WANDB = "wandb"  # contains links to its logs elsewhere
 
 
 def check_regular_file(path: Path, max_bytes: int | None = None) -> None:
-    """For a file that a library is about to open: no pipe or device, which it would wait for or read without end.
+    """Check a file before a library opens it: a pipe would block, and a device may never end.
 
     Raises:
-        UserError: where it is missing, of another kind, or has more than `max_bytes` bytes.
+        UserError: If it is missing, not a regular file, or larger than `max_bytes`.
     """
     try:
         _check_status(path, os.stat(path), max_bytes)
@@ -25,10 +25,10 @@ def check_regular_file(path: Path, max_bytes: int | None = None) -> None:
 
 
 def read_regular_file(path: Path, max_bytes: int) -> bytes:
-    """A file's bytes.
+    """Return the bytes of a file.
 
     Raises:
-        UserError: as `check_regular_file`.
+        UserError: If `check_regular_file` would reject it.
     """
     with open_whole_file(path, max_bytes) as file:
         try:
@@ -41,7 +41,7 @@ def open_whole_file(path: Path, max_bytes: int | None = None) -> BinaryIO:
     """Open a regular file for reading.
 
     Raises:
-        UserError: as `check_regular_file`.
+        UserError: If `check_regular_file` would reject it.
     """
     try:
         file = open(path, "rb", opener=open_without_waiting)  # noqa: SIM115  # the caller closes it
@@ -56,7 +56,11 @@ def open_whole_file(path: Path, max_bytes: int | None = None) -> BinaryIO:
 
 
 def read_text_file(path: Path, max_bytes: int) -> str:
-    """A file's text, line ends as they are. Raises UserError as `check_regular_file`, or where it is not UTF-8."""
+    """Return the text of a file, with its line ends unchanged.
+
+    Raises:
+        UserError: If `check_regular_file` would reject it, or it is not UTF-8.
+    """
     try:
         return read_regular_file(path, max_bytes).decode()
     except UnicodeDecodeError:
@@ -64,25 +68,26 @@ def read_text_file(path: Path, max_bytes: int) -> str:
 
 
 def open_without_waiting(path: str, flags: int) -> int:
-    """For `open`: a pipe that nobody writes to opens at once, so that it can be refused."""
+    """Open a path without blocking at a pipe that has no writer, so that it can be rejected; an opener for `open`."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def check_links(folder: Path, *, recursive: bool = False) -> None:
-    """Refuse symbolic links out of a folder of a model or a run, and pipes, sockets and devices in it.
+    """Reject symbolic links out of a folder of a model or run, and pipes, sockets and devices in it.
 
-    A folder may have come with its links. One to another place would give whoever made it a file of this machine to be
-    read and published, or to be overwritten. Links within the folder are allowed, and those of a snapshot in a Hugging
-    Face cache. The folder itself may be reached through links.
+    A folder may come from someone else, including its links. Through a link to another place, its author could have a
+    file of this machine read and published, or overwritten. Links within the folder are allowed, and those of a
+    snapshot in a Hugging Face cache. The folder itself may be reached through links.
 
     Args:
-        recursive: If True, check everything below the folder, but for folders of wandb, which Tercet does not read.
+        folder: Folder of a model or run.
+        recursive: If True, check everything below the folder except wandb folders, which Tercet does not read.
 
     Raises:
         UserError: If there is such a file, or the folder cannot be read.
     """
     allowed = [folder.resolve()]
-    if folder.parent.name == "snapshots":  # of a cache: files are links to ../../blobs, which all revisions share
+    if folder.parent.name == "snapshots":  # in a cache, files are links to ../../blobs, which all revisions share
         allowed.append(folder.resolve().parent.parent / "blobs")
     folders, n_entries = [os.fspath(folder)], 0
     try:
@@ -103,14 +108,14 @@ def check_links(folder: Path, *, recursive: bool = False) -> None:
                 elif entry.is_dir():
                     if recursive and entry.name != WANDB:
                         folders.append(entry.path)
-                elif not entry.is_file() and os.path.lexists(entry.path):  # else it was removed meanwhile
+                elif not entry.is_file() and os.path.lexists(entry.path):  # otherwise it has been removed
                     raise UserError(f"{entry.path} is not a regular file; remove it")
     except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
         raise _read_error(folder, error) from None
 
 
 def _scan(folder: str) -> list[os.DirEntry[str]]:
-    """Return the entries of a folder; none if it does not exist, as a training may replace it meanwhile."""
+    """Return the entries of a folder; none if it does not exist, as a training may be replacing it."""
     try:
         with os.scandir(folder) as entries:
             return list(entries)

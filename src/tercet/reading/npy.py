@@ -1,4 +1,4 @@
-"""The header of a NumPy array in a file, read within NumPy's own bound of 10,000 bytes, as a literal and never code."""
+"""Headers of NumPy arrays, read within NumPy's own bound of 10,000 bytes, as literals and never as code."""
 
 import warnings
 from tokenize import TokenError
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class ArrayHeader(NamedTuple):
-    """What an array is whose numbers follow."""
+    """The data type, shape and memory order of an array."""
 
     dtype: "np.dtype[Any]"
     shape: tuple[int, ...]
@@ -16,15 +16,15 @@ class ArrayHeader(NamedTuple):
 
 
 def read_array_header(file: IO[bytes]) -> ArrayHeader:
-    """That which begins here; the file then stands at the array's first byte.
+    """Read the header at the current position; the file is then at the first byte of the array.
 
     Raises:
-        ValueError: where it is none.
+        ValueError: If there is no valid header.
     """
     try:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        with warnings.catch_warnings(action="ignore"):  # of Python 2's headers
+        with warnings.catch_warnings(action="ignore"):  # about headers written by Python 2
             shape, fortran_order, dtype = read(file)
     except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError, TokenError) as error:
         raise ValueError("not a NumPy array") from error

@@ -1,4 +1,4 @@
-"""Files of text, read in blocks: regular ones, with no more bytes than they had when they were opened."""
+"""Text files, read in blocks: only regular files, and no more bytes than they had when they were opened."""
 
 import errno
 import io
@@ -12,20 +12,24 @@ from tercet.reading.files import open_without_waiting
 
 
 def open_regular_file(path: Path) -> io.BufferedReader:
-    """The file for reading in blocks, with no more bytes than it has now.
+    """Open a regular file for reading in blocks, up to its current size.
 
-    A device may never end, and a pipe may not even open: neither is read.
+    Devices, which may never end, and pipes, which may block, are rejected.
 
     Raises:
-        OSError: as `open`.
-        UserError: where it is no regular file, claims more than any disk holds, or nearly all of it is a hole; later,
-            where it gets shorter.
+        OSError: If it cannot be opened.
+        UserError: If it is not a regular file, is larger than any disk, or is almost entirely a hole; while reading, if
+            it becomes shorter.
     """
     return io.BufferedReader(_RegularFile(path), 1 << 16)
 
 
 def check_unpacked(path: Path, packed: int, unpacked: int) -> None:
-    """Refuses a file that has become far more text than such files hold."""
+    """Reject a file that unpacks to far more text than real text does.
+
+    Raises:
+        UserError: If it does.
+    """
     if unpacked > max(UNPACKED_BYTES, UNPACKED_RATIO * packed):
         raise UserError(
             f"{path}: its {packed:,} bytes unpack to more than {UNPACKED_RATIO} times as many, which text never does; "
@@ -50,8 +54,8 @@ class _RegularFile(io.FileIO):
             self.close()
             raise
 
-    def readinto(self, buffer: "bytearray | memoryview", /) -> int:  # type: ignore[override]  # any buffer, as the base says
-        left = max(0, self._size - self.tell())  # a file that grows faster than it is read would never end
+    def readinto(self, buffer: "bytearray | memoryview", /) -> int:  # type: ignore[override]  # the base class accepts any buffer
+        left = max(0, self._size - self.tell())  # reading a file that grows faster would never end
         n_bytes = super().readinto(memoryview(buffer)[:left]) or 0
         if not n_bytes and left and len(buffer):
             raise UserError(f"{self._path} became shorter while it was read; try again when it is complete")
@@ -67,8 +71,8 @@ class _RegularFile(io.FileIO):
                 end = os.lseek(self.fileno(), start, os.SEEK_HOLE)
             except OSError as error:
                 if error.errno != errno.ENXIO:
-                    return  # a file system that does not know
-                break  # nothing but a hole is left
+                    return  # the file system does not support it
+                break  # only a hole is left
             on_disk += end - start
         self.seek(0)
         check_unpacked(self._path, on_disk, self._size)

@@ -1,4 +1,4 @@
-"""Files that are whole, known by their hash, and owned by one process at a time."""
+"""Atomic writes, hashes of files, and locks of folders."""
 
 from typing import TYPE_CHECKING
 

@@ -1,8 +1,8 @@
-"""Files and folders that are whole or not there: written beside their place under another name, then renamed into it.
+"""Atomic writes: a file or folder is written under a temporary name and then renamed.
 
-A rename inside a folder happens at once or not at all, so a reader, and a process killed at any moment, leave the old
-file or the new one, never half of either. A folder that is there already changes places with the new one, at once too
-where the system can exchange two names (Linux, macOS). What a killed process left behind goes at the next write.
+A rename within a folder is atomic: after a kill at any moment, a reader finds the old file or the new one, never a part
+of either. An existing folder is swapped with the new one, also atomically if the system can exchange two names (Linux,
+macOS). The next write removes what a killed process has left.
 """
 
 import ctypes
@@ -23,21 +23,22 @@ from typing import Any, BinaryIO, cast
 from tercet.config import UserError
 
 DISK_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-RENAME_EXCHANGE = 2  # RENAME_EXCHANGE of Linux, RENAME_SWAP of macOS
-AT_FDCWD = -100  # AT_FDCWD: paths as they are
+RENAME_EXCHANGE = 2  # of Linux; the same value as RENAME_SWAP of macOS
+AT_FDCWD = -100  # paths are relative to the current folder
 
-_writes = itertools.count()  # of this process, each under a name of its own
+_writes = itertools.count()  # numbers the temporary names of this process
 
 
 def write_atomically(path: Path | str, data: bytes | Callable[[BinaryIO], None]) -> None:
-    """Write `path` whole, or leave it as it was.
+    """Write a file completely, or leave it unchanged.
 
     Args:
-        path: in a folder that exists.
-        data: the bytes, or a function that writes them to the open file it is given.
+        path: Path in an existing folder.
+        data: Bytes, or a function that writes them to the open file that it receives.
 
     Raises:
-        UserError: If the disk is full, or the file system refuses, whatever `data` makes of that.
+        UserError: If the disk is full or the file system reports an error, even if `data` raises something else
+            instead.
     """
     path = Path(path)
     with report_write_errors(path):
@@ -50,7 +51,7 @@ def write_atomically(path: Path | str, data: bytes | Callable[[BinaryIO], None])
                 else:
                     file.write(data)
                 file.flush()
-                os.fsync(file.fileno())  # the bytes before the name: a power cut must not keep the name alone
+                os.fsync(file.fileno())  # after a power failure, the new name must not exist without its bytes
             os.replace(new, path)
         except BaseException:
             with suppress(OSError):
@@ -63,24 +64,25 @@ def write_atomically(path: Path | str, data: bytes | Callable[[BinaryIO], None])
 def replace_folder(
     path: Path, *, keep: Callable[[Path], bool] = lambda entry: False, index: str | None = None
 ) -> Generator[Path]:
-    """Write a new folder, whose entries take the place of those in `path` at the end.
+    """Write a new folder whose entries replace those in `path` at the end.
 
-    If nothing in `path` is to be kept, the two folders change places at once: a reader, and a process killed at any
-    moment, leave the old folder or the new one. What is kept never moves, so that another program's open file and its
-    path stay valid; then the other entries are moved one by one: out with the old `index`, in with the new one, out
-    with the other old ones, in with the other new ones. A process killed in between leaves a folder in which `index`,
-    which lists the others, shows that some are missing; writing again completes it.
+    If nothing in `path` is kept, the two folders are swapped: after a kill at any moment, a reader finds the old folder
+    or the new one. Kept entries are never moved, so that files opened by other programs and their paths stay valid. In
+    that case the other entries are moved one by one: the old `index` out, the new one in, then the other old ones out,
+    and the other new ones in. If the process is killed in between, the folder has an `index`, which lists all entries,
+    so that readers notice that some are missing. Another write completes the folder.
 
-    The folder and each file that is replaced keep their owner and mode, as far as the user may set them. After an
-    error all is as it was.
+    The folder and replaced files keep their owner and mode if the user is allowed to set them. After an error,
+    everything is as before.
 
     Args:
-        path: Folder to write. Missing folders above it are made.
-        keep: Whether an entry of the old folder stays, by its path; a file makes way for a new one of its name.
-        index: Name of the new file by which readers notice that others are missing.
+        path: Folder to write. Missing parent folders are created.
+        keep: Function that returns whether an entry of the old folder is kept, by its path; a new file replaces a kept
+            file of the same name.
+        index: Name of the file by which readers notice that other files are missing.
 
     Raises:
-        OSError: If the disk is full, the file system refuses, or a kept folder has the name of a new file.
+        OSError: If the disk is full, the file system reports an error, or a kept folder has the name of a new file.
     """
     path = path.resolve()
     missing = [folder for folder in path.parents if not folder.exists()]
@@ -88,7 +90,7 @@ def replace_folder(
     try:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-        except FileExistsError:  # a file, where a folder is needed
+        except FileExistsError:  # a parent is a file
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
         _remove_stale(path)
         new.mkdir()
@@ -100,10 +102,10 @@ def replace_folder(
             old = list(path.iterdir())
             for entry in old:
                 _copy_owner_and_mode(entry, new / entry.name)
-            # An empty folder has nothing to lose, and a shell that stands in it still does.
+            # An empty folder stays in place, so that it remains the current folder of a shell in it.
             if old and not any(map(keep, old)) and _copy_owner_and_mode(path, new):
                 swap_folders(new, path)
-                for entry in filter(keep, new.iterdir()):  # another program made it meanwhile
+                for entry in filter(keep, new.iterdir()):  # created by another program since then
                     os.replace(entry, path / entry.name)
             else:
                 _replace_entries(new, path, [entry for entry in old if not keep(entry)], index)
@@ -118,7 +120,7 @@ def replace_folder(
 
 
 def _replace_entries(new: Path, path: Path, old: list[Path], index: str | None) -> None:
-    """Move the entries of `new` into `path` and `old` ones out of it; after an error all is as it was."""
+    """Move the entries of `new` into `path` and the `old` ones out of it; after an error, undo this."""
     entries, aside = sorted(new.iterdir()), new / ".old"
     old = sorted({*old, *(path / entry.name for entry in entries if os.path.lexists(path / entry.name))})
     for entry in old:
@@ -127,7 +129,7 @@ def _replace_entries(new: Path, path: Path, old: list[Path], index: str | None) 
     out = [(entry, aside / entry.name) for entry in old]
     into = [(entry, path / entry.name) for entry in entries]
     moves = [*out, *into]
-    moves.sort(key=lambda move: move[0].name != index)  # the others keep their order
+    moves.sort(key=lambda move: move[0].name != index)  # stable: the others keep their order
     aside.mkdir()
     completed: list[tuple[Path, Path]] = []
     try:
@@ -142,9 +144,9 @@ def _replace_entries(new: Path, path: Path, old: list[Path], index: str | None) 
 
 
 def _copy_owner_and_mode(old: Path, new: Path) -> bool:
-    """Give a new file or folder the owner and mode of the old one; return whether it has them.
+    """Give a new file or folder the owner and mode of the old one, and return whether that succeeded.
 
-    There is nothing to copy to an entry of another kind, or to one that does not exist.
+    Nothing is copied to an entry of another kind, or one that does not exist.
     """
     try:
         old_status, new_status = old.lstat(), new.lstat()
@@ -162,9 +164,9 @@ def _copy_owner_and_mode(old: Path, new: Path) -> bool:
 
 
 def swap_folders(first: Path, second: Path) -> None:
-    """Each gets the other's name: at once where the system can, else with a moment in which `second` is not there."""
+    """Swap two folders: atomically if the system can, else with a moment in which `second` does not exist."""
     if not _exchange(os.fsencode(first), os.fsencode(second)):
-        aside = first.with_name(f"{first.name}.old")  # `_remove_stale` puts it back after a kill in between
+        aside = first.with_name(f"{first.name}.old")  # `_remove_stale` restores it after a kill in between
         os.replace(second, aside)
         os.replace(first, second)
         os.replace(aside, first)
@@ -172,7 +174,7 @@ def swap_folders(first: Path, second: Path) -> None:
 
 @contextmanager
 def report_write_errors(path: Path) -> Generator[None]:
-    """What the file system refuses is told as an error of the user's, with `path`."""
+    """Turn errors of the file system into a UserError with `path`."""
     try:
         yield
     except OSError as error:
@@ -180,14 +182,14 @@ def report_write_errors(path: Path) -> Generator[None]:
 
 
 def write_failure(path: Path, error: OSError) -> UserError:
-    """Why `path` could not be written, in words for the user."""
+    """Return the UserError for a path that cannot be written."""
     if error.errno in DISK_FULL_ERRORS:
         return UserError(f"disk full while writing {path}; free some space, or choose another folder")
     return UserError(f"cannot write {path}: {error.strerror or error}; choose another folder")
 
 
 class _RawFile(io.FileIO):
-    """A file that keeps the first error of a write."""
+    """A file that stores the first error of a write."""
 
     failure: OSError | None = None
 
@@ -201,9 +203,9 @@ class _RawFile(io.FileIO):
 
 @contextmanager
 def _open_to_write(path: Path) -> Generator[BinaryIO]:
-    """Open a new file. Raises the OSError of a failed write also if its writer raises something else instead.
+    """Open a new file. If a write fails, raise its OSError even if the writer raises something else instead.
 
-    PyTorch's archive writer, for one, ends with "unexpected pos 576 vs 466" if the disk is full.
+    PyTorch's archive writer, for example, raises "unexpected pos 576 vs 466" if the disk is full.
     """
     raw = _RawFile(path, "wb")
     try:
@@ -216,7 +218,7 @@ def _open_to_write(path: Path) -> Generator[BinaryIO]:
 
 
 def _exchange(first: bytes, second: bytes) -> bool:
-    """Whether the system has exchanged the two names."""
+    """Exchange two names, and return whether the system did so."""
     try:
         libc = ctypes.CDLL(None)
         if sys.platform == "darwin":
@@ -231,19 +233,19 @@ def _temporary_path(path: Path) -> Path:
 
 
 def _host() -> str:
-    """This machine's name, where many share a file system: a process number means nothing on another."""
+    """Return the name of this machine, since process ids on a shared file system are ambiguous without it."""
     return re.sub(r"[^\w]", "_", socket.gethostname())[:40]
 
 
 def is_being_written(path: Path) -> bool:
-    """Return whether a process on this machine is about to replace `path`, or is doing so."""
+    """Return whether a process on this machine is replacing `path` or about to replace it."""
     with suppress(OSError):
         return any(_alive(int(match[1])) for _, match in _temporary_names(path.resolve()))
     return False
 
 
 def _temporary_names(path: Path) -> Iterator[tuple[Path, re.Match[str]]]:
-    """Yield what writers of `path` on this machine have beside it, each with the match of its process and suffix."""
+    """Yield the temporary files of writers of `path` on this machine, each with its match (process id and suffix)."""
     name = re.compile(rf"\.{re.escape(path.name)}\.{re.escape(_host())}-(\d+)-\d+\.new(\.old)?")
     for sibling in path.parent.iterdir():
         if match := name.fullmatch(sibling.name):
@@ -251,7 +253,7 @@ def _temporary_names(path: Path) -> Iterator[tuple[Path, re.Match[str]]]:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove what writers of `path` on this machine that are no longer alive have left."""
+    """Remove the temporary files of writers of `path` on this machine that have ended."""
     for sibling, match in _temporary_names(path):
         if not _alive(int(match[1])):
             if match[2] and not path.exists():
@@ -267,13 +269,13 @@ def _alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # alive, and someone else's
+    except OSError:  # alive, and owned by another user
         return True
     return True
 
 
 def _sync_folder(folder: Path) -> None:
-    """Put the new name itself on the disk; some systems and file systems cannot, and then it comes later."""
+    """Flush the new name to the disk, if the system and file system support that."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -1,4 +1,7 @@
-"""A folder has one owner at a time: who trains into it. Readers need no lock, for what they read is replaced whole."""
+"""Locks: only one process at a time trains into a folder.
+
+Readers need no lock, since files are replaced atomically.
+"""
 
 import json
 import os
@@ -13,7 +16,7 @@ from tercet.reading.files import check_links
 from tercet.storage.atomic import write_atomically, write_failure
 
 LOCK, OWNER = ".lock", ".owner.json"
-MAX_WAIT = 300.0  # seconds for the work of another owner, such as fetching a file
+MAX_WAIT = 300.0  # seconds to wait for another owner, such as a download
 
 
 class FolderInUse(UserError):
@@ -22,16 +25,17 @@ class FolderInUse(UserError):
 
 @contextmanager
 def lock_folder(folder: Path) -> Generator[None]:
-    """Own `folder`, which exists, or be told at once who does.
+    """Lock an existing folder, without waiting.
 
-    The lock is the file system's (flock): it ends with its process, however that dies, and holds between machines over
-    NFS where their kernels pass it on, as Linux does since 2.6.12. Where there is none, that the file exists is it.
+    The lock is that of the file system (flock). It ends with its process, however that ends, and also works between
+    machines over NFS if their kernels support it, as Linux does since 2.6.12. Without flock, the existence of the file
+    is the lock.
 
     Raises:
-        FolderInUse: with the owner's machine and process.
-        UserError: where nothing can be written there, or a link leads out of the folder.
+        FolderInUse: If another process has the lock, with its machine and process id.
+        UserError: If the folder cannot be written, or a link leads out of it.
     """
-    from filelock import FileLock, Timeout  # once there is something to own
+    from filelock import FileLock, Timeout  # imported late, since only training needs it
 
     check_links(folder)  # a lock file is opened for writing
     lock = FileLock(folder / LOCK, timeout=0)
@@ -55,13 +59,13 @@ def lock_folder(folder: Path) -> Generator[None]:
 
 @contextmanager
 def lock_file(path: Path) -> Generator[None]:
-    """Wait for a lock file, and own it, for work that another thread or process should not do at the same time.
+    """Wait for the lock of a file, for work that other threads and processes should not repeat.
 
-    The wait is bounded: an owner on a file system without flock may have died with the lock. So this saves work, and
-    nothing may depend on it.
+    The wait is bounded, since on a file system without flock an owner may have ended with the lock. The lock only saves
+    work; correctness must not depend on it.
 
     Raises:
-        UserError: If nothing can be written there.
+        UserError: If the file cannot be written.
     """
     from filelock import FileLock, Timeout
 
@@ -78,7 +82,7 @@ def lock_file(path: Path) -> Generator[None]:
 
 
 def _read_owner(folder: Path) -> str:
-    """Who that is, in words: it is still writing its name where the file is not there."""
+    """Return a description of the owner. If the file does not exist, the owner is just writing it."""
     try:
         owner = json.loads((folder / OWNER).read_text(encoding="utf-8"))
         return f"process {int(owner['pid'])} on {owner['host']}, since {owner['since']}"

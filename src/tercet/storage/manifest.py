@@ -1,7 +1,6 @@
-"""Which files a folder has, with the size and the hash of each: `manifest.json`, written last.
+"""Size and hash of each file in a folder, in `manifest.json`, which is written last.
 
-XXH3 finds damage, at the speed at which memory is read (benchmarks/log/storage.md). It does not stop who means to
-deceive.
+XXH3 detects damage at the speed of memory (benchmarks/log/storage.md). It does not protect against tampering.
 """
 
 import os
@@ -20,17 +19,19 @@ from tercet.storage.sealed_json import DamagedFile, read_sealed_json, write_seal
 
 MANIFEST = "manifest.json"
 BLOCK = 1 << 20
-ATTEMPTS = 20  # to read a folder that is exchanged again and again
-PAUSE = 0.05  # seconds for a writer to finish
+ATTEMPTS = 20  # to read a folder that is replaced repeatedly
+PAUSE = 0.05  # seconds to wait for a writer
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class FileHash:
-    """Attributes:
-    size: in bytes.
-    xxh3: 128 bits, in hexadecimal digits.
+    """Size and hash of a file.
+
+    Attributes:
+        size: Size in bytes.
+        xxh3: 128-bit XXH3 hash in hexadecimal digits.
     """
 
     size: int
@@ -38,7 +39,7 @@ class FileHash:
 
     @staticmethod
     def from_path(path: Path, size: int | None = None) -> "FileHash":
-        """Of the whole file, or of its first `size` bytes."""
+        """Hash a whole file, or its first `size` bytes."""
         with path.open("rb") as file:
             return FileHash.from_file(file, size)
 
@@ -68,13 +69,13 @@ class FileHash:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The files of a folder, by their paths in it."""
+    """The files of a folder, by their relative paths."""
 
     files: Mapping[str, FileHash]
 
     @staticmethod
     def from_folder(folder: Path) -> "Manifest":
-        """Of everything that lies in a folder and is not hidden, but its manifest."""
+        """Hash all files in a folder that are not hidden, except the manifest."""
         paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != MANIFEST]
         names = [(path.relative_to(folder), path) for path in paths]
         return Manifest(
@@ -87,10 +88,10 @@ class Manifest:
 
     @staticmethod
     def parse(data: Mapping[str, Any], name: str) -> "Manifest":
-        """The inverse of `to_plain`.
+        """Parse the result of `to_plain`.
 
         Raises:
-            DamagedFile: where `data` is nothing of the kind.
+            DamagedFile: If `data` is something else.
         """
         try:
             return Manifest({key: FileHash(int(size), str(xxh3)) for key, (size, xxh3) in data.items()})
@@ -108,15 +109,16 @@ class Manifest:
         allow_growth: bool = False,
         recorded_in: str = MANIFEST,
     ) -> None:
-        """Compare files with what was written.
+        """Compare files with their recorded sizes and hashes.
 
         Args:
-            names: which; all by default. Those that the manifest does not have are not looked at.
-            allow_growth: whether a file may have become longer since.
-            recorded_in: the file that holds these hashes.
+            folder: The folder.
+            names: Files to check, by default all. Those that are not in the manifest are ignored.
+            allow_growth: If True, files may have become longer.
+            recorded_in: Name of the file that contains these hashes.
 
         Raises:
-            DamagedFile: for the first that is missing or another, with its path.
+            DamagedFile: If a file is missing or differs, with its path.
         """
         for name in self.files if names is None else [name for name in names if name in self.files]:
             path, expected = folder / name, self.files[name]
@@ -134,10 +136,10 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """What was written into the folder; None where nothing is said of it.
+    """Return the manifest of a folder, or None if it has none.
 
     Raises:
-        DamagedFile: where the manifest itself is damaged.
+        DamagedFile: If the manifest itself is damaged.
     """
     path = folder / MANIFEST
     if not os.path.lexists(path):
@@ -147,17 +149,29 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 @contextmanager
 def write_folder(path: Path, *, keep: Callable[[Path], bool] = lambda entry: False) -> Generator[Path]:
-    """As `replace_folder`, with a manifest of all that was written. Raises as that does."""
+    """Write a folder like `replace_folder`, with a manifest of all new files.
+
+    Args:
+        path: Folder to write.
+        keep: As in `replace_folder`.
+
+    Raises:
+        OSError: If `replace_folder` fails.
+    """
     with replace_folder(path, keep=keep, index=MANIFEST) as new:
         yield new
         write_sealed_json(new / MANIFEST, {"hash": "xxh3_128", "files": Manifest.from_folder(new).to_plain()})
 
 
 def read_whole(folder: Path, read: Callable[[Manifest | None], Result]) -> Result:
-    """Return what `read` makes of a folder, all of it from one state: it is read again if it was replaced meanwhile.
+    """Return the result of `read` for one consistent state of a folder; if it is replaced during the read, read again.
+
+    Args:
+        folder: The folder.
+        read: Function of the manifest (None if there is none), which reads the folder.
 
     Raises:
-        UserError: As `read` does, if the folder stayed the same and is not just being written.
+        UserError: If `read` raises it while the folder stays the same and is not being written.
     """
     for _ in range(ATTEMPTS - 1):
         manifest = read_manifest(folder)

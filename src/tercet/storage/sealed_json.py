@@ -1,4 +1,4 @@
-"""JSON that knows when it was changed: an object whose last key, `checksum`, is the hash of all others."""
+"""JSON with a checksum: an object whose last key, `checksum`, is the hash of all others."""
 
 import json
 from collections.abc import Mapping
@@ -17,28 +17,29 @@ CHECKSUM = "checksum"
 
 
 class DamagedFile(UserError):
-    """A file is not what was written."""
+    """A file that is damaged or missing."""
 
 
 def write_sealed_json(path: Path, data: Mapping[str, Any]) -> None:
     """Write `data` atomically, with its checksum.
 
     Raises:
-        UserError: as `write_atomically`.
+        UserError: If `write_atomically` fails.
     """
     with_checksum = {**data, CHECKSUM: _checksum(data)}
     write_atomically(path, (json.dumps(with_checksum, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def read_sealed_json(path: Path, *, since: str | None = None) -> dict[str, Any]:
-    """The object in a file, without its checksum.
+    """Return the object in a file, without its checksum.
 
     Args:
-        since: a key that came with the checksum; a file without both was written before there were any, and is taken as
-            it is.
+        path: The file.
+        since: A key that was introduced together with the checksum. A file without both is older, and is returned
+            unchecked.
 
     Raises:
-        DamagedFile: where the file can't be read, or was changed since it was written.
+        DamagedFile: If the file cannot be read, or was changed after it was written.
     """
     data: Any = None
     try:

@@ -2,8 +2,9 @@
 
 A spec is a plain frozen dataclass. A field that can contain one of several specs is a union of dataclasses, each with a
 literal `kind`. In a recipe it is written `position: {kind: rotary, base: 500000}`, or `position: rotary` for the
-defaults. If one value can stand for all keys of a mapping, the field is a union with the type of that value: `bias:
-bool | Biases`. Pydantic checks single values; this module adds the location of an error and the nearest valid name.
+defaults. If one value can stand for all keys of a mapping, the field is a union with the type of that value, such as
+`bias: bool | Biases`. Pydantic checks single values. This module adds the location of an error and the nearest valid
+name.
 """
 
 import dataclasses

@@ -101,7 +101,7 @@ def test_the_oldest_turns_are_left_out_and_that_is_said_once(
     assert code == 0
     assert dropped == [0, 2, 4, 6] or dropped == [0, 0, 2, 4]  # the system's message is never one of them
     assert err.count("its oldest turns are left out") == 1
-    assert f"longer than the {MAX_LEN} tokens" in err
+    assert f"longer than the context of {MAX_LEN} tokens" in err
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,10 @@ def test_the_oldest_turns_are_left_out_and_that_is_said_once(
         ("encoder", "", [], r"a masked language model, which cannot generate text; use `tercet fill \S+encoder`"),
         ("chat", "/nosuch\n", [], r"unknown command '/nosuch'; /help lists commands"),
         ("chat", "/undo\n", [], r"there is no message to remove"),
-        ("chat", "/save\n", [], r"/save needs a file"),
+        ("chat", "/save\n", [], r"/save requires a file"),
         ("chat", "/save x.jsonl\n", [], r"there is nothing to save"),
         ("chat", "a\n/save nosuch/x.jsonl\n", FEW, r"/save 'nosuch/x.jsonl': cannot write it: No such file"),
-        ("chat", "/quit now\n", [], r"/quit stands alone; leave 'now' out"),
+        ("chat", "/quit now\n", [], r"/quit takes no argument; leave 'now' out"),
         ("chat", "a" * MAX_LEN + "\n", [], r"the last message has .* tokens with its markers, .* shorten it"),
         ("chat", "Ä\n", [], r"vocabulary has no 'Ä'"),
         ("chat", "a\n", ["--stop", ""], r"stop"),
@@ -169,8 +169,8 @@ def test_a_conversation_is_turns_behind_what_the_system_says(deeds: list[str], s
     conversation, turns = ChatHistory(system), 0
     for number, deed in enumerate(deeds):
         if deed == "say":
-            conversation.say("user", str(number))
-            conversation.say("assistant", f"{number} it is")
+            conversation.add("user", str(number))
+            conversation.add("assistant", f"{number} it is")
             turns += 1
         elif deed == "undo" and turns:
             conversation.undo()

@@ -310,7 +310,10 @@ def test_evaluate_tells_how_often_a_classifier_is_right(
             "evaluate bert --per-line --mask-rate 0.3",
             "--mask-rate does not apply to --per-line; leave it out",
         ),
-        ("evaluate bert --per-line --encoding utf-8", "--encoding applies to --source and --target; texts are UTF-8"),
+        (
+            "evaluate bert --per-line --encoding utf-8",
+            "--encoding applies only to --source and --target, and texts must be UTF-8",
+        ),
         ("evaluate bert --per-line --data none.txt", "--data none.txt: cannot read it: No such file"),
         ("evaluate bert --per-line --source a --within-word", "--within-word to masked language models; leave one"),
         ("embed bert", "nothing to do: pass --output FILE.npz to write vectors, or --query TEXT to search"),

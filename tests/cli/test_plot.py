@@ -150,7 +150,7 @@ def test_a_model_from_elsewhere(runs: dict[str, Path], tmp_path: Path, capsys: p
     assert list(told["pictures"]) == ["neighbours"]
     assert list(told["left_out"]) == ALL[:-1]
     assert err.count("left out") == 5
-    assert "no metrics.csv beside it: it was not trained here" in told["left_out"]["loss"]
+    assert "no metrics.csv, since it was not trained here" in told["left_out"]["loss"]
     assert "position: none" in told["left_out"]["positions"]
     assert re.fullmatch(
         r"the vocabulary has no .* and \d+ more, for 'The .*'; pass another text with --prompt",
@@ -176,8 +176,8 @@ def test_a_run_without_a_model_yet(runs: dict[str, Path], tmp_path: Path, capsys
         ("los", "unknown picture 'los'; did you mean 'loss'?"),
         ("loss --prompt a", "--prompt applies to attention, not to loss; leave it out"),
         ("neighbours --layer 0", "--layer applies to attention, not to neighbours"),
-        ("schedule --stack encoder", "--stack is for positions and attention and neighbours, and schedule has"),
-        ("attention", "attention is that of a text; give one: --prompt"),
+        ("schedule --stack encoder", "--stack applies to positions and attention and neighbours, not to schedule"),
+        ("attention", "attention requires a text; pass one: --prompt"),
         ("attention --prompt the --layer 2", "--layer 2: "),
         ("attention --prompt the --layer -1", "argument --layer: -1 must be at least 0"),
         ("attention --prompt the --layer one", "argument --layer: invalid int value: 'one'"),
@@ -188,7 +188,7 @@ def test_a_run_without_a_model_yet(runs: dict[str, Path], tmp_path: Path, capsys
         ("neighbours --token zebra", "--token 'zebra' is no token of the vocabulary"),
         ("loss --out a.gif", "--out a.gif: a picture's name ends in .png, .svg, .pdf"),
         ("loss --out none/a.png", "--out none/a.png: there is no folder none; make it first"),
-        ("--out a.png", "--out a.png: there are several pictures; give a folder, or name one of them"),
+        ("--out a.png", "--out a.png: there are several pictures; pass a folder, or choose one picture"),
         ("--out none/a", "--out none/a: no such folder: none; create it first"),
         ("loss --tokens a", "unknown argument '--tokens'; did you mean '--token'?"),
     ],
@@ -214,4 +214,4 @@ def test_what_cannot_be_written(runs: dict[str, Path], tmp_path: Path, capsys: p
     run = tmp_path / "gpt"
     shutil.copytree(runs["gpt"], run)
     (run / "plots").write_text("in the way")
-    assert "cannot make the folder" in failed(["plot", str(run), "loss"], capsys)
+    assert "cannot create the folder" in failed(["plot", str(run), "loss"], capsys)

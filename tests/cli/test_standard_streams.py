@@ -66,7 +66,7 @@ def check(done: "subprocess.CompletedProcess[bytes]", command: str, condition: s
 @pytest.mark.parametrize(
     ("condition", "words"),
     [
-        ("output full", b"tercet: error: cannot write to standard output: No space left on device; send it"),
+        ("output full", b"tercet: error: cannot write to standard output: No space left on device; write it"),
         ("output closed", b"tercet: error: standard output is closed; redirect it to a file or to /dev/null"),
     ],
 )

@@ -93,7 +93,7 @@ def test_a_text_without_a_mask_is_told_with_its_number(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("fill {bert}", "give a TEXT"),
+        ("fill {bert}", "pass a TEXT"),
         ("fill {bert} a[MASK] --input a.csv", "TEXT cannot be combined with --input"),
         ("generate {gpt} --text-field body", "--text-field requires --input FILE"),
         ("evaluate {gpt} --documents line", "--documents requires --data; add it"),

@@ -153,7 +153,7 @@ def run_command(arguments: list[str]) -> int:
 def make_parser(arguments: Sequence[str]) -> tuple[Parser, Verbs]:
     """Return the parser for these arguments, and its verbs.
 
-    Only the parser of the requested verb is complete; the other verbs have only a name and a summary.
+    Only the parser of the requested verb is complete; the others have only a summary. `verbs.choices` contains them.
     """
     parser = Parser(
         prog="tercet",

@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from griffe import Docstring, DocstringSectionKind
 
 from tercet.cli.main import VERBS, make_parser
+from tercet.models import PRESETS, SPECS
 from tercet.spec import Interval, describe, find_bounds
 from tercet.training.recipe.files import recipe_names, recipe_text
 from tercet.training.recipe.recipe import RECIPES, Recipe
@@ -125,29 +126,68 @@ def settings_table(spec: type) -> Iterator[str]:
     yield ""
 
 
+SETTINGS_INTRODUCTION = """# Settings
+
+A recipe is a YAML file. `tercet recipes NAME` prints one with its comments, `tercet train NAME
+--print-config` prints all keys with their values, and `--set part.key=value` changes one. If a key
+takes one of several specs, its `kind` selects one; without other keys the kind is enough:
+`position: rotary` is `position: {kind: rotary}`. In the same way `task: language` is `task: {kind:
+language}`.
+
+A number outside its range is rejected, in a recipe with its line, by `--set`, and in Python:
+`AdamW(lr=-1)` raises a `ValueError`. The upper bounds are far above common values and exist to
+catch typing errors. A text that names a file, a column, an encoding or a language has 1 to 4,096
+characters without control characters. Combinations, such as `batch_size` and `devices`, are checked
+afterwards. A recipe has at most 1 MiB, 10,000 keys and values, and 32 levels. Each key occurs once
+in a mapping. YAML's dates, sets and objects are not accepted; anchors, aliases and `<<` are.
+
+`metrics.csv` and `loss.png` are always written. `model.family` selects the kind of model. `model.preset` names a model to start from, and the
+other keys of `model` are merged into it:
+"""
+
+
+def find_tasks() -> dict[type, set[str]]:
+    """Return the tasks whose recipes contain each spec."""
+    found = dict[type, set[str]]()
+
+    def walk(spec: type, task: str) -> None:
+        if task not in found.setdefault(spec, set()):
+            found[spec].add(task)
+            for hint in get_type_hints(spec, include_extras=True).values():
+                for inner in specs_in(hint):
+                    walk(inner, task)
+
+    for task, recipe in RECIPES.items():
+        walk(recipe, task)
+    return found
+
+
 def settings_page() -> str:
     """Return the page of a recipe's keys: one section per spec, in the order in which a recipe reaches them."""
-    lines = ["# Settings", "", parse_docstring(Recipe)[0], ""]
-    seen = dict[type, str]()
+    lines, tasks, seen = [SETTINGS_INTRODUCTION.rstrip(), ""], find_tasks(), set[type]()
+    for family, spec in SPECS.items():
+        names = [f"`{name}`" for name, preset in PRESETS.items() if isinstance(preset, spec)]
+        lines.append(f"- {family}: {', '.join(names)}")
+    lines.append("")
+
+    lines += ["## Parts of a recipe", "", parse_docstring(Recipe)[0], "", *settings_table(Recipe)]
 
     def add(spec: type, path: str) -> None:
         if spec in seen:
             return
-        seen[spec] = path
-        kind = kind_of(spec)
-        lines.extend([f"## `{path}{f': {kind}' if kind else ''}`" if path else "## The parts of a recipe", ""])
-        if path:
-            lines.extend([parse_docstring(spec)[0], ""])
-        lines.extend(settings_table(spec))
+        seen.add(spec)
+        kind, only = kind_of(spec), sorted(tasks[spec])
+        scope = "" if len(only) == len(RECIPES) or path == "task" else f" (task: {', '.join(only)})"
+        lines.extend([f"## `{path}{f': {kind}' if kind else ''}`{scope}", ""])
+        lines.extend([parse_docstring(spec)[0], "", *settings_table(spec)])
         for name, hint in get_type_hints(spec, include_extras=True).items():
             for inner in specs_in(hint):
-                add(inner, f"{path}.{name}" if path else name)
+                add(inner, f"{path}.{name}")
 
-    add(Recipe, "")
-    for recipe in RECIPES.values():
-        for name, hint in get_type_hints(recipe, include_extras=True).items():
-            for inner in specs_in(hint):
-                add(inner, name)
+    for part in get_type_hints(Recipe):
+        for recipe in RECIPES.values():
+            for inner in specs_in(get_type_hints(recipe, include_extras=True)[part]):
+                add(inner, part)
     return "\n".join(lines)
 
 
@@ -205,7 +245,7 @@ def formats_page() -> str:
     return "\n".join(lines)
 
 
-PAGES = {"cli.md": cli_page, "recipes.md": recipes_page, "file-formats.md": formats_page}
+PAGES = {"cli.md": cli_page, "settings.md": settings_page, "recipes.md": recipes_page, "file-formats.md": formats_page}
 
 
 def main() -> None:

@@ -1,10 +1,8 @@
-"""Each number of each setting has its range in its type, holds to it however it is made, and says so in the docs."""
+"""Each number of each setting has its range in its type, and is checked in recipes and in Python."""
 
 import dataclasses
 import math
-import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
@@ -16,15 +14,13 @@ from tercet.models import Classifier
 from tercet.nn import Rotary
 from tercet.objectives import Masking
 from tercet.serve.engine import Limits
-from tercet.spec import check_range, describe, field_annotations, find_bounds
+from tercet.spec import check_range, field_annotations, find_bounds
 from tercet.tokens.specs import Words
 from tercet.training import TrainingSpec
 from tercet.training.optim.schedules import WSD, Cosine, LinearDecay
 from tercet.training.optim.specs import Adam, AdamW, Muon
 from tercet.training.recipe.recipe import RECIPES
 
-PAGE = Path(__file__).parent.parent / "docs" / "reference" / "settings.md"
-RANGES = re.compile(r"^\| of \| key \| range \|\n(?:\|.*\n)*", re.MULTILINE)
 HUGE = int("f" * 5000, 16)  # Python refuses to write it down
 
 
@@ -41,8 +37,7 @@ def all_specs(*roots: type) -> list[type]:
     return sorted({spec for root in roots for spec in specs(root)}, key=lambda spec: spec.__name__)
 
 
-ON_THE_PAGE = all_specs(*RECIPES.values(), Limits, Sampling, Beam, Lookup)
-SPECS = all_specs(*ON_THE_PAGE, Draft, *QUERIES.values())
+SPECS = all_specs(*RECIPES.values(), Limits, Sampling, Beam, Lookup, Draft, *QUERIES.values())
 
 
 def numeric(annotation: Any) -> bool:
@@ -131,39 +126,3 @@ def test_what_is_outside_of_a_range_is_refused_however_it_is_made(spec: type) ->
 def test_in_python(make: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         make()
-
-
-def find_slots(annotation: Any, path: str) -> Iterator[tuple[str, type]]:
-    """Each spec of a recipe, and where it stands: `training.optimizer: muon`."""
-    for member in (annotation, *get_args(annotation)):
-        if dataclasses.is_dataclass(member) and isinstance(member, type):
-            hints = get_type_hints(member)
-            kind = get_args(hints.get("kind"))
-            yield f"{path}: {kind[0]}" if kind else path, member
-            for name, hint in hints.items():
-                yield from find_slots(hint, f"{path}.{name}" if path else name)
-
-
-def write_ranges() -> str:
-    """The table of the page, a line for each spec and range."""
-    lines: dict[tuple[str, str], dict[str, None]] = {}
-    seen: dict[type, str] = {}
-    for recipe in RECIPES.values():
-        for path, spec in find_slots(recipe, ""):
-            if seen.setdefault(spec, path) == path:
-                for name, plain in get_type_hints(spec).items():
-                    for bounds in find_bounds(field_annotations(spec)[name]) if numeric(plain) else ():
-                        lines.setdefault((path, describe(bounds).removeprefix("be ")), {})[name] = None
-    rows = (f"| `{path}` | `{'`, `'.join(names)}` | {words} |" for (path, words), names in lines.items())
-    return "\n".join(["| of | key | range |", "|---|---|---|", *rows, ""])
-
-
-def test_the_ranges_stand_on_the_page() -> None:
-    """Write it anew with `python tests/test_spec.py`."""
-    text = PAGE.read_text(encoding="utf-8")
-    assert RANGES.search(text), "docs/reference/settings.md has no section Ranges with a table"
-    assert RANGES.sub(lambda _: write_ranges(), text) == text
-
-
-if __name__ == "__main__":
-    PAGE.write_text(RANGES.sub(lambda _: write_ranges(), PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -28,7 +28,11 @@ def _check_encoding(encoding: str) -> None:
 
 @spec
 class Tail:
-    """Validation split that takes the last part of the tokens."""
+    """Validation split that takes the last part of the tokens.
+
+    Args:
+        fraction: Fraction of the tokens.
+    """
 
     kind: Literal["tail"] = "tail"
     fraction: ShareBetween = 0.1
@@ -36,7 +40,11 @@ class Tail:
 
 @spec
 class Documents:
-    """Validation split that takes whole documents, drawn at random but always the same ones."""
+    """Validation split that takes whole documents, drawn at random but always the same ones.
+
+    Args:
+        fraction: Fraction of the documents. Equal documents are in one part.
+    """
 
     kind: Literal["documents"] = "documents"
     fraction: ShareBetween = 0.1
@@ -44,7 +52,11 @@ class Documents:
 
 @spec
 class HeldOut:
-    """Separate validation source: a path or a named dataset."""
+    """Separate validation source: a path or a named dataset.
+
+    Args:
+        source: Path or named dataset.
+    """
 
     kind: Literal["held_out"] = "held_out"
     source: Name
@@ -54,7 +66,8 @@ class HeldOut:
 class Packed:
     """Concatenate all documents and cut them into rows of equal length.
 
-    With `document_mask`, tokens of different documents in a row do not attend to each other.
+    Args:
+        document_mask: If True, tokens of different documents in a row do not attend to each other.
     """
 
     kind: Literal["packed"] = "packed"
@@ -63,7 +76,12 @@ class Packed:
 
 @spec
 class Padded:
-    """Cut each document separately into windows `stride` tokens apart, padded on one side to equal length."""
+    """Cut each document separately into windows `stride` tokens apart, padded on one side to equal length.
+
+    Args:
+        side: Side of the padding.
+        stride: Distance between windows in tokens.
+    """
 
     kind: Literal["padded"] = "padded"
     side: Literal["left", "right"] = "left"
@@ -76,6 +94,9 @@ class Sliding:
 
     A row of padding precedes the document, and the last window ends at its end. With a stride of 1 each token appears
     once at each position of a row, and is predicted from 1, 2, ... up to all tokens of the row.
+
+    Args:
+        stride: Distance between windows in tokens.
     """
 
     kind: Literal["sliding"] = "sliding"
@@ -84,7 +105,12 @@ class Sliding:
 
 @spec
 class MixtureSource:
-    """Prepared folder, or its URL, and the share of the rows that it contributes."""
+    """Prepared folder, or its URL, and the share of the rows that it contributes.
+
+    Args:
+        source: Prepared folder, or its URL.
+        weight: Share of the rows.
+    """
 
     source: Name
     weight: ShareBetween
@@ -95,10 +121,14 @@ class TextSpec:
     """Running text.
 
     Args:
-        source: Named dataset; path of a text, JSONL, CSV, TSV, Parquet, FASTA or FASTQ file, or of a folder of them;
-            or one file of existing token ids: `.bin`, `.npy`, or JSONL with a list of ids per line. Any file may be
+        source: Named dataset; path of a text, JSONL, CSV, TSV, Parquet, FASTA or FASTQ file, or of a folder of them; or
+            one file of existing token ids: `.bin`, `.npy`, or JSONL with a list of ids per line. Any file may be
             compressed as `.gz`. Also a folder written by `tercet data prepare`, or its URL, whose tokenizer and
             validation part replace those of the spec.
+        validation: Validation part.
+        tokenizer: Tokenizer, trained on the training part. A masked language model needs one with `bos`, `eos` and
+            `mask`, and a recipe of it uses `wordpiece` by default.
+        rows: Division of the documents into rows.
         encoding: Encoding of text files.
         text_field: Key or column of the document in JSONL, CSV, TSV and Parquet.
         documents: Unit of a document in a text file: the whole `file`, each `line`, or the lines between two blank
@@ -144,8 +174,11 @@ class TextSpec:
 class RandomSplit:
     """Validation split of pairs or labeled texts: about `count` of them, but at most a tenth.
 
-    They are drawn by a hash of the source sentence or the text. Equal texts are therefore in the same part, and the
-    split does not depend on the order of the lines.
+    They are drawn by a hash of the source sentence, the text or the first question. Equal ones are therefore in one
+    part, and the split does not depend on the order of the lines.
+
+    Args:
+        count: Approximate number of examples.
     """
 
     kind: Literal["drawn"] = "drawn"
@@ -154,7 +187,12 @@ class RandomSplit:
 
 @spec
 class HeldOutPairs:
-    """Separate validation files: two files of sentences, or one file of pairs."""
+    """Separate validation files: two files of sentences, or one file of pairs.
+
+    Args:
+        source: File of source sentences, or of pairs.
+        target: File of translations, line by line; null if `source` contains them.
+    """
 
     kind: Literal["held_out"] = "held_out"
     source: Name
@@ -200,7 +238,11 @@ class PairsSpec:
 
 @spec
 class HeldOutLabels:
-    """Separate validation source: a file of labeled texts, or the training part of a named dataset."""
+    """Separate validation source: a file of labeled texts, or the training part of a named dataset.
+
+    Args:
+        source: Path or named dataset.
+    """
 
     kind: Literal["held_out"] = "held_out"
     source: Name

@@ -23,20 +23,33 @@ from tercet.spec import (
 
 @spec
 class BranchDropout:
-    """Dropout rate of each branch."""
+    """Dropout rate of each branch.
 
-    attention: ShareBelowOne  # of the output of self- and cross-attention
-    feedforward: ShareBelowOne  # of the output of the feed-forward network
+    Args:
+        attention: Rate of the output of self- and cross-attention.
+        feedforward: Rate of the output of the feed-forward network.
+    """
+
+    attention: ShareBelowOne
+    feedforward: ShareBelowOne
 
 
 @spec
 class Dropout:
-    """Dropout rates, which are the share of numbers set to zero in training, in each of four places."""
+    """Dropout rates, which are the share of numbers set to zero in training, in each of four places.
 
-    embedding: ShareBelowOne = 0.0  # of the sum of token and position embedding
-    attention: ShareBelowOne = 0.0  # of the attention weights
-    activation: ShareBelowOne = 0.0  # of the activations of the feed-forward network
-    residual: ShareBelowOne | BranchDropout = 0.0  # of the output of each branch, before it is added to the stream
+    Args:
+        embedding: Rate of the sum of token and position embedding.
+        attention: Rate of the attention weights.
+        activation: Rate of the activations of the feed-forward network.
+        residual: Rate of the output of each branch, before it is added to the stream; one number, or one for each
+            branch.
+    """
+
+    embedding: ShareBelowOne = 0.0
+    attention: ShareBelowOne = 0.0
+    activation: ShareBelowOne = 0.0
+    residual: ShareBelowOne | BranchDropout = 0.0
 
     @property
     def branches(self) -> BranchDropout:
@@ -47,24 +60,44 @@ class Dropout:
 
 @spec
 class Biases:
-    """Which linear layers of a block have a bias."""
+    """Which linear layers of a block have a bias.
 
-    qkv: bool  # projections of queries, keys and values
-    out: bool  # output projection of attention
-    feedforward: bool  # layers of the feed-forward network
+    Args:
+        qkv: Projections of queries, keys and values.
+        out: Output projection of attention.
+        feedforward: Layers of the feed-forward network.
+    """
+
+    qkv: bool
+    out: bool
+    feedforward: bool
 
 
 @spec
 class StackSpec:
     """A stack of identical blocks, which is the body of every model.
 
-    Sizes that are None are derived: n_kv_heads = n_heads, d_head = d_model / n_heads, d_ff = 4 d_model.
-
     Args:
-        bias: Biases of the linear layers: all, none, or set for each kind.
+        d_model: Width of the residual stream.
+        n_layers: Number of blocks.
+        n_heads: Number of query heads.
+        n_kv_heads: Number of key and value heads: fewer than `n_heads` is grouped-query attention, 1 multi-query
+            attention. null is `n_heads`.
+        d_head: Width of a head; null is d_model / n_heads.
+        d_ff: Width of the feed-forward network; null is 4 d_model.
+        position: Position scheme.
+        norm: Kind of norm: `layer`, `layer_std` (divides by the standard deviation plus epsilon) or `rms`.
+        norm_eps: Epsilon of the norms.
+        norm_bias: If True, norms have a bias.
+        placement: Placement of the norms.
+        activation: Activation function of the feed-forward network.
+        gated: If True, a second matrix gates the feed-forward network (with silu: SwiGLU).
         final_norm: If True, a norm follows the last block. None depends on the placement: all but "post" have one.
         parallel: If True, attention and the feed-forward network read the same input and are added together (GPT-J,
             PaLM).
+        bias: Biases of the linear layers: all, none, or set for each kind.
+        qk_norm: If True, apply an RMS norm to queries and keys.
+        dropout: Dropout rates.
     """
 
     d_model: Width
@@ -142,6 +175,7 @@ class DecoderOnlySpec(ModelSpec):
 
     Args:
         logit_bias: If True, add a bias per token to the logits.
+        stack: Blocks of the model.
     """
 
     family: Literal["decoder-only"] = "decoder-only"
@@ -158,6 +192,8 @@ class EncoderDecoderSpec(ModelSpec):
         share_embeddings: If True, source and target share one embedding, which requires a shared vocabulary. With
             tie_embeddings, one matrix is used in all three places.
         logit_bias: If True, add a bias per token to the logits (Marian).
+        encoder: Blocks of the encoder.
+        decoder: Blocks of the decoder, which may differ from the encoder's except for `d_model`.
     """
 
     family: Literal["encoder-decoder"] = "encoder-decoder"
@@ -231,6 +267,7 @@ class EncoderOnlySpec(ModelSpec):
     """An encoder-only model, in which each token attends to all others (BERT).
 
     Args:
+        stack: Blocks of the model.
         n_segments: Number of segments, each with a vector that is added to its tokens (BERT's token types); 0 for none.
         masked_head: Head for masked tokens; None for none.
         pooler: If True, the model has BERT's pooler, which next_sentence and a classifier can use.

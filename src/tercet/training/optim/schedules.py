@@ -24,6 +24,8 @@ from tercet.spec import Share, ShareAboveZero, Width, spec
 
 @spec
 class Constant:
+    """A constant learning rate after the warm-up."""
+
     kind: Literal["constant"] = "constant"
 
     def decay(self, step: int, warmup: int, total: int) -> float:
@@ -32,7 +34,11 @@ class Constant:
 
 @spec
 class LinearDecay:
-    """A linear decay from the end of the warm-up to the last step."""
+    """A linear decay from the end of the warm-up to the last step.
+
+    Args:
+        final: Final learning rate, as a fraction of the peak.
+    """
 
     kind: Literal["linear"] = "linear"
     final: Share = 0.0
@@ -43,7 +49,11 @@ class LinearDecay:
 
 @spec
 class Cosine:
-    """A cosine decay (Loshchilov and Hutter 2017)."""
+    """A cosine decay (Loshchilov and Hutter 2017).
+
+    Args:
+        final: Final learning rate, as a fraction of the peak.
+    """
 
     kind: Literal["cosine"] = "cosine"
     final: Share = 0.1
@@ -54,7 +64,12 @@ class Cosine:
 
 @spec
 class WSD:
-    """Warm-up, stable, decay (Hu et al. 2024): constant, then linear over the last `cooldown` of the run."""
+    """Warm-up, stable, decay (Hu et al. 2024): constant, then linear over the last `cooldown` of the run.
+
+    Args:
+        cooldown: Fraction of the run in which the rate falls.
+        final: Final learning rate, as a fraction of the peak.
+    """
 
     kind: Literal["wsd"] = "wsd"
     cooldown: ShareAboveZero = 0.6
@@ -70,6 +85,9 @@ class Noam:
     """d_model^-0.5 min(step^-0.5, step warmup^-1.5), steps from 1 (Vaswani et al. 2017, 5.3).
 
     The optimizer's rate is a factor on it: 1 gives the paper's rates. Requires `training.warmup_steps`.
+
+    Args:
+        d_model: Width in the formula.
     """
 
     kind: Literal["noam"] = "noam"

@@ -7,7 +7,14 @@ from tercet.spec import Epsilon, LearningRate, ShareBelowOne, WeightDecay, spec
 
 @spec
 class Adam:
-    """Adam without weight decay (Kingma and Ba 2015)."""
+    """Adam without weight decay (Kingma and Ba 2015).
+
+    Args:
+        lr: Learning rate.
+        beta1: Decay of the mean of gradients.
+        beta2: Decay of the mean of squared gradients.
+        eps: Term added to the denominator.
+    """
 
     kind: Literal["adam"] = "adam"
     lr: LearningRate = 1e-3
@@ -18,7 +25,15 @@ class Adam:
 
 @spec
 class AdamW:
-    """Adam with decoupled weight decay (Loshchilov and Hutter 2019)."""
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019).
+
+    Args:
+        lr: Learning rate.
+        beta1: Decay of the mean of gradients.
+        beta2: Decay of the mean of squared gradients.
+        eps: Term added to the denominator.
+        weight_decay: Decay per step, multiplied by the learning rate.
+    """
 
     kind: Literal["adamw"] = "adamw"
     lr: LearningRate = 1e-3
@@ -33,6 +48,15 @@ class Muon:
     """Muon for the matrices inside blocks; AdamW for embeddings, head, norms and biases.
 
     `lr` and `weight_decay` apply to Muon. `adam_lr` applies to the other parameters, which have no weight decay.
+
+    Args:
+        lr: Learning rate of Muon.
+        momentum: Momentum of Muon.
+        weight_decay: Weight decay of Muon.
+        adam_lr: Learning rate of AdamW for the other parameters, without weight decay.
+        beta1: Beta1 of AdamW.
+        beta2: Beta2 of AdamW.
+        eps: Epsilon of AdamW.
     """
 
     kind: Literal["muon"] = "muon"

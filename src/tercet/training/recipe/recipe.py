@@ -41,11 +41,15 @@ class Recipe:
     The recipe of each task has the data and model specs of that task.
 
     Args:
-        pretrained: Folder of a pretrained run or model. Its tokenizer and weights are used, and its spec merged with
-            the keys of `model`.
-        adapter: Adapter that is trained instead of the pretrained weights, which are frozen;
-            null trains the weights.
-        freeze: Names of modules or parameters that are not trained, such as "embedding" or "stack.blocks.0".
+        pretrained: Folder of a pretrained run or model, folder of the transformers library, or GGUF file; `???` in a
+            packaged recipe means that it must be set. Its sizes, tokenizer and weights are used, except for heads that
+            the run does not have. A recipe with its own model keeps `model.max_len` (at most the pretrained model's),
+            dropout and `model.classifier`. Keys that are set explicitly are merged into the pretrained spec, and
+            rejected if the weights do not fit. The run copies the model to `pretrained/` and then no longer needs the
+            folder.
+        adapter: Adapter that is trained instead of the pretrained weights, which are frozen; null trains the weights.
+        freeze: Names of modules or parameters that are not trained, such as "embedding", "stack.blocks.0" or
+            "*.bias"; `tercet inspect` lists them.
         task: Objective and batch size.
         data: Source, validation part and tokenizer.
         model: Architecture.

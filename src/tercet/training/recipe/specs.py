@@ -24,36 +24,50 @@ class TrainingSpec:
     """Length, optimizer, schedule, precision and devices of a run.
 
     Args:
-        max_steps, max_epochs, max_hours: Length of the run; exactly one of them. Hours are converted to steps when the
-            run starts, by the speed that is measured then.
-        batch_ramp: Fraction of the run's steps over which the batch grows, starting at one micro-batch per device;
-            null for none.
-        label_smoothing: Fraction of each target's probability that is spread over the whole vocabulary. Validation
-            does not use it.
+        max_steps, max_epochs, max_hours: Length of the run; exactly one of them. One that is set by `--set` replaces
+            the recipe's. Hours are converted to steps when the run starts, by the speed that is measured then, so the
+            run ends earlier or later if the speed changes.
+        batch_ramp: Fraction of the run's steps over which the batch grows by whole micro-batches, starting at one
+            micro-batch per device; null for none. No row is skipped. Requires a fixed micro-batch.
+        label_smoothing: Fraction of each target's probability that is spread over the whole vocabulary, or over
+            all labels. `train/nll` and validation do not use it. Not for several labels per text or for numbers.
         ema: Decay of a moving average of the weights, such as 0.999, which is validated and exported; null for none.
         seed: Seed of the weights, data order and dropout.
         optimizer: Optimizer and its learning rates.
         schedule: Learning-rate schedule.
-        warmup_steps: Steps over which the learning rate rises linearly.
+        warmup_steps: Steps over which the learning rate rises linearly from near zero.
         clip_norm: Maximum gradient norm; null disables clipping.
-        precision: bf16 and fp16 keep the weights in fp32 (mixed precision). auto chooses for the device.
-        compile: auto measures compiled and eager steps, and uses the faster. cuda_graphs compiles for one GPU and
-            replays the kernels of a step as one launch.
+        precision: bf16 and fp16 keep the weights in fp32 (mixed precision). auto follows from the device's
+            instructions and, on a CPU, from times of bf16 and of oneDNN that are measured once per machine and cached.
+        compile: auto measures compiled and eager steps if the run is long enough to pay for compiling, and uses the
+            faster. On one GPU the model and its loss are one graph, also for batches of changing shapes, and
+            cuda_graphs replays the kernels of a step as one launch (equal shapes only); auto tries that if launches
+            dominate a step. Not yet run on a GPU.
         activation_checkpointing: If True, keep only the input of each block and recompute its activations in the
-            backward pass: less memory, a longer step, the same weights.
-        validate_every, save_every, log_every: Intervals in steps.
-        keep: Number of the newest checkpoints that are kept.
-        patience: Stop after this number of validations without improvement; null for never.
-        accelerator, devices, nodes, strategy: Hardware. auto uses a GPU if there is one, and ddp for several devices.
-            They may change when a run is resumed.
-        rank_timeout: Seconds without a heartbeat after which a process is considered lost and the others end.
+            backward pass: less memory, a longer step (a fifth longer for GPT-2 124M on a CPU), the same weights. May
+            change when a run is resumed.
+        validate_every, save_every, log_every: Intervals in steps. May change when a run is resumed.
+        keep: Number of the newest checkpoints that are kept. May change when a run is resumed.
+        patience: Stop after this number of validations without improvement; null for never. May change when a run is
+            resumed.
+        accelerator: Kind of device; auto uses a GPU if there is one.
+        devices: Devices per machine, also by `--devices`, torchrun or srun. May change when a run is resumed.
+        nodes: Machines, also by `--nodes`, torchrun or srun. May change when a run is resumed.
+        strategy: single is one device. ddp copies the model to each device. fsdp shards it, and tp splits each block
+            across the devices of a node; both without `ema`, BLEU and F1. auto is ddp for several devices. May change
+            when a run is resumed.
+        rank_timeout: Seconds without a heartbeat after which a process is considered lost and the others end. May
+            change when a run is resumed.
         reshard_after_forward: With fsdp, free the weights of a block after its forward pass, and gather them again in
             the backward pass and for each micro-batch. false keeps the weights and whole gradients until the end of
-            the step: they are communicated once, as with ddp, and only the state between steps is sharded.
+            the step: they are communicated once, as with ddp, and only the state between steps is sharded. May change
+            when a run is resumed.
         cpu_offload: With fsdp on GPUs, keep each device's shard of weights, gradients and optimizer state in host
-            memory, and compute the optimizer step there.
-        exact: If True, the weights are bitwise identical for any `devices`, `nodes`, `strategy` and, on a CPU, number
-            of threads, even if these change: gradients of micro-batches are summed in a fixed order. Slower.
+            memory, and compute the optimizer step there. Not with `exact`. May change when a run is resumed. Not yet
+            run on a GPU.
+        exact: If True, the weights are bitwise identical for any power of two of devices, any `strategy` and, on a
+            CPU, any number of threads, even if these change: gradients of micro-batches are summed in a fixed order.
+            Slower. Requires a fixed micro-batch, and neither `batch_ramp` nor fp16.
     """
 
     max_steps: Steps | None = None
@@ -157,8 +171,9 @@ class LoggingSpec:
     """Destinations of metrics in addition to `metrics.csv`.
 
     Args:
-        tensorboard: If True, write TensorBoard events.
-        wandb: `offline` needs no account; `wandb sync` uploads the run later.
+        tensorboard: If True, write TensorBoard events; requires `tercet[tensorboard]`.
+        wandb: Requires `tercet[wandb]`. `offline` needs no account; `wandb sync` uploads the run later. If W&B or
+            TensorBoard fails later, its metrics are lost and training continues.
         wandb_project: Project name at W&B.
     """
 

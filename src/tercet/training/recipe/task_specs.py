@@ -154,7 +154,8 @@ class TranslationTaskSpec:
         batch_tokens: Tokens per optimizer step over all devices: rows times the longest row, padding included. Sentence
             pairs are grouped into buckets of similar length.
         micro_batch_tokens: Tokens per bucket, which is one forward pass; by default a device's whole share. `auto`
-            makes buckets of a device's share, and splits them into as few parts as fit into its estimated memory.
+            makes buckets of a device's share, and splits them into as few parts as fit into its estimated memory; not
+            with fsdp. `batch_tokens` must be a multiple.
         validation_sentences: Validation sentences that are translated for BLEU; all by default, 0 for none.
         best_by: Metric of the best model: the loss, or BLEU of greedy translations.
         sample_sentences: Translations that are saved as samples; 0 for none.

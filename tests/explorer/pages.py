@@ -76,7 +76,7 @@ def candidates(tab: Tab, pane: int = 0) -> dict[int, tuple[float, float]]:
     for label in tab.page.locator(f'[data-pane="{pane}"] .candidate').evaluate_all(
         "(all) => all.map((one) => one.getAttribute('aria-label'))"
     ):
-        match = re.search(r"id (\d+): (?:([\d.e−]+) %|filtered out); the model's own ([\d.e−]+) %", label)
+        match = re.search(r"id (\d+): (?:([\d.e−]+) %|filtered out); model: ([\d.e−]+) %", label)
         assert match is not None, label
         found[int(match[1])] = (number(match[2]) / 100 if match[2] else 0.0, number(match[3]) / 100)
     return found

@@ -99,11 +99,11 @@ def test_a_server_that_went_away(browser: Any) -> None:
             one.settle()
         one.key("text").fill("abcabc")
         one.click("read")
-        assert "start `tercet explore RUN` again" in alert_of(one)
+        assert "run `tercet explore RUN` again" in alert_of(one)
         assert "".join(text for _, text in chips(one)) == "abc␣de"
         goes_on(one)
         one.click("flow-block-0")
-        assert "start `tercet explore RUN` again" in one.page.locator(".view .problem").first.text_content()
+        assert "run `tercet explore RUN` again" in one.page.locator(".view .problem").first.text_content()
         assert one.elsewhere == []
 
 

@@ -56,7 +56,7 @@ def exported_by_button(tab: Tab, folder: Path) -> Path:
 
 def assert_says_what_it_cannot_do(tab: Tab) -> None:
     """Of a saved page: nothing that needs the model looks as if it worked, by mouse or by key."""
-    assert "The model itself is not in it" in tab.page.locator(".saved").text_content()
+    assert "It does not contain the model" in tab.page.locator(".saved").text_content()
     assert tab.key("text").get_attribute("readonly") is not None
     assert tab.key("read").is_hidden()
     for view in ("maps", "flow"):

@@ -54,7 +54,7 @@ def test_a_token_is_masked_and_put_back(browser: Any) -> None:
             for token, share in found.items():
                 assert share == pytest.approx(wanted[token], abs=NEAR)
         loss = tab.page.locator(".truth").text_content()
-        assert "Hidden here: ‘the’" in loss
+        assert "Masked token: ‘the’" in loss
         tab.click("token:stack:2")
         assert chips(tab)[2][1] == "cat"
         tab.click("unmask")

@@ -1,6 +1,6 @@
 // A chart of several curves on a canvas: zoomed by dragging or by keys, read by a cursor that all charts share.
 
-import { colours, css, hush, painted, sized, tell } from "tercet/draw.js";
+import { readPalette, css, hideTooltip, painted, sized, showTooltip } from "tercet/draw.js";
 import { element } from "tercet/element.js";
 import { duration, figure, short } from "tercet/numbers.js";
 import { pixel, smoothed, ticks, valueAt } from "tercet/scale.js";
@@ -81,7 +81,7 @@ export function chart(about, act, look) {
     width = Math.floor(field.clientWidth);
     if (width < 80) return;
     const { pen, dots } = sized(canvas, width, about.height);
-    const ink = colours();
+    const ink = readPalette();
     pen.scale(dots, dots);
     across = { low: view.range[0], high: view.range[1], log: view.logX, from: LEFT, to: width - RIGHT };
     const up = upright();
@@ -101,7 +101,7 @@ export function chart(about, act, look) {
     }
   }
 
-  /** @param {CanvasRenderingContext2D} pen @param {Scale} up @param {ReturnType<typeof colours>} ink */
+  /** @param {CanvasRenderingContext2D} pen @param {Scale} up @param {ReturnType<typeof readPalette>} ink */
   function axes(pen, up, ink) {
     pen.font = "11px system-ui, sans-serif";
     pen.lineWidth = 1;
@@ -197,7 +197,7 @@ export function chart(about, act, look) {
     pen.fill();
   }
 
-  /** @param {CanvasRenderingContext2D} pen @param {Scale} up @param {number} at @param {ReturnType<typeof colours>} ink */
+  /** @param {CanvasRenderingContext2D} pen @param {Scale} up @param {number} at @param {ReturnType<typeof readPalette>} ink */
   function read(pen, up, at, ink) {
     const x = Math.round(pixel(across, at)) + 0.5;
     pen.strokeStyle = css(ink.muted);
@@ -260,10 +260,10 @@ export function chart(about, act, look) {
     if (dragged !== null) dragged[1] = here;
     const value = valueAt(across, here);
     act.move(value);
-    if (event.pointerType !== "touch") tell(field, lines(value), event.clientX, event.clientY);
+    if (event.pointerType !== "touch") showTooltip(field, lines(value), event.clientX, event.clientY);
   });
   field.addEventListener("pointerleave", () => {
-    hush();
+    hideTooltip();
     if (dragged === null) act.move(null);
   });
   field.addEventListener("pointerup", () => {
@@ -322,10 +322,10 @@ export function chart(about, act, look) {
     const said = lines(value);
     output.textContent = said.join("; ");
     const { left, top } = canvas.getBoundingClientRect();
-    tell(field, said, left + there, top + TOP);
+    showTooltip(field, said, left + there, top + TOP);
   }
   field.addEventListener("blur", () => {
-    hush();
+    hideTooltip();
     act.move(null);
   });
 

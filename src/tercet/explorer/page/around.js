@@ -1,4 +1,4 @@
-// What lies around the blocks: the sum that goes into the first, and how the last stream becomes scores of words.
+// The parts around the blocks: the embeddings before the first block, and the logits after the last one.
 
 import { step, vectors } from "tercet/block.js";
 import { later } from "tercet/draw.js";
@@ -10,7 +10,7 @@ import { slice } from "tercet/tensor.js";
 /** @typedef {import("tercet/model.js").Pane} Pane */
 /** @typedef {import("tercet/model.js").Block} Block */
 
-const SHOWN = 10; // tokens whose score is worked out
+const SHOWN = 10; // tokens whose logit is computed
 
 /**
  * @param {Pane} pane @param {import("tercet/model.js").State} state @param {import("tercet/model.js").Change} change
@@ -34,16 +34,16 @@ export function around(pane, state, change, end) {
       return element(
         "div",
         { class: "steps" },
-        map(embedding, "embedding", "the token's own row of the table"),
+        map(embedding, "embedding", "row of the table for the token's id"),
         map("segment_embedding", "segment", "first or second text"),
-        position ? map(`${stack.name}.position.embed`, `position (${stack.position})`, "where it stands") : null,
-        map(`${stack.name}.dropout`, "what block 0 reads", position ? "embedding + position" : "embedding"),
+        position ? map(`${stack.name}.position.embed`, `position (${stack.position})`, "position vector") : null,
+        map(`${stack.name}.dropout`, "input of block 0", position ? "embedding + position" : "embedding"),
         position
           ? null
           : element(
               "p",
               { class: "note" },
-              `nothing is added for the position here: ${POSITIONS[stack.position] ?? stack.position}`,
+              `no position is added here: ${POSITIONS[stack.position] ?? stack.position}`,
             ),
       );
     }
@@ -53,13 +53,13 @@ export function around(pane, state, change, end) {
       map(
         `${stack.name}.final_norm`,
         stack.final_norm ? `final ${stack.norm} norm` : "output",
-        stack.final_norm ? "norm(x)" : stack.placement === "post" ? "the last block has normed it" : "not normed",
+        stack.final_norm ? "norm(x)" : stack.placement === "post" ? "normalized by the last block" : "not normalized",
       ),
       map("transform", "transform", "dense, activation, norm"),
       scores(pane, opened, stack.name, row, rows[row] ?? ""),
     );
   };
-  const title = end === "start" ? sumOf(stack) : "from the stream to scores of words";
+  const title = end === "start" ? sumOf(stack) : "from the stream to logits";
   return element(
     "section",
     { class: "block", "aria-label": title },
@@ -84,10 +84,10 @@ export function around(pane, state, change, end) {
 
 /** @type {Record<string, string>} */
 const POSITIONS = {
-  rotary: "queries and keys are turned by it in every block (rotary)",
-  alibi: "scores get less with the distance in every block (ALiBi)",
-  relative_bias: "a learnt number for the distance is added to the scores in every block (T5)",
-  none: "this model knows the order by the mask alone",
+  rotary: "queries and keys are rotated by the position in every block (rotary)",
+  alibi: "scores decrease with the distance in every block (ALiBi)",
+  relative_bias: "a learned number for the distance is added to the scores in every block (T5)",
+  none: "the order follows from the mask only",
 };
 
 /** @param {Pane} pane @param {Block} opened @param {string} stack @param {number} row @param {string} text */
@@ -117,7 +117,7 @@ function scores(pane, opened, stack, row, text) {
   return element(
     "section",
     { class: "step" },
-    element("h3", {}, `scores of row ${row} ${text}`),
+    element("h3", {}, `logits of row ${row} ${text}`),
     element("code", { class: "formula" }, formula),
     element(
       "table",
@@ -153,6 +153,6 @@ function scores(pane, opened, stack, row, text) {
         ),
       ),
     ),
-    element("p", { class: "note" }, "a softmax over the whole vocabulary makes probabilities of the logits"),
+    element("p", { class: "note" }, "a softmax over the whole vocabulary converts the logits to probabilities"),
   );
 }

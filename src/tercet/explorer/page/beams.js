@@ -1,6 +1,6 @@
-// Beam search as the tree of what it ended with: each fork a choice, each line as wide as its token was probable.
+// Beam search as the tree of its final hypotheses: each line is as wide as its token was probable.
 
-import { keepScroll, later, tell, hush } from "tercet/draw.js";
+import { keepScroll, later, showTooltip, hideTooltip } from "tercet/draw.js";
 import { element, svg } from "tercet/element.js";
 import { labelOf } from "tercet/model.js";
 import { number, percent } from "tercet/numbers.js";
@@ -10,12 +10,12 @@ import { number, percent } from "tercet/numbers.js";
 /** @typedef {{x: number, y: number}} Place */
 
 const SIZES = [1, 2, 3, 5, 8];
-const COLUMN = 104; // pixels from a token to the next
+const COLUMN = 104; // pixels between two tokens
 const LINE = 34;
 const BOX = { width: 76, height: 22 };
 
 /** @type {Map<number, number>} */
-const chosenSizes = new Map(); // of each pane; the address does not hold it
+const chosenSizes = new Map(); // of each pane; not part of the address
 
 /**
  * @param {Pane} pane @param {import("tercet/model.js").State} state @param {import("tercet/model.js").Change} change
@@ -23,8 +23,8 @@ const chosenSizes = new Map(); // of each pane; the address does not hold it
  */
 export function beams(pane, state, change) {
   if (!pane.source.model.can.translate) {
-    const only = "Beams belong to translators; this model writes one token at a time, drawn from its probabilities.";
-    return element("section", { class: "beams", "aria-label": "Beam search" }, element("p", { class: "note" }, only));
+    const only = "Beam search is for translators. This model samples one token at a time.";
+    return element("section", { class: "beams", "aria-label": "Beam search" }, element("p", { class: "note" }, note));
   }
   const size = chosenSizes.get(pane.index) ?? 5;
   const choose = (/** @type {number} */ size) => {
@@ -110,10 +110,10 @@ function drawNode(node, position, i) {
   const letters = [...text];
   const lines = [
     `${text}  ${percent(Math.exp(node.logprob))}`,
-    `log probability ${number(node.logprob)}, of all so far ${number(node.total)}`,
+    `log probability ${number(node.logprob)}, in total ${number(node.total)}`,
     ...(node.score === null
       ? []
-      : [`ends here (${node.finish === "eos" ? "end of sentence" : "too long"}) with score ${number(node.score)}`]),
+      : [`ends here (${node.finish === "eos" ? "end of sentence" : "length limit"}) with score ${number(node.score)}`]),
   ];
   const group = svg(
     "g",
@@ -137,14 +137,14 @@ function drawNode(node, position, i) {
   );
   group.addEventListener("pointermove", (event) => {
     const { clientX, clientY } = /** @type {PointerEvent} */ (event);
-    tell(group, lines, clientX, clientY);
+    showTooltip(group, lines, clientX, clientY);
   });
-  group.addEventListener("pointerleave", hush);
+  group.addEventListener("pointerleave", hideTooltip);
   return group;
 }
 
 /**
- * Columns by depth; each end has its own line, and a fork stands amid its branches.
+ * Positions of the nodes: columns by depth, one line per hypothesis, a fork in the middle of its branches.
  * @param {BeamNode[]} nodes @returns {Place[]}
  */
 function arranged(nodes) {
@@ -174,7 +174,7 @@ function branches(nodes) {
 }
 
 /**
- * Arrow keys: right into the likeliest branch, left back, up and down among what is in the same column.
+ * Arrow keys: right to the most likely branch, left to the parent, up and down within the column.
  * @param {SVGElement} drawing @param {BeamNode[]} nodes @param {Place[]} positions
  */
 function walked(drawing, nodes, positions) {
@@ -185,11 +185,11 @@ function walked(drawing, nodes, positions) {
       (best, candidate) => ((nodes[candidate]?.logprob ?? 0) > (nodes[best]?.logprob ?? -Infinity) ? candidate : best),
       candidates[0] ?? -1,
     );
-  const beside = (/** @type {number} */ current, /** @type {number} */ way) => {
+  const sibling = (/** @type {number} */ current, /** @type {number} */ step) => {
     const origin = positions[current];
     const column = nodes.map((_, i) => i).filter((i) => positions[i]?.x === origin?.x);
     column.sort((a, b) => (positions[a]?.y ?? 0) - (positions[b]?.y ?? 0));
-    return column[column.indexOf(current) + way] ?? -1;
+    return column[column.indexOf(current) + step] ?? -1;
   };
   drawing.addEventListener("keydown", (event) => {
     const current = groups.indexOf(/** @type {SVGGElement} */ (/** @type {unknown} */ (document.activeElement)));
@@ -202,9 +202,9 @@ function walked(drawing, nodes, positions) {
         : key === "ArrowLeft"
           ? node.parent
           : key === "ArrowUp"
-            ? beside(current, -1)
+            ? sibling(current, -1)
             : key === "ArrowDown"
-              ? beside(current, 1)
+              ? sibling(current, 1)
               : -1;
     const next = groups[to];
     if (next === undefined) return;
@@ -215,7 +215,7 @@ function walked(drawing, nodes, positions) {
   });
 }
 
-/** The same as a list, best first. @param {BeamNode[]} nodes */
+/** The hypotheses as a table, best first. @param {BeamNode[]} nodes */
 function hypotheses(nodes) {
   const ends = nodes.map((node, i) => ({ node, i })).filter(({ node }) => node.score !== null);
   ends.sort((a, b) => Number(b.node.best) - Number(a.node.best) || (b.node.score ?? 0) - (a.node.score ?? 0));
@@ -243,7 +243,7 @@ function hypotheses(nodes) {
           element("td", {}, written(i), node.best ? " ★" : null),
           element("td", { class: "figure" }, number(node.score ?? 0)),
           element("td", { class: "figure" }, number(node.total)),
-          element("td", {}, node.finish === "eos" ? "by itself" : "cut off"),
+          element("td", {}, node.finish === "eos" ? "end of sentence" : "length limit"),
         ),
       ),
     ),

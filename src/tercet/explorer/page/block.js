@@ -1,4 +1,4 @@
-// One block opened: every step of attention or of the MLP in the order of the computation, with its own numbers.
+// One open block: each step of attention or of the MLP in the order of the computation, with its tensors.
 
 import { later } from "tercet/draw.js";
 import { element } from "tercet/element.js";
@@ -17,7 +17,7 @@ import { workedOut } from "tercet/worked.js";
 /** @typedef {Pick<import("tercet/heatmap.js").HeatMap, "columns" | "rows" | "masked" | "low" | "high" | "square" |
  *             "most" | "names" | "onpick" | "onpoint" | "picked" | "bands" | "lines" | "cellHeight">} Drawing */
 
-// Where a residual connection has its norms, as in nn/residual.py.
+// The positions of the norms in a residual connection, as in nn/residual.py.
 //                before branch after
 const PLACEMENTS = {
   pre: [true, false, false],
@@ -27,7 +27,7 @@ const PLACEMENTS = {
 };
 
 /**
- * The key that was chosen in an encoder that a decoder reads, whose row is the state's column.
+ * The chosen key of an encoder in a translator, by pane; its row is the state's column.
  * @type {Map<number, number>}
  */
 const encoderKeys = new Map();
@@ -73,15 +73,15 @@ function toolbar(pane, state, change, { stack, layer, part, head, name, row }) {
   const edit = (
     /** @type {string} */ key,
     /** @type {string} */ text,
-    /** @type {string} */ which,
+    /** @type {string} */ tensorName,
     /** @type {"heads" | "positions" | null} */ kind,
     /** @type {number | null} */ number,
   ) =>
     button(key, text, {
       class: "edit",
       disabled: !pane.source.live,
-      "aria-pressed": String(isEdited(pane.ask, which, kind, number)),
-      onclick: () => change(toggled(pane, state, which, kind, number)),
+      "aria-pressed": String(isEdited(pane.ask, tensorName, kind, number)),
+      onclick: () => change(toggled(pane, state, tensorName, kind, number)),
     });
   return element(
     "div",
@@ -89,17 +89,17 @@ function toolbar(pane, state, change, { stack, layer, part, head, name, row }) {
     element(
       "div",
       { class: "pager compact" },
-      button("block-previous", "‹", { "aria-label": "the block before", ...to(layer - 1) }),
+      button("block-previous", "‹", { "aria-label": "previous block", ...to(layer - 1) }),
       element("h2", {}, `${stack.name === "stack" ? "" : `${stack.name} `}block ${layer}`),
-      button("block-next", "›", { "aria-label": "the next block", ...to(layer + 1) }),
+      button("block-next", "›", { "aria-label": "next block", ...to(layer + 1) }),
     ),
     element(
       "div",
       { class: "switch", role: "group", "aria-label": "part of the block" },
-      ...parts.map(([which = "", text = ""]) =>
-        button(`part-${which}`, text, {
-          "aria-pressed": String(which === part),
-          onclick: () => change({ part: which }),
+      ...parts.map(([name = "", text = ""]) =>
+        button(`part-${name}`, text, {
+          "aria-pressed": String(name === part),
+          onclick: () => change({ part: name }),
         }),
       ),
     ),
@@ -121,11 +121,11 @@ function toolbar(pane, state, change, { stack, layer, part, head, name, row }) {
     element(
       "div",
       { class: "zeroing compact", role: "group", "aria-label": "set to zero" },
-      element("span", { class: "note" }, "set to zero:"),
+      element("span", { class: "note" }, "Set to zero:"),
       part === "mlp"
-        ? edit("zero-mlp", "this MLP", `${name}.feedforward`, null, null)
+        ? edit("zero-mlp", "the MLP", `${name}.feedforward`, null, null)
         : edit("zero-head", `head ${head}`, `${name}.${part}_attention.heads`, "heads", head),
-      edit("zero-token", `row ${row}'s stream`, name, "positions", row),
+      edit("zero-token", `the stream at row ${row}`, name, "positions", row),
     ),
     button("block-close", "close", { class: "close compact", onclick: () => change({ layer: null, part: null }) }),
   );
@@ -146,11 +146,11 @@ export function step(title, formula, picture, ...notes) {
 }
 
 /**
- * Vectors as rows of colours, one for each token.
+ * Vectors as rows of colors, one for each token.
  * @param {Tensor} values (T, N) @param {string[]} rows @param {number} row the chosen one @param {string} label
- * @param {string} key @param {Drawing} [more]
+ * @param {string} key @param {Drawing} [options]
  */
-export function vectors(values, rows, row, label, key, more = {}) {
+export function vectors(values, rows, row, label, key, options = {}) {
   return heatMap({
     values,
     rows,
@@ -162,24 +162,24 @@ export function vectors(values, rows, row, label, key, more = {}) {
     cellHeight: Math.max(3, Math.min(18, Math.round(240 / rows.length))),
     most: 14,
     legend: true,
-    ...more,
+    ...options,
   });
 }
 
 /**
- * A step whose result is a vector for each token.
+ * A step that computes a vector for each token.
  * @param {string} title @param {string} formula @param {Tensor} values (T, N) @param {string} key
- * @param {Drawing & {texts: string[], row: number, notes?: (string | null)[]}} more
+ * @param {Drawing & {texts: string[], row: number, notes?: (string | null)[]}} options
  */
-function strip(title, formula, values, key, { texts, row, notes = [], ...more }) {
+function strip(title, formula, values, key, { texts, row, notes = [], ...options }) {
   const size = `${formula}  (${values.shape.join(" × ")})`;
-  return step(title, size, vectors(values, texts, row, title, `step-${key}`, more), ...notes);
+  return step(title, size, vectors(values, texts, row, title, `step-${key}`, options), ...notes);
 }
 
 /** @param {Block} opened @param {string} name @returns {Tensor} */
 function part(opened, name) {
   const value = opened.tensors[name];
-  if (value === undefined) throw new Error(`${name} was not noted in this pass`);
+  if (value === undefined) throw new Error(`${name} was not recorded in this pass`);
   return value;
 }
 
@@ -209,8 +209,8 @@ function attention({ pane, state, change, stack, name, opened, row, part: kind, 
   const off = isEdited(pane.ask, `${module}.heads`, "heads", head);
 
   const last = pane.look.sides[pane.look.sides.length - 1]?.stack === stack.name;
-  const known = last ? state.column : (encoderKeys.get(pane.index) ?? null);
-  const column = known === null || known >= S ? likeliest(weights, row) : known;
+  const storedColumn = last ? state.column : (encoderKeys.get(pane.index) ?? null);
+  const column = storedColumn === null || storedColumn >= S ? likeliest(weights, row) : storedColumn;
   const worked = workedOut({
     q,
     k,
@@ -240,9 +240,9 @@ function attention({ pane, state, change, stack, name, opened, row, part: kind, 
   const picked = { onpick, onpoint: worked.show, picked: /** @type {[number, number]} */ ([row, column]) };
   const masked = (/** @type {number} */ t, /** @type {number} */ s) => mask.data[t * S + s] === 0;
   const grouped = stack.n_kv_heads < H ? `key/value head ${shared}, shared by ${H / stack.n_kv_heads} heads` : null;
-  const turned = stack.position === "rotary" && kind === "self" ? "turned by its position (rotary)" : "";
-  const normed = stack.qk_norm === true ? "normed (RMS)" : "";
-  const changed = [normed, turned].filter((text) => text !== "").join(", then ") || null;
+  const turned = stack.position === "rotary" && kind === "self" ? "rotated by position (rotary)" : "";
+  const normed = stack.qk_norm === true ? "normalized (RMS norm)" : "";
+  const changes = [normed, turned].filter((text) => text !== "").join(", then ") || null;
   const asks = before ? "h" : "x";
   const queryInput = kind === "cross" ? "memory" : asks;
   const byRow = { texts: rows, row };
@@ -250,48 +250,48 @@ function attention({ pane, state, change, stack, name, opened, row, part: kind, 
   const map = (
     /** @type {Tensor} */ values,
     /** @type {string} */ label,
-    /** @type {"share" | "signed"} */ colours,
-    more = {},
+    /** @type {"share" | "signed"} */ kind,
+    options = {},
   ) =>
     heatMap({
       values,
-      kind: colours,
+      kind: kind,
       label: `${label} of head ${head}`,
       key: `step-${label}`,
       ...square,
       ...picked,
-      ...more,
+      ...options,
     });
   const ofHead = (/** @type {number} */ t, /** @type {number} */ c) => {
     const [h, k] = [Math.floor(c / width), c % width];
     return [`row ${t} ${rows[t]}, head ${h}, dimension ${k}`, exact(heads.get(h, t, k), heads.half)];
   };
   const maskNote = !masks(mask)
-    ? `every token may see every ${kind === "cross" ? "one of the source" : "other"}`
+    ? `no masked keys: every token attends to every ${kind === "cross" ? "source token" : "other"}`
     : stack.causal && kind === "self"
-      ? "hatched: the future, which no token may see"
-      : "hatched: may not be seen";
+      ? "hatched: masked, later tokens"
+      : "hatched: masked";
   const size = `(${T} × ${S})`;
   const bias = isBiased(stack, kind) ? " + bias" : "";
 
   return element(
     "div",
     { class: "steps" },
-    strip(first ? "the stream comes in" : "the stream after self-attention", "x", input, "input", byRow),
+    strip(first ? "the stream" : "the stream after self-attention", "x", input, "input", byRow),
     before
       ? strip(`${stack.norm} norm`, "h = norm(x)", get(`${reader(stack, name, residual)}.before`), "norm", byRow)
       : null,
     row3(
-      strip(`queries of head ${head}`, `q = ${asks} W_q`, q, "q", { ...byRow, notes: [changed] }),
-      strip(`keys of head ${head}`, `k = ${queryInput} W_k`, k, "k", { ...byKey, notes: [grouped, changed] }),
+      strip(`queries of head ${head}`, `q = ${asks} W_q`, q, "q", { ...byRow, notes: [changes] }),
+      strip(`keys of head ${head}`, `k = ${queryInput} W_k`, k, "k", { ...byKey, notes: [grouped, changes] }),
       strip(`values of head ${head}`, `v = ${queryInput} W_v`, v, "v", { ...byKey, notes: [grouped] }),
     ),
     row3(
       step("scores", `q kᵀ / √${width}${bias}  ${size}`, map(scores, "scores", "signed")),
       step(
         "mask",
-        `may t see s?  ${size}`,
-        map(mask, "mask", "share", { legend: false, low: 0, high: 2, masked, format: () => "may be seen" }),
+        `may t attend to s?  ${size}`,
+        map(mask, "mask", "share", { legend: false, low: 0, high: 2, masked, format: () => "allowed" }),
         maskNote,
       ),
       step("weights", `softmax(scores + mask)  ${size}`, map(weights, "weights", "share", { low: 0, high: 1, masked })),
@@ -302,12 +302,12 @@ function attention({ pane, state, change, stack, name, opened, row, part: kind, 
         ...byRow,
         notes: [off ? "set to zero" : null],
       }),
-      strip("all heads side by side", `${H} heads of ${width}`, sideBySide(heads), "heads", {
+      strip("all heads, concatenated", `${H} heads of ${width}`, sideBySide(heads), "heads", {
         ...byRow,
         bands: { size: width, chosen: head },
         lines: ofHead,
       }),
-      strip("back to the stream's width", "heads · W_o", get(module), "out", byRow),
+      strip("projected to the stream's width", "heads · W_o", get(module), "out", byRow),
     ),
     branch ? strip(`${stack.norm} norm`, "norm(heads · W_o)", get(`${residual}.branch`), "branch", byRow) : null,
     added(after, get(residual), byRow, null),
@@ -315,7 +315,7 @@ function attention({ pane, state, change, stack, name, opened, row, part: kind, 
 }
 
 /**
- * Whose norm a sublayer reads: its own, or the first one's, where all read the same.
+ * The sublayer whose norm is shown: its own, or the first one if the sublayers of a block are parallel.
  * @param {StackInfo} stack @param {string} name @param {string} residual
  */
 const reader = (stack, name, residual) => (stack.parallel ? `${name}.self_residual` : residual);
@@ -325,7 +325,7 @@ const reader = (stack, name, residual) => (stack.parallel ? `${name}.self_residu
  * @param {string | null} note
  */
 function added(normed, stream, byRow, note) {
-  const title = normed ? "added to the stream, then normed" : "added to the stream";
+  const title = normed ? "added to the stream, then normalized" : "added to the stream";
   return strip(title, normed ? "norm(x + out)" : "x + out", stream, "residual", { ...byRow, notes: [note] });
 }
 
@@ -343,14 +343,14 @@ function feedforward({ pane, stack, name, opened, row }) {
   const byRow = { texts: rows, row };
   const neurons = { ...byRow, names: /** @type {const} */ (["row", "neuron"]) };
   const many = { ...neurons, notes: [pooled(stack.d_ff)] };
-  const loud = { ...neurons, notes: [loudest(activations, row, rows[row] ?? "")] };
+  const loud = { ...neurons, notes: [describeNeurons(activations, row, rows[row] ?? "")] };
   const act = stack.gated ? `${stack.activation}(${h} W_gate) ⊙ (${h} W_up)` : `${stack.activation}(${h} W_up)`;
   const off = isEdited(pane.ask, module, null, null) ? "set to zero" : null;
   return element(
     "div",
     { class: "steps" },
     stack.parallel
-      ? strip("the stream comes in, as to attention", "x", get(opened.input ?? ""), "input", byRow)
+      ? strip("the stream, as for attention", "x", get(opened.input ?? ""), "input", byRow)
       : strip(
           "the stream after attention",
           "x",
@@ -361,12 +361,12 @@ function feedforward({ pane, stack, name, opened, row }) {
     before
       ? strip(`${stack.norm} norm`, "h = norm(x)", get(`${reader(stack, name, residual)}.before`), "norm", byRow)
       : null,
-    fullWidth(strip("widened", `${h} W_up`, get(`${module}.up`), "up", many)),
+    fullWidth(strip("up projection", `${h} W_up`, get(`${module}.up`), "up", many)),
     stack.gated ? fullWidth(strip("gate", `${h} W_gate`, get(`${module}.gate`), "gate", many)) : null,
     fullWidth(strip("activations", act, activations, "activations", loud)),
-    strip("narrowed", "activations · W_down", get(module), "out", { ...byRow, notes: [off] }),
+    strip("down projection", "activations · W_down", get(module), "out", { ...byRow, notes: [off] }),
     branch ? strip(`${stack.norm} norm`, "norm(out)", get(`${residual}.branch`), "branch", byRow) : null,
-    added(after, get(name), byRow, "what the next block reads"),
+    added(after, get(name), byRow, "input of the next block"),
   );
 }
 
@@ -382,23 +382,23 @@ function fullWidth(item) {
 /** @param {number} neurons */
 const pooled = (neurons) =>
   neurons > 600
-    ? "where there are more neurons than pixels, a pixel shows its largest; hover or arrow keys tell each"
+    ? "with more neurons than pixels, a pixel shows the value of largest magnitude; move the pointer for each value"
     : null;
 
 /** @param {Tensor} activations (T, F) @param {number} row @param {string} text */
-function loudest(activations, row, text) {
+function describeNeurons(activations, row, text) {
   const values = slice(activations, row).data;
-  let [most, active] = [0, 0];
+  let [largest, active] = [0, 0];
   values.forEach((value, i) => {
-    if (Math.abs(value) > Math.abs(values[most] ?? 0)) most = i;
+    if (Math.abs(value) > Math.abs(values[largest] ?? 0)) largest = i;
     if (value > 0) active += 1;
   });
-  const [share, loud] = [percent(active / values.length), number(values[most] ?? 0)];
-  return `row ${row} ${text}: ${share} of the neurons are above zero; the loudest is ${most} with ${loud}`;
+  const [share, extreme] = [percent(active / values.length), number(values[largest] ?? 0)];
+  return `row ${row} ${text}: ${share} of the neurons are above zero; the largest is ${largest} with ${extreme}`;
 }
 
 /**
- * A mask that is one for all queries, for each of them.
+ * Expand a mask that is the same for all queries to one row per query.
  * @param {Tensor} mask (1, T or 1, S) @param {number} T @param {number} S @returns {Tensor}
  */
 function spread(mask, T, S) {

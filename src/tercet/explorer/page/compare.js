@@ -1,4 +1,4 @@
-// What a change changes: a pass beside the same one without its edits, and one pane beside the other.
+// The effect of a change: a pass compared with the same pass without edits, and one pane compared with the other.
 
 import { element } from "tercet/element.js";
 import { labelOf } from "tercet/model.js";
@@ -13,35 +13,37 @@ import { asking } from "tercet/prompt.js";
 
 const PARTS = { self_attention: "attention", cross_attention: "cross-attention", feedforward: "MLP" };
 
-/** What an edit sets to zero, in words. @param {Edit} edit */
-export function inWords({ name, heads, positions }) {
+/** A description of an edit. @param {Edit} edit */
+export function describeEdit({ name, heads, positions }) {
   const match =
     /^(stack|encoder|decoder)\.blocks\.(\d+)(?:\.(self_attention|cross_attention|feedforward)(\.heads)?)?$/.exec(name);
   const rows = positions === null ? "" : `, row ${positions.join(", ")}`;
-  const which = heads === null ? "" : `head ${heads.join(", ")}`;
-  if (match === null) return name + (which && `, ${which}`) + rows;
+  const selected = heads === null ? "" : `head ${heads.join(", ")}`;
+  if (match === null) return name + (selected && `, ${selected}`) + rows;
   const [, stack, block, part] = match;
-  const where = `${stack === "stack" ? "" : `${stack} `}block ${block}`;
-  if (part === undefined) return `${where}, stream${rows}`;
+  const place = `${stack === "stack" ? "" : `${stack} `}block ${block}`;
+  if (part === undefined) return `${place}, stream${rows}`;
   const kind = PARTS[/** @type {keyof typeof PARTS} */ (part)];
-  if (which === "") return `${where}, ${kind}${rows}`;
-  return `${where}, ${part === "cross_attention" ? `${kind} ` : ""}${which}${rows}`;
+  if (selected === "") return `${place}, ${kind}${rows}`;
+  return `${place}, ${part === "cross_attention" ? `${kind} ` : ""}${selected}${rows}`;
 }
 
-/** Each head and each row of an edit by itself, so that each can be taken back. @param {Edit} edit @returns {Edit[]} */
-function singly(edit) {
+/** Split an edit into one for each head or row, so that each can be removed. @param {Edit} edit @returns {Edit[]} */
+function split(edit) {
   if (edit.heads !== null) return edit.heads.map((head) => ({ ...edit, heads: [head] }));
   if (edit.positions !== null) return edit.positions.map((row) => ({ ...edit, positions: [row] }));
   return [edit];
 }
 
-/** @param {Edit[]} edits @param {Edit} gone @returns {Edit[]} */
-function without(edits, gone) {
+/** @param {Edit[]} edits @param {Edit} removed @returns {Edit[]} */
+function without(edits, removed) {
   return edits.flatMap((edit) => {
-    if (edit.name !== gone.name) return [edit];
-    const heads = edit.heads?.filter((head) => !gone.heads?.includes(head)) ?? null;
+    if (edit.name !== removed.name) return [edit];
+    const heads = edit.heads?.filter((head) => !removed.heads?.includes(head)) ?? null;
     const positions =
-      edit.heads === null ? (edit.positions?.filter((row) => !gone.positions?.includes(row)) ?? null) : edit.positions;
+      edit.heads === null
+        ? (edit.positions?.filter((row) => !removed.positions?.includes(row)) ?? null)
+        : edit.positions;
     if (heads === null && positions === null) return [];
     return heads?.length === 0 || positions?.length === 0 ? [] : [{ ...edit, heads, positions }];
   });
@@ -52,11 +54,11 @@ const nats = (/** @type {number} */ loss) => loss.toFixed(4);
 const signed = (/** @type {number} */ value, digits = 4) =>
   `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(digits)}`;
 
-/** What is set to zero, and what came of it. @param {Change} change */
+/** The edits of a pane, and their effect. @param {Change} change */
 export function editLine(change) {
   const chips = element("div", { class: "chips", role: "group", "aria-label": "Set to zero" });
   const outcome = element("p", { class: "outcome" });
-  const box = element("section", { class: "edits", "aria-label": "What is set to zero", hidden: true }, chips, outcome);
+  const box = element("section", { class: "edits", "aria-label": "Edits", hidden: true }, chips, outcome);
   let requests = 0;
 
   /** @param {Loaded} pane @param {State} state */
@@ -65,7 +67,7 @@ export function editLine(change) {
     const edits = state.panes[pane.index]?.edits ?? [];
     box.hidden = edits.length === 0;
     if (box.hidden) return;
-    const all = edits.flatMap(singly);
+    const all = edits.flatMap(split);
     chips.replaceChildren(
       element("span", { class: "name" }, "Set to zero"),
       ...all.map((edit) =>
@@ -76,11 +78,11 @@ export function editLine(change) {
             class: "chip",
             "data-key": `edit:${edit.name}:${edit.heads ?? ""}:${edit.positions ?? ""}`,
             disabled: !pane.source.live,
-            "aria-label": `${inWords(edit)}; click to let it be again`,
-            title: `${edit.name}\nclick to let it be again`,
+            "aria-label": `${describeEdit(edit)}; click to restore it`,
+            title: `${edit.name}\nclick to restore it`,
             onclick: () => change(asking(state, pane.index, { edits: without(edits, edit) })),
           },
-          inWords(edit),
+          describeEdit(edit),
           element("span", { "aria-hidden": "true" }, " ×"),
         ),
       ),
@@ -93,7 +95,7 @@ export function editLine(change) {
           hidden: all.length < 2 || !pane.source.live,
           onclick: () => change(asking(state, pane.index, { edits: [] })),
         },
-        "take all back",
+        "Restore all",
       ),
     );
     const sentences = await outcomeOf(pane, state).catch(() => []);
@@ -142,9 +144,9 @@ async function outcomeOf(pane, state) {
   return sentences;
 }
 
-/** Two panes in numbers. */
+/** A table that compares the two panes. */
 export function differences() {
-  const box = element("section", { class: "differences", "aria-label": "The two beside each other", hidden: true });
+  const box = element("section", { class: "differences", "aria-label": "Comparison of the two texts", hidden: true });
   let requests = 0;
 
   /** @param {Loaded[]} panes @param {State} state */
@@ -174,12 +176,12 @@ export function differences() {
     if (left?.row && right?.row) {
       const [first, second] = [best(left.row), best(right.row)];
       const cross = shareOf(right.row, first.id).share;
-      const where = left.at === right.at ? `row ${left.at}` : `rows ${left.at} and ${right.at}`;
+      const place = left.at === right.at ? `row ${left.at}` : `rows ${left.at} and ${right.at}`;
       lines.push([
-        `most likely, ${where}`,
+        `most likely, ${place}`,
         `‘${labelOf(first.text)}’ ${percent(first.share)}`,
         `‘${labelOf(second.text)}’ ${percent(second.share)}`,
-        first.id === second.id ? "the same" : "another",
+        first.id === second.id ? "same" : "different",
       ]);
       lines.push([
         `probability of ‘${labelOf(first.text)}’`,

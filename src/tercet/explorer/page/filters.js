@@ -1,43 +1,43 @@
-// Which tokens may be drawn: the filters of generation/filters.py, over the whole vocabulary, in float64.
+// The filters of generation/filters.py over the whole vocabulary, in float64.
 //
-//     temperature -> top-k -> top-p -> min-p, each on what the one before it left, renormalised
+//     temperature -> top-k -> top-p -> min-p, each applied to the renormalized result of the previous one
 //
-// Each of them keeps the most likely tokens, of equals those of the lowest ids, so what is left is always the beginning
-// of one order. It is sorted once for a row of logits; a filter then only says how long that beginning is. The sampler
-// works in float32: a token nearer to a bound than that resolves may fall on its other side.
+// Each filter keeps the most likely tokens, and among equal tokens those with the lowest ids. The kept tokens are
+// therefore a prefix of one order: a row of logits is sorted once, and a filter only returns the length of the prefix.
+// The sampler computes in float32: for a token within rounding of a bound its result may differ.
 
 /** @typedef {{temperature: number, top_k: number | null, top_p: number | null, min_p: number | null}} Sampling */
-/** ids from the most likely on, and their logits less the largest.
+/** The ids from the most to the least likely, and their logits minus the largest.
  * @typedef {{ids: Uint32Array, logits: Float64Array}} Ranking */
-/** The probabilities of the first `kept` of the ranking; all others have none.
+/** The probabilities of the first `kept` ids of the ranking; all others have probability 0.
  * @typedef {{kept: number, probabilities: Float64Array}} Distribution */
 
 // Sums and ratios of float32 probabilities miss round numbers such as 0.9 by a few units in the last place.
 export const ROUNDING = 1e-6;
 export const PLAIN = Object.freeze({ temperature: 1, top_k: null, top_p: null, min_p: null });
-const IDS = 2 ** 20; // of a float64's 53 bits, 32 hold the logit and the others the id
+const MAX_IDS = 2 ** 20; // of a float64's 53 bits, 32 hold the logit and the others the id
 
 /** @param {ArrayLike<number>} logits of one row @returns {Ranking} */
 export function rank(logits) {
   const size = logits.length;
-  if (size === 0 || size > IDS) throw new Error(`${size} logits to rank; there must be 1 to ${IDS}`);
+  if (size === 0 || size > MAX_IDS) throw new Error(`cannot rank ${size} logits; there must be 1 to ${MAX_IDS}`);
   const values = Float32Array.from(logits);
   const bits = new Uint32Array(values.buffer);
   const keys = new Float64Array(size);
   for (let id = 0; id < size; id++) {
     const value = /** @type {number} */ (values[id]);
     if (Number.isNaN(value) || value === Infinity)
-      throw new Error("the model's outputs are not numbers: its training diverged");
-    // As whole numbers, negative floats grow as they should fall; 0 and -0 are one.
+      throw new Error("the model's outputs are not finite: its training diverged");
+    // As integers, negative floats increase with decreasing value; 0 and -0 become equal.
     const word = value === 0 ? 0 : /** @type {number} */ (bits[id]);
     const falling = word >= 2 ** 31 ? word : 2 ** 31 - 1 - word;
-    keys[id] = falling * IDS + id;
+    keys[id] = falling * MAX_IDS + id;
   }
   keys.sort();
   const ids = new Uint32Array(size);
   const sorted = new Float64Array(size);
   for (let k = 0; k < size; k++) {
-    const id = /** @type {number} */ (keys[k]) % IDS;
+    const id = /** @type {number} */ (keys[k]) % MAX_IDS;
     ids[k] = id;
     sorted[k] = /** @type {number} */ (values[id]) - /** @type {number} */ (values[/** @type {number} */ (ids[0])]);
   }
@@ -50,28 +50,28 @@ export function applyTemperature(logits, temperature) {
   return logits.map((logit) => logit / Math.max(temperature, Number.MIN_VALUE));
 }
 
-/** Exactly k of them, however many are equal to the k-th. @param {Float64Array} logits ranked @param {number} k */
+/** Exactly k tokens, also if others equal the k-th. @param {Float64Array} logits ranked @param {number} k */
 export const keepTopK = (logits, k) => logits.subarray(0, Math.max(1, k));
 
 /**
- * The fewest whose probabilities reach p; the token that crosses p is kept.
+ * The fewest tokens whose probabilities add up to p, including the token that crosses p.
  * @param {Float64Array} logits ranked @param {number} p
  */
 export function keepTopP(logits, p) {
   if (p >= 1) return logits;
   const probabilities = softmax(logits);
-  let before = 0;
+  let sum = 0;
   let kept = 0;
-  do before += /** @type {number} */ (probabilities[kept++]);
-  while (kept < logits.length && before < p * (1 - ROUNDING));
+  do sum += /** @type {number} */ (probabilities[kept++]);
+  while (kept < logits.length && sum < p * (1 - ROUNDING));
   return logits.subarray(0, kept);
 }
 
-/** Those at least p times as likely as the most likely one. @param {Float64Array} logits ranked @param {number} p */
+/** Tokens at least p times as likely as the most likely one. @param {Float64Array} logits ranked @param {number} p */
 export function keepMinP(logits, p) {
   if (p <= 0) return logits;
-  const least = Math.log(p) - ROUNDING + /** @type {number} */ (logits[0]);
-  const end = logits.findIndex((logit) => logit < least);
+  const threshold = Math.log(p) - ROUNDING + /** @type {number} */ (logits[0]);
+  const end = logits.findIndex((logit) => logit < threshold);
   return end < 0 ? logits : logits.subarray(0, end);
 }
 
@@ -85,7 +85,7 @@ export function softmax(logits) {
 }
 
 /**
- * What `sampling` makes of a row of logits.
+ * Apply the sampling settings to a row of logits.
  * @param {Ranking} ranking @param {Sampling} sampling @returns {Distribution}
  */
 export function distribution(ranking, sampling) {
@@ -97,14 +97,14 @@ export function distribution(ranking, sampling) {
   return { kept: logits.length, probabilities: softmax(logits) };
 }
 
-/** The probabilities by id, of the whole vocabulary. @param {Ranking} ranking @param {Distribution} filtered */
+/** The probabilities of the whole vocabulary, by id. @param {Ranking} ranking @param {Distribution} filtered */
 export function byId(ranking, filtered) {
   const all = new Float64Array(ranking.ids.length);
   filtered.probabilities.forEach((share, k) => (all[/** @type {number} */ (ranking.ids[k])] = share));
   return all;
 }
 
-/** How many yes-or-no questions a draw answers, on average. @param {Distribution} filtered @returns {number} */
+/** The entropy in bits. @param {Distribution} filtered @returns {number} */
 export function entropy(filtered) {
   let bits = 0;
   for (const share of filtered.probabilities) if (share > 0) bits -= share * Math.log2(share);

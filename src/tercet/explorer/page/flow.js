@@ -1,19 +1,19 @@
-// The whole pass at a glance: a row for each token, a column for each block, lines for what the chosen row reads.
+// The overview of a pass: a row for each token, a column for each block, lines for the attention of the chosen row.
 
 import { around } from "tercet/around.js";
 import { block } from "tercet/block.js";
 import {
   atWidth,
-  colours,
+  readPalette,
   css,
   fitted,
-  hush,
+  hideTooltip,
   keepScroll,
   mix,
   painted,
   roving,
   sized,
-  tell,
+  showTooltip,
   whenSized,
 } from "tercet/draw.js";
 import { element, svg } from "tercet/element.js";
@@ -29,11 +29,11 @@ import { tensor } from "tercet/tensor.js";
 /** @typedef {import("tercet/model.js").StackInfo} StackInfo */
 /** @typedef {{cell: number, gap: number, end: number, left: (column: number) => number, width: number}} Columns */
 
-const TOKENS = 104; // pixels of the column of tokens
+const TOKENS = 104; // pixels, width of the token column
 const PREDICTIONS = 176;
-const HEADER = 88; // its height
+const HEADER = 88; // pixels, height of the header
 const FONT = "12px ui-monospace, 'SF Mono', 'DejaVu Sans Mono', Menlo, Consolas, monospace";
-const FAINT = 0.02; // a weight below has no line, or one below half of what each of many tokens would have
+const MIN_WEIGHT = 0.02; // smaller weights have no line, unless the uniform weight of a long text is smaller
 
 /** @param {Pane} pane @param {State} state @param {Change} change @returns {HTMLElement} */
 export function flow(pane, state, change) {
@@ -47,11 +47,11 @@ export function flow(pane, state, change) {
   return view;
 }
 
-/** Which stack is shown. @param {Pane} pane @param {StackInfo} stack @param {Change} change @returns {HTMLElement} */
+/** Buttons for the stacks. @param {Pane} pane @param {StackInfo} stack @param {Change} change @returns {HTMLElement} */
 export function sideSwitch(pane, stack, change) {
   return element(
     "div",
-    { class: "switch", role: "group", "aria-label": "which side of the translator" },
+    { class: "switch", role: "group", "aria-label": "encoder or decoder" },
     ...pane.source.model.stacks.map((candidate) =>
       element(
         "button",
@@ -71,7 +71,7 @@ export function sideSwitch(pane, stack, change) {
 function overview(pane, state, change, stack) {
   const side = sideOf(pane, stack.name);
   const stream = pane.look.stream[stack.name];
-  if (stream === undefined) throw new Error(`nothing was read by ${stack.name}`);
+  if (stream === undefined) throw new Error(`the stream of ${stack.name} is missing`);
   const texts = labels(side);
   const last = pane.look.sides[pane.look.sides.length - 1] === side;
   const lens = last ? pane.look.lens : null;
@@ -143,11 +143,11 @@ function overview(pane, state, change, stack) {
   body.addEventListener("pointermove", (event) => {
     const { r, c } = under(event);
     point(r);
-    if (c < 0) return hush();
-    tell(body, describeCell(pane, stack, stream, lens, texts, r, c), event.clientX, event.clientY);
+    if (c < 0) return hideTooltip();
+    showTooltip(body, describeCell(pane, stack, stream, lens, texts, r, c), event.clientX, event.clientY);
   });
   body.addEventListener("pointerleave", () => {
-    hush();
+    hideTooltip();
     point(chosen);
   });
   body.addEventListener("click", (event) => change(toRow(pane, stack.name, under(event).r)));
@@ -182,7 +182,7 @@ function overview(pane, state, change, stack) {
     heads.style.width = `${columns.width}px`;
     for (const { header, column } of buttons) {
       const last = column > stack.n_layers;
-      const aside = column === 0 ? 8 : columns.gap / 2; // what the title may take of the gaps
+      const aside = column === 0 ? 8 : columns.gap / 2; // pixels of the gaps that the title may use
       header.style.width = `${last ? columns.end : columns.cell + 2 * aside}px`;
       const left = last ? columns.left(stack.n_layers) + columns.cell + 6 : columns.left(column) - aside;
       header.style.left = `${Math.max(0, left)}px`;
@@ -192,7 +192,7 @@ function overview(pane, state, change, stack) {
   return element("div", { class: "flow-overview" }, box, source?.element, key(pane, state, stack, lens !== null));
 }
 
-/** The row that was chosen when it was last drawn: it comes into view when it changes. @type {Map<string, number>} */
+/** The chosen row at the last drawing. A new chosen row is scrolled into view. @type {Map<string, number>} */
 const lastRows = new Map();
 
 /** @param {HTMLElement} box @param {number} row @param {number} height */
@@ -213,14 +213,14 @@ function arranged(width, layers) {
 }
 
 /**
- * The stream after each block: how long the vector is, and what the model would say if it ended there.
+ * Draw the stream after each block: the vector's length, and the model's prediction if it ended there.
  * @param {HTMLCanvasElement} canvas @param {Columns} columns
  * @param {{stream: {names: string[], norms: Tensor}, lens: import("tercet/model.js").Look["lens"],
  *          texts: Record<string, string>, rows: number, height: number, chosen: number}} what
  */
 function cells(canvas, columns, { stream, lens, texts, rows, height, chosen }) {
   const { pen, dots } = sized(canvas, columns.width, rows * height);
-  const palette = colours();
+  const palette = readPalette();
   const longest = Math.max(...stream.norms.data, 1e-9);
   pen.scale(dots, dots);
   pen.font = FONT;
@@ -255,7 +255,7 @@ function cells(canvas, columns, { stream, lens, texts, rows, height, chosen }) {
 }
 
 /**
- * A line from each token that the row reads, as thick as its weight; none for a map that did not come along.
+ * Draw a line from each token that the row attends to, with its weight as the width; none if the map was not sent.
  * @param {SVGElement} lines @param {Columns} columns
  * @param {{pane: Pane, state: State, stack: StackInfo, row: number, height: number}} what
  */
@@ -274,7 +274,7 @@ function reads(lines, columns, { pane, state, stack, row, height }) {
     const bend = (to - from) * 0.5;
     const end = row * height + height / 2;
     weights.forEach((weight, key) => {
-      if (weight < Math.min(FAINT, 0.5 / weights.length)) return;
+      if (weight < Math.min(MIN_WEIGHT, 0.5 / weights.length)) return;
       const start = key * height + height / 2;
       lines.append(
         svg("path", {
@@ -289,7 +289,7 @@ function reads(lines, columns, { pane, state, stack, row, height }) {
 }
 
 /**
- * Its weights in one head, or in the mean of all.
+ * The row's weights in one head, or their mean over all heads if head is null.
  * @param {Tensor} map @param {number} row @param {number | null} head
  */
 function ofRow(map, row, head) {
@@ -315,7 +315,7 @@ export function meanOverHeads(map) {
 }
 
 /**
- * What stands above the columns: what opens them.
+ * Headers of the columns, which open the blocks.
  * @param {Pane} pane @param {State} state @param {Change} change @param {StackInfo} stack
  */
 function headers(pane, state, change, stack) {
@@ -375,7 +375,7 @@ function headers(pane, state, change, stack) {
         { class: state.layer === layer ? "flow-head open" : "flow-head" },
         element("div", { class: "flow-maps" }, ...pictures),
         button(layer, inside, `block ${layer}`),
-        off > 0 ? element("span", { class: "flow-off" }, `${off} at zero`) : null,
+        off > 0 ? element("span", { class: "flow-off" }, `${off} set to zero`) : null,
       ),
       column: layer + 1,
     });
@@ -404,7 +404,7 @@ function predictions(pane, top, rows, height) {
         "div",
         { class: "flow-prediction", style: `height:${height}px`, title: `id ${id}` },
         element("span", { class: "text" }, labelOf(pane.look.texts[id] ?? `id ${id}`)),
-        right ? element("span", { class: "right", title: "the token in the text" }, "✓") : null,
+        right ? element("span", { class: "right", title: "the true token" }, "✓") : null,
         element("span", { class: "bar", style: `--part:${(100 * share).toFixed(1)}%` }),
         element("span", { class: "share" }, percent(share)),
       ),
@@ -414,7 +414,7 @@ function predictions(pane, top, rows, height) {
 }
 
 /**
- * The token that a row is to tell: the next one, or the one behind a mask, where it is known.
+ * The token to be predicted at a row: the next token, or the masked token; null if it is not known.
  * @param {Pane} pane @param {number} row
  */
 export function followed(pane, row) {
@@ -438,14 +438,14 @@ function best(top, pane, row) {
  * @param {string[]} texts @param {number} row @param {number} column
  */
 function describeCell(pane, stack, stream, lens, texts, row, column) {
-  const where = column === 0 ? sumOf(stack) : `after block ${column - 1}`;
+  const place = column === 0 ? sumOf(stack) : `after block ${column - 1}`;
   const lines = [
-    `${where}, row ${row} ${texts[row]}`,
+    `${place}, row ${row} ${texts[row]}`,
     `length of the vector ${exact(stream.norms.get(column, row), stream.norms.half)}`,
   ];
   const ids = lens?.ids[column]?.[row];
   if (lens !== null && ids !== undefined) {
-    lines.push("if the model ended here:");
+    lines.push("prediction if the model ended here:");
     ids.forEach((id, i) => {
       lines.push(`  ${labelOf(pane.look.texts[id] ?? `id ${id}`)}  ${percent(lens.probabilities.get(column, row, i))}`);
     });
@@ -454,7 +454,7 @@ function describeCell(pane, stack, stream, lens, texts, row, column) {
 }
 
 /**
- * The source's tokens, each as dark as the row reads it.
+ * The source's tokens, colored by the weight of the chosen row.
  * @param {Pane} pane @param {State} state @param {StackInfo} stack
  */
 function sourceStrip(pane, state, stack) {
@@ -471,9 +471,9 @@ function sourceStrip(pane, state, stack) {
       .filter((map) => map !== undefined);
     strip.hidden = maps.length === 0;
     const each = maps.map((map) => ofRow(map, row, head));
-    const where = layer === null ? "all blocks" : `block ${layer}`;
-    const which = `${where}, ${head === null ? "mean of heads" : `head ${head}`}`;
-    title.textContent = `row ${row} reads of the source (${which}):`;
+    const place = layer === null ? "all blocks" : `block ${layer}`;
+    const selection = `${place}, ${head === null ? "mean of heads" : `head ${head}`}`;
+    title.textContent = `attention of row ${row} to the source (${selection}):`;
     spans.forEach((span, key) => {
       const weight = each.reduce((sum, weights) => sum + (weights[key] ?? 0), 0) / Math.max(1, each.length);
       span.style.setProperty("--part", `${(100 * weight).toFixed(1)}%`);
@@ -484,7 +484,7 @@ function sourceStrip(pane, state, stack) {
   return { element: strip, show };
 }
 
-/** What the marks mean. @param {Pane} pane @param {State} state @param {StackInfo} stack @param {boolean} lens */
+/** The legend. @param {Pane} pane @param {State} state @param {StackInfo} stack @param {boolean} lens */
 function key(pane, state, stack, lens) {
   const cross = state.part === "cross";
   const hasMaps = Object.keys(pane.look.maps).length > 0;
@@ -495,10 +495,10 @@ function key(pane, state, stack, lens) {
     "p",
     { class: "key" },
     item("bar", "length of the residual stream"),
-    lens ? item("tint", "the token the model would tell if it ended here; the stronger, the more probable") : null,
+    lens ? item("tint", "logit lens: top prediction at this layer; stronger color: more probable") : null,
     hasMaps
-      ? item("line", "what the chosen row reads, mean of heads")
-      : element("span", { class: "key-item" }, "this text is long: its maps come block by block, as you open one"),
+      ? item("line", "attention of the chosen row, mean of heads")
+      : element("span", { class: "key-item" }, "long text: attention maps are loaded when you open a block"),
     hasMaps && inside && !cross ? item("line chosen", `head ${state.head} in block ${state.layer}`) : null,
   );
 }

@@ -1,6 +1,6 @@
-// The focus, kept when what has it is drawn anew.
+// Keeps the focus on an element that is redrawn.
 
-/** Where the focus is, so that it can be given back: [pane, key]. @returns {[string | null, string] | null} */
+/** The focused element, as [pane, key], to restore it later. @returns {[string | null, string] | null} */
 export function focused() {
   const on = document.activeElement;
   const key = on?.getAttribute("data-key");

@@ -1,4 +1,4 @@
-// The bar above all: what the model is, and the buttons that are about the whole page.
+// The bar at the top: a description of the model, and the buttons for the whole page.
 
 import { element } from "tercet/element.js";
 import { counted } from "tercet/numbers.js";
@@ -8,11 +8,11 @@ import { applyTheme, nextTheme } from "tercet/theme.js";
 
 /** @typedef {import("tercet/main.js").Page} Page */
 
-/** What a saved page can do, and what it cannot. */
+/** A note on the limits of a saved page. */
 const WITHOUT_MODEL = [
-  element("b", {}, "A saved page. "),
-  "It shows one text, with every number of it, and the sampler's settings work. The model itself is not in it: it " +
-    "reads no other text, appends or masks no token and sets nothing to zero. For that, run ",
+  element("b", {}, "Saved page. "),
+  "It contains one text with all its numbers, and the sampling settings work. It does not contain the model, so it " +
+    "cannot read other texts, append or mask tokens, or set parts to zero. For that, run ",
   element("code", {}, "tercet explore RUN"),
   ".",
 ];
@@ -30,19 +30,19 @@ export function header(page, help) {
   const two = button(
     "compare",
     () => compare(page),
-    { hidden: !source.live, title: "two texts side by side (c)" },
+    { hidden: !source.live, title: "compare two texts (c)" },
     "Compare",
   );
   const walk = button(
     "tour",
     () => page.change({ tour: page.state.tour === null ? 0 : null }),
-    { class: "primary", title: "every part explained with your own numbers (g)" },
+    { class: "primary", title: "guided tour with the numbers of this text (g)" },
     "Tour",
   );
   const keep = button(
     "save",
     () => void save(page, busy),
-    { hidden: !source.live, title: "this page as one file, with all its numbers" },
+    { hidden: !source.live, title: "save this page as one file, with all its numbers" },
     "Save page",
   );
   const keys = button(
@@ -70,14 +70,14 @@ export function header(page, help) {
     update() {
       const { state } = page;
       applyTheme(state.theme, theme);
-      theme.title = `colours: ${state.theme === "auto" ? "as the system is" : state.theme} (t)`;
+      theme.title = `theme: ${state.theme === "auto" ? "system" : state.theme} (t)`;
       two.setAttribute("aria-pressed", String(state.panes.length > 1));
       walk.setAttribute("aria-pressed", String(state.tour !== null));
     },
   };
 }
 
-/** What the model is, in one line. @param {import("tercet/source.js").Model} model @returns {string} */
+/** A description of the model in one line. @param {import("tercet/source.js").Model} model @returns {string} */
 function about(model) {
   const family = {
     "decoder-only": "decoder-only (GPT)",
@@ -85,12 +85,12 @@ function about(model) {
     "encoder-decoder": "encoder-decoder (translator)",
   };
   const depths = model.stacks.map((stack) => stack.n_layers).join(" + ");
-  const many = [...new Set(model.stacks.map((stack) => stack.n_heads))].join(" and ");
+  const heads = [...new Set(model.stacks.map((stack) => stack.n_heads))].join(" and ");
   const { data, steps } = /** @type {{data?: unknown, steps?: unknown}} */ (model.about);
   return [
     family[/** @type {keyof typeof family} */ (model.family)] ?? model.family,
     `${counted(model.parameters)} parameters`,
-    `${depths} blocks × ${many} heads`,
+    `${depths} blocks × ${heads} heads`,
     `width ${model.stacks[0]?.d_model}`,
     `${counted(model.vocab_size)} tokens`,
     `context ${model.max_len}`,

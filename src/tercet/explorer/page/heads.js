@@ -1,4 +1,4 @@
-// What each head is for: does it look at the token before, does it find repetitions, and how much is lost without it.
+// Scores of each head: its weight on the previous token, its weight on repetitions, and its effect on the loss.
 
 import { later } from "tercet/draw.js";
 import { element } from "tercet/element.js";
@@ -14,40 +14,40 @@ import { tensor } from "tercet/tensor.js";
 /** @typedef {{name: string, layer: number, kind: string}} Row */
 
 const SCORES = /** @type {const} */ ([
-  ["previous", "looks at the token before", "mean weight on it, on random tokens"],
-  ["induction", "continues what came before", "weight on the token after the last time, on repeated random tokens"],
-  ["ablation", "loss without it", "rise of this text's mean loss with the head at zero, in nats"],
+  ["previous", "previous token", "mean weight on the previous token, on random tokens"],
+  ["induction", "induction", "mean weight on the token after the previous occurrence, on repeated random tokens"],
+  ["ablation", "ablation", "increase of this text's mean loss if the head is set to zero, in nats"],
 ]);
 
 /** @param {Pane} pane @param {State} state @param {Change} change @returns {HTMLElement} */
 export function heads(pane, state, change) {
-  const unedited = { ...pane.look.ask, edits: [] }; // each head by itself, whatever is at zero now
+  const unedited = { ...pane.look.ask, edits: [] }; // each head separately, independent of the current edits
   return element(
     "section",
-    { class: "heads", "aria-label": "What each head does" },
+    { class: "heads", "aria-label": "Scores of each head" },
     element("p", { class: "effect", "aria-live": "polite" }, effect(pane)),
     later(
       JSON.stringify([unedited, "heads"]),
       () => pane.source.heads(unedited),
       (scores) => element("div", {}, ...kinds(scores).map((rows) => ofKind(pane, state, change, scores, rows))),
-      "each head is set to zero once …",
+      "setting each head to zero in turn …",
     ),
   );
 }
 
-/** The loss before and after what is set to zero now. @param {Pane} pane */
+/** The loss with and without the current edits. @param {Pane} pane */
 function effect(pane) {
   const loss = pane.look.loss?.mean;
-  const before = pane.base?.loss?.mean;
-  if (loss === undefined) return "This text has no loss: nothing in it is known to compare with.";
-  if (before === undefined)
+  const original = pane.base?.loss?.mean;
+  if (loss === undefined) return "This text has no loss, because no token to be predicted is known.";
+  if (original === undefined)
     return `Mean loss of this text ${number(loss)} nats.${pane.source.live ? " Click a head to set it to zero." : ""}`;
-  const change = loss - before;
-  const rise = `${change < 0 ? "" : "+"}${number(change)}`;
-  return `Mean loss of this text: ${number(before)} nats before, ${number(loss)} with what is at zero now (${rise}).`;
+  const change = loss - original;
+  const increase = `${change < 0 ? "" : "+"}${number(change)}`;
+  return `Mean loss of this text: ${number(original)} nats without edits, ${number(loss)} with them (${increase}).`;
 }
 
-/** Those of one stack and one kind of attention belong together. @param {HeadScores} scores @returns {Row[][]} */
+/** Group the scores by stack and kind of attention. @param {HeadScores} scores @returns {Row[][]} */
 function kinds(scores) {
   /** @type {Map<string, Row[]>} */
   const groups = new Map();
@@ -93,7 +93,7 @@ function ofKind(pane, state, change, scores, rows) {
         text: (r, h) => (isHeadEdited(r, h) ? "✕" : short(values.get(r, h))),
         marked: (r, h) => r === row && h === head,
         lines: (r, h) => [
-          `block ${rows[r]?.layer}, head ${h}${isHeadEdited(r, h) ? ", at zero now" : ""}`,
+          `block ${rows[r]?.layer}, head ${h}${isHeadEdited(r, h) ? ", set to zero" : ""}`,
           `${number(values.get(r, h))}  (${meaning})`,
         ],
         ...(pane.source.live

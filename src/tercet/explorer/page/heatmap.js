@@ -1,6 +1,6 @@
-// A matrix as colours: one canvas that is walked with the pointer or the arrow keys and tells each number.
+// A matrix as a heat map: one canvas; the pointer or the arrow keys select a cell and show its number.
 
-import { atWidth, colours, css, fitted, hush, mix, painted, sized, tell } from "tercet/draw.js";
+import { atWidth, readPalette, css, fitted, hideTooltip, mix, painted, sized, showTooltip } from "tercet/draw.js";
 import { element } from "tercet/element.js";
 import { exact } from "tercet/numbers.js";
 
@@ -12,35 +12,35 @@ import { exact } from "tercet/numbers.js";
  * @property {Tensor} values rows x columns
  * @property {string[] | null} [rows] their labels
  * @property {string[] | null} [columns]
- * @property {number} [low] what has the first colour; 0, or what makes zero the middle
- * @property {number} [high] what has the last colour
- * @property {"share" | "signed"} kind "share": from nothing to all; "signed": from negative over zero to positive
- * @property {string} label what it is, for those who do not see it
+ * @property {number} [low] value of the first color; by default 0, or for "signed" minus the range (see `span`)
+ * @property {number} [high] value of the last color
+ * @property {"share" | "signed"} kind "share": from 0 up; "signed": from negative through zero to positive
+ * @property {string} label accessible name
  * @property {(row: number, column: number) => void} [onpick]
- * @property {(row: number, column: number) => void} [onpoint] as the pointer or the cursor comes to a cell
+ * @property {(row: number, column: number) => void} [onpoint] called if the pointer or the cursor enters a cell
  * @property {[number | null, number | null] | null} [picked] the chosen cell, row or column
  * @property {(value: number, half: number) => string} [format]
- * @property {(row: number, column: number) => string[]} [lines] of the tooltip, in place of the labels and the number
- * @property {(row: number, column: number) => boolean} [masked] what is no number at all: hatched
+ * @property {(row: number, column: number) => string[]} [lines] of the tooltip, instead of the labels and the number
+ * @property {(row: number, column: number) => boolean} [masked] cells without a number, which are hatched
  * @property {(row: number, column: number) => string} [text] in the cell
  * @property {(row: number, column: number) => boolean} [marked] cells with a ring
- * @property {string} [key] for the focus
- * @property {readonly [string, string]} [names] what a row and a column are; "row", "column"
+ * @property {string} [key] `data-key` for the focus
+ * @property {readonly [string, string]} [names] names of a row and a column; "row", "column" by default
  * @property {boolean} [square] cells as high as they are wide
  * @property {number} [cellHeight]
- * @property {number} [least] width of a cell in pixels; a wider map scrolls in its box
- * @property {number} [most] width of a cell in pixels
+ * @property {number} [least] minimum width of a cell in pixels; a wider map scrolls in its box
+ * @property {number} [most] maximum width of a cell in pixels
  * @property {boolean} [legend]
- * @property {{size: number, chosen: number}} [bands] groups of columns, such as heads side by side, and the chosen one
+ * @property {{size: number, chosen: number}} [bands] groups of columns, such as concatenated heads, and the chosen one
  */
 
-const LABEL = 12; // pixels between labels that can be told apart
-const TALLEST = 600; // pixels of a map with square cells,
-const SMALLEST = 10; // which do not get smaller than this for it
-const LINES = 7; // pixels of a cell from which its borders are drawn
+const LABEL = 12; // minimum pixels between two labels
+const MAX_HEIGHT = 600; // pixels of a map with square cells,
+const MIN_CELL = 10; // unless its cells would be smaller than this
+const MIN_BORDER_CELL = 7; // minimum pixels of a cell with borders
 const FONT = "12px ui-monospace, 'SF Mono', 'DejaVu Sans Mono', Menlo, Consolas, monospace";
-const SAMPLE = 4000; // numbers that are looked at to choose the colours' range
-const EASE = 0.7; // small shares are told from none; the legend shows the same colours
+const SAMPLE = 4000; // numbers that are read to choose the range of colors
+const EXPONENT = 0.7; // makes small shares visible; the legend uses the same colors
 
 /** @param {HeatMap} map @returns {HTMLElement} */
 export function heatMap(map) {
@@ -51,7 +51,7 @@ export function heatMap(map) {
   const [rowName, columnName] = map.names ?? ["row", "column"];
   const canvas = element("canvas", { "aria-hidden": "true" });
   const live = element("output", { class: "unseen", "aria-live": "polite" });
-  const keys = map.onpick === undefined ? "arrow keys move" : "arrow keys move, Enter chooses";
+  const keys = map.onpick === undefined ? "arrow keys move" : "arrow keys move, Enter selects";
   const field = element(
     "div",
     {
@@ -59,7 +59,7 @@ export function heatMap(map) {
       tabindex: "0",
       role: "application",
       "aria-roledescription": "heat map",
-      "aria-label": `${map.label}: ${height} ${many(rowName)} by ${width} ${many(columnName)}; ${keys}`,
+      "aria-label": `${map.label}: ${height} ${plural(rowName)} by ${width} ${plural(columnName)}; ${keys}`,
       "data-key": map.key ?? null,
     },
     canvas,
@@ -87,7 +87,7 @@ export function heatMap(map) {
   });
 
   /** @param {PointerEvent | MouseEvent} event @returns {[number, number] | null} */
-  const under = (event) => {
+  const cellAt = (event) => {
     if (plot === null) return null;
     const bounds = canvas.getBoundingClientRect();
     const column = Math.floor(((event.clientX - bounds.left - plot.left) / plot.across) * width);
@@ -95,17 +95,17 @@ export function heatMap(map) {
     return row >= 0 && row < height && column >= 0 && column < width ? [row, column] : null;
   };
   canvas.addEventListener("pointermove", (event) => {
-    const cell = under(event);
-    if (cell === null) return hush();
-    tell(canvas, lines(...cell), event.clientX, event.clientY);
+    const cell = cellAt(event);
+    if (cell === null) return hideTooltip();
+    showTooltip(canvas, lines(...cell), event.clientX, event.clientY);
     map.onpoint?.(...cell);
   });
-  canvas.addEventListener("pointerleave", hush);
+  canvas.addEventListener("pointerleave", hideTooltip);
   canvas.addEventListener("click", (event) => {
-    const cell = under(event);
+    const cell = cellAt(event);
     if (cell === null) return;
     cursor = cell;
-    if (map.onpick === undefined) tell(canvas, lines(...cell), event.clientX, event.clientY);
+    if (map.onpick === undefined) showTooltip(canvas, lines(...cell), event.clientX, event.clientY);
     map.onpick?.(...cell);
   });
   field.addEventListener("focus", () => {
@@ -113,7 +113,7 @@ export function heatMap(map) {
     live.textContent = lines(...cursor).join("; ");
   });
   field.addEventListener("blur", () => {
-    hush();
+    hideTooltip();
     paint();
   });
   field.addEventListener("keydown", (event) => {
@@ -130,7 +130,7 @@ export function heatMap(map) {
         const x = plot.left + ((cursor[1] + 0.5) * plot.across) / width;
         const y = plot.top + ((cursor[0] + 0.5) * plot.down) / height;
         if (field.scrollWidth > field.clientWidth) field.scrollLeft = x - field.clientWidth / 2;
-        tell(canvas, lines(...cursor), bounds.left + x, bounds.top + y);
+        showTooltip(canvas, lines(...cursor), bounds.left + x, bounds.top + y);
       }
     } else if ((event.key === "Enter" || event.key === " ") && map.onpick !== undefined) {
       event.preventDefault();
@@ -141,7 +141,7 @@ export function heatMap(map) {
 }
 
 /**
- * Colours without labels: a picture of a map, for a button.
+ * A small picture of a map without labels, for a button.
  * @param {Pick<HeatMap, "values" | "kind" | "low" | "high" | "masked">} map
  */
 export function miniature(map, width = 48, height = 48) {
@@ -160,13 +160,13 @@ export function miniature(map, width = 48, height = 48) {
 }
 
 /**
- * each: pixels from one column's label to the next.
+ * each: pixels between the labels of two columns.
  * @typedef {{left: number, top: number, across: number, down: number, width: number, height: number, upright: boolean,
  *            each: number}} Plot
  */
 
 /**
- * Where the cells and the labels stand, in CSS pixels.
+ * Positions of the cells and the labels, in CSS pixels.
  * @param {HeatMap} map @param {number} available @returns {Plot}
  */
 function arranged(map, available) {
@@ -178,9 +178,9 @@ function arranged(map, available) {
     return Math.ceil(Math.max(0, ...texts.map((text) => pen.measureText(text).width)));
   };
   const left = map.rows ? Math.min(measure(map.rows), 92, available * 0.3) + 8 : 1;
-  const room = available - left - 2;
-  const tall = map.square === true ? TALLEST / height : Infinity;
-  const cell = Math.max(map.least ?? 0, Math.min(room / width, map.most ?? Infinity, Math.max(tall, SMALLEST)));
+  const space = available - left - 2;
+  const tall = map.square === true ? MAX_HEIGHT / height : Infinity;
+  const cell = Math.max(map.least ?? 0, Math.min(space / width, map.most ?? Infinity, Math.max(tall, MIN_CELL)));
   const across = Math.max(1, Math.floor(cell * width));
   const down = map.square === true ? Math.floor((across / width) * height) : height * (map.cellHeight ?? 16);
   let top = 1;
@@ -203,7 +203,7 @@ function arranged(map, available) {
 function draw(canvas, map, plot, low, high, cursor) {
   const { pen, dots } = sized(canvas, plot.width, plot.height);
   const [height = 0, width = 0] = map.values.shape;
-  const palette = colours();
+  const palette = readPalette();
   const [left, top] = [Math.round(plot.left * dots), Math.round(plot.top * dots)];
   const [across, down] = [Math.round(plot.across * dots), Math.round(plot.down * dots)];
   const x = (/** @type {number} */ column) => left + Math.round((column * across) / width);
@@ -214,7 +214,7 @@ function draw(canvas, map, plot, low, high, cursor) {
   if (map.masked !== undefined) hatch(pen, palette, left, top, across, down, dots);
   pen.imageSmoothingEnabled = false;
   pen.drawImage(image(map, low, high, across, down), left, top, across, down);
-  if (cell >= LINES && line >= LINES) {
+  if (cell >= MIN_BORDER_CELL && line >= MIN_BORDER_CELL) {
     pen.fillStyle = css(palette.panel);
     for (let column = 1; column < width; column++) pen.fillRect(x(column), top, 1, down);
     for (let row = 1; row < height; row++) pen.fillRect(left, y(row), across, 1);
@@ -243,8 +243,8 @@ function draw(canvas, map, plot, low, high, cursor) {
   write(pen, map, plot, palette, cursor);
   pen.restore();
 
-  const ring = (/** @type {number} */ row, /** @type {number} */ column, /** @type {string} */ colour, thick = 2) => {
-    pen.strokeStyle = colour;
+  const ring = (/** @type {number} */ row, /** @type {number} */ column, /** @type {string} */ color, thick = 2) => {
+    pen.strokeStyle = color;
     pen.lineWidth = thick * dots;
     const inset = cell >= 6 && line >= 6 ? pen.lineWidth / 2 : -pen.lineWidth / 2;
     pen.strokeRect(
@@ -281,7 +281,7 @@ function draw(canvas, map, plot, low, high, cursor) {
 }
 
 /**
- * The labels that have room; the chosen ones always.
+ * Draw the labels that fit, and always the chosen ones.
  * @param {CanvasRenderingContext2D} pen @param {HeatMap} map @param {Plot} plot @param {Palette} palette
  * @param {[number, number] | null} cursor
  */
@@ -316,30 +316,31 @@ function write(pen, map, plot, palette, cursor) {
 }
 
 /**
- * @param {number} count @param {number} room cells that a label takes @param {number} chosenOne
+ * The indices of the labels to draw, and whether each is the chosen one.
+ * @param {number} count @param {number} span cells per label @param {number} chosenOne
  * @returns {[number, boolean][]}
  */
-function chosen(count, room, chosenOne) {
-  const step = Math.max(1, Math.ceil(room));
+function chosen(count, span, chosenOne) {
+  const step = Math.max(1, Math.ceil(span));
   /** @type {[number, boolean][]} */
-  const every = [];
+  const shown = [];
   for (let i = 0; i < count; i++) {
     const strong = i === chosenOne;
     const near = chosenOne >= 0 && Math.abs(i - chosenOne) < step;
-    if (strong || (i % step === 0 && !near)) every.push([i, strong]);
+    if (strong || (i % step === 0 && !near)) shown.push([i, strong]);
   }
-  return every;
+  return shown;
 }
 
 /**
- * One dot for each cell, or, where there are more columns than real pixels, one for each pixel: the largest of its own.
+ * One pixel per cell. If there are more columns than device pixels, each pixel shows its value of largest magnitude.
  * @param {Pick<HeatMap, "values" | "kind" | "masked">} map
- * @param {number} low @param {number} high @param {number} across @param {number} down in real pixels
+ * @param {number} low @param {number} high @param {number} across @param {number} down in device pixels
  */
 function image(map, low, high, across, down) {
   const { values } = map;
   const [height = 0, width = 0] = values.shape;
-  const palette = colours();
+  const palette = readPalette();
   const columns = Math.max(1, Math.min(width, Math.floor(across)));
   const rows = Math.max(1, Math.min(height, Math.floor(down)));
   const table = Uint32Array.from(
@@ -358,9 +359,9 @@ function image(map, low, high, across, down) {
     const top = Math.floor((row * height) / rows);
     const bottom = Math.max(top + 1, Math.floor(((row + 1) * height) / rows));
     for (let column = 0; column < columns; column++) {
-      let most = NaN;
+      let extreme = NaN;
       if (whole) {
-        if (map.masked?.(row, column) !== true) most = values.data[row * width + column] ?? 0;
+        if (map.masked?.(row, column) !== true) extreme = values.data[row * width + column] ?? 0;
       } else {
         const from = Math.floor((column * width) / columns);
         const to = Math.max(from + 1, Math.floor(((column + 1) * width) / columns));
@@ -368,12 +369,12 @@ function image(map, low, high, across, down) {
           for (let j = from; j < to; j++) {
             if (map.masked?.(i, j) === true) continue;
             const value = values.data[i * width + j] ?? 0;
-            if (!(Math.abs(value) <= Math.abs(most))) most = value;
+            if (!(Math.abs(value) <= Math.abs(extreme))) extreme = value;
           }
         }
       }
-      if (Number.isNaN(most)) continue; // masked: the hatch shows through
-      const shade = Math.round((most - low) * scale);
+      if (Number.isNaN(extreme)) continue; // masked: the hatch shows through
+      const shade = Math.round((extreme - low) * scale);
       bytes[row * columns + column] = table[shade < 0 ? 0 : shade > last ? last : shade] ?? 0;
     }
   }
@@ -381,19 +382,19 @@ function image(map, low, high, across, down) {
   return picture;
 }
 
-/** @type {Map<string, import("tercet/draw.js").Colour[]>} */
+/** @type {Map<string, import("tercet/draw.js").Color[]>} */
 const ramps = new Map();
 
-/** The colours from low to high. @param {"share" | "signed"} kind @param {Palette} palette */
+/** The colors from low to high. @param {"share" | "signed"} kind @param {Palette} palette */
 function ramp(kind, palette) {
   const key = `${kind} ${palette.panel} ${palette.share} ${palette.negative} ${palette.positive}`;
   const cached = ramps.get(key);
   if (cached !== undefined) return cached;
   const gradient = Array.from({ length: 256 }, (_, i) => {
     const share = i / 255;
-    if (kind === "share") return mix(palette.panel, palette.share, share ** EASE);
-    const away = 2 * share - 1;
-    return mix(palette.panel, away < 0 ? palette.negative : palette.positive, Math.abs(away) ** EASE);
+    if (kind === "share") return mix(palette.panel, palette.share, share ** EXPONENT);
+    const offset = 2 * share - 1;
+    return mix(palette.panel, offset < 0 ? palette.negative : palette.positive, Math.abs(offset) ** EXPONENT);
   });
   ramps.set(key, gradient);
   return gradient;
@@ -406,10 +407,10 @@ function shades(kind, low, high, palette) {
     table[Math.max(0, Math.min(255, Math.round(((value - low) / (high - low || 1)) * 255)))] ?? palette.panel;
 }
 
-/** Ink or paper, whichever stands out. @param {import("tercet/draw.js").Colour} on @param {Palette} palette */
+/** Ink or paper, whichever has more contrast. @param {import("tercet/draw.js").Color} on @param {Palette} palette */
 function legible(on, palette) {
-  const light = (/** @type {import("tercet/draw.js").Colour} */ [r, g, b]) => 0.299 * r + 0.587 * g + 0.114 * b;
-  const from = (/** @type {import("tercet/draw.js").Colour} */ colour) => Math.abs(light(colour) - light(on));
+  const light = (/** @type {import("tercet/draw.js").Color} */ [r, g, b]) => 0.299 * r + 0.587 * g + 0.114 * b;
+  const from = (/** @type {import("tercet/draw.js").Color} */ color) => Math.abs(light(color) - light(on));
   return from(palette.ink) >= from(palette.paper) ? palette.ink : palette.paper;
 }
 
@@ -436,8 +437,8 @@ function hatch(pen, palette, left, top, across, down, dots) {
 }
 
 /**
- * What has the first and the last colour. Of signed numbers the few largest do not count, or a single one would leave
- * all others without colour.
+ * The values of the first and the last color. The largest 0.5% are ignored, because one outlier would leave all other
+ * numbers without color.
  * @param {Pick<HeatMap, "values" | "kind" | "low" | "high" | "masked">} map @returns {[number, number]}
  */
 function span(map) {
@@ -470,14 +471,14 @@ function legend(kind, low, high) {
 /** @param {Tensor} values @param {number} row @param {number} column */
 const at = (values, row, column) => values.data[row * (values.shape[1] ?? 1) + column] ?? NaN;
 
-/** @param {string} what @param {string[] | null | undefined} texts @param {number} index */
-function name(what, texts, index) {
+/** @param {string} kind @param {string[] | null | undefined} texts @param {number} index */
+function name(kind, texts, index) {
   const text = texts?.[index];
-  return text === undefined ? `${what} ${index}` : `${what} ${index} ${text}`;
+  return text === undefined ? `${kind} ${index}` : `${kind} ${index} ${text}`;
 }
 
 /** @param {string} name */
-const many = (name) => (/[^aeiou]y$/.test(name) ? `${name.slice(0, -1)}ies` : `${name}s`);
+const plural = (name) => (/[^aeiou]y$/.test(name) ? `${name.slice(0, -1)}ies` : `${name}s`);
 
 /**
  * @param {string} key @param {number} row @param {number} column @param {number} height @param {number} width

@@ -1,4 +1,4 @@
-// What the keyboard does, and the box that says so.
+// Keyboard shortcuts, and the dialog that lists them.
 
 import { element } from "tercet/element.js";
 import { labelOf, toggled } from "tercet/model.js";
@@ -13,22 +13,22 @@ const KEYS = [
   ["j  k", "next, previous token"],
   ["[  ]", "previous, next block"],
   [",  .", "previous, next head"],
-  ["1 … 5", "the views, from left to right"],
-  ["a", "set the chosen head to zero, or let it be again"],
-  ["m", "mask the chosen token, or put it back"],
-  ["n  s", "append the most likely token; a drawn one"],
-  ["c", "compare two texts side by side"],
-  ["g", "the guided tour"],
-  ["t", "light, dark, or as the system is"],
-  ["/", "to the text"],
-  ["Esc", "close what is open"],
+  ["1 … 5", "views, from left to right"],
+  ["a", "set the chosen head to zero, or restore it"],
+  ["m", "mask the chosen token, or restore it"],
+  ["n  s", "append the most likely token, or a sampled one"],
+  ["c", "compare two texts"],
+  ["g", "guided tour"],
+  ["t", "theme: light, dark or system"],
+  ["/", "go to the text"],
+  ["Esc", "close the open part"],
   ["arrows", "move among tokens, tabs and the cells of a picture"],
 ];
 
 export function helpBox() {
-  const rows = KEYS.map(([keys = "", what = ""]) => [
+  const rows = KEYS.map(([keys = "", action = ""]) => [
     element("dt", {}, element("kbd", {}, keys)),
-    element("dd", {}, what),
+    element("dd", {}, action),
   ]);
   const close = element("form", { method: "dialog" }, element("button", { class: "primary" }, "Close"));
   return element(
@@ -39,14 +39,14 @@ export function helpBox() {
     element(
       "p",
       { class: "note" },
-      "Every number on this page was computed by your model when it read this text. Blocks, heads and rows are " +
-        "counted from 0. A link to this page, as the address bar shows it, brings all of this back.",
+      "Every number on this page was computed by your model for this text. Blocks, heads and rows are " +
+        "counted from 0. The address of this page restores the current view.",
     ),
     close,
   );
 }
 
-/** Do what a key says, wherever nothing else takes it. @param {Page} page @param {HTMLDialogElement} help */
+/** Handle the shortcuts, unless an input field has the focus. @param {Page} page @param {HTMLDialogElement} help */
 export function listen(page, help) {
   /** @type {Record<string, () => void>} */
   const actions = {

@@ -1,4 +1,4 @@
-// The logit lens: what the model would say if it ended after each block; and which parts a score is the sum of.
+// The logit lens: the model's prediction after each block; and the parts of the model that a logit is the sum of.
 
 import { keepScroll, later } from "tercet/draw.js";
 import { element } from "tercet/element.js";
@@ -13,10 +13,10 @@ import { tensor } from "tercet/tensor.js";
 /** @typedef {import("tercet/model.js").Change} Change */
 
 const HEIGHT = 28; // pixels of a row
-const CELL = 66; // pixels that a token's text may have, and
-const NARROW = 30; // has where all are letters
+const CELL = 66; // maximum pixels for a token's text
+const NARROW = 30; // minimum
 const LETTER = 8;
-const PARTS = 14; // of a score that are listed
+const PARTS = 14; // parts of a logit in the list
 
 /** @param {Pane} pane @param {State} state @param {Change} change @returns {HTMLElement} */
 export function lens(pane, state, change) {
@@ -25,7 +25,7 @@ export function lens(pane, state, change) {
   const side = sides[sides.length - 1];
   if (read === null || side === undefined) {
     view.append(
-      element("p", { class: "note" }, "this model scores no words, so there is nothing to read off its stream"),
+      element("p", { class: "note" }, "this model has no language-model head, so the logit lens is not available"),
     );
     return view;
   }
@@ -33,7 +33,7 @@ export function lens(pane, state, change) {
   const tokens = labels(side);
   const causal = pane.source.model.family !== "encoder-only";
   const row = rowOf(pane, state, side.stack);
-  const layerOf = (/** @type {number} */ line) => layers - 1 - line; // the last block on top
+  const layerOf = (/** @type {number} */ line) => layers - 1 - line; // the last block is the top line
   const named = (/** @type {number} */ layer) => (layer === 0 ? "embedding" : `block ${layer - 1}`);
   const values = tensor(
     [layers, tokens.length],
@@ -48,7 +48,7 @@ export function lens(pane, state, change) {
   const layer = state.layer !== null && state.layer >= 0 && state.layer < layers - 1 ? state.layer + 1 : layers - 1;
   const line = layers - 1 - layer;
   const words = read.ids.flatMap((rows) => rows.map(([id]) => text(id)));
-  const longest = [...tokens, ...words].reduce((most, word) => Math.max(most, word.length), 1);
+  const longest = [...tokens, ...words].reduce((max, word) => Math.max(max, word.length), 1);
   const cell = Math.min(CELL, Math.max(NARROW, LETTER * longest + 10));
 
   const map = heatMap({
@@ -57,7 +57,7 @@ export function lens(pane, state, change) {
     kind: "share",
     low: 0,
     high: 1,
-    label: "logit lens, the last block on top",
+    label: "logit lens, last block on top",
     key: "lens",
     names: ["layer", "token"],
     least: cell,
@@ -68,7 +68,7 @@ export function lens(pane, state, change) {
     text: (r, c) => text(ids(r, c)[0]),
     marked: (r, c) => right(c, ids(r, c)[0]),
     lines: (r, c) => [
-      `after ${named(layerOf(r))}, row ${c} ${tokens[c]}: ${causal ? "next" : "here"}`,
+      `after ${named(layerOf(r))}, row ${c} ${tokens[c]}: ${causal ? "next token" : "this token"}`,
       ...ids(r, c).map(
         (id, k) =>
           `  ${text(id)}  ${percent(read.probabilities.get(layerOf(r), c, k))}${right(c, id) ? "  ✓ true" : ""}`,
@@ -82,8 +82,8 @@ export function lens(pane, state, change) {
     element(
       "p",
       { class: "note" },
-      "Each cell: the token that the last norm and the unembedding read off the stream there, the stronger in " +
-        "colour the more probable. Read from the bottom up; the top line is what the model says.",
+      "Each cell is the prediction if the model ended at that layer: the final norm and the unembedding are applied " +
+        "to the stream. Stronger color: more probable. The top line is the model's output.",
     ),
     element(
       "div",
@@ -104,7 +104,7 @@ export function lens(pane, state, change) {
         "span",
         { class: "key-item" },
         element("span", { class: "key-mark ring", "aria-hidden": "true" }),
-        causal ? "the token that really came next" : "the token that really stands behind the mask",
+        causal ? "the true next token" : "the true token",
       ),
     ),
   );
@@ -114,14 +114,14 @@ export function lens(pane, state, change) {
 }
 
 /**
- * The largest parts of the score of what is likeliest in a row.
+ * The largest parts of the logit of the most likely token of a row.
  * @param {Pane} pane @param {number} row @param {string} token
  */
 function attribution(pane, row, token) {
   const id = pane.look.top?.ids[row]?.[0];
   if (id === undefined) return null;
   if (!pane.source.model.linear_head) {
-    const why = "The head's transform is not linear, so a score is no sum over the parts of the model.";
+    const why = "The head's transform is not linear, so a logit is not a sum over the parts of the model.";
     return element("p", { class: "note" }, why);
   }
   const text = labelOf(pane.look.texts[id] ?? `id ${id}`);
@@ -130,14 +130,14 @@ function attribution(pane, row, token) {
   return element(
     "section",
     { class: "lens-after", "aria-label": "attribution" },
-    element("h2", {}, `What the score of ${text} ${causal ? "after" : "at"} row ${row} ${token} is the sum of`),
+    element("h2", {}, `Parts of the logit of ${text} ${causal ? "after" : "at"} row ${row} ${token}`),
     later(
       JSON.stringify([ask, row, id, "attribution"]),
       () => pane.source.attribution(ask, row, id),
       (shares) => {
         const parts = shares.names.map((name, i) => ({ name, value: shares.values[i] ?? 0 }));
         parts.sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
-        const most = Math.abs(parts[0]?.value ?? 1) || 1;
+        const largest = Math.abs(parts[0]?.value ?? 1) || 1;
         const rest = parts.slice(PARTS).reduce((sum, part) => sum + part.value, 0);
         const list = parts.slice(0, PARTS);
         if (parts.length > PARTS) list.push({ name: `${parts.length - PARTS} smaller parts`, value: rest });
@@ -147,7 +147,7 @@ function attribution(pane, row, token) {
           element(
             "p",
             { class: "note" },
-            `logit ${number(shares.logit)}; each part by itself, through the last norm as it was here`,
+            `logit ${number(shares.logit)}; each part is scaled by the norms as in this pass`,
           ),
           element(
             "ol",
@@ -157,14 +157,14 @@ function attribution(pane, row, token) {
                 "li",
                 {},
                 element("span", {}, name.replace("blocks.", "block ")),
-                element("span", { class: "signed", "aria-hidden": "true" }, bar(value / most)),
+                element("span", { class: "signed", "aria-hidden": "true" }, bar(value / largest)),
                 element("span", { class: "value" }, `${value > 0 ? "+" : ""}${number(value)}`),
               ),
             ),
           ),
         );
       },
-      "adding up …",
+      "computing …",
     ),
   );
 }
@@ -172,6 +172,6 @@ function attribution(pane, row, token) {
 /** @param {number} share from -1 to 1 */
 function bar(share) {
   const wide = Math.min(1, Math.abs(share)) * 50;
-  const [left, colour] = share < 0 ? [50 - wide, "negative"] : [50, "positive"];
-  return element("i", { style: `width: ${wide}%; left: ${left}%; background: var(--${colour})` });
+  const [left, color] = share < 0 ? [50 - wide, "negative"] : [50, "positive"];
+  return element("i", { style: `width: ${wide}%; left: ${left}%; background: var(--${color})` });
 }

@@ -1,8 +1,8 @@
-// The page: one state, from which everything is drawn; what changes it, and what is drawn again when it changes.
+// The page: one state, from which everything is drawn.
 //
 //     address -> state -> pass of the model (source.js) -> prompt | view | probabilities | tour
 //
-// A setting of the sampler moves the probabilities alone; another text asks the model; all else draws the view again.
+// A sampling setting only updates the probabilities, a new text queries the model, any other change redraws the view.
 
 import { differences } from "tercet/compare.js";
 import { element } from "tercet/element.js";
@@ -19,15 +19,15 @@ import { tourPanel } from "tercet/tour.js";
 /** @typedef {import("tercet/source.js").Model} Model */
 /** @typedef {import("tercet/source.js").Source} Source */
 /** @typedef {import("tercet/state.js").State} State */
-/** What the parts of the page share. change: the state, and draw what that moves; redraw: by the keys that moved;
- * say: a line for who does not see the page; texts: of every id that has been seen.
+/** The values that the parts of the page share. change: set state and redraw; redraw: by the changed keys;
+ * say: announce a line to screen readers; texts: of every id received so far.
  * @typedef {{source: Source, model: Model, state: State, panes: Shown[], texts: Map<number, string>,
  *            change: (patch: Record<string, unknown>) => void, redraw: (moved: Set<string>) => void,
  *            say: (text: string) => void}} Page */
 
-/** What moves nothing but the probabilities. */
+/** Keys of the state that only change the probabilities. */
 const SETTINGS = ["temperature", "top_k", "top_p", "min_p", "seed"];
-/** What the browser's way back undoes. */
+/** Keys of the state whose changes the browser's back button undoes. */
 const STEPS = ["panes", "view", "stack", "layer", "part", "head"];
 
 /** @param {Source} source */
@@ -57,10 +57,10 @@ function start(source) {
 
   /** @param {Record<string, unknown>} patch */
   function change(patch) {
-    if ("panes" in patch && !source.live) return page.say(SAVED); // no other text, and nothing set to zero
-    const before = page.state;
-    page.state = fitToModel({ ...before, ...patch }, model);
-    const moved = changedKeys(page.state, before);
+    if ("panes" in patch && !source.live) return page.say(SAVED); // other texts and edits need the model
+    const previous = page.state;
+    page.state = fitToModel({ ...previous, ...patch }, model);
+    const moved = changedKeys(page.state, previous);
     const isStep = moved.some((key) => STEPS.includes(key));
     writeUrl(page.state, model.start, isStep);
     schedule("panes" in patch ? [...moved, "panes"] : moved);
@@ -69,7 +69,7 @@ function start(source) {
   /** @type {Set<string>} */
   let waiting = new Set();
   let scheduled = false;
-  /** Draw what moved in the next frame. @param {string[]} moved keys of the state */
+  /** Redraw the changed parts in the next frame. @param {string[]} moved keys of the state */
   function schedule(moved) {
     for (const key of moved) waiting.add(key);
     if (scheduled || waiting.size === 0) return;
@@ -102,14 +102,14 @@ function start(source) {
 
   listen(page, help);
   addEventListener("popstate", () => {
-    const before = page.state;
+    const previous = page.state;
     page.state = fitToModel(readUrl(), model);
-    schedule(changedKeys(page.state, before));
+    schedule(changedKeys(page.state, previous));
   });
   redraw(new Set(["panes"]));
 }
 
-/** As many panes as the state has, each with the pass that it asks for. @param {Page} page @param {HTMLElement} columns */
+/** Add or remove panes to match the state, and load their passes. @param {Page} page @param {HTMLElement} columns */
 function gather(page, columns) {
   const { panes } = page;
   while (panes.length > page.state.panes.length) panes.pop()?.element.remove();
@@ -122,14 +122,14 @@ function gather(page, columns) {
   for (const pane of panes) void load(page, pane);
 }
 
-/** Where the panes stand. */
+/** The container of the panes. */
 const workspace = () =>
   element("div", {
     class: "panes",
     id: "workspace",
     role: "tabpanel",
     tabindex: -1,
-    "aria-label": "The model at work",
+    "aria-label": "Model view",
   });
 
 /** @param {HTMLElement} columns */
@@ -138,7 +138,7 @@ function skipLink(columns) {
     event.preventDefault();
     columns.focus();
   };
-  return element("a", { class: "skip", href: "#workspace", onclick }, "To the model");
+  return element("a", { class: "skip", href: "#workspace", onclick }, "Skip to the model");
 }
 
 try {

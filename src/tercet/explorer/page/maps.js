@@ -1,4 +1,4 @@
-// Every head of every block as a small picture, and the chosen one large, with its tokens.
+// The attention maps of all heads as small pictures, and the chosen one enlarged, with its tokens.
 
 import { keepScroll, laterValue, later, roving } from "tercet/draw.js";
 import { element } from "tercet/element.js";
@@ -14,7 +14,7 @@ import { slice } from "tercet/tensor.js";
 /** @typedef {import("tercet/model.js").StackInfo} StackInfo */
 /** @typedef {"self" | "cross"} Part */
 
-const STRONG = 0.98; // the share of a map's weights that are below its darkest colour, when stretched
+const QUANTILE = 0.98; // of a map's weights; it gets the darkest color if the colors are stretched
 let stretched = false;
 
 /** @param {Pane} pane @param {State} state @param {Change} change @returns {HTMLElement} */
@@ -47,8 +47,8 @@ export function maps(pane, state, change) {
 function titled(stack, part) {
   if (stack.name === "stack") return "self-attention";
   return part === "cross"
-    ? "cross-attention: the target looks at the source"
-    : `${stack.name}: ${stack.name === "encoder" ? "source" : "target"} looks at itself`;
+    ? "cross-attention: from the target to the source"
+    : `${stack.name}: ${stack.name === "encoder" ? "source" : "target"} self-attention`;
 }
 
 /**
@@ -97,13 +97,13 @@ function grid(pane, change, stack, part, chosen) {
     "section",
     {},
     element("h2", {}, titled(stack, part)),
-    missing ? element("p", { class: "note" }, "this text is long: choose a head, and its block is read") : null,
+    missing ? element("p", { class: "note" }, "long text: choose a head to load the maps of its block") : null,
     box,
   );
 }
 
 /**
- * A map that came along, or with its block when that was read.
+ * A map that was sent with the overview, or with its block.
  * @param {Pane} pane @param {string} block @param {string} name @returns {Tensor | undefined}
  */
 function mapOf(pane, block, name) {
@@ -114,7 +114,7 @@ function mapOf(pane, block, name) {
 }
 
 /**
- * In the shape of the map, queries down and keys across.
+ * A small picture in the shape of the map: queries are rows, keys are columns.
  * @param {Tensor} map @param {StackInfo} stack @param {Part} part @param {number} size
  */
 function small(map, stack, part, size) {
@@ -150,12 +150,12 @@ function large(pane, state, change, { stack, part, layer, head }) {
       },
     });
     stretch.checked = stretched;
-    const why = `the darkest colour is no longer 1, but what ${Math.round(100 * STRONG)} of 100 weights are below`;
+    const why = `the darkest color is the ${Math.round(100 * QUANTILE)}th percentile of the weights instead of 1`;
     return element(
       "div",
       {},
       box,
-      element("label", { class: "stretch", title: why }, stretch, "stretch the colours to this map"),
+      element("label", { class: "stretch", title: why }, stretch, "stretch the colors to this map"),
     );
   };
   const picture = (/** @type {Tensor} */ weights) => {
@@ -166,7 +166,7 @@ function large(pane, state, change, { stack, part, layer, head }) {
       columns: keys,
       kind: "share",
       low: 0,
-      high: stretched ? strong(weights, hidden(stack, part)) : 1,
+      high: stretched ? quantile(weights, hidden(stack, part)) : 1,
       label: `attention weights of block ${layer}, head ${head}`,
       key: `map-large-${stack.name}-${part}`,
       names: ["query", "key"],
@@ -187,7 +187,7 @@ function large(pane, state, change, { stack, part, layer, head }) {
     element(
       "code",
       { class: "formula" },
-      `row t, column s: how much of s goes into t  (${rows.length} × ${keys.length})`,
+      `row t, column s: weight of s in the output of t  (${rows.length} × ${keys.length})`,
     ),
     map !== undefined
       ? render(map)
@@ -197,7 +197,7 @@ function large(pane, state, change, { stack, part, layer, head }) {
           (opened) => {
             const map = opened.tensors[`${name}.weights`];
             return map === undefined
-              ? element("p", { class: "note problem" }, `${name}.weights was not noted`)
+              ? element("p", { class: "note problem" }, `${name}.weights was not recorded`)
               : render(map);
           },
           `reading block ${layer} …`,
@@ -214,21 +214,21 @@ function large(pane, state, change, { stack, part, layer, head }) {
           "aria-pressed": String(off),
           onclick: () => change(toggled(pane, state, `${name}.heads`, "heads", head)),
         },
-        `set head ${head} of block ${layer} to zero`,
+        `Set head ${head} of block ${layer} to zero`,
       ),
       element(
         "button",
         { type: "button", "data-key": "open-block", onclick: () => change({ view: "flow", layer, part }) },
-        "open this block",
+        "Open this block",
       ),
     ),
   );
 }
 
 /** @param {Tensor} weights @param {((row: number, column: number) => boolean) | undefined} masked */
-function strong(weights, masked) {
+function quantile(weights, masked) {
   const width = weights.shape[1] ?? 1;
   const visible = Array.from(weights.data).filter((_, i) => masked?.(Math.floor(i / width), i % width) !== true);
   visible.sort((a, b) => a - b);
-  return visible[Math.floor(STRONG * (visible.length - 1))] || 1;
+  return visible[Math.floor(QUANTILE * (visible.length - 1))] || 1;
 }

@@ -1,4 +1,4 @@
-// What the drawings show: the model, what it read, which part of it the state names, and the edits.
+// The data of the drawings: the model, what it read, the selected part, and the edits.
 
 /**
  * @typedef {{shape: number[], data: Float32Array | Uint8Array, get: (...i: number[]) => number, half: number}} Tensor
@@ -37,7 +37,7 @@
  *             at: number | null, column: number | null}} State */
 /** @typedef {(patch: Record<string, unknown>) => void} Change */
 
-/** A token's text with its spaces and line ends to be seen. @param {string} text */
+/** A token's text with visible spaces and line ends. @param {string} text */
 export function labelOf(text) {
   if (text === "") return "∅";
   return text.replaceAll(" ", "␣").replaceAll("\n", "⏎").replaceAll("\t", "⇥").replaceAll("\r", "␍");
@@ -46,7 +46,7 @@ export function labelOf(text) {
 /** @param {Side} side */
 export const labels = (side) => side.tokens.map((token) => labelOf(token.text));
 
-/** The stack that the state speaks of, or the one whose tokens have logits. @param {Pane} pane @param {State} state */
+/** The selected stack, or by default the one whose tokens have logits. @param {Pane} pane @param {State} state */
 export function stackOf(pane, state) {
   const stacks = pane.source.model.stacks;
   const stack = stacks.find((candidate) => candidate.name === state.stack) ?? stacks[stacks.length - 1];
@@ -57,18 +57,18 @@ export function stackOf(pane, state) {
 /** @param {Pane} pane @param {string} stack @returns {Side} */
 export function sideOf(pane, stack) {
   const side = pane.look.sides.find((candidate) => candidate.stack === stack);
-  if (side === undefined) throw new Error(`nothing was read by ${stack}`);
+  if (side === undefined) throw new Error(`the stack ${stack} has no tokens`);
   return side;
 }
 
 /**
- * The tokens that are looked at: a cross-attention's are the encoder's.
+ * The tokens of the keys: for cross-attention, those of the encoder.
  * @param {Pane} pane @param {string} stack @param {string} part
  */
 export const keysOf = (pane, stack, part) => sideOf(pane, part === "cross" ? "encoder" : stack);
 
 /**
- * The chosen row of a stack: `at` where its tokens have logits, else, in an encoder that a decoder reads, `column`.
+ * The chosen row of a stack: `at` for the stack with logits, `column` for the encoder of a translator.
  * @param {Pane} pane @param {State} state @param {string} stack
  */
 export function rowOf(pane, state, stack) {
@@ -78,53 +78,53 @@ export function rowOf(pane, state, stack) {
   return Math.min(Math.max(row, 0), sideOf(pane, stack).tokens.length - 1);
 }
 
-/** The change of the state that chooses such a row. @param {Pane} pane @param {string} stack @param {number} row */
+/** The change of the state that chooses a row. @param {Pane} pane @param {string} stack @param {number} row */
 export function toRow(pane, stack, row) {
   const sides = pane.look.sides;
   return sides[sides.length - 1]?.stack === stack ? { at: row } : { column: row };
 }
 
 /**
- * What the query t may not see, where nothing but the order of the tokens says so.
+ * The causal mask, as a function of query and key; undefined if the attention has none.
  * @param {StackInfo} stack @param {string} part
  * @returns {((row: number, column: number) => boolean) | undefined}
  */
 export const hidden = (stack, part) => (stack.causal && part === "self" ? (row, column) => column > row : undefined);
 
-/** Whether numbers for the distance are added to the scores. @param {StackInfo} stack @param {string} part */
+/** Whether a bias for the distance is added to the scores. @param {StackInfo} stack @param {string} part */
 export const isBiased = (stack, part) => part === "self" && ["alibi", "relative_bias"].includes(stack.position);
 
-/** What the first block reads: a position is not always added. @param {StackInfo} stack */
+/** The name of the first block's input: positions are not always added. @param {StackInfo} stack */
 export const sumOf = (stack) =>
   ["learned", "sinusoidal"].includes(stack.position) ? "embedding +\u00a0position" : "embedding";
 
-/** @param {Ask} ask @param {string} name @param {"heads" | "positions" | null} kind @param {number | null} which */
+/** @param {Ask} ask @param {string} name @param {"heads" | "positions" | null} kind @param {number | null} index */
 export function isEdited(ask, name, kind, which) {
   return ask.edits.some(
-    (edit) => edit.name === name && (kind === null || edit[kind] === null || edit[kind].includes(which ?? -1)),
+    (edit) => edit.name === name && (kind === null || edit[kind] === null || edit[kind].includes(index ?? -1)),
   );
 }
 
 /**
- * The change of the state that sets a head, a token or a whole tensor to zero, or lets it be again. The tokens stay:
- * a translator's target would otherwise be another one, and no loss could be compared.
+ * The change of the state that sets a head, a row or a whole tensor to zero, or restores it. The token ids are kept:
+ * otherwise a translator could write another target, and the losses could not be compared.
  * @param {Pane} pane @param {State} state
- * @param {string} name @param {"heads" | "positions" | null} kind @param {number | null} which
+ * @param {string} name @param {"heads" | "positions" | null} kind @param {number | null} index
  */
-export function toggled(pane, state, name, kind, which) {
+export function toggled(pane, state, name, kind, index) {
   const ask = state.panes[pane.index] ?? pane.ask;
   const others = ask.edits.filter((edit) => edit.name !== name);
   const edit = ask.edits.find((candidate) => candidate.name === name);
   let ownEdits = /** @type {Edit[]} */ ([]);
-  if (kind === null || which === null) {
+  if (kind === null || index === null) {
     if (edit === undefined) ownEdits = [{ name, heads: null, positions: null }];
   } else {
-    const before = edit?.[kind] ?? [];
-    const after = before.includes(which) ? before.filter((index) => index !== which) : [...before, which];
-    after.sort((a, b) => a - b);
-    if (after.length > 0) ownEdits = [{ name, heads: null, positions: null, [kind]: after }];
+    const previous = edit?.[kind] ?? [];
+    const next = previous.includes(index) ? previous.filter((item) => item !== index) : [...previous, index];
+    next.sort((a, b) => a - b);
+    if (next.length > 0) ownEdits = [{ name, heads: null, positions: null, [kind]: next }];
   }
-  const held = ask.target_ids ?? pane.look.ask.target_ids;
-  const changed = { ...ask, target_ids: held, edits: [...others, ...ownEdits] };
+  const targetIds = ask.target_ids ?? pane.look.ask.target_ids;
+  const changed = { ...ask, target_ids: targetIds, edits: [...others, ...ownEdits] };
   return { panes: state.panes.map((current, i) => (i === pane.index ? changed : current)) };
 }

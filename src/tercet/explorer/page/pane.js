@@ -1,4 +1,4 @@
-// A pane: one text, the pass of the model that it asks for, and what is drawn of it.
+// A pane: one text, its pass through the model, and the drawings of that pass.
 
 import { editLine } from "tercet/compare.js";
 import { element } from "tercet/element.js";
@@ -13,7 +13,7 @@ import { views } from "tercet/views.js";
 /** @typedef {import("tercet/main.js").Page} Page */
 /** @typedef {import("tercet/source.js").Source} Source */
 /** @typedef {import("tercet/state.js").State} State */
-/** texts: of every id that has been seen.
+/** texts: of every id received so far.
  * @typedef {import("tercet/model.js").Pane & {source: Source, texts: Map<number, string>}} Loaded */
 /** @typedef {{index: number, loaded: Loaded | null, ask: Ask | null, error: string | null, asked: number,
  *             element: HTMLElement, prompt: ReturnType<typeof promptBox>, edits: ReturnType<typeof editLine>,
@@ -60,7 +60,7 @@ export function paneBox(page, index) {
   };
 }
 
-/** The pass that the pane's text asks for. @param {Page} page @param {Shown} box */
+/** Load the pass of the pane's text. @param {Page} page @param {Shown} box */
 export async function load(page, box) {
   const { source, texts } = page;
   const ask = page.state.panes[box.index];
@@ -72,7 +72,7 @@ export async function load(page, box) {
   try {
     const look = await source.look(ask);
     const base = look.ask.edits.length === 0 ? null : await source.look({ ...look.ask, edits: [] });
-    if (request !== box.asked) return; // something else was asked for meanwhile
+    if (request !== box.asked) return; // a newer request was sent in the meantime
     for (const [id, text] of Object.entries(look.texts)) texts.set(Number(id), text);
     for (const side of look.sides) for (const token of side.tokens) texts.set(token.id, token.text);
     box.loaded = { index: box.index, ask: look.ask, look, base, source, texts };
@@ -87,14 +87,14 @@ export async function load(page, box) {
   box.element.removeAttribute("aria-busy");
 }
 
-/** One line about what went wrong, above what was there before. @param {Shown} box @param {string | null} error */
+/** Show an error above the last pass. @param {Shown} box @param {string | null} error */
 function fail(box, error) {
   box.error = error;
   box.alert.hidden = error === null;
   box.alert.textContent = error ?? "";
 }
 
-/** What a new pass brought, for who does not see it. @param {Loaded} pane */
+/** A summary of a new pass for screen readers. @param {Loaded} pane */
 function summary({ look, base }) {
   const tokens = look.sides.map((side) => side.tokens.length).join(" and ");
   const id = look.top?.ids[look.at]?.[0];
@@ -108,7 +108,7 @@ function summary({ look, base }) {
   return `${tokens} tokens read${likely}${cost}`;
 }
 
-/** The state with rows that this pane has; the other one may be longer.
+/** The state with only rows that this pane has; the other pane may be longer.
  * @param {State} state @param {Loaded} pane @returns {State} */
 export function seenBy(state, { look }) {
   const rows = look.sides.at(-1)?.tokens.length ?? 0;
@@ -127,7 +127,7 @@ export function draw(page, box) {
   const visible = seenBy(page.state, pane);
   box.prompt.update(pane, visible);
   void box.edits.update(pane, visible);
-  box.view.style.minHeight = `${box.view.offsetHeight}px`; // or the page would jump while the parts come in
+  box.view.style.minHeight = `${box.view.offsetHeight}px`; // otherwise the page jumps while the parts are loaded
   try {
     const view = views[/** @type {import("tercet/views.js").View} */ (page.state.view)];
     box.view.replaceChildren(view.draw(pane, visible, page.change));
@@ -140,7 +140,7 @@ export function draw(page, box) {
   void box.probabilities.update(pane, visible);
 }
 
-/** Go on writing at the end. @param {Page} page @param {number} index @param {"likely" | "sample"} kind */
+/** Append a token. @param {Page} page @param {number} index @param {"likely" | "sample"} kind */
 export async function append(page, index, kind) {
   const { source, model } = page;
   const box = page.panes[index];
@@ -170,7 +170,7 @@ export async function append(page, index, kind) {
   }
 }
 
-/** Two panes in place of one, or one in place of two. @param {Page} page */
+/** Open a second pane, or close it. @param {Page} page */
 export function compare(page) {
   const { state, panes, change } = page;
   const first = panes[0]?.loaded;

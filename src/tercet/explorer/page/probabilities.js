@@ -1,5 +1,5 @@
-// What the model expects at the chosen row: the whole vocabulary's probabilities, and what the sampler's settings make
-// of them. Moving a setting asks no one: the logits are here, and filters.js works as the sampler does.
+// The probabilities of the whole vocabulary at the chosen row, and the effect of the sampling settings on them.
+// Moving a setting sends no query: the logits are cached, and filters.js computes what the sampler does.
 
 import { element } from "tercet/element.js";
 import { PLAIN, distribution, entropy, rank } from "tercet/filters.js";
@@ -13,10 +13,10 @@ import { continued, originalAt, replaced } from "tercet/prompt.js";
 /** @typedef {import("tercet/pane.js").Loaded} Loaded */
 /** @typedef {import("tercet/state.js").State} State */
 /** @typedef {import("tercet/source.js").Model} Model */
-/** @typedef {{ranking: Ranking, plain: Distribution, texts: Record<string, string>}} Row one row's logits, in order */
+/** @typedef {{ranking: Ranking, plain: Distribution, texts: Record<string, string>}} Row the sorted logits of a row */
 
-const SHOWN = 20;
-const FINE = 100; // steps of the slider of top-k, which grows by factors
+const MAX_TOKENS = 20; // tokens in the list
+const STEPS = 100; // of the top-k slider, whose scale is logarithmic
 
 /** @type {WeakMap<object, Row>} */
 const ranked = new WeakMap();
@@ -36,7 +36,7 @@ export function rowOf(answer) {
 }
 
 /**
- * The chosen row's logits, from where they are.
+ * The logits of a row, from the pass or from the server.
  * @param {Loaded} pane @param {number} at @returns {Promise<Row | null>}
  */
 export async function logitsAt(pane, at) {
@@ -44,7 +44,7 @@ export async function logitsAt(pane, at) {
   return rowOf(at === pane.look.at && pane.look.logits !== null ? pane.look : await pane.source.logits(pane.ask, at));
 }
 
-/** The share of the most likely token, and which it is. @param {Row} row */
+/** The most likely token and its probability. @param {Row} row */
 export function best(row) {
   const id = /** @type {number} */ (row.ranking.ids[0]);
   return { id, text: row.texts[id] ?? `id ${id}`, share: /** @type {number} */ (row.plain.probabilities[0]) };
@@ -86,7 +86,7 @@ export function probabilityPanel(model, change, say) {
     const token = side?.tokens[at];
     const text = `‘${labelOf(token?.text ?? "")}’`;
     title.replaceChildren(
-      model.can.mask ? "What may stand here" : "What comes next",
+      model.can.mask ? "Token probabilities" : "Next-token probabilities",
       element("small", {}, `${model.can.mask ? "at" : "after"} row ${at}, ${text}`),
     );
     controls.update(now);
@@ -95,7 +95,7 @@ export function probabilityPanel(model, change, say) {
     box.setAttribute("aria-busy", "true");
     try {
       const row = await logitsAt(pane, at);
-      if (request !== requests) return; // another row was asked for meanwhile
+      if (request !== requests) return; // a newer request was sent in the meantime
       current = { pane, at, row };
       draw();
     } catch (error) {
@@ -108,12 +108,12 @@ export function probabilityPanel(model, change, say) {
     box.removeAttribute("aria-busy");
   }
 
-  /** Everything that the settings move. */
+  /** Draw everything that depends on the settings. */
   function draw() {
     if (current === null || state === null) return;
     const { pane, at, row } = current;
     if (row === null) {
-      facts.replaceChildren("This model scores no words; it has no such head.");
+      facts.replaceChildren("This model has no language-model head.");
       return list.replaceChildren();
     }
     const filtered = distribution(row.ranking, state);
@@ -134,7 +134,7 @@ export function probabilityPanel(model, change, say) {
     list.classList.toggle("plain", controls.plain(state));
     const focus = list.contains(document.activeElement) ? document.activeElement?.getAttribute("data-key") : null;
     const items = [];
-    for (let i = 0; i < Math.min(SHOWN, size); i++) items.push(candidate(pane, at, row, filtered, i, high));
+    for (let i = 0; i < Math.min(MAX_TOKENS, size); i++) items.push(candidate(pane, at, row, filtered, i, high));
     list.replaceChildren(...items);
     if (focus) list.querySelector(`[data-key="${focus}"]`)?.dispatchEvent(new Event("refocus"));
   }
@@ -149,10 +149,10 @@ export function probabilityPanel(model, change, say) {
     const isKept = i < filtered.kept;
     const share = isKept ? (filtered.probabilities[i] ?? 0) : 0;
     const text = labelOf(row.texts[id] ?? `id ${id}`);
-    const does = model.can.mask ? "put it here" : `append it after row ${at}`;
+    const action = model.can.mask ? "insert it here" : `append it after row ${at}`;
     const now = isKept ? `${number(100 * share)} %` : "filtered out";
-    const shown = isKept ? percent(share) : "–"; // with the text before it, the label begins as the button reads
-    const label = `${text} ${shown}, id ${id}: ${now}; the model's own ${number(100 * plain)} %`;
+    const shown = isKept ? percent(share) : "–"; // the label starts with the visible text of the button
+    const label = `${text} ${shown}, id ${id}: ${now}; model: ${number(100 * plain)} %`;
     const button = element(
       "button",
       {
@@ -160,8 +160,8 @@ export function probabilityPanel(model, change, say) {
         class: isKept ? "candidate" : "candidate out",
         "data-key": `candidate:${id}`,
         disabled: !pane.source.live,
-        "aria-label": `${label}; ${does}`,
-        title: `${label}\nclick: ${does}`,
+        "aria-label": `${label}; ${action}`,
+        title: `${label}\nclick: ${action}`,
         onclick: () => {
           if (state === null) return;
           if (model.can.mask) return change(replaced(pane, state, at, id));
@@ -187,7 +187,7 @@ export function probabilityPanel(model, change, say) {
 }
 
 /**
- * A stretch of a bar. Set so, and not in the markup, it needs no leave of the page's policy.
+ * A part of a bar. The style is set here, because the page's policy forbids style attributes in markup.
  * @param {string} kind @param {"width" | "left"} side @param {number} share
  */
 function placed(kind, side, share) {
@@ -197,7 +197,7 @@ function placed(kind, side, share) {
 }
 
 /**
- * What really stands there, where it is known.
+ * The true token of the row, if it is known.
  * @param {Loaded} pane @param {number} at @param {Row} row @returns {(string | Node)[]}
  */
 function describeRow(pane, at, row) {
@@ -208,21 +208,21 @@ function describeRow(pane, at, row) {
   if (id === null || id === undefined) return [];
   const { place, share } = shareOf(row, id);
   const text = pane.texts.get(id) ?? row.texts[id] ?? `id ${id}`;
-  const what = model.can.mask ? (token?.id === model.mask_id ? "Hidden here" : "Read here") : "Read next";
-  return [`${what}: `, element("b", {}, `‘${labelOf(text)}’`), `, ${percent(share)}, place ${place + 1}`];
+  const title = model.can.mask ? (token?.id === model.mask_id ? "Masked token" : "Token here") : "Next token";
+  return [`${title}: `, element("b", {}, `‘${labelOf(text)}’`), `, ${percent(share)}, rank ${place + 1}`];
 }
 
-/** The sampler's settings, each as a slider and a number. @param {Model} model @param {Change} change */
+/** The sampling settings, each as a slider and a number. @param {Model} model @param {Change} change */
 function controlBox(model, change) {
   const size = model.vocab_size;
-  const toK = (/** @type {number} */ at) => (at >= FINE ? null : Math.max(1, Math.round(size ** (at / FINE))));
-  const fromK = (/** @type {number | null} */ k) => (k === null ? FINE : (FINE * Math.log(k)) / Math.log(size));
+  const toK = (/** @type {number} */ at) => (at >= STEPS ? null : Math.max(1, Math.round(size ** (at / STEPS))));
+  const fromK = (/** @type {number | null} */ k) => (k === null ? STEPS : (STEPS * Math.log(k)) / Math.log(size));
   const same = (/** @type {number} */ value) => value;
   const rows = [
     control(
       "temperature",
       "Temperature",
-      "0 takes the most likely token, 1 is the model's own, above 1 is wilder",
+      "0: always the most likely token; 1: the model's distribution; above 1: more random",
       { min: 0, max: 2, step: 0.05 },
       same,
       (value) => value ?? 1,
@@ -232,8 +232,8 @@ function controlBox(model, change) {
     control(
       "top_k",
       "Top-k",
-      "only the k most likely tokens; empty: all",
-      { min: 0, max: FINE, step: 1 },
+      "keep only the k most likely tokens (empty: all)",
+      { min: 0, max: STEPS, step: 1 },
       toK,
       fromK,
       { min: 1, max: size, step: 1 },
@@ -242,7 +242,7 @@ function controlBox(model, change) {
     control(
       "top_p",
       "Top-p",
-      "the fewest tokens whose probabilities reach p together; empty: all",
+      "keep the fewest tokens whose probabilities add up to at least p (empty: all)",
       { min: 0.01, max: 1, step: 0.01 },
       (value) => (value >= 1 ? null : value),
       (value) => value ?? 1,
@@ -252,7 +252,7 @@ function controlBox(model, change) {
     control(
       "min_p",
       "Min-p",
-      "only tokens at least p times as likely as the most likely one; empty: all",
+      "keep only tokens at least p times as likely as the most likely one (empty: all)",
       { min: 0, max: 0.5, step: 0.005 },
       (value) => (value <= 0 ? null : value),
       (value) => value ?? 0,
@@ -270,7 +270,7 @@ function controlBox(model, change) {
       "data-key": "plain",
       onclick: () => change({ ...PLAIN }),
     },
-    "as the model says",
+    "Reset",
   );
   const box = element(
     "fieldset",

@@ -1,6 +1,6 @@
-// What the model reads: the text, its tokens, and what can be done to them.
+// The text that the model reads: its boxes, its tokens, and the buttons that change them.
 
-import { roving, tell } from "tercet/draw.js";
+import { roving, showTooltip } from "tercet/draw.js";
 import { element } from "tercet/element.js";
 import { labelOf } from "tercet/model.js";
 
@@ -13,11 +13,12 @@ import { labelOf } from "tercet/model.js";
 
 const FAMILIES = { mask: "Text", translate: "Source", sample: "Prompt" };
 
-/** How the family's text is called. @param {Model} model */
-const called = (model) => (model.can.translate ? FAMILIES.translate : model.can.mask ? FAMILIES.mask : FAMILIES.sample);
+/** The label of the text, by the model's family. @param {Model} model */
+const labelFor = (model) =>
+  model.can.translate ? FAMILIES.translate : model.can.mask ? FAMILIES.mask : FAMILIES.sample;
 
 /**
- * The state with one pane's question changed.
+ * The state with one pane's query changed.
  * @param {State} state @param {number} index @param {Partial<Ask>} patch
  */
 export function asking(state, index, patch) {
@@ -25,45 +26,45 @@ export function asking(state, index, patch) {
 }
 
 /**
- * The tokens that the model still sees when it goes on: where they do not fit, the older half is dropped.
- * @param {number[]} ids @param {number} most
+ * The ids that the model still sees after an append: if they do not fit, the older half is dropped.
+ * @param {number[]} ids @param {number} maxLength
  */
-export function windowed(ids, most) {
-  if (ids.length <= most) return ids;
-  const half = most - Math.floor(most / 2);
-  return ids.slice(half * Math.ceil((ids.length - most) / half));
+export function windowed(ids, maxLength) {
+  if (ids.length <= maxLength) return ids;
+  const half = maxLength - Math.floor(maxLength / 2);
+  return ids.slice(half * Math.ceil((ids.length - maxLength) / half));
 }
 
 /**
- * A token behind row `at`, in place of what stood there.
+ * The state with a token appended after row `at`; later tokens are dropped.
  * @param {Loaded} pane @param {State} state @param {number} at @param {number} id
  */
 export function continued(pane, state, at, id) {
   const { model } = pane.source;
   const key = model.can.translate ? "target_ids" : "ids";
-  const before = (pane.ask[key] ?? []).slice(0, at + 1);
-  const now = { ids: pane.ask.ids, target_ids: pane.ask.target_ids, [key]: windowed([...before, id], model.max_len) };
-  return { ...asking(state, pane.index, now), at: null };
+  const prefix = (pane.ask[key] ?? []).slice(0, at + 1);
+  const patch = { ids: pane.ask.ids, target_ids: pane.ask.target_ids, [key]: windowed([...prefix, id], model.max_len) };
+  return { ...asking(state, pane.index, patch), at: null };
 }
 
-/** A token in place of another. @param {Loaded} pane @param {State} state @param {number} at @param {number} id */
+/** Replace one token. @param {Loaded} pane @param {State} state @param {number} at @param {number} id */
 export function replaced(pane, state, at, id) {
-  const newest = state.panes[pane.index]; // may be ahead of the pane, where one click follows the other
+  const newest = state.panes[pane.index]; // may be newer than the pane after two quick clicks
   if (newest === undefined || newest.text !== pane.ask.text) return {};
-  const before = newest.ids ?? pane.ask.ids ?? [];
-  const ids = before.map((old, i) => (i === at ? id : old));
-  const original_ids = newest.original_ids ?? before;
+  const previous = newest.ids ?? pane.ask.ids ?? [];
+  const ids = previous.map((old, i) => (i === at ? id : old));
+  const original_ids = newest.original_ids ?? previous;
   return { ...asking(state, pane.index, { ids, original_ids }), at };
 }
 
-/** What stood at a row before it was masked; null where nobody knows. @param {Loaded} pane @param {number} at */
+/** The id at a row before it was masked; null if it is not known. @param {Loaded} pane @param {number} at */
 export function originalAt(pane, at) {
   const original = pane.ask.original_ids?.[at];
   return original === undefined || original === pane.source.model.mask_id ? null : original;
 }
 
 /**
- * Mask a token, or put back what stood there.
+ * Mask a token, or restore it.
  * @param {Loaded} pane @param {State} state @param {number} at @returns {Partial<State>}
  */
 export function maskToggled(pane, state, at) {
@@ -77,7 +78,7 @@ export function maskToggled(pane, state, at) {
   return original === null ? { at } : replaced(pane, state, at, original);
 }
 
-/** Text of ids that were put together by clicks, as one would type it. @param {Side} side @param {string} tokenizer */
+/** The text of ids that were combined by clicks, as one would type it. @param {Side} side @param {string} tokenizer */
 function typed(side, tokenizer) {
   const texts = side.tokens.filter((token) => !token.special).map((token) => token.text);
   if (tokenizer === "wordpiece") return texts.join(" ").replaceAll(" ##", "");
@@ -89,40 +90,43 @@ function typed(side, tokenizer) {
 }
 
 /**
- * The box that is typed in and the tokens below it.
+ * The text boxes and the tokens below them.
  * @param {Model} model
  * @param {{change: Change, append: (index: number, kind: "likely" | "sample") => void, index: number}} act
  */
 export function promptBox(model, { change, append, index }) {
   const { live } = model;
-  let read = ""; // what the boxes said when they were read last
-  let aimed = "";
+  let lastText = ""; // of the text box at the last update
+  let lastTarget = "";
   /** @type {State | null} */
   let state = null;
 
-  const text = field(called(model), "text", model.can.mask ? "a text; click a token to mask it" : "type a text");
-  const target = field("Target", "target", "empty: the model writes it");
+  const hint = model.can.mask ? "enter a text; click a token to mask it" : "enter a text";
+  const text = field(labelFor(model), "text", hint);
+  const target = field("Target", "target", "leave empty to let the model write it");
   const button = element("button", { type: "submit", class: "primary", "data-key": "read", hidden: !live }, "Read");
   text.box.readOnly = target.box.readOnly = !live;
   const form = element("form", { class: "ask" }, text.label, model.can.translate ? target.label : null, button);
   const tokens = element("div", { class: "sides" });
   const tools = element("div", { class: "tools" });
-  const box = element("section", { class: "prompt", "aria-label": "What is read" }, form, tokens, tools);
+  const box = element("section", { class: "prompt", "aria-label": "Input" }, form, tokens, tools);
 
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     if (state === null) return;
     const now = state.panes[index];
     if (now === undefined) return;
-    const same = text.box.value === read;
-    const wish = target.box.value === aimed ? now.target : target.box.value.trim() === "" ? null : target.box.value;
-    if (same && wish === now.target && now.target_ids === null) return change({ panes: [...state.panes] });
+    const same = text.box.value === lastText;
+    const requested =
+      target.box.value === lastTarget ? now.target : target.box.value.trim() === "" ? null : target.box.value;
+    if (same && requested === now.target && now.target_ids === null) return change({ panes: [...state.panes] });
     const ids = same ? now.ids : null;
     const original_ids = same ? now.original_ids : null;
-    const positions = now.edits.filter((edit) => same || edit.positions === null); // other tokens stand there now
+    // Edits of positions are dropped, because the positions have other tokens now.
+    const positions = now.edits.filter((edit) => same || edit.positions === null);
     const ask = {
       text: same ? now.text : text.box.value,
-      target: wish,
+      target: requested,
       ids,
       target_ids: null,
       original_ids,
@@ -139,25 +143,25 @@ export function promptBox(model, { change, append, index }) {
     area.addEventListener("input", () => grow(area));
   }
 
-  /** Without a pass, the boxes alone. @param {Loaded | null} loaded @param {State} now */
+  /** Update the boxes, and with a pass also the tokens. @param {Loaded | null} loaded @param {State} now */
   function update(loaded, now) {
     state = now;
     const newest = now.panes[index];
     if (newest === undefined) return;
     const last = loaded?.look.sides.at(-1);
     const appended = newest.ids !== null && model.can.sample && !model.can.translate && last !== undefined;
-    const says =
+    const current =
       appended && loaded !== null && loaded.ask.ids?.join() === newest.ids?.join()
         ? typed(last, model.tokenizer)
         : newest.text;
-    if (says !== read || text.box.value === "") text.box.value = read = says;
-    if ((newest.target ?? "") !== aimed) target.box.value = aimed = newest.target ?? "";
+    if (current !== lastText || text.box.value === "") text.box.value = lastText = current;
+    if ((newest.target ?? "") !== lastTarget) target.box.value = lastTarget = newest.target ?? "";
     grow(text.box);
     grow(target.box);
     if (loaded === null) return;
     const written =
       model.can.translate && newest.target === null && last !== undefined ? typed(last, model.tokenizer) : "";
-    target.box.placeholder = written === "" ? "empty: the model writes it" : `the model writes: ${written}`;
+    target.box.placeholder = written === "" ? "leave empty to let the model write it" : `the model writes: ${written}`;
     const scrolled = [...tokens.querySelectorAll(".tokens")].map((row) => row.scrollTop);
     tokens.replaceChildren(...loaded.look.sides.map((side) => sideRow(loaded, now, side, change)));
     tokens.querySelectorAll(".tokens").forEach((row, i) => uncover(row, scrolled[i] ?? 0));
@@ -181,9 +185,9 @@ function field(name, key, placeholder) {
   return { box, label: element("label", { class: "field" }, element("span", {}, name), box) };
 }
 
-/** Scrolled as before, or so that the chosen token can be seen. @param {Element} row @param {number} before */
-function uncover(row, before) {
-  row.scrollTop = before;
+/** Restore the scroll position, and scroll the chosen token into view. @param {Element} row @param {number} top */
+function uncover(row, top) {
+  row.scrollTop = top;
   const chip = row.querySelector(".chosen")?.getBoundingClientRect();
   const box = row.getBoundingClientRect();
   if (chip === undefined) return;
@@ -191,7 +195,7 @@ function uncover(row, before) {
   if (chip.top < box.top) row.scrollTop -= box.top - chip.top + 4;
 }
 
-/** As high as its lines. @param {HTMLTextAreaElement} area */
+/** Make a box as high as its lines. @param {HTMLTextAreaElement} area */
 function grow(area) {
   if (!area.isConnected) return;
   area.style.height = "auto";
@@ -219,14 +223,14 @@ function sideRow(pane, state, side, change) {
       silenced && "silenced",
     ];
     const original = masked ? originalAt(pane, row) : null;
-    const was = original === null ? "" : `, was ‘${labelOf(pane.texts.get(original) ?? `id ${original}`)}’`;
+    const before = original === null ? "" : `, before ‘${labelOf(pane.texts.get(original) ?? `id ${original}`)}’`;
     const loss = last ? pane.look.loss?.tokens[row] : null;
     const lines = [
-      `row ${row}: ‘${labelOf(token.text)}’, id ${token.id}${token.special ? ", special" : ""}${was}`,
+      `row ${row}: ‘${labelOf(token.text)}’, id ${token.id}${token.special ? ", special" : ""}${before}`,
       typeof loss === "number"
         ? `${model.can.mask ? "loss here" : "loss of the next token"}: ${loss.toFixed(3)} nats`
         : "",
-      isMasking && !(token.special && !masked) ? (masked ? "click to put it back" : "click to mask it") : "",
+      isMasking && !(token.special && !masked) ? (masked ? "click to restore it" : "click to mask it") : "",
     ].filter((line) => line !== "");
     const chip = element(
       "button",
@@ -242,7 +246,7 @@ function sideRow(pane, state, side, change) {
     );
     const hover = () => {
       const { left, bottom } = chip.getBoundingClientRect();
-      tell(chip, lines, left - 10, bottom - 12);
+      showTooltip(chip, lines, left - 10, bottom - 12);
     };
     chip.addEventListener("pointerenter", hover);
     chip.addEventListener("focus", () => chip.matches(":focus-visible") && hover());
@@ -251,7 +255,7 @@ function sideRow(pane, state, side, change) {
     );
     return chip;
   });
-  const row = element("div", { class: "tokens", role: "group", "aria-label": `${name} read, ${count}` }, ...chips);
+  const row = element("div", { class: "tokens", role: "group", "aria-label": `${name}, ${count}` }, ...chips);
   roving(row, ".token", 1);
   const title = element(
     "span",
@@ -281,23 +285,23 @@ function toolRow(pane, state, change, append) {
   if (model.can.sample || model.can.translate) {
     const likely = side === undefined ? undefined : pane.look.top?.ids[ids.length - 1]?.[0];
     const text = likely === undefined ? "" : ` ‘${labelOf(pane.look.texts[likely] ?? "")}’`;
-    const most = model.can.translate && ids.length >= model.max_len;
-    const ended = model.can.translate && likely === model.eos_id;
+    const isFull = model.can.translate && ids.length >= model.max_len;
+    const isFinished = model.can.translate && likely === model.eos_id;
     row.push(
-      ended
-        ? tool("append", "The model ends here", "its most likely token is the end of the sentence", () => {}, true)
-        : tool("append", `Append${text}`, "append the most likely token (n)", () => append("likely"), most),
+      isFinished
+        ? tool("append", "The model ends here", "the most likely token is the end of the sentence", () => {}, true)
+        : tool("append", `Append${text}`, "append the most likely token (n)", () => append("likely"), isFull),
       tool(
         "sample",
         "Sample a token",
-        "draw a token with the settings on the right, and append it (s)",
+        "sample a token with the settings on the right, and append it (s)",
         () => append("sample"),
-        most,
+        isFull,
       ),
       tool(
         "shorten",
-        "Take one off",
-        "take the last token off",
+        "Remove last",
+        "remove the last token",
         () => {
           const key = model.can.translate ? "target_ids" : "ids";
           change({
@@ -320,15 +324,15 @@ function toolRow(pane, state, change, append) {
     row.push(
       tool(
         "mask",
-        masked ? `Put row ${at} back` : `Mask row ${at}`,
-        "hide the chosen token from the model (m)",
+        masked ? `Unmask row ${at}` : `Mask row ${at}`,
+        "mask or unmask the chosen token (m)",
         () => change(maskToggled(pane, state, at)),
         masked ? originalAt(pane, at) === null : side?.tokens[at]?.special === true,
       ),
       tool(
         "unmask",
-        "Put all back",
-        "every token as it was in the text",
+        "Unmask all",
+        "restore all tokens of the text",
         () => change(asking(state, pane.index, { ids: pane.ask.original_ids, original_ids: null })),
         !changed,
       ),
@@ -340,7 +344,7 @@ function toolRow(pane, state, change, append) {
       element(
         "span",
         { class: "note warning" },
-        `longer than the model reads; these are its ${kept} ${model.max_len} tokens`,
+        `the text is longer than the context; only its ${kept} ${model.max_len} tokens are used`,
       ),
     );
   }

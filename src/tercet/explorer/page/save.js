@@ -1,4 +1,4 @@
-// The page as one file, from the server that holds the model.
+// Saves the page as one file, which the server returns.
 
 import { element } from "tercet/element.js";
 
@@ -14,14 +14,14 @@ export async function save(page, busy) {
   try {
     const text = await source.save(pane.ask);
     if (text === null)
-      return note("Save this page", "On the terminal:", `tercet explore ${model.folder} --export page.html`);
+      return note("Save this page", "Run in a terminal:", `tercet explore ${model.folder} --export page.html`);
     const link = element("a", {
       href: URL.createObjectURL(new Blob([text], { type: "text/html" })),
       download: `${model.folder}.html`,
     });
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
-    say("the page is saved");
+    say("page saved");
   } catch (error) {
     note("The page was not saved", /** @type {Error} */ (error).message, "");
   } finally {

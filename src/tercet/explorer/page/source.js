@@ -1,11 +1,11 @@
-// Where the numbers come from: the server that holds the model, or, in a saved page, the answers it was saved with.
+// The source of the data: the server with the model, or, in a saved page, the answers that it contains.
 
 import { post, refusal } from "tercet/ask.js";
 import { unpacked } from "tercet/tensor.js";
 
 /** @typedef {import("tercet/model.js").Ask} Ask */
 /** @typedef {import("tercet/model.js").Look} Look */
-/** @typedef {import("tercet/model.js").Source} Drawn what the drawings ask of it */
+/** @typedef {import("tercet/model.js").Source} Drawn the part that the drawings use */
 /** @typedef {import("tercet/model.js").Model & {name: string, folder: string, max_len: number, parameters: number,
  *             mask_id: number | null, eos_id: number | null, tokenizer: string, about: Record<string, unknown>,
  *             start: Ask, live: boolean}} Model */
@@ -21,11 +21,11 @@ import { unpacked } from "tercet/tensor.js";
  *                                                                           probability: number}>,
  *             save: (ask: Ask) => Promise<string | null>}} Source */
 
-export const SAVED = "this page was saved without the model; run `tercet explore RUN` to ask it";
-const GONE = "the server does not answer; start `tercet explore RUN` again and reload this page";
-const REMEMBERED = 64; // answers; a whole block of a long text is some megabytes
+export const SAVED = "this saved page does not contain the model; run `tercet explore RUN` for other queries";
+const GONE = "the server does not respond; run `tercet explore RUN` again and reload this page";
+const MAX_ANSWERS = 64; // cached answers; a block of a long text takes some megabytes
 
-/** JSON with the keys sorted: one question, one text. @param {unknown} value @returns {string} */
+/** JSON with sorted keys, so that equal queries have equal text. @param {unknown} value @returns {string} */
 export function canonical(value) {
   if (Array.isArray(value)) return `[${value.map(canonical).join(",")}]`;
   if (value === null || typeof value !== "object") return JSON.stringify(value);
@@ -34,14 +34,14 @@ export function canonical(value) {
   return `{${entries.map(([key, item]) => `${JSON.stringify(key)}:${canonical(item)}`).join(",")}}`;
 }
 
-/** The answers that stand in the page itself, if it was saved. @returns {Record<string, unknown> | null} */
+/** The answers that a saved page contains; null if the page is not saved. @returns {Record<string, unknown> | null} */
 function embedded() {
   const script = document.querySelector('script[type="application/json"]');
   const text = script?.textContent?.trim() ?? "";
   return text === "" ? null : (JSON.parse(text).answers ?? null);
 }
 
-/** Of a block: a tensor that another one is as well came once, under the other's name. @param {any} answer */
+/** Add the tensors of a block that were sent once under another tensor's name. @param {any} answer */
 function addShared(answer) {
   const same = /** @type {[string, string][]} */ (Object.entries(answer.same ?? {}));
   for (const [name, other] of same) answer.tensors[name] = answer.tensors[other];
@@ -66,9 +66,9 @@ export async function open() {
     return addShared(unpacked(await response.json()));
   }
 
-  /** Ask once; what was asked longest ago is forgotten first. @param {string} path @param {unknown} question */
-  function ask(path, question) {
-    const body = canonical(question);
+  /** Send a query once; the oldest cached answers are dropped. @param {string} path @param {unknown} query */
+  function ask(path, query) {
+    const body = canonical(query);
     const key = `${path} ${body}`;
     const cached = cache.get(key);
     const answer = cached ?? fresh(path, body);
@@ -76,7 +76,7 @@ export async function open() {
     cache.set(key, answer);
     if (cached === undefined) answer.catch(() => cache.delete(key));
     const oldest = cache.keys().next().value;
-    if (cache.size > REMEMBERED && oldest !== undefined) cache.delete(oldest);
+    if (cache.size > MAX_ANSWERS && oldest !== undefined) cache.delete(oldest);
     return answer;
   }
 

@@ -1,7 +1,7 @@
-// What the page shows, as one plain object, and its way into the address and back, so that a link is a view.
+// The state of the page as one plain object, and its conversion to and from an address. A link restores a view.
 //
-//     #text=First+Citizen&view=maps&layer=2&head=3      what is as at the start is left out
-//     #b.text=...                                       the second pane, where two are compared
+//     #text=First+Citizen&view=maps&layer=2&head=3      default values are left out
+//     #b.text=...                                       the second pane, if two texts are compared
 
 import { THEMES } from "tercet/theme.js";
 
@@ -14,10 +14,10 @@ import { THEMES } from "tercet/theme.js";
 
 export const VIEWS = ["flow", "maps", "lens", "heads", "beams"];
 const STACKS = ["stack", "encoder", "decoder"];
-const USUAL = ["stack", "decoder"]; // whose tokens have logits
+const DEFAULT_STACKS = ["stack", "decoder"]; // the stacks with logits
 const PARTS = ["self", "cross", "mlp", "start", "end"];
-const START = "\0"; // a text that no one can type: whatever the page opens with
-const LONGEST = 20_000; // characters of a text, and tokens of a row, that an address may hold
+const START = "\0"; // the text that the page opens with; it cannot be entered
+const MAX_LENGTH = 20_000; // characters of a text, or tokens of a row, in an address
 
 /** @type {Readonly<State>} */
 export const initial = Object.freeze({
@@ -48,20 +48,20 @@ export const nothing = Object.freeze({
   edits: [],
 });
 
-const count = (/** @type {string | null} */ text, most = 2 ** 31) =>
-  text !== null && /^\d{1,12}$/.test(text) && Number(text) <= most ? Number(text) : null;
+const count = (/** @type {string | null} */ text, limit = 2 ** 31) =>
+  text !== null && /^\d{1,12}$/.test(text) && Number(text) <= limit ? Number(text) : null;
 
-const share = (/** @type {string | null} */ text, /** @type {number} */ most) =>
-  text !== null && text.trim() !== "" && Number(text) >= 0 && Number(text) <= most ? Number(text) : null;
+const share = (/** @type {string | null} */ text, /** @type {number} */ limit) =>
+  text !== null && text.trim() !== "" && Number(text) >= 0 && Number(text) <= limit ? Number(text) : null;
 
 const oneOf = (/** @type {string | null} */ text, /** @type {string[]} */ all) =>
   text !== null && all.includes(text) ? text : null;
 
 /** @param {string | null} text as `1.22.3` */
 function row(text) {
-  if (text === null || text.length > 8 * LONGEST || !/^\d+(\.\d+)*$/.test(text)) return null;
+  if (text === null || text.length > 8 * MAX_LENGTH || !/^\d+(\.\d+)*$/.test(text)) return null;
   const ids = text.split(".").map(Number);
-  return ids.length <= LONGEST && ids.every(Number.isSafeInteger) ? ids : null;
+  return ids.length <= MAX_LENGTH && ids.every(Number.isSafeInteger) ? ids : null;
 }
 
 /**
@@ -70,7 +70,7 @@ function row(text) {
  */
 function edits(text) {
   const parsed = [];
-  for (const item of (text ?? "").slice(0, LONGEST).split(",")) {
+  for (const item of (text ?? "").slice(0, MAX_LENGTH).split(",")) {
     const match = /^([a-z_][a-z0-9_]*(?:\.[a-z0-9_]+)*)(?:~h([\d.]+))?(?:~p([\d.]+))?$/i.exec(item);
     if (match === null) continue;
     const [, name = "", heads = null, positions = null] = match;
@@ -92,8 +92,8 @@ function ask(of, prefix) {
     return changes.length === 0 ? null : { ...nothing, text: START, edits: changes };
   }
   return {
-    text: (get("text") ?? "").slice(0, LONGEST),
-    target: get("target")?.slice(0, LONGEST) ?? null,
+    text: (get("text") ?? "").slice(0, MAX_LENGTH),
+    target: get("target")?.slice(0, MAX_LENGTH) ?? null,
     ids: row(get("ids")),
     target_ids: row(get("target_ids")),
     original_ids: row(get("original_ids")),
@@ -101,7 +101,7 @@ function ask(of, prefix) {
   };
 }
 
-/** What the address says; what it does not say, or says wrongly, is as at the start. @returns {State} */
+/** The state in an address; missing and invalid values get their defaults. @returns {State} */
 export function readUrl(hash = location.hash) {
   const of = new URLSearchParams(hash.replace(/^#/, ""));
   const first = ask(of, "");
@@ -113,8 +113,8 @@ export function readUrl(hash = location.hash) {
     layer: count(of.get("layer"), 10_000),
     part: oneOf(of.get("part"), PARTS),
     head: count(of.get("head"), 10_000) ?? initial.head,
-    at: count(of.get("at"), LONGEST),
-    column: count(of.get("column"), LONGEST),
+    at: count(of.get("at"), MAX_LENGTH),
+    column: count(of.get("column"), MAX_LENGTH),
     temperature: share(of.get("temperature"), 100) ?? initial.temperature,
     top_k: count(of.get("top_k")) || null,
     top_p: share(of.get("top_p"), 1) || null,
@@ -126,7 +126,7 @@ export function readUrl(hash = location.hash) {
 }
 
 /**
- * The part of an address behind `#` that says this state.
+ * The fragment of an address for this state.
  * @param {State} state @param {Ask} start what the page opens with
  */
 export function hashOf(state, start) {
@@ -146,7 +146,7 @@ export function hashOf(state, start) {
     if (
       key === "panes" ||
       value === null ||
-      (key === "stack" && USUAL.includes(String(value))) ||
+      (key === "stack" && DEFAULT_STACKS.includes(String(value))) ||
       value === initial[/** @type {keyof State} */ (key)]
     )
       continue;
@@ -156,7 +156,7 @@ export function hashOf(state, start) {
 }
 
 /**
- * Keep the state in the address; `step` says whether going back in the browser should undo this.
+ * Write the state to the address; with `step`, the browser's back button undoes this change.
  * @param {State} state @param {Ask} start @param {boolean} step
  */
 export function writeUrl(state, start, step) {
@@ -171,7 +171,7 @@ export function writeUrl(state, start, step) {
 export const same = (a, b) => JSON.stringify(Object.entries(a).sort()) === JSON.stringify(Object.entries(b).sort());
 
 /**
- * The state with what the model does not have brought back to what it has.
+ * The state, with values that the model does not have replaced by the defaults.
  * @param {State} state @param {Model} model @returns {State}
  */
 export function fitToModel(state, model) {

@@ -1,4 +1,4 @@
-// The row of tabs: one for each view of the model.
+// The tabs, one for each view of the model.
 
 import { element } from "tercet/element.js";
 import { openByArrows } from "tercet/tablist.js";

@@ -1,11 +1,11 @@
-// Tensors as they travel: numbers as base64, where they were rounded for the way with how far they may be off.
+// Tensors in answers: base64 numbers; rounded ones come with the largest possible rounding error.
 
 /** @typedef {import("tercet/model.js").Tensor} Tensor */
 /** @typedef {{shape: number[], type: "float32" | "uint16" | "uint8" | "bool", low?: number, step?: number,
  *             data: string}} Packed */
 
 /**
- * value = low + step * q for the whole numbers q of uint16 and uint8, to half a step.
+ * Decode a tensor: value = low + step * q for the integers q of uint16 and uint8, exact to half a step.
  * @param {Packed} packed @returns {Tensor}
  */
 export function decode(packed) {
@@ -49,7 +49,7 @@ export function slice(t, i) {
   return tensor(rest, t.data.subarray(i * length, (i + 1) * length), t.half);
 }
 
-/** Every packed tensor in an answer decoded, however deep it lies. @param {unknown} answer @returns {any} */
+/** Decode all packed tensors in an answer, at any depth. @param {unknown} answer @returns {any} */
 export function unpacked(answer) {
   if (answer === null || typeof answer !== "object") return answer;
   if (Array.isArray(answer)) return typeof answer[0] === "object" ? answer.map(unpacked) : answer;

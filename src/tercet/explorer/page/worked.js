@@ -1,4 +1,4 @@
-// One cell of an attention map worked out: from the query and the key to the score, the weight and the head's output.
+// The computation of one cell of an attention map: query and key, score, weight, and the head's output.
 
 import { element } from "tercet/element.js";
 import { exact, number } from "tercet/numbers.js";
@@ -6,8 +6,8 @@ import { slice } from "tercet/tensor.js";
 
 /** @typedef {import("tercet/model.js").Tensor} Tensor */
 
-const TERMS = 3; // the largest of a sum that are written out
-const VALUES = 4;
+const TERMS = 3; // largest terms of a score
+const VALUES = 4; // largest terms of an output
 
 /**
  * @param {{q: Tensor, k: Tensor, v: Tensor, scores: Tensor, weights: Tensor, mask: Tensor, head: Tensor,
@@ -21,7 +21,7 @@ export function workedOut({ q, k, v, scores, weights, mask, head, rows, keys, bi
   const show = (/** @type {number} */ t, /** @type {number} */ s) => {
     const [sum, terms] = score(t, s);
     const [mean, size] = output(t);
-    title.textContent = `query ${t} ${rows[t]} meets key ${s} ${keys[s]}`;
+    title.textContent = `query ${t} ${rows[t]}, key ${s} ${keys[s]}`;
     lines.replaceChildren(line("score", sum, terms), line("weight", weight(t, s)), line("output", mean, size));
   };
 
@@ -47,7 +47,7 @@ export function workedOut({ q, k, v, scores, weights, mask, head, rows, keys, bi
 
   const weight = (/** @type {number} */ t, /** @type {number} */ s) => {
     const [T = 0, S = 0] = mask.shape;
-    if (t >= T || mask.get(t, s) === 0) return "masked: the query may not see this key, so its weight is 0";
+    if (t >= T || mask.get(t, s) === 0) return "masked: the query cannot attend to this key, so its weight is 0";
     const visible = Array.from({ length: S }, (_, i) => i).filter((i) => mask.get(t, i) !== 0);
     const highest = Math.max(...visible.map((i) => scores.get(t, i)));
     const sum = visible.reduce((all, i) => all + Math.exp(scores.get(t, i) - highest), 0);
@@ -81,7 +81,7 @@ export function workedOut({ q, k, v, scores, weights, mask, head, rows, keys, bi
     ];
   };
 
-  return { element: element("section", { class: "worked", "aria-label": "one cell worked out" }, title, lines), show };
+  return { element: element("section", { class: "worked", "aria-label": "cell computation" }, title, lines), show };
 }
 
 /** @param {string} name @param {string} sum @param {...string} notes */

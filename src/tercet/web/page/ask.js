@@ -1,8 +1,8 @@
-// Questions to the server of a page, as JSON.
+// Queries to the server of a page, as JSON.
 
 /**
  * @param {string} path @param {string} body
- * @param {string} gone the error if the server does not answer
+ * @param {string} gone the error if the server does not respond
  * @returns {Promise<Response>}
  */
 export async function post(path, body, gone) {
@@ -14,5 +14,5 @@ export async function post(path, body, gone) {
 /** The error of a response that is not ok. @param {Response} response @returns {Promise<Error>} */
 export async function refusal(response) {
   const reply = await response.json().catch(() => null);
-  return new Error(reply?.error ?? `the server answered ${response.status}; look at its terminal`);
+  return new Error(reply?.error ?? `the server returned ${response.status}; see its terminal`);
 }

@@ -1,23 +1,23 @@
-// What every drawing is made of: colors from the style sheet, canvases, one tooltip, boxes that wait, scroll and take keys.
+// Parts of every drawing: colors from the style sheet, canvases, the tooltip, loading, scrolling and arrow keys.
 
 import { element } from "tercet/element.js";
 
-/** @typedef {[number, number, number]} Colour */
+/** @typedef {[number, number, number]} Color */
 
 /** @type {Map<string, unknown>} */
 const values = new Map();
 /** @type {Map<string, HTMLElement>} */
 const slots = new Map();
-const REMEMBERED = 32;
+const MAX_VALUES = 32;
 
 /**
- * An element for what is still to come. What came before is drawn at once, so that nothing flickers and focus stays.
+ * An element for a value that is being loaded. A cached value is drawn at once, so that the focus stays.
  * @template T
- * @param {string} key of the question
+ * @param {string} key of the request
  * @param {() => Promise<T>} request
  * @param {(value: T) => Node} render
- * @param {string} waiting what is told meanwhile
- * @param {string} [slot] what stood there last keeps its height meanwhile, so that the page does not jump
+ * @param {string} waiting text until the value is loaded
+ * @param {string} [slot] keep the height of the last element with this name while loading, so the page does not jump
  * @returns {HTMLElement}
  */
 export function later(key, request, render, waiting, slot) {
@@ -39,7 +39,7 @@ export function later(key, request, render, waiting, slot) {
     (value) => {
       values.set(key, value);
       const oldest = values.keys().next().value;
-      if (values.size > REMEMBERED && oldest !== undefined) values.delete(oldest);
+      if (values.size > MAX_VALUES && oldest !== undefined) values.delete(oldest);
       box.replaceChildren(render(value));
       arrived();
     },
@@ -51,15 +51,15 @@ export function later(key, request, render, waiting, slot) {
   return box;
 }
 
-/** What `later` has drawn already, if it has. @param {string} key @returns {unknown} */
+/** The value that `later` has loaded for a key, if any. @param {string} key @returns {unknown} */
 export const laterValue = (key) => values.get(key);
 
 /** @type {Map<string, [number, number]>} */
 const scrolled = new Map();
 
 /**
- * Keep a box where it was scrolled to, over redraws.
- * @param {HTMLElement} box @param {string} key @param {() => [number, number]} [first] where it stands at first
+ * Keep the scroll position of a box when it is redrawn.
+ * @param {HTMLElement} box @param {string} key @param {() => [number, number]} [first] initial position
  */
 export function keepScroll(box, key, first = () => [0, 0]) {
   whenSized(box, () => {
@@ -69,7 +69,7 @@ export function keepScroll(box, key, first = () => [0, 0]) {
   });
 }
 
-/** Once, when it is on the page and has a size. @param {Element} box @param {() => void} then */
+/** Call once, when the box is on the page and has a size. @param {Element} box @param {() => void} then */
 export function whenSized(box, then) {
   const watch = new ResizeObserver(() => {
     if (!box.isConnected) return;
@@ -79,7 +79,7 @@ export function whenSized(box, then) {
   watch.observe(box);
 }
 
-/** At each new width, and the first. @param {Element} box @param {(width: number) => void} then */
+/** Call at the first width and at each new one. @param {Element} box @param {(width: number) => void} then */
 export function atWidth(box, then) {
   let last = -1;
   new ResizeObserver(() => {
@@ -101,17 +101,17 @@ const NAMES = /** @type {const} */ ([
   "positive",
   "negative",
 ]);
-/** @typedef {Record<(typeof NAMES)[number], Colour>} Palette */
+/** @typedef {Record<(typeof NAMES)[number], Color>} Palette */
 /** @type {Palette | null} */
 let palette = null;
 
-/** The style sheet's colours as they are now, as bytes. @returns {Palette} */
-export function colours() {
+/** The style sheet's current colors, as bytes. @returns {Palette} */
+export function readPalette() {
   if (palette !== null) return palette;
   const probe = element("span", { hidden: true });
   document.body.append(probe);
   const dot = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-  if (dot === null) throw new Error("this browser draws no canvas");
+  if (dot === null) throw new Error("this browser does not support canvas");
   const read = NAMES.map((name) => {
     probe.style.color = `var(--${name}, gray)`;
     dot.fillStyle = getComputedStyle(probe).color;
@@ -124,17 +124,17 @@ export function colours() {
   return palette;
 }
 
-/** @param {Colour} colour @param {number} [alpha] */
+/** @param {Color} color @param {number} [alpha] */
 export const css = ([r, g, b], alpha = 1) => `rgb(${r} ${g} ${b} / ${alpha})`;
 
-/** @param {Colour} from @param {Colour} to @param {number} share @returns {Colour} */
+/** @param {Color} from @param {Color} to @param {number} share @returns {Color} */
 export function mix(from, to, share) {
   const blend = (/** @type {number} */ a, /** @type {number} */ b) => Math.round(a + (b - a) * share);
   return [blend(from[0], to[0]), blend(from[1], to[1]), blend(from[2], to[2])];
 }
 
 /**
- * Paint now, once it is on the page, and again when the theme changes.
+ * Paint again when the theme changes.
  * @param {HTMLCanvasElement} canvas @param {() => void} paint
  */
 export function painted(canvas, paint) {
@@ -160,9 +160,9 @@ function watchTheme() {
 }
 
 /**
- * A canvas of so many CSS pixels, in as many real ones as the screen has.
+ * Size a canvas in CSS pixels, at the screen's resolution.
  * @param {HTMLCanvasElement} canvas @param {number} width @param {number} height
- * @returns {{pen: CanvasRenderingContext2D, dots: number}} dots: real pixels to a CSS pixel
+ * @returns {{pen: CanvasRenderingContext2D, dots: number}} dots: device pixels per CSS pixel
  */
 export function sized(canvas, width, height) {
   const dots = Math.max(1, Math.min(devicePixelRatio || 1, 8192 / Math.max(width, height, 1)));
@@ -171,7 +171,7 @@ export function sized(canvas, width, height) {
   canvas.style.width = `${width}px`;
   canvas.style.height = `${height}px`;
   const pen = canvas.getContext("2d");
-  if (pen === null) throw new Error("this browser draws no canvas");
+  if (pen === null) throw new Error("this browser does not support canvas");
   return { pen, dots };
 }
 
@@ -189,17 +189,17 @@ let tip = null;
 let tipped = null;
 
 /**
- * The one tooltip, beside a point of the window.
+ * Show the tooltip near a point of the window.
  * @param {Element} owner @param {string[]} lines @param {number} x @param {number} y
  */
-export function tell(owner, lines, x, y) {
+export function showTooltip(owner, lines, x, y) {
   if (tip === null) {
     tip = element("div", { class: "tip", "aria-hidden": "true", hidden: true });
     document.addEventListener("pointermove", (event) => {
-      if (tipped !== null && !(event.target instanceof Node && tipped.contains(event.target))) hush();
+      if (tipped !== null && !(event.target instanceof Node && tipped.contains(event.target))) hideTooltip();
     });
-    document.addEventListener("pointerdown", hush, true);
-    document.addEventListener("scroll", hush, { capture: true, passive: true });
+    document.addEventListener("pointerdown", hideTooltip, true);
+    document.addEventListener("scroll", hideTooltip, { capture: true, passive: true });
   }
   if (!tip.isConnected) document.body.append(tip);
   tipped = owner;
@@ -210,14 +210,14 @@ export function tell(owner, lines, x, y) {
   tip.style.top = `${y + 18 + box.height > innerHeight ? Math.max(4, y - box.height - 12) : y + 18}px`;
 }
 
-export function hush() {
+export function hideTooltip() {
   tipped = null;
   if (tip !== null) tip.hidden = true;
 }
 
 /**
- * Arrow keys move the focus among its members, of which one alone is in the order of Tab.
- * @param {HTMLElement} box @param {string} members @param {number} columns how many stand in a row
+ * Arrow keys move the focus among the members of a box; only one of them is in the tab order.
+ * @param {HTMLElement} box @param {string} members @param {number} columns members per row
  */
 export function roving(box, members, columns) {
   const all = () => /** @type {HTMLElement[]} */ ([...box.querySelectorAll(members)]);

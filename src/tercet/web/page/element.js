@@ -1,4 +1,4 @@
-// What every page is made of: elements, of which no text is ever markup.
+// Elements of a page; their texts are never parsed as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -36,7 +36,7 @@ function filled(target, attributes, children) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) target.addEventListener(name.slice(2), /** @type {EventListener} */ (value));
     else if (name === "style")
-      target.style.cssText = String(value); // as an attribute the page's policy would refuse it
+      target.style.cssText = String(value); // the page's policy forbids the attribute
     else target.setAttribute(name, value === true ? "" : String(value));
   }
   for (const child of children) if (child !== null && child !== undefined) target.append(child);

@@ -1,6 +1,6 @@
 // Numbers as text.
 
-/** As many digits as tell the number. @param {number} value */
+/** A number with enough digits for its size. @param {number} value */
 export function number(value) {
   if (!Number.isFinite(value)) return String(value).replace("Infinity", "∞").replace("-", "−");
   const size = Math.abs(value);
@@ -11,7 +11,7 @@ export function number(value) {
   return text.replace("-", "−");
 }
 
-/** A number and how far it may be off, where it was rounded for the way. @param {number} value @param {number} half */
+/** A number, with its largest rounding error if it was rounded. @param {number} value @param {number} half */
 export const exact = (value, half) => (half > 0 ? `${number(value)} ± ${half.toPrecision(1)}` : number(value));
 
 /** @param {number} share */
@@ -20,10 +20,10 @@ export function percent(share) {
   return hundred > 0 && hundred < 0.1 ? "<0.1%" : `${hundred.toFixed(hundred < 9.95 ? 1 : 0)}%`;
 }
 
-/** A whole number, with commas. @param {number} value */
+/** An integer with thousands separators. @param {number} value */
 export const counted = (value) => Math.round(value).toLocaleString("en");
 
-/** A length of time. @param {number} seconds */
+/** A duration. @param {number} seconds */
 export function duration(seconds) {
   if (seconds < 60) return `${Number(seconds.toFixed(seconds < 10 ? 1 : 0))} s`;
   const minutes = Math.floor(seconds / 60);
@@ -35,7 +35,7 @@ export function duration(seconds) {
   return `${Math.floor(hours / 24)} d${two(hours % 24, "h")}`;
 }
 
-/** In four digits. @param {number} value */
+/** A number with four significant digits. @param {number} value */
 export function figure(value) {
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-3 || size >= 1e7)) return value.toExponential(2);
@@ -43,7 +43,7 @@ export function figure(value) {
   return String(Number(value.toPrecision(4)));
 }
 
-/** Beside an axis, where there is little room. @param {number} value */
+/** A number for an axis label. @param {number} value */
 export function short(value) {
   const size = Math.abs(value);
   for (const [unit, name] of /** @type {[number, string][]} */ ([[1e9, "G"], [1e6, "M"], [1e3, "k"]]))

@@ -1,6 +1,6 @@
-// Tabs by keys.
+// Arrow keys for tabs.
 
-/** The left and right arrow keys open the tab before and after. @param {HTMLElement} row the element of the tabs */
+/** Open tabs with the left and right arrow keys. @param {HTMLElement} row the element of the tabs */
 export function openByArrows(row) {
   row.addEventListener("keydown", (event) => {
     const steps = { ArrowLeft: -1, ArrowRight: 1 };

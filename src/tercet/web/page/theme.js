@@ -1,11 +1,11 @@
-// Light or dark: as the system is, or as the reader chooses.
+// Light or dark: the system's theme, or the reader's choice.
 
 export const THEMES = /** @type {const} */ (["auto", "light", "dark"]);
 
 /** @param {string} theme */
-export const nextTheme = (theme) => THEMES[(THEMES.findIndex((one) => one === theme) + 1) % THEMES.length] ?? "auto";
+export const nextTheme = (theme) => THEMES[(THEMES.findIndex((name) => name === theme) + 1) % THEMES.length] ?? "auto";
 
-/** Show the page in a theme, and name it on the button that changes it. @param {string} theme @param {HTMLElement} button */
+/** Apply a theme, and show it on the button that changes it. @param {string} theme @param {HTMLElement} button */
 export function applyTheme(theme, button) {
   document.documentElement.toggleAttribute("data-theme", theme !== "auto");
   if (theme !== "auto") document.documentElement.dataset.theme = theme;

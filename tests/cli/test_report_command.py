@@ -54,7 +54,7 @@ def test_a_training_writes_it_when_it_ends(run: Path, tmp_path: Path, capsys: py
     [
         (["nosuch", "--export", "a.html"], "no such folder: nosuch"),
         ([".", "--export", "a.html"], "no model in .: it has no config.json, best/ or last/"),
-        (["nosuch", "--export", "."], "--export . is a folder; give the name of a file, such as page.html"),
+        (["nosuch", "--export", "."], "--export . is a folder; pass a file name, such as page.html"),
         (["nosuch", "--export", "no/page.html"], "--export no/page.html: there is no folder no; make it first"),
         (["nosuch", "--export", "a.html", "--device", "nosuch"], "unknown device: nosuch"),
         (["one", "two", "--export", "a.html"], "--export writes the report of one run; leave two out"),

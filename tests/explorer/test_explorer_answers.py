@@ -115,20 +115,20 @@ def test_a_translator_without_a_target_reads_what_it_writes() -> None:
 
 
 MISTAKES: list[tuple[str, str, dict[str, Any], str]] = [
-    (GPT, "looks", {}, "nothing is called 'looks' here; did you mean 'look'?"),
+    (GPT, "looks", {}, "unknown query: 'looks'; did you mean 'look'?"),
     (GPT, "look", {"ask": {"txt": "a"}}, "ask: unknown key 'txt'; did you mean 'text'?"),
     (GPT, "look", {}, "the key 'ask' is missing"),
     (GPT, "look", {"ask": {"text": 5}}, "ask.text: input should be a valid string, got 5"),
     (GPT, "look", {"ask": {"text": ""}, "att": 1}, "unknown key 'att'; did you mean 'at'?"),
     (GPT, "look", {"ask": {"ids": [1, 99]}}, "the vocabulary has no id 99; ids are 0 to "),
-    (GPT, "look", {"ask": {"ids": []}}, "nothing to read in no ids"),
-    (GPT, "look", {"ask": {"ids": [1] * 24}}, "24 ids do not fit into the context of 23 tokens; give fewer"),
+    (GPT, "look", {"ask": {"ids": []}}, "the list of ids is empty"),
+    (GPT, "look", {"ask": {"ids": [1] * 24}}, "24 ids do not fit into the context of 23 tokens; pass fewer"),
     (GPT, "look", {"ask": {"text": "Ü"}}, "the vocabulary has no 'Ü'"),
-    (GPT, "look", {"ask": {"text": "ab"}, "at": 2}, "at=2: there is no such row; there are 2, 0 to 1"),
+    (GPT, "look", {"ask": {"text": "ab"}, "at": 2}, "at=2 is not a row; rows are 0 to 1"),
     (GPT, "look", {"ask": {"text": "ab"}, "at": -1}, "at=-1 must be at least 0"),
     (GPT, "look", {"ask": {"text": "ab", "target": "c"}}, "a target is for translators"),
-    (GPT, "look", {"ask": {"text": "ab", "original_ids": [1, 2]}}, "this model reads no masks; leave them out"),
-    (BERT, "look", {"ask": {"text": "ab", "original_ids": [1]}}, "1 original_ids for 4 ids; give one for each"),
+    (GPT, "look", {"ask": {"text": "ab", "original_ids": [1, 2]}}, "are for masked language models; omit them"),
+    (BERT, "look", {"ask": {"text": "ab", "original_ids": [1]}}, "1 original_ids for 4 ids; pass one per id"),
     (BERT, "look", {"ask": {"text": "", "original_ids": [1, 99]}}, "the vocabulary has no id 99; ids are 0 to "),
     (GPT, "look", {"ask": {"text": "a", "edits": [{"nam": "x"}]}}, "edit 0: unknown key 'nam'; did you mean 'name'?"),
     (GPT, "look", {"ask": {"text": "a", "edits": ["x"]}}, 'edit 0: expected an object such as {"name": ...}'),
@@ -142,18 +142,18 @@ MISTAKES: list[tuple[str, str, dict[str, Any], str]] = [
         "stack.blocks.0 has no position 2; it has 2, 0 to 1",
     ),
     (GPT, "block", {"ask": {"text": "a"}, "name": "stack.blocks.2"}, "no block 'stack.blocks.2'; did you mean"),
-    (GPT, "logits", {"ask": {"text": "a"}, "at": 1}, "at=1: there is no such row"),
+    (GPT, "logits", {"ask": {"text": "a"}, "at": 1}, "at=1 is not a row"),
     (GPT, "sample", {"ask": {"text": "a"}, "at": 0, "sampling": {"top_p": 2}}, "top_p=2.0 must be above 0 and at"),
     (GPT, "sample", {"ask": {"text": "a"}, "at": 0, "sampling": {"tempratur": 2}}, "did you mean 'temperature'?"),
-    (GPT, "attribution", {"ask": {"text": "a"}, "at": 0, "id": 99}, "there is no id 99"),
+    (GPT, "attribution", {"ask": {"text": "a"}, "at": 0, "id": 99}, "id 99 is out of range"),
     (BERT, "attribution", {"ask": {"text": "a"}, "at": 0, "id": 9}, "transform is not linear"),
-    (GPT, "beams", {"ask": {"text": "a"}}, "beams are for translators"),
+    (GPT, "beams", {"ask": {"text": "a"}}, "beam search needs a translator"),
     (TRANSLATOR, "beams", {"ask": {"text": "a"}, "size": 0}, "size=0 must be at least 1"),
     (
         TRANSLATOR, "beams", {"ask": {"text": "a", "edits": [{"name": "decoder.blocks.0", "positions": [0]}]}},
-        "a search reads one token at a time",
+        "cannot edit single positions in a beam search",
     ),
-    (TRANSLATOR, "look", {"ask": {"text": ""}}, "the text is empty; give at least one word to read"),
+    (TRANSLATOR, "look", {"ask": {"text": ""}}, "the text is empty; pass at least one word to read"),
 ]  # fmt: skip
 
 
@@ -204,7 +204,7 @@ def test_an_encoder_without_words_has_no_logits() -> None:
     assert "unembedding" not in answers.answer("block", {"ask": look["ask"], "name": "stack"})
     assert all(row["ablation"] is None for row in answers.answer("heads", {"ask": look["ask"]})["rows"])
     for name, body in (("logits", {"at": 0}), ("sample", {"at": 0}), ("attribution", {"at": 0, "id": 1})):
-        with pytest.raises(UserError, match="scores no words"):
+        with pytest.raises(UserError, match="no language-model head"):
             answers.answer(name, {"ask": look["ask"], **body})
 
 

@@ -121,7 +121,7 @@ def test_a_page_that_is_not_as_expected_is_not_saved(old: str, new: str, monkeyp
     assert old in files["index.html"]
     changed = {**files, "index.html": files["index.html"].replace(old, new)}
     monkeypatch.setattr(exporting, "page_files", lambda: changed)
-    with pytest.raises(ValueError, match=r"index.html has .* times; the page can be saved if it is there once"):
+    with pytest.raises(ValueError, match=r"index.html has .* times; it must have it once"):
         assemble_page({})
 
 
@@ -176,7 +176,7 @@ def test_the_command_needs_no_web_framework(
 
 def test_a_long_prompt_is_told(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Run(trained_model=load_model(folder)).explore("abcde " * 9, export=tmp_path / "page.html")
-    assert "the text is longer than the model takes, and was cut to 23 tokens" in capsys.readouterr().err
+    assert "the text is longer than the context and was truncated to 23 tokens" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_a_long_prompt_is_told(folder: Path, tmp_path: Path, capsys: pytest.Capt
     [
         (["none"], "no such folder: "),
         (["run", "--export", "none/page.html"], "there is no folder "),
-        (["run", "--export", "run"], "is a folder; give the name of a file, such as "),
+        (["run", "--export", "run"], "is a folder; pass a file name, such as "),
         (["run", "--export", "page.html", "--port", "80"], "--port is for serving, and --export serves nothing"),
         (["run", "--export", "page.html", "--prompt", "Ü"], "the vocabulary has no 'Ü'"),
         (["run", "--export", "page.html", "--prompt", ""], ""),

@@ -68,9 +68,9 @@ def test_a_question_and_its_answer(client: TestClient, answers: Answers) -> None
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        (b"{", "the question is not valid JSON"),
-        (b"\xff", "the question is not valid JSON"),
-        (b"[" * 100_000, "the question is not valid JSON"),
+        (b"{", "the query is not valid JSON"),
+        (b"\xff", "the query is not valid JSON"),
+        (b"[" * 100_000, "the query is not valid JSON"),
         (b"[]", "expected a JSON object, got []"),
         (b'{"ask": {"txt": "a"}}', "ask: unknown key 'txt'; did you mean 'text'?"),
         (b'{"ask": {"ids": [99]}}', "the vocabulary has no id 99"),
@@ -206,12 +206,12 @@ def test_a_port_that_is_taken_gives_way_to_the_next(answers: Answers, capsys: py
         assert port < int(found[1]) <= port + 20
         assert err == ""
         serve(answers, host="0.0.0.0", port=0)
-        assert "0.0.0.0 is more than this machine" in capsys.readouterr().err
-    with pytest.raises(UserError, match="--port 70000 must be 0 to 65535; 0 takes any that is free"):
+        assert "0.0.0.0 is reachable from other machines" in capsys.readouterr().err
+    with pytest.raises(UserError, match="--port 70000 must be 0 to 65535; 0 takes any free port"):
         serve(answers, port=70_000)
     with pytest.raises(UserError, match="--port -1 must be 0 to 65535"):
         serve(answers, port=-1)
-    with pytest.raises(UserError, match=r"cannot open 198\.51\.100\.1 at port .* give another --host or --port"):
+    with pytest.raises(UserError, match=r"cannot open 198\.51\.100\.1 at port .* pass another --host or --port"):
         serve(answers, host="198.51.100.1", port=port)
 
 

@@ -91,7 +91,7 @@ def test_half_a_surrogate_pair_is_no_text(asking: TestClient) -> None:
     """Beside ids nothing encodes it, and the answer would repeat it."""
     body = {"ask": {"text": "\ud800", "ids": [1, 2]}}
     answer = asking.post("/api/look", content=json.dumps(body), headers=JSON)
-    assert (answer.status_code, answer.json()) == (400, {"error": "the question is not valid JSON"})
+    assert (answer.status_code, answer.json()) == (400, {"error": "the query is not valid JSON"})
 
 
 @pytest.mark.slow

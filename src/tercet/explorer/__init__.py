@@ -1,7 +1,7 @@
-"""The explorer: a page that shows what happens inside a model, served on this machine or saved as one file.
+"""A page with the tensors of a model's forward pass, served locally or saved as one file.
 
-Everything it shows is an answer (`answers`) to a query (`queries`) put to the user's own model; `server` hands answers
-to a browser, `export` writes them into a page that asks no one. Only `server` needs the web framework.
+The page sends queries (`queries`), which are answered by running the user's model (`answers`). `server` returns the
+answers to a browser; `export` writes them into a page that sends no requests. Only `server` needs the web framework.
 """
 
 from typing import TYPE_CHECKING

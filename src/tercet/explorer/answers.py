@@ -1,4 +1,4 @@
-"""Answers to the page's queries: each a plain JSON object, computed from one forward pass."""
+"""Answers to the page's queries: plain JSON objects, computed from one forward pass."""
 
 from functools import cached_property
 from threading import RLock
@@ -36,29 +36,29 @@ from tercet.nn import Attention
 
 
 class Answers:
-    """What is known of one model. The model is asked from one thread at a time.
+    """Answer queries about one model. The model runs in one thread at a time.
 
     Args:
-        start: what the page opens with.
+        start: Query that the page opens with.
     """
 
     def __init__(self, trained_model: TrainedModel, *, start: Query | None = None) -> None:
         self.trained_model, self.start = trained_model, Query() if start is None else start
         self.passes = PassCache(trained_model)
-        self.lock = RLock()  # held while the model is asked
+        self.lock = RLock()  # held while the model runs
 
     def answer(self, name: str, body: Any) -> Plain:
-        """The answer to the query `name`, whose body is as the page sends it.
+        """Return the answer to the query `name` with the JSON body that the page sends.
 
         Raises:
-            UserError: where the query cannot be parsed or answered, with the remedy.
+            UserError: If the query is unknown, cannot be parsed or cannot be answered.
         """
         if name not in QUERIES:
-            raise UserError(f"nothing is called {name!r} here{suggest(name, QUERIES)}")
+            raise UserError(f"unknown query: {name!r}{suggest(name, QUERIES)}")
         return self.answer_query(parse_query(QUERIES[name], body))
 
     def answer_query(self, query: AnyQuery) -> Plain:
-        """The answer to a query that has been parsed."""
+        """Return the answer to a parsed query."""
         with self.lock:
             match query:
                 case ModelQuery():
@@ -81,7 +81,7 @@ class Answers:
 
     def model(self) -> Plain:
         trained_model, model, tokenizer = self.trained_model, self.trained_model.model, self.trained_model.tokenizer
-        card = trained_model.card.remove_folders()  # a page is saved, and given to others
+        card = trained_model.card.remove_folders()  # saved pages are shared
         folder = self.trained_model.folder.absolute()
         run = folder.parent if folder.name in ("best", "last") else folder
         head = trained_model.model.spec.masked_head if isinstance(trained_model, Encoder) else None
@@ -101,7 +101,7 @@ class Answers:
                 "translate": "translate" in trained_model.verbs,
                 "classify": "classify" in trained_model.verbs,
             },
-            "linear_head": head is None or not head.transform,  # else a score is no sum over the parts
+            "linear_head": head is None or not head.transform,  # otherwise a logit is not a sum over the parts
             "stacks": [_stack_sizes(name, stack) for name, stack in stacks_of(model).items()],
             "about": {
                 "data": card.data_name,
@@ -114,11 +114,11 @@ class Answers:
         }
 
     def sample(self, query: SampleQuery) -> Plain:
-        """A token by the sampler's own distribution and draw."""
+        """Draw a token with the sampler of text generation."""
         forward_pass = self.passes(query.ask)
         recording = forward_pass.recording
         if recording.logits is None:
-            raise UserError(f"{self.trained_model.folder} scores no words, so none can be drawn")
+            raise UserError(f"{self.trained_model.folder} has no language-model head, so no token can be sampled")
         sampling = Sampling(**vars(query.sampling))
         with torch.inference_mode():
             probabilities = distribution(recording.logits[forward_pass.row(query.at)][None], sampling)
@@ -135,12 +135,12 @@ class Answers:
         forward_pass = self.passes(query.ask)
         recording, row = forward_pass.recording, forward_pass.row(query.at)
         attribution = attribute_logit(self.trained_model.model, recording, row=row, token=query.id)
-        assert recording.logits is not None  # else there is nothing to attribute
+        assert recording.logits is not None  # otherwise `attribute_logit` has raised
         logit = float(recording.logits[row, query.id])
         return {"names": list(attribution.names), "values": attribution.values[:, 0].tolist(), "logit": logit}
 
     def heads(self, forward_pass: Pass) -> Plain:
-        """What each head does in general, and how much worse this text is predicted without it."""
+        """Return the scores of each head, and the increase of this text's loss without it."""
         attentions = [name for name, part in self.trained_model.model.named_modules() if isinstance(part, Attention)]
         original_ids = forward_pass.query.original_ids
         loss_increases = ablate_heads(
@@ -150,7 +150,7 @@ class Answers:
 
     @cached_property
     def _scores(self) -> HeadScores:
-        """On random tokens, so the same for every text; none where the context is too short to see repetition."""
+        """Scores on random tokens, the same for every text; empty if the context is too short."""
         try:
             return score_heads(self.trained_model)
         except UserError:

@@ -1,4 +1,4 @@
-"""A beam search as a tree: the hypotheses that it ended with, which share their beginnings."""
+"""The final hypotheses of a beam search as a tree of their common prefixes."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -14,21 +14,21 @@ MAX_WIDTH = 20
 
 
 def beam_tree(forward_pass: Pass, width: int) -> Plain:
-    """The tree of what a search of `width` hypotheses writes for the source of the pass.
+    """Return the tree of the `width` hypotheses that beam search finds for the source of the pass.
 
     Raises:
-        UserError: for a model that does not translate, a width out of range, or an edit of single positions.
+        UserError: If the model does not translate, `width` is out of range, or an edit is of single positions.
     """
     trained_model = forward_pass.trained_model
     if not isinstance(trained_model, Translator):
-        raise UserError(f"beams are for translators; {trained_model.folder} reads one text alone")
+        raise UserError(f"beam search needs a translator: {trained_model.folder} has no target")
     model, tokenizer = trained_model.model, trained_model.tokenizer
     if not 1 <= width <= MAX_WIDTH:
-        raise UserError(f"size={width}: a search keeps 1 to {MAX_WIDTH} hypotheses")
+        raise UserError(f"size={width}: the number of hypotheses must be 1 to {MAX_WIDTH}")
     if any(ablation.positions is not None for ablation in forward_pass.query.edits):
-        raise UserError("a search reads one token at a time, so single positions cannot be switched off in it")
+        raise UserError("cannot edit single positions in a beam search, which decodes token by token; edit all")
     bos, eos = tokenizer.bos_id, tokenizer.eos_id
-    assert bos is not None  # the pass could not have been read without them
+    assert bos is not None  # required to encode the pass
     assert eos is not None
     source = list(forward_pass.recording.sides["encoder"].ids)
     search = Beam(size=width, n_best=width)
@@ -51,7 +51,7 @@ def beam_tree(forward_pass: Pass, width: int) -> Plain:
 
 
 def build_tree(hypotheses: Sequence[Hypothesis], texts_of: Callable[[Sequence[int]], list[str]]) -> list[Plain]:
-    """A node for each different beginning, parents first."""
+    """Return one node for each distinct prefix, parents first."""
     nodes: list[Plain] = []
     node_of_prefix: dict[tuple[int, ...], int] = {}
     for rank, hypothesis in enumerate(hypotheses):

@@ -1,4 +1,4 @@
-"""One block of a pass, whole: every tensor in it, and the weights that made them."""
+"""All tensors of one block of a pass, with the block's weights."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ MAX_EXACT_CHARACTERS = 1_000_000  # packed size of a block above which its numbe
 
 
 def block_names(model: AnyModel) -> list[str]:
-    """What may be asked for: each stack, for what lies around its blocks, and each block."""
+    """Return the valid names: each stack, for the parts around its blocks, and each block."""
     return [
         name
         for stack, part in stacks_of(model).items()
@@ -28,11 +28,13 @@ def block_names(model: AnyModel) -> list[str]:
 def block(forward_pass: Pass, name: str, *, parameters: PackedType | None = None) -> Plain:
     """Return the tensors of one block, or those around the blocks of a stack.
 
+    In the answer, `same` maps each tensor that shares memory with an earlier one to that tensor's name.
+
     Args:
-        parameters: how to pack the weights that belong to them, if they are wanted.
+        parameters: Type to pack the weights with; None leaves them out.
 
     Raises:
-        UserError: where the model has no such block, with the nearest name.
+        UserError: If the model has no such block.
     """
     model, activations = forward_pass.trained_model.model, forward_pass.recording.activations
     if name not in block_names(model):
@@ -61,14 +63,17 @@ def block(forward_pass: Pass, name: str, *, parameters: PackedType | None = None
 
 
 def _find_shared(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """The names of tensors that an earlier one is as well, such as what a dropout at rest leaves: sent once."""
+    """Map each tensor that is a view of an earlier one to the earlier one's name.
+
+    Dropout in evaluation returns its input, for example.
+    """
     first: dict[tuple[int, torch.Size], str] = {}
     owners = {name: first.setdefault((tensor.data_ptr(), tensor.shape), name) for name, tensor in tensors.items()}
     return {name: owner for name, owner in owners.items() if owner != name}
 
 
 def parameters_of(model: AnyModel, name: str) -> dict[str, Tensor]:
-    """The weights that belong to a block, or around the blocks of a stack; embeddings are not among them."""
+    """Return the weights of a block, or those around the blocks of a stack, without embeddings."""
     if name in stacks_of(model):
         prefixes = [f"{name}.embedding_norm.", f"{name}.final_norm."]
         prefixes += ["transform."] if name == list(stacks_of(model))[-1] else []
@@ -86,7 +91,7 @@ def _embedding_name(model: AnyModel, stack: str) -> str:
 
 
 def _names_around(forward_pass: Pass, stack: str) -> list[str]:
-    """In the order of the pass."""
+    """Return the names of the recorded tensors around the blocks, in the order of the pass."""
     model, activations = forward_pass.trained_model.model, forward_pass.recording.activations
     names = [_embedding_name(model, stack), "segment_embedding"]
     names += [f"{stack}.{part}" for part in ("position.embed", "embedding_norm", "dropout", "final_norm")]
@@ -95,7 +100,7 @@ def _names_around(forward_pass: Pass, stack: str) -> list[str]:
 
 
 def _unembedding(forward_pass: Pass) -> Plain:
-    """The rows of the unembedding for the tokens that are shown: the likeliest ones of each place."""
+    """Return the unembedding's rows for the tokens shown: the most likely ones of each row."""
     logits, part = forward_pass.recording.logits, forward_pass.trained_model.model.unembedding
     assert logits is not None
     assert isinstance(part, Unembedding)

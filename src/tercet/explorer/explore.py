@@ -1,4 +1,4 @@
-"""From a model to its page: served, or written to a file."""
+"""Serve a model's page, or write it to a file."""
 
 from pathlib import Path
 
@@ -37,9 +37,9 @@ def explore(
                 raise
             raise UserError(MISSING) from None
     answers = Answers(trained_model, start=opening_query(trained_model, prompt, target=target))
-    if answers.passes(answers.start).recording.truncated:  # a text that cannot be read is told now, not by the page
+    if answers.passes(answers.start).recording.truncated:  # a text that cannot be read fails here
         print_note(
-            f"tercet: the text is longer than the model takes, and was cut to {trained_model.model.max_len:,} tokens"
+            f"tercet: the text is longer than the context and was truncated to {trained_model.model.max_len:,} tokens"
         )
     if serve is not None:
         serve(answers, host=host, port=port, browse=browse)

@@ -1,9 +1,9 @@
-"""The page as one file that opens from disk: its modules, its styles and the answers stand in it, and it asks no one.
+"""The page as one file that opens from disk and sends no requests.
 
     {"answers": {'api/look {"ask":{...},"at":null}': {...}}}
 
-An answer stands under the path and the body that the page would have sent. With the answers of the blocks stand the
-weights that made them, where they fit, so that whoever has the file can work everything out again.
+The file contains modules, styles and answers. The key of an answer is the path and body of the page's request. The
+answers for blocks include the weights if they fit, so that every number in the file can be recomputed.
 """
 
 import base64
@@ -36,17 +36,17 @@ from tercet.explorer.queries import (
 from tercet.storage import write_atomically
 from tercet.web.page_files import check_page
 
-MAX_PAGE_CHARACTERS = 40_000_000  # characters; what is larger, a browser opens slowly
-MAX_LOGITS_CHARACTERS = 8_000_000  # of these for the logits of all rows
-# The file may do nothing but run what stands in it.
+MAX_PAGE_CHARACTERS = 40_000_000  # browsers open larger files slowly
+MAX_LOGITS_CHARACTERS = 8_000_000  # for the logits of all rows
+# The file may only run its own scripts.
 POLICY = "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data: blob:"
 
 
 def write_page(answers: Answers, path: Path, query: Query | None = None) -> int:
-    """Write the page to `path`, whole or not at all; how many bytes it has.
+    """Write the page to `path` atomically and return its size in bytes.
 
     Raises:
-        UserError: as `export_page`, and where the file cannot be written.
+        UserError: As for `export_page`, or if the file cannot be written.
     """
     check_page(path, "--export")
     data = export_page(answers, query).encode()
@@ -55,20 +55,20 @@ def write_page(answers: Answers, path: Path, query: Query | None = None) -> int:
 
 
 def export_page(answers: Answers, query: Query | None = None) -> str:
-    """The page with everything that it can show of one text.
+    """Return the page with all its answers about one text.
 
     Args:
-        query: the text; what the page opens with by default.
+        query: Text to show; by default the query that the page opens with.
 
     Raises:
-        UserError: where it would be too large, or the text cannot be read.
+        UserError: If the page would be too large, or the text cannot be read.
     """
     with answers.lock:
         return assemble_page(dict(_answer_all(answers, answers.start if query is None else query)))
 
 
 def assemble_page(answers: dict[str, Plain]) -> str:
-    """The page's files as one, with these answers."""
+    """Return the page's files as one HTML document with these answers."""
     files = page_files()
     modules = {f"tercet/{name}": _data_url(text) for name, text in files.items() if name.endswith(".js")}
     policy = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
@@ -90,21 +90,21 @@ def assemble_page(answers: dict[str, Plain]) -> str:
 
 
 def canonical(body: Any) -> str:
-    """The one way to write a body: keys sorted, no spaces."""
+    """Return the canonical JSON of a body: sorted keys, no spaces."""
     return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def key_of(query: AnyQuery) -> str:
-    """Under what an answer stands: the query as the page sends it."""
+    """Return the key of an answer: the query as the page sends it."""
     name = next(name for name, kind in QUERIES.items() if isinstance(query, kind))
     body = to_plain(query)
     if isinstance(query, BlockQuery):
-        del body["parameters"]  # the page asks for none, and shows none
+        del body["parameters"]  # the page's requests leave them out
     return f"api/{name} {canonical(body)}"
 
 
 def _answer_all(answers: Answers, query: Query) -> Iterator[tuple[str, Plain]]:
-    """Every answer about one text, by its key."""
+    """Yield every answer about one text, with its key."""
     model = answers.trained_model.model
     remaining = MAX_PAGE_CHARACTERS
 
@@ -126,14 +126,14 @@ def _answer_all(answers: Answers, query: Query) -> Iterator[tuple[str, Plain]]:
     ask, at, logits = forward_pass.query, forward_pass.at, forward_pass.recording.logits
     key, overview = answer(OverviewQuery(ask=ask))
     yield key, overview
-    unedited_query = replace(ask, edits=())  # what is set to zero is shown beside the same pass without it
+    unedited_query = replace(ask, edits=())  # the page compares an edited pass with this one
     if unedited_query != ask:
         yield answer(OverviewQuery(ask=unedited_query))
     yield answer(HeadsQuery(ask=unedited_query))
     if "translate" in answers.trained_model.verbs:
         yield answer(BeamsQuery(ask=ask))
     if overview["top"] is not None:
-        with suppress(UserError):  # where the head is not linear
+        with suppress(UserError):  # the head is not linear
             yield answer(AttributionQuery(ask=ask, at=at, id=overview["top"]["ids"][at][0]))
     blocks = [answer(BlockQuery(ask=ask, name=name)) for name in block_names(model)]
     if logits is not None and packed_size(logits.shape, "float32") <= min(MAX_LOGITS_CHARACTERS, remaining):
@@ -146,7 +146,7 @@ def _answer_all(answers: Answers, query: Query) -> Iterator[tuple[str, Plain]]:
 
 
 def _choose_kind(answers: Answers, remaining: int) -> PackedType | None:
-    """How the weights are packed to fit into the room that is left, if they do."""
+    """Return the most exact type with which all weights fit into the remaining characters, if any."""
     model = answers.trained_model.model
     shapes = [weight.shape for name in block_names(model) for weight in parameters_of(model, name).values()]
     kinds: tuple[PackedType, ...] = ("float32", "uint16")
@@ -154,7 +154,7 @@ def _choose_kind(answers: Answers, remaining: int) -> PackedType | None:
 
 
 def _json(data: Any) -> str:
-    """As it may stand in a page: no token can end the script that it is in."""
+    """Return JSON that is safe within a script element: no token can close it."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
@@ -166,5 +166,5 @@ def _data_url(text: str) -> str:
 def _replace_once(page: str, pattern: str, by: str) -> str:
     count = len(re.findall(pattern, page, flags=re.DOTALL))
     if count != 1:
-        raise ValueError(f"index.html has {pattern} {count} times; the page can be saved if it is there once")
+        raise ValueError(f"index.html has {pattern} {count} times; it must have it once")
     return re.sub(pattern, lambda _: by, page, flags=re.DOTALL)

@@ -1,4 +1,4 @@
-"""What the page opens with where no text is given: a line that the model has not learnt, or else a plain sentence."""
+"""The query that the page opens with by default: a validation line, or a fixed sentence."""
 
 from contextlib import suppress
 from itertools import islice
@@ -12,17 +12,17 @@ from tercet.storage import DamagedFile
 from tercet.tokens import Tokenizer
 
 SENTENCE = "The cat sat on the mat."
-MAX_TOKENS = 32  # tokens of a line; the rest is left out, for a page that can be overlooked
+MAX_TOKENS = 32  # tokens of a line, so that the page stays readable
 FALLBACK_TOKENS = 6
-MAX_LINES = 100  # looked at, for one that the tokenizer knows all of
+MAX_LINES = 100  # searched for a line without unknown tokens
 
 
 def opening_query(trained_model: TrainedModel, text: str | None = None, *, target: str | None = None) -> Query:
-    """What to read first.
+    """Return the query that the page opens with.
 
     Args:
-        text: in place of a line of the validation part, read as it stands.
-        target: what a translator's decoder reads.
+        text: Text to read as it is; a line of the validation part by default.
+        target: Text that a translator's decoder reads.
     """
     if text is not None:
         return Query(text=text, target=target)
@@ -40,7 +40,7 @@ def opening_query(trained_model: TrainedModel, text: str | None = None, *, targe
 
 
 def _mask_middle_token(trained_model: Encoder, ids: list[int]) -> Query:
-    """The text between bos and eos with one token of it masked, in the middle, if there is a mask."""
+    """Return the text between bos and eos, with one token near the middle masked if possible."""
     tokenizer = trained_model.tokenizer
     frame = [token for token in (tokenizer.bos_id, tokenizer.eos_id) if token is not None]
     if len(frame) < 2 or trained_model.model.max_len < len(ids) + 2:
@@ -56,7 +56,7 @@ def _mask_middle_token(trained_model: Encoder, ids: list[int]) -> Query:
 
 
 def _encode_readable(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Its ids; none where the tokenizer does not know some of it."""
+    """Return the ids of a text; empty if the tokenizer cannot represent all of it."""
     with suppress(UserError):
         ids = tokenizer.encode(text)
         return [] if tokenizer.unk_id in ids else ids
@@ -69,8 +69,10 @@ def _any_tokens(tokenizer: Tokenizer) -> list[int]:
 
 
 def _read_held_out_lines(trained_model: TrainedModel) -> list[str]:
-    """The first lines of the validation part, those of several words before others, if it is on this machine and can
-    still be read; else none."""
+    """Return the first lines of the validation part, lines of several words first.
+
+    Empty if the data is not on this machine or has changed.
+    """
     try:
         match data := open_training_data(trained_model):
             case ParallelCorpus():
@@ -89,5 +91,5 @@ def _read_held_out_lines(trained_model: TrainedModel) -> list[str]:
     lines = list(
         islice(filter(None, map(str.strip, trained_model.tokenizer.decode(ids.tolist()).splitlines())), MAX_LINES)
     )
-    # The first may be the end of a line that begins in the training part.
+    # The first may be the rest of a line that starts in the training part.
     return sorted([*lines[1:], *lines[:1]], key=lambda line: len(line.split()) < 2)

@@ -1,4 +1,4 @@
-"""The overview of a pass: its tokens, the growth of the stream, the logit lens, all attention maps where they fit."""
+"""The overview of a pass: tokens, norms of the residual stream, logit lens, and attention maps."""
 
 from collections.abc import Iterable
 
@@ -13,13 +13,13 @@ from tercet.inspect.recording import Side
 from tercet.tokens import Tokenizer
 
 MAX_MAPS_CHARACTERS = 1_000_000  # packed size of all attention maps above which they are sent per block
-LENS_TOKENS = 5  # tokens shown in a cell of the lens
-NEXT_TOKENS = 20  # bars of the next token's distribution
+LENS_TOKENS = 5  # tokens in a cell of the lens
+NEXT_TOKENS = 20  # tokens in the list of probabilities
 
 
 @torch.inference_mode()
 def overview(forward_pass: Pass, at: int | None) -> Plain:
-    """An overview of the pass, with the logits of row `at`; see the page's notes for the fields."""
+    """Return the overview of the pass, with the logits of row `at`; `page/model.js` documents the fields."""
     recording, row = forward_pass.recording, forward_pass.row(at)
     top, lens, logits = None, None, None
     shown_ids: set[int] = set()
@@ -62,16 +62,16 @@ def tokens_to_plain(side: Side) -> list[Plain]:
 
 
 def texts_by_id(tokenizer: Tokenizer, ids: Iterable[int]) -> dict[str, str]:
-    """The readable form of each id, by the id as JSON writes a key."""
+    """Return the readable form of each id; keys are strings, as in JSON."""
     unique_ids = sorted(set(ids))
     return dict(zip(map(str, unique_ids), tokenizer.tokens(unique_ids), strict=True))
 
 
 def logits_of_row(forward_pass: Pass, at: int) -> Plain:
-    """All logits of one row, and the texts of the likeliest tokens."""
+    """Return all logits of one row, and the texts of its most likely tokens."""
     recording = forward_pass.recording
     if recording.logits is None:
-        raise UserError(f"{forward_pass.trained_model.folder} scores no words, so it has no logits")
+        raise UserError(f"{forward_pass.trained_model.folder} has no language-model head, so it has no logits")
     row = forward_pass.row(at)
     logits = recording.logits[row]
     likeliest = logits.topk(min(NEXT_TOKENS, len(logits))).indices.tolist()
@@ -84,7 +84,7 @@ def _pack_norms(forward_pass: Pass, names: list[str]) -> Plain:
 
 
 def _pack_attention_maps(forward_pass: Pass) -> dict[str, Plain]:
-    """All attention weights, in 255 steps; none where they are too many."""
+    """Return all attention weights as uint8; empty if they are too large."""
     maps = {name: tensor[0] for name, tensor in forward_pass.recording.activations.items() if name.endswith(".weights")}
     if sum(packed_size(tensor.shape, "uint8") for tensor in maps.values()) > MAX_MAPS_CHARACTERS:
         return {}

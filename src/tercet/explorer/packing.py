@@ -1,8 +1,8 @@
-"""Tensors as JSON: numbers in base64, little-endian, row by row; as they are, or in steps of equal size.
+"""Tensors as JSON: base64 numbers, little-endian, row-major; exact, or quantized in equal steps.
 
     {"shape": [2, 3], "type": "uint16", "low": -1.5, "step": 0.0001, "data": "..."}      value = low + step * number
 
-A step is a 255th or a 65,535th of the range, and what is read back is off by half a step at most.
+A step is 1/255 or 1/65,535 of the range, so the rounding error is at most half a step.
 """
 
 import base64
@@ -20,10 +20,10 @@ STEPS: dict[PackedType, int] = {"uint16": 2**16 - 1, "uint8": 2**8 - 1}
 
 
 def pack(tensor: Tensor, kind: PackedType = "float32") -> Plain:
-    """The tensor as `kind`; one of truth values is packed as such whatever `kind` says.
+    """Pack a tensor as `kind`; boolean tensors are always packed as "bool".
 
     Raises:
-        UserError: where a number is not finite, for which JSON has no word.
+        UserError: If a number is not finite, which JSON cannot represent.
     """
     low, step = 0.0, 1.0
     if tensor.dtype == torch.bool or kind == "bool":
@@ -32,11 +32,11 @@ def pack(tensor: Tensor, kind: PackedType = "float32") -> Plain:
         numbers = tensor.detach().to("cpu", torch.float32).numpy()
         if not np.isfinite(numbers).all():
             raise UserError(
-                "the model's numbers are not all finite (NaN or infinity): its training diverged, or an edit broke "
-                "the pass; use an earlier checkpoint, or take the edit back"
+                "the model's outputs are not finite (NaN or infinity): its training diverged, or an edit broke "
+                "the pass; use an earlier checkpoint, or remove the edit"
             )
         if kind in STEPS and numbers.size:
-            float64s = numbers.astype(np.float64)  # the range of float32 numbers may be beyond float32
+            float64s = numbers.astype(np.float64)  # the range of float32 numbers may overflow float32
             low = float(float64s.min())
             step = (float(float64s.max()) - low) / STEPS[kind]
             numbers = np.rint((float64s - low) / step) if step > 0 else np.zeros_like(float64s)
@@ -46,7 +46,7 @@ def pack(tensor: Tensor, kind: PackedType = "float32") -> Plain:
 
 
 def unpack(packed: Plain) -> Tensor:
-    """The inverse of `pack`, to half a step."""
+    """Invert `pack`, up to half a step."""
     numbers = np.frombuffer(base64.b64decode(packed["data"]), DTYPES[packed["type"]]).reshape(packed["shape"])
     match packed["type"]:
         case "bool":
@@ -58,6 +58,6 @@ def unpack(packed: Plain) -> Tensor:
 
 
 def packed_size(shape: torch.Size | list[int], kind: PackedType) -> int:
-    """Characters of the packed numbers."""
+    """Return the number of base64 characters."""
     count = int(np.prod(shape, dtype=np.int64))
     return (count * np.dtype(DTYPES[kind]).itemsize + 2) // 3 * 4

@@ -1,4 +1,4 @@
-"""The files of the explorer's page."""
+"""Files of the explorer's page."""
 
 from collections.abc import Mapping
 
@@ -6,5 +6,5 @@ from tercet.web.page_files import read_page_files
 
 
 def page_files() -> Mapping[str, str]:
-    """The text of each file, by its name."""
+    """Return the text of each file by name."""
     return read_page_files("tercet.explorer")

@@ -1,4 +1,4 @@
-"""The forward passes that queries are about: each run once, and the last few kept."""
+"""A cache of forward passes for queries."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from tercet.inspect.losses import mean_loss, token_losses
 from tercet.inspect.recording import Recording, Side, read
 from tercet.models import Edit
 
-MAX_CACHE_BYTES = 2**29  # of the passes that are kept; the last one is kept whatever it takes
+MAX_CACHE_BYTES = 2**29  # of the cached passes; the last pass is always kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class Pass:
     """One text through the model.
 
     Attributes:
-        query: with the ids that were read filled in, so that asking again reads the same.
+        query: The query with the ids that were read, so that it is reproducible.
     """
 
     trained_model: TrainedModel
@@ -33,21 +33,21 @@ class Pass:
 
     @property
     def at(self) -> int:
-        """The row that is of interest first: the last token, or of an encoder the first mask."""
+        """The default row: the last token, or in an encoder the first mask."""
         return len(self.recording.side.ids) - 1 if self.recording.causal else self.recording.masked_row or 0
 
     def row(self, at: int | None) -> int:
-        """`at`, if there is such a row; `self.at` by default."""
+        """Return `at` if it is valid; `self.at` if it is None."""
         length = len(self.recording.side.ids)
         if at is None:
             return self.at
         if not 0 <= at < length:
-            raise UserError(f"at={at}: there is no such row; there are {length}, 0 to {length - 1}")
+            raise UserError(f"at={at} is not a row; rows are 0 to {length - 1}")
         return at
 
     @cached_property
     def losses(self) -> list[float | None]:
-        """Of each row in nats; None where nothing was to be predicted."""
+        """The loss of each row in nats; None for rows without a target."""
         if self.recording.logits is None:
             return [None] * len(self.recording.side.ids)
         return token_losses(self.recording, self.recording.logits, original_ids=self.query.original_ids)
@@ -58,17 +58,17 @@ class Pass:
 
 
 class PassCache:
-    """Runs the pass that a query means, or remembers it."""
+    """Run the pass of a query, or return it from the cache."""
 
     def __init__(self, trained_model: TrainedModel) -> None:
         self.trained_model = trained_model
         self._passes: OrderedDict[Query, Pass] = OrderedDict()
 
     def __call__(self, query: Query) -> Pass:
-        """The pass that `query` means.
+        """Return the pass of `query`.
 
         Raises:
-            UserError: where it cannot be read so, as in `read`, or an edit does not fit.
+            UserError: As for `read`, or if an edit does not fit.
         """
         if query not in self._passes:
             self._remember(query, _run_pass(self.trained_model, query))
@@ -76,10 +76,10 @@ class PassCache:
         return self._passes[query]
 
     def _remember(self, query: Query, new: Pass) -> None:
-        # The ids alone do not say that something was cut off before them.
+        # The ids do not contain whether the text was truncated.
         pass_of_ids = replace(new, recording=replace(new.recording, truncated=False))
         self._passes |= {new.query: pass_of_ids, query: new}
-        # Most stand there twice.
+        # Most passes are cached under two queries.
         while len(self._passes) > 2 and sum(map(_count_bytes, self._passes.values())) > 2 * MAX_CACHE_BYTES:
             self._passes.popitem(last=False)
 
@@ -104,9 +104,9 @@ def _run_pass(trained_model: TrainedModel, query: Query) -> Pass:
 
 def _check_originals(trained_model: TrainedModel, side: Side, original_ids: Sequence[int]) -> None:
     if side.tokenizer.mask_id is None or "embed" not in trained_model.verbs:
-        raise UserError("original_ids say what stood behind the masks, and this model reads no masks; leave them out")
+        raise UserError("original_ids are for masked language models; omit them")
     if len(original_ids) != len(side.ids):
-        raise UserError(f"{len(original_ids)} original_ids for {len(side.ids)} ids; give one for each")
+        raise UserError(f"{len(original_ids)} original_ids for {len(side.ids)} ids; pass one per id")
     size = side.tokenizer.vocab_size
     unknown = [number for number in original_ids if not 0 <= number < size]
     if unknown:

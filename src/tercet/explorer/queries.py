@@ -1,6 +1,6 @@
-"""What may be asked of a model, as it comes from the page: frozen, and parsed strictly.
+"""The page's queries about a model, immutable and parsed strictly.
 
-A `Query` says which text is read, and with what switched off; the others say what is wanted of that pass.
+A `Query` defines the text to read and its edits; the other classes select a result of that pass.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from tercet.spec import BeamSize, Index, spec
 
 @spec
 class Ablation:
-    """A tensor of the pass that is set to zero: all of it, or only these heads and positions, counted from 0."""
+    """A tensor to set to zero: all of it, or only these heads and positions, counted from 0."""
 
     name: str
     heads: tuple[Index, ...] | None = None
@@ -28,14 +28,14 @@ class Ablation:
 
 @spec
 class Query:
-    """What is read.
+    """The text to read.
 
     Attributes:
-        text: a prompt, a text with masks, or a translator's source.
-        target: what a translator's decoder reads; what it writes itself by default.
-        ids, target_ids: exactly these tokens in place of `text` and `target`.
-        original_ids: of a masked language model, what stood there before anything was masked, for the loss.
-        edits: what is switched off.
+        text: Prompt, text with masks, or source of a translator.
+        target: Text that a translator's decoder reads; by default the model's own translation.
+        ids, target_ids: Token ids to use instead of `text` and `target`.
+        original_ids: Ids before masking, for the loss of a masked language model.
+        edits: Tensors to set to zero.
     """
 
     text: str = ""
@@ -48,12 +48,12 @@ class Query:
 
 @spec
 class ModelQuery:
-    """What the model is."""
+    """A description of the model."""
 
 
 @spec
 class OverviewQuery:
-    """An overview of the pass, with the logits of row `at`."""
+    """The overview of the pass, with the logits of row `at`."""
 
     ask: Query
     at: Index | None = None
@@ -61,7 +61,7 @@ class OverviewQuery:
 
 @spec
 class BlockQuery:
-    """All tensors of one block, or of what stands around the blocks of a stack; with its weights, if wanted."""
+    """All tensors of one block, or those around the blocks of a stack; optionally with the weights."""
 
     ask: Query
     name: str
@@ -76,16 +76,16 @@ class LogitsQuery:
 
 @spec
 class SampleQuery:
-    """A token drawn after row `at`."""
+    """A token sampled after row `at`."""
 
     ask: Query
     at: Index
-    sampling: TokenSampling = field(default_factory=TokenSampling)  # what the page has controls for
+    sampling: TokenSampling = field(default_factory=TokenSampling)  # the settings that the page has controls for
 
 
 @spec
 class AttributionQuery:
-    """Which part of the model gave how much to the logit of `id` at row `at`."""
+    """The contribution of each part of the model to the logit of `id` at row `at`."""
 
     ask: Query
     at: Index
@@ -94,14 +94,14 @@ class AttributionQuery:
 
 @spec
 class HeadsQuery:
-    """What each head does, and what is lost without it."""
+    """Scores of each head, and the loss without it."""
 
     ask: Query
 
 
 @spec
 class BeamsQuery:
-    """The translations that a beam search of this size ends with."""
+    """The final hypotheses of a beam search of this size."""
 
     ask: Query
     size: BeamSize = 5
@@ -124,10 +124,10 @@ QueryT = TypeVar("QueryT", bound=AnyQuery)
 
 
 def parse_query(kind: type[QueryT], body: Any) -> QueryT:
-    """One query from the page's JSON, strictly.
+    """Parse one query from the page's JSON strictly.
 
     Raises:
-        UserError: for what is no mapping, an unknown key with the nearest known one, or a value of the wrong type.
+        UserError: If the body is not an object, has an unknown key, or has a value of the wrong type.
     """
     if not isinstance(body, Mapping):
         raise UserError(f"expected a JSON object, got {body!r:.60}")
@@ -135,12 +135,12 @@ def parse_query(kind: type[QueryT], body: Any) -> QueryT:
 
 
 def query_to_plain(query: Query) -> Plain:
-    """The inverse of parsing: as JSON holds it."""
+    """Return the JSON object that parses to `query`."""
     return to_plain(query)
 
 
 def _parse_edits(body: Mapping[str, Any]) -> Plain:
-    """The body with its edits parsed: `parse` goes into mappings, not into lists of them."""
+    """Return the body with its edits parsed, because `parse` does not descend into lists of mappings."""
     ask = body.get("ask")
     if not isinstance(ask, Mapping) or not isinstance(ask.get("edits"), list):
         return dict(body)

@@ -1,4 +1,4 @@
-"""The explorer's page over HTTP, for one's own browser: `web.page_server`, with the model's answers."""
+"""The explorer's page over HTTP, for local use: `web.page_server` with the model's answers."""
 
 from typing import Any
 
@@ -17,25 +17,25 @@ PORT = 8765
 
 
 def serve(answers: Answers, *, host: str = LOOPBACK, port: int = PORT, browse: bool = False) -> None:
-    """Answer until a signal ends it; the page's address is the one line on stdout.
+    """Serve the page until a signal; print its address as the only line on stdout.
 
     Args:
-        host: a name or an address of this machine.
-        port: the first one to try; 0 takes any that is free.
-        browse: open the page in the browser.
+        host: Name or address of this machine.
+        port: First port to try; 0 takes any free port.
+        browse: If True, open the page in the browser.
 
     Raises:
-        UserError: where nothing can be opened there.
+        UserError: If no port can be opened.
     """
     listening, address = open_page(port, host=host)
     if not is_loopback(host):
-        print_note(f"tercet: {host} is more than this machine: whoever reaches it can read the model and its texts")
+        print_note(f"tercet: {host} is reachable from other machines, which can read the model and its texts")
     print(address, flush=True)
     serve_page(application(answers, host=host), listening, address, browse=browse)
 
 
 def application(answers: Answers, *, host: str = LOOPBACK) -> Starlette:
-    """The server as an ASGI application."""
+    """Return the server as an ASGI application."""
 
     def answer(name: str, body: Any) -> Response:
         if name == "export":

@@ -1,1 +1,1 @@
-"""What listens, whatever it answers: sockets, connections and their ends, and under which names it may be asked."""
+"""HTTP servers: sockets, connections and their timeouts, and the checks of host names and origins."""

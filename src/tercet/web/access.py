@@ -1,8 +1,8 @@
-"""Under which names a server may be asked, and by whose pages: the Host and Origin headers of a request.
+"""Checks of the Host and Origin headers: the names and origins that a server accepts.
 
-A page on another site can lead a browser here under a name of its own (DNS rebinding), or simply ask across sites. The
-first has a foreign Host, the second a foreign Origin; neither header can be set by a page. An address in digits is no
-name that somebody else could point here.
+A page of another site can lead a browser here under its own host name (DNS rebinding), or send a cross-site request.
+The first has a foreign Host header, the second a foreign Origin header, and pages cannot set either. IP addresses are
+not names that others could point here.
 """
 
 import ipaddress
@@ -14,7 +14,7 @@ from typing import Literal
 from tercet.loopback import host_name, is_loopback
 
 ANY_NAME = "*"
-SECURITY_HEADERS = {  # of every answer, unless it says otherwise
+SECURITY_HEADERS = {  # defaults for all responses
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-resource-policy": "same-origin",
@@ -24,7 +24,7 @@ SECURITY_HEADERS = {  # of every answer, unless it says otherwise
 
 @dataclass(frozen=True)
 class Rejection:
-    """Why a request is not answered, without the remedy; `code` is a word for programs."""
+    """The reason why a request is rejected, without the remedy; `code` is machine-readable."""
 
     message: str
     code: Literal["wrong_host", "wrong_origin"]
@@ -32,10 +32,12 @@ class Rejection:
 
 @dataclass(frozen=True, kw_only=True)
 class AllowedNames:
-    """Attributes:
-    local: only names of this machine's own loopback are its names; else also its host name and addresses in digits.
-    hosts: further names, in lower case; "*" is any.
-    origins: of pages that may ask, beside those that come from here; "*" is any.
+    """Host names and origins that a server accepts.
+
+    Attributes:
+        local: If True, accept only loopback names; else also this machine's host name and IP addresses.
+        hosts: Further host names, in lower case; "*" accepts any.
+        origins: Origins of other sites whose pages are accepted; "*" accepts any.
     """
 
     local: bool = True
@@ -43,7 +45,11 @@ class AllowedNames:
     origins: tuple[str, ...] = ()
 
     def check_headers(self, headers: Mapping[str, str]) -> Rejection | None:
-        """Why a request with these headers (names in lower case) gets no answer; None where it gets one."""
+        """Return why a request with these headers is rejected; None if it is accepted.
+
+        Args:
+            headers: Headers of the request, with names in lower case.
+        """
         host = headers.get("host", "")
         if not self._is_allowed(host_name(host)):
             return Rejection(f"{host[:80]!r} is not a name of this machine", "wrong_host")
@@ -52,7 +58,7 @@ class AllowedNames:
             return None
         if origin.partition("://")[2].lower() == host.lower():
             return None
-        return Rejection(f"pages of {origin[:80]!r} may not ask here", "wrong_origin")
+        return Rejection(f"requests of pages from {origin[:80]!r} are not allowed", "wrong_origin")
 
     def _is_allowed(self, name: str) -> bool:
         if ANY_NAME in self.hosts or name in self.hosts or is_loopback(name):

@@ -1,8 +1,8 @@
-"""A connection whose every wait has an end: for a request's head, for who reads, for a place among the others.
+"""Connections with a timeout for every wait.
 
-uvicorn's own times a connection only between two requests, and any byte stops that clock. Here a clock runs whenever no
-request is being answered: who has not sent a whole head by then is let go, and so is who does not take the answer.
-Where there are as many connections as may be, the one that has waited longest for its request makes room.
+uvicorn only times a connection between two requests, and any byte stops its timer. Here a timer runs whenever no
+request is being answered. A connection is closed if its client does not send a complete head in time, or does not read
+the response. If the maximum number of connections is reached, the one that has waited longest for a request is closed.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ MAY_RESPOND = (h11.IDLE, h11.SEND_RESPONSE)
 
 @dataclass
 class ConnectionLimits:
-    """What the connections of one server share.
+    """Limits and state that the connections of a server share.
 
     Attributes:
-        capacity: so many may be open.
-        head_seconds: in which a request's head must have come.
-        reading_seconds: in which a client must take some of an answer that waits for it.
-        idle: those that wait for a request, longest first.
+        capacity: Maximum number of open connections.
+        head_seconds: Timeout for a complete request head, in seconds.
+        reading_seconds: Timeout for a client to read a part of a waiting response, in seconds.
+        idle: Connections that wait for a request, longest first.
     """
 
     capacity: int
@@ -37,7 +37,7 @@ class ConnectionLimits:
 
 
 class StrictConnection(h11.Connection):
-    """h11's, which also rejects a request whose length is given twice: a proxy before it may go by the other one."""
+    """h11's connection, which also rejects requests with two lengths: a proxy could use the other one."""
 
     def next_event(self) -> Any:
         event = super().next_event()
@@ -49,7 +49,7 @@ class StrictConnection(h11.Connection):
 
 
 class BoundedProtocol(H11Protocol):
-    """uvicorn's, with an end to each wait; what it refuses itself has the shape of the service's errors."""
+    """uvicorn's h11 protocol with a timeout for each wait; its errors have the service's format."""
 
     def __init__(self, *args: Any, limits: ConnectionLimits, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -64,7 +64,7 @@ class BoundedProtocol(H11Protocol):
             longest = next(
                 (connection for connection in self._limits.idle if not connection.transport.is_closing()), self
             )
-            longest.reject(503, "there are too many connections; try again in a second", "too_many_connections")
+            longest.reject(503, "too many connections; try again in a second", "too_many_connections")
         if not transport.is_closing():
             self._wait_for_request()
 
@@ -81,7 +81,7 @@ class BoundedProtocol(H11Protocol):
             self._stop_waiting()
 
     def on_response_complete(self) -> None:
-        super().on_response_complete()  # and perhaps the next request, where it is here already
+        super().on_response_complete()  # which may start the next request if it was received
         if not self._is_answering:
             self._wait_for_request()
 
@@ -94,7 +94,7 @@ class BoundedProtocol(H11Protocol):
         self._stop_watching()
 
     def set_default_headers(self, headers: list[tuple[bytes, bytes]]) -> None:
-        """These headers, also for the request that is being answered, unless its answer has begun."""
+        """Set the default headers, also for the current request if its response has not started."""
         if self._is_answering:
             self.cycle.default_headers = headers
 
@@ -103,10 +103,10 @@ class BoundedProtocol(H11Protocol):
             super().shutdown()
 
     def send_400_response(self, msg: str) -> None:
-        self.reject(400, f"this is not HTTP/1.1 as it should be, or its head is too large ({msg})", "invalid_http")
+        self.reject(400, f"invalid HTTP/1.1 request, or its head is too large ({msg})", "invalid_http")
 
     def reject(self, status: int, message: str, code: str) -> None:
-        """End the connection; with an answer, where one can still be given."""
+        """Close the connection, with an error response if one can still be sent."""
         if self.transport.is_closing():
             return
         self._stop_waiting()
@@ -122,7 +122,7 @@ class BoundedProtocol(H11Protocol):
             response = h11.Response(status_code=status, headers=headers, reason=HTTPStatus(status).phrase)
             for event in (response, h11.Data(data=body), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
-        if self._is_answering:  # the application must not answer too
+        if self._is_answering:  # the application must not respond as well
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         self._close()
@@ -144,16 +144,14 @@ class BoundedProtocol(H11Protocol):
 
     def _on_timeout(self) -> None:
         if self.conn.our_state is h11.IDLE and self.conn.trailing_data[0]:
-            message = (
-                f"the request's head did not come whole within {self._limits.head_seconds:g} seconds; send it again"
-            )
+            message = f"the request's head was not complete within {self._limits.head_seconds:g} seconds; send it again"
             self.reject(408, message, "timeout")
         else:
             self._stop_waiting()
             self._close()
 
     def _close(self) -> None:
-        """Once what was answered is read, but not later than the clock says."""
+        """Close after the client has read the response, or after the timeout."""
         self.transport.close()
         self._watch_reader()
 
@@ -168,7 +166,7 @@ class BoundedProtocol(H11Protocol):
             self._reading_timer = None
 
     def _check_reader(self, previous_unread: int) -> None:
-        """Nothing is written meanwhile, so what is unread only shrinks."""
+        """Check progress; nothing is written in the meantime, so unread data only shrinks."""
         if previous_unread - self.transport.get_write_buffer_size() >= MIN_READ_BYTES:
             self._watch_reader()
         else:

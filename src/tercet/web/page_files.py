@@ -1,4 +1,4 @@
-"""The files of a page: those that stand in its package's folder `page`, those that all pages share, and no others."""
+"""Files of a page: the folder `page` of its package, and the files that all pages share."""
 
 import base64
 import hashlib
@@ -18,7 +18,7 @@ SHARED_PACKAGE = "tercet.web"
 
 @cache
 def read_page_files(package: str) -> Mapping[str, str]:
-    """The text of each file of the page that `package` has, by its name; read once, for every request asks for one."""
+    """Return the text of each file of a package's page by name; cached, because each request reads it."""
     paths = [file for name in (SHARED_PACKAGE, package) for file in files(name).joinpath("page").iterdir()]
     texts = {
         file.name: file.read_text(encoding="utf-8")
@@ -29,25 +29,25 @@ def read_page_files(package: str) -> Mapping[str, str]:
 
 
 def check_page(path: Path, flag: str) -> None:
-    """UserError where no page can be written there: told before the work."""
+    """Raise UserError if no page can be written to `path`, before any work is done."""
     if path.is_dir():
-        raise UserError(f"{flag} {path} is a folder; give the name of a file, such as {path / 'page.html'}")
+        raise UserError(f"{flag} {path} is a folder; pass a file name, such as {path / 'page.html'}")
     if not path.parent.is_dir():
         raise UserError(f"{flag} {path}: there is no folder {path.parent}; make it first")
 
 
 def hash_of(text: str) -> str:
-    """The hash by which a page's policy lets a style or a script in it through: sha256, as base64."""
+    """Return the hash that allows a style or script in a page's policy: base64 of its SHA-256."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}"
 
 
 def type_of(name: str) -> str | None:
-    """The media type of a file of a page; None where it can be none."""
+    """Return the media type of a page's file; None for other files."""
     return next((kind for suffix, kind in TYPES.items() if name.endswith(suffix)), None)
 
 
 def policy(document: str) -> str:
-    """What a browser may do with a page: load from where it came from, ask there, and run no script written in it."""
+    """Return a page's content security policy: only its own origin, and no inline scripts."""
     import_map = IMPORT_MAP.search(document)
     sha = f" '{hash_of(import_map[0])}'" if import_map else ""
     return (

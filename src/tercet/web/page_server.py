@@ -1,7 +1,7 @@
-"""A page over HTTP, for one's own browser: a few files, and a POST for each query.
+"""A page over HTTP, for local use: some files, and a POST request for each query.
 
-It is meant for this machine alone, and holds other pages off: a request must name a host of this machine and no foreign
-origin, neither of which a page can fake, and a question must be JSON, which no form of another page can send.
+It is meant for this machine, and rejects requests of other pages. A request must name a host of this machine and no
+foreign origin, and pages cannot fake these headers. The body must be JSON, which a form of another page cannot send.
 """
 
 import asyncio
@@ -27,17 +27,20 @@ from tercet.web.access import SECURITY_HEADERS, AllowedNames
 from tercet.web.page_files import policy, type_of
 from tercet.web.server import BoundedServer, open_socket
 
-PORTS_TRIED = 20  # ports after the one that was asked for
-MAX_BODY_BYTES = 1_000_000  # bytes of a question
-SEND_TIMEOUT = 60.0  # seconds for which a browser may take nothing of an answer
-Answer = Callable[[str, Any], Response]  # from a query's name and body; in a thread of its own
+PORTS_TRIED = 20  # ports tried after the requested one
+MAX_BODY_BYTES = 1_000_000  # bytes of a query
+SEND_TIMEOUT = 60.0  # seconds after which a browser that reads nothing is disconnected
+Answer = Callable[[str, Any], Response]  # from a query's name and body; called in a thread
 
 
 def open_page(port: int, *, host: str = LOOPBACK) -> tuple[Any, str]:
-    """A listening socket at the first free port from `port` on (0 takes any), and the page's address.
+    """Open a socket at the first free port from `port` on, and return it with the page's address.
+
+    Args:
+        port: First port to try; 0 takes any free port.
 
     Raises:
-        UserError: where nothing can be opened there.
+        UserError: If no port can be opened.
     """
     listening = open_socket(host, port, send_timeout=SEND_TIMEOUT, ports_tried=PORTS_TRIED + 1)
     url_host = f"[{host}]" if ":" in host else host
@@ -45,10 +48,10 @@ def open_page(port: int, *, host: str = LOOPBACK) -> tuple[Any, str]:
 
 
 def serve_page(app: Starlette, listening: Any, address: str, *, browse: bool = False) -> None:
-    """Answer until a signal ends it.
+    """Serve until a signal arrives.
 
     Args:
-        browse: open the page in the browser.
+        browse: If True, open the page in the browser.
     """
     if browse:
         webbrowser.open(address)
@@ -60,18 +63,18 @@ def serve_page(app: Starlette, listening: Any, address: str, *, browse: bool = F
 
 
 def page_application(files: Callable[[], Mapping[str, str]], answer: Answer, *, host: str = LOOPBACK) -> Starlette:
-    """The server as an ASGI application.
+    """Return the server as an ASGI application.
 
     Args:
-        files: of the page, by name, index.html among them.
-        answer: to a query, as `POST api/NAME` with JSON; a UserError becomes a 400 with its words.
+        files: Function that returns the page's files by name, including index.html.
+        answer: Function that answers a query, sent as `POST api/NAME` with JSON; a UserError becomes a response 400.
     """
 
     async def page(request: Request) -> Response:
         name = request.path_params.get("name", "index.html")
         page_texts = files()
         if name not in page_texts:
-            return _error_response(404, f"there is no {name!r:.60} here")
+            return _error_response(404, f"not found: {name!r:.60}")
         headers = {"Content-Security-Policy": policy(page_texts["index.html"])} if name == "index.html" else {}
         return _add_headers(Response(page_texts[name], media_type=type_of(name), headers=headers))
 
@@ -91,7 +94,7 @@ def page_application(files: Callable[[], Mapping[str, str]], answer: Answer, *, 
 
 
 class _Guard:
-    """Refuses requests under names that are none of this machine's, and those of others' pages."""
+    """Middleware that rejects requests with a foreign host name, and those of other sites' pages."""
 
     def __init__(self, app: ASGIApp, *, names: AllowedNames) -> None:
         self._app, self._names = app, names
@@ -106,27 +109,27 @@ class _Guard:
 
 
 async def _answer_post(request: Request, respond: Callable[[Any], Response]) -> Response:
-    """Read the question, and have it answered beside the loop, for the model takes its time."""
+    """Read the query, and answer it in a thread, because the model blocks."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        return _error_response(415, "a question is JSON; send it with the content type application/json")
+        return _error_response(415, "a query must be JSON; send it with the content type application/json")
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > MAX_BODY_BYTES:
-                    return _error_response(413, f"a question has at most {MAX_BODY_BYTES:,} bytes")
+                    return _error_response(413, f"the query is larger than {MAX_BODY_BYTES:,} bytes")
     except TimeoutError:
-        return _error_response(408, f"the question did not come whole within {BODY_SECONDS:g} seconds; send it again")
+        return _error_response(408, f"the query was not complete within {BODY_SECONDS:g} seconds; send it again")
     except ClientDisconnect:
-        return _error_response(400, "the question was cut off")  # which nobody reads
+        return _error_response(400, "the query was cut off")  # the client is gone
     try:
         data = json.loads(body)
         json.dumps(
             data, ensure_ascii=False
         ).encode()  # half a surrogate pair is no text, and could not be answered with
     except (ValueError, RecursionError):
-        return _error_response(400, "the question is not valid JSON")
+        return _error_response(400, "the query is not valid JSON")
     try:
         return _add_headers(await run_in_threadpool(respond, data))
     except UserError as error:
@@ -135,11 +138,11 @@ async def _answer_post(request: Request, respond: Callable[[Any], Response]) -> 
 
 def _on_http_error(_request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    return _error_response(status, "the page asks here with POST api/NAME; open the address that was printed")
+    return _error_response(status, "invalid request: queries use POST api/NAME; open the address that was printed")
 
 
 def _on_failure(_request: Request, _error: Exception) -> Response:
-    return _error_response(500, "something went wrong; the terminal in which the server runs says what")
+    return _error_response(500, "internal error; see the terminal of the server")
 
 
 def _error_response(status: int, error: str) -> Response:

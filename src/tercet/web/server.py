@@ -1,6 +1,6 @@
-"""A socket, and uvicorn around an ASGI application, in the bounds of `connections`; and no more of them than files.
+"""A uvicorn server with bounded connections, and the socket that it listens on.
 
-How a server ends, in stages, is `BoundedServer.shutdown`.
+`BoundedServer.shutdown` documents the stages of a shutdown.
 """
 
 import asyncio
@@ -22,23 +22,23 @@ from tercet.web.connections import BoundedProtocol, ConnectionLimits
 
 OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 SECONDS_BETWEEN_NOTES = 60.0
-LONGEST_QUEUE = 1024  # connections that the kernel keeps until they are taken
-LARGEST_BATCH = 512  # connections that are taken in one go
+LONGEST_QUEUE = 1024  # connections that wait in the kernel until they are accepted
+LARGEST_BATCH = 512  # connections accepted at once
 CLOSE_HEADER = (b"connection", b"close")
-LAST_ANSWER_SECONDS = 3.0  # for those to be told whose requests could not be finished
-TICK_SECONDS = 0.05  # between two looks at what a drain waits for
-TURNS = 4  # of the event loop, from a connection that is taken to the end of the one that made room for it
+LAST_ANSWER_SECONDS = 3.0  # to send errors for requests that were not finished
+TICK_SECONDS = 0.05  # between two checks during a drain
+TURNS = 4  # of the event loop, from accepting a connection to closing the one it replaces
 
 
 class BoundedServer(uvicorn.Server):
-    """uvicorn's; its connections are bounded in number and time.
+    """A uvicorn server whose connections are bounded in number and time.
 
     Args:
-        app: an ASGI application.
-        note: gets what is to be told of the server itself, a line each.
-        grace: seconds for which what was asked may be finished at the end.
-        shutdown_delay: seconds for which it can still be asked once a signal came.
-        connections: at most; fewer where the process may open fewer files.
+        app: ASGI application.
+        note: Called with each message about the server itself.
+        grace: Seconds to finish running requests at shutdown.
+        shutdown_delay: Seconds for which new requests are accepted after a signal.
+        connections: Maximum number of connections; lower if the process may open fewer files.
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class BoundedServer(uvicorn.Server):
             http=partial(BoundedProtocol, limits=self.limits),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
-            log_level="error",  # what others make of their requests is told to them
+            log_level="error",  # clients receive the errors of their requests
             access_log=False,
             server_header=False,
             proxy_headers=False,
             backlog=batch,
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,
-            timeout_graceful_shutdown=1,  # `shutdown` has waited before
+            timeout_graceful_shutdown=1,  # `shutdown` has waited already
         )
         super().__init__(config)
         self._grace, self._shutdown_delay = grace, shutdown_delay
@@ -72,73 +72,78 @@ class BoundedServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(self._on_loop_error)
         await super().startup(sockets)
-        for listening in sockets or ():  # asyncio lets only so many wait as it takes in one go
+        for listening in sockets or ():  # asyncio sets the queue to the number accepted at once
             listening.listen(LONGEST_QUEUE)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A first signal begins the end, a second one of any kind makes it short; for uvicorn's it must be Ctrl-C."""
+        """Start the shutdown; a second signal of any kind shortens it, which uvicorn only does for Ctrl-C."""
         self.force_exit = self.should_exit
         super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """The order of a drain. A second signal ends the waiting in 2 and 4."""
-        # 1. Balancers are told, and clients, with each answer, that it is the last on their connection.
+        """Drain the server in stages. A second signal ends the waiting in stages 2 and 4."""
+        # 1. Readiness fails for load balancers, and responses close their connections.
         self.on_drain()
         self.server_state.default_headers = [*self.server_state.default_headers, CLOSE_HEADER]
         for connection in self._connections:
             connection.set_default_headers(self.server_state.default_headers)
-        # 2. Until they know, requests are taken.
+        # 2. Requests are accepted until balancers and clients have noticed.
         await self._wait(self._shutdown_delay)
-        # 3. No more are: nothing listens, and connections end, idle ones now, the others with their answer.
+        # 3. Stop listening. Idle connections are closed now, the others after their response.
         for server in self.servers:
             server.close()
         for connection in self._connections:
             connection.shutdown()
-        # 4. Those that were taken are finished,
+        # 4. Running requests are finished,
         if not await self._wait(self._grace, until_closed=True):
-            # 5. or told that they are not,
+            # 5. or get an error,
             self.on_grace_over()
             await self._wait(LAST_ANSWER_SECONDS, until_closed=True, interruptible=False)
-        # 6. or cut off.
+        # 6. or are aborted.
         for connection in self._connections:
             connection.transport.abort()
         await super().shutdown(sockets)
 
     def on_drain(self) -> None:
-        """It is about to end: balancers should send no more."""
+        """Hook at the start of a shutdown: load balancers should stop sending requests."""
 
     def on_grace_over(self) -> None:
-        """No more time for what is not finished; where all is, this is not called."""
+        """Hook for unfinished requests at the end of the grace period."""
 
     @property
     def _connections(self) -> list[BoundedProtocol]:
         return [connection for connection in self.server_state.connections if isinstance(connection, BoundedProtocol)]
 
     async def _wait(self, seconds: float, *, until_closed: bool = False, interruptible: bool = True) -> bool:
-        """At most so long: until no connection is left (True), if for them; until a second signal, if hurried."""
+        """Wait for at most `seconds`.
+
+        Args:
+            until_closed: If True, return True as soon as no connection is left.
+            interruptible: If True, a second signal ends the waiting.
+        """
         end = time.monotonic() + seconds
         while time.monotonic() < end and not (interruptible and self.force_exit):
-            await asyncio.sleep(TICK_SECONDS)  # first: what was just accepted is a connection by then
+            await asyncio.sleep(TICK_SECONDS)  # first, so that new connections are counted
             if until_closed and not self._connections and not self.server_state.tasks:
                 return True
         return False
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """asyncio tells each connection that it cannot take, many times a second; one line a minute is enough."""
+        """Limit notes on exhausted resources to one per minute; asyncio reports each failed accept."""
         error = context.get("exception")
         if not (isinstance(error, OSError) and error.errno in OUT_OF_RESOURCES and "socket" in context):
             loop.default_exception_handler(context)
         elif time.monotonic() - self._last_note > SECONDS_BETWEEN_NOTES:
             self._last_note = time.monotonic()
-            self._note(f"no connection can be taken now: {error.strerror}; those that there are go on (see ulimit -n)")
+            self._note(f"cannot accept connections: {error.strerror}; open ones continue (see ulimit -n)")
 
 
 def connection_capacity(limit: int = MAX_CONNECTIONS) -> tuple[int, int]:
-    """How many connections may be open, and how many may be taken in one go, so that files are left for other things.
+    """Return the maximum number of connections and of simultaneous accepts, leaving files for other uses.
 
-    Each is a file before it is counted, and the one that makes room for it is a file until it has ended.
+    An accepted connection uses a file before it is counted. The connection that it replaces uses one until it closes.
     """
-    if sys.platform == "win32":  # sockets are no files there
+    if sys.platform == "win32":  # sockets are not files there
         return limit, LARGEST_BATCH
     import resource
 
@@ -155,18 +160,18 @@ def _open_files() -> int:
 
 
 def open_socket(host: str, port: int, *, send_timeout: float, ports_tried: int = 1) -> socket.socket:
-    """A listening socket at the first free port from `port` on; 0 takes any that is free.
+    """Return a listening socket at the first free port from `port` on; 0 takes any free port.
 
     Args:
-        send_timeout: seconds after which the kernel cuts off a reader who takes nothing.
+        send_timeout: Seconds after which the kernel disconnects a client that reads nothing.
 
     Raises:
-        UserError: where nothing can be opened there.
+        UserError: If no port can be opened.
     """
     last = port if port == 0 else min(port + ports_tried - 1, 65535)
     for candidate in range(port, last + 1):
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        # Named TCP, or asyncio leaves Nagle's algorithm on: 40 ms for each answer on a connection that is kept.
+        # Without IPPROTO_TCP asyncio leaves Nagle's algorithm on: 40 ms per response on a kept connection.
         listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         if sys.platform != "win32":  # there it would let two programs share a port
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -176,15 +181,15 @@ def open_socket(host: str, port: int, *, send_timeout: float, ports_tried: int =
             listening.bind((host, candidate))
             listening.listen(LONGEST_QUEUE)
             return listening
-        except (OSError, UnicodeError) as error:  # a name that no DNS can hold is a UnicodeError
+        except (OSError, UnicodeError) as error:  # a name that is invalid in DNS raises UnicodeError
             listening.close()
             if not isinstance(error, OSError) or isinstance(error, socket.gaierror) or candidate == last:
                 why = getattr(error, "strerror", None) or error
                 raise UserError(
-                    f"cannot open {host[:100]} at port {port}: {why}; give another --host or --port "
-                    "(0 takes any that is free)"
+                    f"cannot open {host[:100]} at port {port}: {why}; pass another --host or --port "
+                    "(0 takes any free port)"
                 ) from None
         except OverflowError:
             listening.close()
             break
-    raise UserError(f"--port {port} must be 0 to 65535; 0 takes any that is free")
+    raise UserError(f"--port {port} must be 0 to 65535; 0 takes any free port")

@@ -23,7 +23,7 @@ const chosenSizes = new Map(); // of each pane; not part of the address
  */
 export function beams(pane, state, change) {
   if (!pane.source.model.can.translate) {
-    const only = "Beam search is for translators. This model samples one token at a time.";
+    const note = "Beam search is for translators. This model samples one token at a time.";
     return element("section", { class: "beams", "aria-label": "Beam search" }, element("p", { class: "note" }, note));
   }
   const size = chosenSizes.get(pane.index) ?? 5;

@@ -99,7 +99,7 @@ export const sumOf = (stack) =>
   ["learned", "sinusoidal"].includes(stack.position) ? "embedding +\u00a0position" : "embedding";
 
 /** @param {Ask} ask @param {string} name @param {"heads" | "positions" | null} kind @param {number | null} index */
-export function isEdited(ask, name, kind, which) {
+export function isEdited(ask, name, kind, index) {
   return ask.edits.some(
     (edit) => edit.name === name && (kind === null || edit[kind] === null || edit[kind].includes(index ?? -1)),
   );

@@ -229,6 +229,7 @@ const warming = {
         `${at(0.5)} at 0.5, ${at(1)} at 1 and ${at(2)} at 2. At 0 the most likely token is always chosen.`,
       `Top-k, top-p and min-p remove unlikely tokens. With top-p at 0.9, ${counted(kept)} of ` +
         `${counted(row.ranking.ids.length)} would be kept here. Move a slider: only this list changes.`,
+    ];
   },
 };
 
@@ -250,8 +251,8 @@ const losing = (masked) => ({
     const worst = rows.reduce((largest, entry) => (entry.loss > largest.loss ? entry : largest), { row: 0, loss: 0 });
     const id = masked ? originalAt(here.pane, worst.row) : null;
     const place = masked
-      ? `of the mask at row ${worst.row}, ` +
-        `${id === null ? "" : `the original is ${quoted(here.pane.texts.get(id) ?? `id ${id}`)}`}`
+      ? `at the mask in row ${worst.row}` +
+        `${id === null ? "" : `, whose original is ${quoted(here.pane.texts.get(id) ?? `id ${id}`)}`}`
       : `after ${token(here, worst.row)}, where the next token is ${quoted(here.tokens[worst.row + 1])}`;
     return [
       `The loss of a row is −ln of the probability of the true token. It is largest ${place}: probability ` +
@@ -523,7 +524,7 @@ export function stepsOf(model) {
 /** @param {Change} change */
 export function tourPanel(change) {
   const title = element("h2", {});
-  const body = element("div", { class: "body", "aria-live": "polite" });
+  const body = element("div", { class: "said", "aria-live": "polite" });
   const bar = element("progress", { "aria-label": "Progress of the tour" });
   const position = element("span", { class: "note" });
   const back = element("button", { type: "button", "data-key": "tour:back" }, "Back");

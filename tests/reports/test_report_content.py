@@ -18,13 +18,13 @@ from tercet.training import read_recipe
 from tercet.training.planning.flops import training_flops
 
 KINDS = {  # of each run: kind, unit of its loss, what stands for guessing, and of what its parts are counted
-    "text": ("A language model", "nats per token", "tokens alike", "tokens"),
-    "pairs": ("A translator", "nats per target token", "tokens alike", "pairs"),
+    "text": ("A language model", "nats per token", "uniform over", "tokens"),
+    "pairs": ("A translator", "nats per target token", "uniform over", "pairs"),
     "masked": ("A masked language model", "nats per masked token", "counting tokens", "tokens"),
-    "labels": ("A classifier", "nats per label", "each of 5 labels alike", "texts"),
+    "labels": ("A classifier", "nats per label", "uniform over 5 labels", "texts"),
     "sets": ("A classifier", "nats per label", "", "texts"),
-    "numbers": ("A classifier", "share of the variance", "1, the mean for every text", "texts"),
-    "chat": ("A chat model", "nats per answer token", "tokens alike", "conversations"),
+    "numbers": ("A classifier", "share of the variance", "1, predicting the mean", "texts"),
+    "chat": ("A chat model", "nats per answer token", "uniform over", "conversations"),
 }
 
 
@@ -51,7 +51,7 @@ def test_a_report_says_what_the_run_has(runs: Mapping[str, Path], kind: str) -> 
     assert ("alike" in page.words["scores"]) == ("alike" in guessing)
     lowest = min(loss for _, loss in columns["val/loss"])
     assert f"validation, lowest {lowest:.4g}" in page.words["curves"]
-    for title in ("Loss", "Learning rate", "Gradient norm", "Tokens a second"):
+    for title in ("Loss", "Learning rate", "Gradient norm", "Tokens per second"):
         assert title in page.words["curves"]
     newest = max((run / "samples").iterdir()).read_text()
     assert newest in page.words["samples"]
@@ -75,7 +75,7 @@ def test_a_report_says_what_the_run_has(runs: Mapping[str, Path], kind: str) -> 
 @pytest.mark.exhaustive
 def test_labels_and_scores_of_their_own(runs: Mapping[str, Path]) -> None:
     page = read_page(tercet.report(runs["labels"]))
-    assert f"{math.log(5):.4f}, each of 5 labels alike" in page.words["scores"]
+    assert f"{math.log(5):.4f}, uniform over 5 labels" in page.words["scores"]
     assert page.cell("Accuracy").endswith("%")
     assert page.cell("Labels") == "bee, cat, cow, duck, mouse"
 
@@ -98,7 +98,7 @@ def test_it_is_scored_where_that_is_asked(runs: Mapping[str, Path], kind: str, t
     out = tmp_path / "page.html"
     assert tercet.report(runs[kind], out, evaluate=True) == out
     scores = read_page(out).words["scores"]
-    assert "As tercet evaluate scores it" in scores
+    assert "Scores of tercet evaluate" in scores
     assert "was not scored" not in scores
     assert ("xz -9e" in scores) == (kind == "text")
 

@@ -29,12 +29,12 @@ def test_a_run_that_trains_is_said_to_be_one(tmp_path: Path) -> None:
     assert "No model is saved yet" in page.words["model"]
     assert "No versions are recorded" in page.words["versions"]
     assert page.cell("Steps") == "200 of 1,000"
-    assert page.cell("Machine") == "not known: no whole checkpoint is left"
+    assert page.cell("Machine") == "unknown: no complete checkpoint is left"
 
 
 def test_a_run_that_stopped_is_said_to_be_one(tmp_path: Path) -> None:
     page = read_page(tercet.report(make_run(tmp_path / "run", steps=200, total=1000, pid=None)))
-    assert "Interrupted at step 200 of 1,000. tercet train goes on from there." in page.text
+    assert "Interrupted at step 200 of 1,000. tercet train resumes from there." in page.text
     record = read_record(tmp_path / "run")
     assert record is not None
     for saved, told in ((150, "step 200 of 1,000; saved as of step 150."), (203, "step 203 of 1,000.")):
@@ -83,9 +83,9 @@ def test_a_model_without_a_run_says_what_is_missing(runs: Mapping[str, Path], tm
     model = shutil.copytree(runs["text"] / "best", tmp_path / "model")
     page = read_page(tercet.report(model))
     assert (model / "report.html").is_file()
-    assert "A model without a run beside it" in page.text
+    assert "A model without a run" in page.text
     for section in ("curves", "samples", "cost"):
-        assert "The model has no run beside it" in page.words[section]
+        assert "The model is not part of a run" in page.words[section]
     assert page.cell("Steps") == "12"
     for name in ("README.md", "card.json"):
         (model / name).unlink()
@@ -118,7 +118,7 @@ def test_damage_is_told_and_the_rest_is_shown(runs: Mapping[str, Path], tmp_path
     assert str(tmp_path) not in page.html
     assert "lowest" in page.words["curves"]
     (run / "run.json").write_text("{}")
-    assert "How far the run is cannot be read." in read_page(tercet.report(run)).text
+    assert "The state of the run cannot be read." in read_page(tercet.report(run)).text
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
-"""The report of a training: what the model is and was made from, how it learnt, how good it is and what it cost, as one
-HTML file that opens without a network and runs no script.
+"""The report of a training run as one HTML file without scripts.
 
-`subject` opens a folder; `model_sections` and `run_sections` say what is in it, a function a section; `write` makes the
-page of them. What is not recorded is named as missing, and nothing is guessed.
+It describes the model, its data, curves, scores and costs. `subject` opens a folder; `model_sections` and
+`run_sections` contain one function per section; `write` assembles the page, which needs no network. Values that are not
+recorded are named as missing.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""What the model's heads look at in one text: the picture of `tercet plot RUN attention`, as a PNG within the page."""
+"""The attention maps of all heads for one text, as `tercet plot RUN attention` draws them."""
 
 import base64
 import io
@@ -10,24 +10,24 @@ from tercet.plots.picture_file import ignore_missing_glyphs
 from tercet.reports.markup import Section, element, join, missing, paragraph
 from tercet.reports.subject import ReportSubject
 
-DPI, CSS_DPI = 150, 96  # sharp on screens of twice as many dots
-MAX_PIXELS = 4096  # of a side: a model of many blocks and heads is drawn with fewer dots
+DPI, CSS_DPI = 150, 96  # sharp on high-resolution screens
+MAX_PIXELS = 4096  # per side; models with many blocks and heads are drawn at a lower resolution
 
 
 def attention_section(subject: ReportSubject) -> Section:
-    """The maps of all heads, for a line of the validation part, or a plain sentence where that is not to be had."""
+    """Return the attention maps for a validation line, or a note if there is no model or text."""
     if subject.trained_model is None:
-        body = missing("No model is saved yet, so there is nothing to look into.")
+        body = missing("No model is saved yet.")
         return Section(id="attention", title="Attention", body=body)
     try:
         body = join(*_picture(subject.trained_model))
     except UserError as error:
-        body = missing(f"No text can be read for it: {error}")
+        body = missing(f"Attention maps are not available: {error}")
     return Section(id="attention", title="Attention", body=body)
 
 
 def _picture(trained_model: TrainedModel) -> tuple[str, ...]:
-    from tercet.plots import plot_attention  # and with it matplotlib, which nothing else of a report needs
+    from tercet.plots import plot_attention  # imports matplotlib, which other sections do not need
 
     query = opening_query(trained_model)
     figure = plot_attention(trained_model, query.text, target=query.target, ids=query.ids)
@@ -39,9 +39,9 @@ def _picture(trained_model: TrainedModel) -> tuple[str, ...]:
     width, height = (round(CSS_DPI * inches) for inches in figure.get_size_inches())
     image = element(
         "img", src=f"data:image/png;base64,{data}", width=str(width), height=str(height),
-        alt=f"The attention maps of every head of every block for the text {query.text!r}: a row is a token that "
-        "looks, a column one that is looked at, and what is darker is looked at more.",
+        alt=f"Attention maps of every head of every block for the text {query.text!r}: rows are query tokens, "
+        "columns are key tokens, and darker cells have larger weights.",
     )  # fmt: skip
-    caption = "What each head of each block looks at in one text; `tercet explore` shows it with all numbers."
+    caption = "Attention weights of each head of each block for one text. `tercet explore` shows them with all numbers."
     box = element("div", image, class_="wide picture", role="region", aria_label="Attention maps", tabindex="0")
     return paragraph(caption), box

@@ -1,4 +1,7 @@
-"""HTML by functions: what is not `Markup` already is escaped, so that no text of a run or a model can become any."""
+"""HTML from functions.
+
+Everything that is not `Markup` is escaped, so no text of a run or model can become HTML.
+"""
 
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,16 +11,16 @@ from html import escape
 from tercet.messages import escape as escape_character
 
 VOID = ("meta", "img", "br")
-CONTROL = ("Cc", "Cs")  # control characters, and halves of characters
+CONTROL = ("Cc", "Cs")  # control characters and surrogates
 
 
 class Markup(str):
-    """HTML that is to stand as it is."""
+    """HTML that is not escaped."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A part of the page with a heading; `body` "" where there is nothing to say."""
+    """A section of the page with a heading; `body` is "" if it has no content."""
 
     id: str
     title: str
@@ -25,7 +28,7 @@ class Section:
 
 
 def element(tag: str, /, *children: str, **attributes: str) -> Markup:
-    """An element; `class_` and `aria_label` are written class and aria-label."""
+    """Return an element; trailing underscores of attribute names are removed, others become hyphens."""
     attribute_text = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(visible(value))}"' for key, value in attributes.items()
     )
@@ -35,12 +38,12 @@ def element(tag: str, /, *children: str, **attributes: str) -> Markup:
 
 
 def join(*children: str) -> Markup:
-    """Markup one after another; what is text is escaped."""
+    """Concatenate markup; plain text is escaped."""
     return Markup("".join(child if isinstance(child, Markup) else escape(visible(child)) for child in children))
 
 
 def visible(text: str) -> str:
-    """The text with characters that no page may hold, written as Python escapes them."""
+    """Return the text with characters that are invalid in HTML as Python escapes."""
     text = text.replace("\r\n", "\n")
     if text.isprintable():
         return text
@@ -48,24 +51,24 @@ def visible(text: str) -> str:
 
 
 def paragraph(text: str, *, class_: str = "") -> Markup:
-    """A paragraph; what stands between backticks is code."""
+    """Return a paragraph; text between backticks becomes code."""
     parts = text.split("`")
     words = [element("code", part) if n % 2 and n < len(parts) - 1 else part for n, part in enumerate(parts)]
     return element("p", *words, **({"class_": class_} if class_ else {}))
 
 
 def missing(text: str) -> Markup:
-    """What is not known, and how it could be."""
+    """Return a note about a missing value, and how to get it."""
     return paragraph(text, class_="missing")
 
 
 def collapsed_block(summary: str, *children: str) -> Markup:
-    """What is shown when somebody asks for it, and printed always."""
+    """Return content that is collapsed on a screen, and always printed."""
     return element("details", element("summary", summary), *children)
 
 
 def facts_list(facts: Mapping[str, str]) -> Markup:
-    """A table of names and values; what is empty is left out."""
+    """Return a table of names and values, without empty values."""
     rows = [(name, value) for name, value in facts.items() if value]
     return scrolling_table(rows, label="") if rows else Markup()
 
@@ -73,11 +76,11 @@ def facts_list(facts: Mapping[str, str]) -> Markup:
 def scrolling_table(
     rows: Iterable[Sequence[str]], *, label: str, header: Sequence[str] = (), right: Sequence[bool] = ()
 ) -> Markup:
-    """A table in a box that scrolls sideways where it is wider than the page; the first cell of a row is its heading.
+    """Return a table that scrolls sideways if it is too wide; the first cell of each row is its header.
 
     Args:
-        label: its caption; "" for a table that its section's heading says all of.
-        right: of each column, whether it is aligned to the right, as numbers are.
+        label: Caption; "" if the section's heading is sufficient.
+        right: For each column, whether it is right-aligned, as numbers are.
     """
 
     def side(column: int) -> dict[str, str]:

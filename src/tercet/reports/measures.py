@@ -1,11 +1,11 @@
-"""What validations measure beside the loss, and how a report writes it."""
+"""Validation measures other than the loss, and their formats in a report."""
 
 from typing import NamedTuple
 
 
 class ValidationMeasure(NamedTuple):
     heading: str
-    form: str  # as `str.format` takes it
+    form: str  # for `str.format`
     higher_is_better: bool = True
 
 

@@ -1,4 +1,4 @@
-"""What a model is, what it was made from and with: sections that need no figure of its training."""
+"""Sections about the model, its data, recipe and versions, which need no metrics of the training."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,15 +24,15 @@ from tercet.reports.markup import (
 from tercet.reports.subject import ReportSubject
 from tercet.settings_yaml import write_yaml
 
-OMITTED_FACTS = ("Data", "Data hash", "Tokenizer hash", "Git commit", "Trained for")  # facts that other sections have
+OMITTED_FACTS = ("Data", "Data hash", "Tokenizer hash", "Git commit", "Trained for")  # facts shown in other sections
 HEADER = ("layer", "module", "output", "parameters", "FLOPs")
 
 
 def model_section(subject: ReportSubject) -> Section:
-    """Family, sizes, layers, and what it was fine-tuned from."""
+    """Return family, sizes and layers of the model, and the model that it was fine-tuned from."""
     trained_model = subject.trained_model
     if trained_model is None:
-        body = missing("No model is saved yet; its sizes are in the recipe below.")
+        body = missing("No model is saved yet; the recipe below contains its sizes.")
         return Section(id="model", title="The model", body=join(body, facts_list(_origin(subject.recipe))))
     card_facts = trained_model.card.facts(trained_model.model.spec, n_parameters=trained_model.n_parameters)
     facts = {
@@ -64,7 +64,7 @@ def model_section(subject: ReportSubject) -> Section:
 
 
 def _origin(recipe: Mapping[str, Any]) -> dict[str, str]:
-    """What the training went on from, in words."""
+    """Return the settings that fine-tuning started from."""
     pretrained, adapter = recipe.get("pretrained"), recipe.get("adapter")
     facts = {"Fine-tuned from": one_line(str(pretrained)) if pretrained else ""}
     if isinstance(adapter, Mapping):
@@ -75,10 +75,10 @@ def _origin(recipe: Mapping[str, Any]) -> dict[str, str]:
 
 
 def data_section(subject: ReportSubject) -> Section:
-    """Source, parts, sizes, and hashes."""
+    """Return source, parts, sizes and hashes of the data."""
     data = subject.recipe.get("data")
     if not isinstance(data, Mapping):
-        body = missing("Nothing says what it was trained on: the model has no recipe in its card.json.")
+        body = missing("The training data is not known: the model has no recipe in its card.json.")
         return Section(id="data", title="The data", body=body)
     facts = {
         name: one_line(str(data[key]))
@@ -90,7 +90,7 @@ def data_section(subject: ReportSubject) -> Section:
     }  # fmt: skip
     validation = data.get("validation")
     facts["Kept for validation"] = (
-        _format_settings(validation) if isinstance(validation, Mapping) else "as the data has it"
+        _format_settings(validation) if isinstance(validation, Mapping) else "defined by the data"
     )
     if isinstance(tokenizer := data.get("tokenizer"), Mapping):
         facts["Tokenizer"] = _format_settings(tokenizer)
@@ -107,24 +107,24 @@ def data_section(subject: ReportSubject) -> Section:
 
 
 def count_data(subject: ReportSubject) -> tuple[dict[str, str], str]:
-    """Return the sizes of both parts if the data is on this machine, and a note if they are not known.
+    """Return the sizes of both parts if the data is on this machine, else a note.
 
-    The report is given to others: the note does not tell whether a file of the card's name exists here.
+    Reports are shared, so the note does not reveal whether a file with the card's name exists here.
     """
     trained_model = subject.trained_model
     if trained_model is None:
-        return {}, "The sizes of its parts are not known before a model is saved."
+        return {}, "The sizes of the parts are not known before a model is saved."
     try:
         data = open_training_data(trained_model)
     except (UserError, OSError):
-        return {}, "The sizes of its parts are not recorded, and the data is gone, or has changed since the training."
+        return {}, "The sizes of the parts are not recorded, and the data is missing or has changed since the training."
     if data is None:
         return {}, ""
     return dict(zip(("Training part", "Validation part"), _describe_parts(data), strict=True)), ""
 
 
 def _describe_parts(data: TrainingData) -> tuple[str, str]:
-    """Training and validation part in words."""
+    """Return descriptions of the training and the validation part."""
     match data:
         case ParallelCorpus():
             train, validation = (
@@ -145,7 +145,7 @@ def _describe_parts(data: TrainingData) -> tuple[str, str]:
 
 
 def recipe_section(subject: ReportSubject) -> Section:
-    """The whole recipe, folded, and what was changed since the run was begun."""
+    """Return the whole recipe, collapsed, and the settings that were changed during the run."""
     if not subject.recipe:
         return Section(id="recipe", title="The recipe", body=missing("No recipe is recorded with this model."))
     yaml = collapsed_block(
@@ -165,24 +165,24 @@ def _changes_table(subject: ReportSubject) -> Markup:
         return Markup()
     rows = [(str(key), str(step), show(old), show(new)) for step, key, old, new in changes]
     return scrolling_table(
-        rows, label="Changed since the run was begun", header=("key", "after step", "before", "now"),
+        rows, label="Changed since the start of the run", header=("key", "after step", "before", "now"),
         right=(False, True),
     )  # fmt: skip
 
 
 def versions_section(subject: ReportSubject) -> Section:
-    """What made it."""
+    """Return the versions of the software that trained the model."""
     trained_model = subject.trained_model
     if trained_model is None or not (trained_model.card.versions or trained_model.card.git_commit):
         return Section(id="versions", title="Versions", body=missing("No versions are recorded with this model."))
     versions = {**trained_model.card.versions, "git commit": trained_model.card.git_commit or ""}
     facts = facts_list({name: one_line(version) for name, version in versions.items()})
-    body = join(paragraph("With what the model was trained:"), facts)
+    body = join(paragraph("The model was trained with:"), facts)
     return Section(id="versions", title="Versions", body=body)
 
 
 def _format_settings(settings: Mapping[str, Any]) -> str:
-    """`{"kind": "tail", "fraction": 0.1}` as "tail, fraction 0.1"; what is off or not set is left out."""
+    """Return `{"kind": "tail", "fraction": 0.1}` as "tail, fraction 0.1", without unset values."""
     parts = [str(settings["kind"])] if settings.get("kind") else []
     parts += [
         f"{key.replace('_', ' ')}{'' if value is True else f' {_value(value)}'}"

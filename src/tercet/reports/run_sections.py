@@ -1,4 +1,4 @@
-"""How the training went: its curves, the samples that it kept, and what it cost."""
+"""Sections about the training: curves, samples and costs."""
 
 import math
 from collections.abc import Iterator
@@ -20,13 +20,13 @@ from tercet.training.planning.flops import training_flops
 from tercet.training.run_folder.changes import read_recipe
 from tercet.training.run_folder.checkpoints import Checkpoints
 
-CHART = (440, 180)  # CSS pixels: one fits a phone, two stand side by side
-MAX_SAMPLES, SAMPLE_CHARACTERS = 9, 6000  # shown, and of each
-NO_RUN = "The model has no run beside it, so nothing is known of its training here."
+CHART = (440, 180)  # CSS pixels: one fits on a phone, two fit side by side
+MAX_SAMPLES, SAMPLE_CHARACTERS = 9, 6000  # number shown, and limit of each
+NO_RUN = "The model is not part of a run, so its training is not known here."
 
 
 def curves_section(subject: ReportSubject) -> Section:
-    """Losses, scores, learning rates, gradient norm and speed against the step."""
+    """Return charts of losses, scores, learning rates, gradient norm and speed against the step."""
     charts = list(_charts(subject))
     if subject.run is None:
         body = missing(NO_RUN)
@@ -54,11 +54,11 @@ def _charts(subject: ReportSubject) -> Iterator[Markup]:
         highest=True,
     )  # fmt: skip
     speed = ChartLine(name="", color=BLUE, points=columns["tokens_per_second"])
-    yield from _chart("Tokens a second", [speed], highest=True)
+    yield from _chart("Tokens per second", [speed], highest=True)
 
 
 def _chart(title: str, lines: list[ChartLine], *, log: bool = False, highest: bool = False) -> Iterator[Markup]:
-    """A picture with its lines in words below; nothing where there is no point."""
+    """Yield a chart with a legend that describes its lines; nothing if no line has a point."""
     lines = chart_lines(lines, log=log)
     if not lines:
         return
@@ -78,7 +78,7 @@ def _chart(title: str, lines: list[ChartLine], *, log: bool = False, highest: bo
 
 
 def samples_section(subject: ReportSubject) -> Section:
-    """The texts that validations wrote: the last one open, some of those before it folded."""
+    """Return the samples of validations: the latest one open, some earlier ones collapsed."""
     run = subject.run
     steps = [] if run is None else run.samples()
     blocks = list[Markup]()
@@ -98,15 +98,15 @@ def samples_section(subject: ReportSubject) -> Section:
     if run is None:
         body = missing(NO_RUN)
     elif not blocks:
-        body = missing("The run has kept no samples: its recipe asks for none, or it was not validated yet.")
+        body = missing("The run has no samples: its recipe disables them, or it was not validated yet.")
     else:
         left_out = len(steps) - len(blocks)
-        body = join(*blocks, missing(f"{left_out:,} others are in the run's folder.") if left_out else "")
+        body = join(*blocks, missing(f"{left_out:,} others are in the run folder.") if left_out else "")
     return Section(id="samples", title="Samples", body=body)
 
 
 def _choose_evenly(steps: list[int]) -> list[int]:
-    """At most MAX_SAMPLES of them, the first and the last among them."""
+    """Return at most MAX_SAMPLES steps, evenly spaced, including the first and the last."""
     if len(steps) <= MAX_SAMPLES:
         return steps
     places = sorted({round(n * (len(steps) - 1) / (MAX_SAMPLES - 1)) for n in range(MAX_SAMPLES)})
@@ -114,16 +114,16 @@ def _choose_evenly(steps: list[int]) -> list[int]:
 
 
 def cost_section(subject: ReportSubject) -> Section:
-    """Hours, steps, tokens, speed, FLOPs, machines, and how often the training was taken up again."""
+    """Return hours, steps, tokens, speed, FLOPs, machines, and the number of resumed sessions."""
     if subject.run is None:
         card = None if subject.trained_model is None else subject.trained_model.card
         facts = {} if card is None or not card.step else {
             "Steps": f"{card.step:,}", "Tokens read": f"{card.tokens_seen:,}"
         }  # fmt: skip
-        return Section(id="cost", title="What it cost", body=join(facts_list(facts), missing(NO_RUN)))
+        return Section(id="cost", title="Cost", body=join(facts_list(facts), missing(NO_RUN)))
     time = training_time(subject.columns)
     if time is None:
-        return Section(id="cost", title="What it cost", body=missing("No time is logged yet."))
+        return Section(id="cost", title="Cost", body=missing("No time is logged yet."))
     total = None if subject.status is None else subject.status.total
     facts = {
         "Time": f"{format_duration(time.seconds)}, validations included ({time.seconds / 3600:.3g} hours)",
@@ -135,26 +135,26 @@ def cost_section(subject: ReportSubject) -> Section:
         **_machines(subject),
         "Sessions": _sessions(subject),
     }
-    return Section(id="cost", title="What it cost", body=facts_list(facts))
+    return Section(id="cost", title="Cost", body=facts_list(facts))
 
 
 def _flops(subject: ReportSubject, tokens: int | None, seconds: float) -> dict[str, str]:
-    """Of the tokens that were read, by the model's formula; nothing where the recipe or the model are not to be had."""
+    """Return the FLOPs of the tokens read, by the model's formula, if recipe and model are available."""
     if subject.recipe.get("pretrained") and not (subject.folder / PRETRAINED_COPY).exists():
-        return {}  # parsing the recipe would open the model at the path that it names
+        return {}  # parsing the recipe would open the pretrained model at its path
     with suppress(UserError, OSError):
         if tokens:
             recipe = replace(read_recipe(subject.folder), model=read_spec(subject.folder))
             flops = round(training_flops(recipe).for_tokens(tokens))
-            rate = f" ({format_count(round(flops / seconds))}FLOP/s over all of the time)" if seconds > 0 else ""
+            rate = f" ({format_count(round(flops / seconds))}FLOP/s over the total time)" if seconds > 0 else ""
             return {"Arithmetic": f"{format_count(flops)}FLOPs, forward and backward, counted for full rows{rate}"}
     return {}
 
 
 def _machines(subject: ReportSubject) -> dict[str, str]:
-    """With what the steps were worked out, as the newest checkpoint notes it."""
+    """Return the arithmetic of the steps, as recorded in the newest checkpoint."""
     kinds = {"device": "{}", "instructions": "{}", "threads": "{} threads", "precision": "{}", "ranks": "{} ranks"}
-    with suppress(UserError, OSError, RuntimeError, KeyError, ValueError):  # no whole one, or it is replaced just now
+    with suppress(UserError, OSError, RuntimeError, KeyError, ValueError):  # none is complete, or it is being replaced
         checkpoint = Checkpoints(subject.folder, 1).newest()
         if checkpoint is not None:
             machines = [
@@ -166,16 +166,16 @@ def _machines(subject: ReportSubject) -> dict[str, str]:
                 for machine in machines
             ]
             return {"Machine": one_line("; then ".join(dict.fromkeys(machines)))}
-    return {"Machine": "not known: no whole checkpoint is left"}
+    return {"Machine": "unknown: no complete checkpoint is left"}
 
 
 def _sessions(subject: ReportSubject) -> str:
-    """How often the training was taken up again: the first line that a session logs has no speed."""
+    """Return how often the training was resumed: the first line that a session logs has no speed."""
     speeds = dict(subject.columns["tokens_per_second"])
     session_starts = [step for step, value in subject.columns["tokens"] if step not in speeds and math.isfinite(value)]
     resume_steps = session_starts[1:]
     if not resume_steps:
-        return "one, without a break that its figures show"
+        return "one, without a break in the metrics"
     places = ", ".join(f"{step:,}" for step in resume_steps[:20]) + (", …" if len(resume_steps) > 20 else "")
     return (
         f"{len(resume_steps) + 1:,}: resumed {len(resume_steps):,} times, first logged again at step {places}".replace(

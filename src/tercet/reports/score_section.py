@@ -1,6 +1,6 @@
-"""How good the model is: what validations recorded, beside guessing; and, where asked, what `tercet evaluate` says.
+"""Scores of the model: recorded validations, guessing, and optionally those of `tercet evaluate`.
 
-Guessing is what costs nothing to know: each of n tokens or labels alike is ln n nats.
+The baseline is uniform guessing: ln n nats for n tokens or labels.
 """
 
 import math
@@ -28,13 +28,13 @@ UNITS = {
 
 
 def score_section(subject: ReportSubject, *, evaluate: bool) -> Section:
-    """The scores.
+    """Return the scores.
 
     Args:
-        evaluate: whether the model is scored anew, as by `tercet evaluate`.
+        evaluate: If True, also score the model as `tercet evaluate` does.
 
     Raises:
-        UserError: where it is to be scored and its data is not to be had.
+        UserError: If the model is to be scored and its data is not available.
     """
     parts = [_recorded_scores(subject)]
     if evaluate and subject.trained_model is not None:
@@ -45,14 +45,14 @@ def score_section(subject: ReportSubject, *, evaluate: bool) -> Section:
         and subject.trained_model.card.data_settings
     ):
         command = "`tercet watch RUN --export PAGE.html --evaluate`"
-        words = f"It was not scored for this report. {command} scores it as `tercet evaluate` does"
-        suffix = ", beside counting and compressing." if subject.task == "language" else "."
+        words = f"This report contains no evaluation. {command} also scores the model as `tercet evaluate` does"
+        suffix = ", compared with counting and compression." if subject.task == "language" else "."
         parts.append(missing(words + suffix))
     return Section(id="scores", title="Scores", body=join(*parts))
 
 
 def _recorded_scores(subject: ReportSubject) -> Markup:
-    """A row a measure: the model's own, the last validation's, and what guessing gives."""
+    """Return one row per measure: of the saved model, of the last validation, and of guessing."""
     trained_model = subject.trained_model
     model_metrics = (
         {} if trained_model is None else {k: v for k, v in trained_model.card.metrics.items() if k.startswith("val/")}
@@ -86,7 +86,7 @@ def _recorded_scores(subject: ReportSubject) -> Markup:
         rows = [row[:-1] for row in rows]
     right = (False, *(True for _ in range(columns)), False)
     return scrolling_table(
-        rows, label="Of the validation part, as the training recorded them", header=header, right=right
+        rows, label="Scores on the validation part, recorded during training", header=header, right=right
     )
 
 
@@ -102,7 +102,7 @@ def _problem_type(subject: ReportSubject) -> str:
 
 
 def _guessing_scores(subject: ReportSubject) -> dict[str, str]:
-    """By measure what guessing gives, in words; nothing where no model says how many tokens or labels there are."""
+    """Return the scores of guessing by measure; empty if the number of tokens or labels is not known."""
     if entropy := subject.latest("val/unigram_entropy"):
         return {"val/loss": f"{entropy[1]:.4f}, counting tokens"}
     trained_model = subject.trained_model
@@ -112,9 +112,9 @@ def _guessing_scores(subject: ReportSubject) -> dict[str, str]:
         labels = len(trained_model.require("classify").label_head.labels)
         match _problem_type(subject):
             case "regression":
-                return {"val/loss": "1, the mean for every text"}
+                return {"val/loss": "1, predicting the mean"}
             case "single_label_classification" if labels > 1:
-                uniform = f"each of {labels:,} labels alike"
+                uniform = f"uniform over {labels:,} labels"
                 return {
                     "val/loss": f"{math.log(labels):.4f}, {uniform}",
                     "val/accuracy": f"{1 / labels:.1%}, {uniform}",
@@ -124,13 +124,14 @@ def _guessing_scores(subject: ReportSubject) -> dict[str, str]:
     vocabulary = trained_model.model.spec.vocab_size
     if "val/unigram_entropy" in trained_model.card.metrics:
         return {"val/loss": f"{trained_model.card.metrics['val/unigram_entropy']:.4f}, counting tokens"}
-    return {"val/loss": f"{math.log(vocabulary):.4f}, each of {vocabulary:,} tokens alike"}
+    return {"val/loss": f"{math.log(vocabulary):.4f}, uniform over {vocabulary:,} tokens"}
 
 
 def _evaluation_tables(trained_model: TrainedModel) -> Markup:
-    """The tables of `tercet evaluate`."""
+    """Return the tables of `tercet evaluate`."""
     return join(
-        element("h3", "As ", element("code", "tercet evaluate"), " scores it"), *map(_part, _score(trained_model).parts)
+        element("h3", "Scores of ", element("code", "tercet evaluate"), " on held-out data"),
+        *map(_part, _score(trained_model).parts),
     )
 
 
@@ -158,4 +159,4 @@ def _score(trained_model: TrainedModel) -> View:
         case LabelsEvaluation() as evaluation:
             return evaluation.score(evaluation.load()).view()
         case _:
-            raise TypeError(f"there are no tables for {trained_model.kind}")
+            raise TypeError(f"no tables for {trained_model.kind}")

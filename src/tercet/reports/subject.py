@@ -1,4 +1,4 @@
-"""What a report is about, opened: a run's folder, the model in it, or a model that has no run."""
+"""The subject of a report: a run folder with its model, or a model without a run."""
 
 import math
 from collections import defaultdict
@@ -19,14 +19,16 @@ from tercet.messages import one_line
 
 @dataclass(frozen=True, kw_only=True)
 class ReportSubject:
-    """Attributes:
-    folder: the run's, or where there is none the model's.
-    run, status, record: of the run; None without one, or where its files are damaged.
-    trained_model: None where no model is saved yet, or it is damaged.
-    recipe: as the run, or else the model's card, has it; without folders of this machine, and empty where nobody knows.
-        A card's is that of the model, and so holds what was changed since the run was begun.
-    columns: of the run's metrics.csv, without lines that are half-written.
-    warnings: what of it is damaged, and what else a reader should know before all.
+    """The subject of a report.
+
+    Attributes:
+        folder: Folder of the run, or of the model if there is no run.
+        run, status, record: Parts of the run; None without a run, or if the files are damaged.
+        trained_model: The model; None if none is saved yet, or it is damaged.
+        recipe: Recipe of the model's card, else of the run, without folders of this machine; empty if there is none.
+            The card's recipe includes the settings that were changed during the run.
+        columns: Columns of the run's metrics.csv, without incomplete lines.
+        warnings: Damaged files, and other notes for the top of the report.
     """
 
     folder: Path
@@ -40,31 +42,31 @@ class ReportSubject:
 
     @property
     def name(self) -> str:
-        """As the card names it, else the folder's own name; never its path, for a report is given to others."""
+        """The name in the card or of the folder, never a path, because reports are shared."""
         card_name = "" if self.trained_model is None or self.run is not None else self.trained_model.card.name
         return one_line(card_name or self.folder.resolve().name) or "a model"
 
     @property
     def task(self) -> str:
-        """As `TaskKind`; "" where nobody knows."""
+        """The kind of task as in `TaskKind`; "" if it is not known."""
         if self.trained_model is not None:
             return self.trained_model.task
         task = self.recipe.get("task")
         return str(task.get("kind", "")) if isinstance(task, Mapping) else ""
 
     def latest(self, name: str) -> tuple[int, float] | None:
-        """The step and value of a column's last number; None where it has none."""
+        """Return step and value of a column's last number; None if it is empty."""
         return self.columns[name][-1] if self.columns[name] else None
 
 
 def open_subject(path: Path, trained_model: TrainedModel | None = None) -> ReportSubject:
-    """What `path` holds.
+    """Open the run or model at `path`.
 
     Args:
-        trained_model: its model, where that is loaded already.
+        trained_model: The model, if it is loaded already.
 
     Raises:
-        UserError: where it holds neither a run nor a model, or a model alone that is damaged.
+        UserError: If there is neither a run nor a model, or a model without a run is damaged.
     """
     folder = find_run_folder(path)
     if not is_run(path):
@@ -77,7 +79,7 @@ def open_subject(path: Path, trained_model: TrainedModel | None = None) -> Repor
     run = RunFolder(folder)
 
     def read(reader: Any, *arguments: Any) -> Any:
-        """What it returns; None where a file is damaged, of which a reader is told."""
+        """Return the result of a reader; None and a warning if a file is damaged."""
         try:
             return reader(*arguments)
         except UserError as error:
@@ -93,7 +95,7 @@ def open_subject(path: Path, trained_model: TrainedModel | None = None) -> Repor
     recipe = {} if trained_model is None else trained_model.card.recipe
     recipe = recipe or read(run.recipe) or {}
     if run.metrics.unreadable:
-        warnings.append(f"{run.metrics.unreadable:,} lines of {METRICS} are none of a run's, and were left out")
+        warnings.append(f"{run.metrics.unreadable:,} lines of {METRICS} are invalid and were skipped")
     return ReportSubject(
         folder=folder,
         run=run,
@@ -111,7 +113,7 @@ def _model_places(path: Path, folder: Path) -> tuple[Path, ...]:
 
 
 def strip_folder(text: str, folder: Path) -> str:
-    """Return a message with the paths of files in the run's folder relative to it: a report is given to others."""
+    """Return a message with paths relative to the run folder, because reports are shared."""
     return text.replace(f"{folder}/", "").replace(str(folder), folder.resolve().name)
 
 

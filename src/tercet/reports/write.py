@@ -1,4 +1,4 @@
-"""The report as one file: its sections, its styles and its pictures stand in it, and it asks no one."""
+"""The report as one file with its styles and pictures; the page sends no requests."""
 
 from pathlib import Path
 
@@ -20,16 +20,16 @@ NAME = "report.html"
 
 
 def report(run: str | Path, out: str | Path | None = None, *, evaluate: bool = False) -> Path:
-    """Write a run's report, as `tercet watch --export` does; where it was written.
+    """Write a run's report, as `tercet watch --export` does, and return its path.
 
     Args:
-        run: the folder of a run, which may still train, or of a model.
-        out: the file; report.html in the folder by default. One that is there is written anew.
-        evaluate: score the model anew as well, on what its data kept from training, beside baselines.
+        run: Folder of a run, which may be training, or of a model.
+        out: Path of the file; report.html in the folder by default. An existing file is replaced.
+        evaluate: If True, also score the model on held-out data and compare it with baselines.
 
     Raises:
-        UserError: where there is neither a run nor a model, the file cannot be written, or the model is to be scored
-            and its data is not to be had.
+        UserError: If there is neither a run nor a model, the file cannot be written, or the model is to be scored and
+            its data is not available.
     """
     return write_report(Path(run), out, evaluate=evaluate)
 
@@ -42,11 +42,11 @@ def write_report(
     trained_model: TrainedModel | None = None,
     device: torch.device | None = None,
 ) -> Path:
-    """As `report`. Raises as `report` does.
+    """Write a report as `report` does, which documents the other arguments and errors.
 
     Args:
-        trained_model: the folder's model, where that is loaded already.
-        device: that the model works on; where it is by default.
+        trained_model: The folder's model, if it is loaded already.
+        device: Device for the model; by default its current one.
     """
     if out is not None:
         check_page(Path(out), "--out")  # before anything is read
@@ -61,7 +61,11 @@ def write_report(
 
 
 def report_page(subject: ReportSubject, *, evaluate: bool = False) -> str:
-    """The page. Raises UserError where the model is to be scored and its data is not to be had."""
+    """Return the page as HTML.
+
+    Raises:
+        UserError: If the model is to be scored and its data is not available.
+    """
     sections = (
         score_section(subject, evaluate=evaluate),
         curves_section(subject),
@@ -94,9 +98,7 @@ def report_page(subject: ReportSubject, *, evaluate: bool = False) -> str:
         _header(subject),
         element("nav", contents, aria_label="Contents"),
         element("main", *map(_section, sections), id="report"),
-        element(
-            "footer", paragraph(f"Made by Tercet {current_versions()['tercet']} from what the run's folder holds.")
-        ),
+        element("footer", paragraph(f"Made by Tercet {current_versions()['tercet']} from the run folder.")),
     )
     return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
 
@@ -112,7 +114,7 @@ def _header(subject: ReportSubject) -> Markup:
         "" if trained_model is None else trained_model.kind,
         "" if trained_model is None else trained_model.card.choice,
     )
-    lead = ", ".join(filter(None, descriptions)) or "a run that has saved no model yet"
+    lead = ", ".join(filter(None, descriptions)) or "a run without a saved model"
     warnings = [paragraph(warning, class_="problem") for warning in subject.warnings]
     return element(
         "header",
@@ -125,17 +127,17 @@ def _header(subject: ReportSubject) -> Markup:
 
 
 def describe_state(subject: ReportSubject) -> str:
-    """Whether the run is at its end, or the report is of something else than a whole run."""
+    """Return whether the run is finished, or that the report is of a model without a run."""
     if subject.run is None:
         return (
-            "A model without a run beside it: its curves, samples and costs are not known; a report of the run's own "
-            "folder has them."
+            "A model without a run: its curves, samples and costs are not known; write a report of the run folder to "
+            "include them."
         )
     status = subject.status
     if status is None:
-        return "How far the run is cannot be read."
+        return "The state of the run cannot be read."
     total_text = "" if status.total is None else f" of {status.total:,}"
-    saved_step = 0 if subject.record is None else subject.record.saved  # which may be of a step that was not logged
+    saved_step = 0 if subject.record is None else subject.record.saved  # may be later than the last logged step
     step = max(status.step, saved_step)
     saved_note = f"; saved as of step {saved_step:,}" if 0 < saved_step < step else ""
     match status.state:
@@ -148,13 +150,13 @@ def describe_state(subject: ReportSubject) -> str:
                 "Write it again when training has finished."
             )
         case "interrupted":
-            return f"Interrupted at step {step:,}{total_text}{saved_note}. `tercet train` goes on from there."
+            return f"Interrupted at step {step:,}{total_text}{saved_note}. `tercet train` resumes from there."
         case _:
-            return "The run has not begun."
+            return "The run has not started."
 
 
 def _figures(subject: ReportSubject) -> Markup:
-    """The few numbers that are looked for first."""
+    """Return the most important numbers."""
     trained_model, time = subject.trained_model, training_time(subject.columns)
     losses = subject.columns["val/loss"]
     facts = {

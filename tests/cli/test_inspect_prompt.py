@@ -59,7 +59,7 @@ def test_a_row_for_each_token_and_a_column_for_each_block(runs: dict[str, str], 
     rows = [line for line in out if line[:3].strip().isdecimal()]
     assert [line[5:13].strip() for line in rows] == ["a", "b", "(space)", "[", "/", "b", "]"]  # [/b] is no markup
     assert len(out[1 : out.index("")]) == 2 * len(rows)
-    assert any("loss of what came: " in line for line in out)
+    assert any("mean loss: " in line for line in out)
     assert not any("parameters" in line for line in out)
 
 
@@ -96,23 +96,23 @@ def test_a_head_at_zero(short: str, runs: dict[str, str], capsys) -> None:
     assert changed["loss_after"] - changed["loss_before"] == pytest.approx(rise, abs=1e-5)
     assert answer["heads"][1]["ablation"][3] == 0.0  # gone already
     said = asked(capsys, *given)
-    assert f"with {short} at zero the loss goes from {changed['loss_before']:.4f} to" in said.replace("\n", " ")
+    assert f"with {short} set to zero, the loss goes from {changed['loss_before']:.4f} to" in said.replace("\n", " ")
     assert "before" in said.splitlines()[0]
 
 
 @pytest.mark.slow
 def test_what_stands_at_a_mask_and_a_translators_two_sides(runs: dict[str, str], capsys) -> None:
     out = asked(capsys, runs["bert"], "--prompt", "a[MASK]c", "--ablate", "0.1", "--heads")
-    assert "what stands there" in out
+    assert "predicted token if the model ended" in out
     assert "loss" not in out
     assert "induction" not in out.replace("what followed", "")
-    assert "with 0.1 at zero most changes" in out
+    assert "with 0.1 set to zero, largest change:" in out
     out = asked(capsys, runs["both"], "--prompt", "ab", "--target", "ca", "--ablate", "encoder.blocks.0.feedforward")
     assert "the encoder reads 3 tokens, with their ids: a" in out
     rows = [line.split()[1] for line in out.splitlines() if line[:3].strip().isdecimal()]
     assert rows == ["<bos>", "c", "a"]
     out = asked(capsys, runs["mute"], "--prompt", "ab")
-    assert "scores no words" in out
+    assert "no language-model head" in out
 
 
 @pytest.mark.slow
@@ -125,14 +125,14 @@ def test_the_parts_of_a_logit(runs: dict[str, str], capsys) -> None:
     assert sum(found["values"]) == pytest.approx(found["logit"], abs=1e-6)
     assert found["logit"] == pytest.approx(float(recording.logits[1, TOKENIZER.encode("b")[0]]), abs=1e-4)
     out = asked(capsys, runs["gpt"], "--prompt", "abca", "--attribution")
-    assert "at row 3 (a), as a sum over the parts" in out
+    assert "at row 3 (a) as a sum over the parts" in out
     assert f"{float(recording.logits[3].max()):+.3f}" in out
 
 
 def test_a_single_token_has_no_loss_yet(runs: dict[str, str], capsys) -> None:
     out = asked(capsys, runs["gpt"], "--prompt", "a", "--ablate", "1.3", "--heads")
-    assert "comes after the token" in out
-    assert "with 1.3 at zero most changes" in out
+    assert "predicted next token" in out
+    assert "with 1.3 set to zero, largest change:" in out
     assert "loss" not in out
 
 
@@ -153,16 +153,16 @@ def test_a_narrow_terminal_shows_the_last_blocks_and_says_so(runs: dict[str, str
         ("GPT --top 3", '--top requires --prompt "TEXT"; add it'),
         ("GPT --prompt a --top 0", "argument --top: 0 must be at least 1"),
         ("GPT --prompt a --at 0", "--at requires --attribution; add it"),
-        ("GPT --prompt a --attribution --at 1", "there is no row 1; the 1 tokens are rows 0 to 0"),
-        ("GPT --prompt a --attribution ab", "'ab' is 2 tokens: 'a', 'b'; give one token"),
-        ("GPT --prompt a --ablate 3.0", "--ablate 3.0: there is no block 3; there are 3, from 0"),
+        ("GPT --prompt a --attribution --at 1", "row 1 is out of range; the 1 tokens are rows 0 to 0"),
+        ("GPT --prompt a --attribution ab", "'ab' is 2 tokens: 'a', 'b'; pass one token"),
+        ("GPT --prompt a --ablate 3.0", "--ablate 3.0: block 3 is out of range; blocks are 0 to 2"),
         ("GPT --prompt a --ablate 1.4", "stack.blocks.1.self_attention.heads has no head 4; it has 4, 0 to 3"),
-        ("GPT --prompt a --ablate stack.blocks.1:x", "after the colon come heads, such as stack.blocks.1:3"),
+        ("GPT --prompt a --ablate stack.blocks.1:x", "expected heads after the colon, such as stack.blocks.1:3"),
         ("GPT --prompt a --ablate stack.blocks.7", "the model has no 'stack.blocks.7'; did you mean"),
         ("GPT --prompt a --target b", "a target is for translators"),
         ("GPT --prompt z", "'z'"),
         ("BERT --prompt a --attribution", "transform is not linear"),
-        ("MUTE --prompt a --attribution", "scores no words, so there is no logit to attribute"),
+        ("MUTE --prompt a --attribution", "has no language-model head, so there is no logit to attribute"),
         ("BOTH --prompt ''", "the text is empty"),
     ],
 )

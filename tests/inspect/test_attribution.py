@@ -91,8 +91,8 @@ def test_an_edited_part_has_an_edited_share_and_an_edited_stream_a_rest() -> Non
 
 def test_words() -> None:
     for head, words in (
-        (MaskedHead(transform=True), "transform is not linear, .* read the lens instead"),
-        (None, "scores no words, so there is no logit"),
+        (MaskedHead(transform=True), "transform is not linear, .* use the logit lens instead"),
+        (None, "no language-model head, so there is no logit"),
     ):
         one = encoder(spec={"masked_head": head})
         with record(one) as seen:

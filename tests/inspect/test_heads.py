@@ -86,7 +86,7 @@ def test_words() -> None:
     for how, words in (
         ({"length": 7}, "length=7 must be at least 2 and fit twice into the context of 13"),
         ({"length": 1}, "length=1 must be at least 2"),
-        ({"length": 5, "ids": [1, 2, 3]}, "5 tokens that all differ cannot be drawn from 3; try length=3"),
+        ({"length": 5, "ids": [1, 2, 3]}, "cannot draw 5 distinct tokens from 3; pass length=3"),
     ):
         with pytest.raises(ValueError, match=words):
             head_scores(model(), **how)

@@ -167,7 +167,7 @@ def test_words(tmp_path: Path) -> None:
     for one, how, words in (
         (gpt, {"text": "a", "target": "b"}, "a target is for translators"),
         (gpt, {"ids": [V]}, f"the vocabulary has no id {V}; ids are 0 to {V - 1}"),
-        (gpt, {"ids": []}, "nothing to read in no ids"),
+        (gpt, {"ids": []}, "the list of ids is empty"),
         (gpt, {"ids": [1] * 14}, "14 ids do not fit into the context of 13 tokens"),
         (both, {"text": ""}, "the text is empty; give at least one word"),
         (both, {"text": "a", "target_ids": [-1]}, "the vocabulary has no id -1"),
@@ -176,7 +176,7 @@ def test_words(tmp_path: Path) -> None:
             read(one, **how)
     with pytest.raises(UserError, match=r"did you mean 'stack\.blocks\.1'"):
         read_with_edits(gpt, "a", edits=[Edit(name="stack.block.1")])
-    with pytest.raises(UserError, match="read the lens instead"):
+    with pytest.raises(UserError, match="use the logit lens instead"):
         attribution_to_dict(bert, read(bert, "a"), row=0, text=None)
-    with pytest.raises(UserError, match="'ab' is 2 tokens: 'a', 'b'; give one token"):
+    with pytest.raises(UserError, match="'ab' is 2 tokens: 'a', 'b'; pass one token"):
         attribution_to_dict(gpt, read(gpt, "a"), row=0, text="ab")

@@ -1,4 +1,4 @@
-"""Looking into a model: what its parts are and cost, every number of a pass, and what single parts are worth."""
+"""Inspection of models: layers and costs, tensors of a forward pass, and the effect of single parts."""
 
 from typing import TYPE_CHECKING
 

@@ -1,14 +1,13 @@
-"""Direct logit attribution: which part of a model speaks for a token, and how much.
+"""Direct logit attribution: the contribution of each part of a model to a token's logit.
 
-    logit = sum over parts c of  u · N(c)      u the token's row of the unembedding, N all norms between c and the top
+    logit = sum over parts c of  u · N(c)      u: the token's row of the unembedding, N: all norms between c and the top
 
-The residual stream is a sum: of the embedding, of each head's output, of each feed-forward network's. A norm divides
-by a number that all parts together make; with that number held at what it was in this pass, a norm is linear, and the
-logit falls apart into the share of each part. Elhage et al. (2021), "A Mathematical Framework
-for Transformer Circuits".
+The residual stream is a sum of the embedding, the output of each head and the output of each feed-forward network. A
+norm divides by a number that depends on all parts. With this number fixed to its value in the pass, a norm is linear,
+and the logit is a sum over the parts. Elhage et al. (2021), "A Mathematical Framework for Transformer Circuits".
 
-What a part does for others, as a head does whose output a later head reads, is in their share, not in its own.
-Everything is in float64, and of one row and position, so it costs little beside the pass.
+Indirect effects, such as a head whose output a later head reads, count for the later part. Everything is computed in
+float64 for one row and position, so it is cheap compared with the pass.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,10 +29,12 @@ Parts = dict[str, Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Attribution:
-    """Attributes:
-    names: of the parts, from the bottom up; "norm bias" is all norms' together, "rest" what no part explains: an edit
-        of the stream itself, dropout in training, rounding.
-    values: the share of each part in the logit of each id asked for; over the parts they sum to it, before a softcap.
+    """Contributions of the parts of a model to logits.
+
+    Attributes:
+        names: Names of the parts, from the bottom up. "norm bias" is the sum over all norms; "rest" is what no part
+            explains: an edit of the stream itself, dropout in training, rounding.
+        values: Contribution of each part to the logit of each id; they sum to the logit before a softcap.
     """
 
     names: tuple[str, ...]
@@ -48,21 +49,21 @@ class Attribution:
 def attribute(
     model: AnyModel, activations: Mapping[str, Tensor], *, position: int, ids: Sequence[int], row: int = 0
 ) -> Attribution:
-    """The logits of `ids` at one position as sums over the parts of the model.
+    """Split the logits of `ids` at one position into contributions of the model's parts.
 
     Args:
-        activations: a recording of the whole pass.
-        row: of the batch.
+        activations: Recording of the whole pass.
+        row: Row of the batch.
 
     Raises:
-        ValueError: for a masked head with a transform, which is not linear, and an id or position that is not there.
+        ValueError: If a masked head has a transform, which is not linear, or an id or position is out of range.
     """
     if isinstance(model, EncoderOnly) and (model.spec.masked_head is None or model.spec.masked_head.transform):
         raise ValueError(
-            "the model scores no words, so there is no logit to attribute"
+            "the model has no language-model head, so there is no logit to attribute"
             if model.spec.masked_head is None
-            else "the masked head's transform is not linear, so its logits are no sum over the parts; "
-            "read the lens instead"
+            else "the masked head's transform is not linear, so its logits are not a sum over the parts; "
+            "use the logit lens instead"
         )
     name, stack = list(stacks_of(model).items())[-1]
     rows, length = activations[f"{name}.dropout"].shape[:2]
@@ -107,10 +108,10 @@ def attribute(
 
 
 def attribute_logit(model: AnyModel, recording: Recording, *, row: int, token: int) -> Attribution:
-    """`attribute` of one token's logit at a row of what was read.
+    """Apply `attribute` to one token's logit at a row.
 
     Raises:
-        UserError: where it cannot be attributed.
+        UserError: If the logit cannot be attributed.
     """
     try:
         return attribute(model, recording.activations, position=row, ids=[token])
@@ -123,7 +124,7 @@ def _name_heads(prefix: str, count: int) -> list[str]:
 
 
 def _split_heads(attention: Attention, heads: Float[Tensor, "H K"], name: str) -> Parts:
-    """Return the output of an attention as a sum over its heads, and the bias; names begin with `name`."""
+    """Return the output of an attention as a sum over its heads and the bias; names start with `name`."""
     weight = _to_float64(attention.out.weight).unflatten(1, heads.shape)  # (D, H, K)
     vectors = torch.einsum("dhk,hk->hd", weight, heads)
     outputs: Parts = dict(zip(_name_heads(name, len(heads)), vectors, strict=True))
@@ -134,14 +135,14 @@ def _split_heads(attention: Attention, heads: Float[Tensor, "H K"], name: str) -
 
 
 def _add_branch(residual: Residual, stream: Parts, outputs: Parts) -> Parts:
-    """after(stream + branch(outputs)), as `Residual` does; `before` is the sublayer's own affair."""
+    """Return after(stream + branch(outputs)), as `Residual` does; `before` only affects the sublayer."""
     branch = _apply_norm(residual.branch, outputs)
     summed = stream | {part: stream.get(part, 0.0) + vector for part, vector in branch.items()}
     return _apply_norm(residual.after, summed)
 
 
 def _apply_norm(norm: nn.Module, parts: Parts) -> Parts:
-    """Each part through the norm, its statistics those of their sum."""
+    """Apply a norm to each part, with the statistics of their sum."""
     if isinstance(norm, nn.Identity):
         return dict(parts)
     total = torch.stack(list(parts.values())).sum(0)  # (D)
@@ -161,7 +162,7 @@ def _apply_norm(norm: nn.Module, parts: Parts) -> Parts:
 
 
 def _set_rest(parts: Parts, actual: Tensor) -> None:
-    """Put what the pass has, and the parts do not say, into the rest."""
+    """Add the difference between the actual stream and the sum of the parts to "rest"."""
     missing = actual - torch.stack(list(parts.values())).sum(0)
     parts["rest"] = parts.get("rest", 0.0) + missing
 
@@ -173,4 +174,4 @@ def _to_float64(tensor: Tensor) -> Tensor:
 def _check(name: str, numbers: Sequence[int], size: int) -> None:
     out_of_range = [number for number in numbers if not 0 <= number < size]
     if out_of_range:
-        raise ValueError(f"there is no {name} {out_of_range[0]}; there are {size}, 0 to {size - 1}")
+        raise ValueError(f"{name} {out_of_range[0]} is out of range; it must be 0 to {size - 1}")

@@ -1,4 +1,4 @@
-"""The parts of a model that speak for a token, as a table."""
+"""The contributions of a model's parts to a logit, as a table."""
 
 from typing import Any
 
@@ -10,28 +10,28 @@ from tercet.inspect.token_text import label_with_spaces
 from tercet.notebook import Table, View
 from tercet.tokens import Tokenizer
 
-MAX_PARTS = 12  # that have a line each
+MAX_PARTS = 12  # with a row each
 
 
 def attribution_to_dict(
     trained_model: TrainedModel, recording: Recording, *, row: int | None, text: str | None
 ) -> dict[str, Any]:
-    """For programs: the parts of a token's logit.
+    """Return the contributions to a token's logit, for JSON.
 
     Args:
-        row: the last by default; in a masked language model the first mask.
-        text: the token; the likeliest by default.
+        row: Row of the logit; by default the last, or the first mask in a masked language model.
+        text: Text of the token; the most likely token by default.
 
     Raises:
-        UserError: for a row or a token that is not there, and a model whose logits are no sum.
+        UserError: If the row or token does not exist, or the model's logits are not a sum over parts.
     """
     side = recording.side
     if recording.logits is None:
-        raise UserError(f"{trained_model.folder} scores no words, so there is no logit to attribute")
+        raise UserError(f"{trained_model.folder} has no language-model head, so there is no logit to attribute")
     if row is None:
         row = len(side.ids) - 1 if recording.masked_row is None else recording.masked_row
     if not 0 <= row < len(side.ids):
-        raise UserError(f"there is no row {row}; the {len(side.ids)} tokens are rows 0 to {len(side.ids) - 1}")
+        raise UserError(f"row {row} is out of range; the {len(side.ids)} tokens are rows 0 to {len(side.ids) - 1}")
     token = int(recording.logits[row].argmax()) if text is None else _find_token(side.tokenizer, text)
     attribution = attribute_logit(trained_model.model, recording, row=row, token=token)
     return {
@@ -45,7 +45,7 @@ def attribution_to_dict(
 
 
 def render_attribution(attribution: dict[str, Any], recording: Recording) -> View:
-    """Return the largest parts of what `attribution_to_dict` returned, and the others in one row."""
+    """Return a table of the largest contributions, with the others in one row."""
     pairs = sorted(zip(attribution["names"], attribution["values"], strict=True), key=lambda pair: -abs(pair[1]))
     rows = [(name, f"{value:+.3f}") for name, value in pairs[:MAX_PARTS]]
     if len(pairs) > MAX_PARTS:
@@ -54,15 +54,15 @@ def render_attribution(attribution: dict[str, Any], recording: Recording) -> Vie
     row, token = attribution["row"], label_with_spaces(attribution["text"])
     place = f"row {row} ({label_with_spaces(recording.side.texts[row])})"
     table = Table(header=("part", "share"), rows=rows, flush=True)
-    return View((f"the logit of {token} at {place}, as a sum over the parts", table))
+    return View((f"logit of {token} at {place} as a sum over the parts", table))
 
 
 def _find_token(tokenizer: Tokenizer, text: str) -> int:
-    """The id of a token as it is shown, else of a text that is one token."""
+    """Return the id of a token by its displayed text, else of a text that is a single token."""
     texts = tokenizer.tokens(range(tokenizer.vocab_size))
     if text in texts:
         return texts.index(text)
     ids = tokenizer.encode(text)
     if len(ids) != 1:
-        raise UserError(f"{text!r} is {len(ids)} tokens: {', '.join(map(repr, tokenizer.tokens(ids)))}; give one token")
+        raise UserError(f"{text!r} is {len(ids)} tokens: {', '.join(map(repr, tokenizer.tokens(ids)))}; pass one token")
     return ids[0]

@@ -1,7 +1,7 @@
-"""Which source tokens a translator attends to for each token of a finished translation, and the word alignment in it.
+"""Cross-attention of a finished translation, and the word alignment that it implies.
 
-The layer is the last but one, whose weights are nearest to what people call an alignment (Garg et al. 2019); of two
-layers that is the first.
+The layer is the second to last, whose weights are closest to a word alignment (Garg et al. 2019); with two layers it is
+the first.
 """
 
 from collections.abc import Sequence
@@ -23,15 +23,15 @@ END = "(end)"
 
 @dataclass(frozen=True, kw_only=True)
 class CrossAttentionMap:
-    """The cross-attention weights of one sentence and its translation, with their tokens.
+    """The cross-attention weights of one sentence pair, with its tokens.
 
     Attributes:
-        source: the text of each source token, and of the end.
-        opening: how many of the source's tokens stand before its text.
-        target: the same of the translation.
-        has_end: the translation's last token is its end.
-        weights: of each target token on each source token, for all heads of one layer; a row sums to one.
-        layer: which, counted from 0; the same in each model of an ensemble, whose heads stand side by side.
+        source: Text of each source token, including the end.
+        opening: Number of source tokens before its text.
+        target: Text of each target token.
+        has_end: If True, the last target token is the end.
+        weights: Weight of each target token on each source token in all heads of one layer; rows sum to one.
+        layer: Index of the layer, from 0, in all models of an ensemble; their heads are concatenated.
     """
 
     source: tuple[str, ...]
@@ -43,14 +43,14 @@ class CrossAttentionMap:
 
     @property
     def words(self) -> tuple[list[range], list[range]]:
-        """Which tokens make up each word of the source, and each of the translation; what frames them is no word."""
+        """The token ranges of each source word and each target word, without special tokens."""
         words = words_of(self.source[self.opening : -1])
         source_words = [range(word.start + self.opening, word.stop + self.opening) for word in words]
         return source_words, words_of(self.target[:-1] if self.has_end else self.target)
 
     @property
     def alignment(self) -> list[tuple[int, int]]:
-        """The source word that each target word attends to most, as (source, target) from 0."""
+        """The source word with the largest weight for each target word, as (source, target) from 0."""
         source_words, target_words = self.words
         if not source_words or not target_words:
             return []
@@ -59,7 +59,7 @@ class CrossAttentionMap:
 
     @property
     def pharaoh(self) -> str:
-        """The alignment as tools of the field write it: `0-0 1-2`."""
+        """The alignment in Pharaoh format: `0-0 1-2`."""
         return " ".join(f"{source}-{target}" for source, target in self.alignment)
 
 
@@ -71,22 +71,22 @@ def read_cross_attention(
     source_tokenizer: Tokenizer | None = None,
     prefix: str = "",
 ) -> CrossAttentionMap:
-    """Run the decoder over a finished translation and keep its cross-attention, which is what it was in decoding.
+    """Run the decoder over a finished translation and return its cross-attention, the same as in decoding.
 
     Args:
-        models: the one that wrote it, or the members of an ensemble.
-        prefix: how the translation was made to begin.
+        models: The model that translated, or the members of an ensemble.
+        prefix: Forced beginning of the translation.
 
     Raises:
-        UserError: for an ensemble of models of unequal depth.
+        UserError: If the models of an ensemble differ in depth.
     """
     encoder_tokenizer = tokenizer if source_tokenizer is None else source_tokenizer
-    # An empty line was never decoded.
+    # Empty lines are not decoded.
     if not translation.ids or encoder_tokenizer.eos_id is None or tokenizer.bos_id is None:
         return CrossAttentionMap(source=(), target=(), has_end=False, weights=torch.zeros(1, 0, 0), layer=0)
     depths = sorted({len(model.decoder.blocks) for model in models})
     if len(depths) > 1:
-        raise UserError(f"models of {depths} layers have no layer in common to look at; ask one of them alone")
+        raise UserError(f"models of {depths} layers have no layer in common; use a single model")
     layer = max(depths[0] - 2, 0)
     max_len = min(model.max_len for model in models)
     (source_ids,), _ = encode_sources(encoder_tokenizer, [translation.source], max_len=max_len)

@@ -1,4 +1,4 @@
-"""What an edit changes: one text read as it is and again with tensors set to zero, and the difference in words."""
+"""The effect of edits: one text read with and without tensors set to zero, compared in a sentence."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,30 +16,32 @@ from tercet.notebook import View
 
 
 def parse_edit(trained_model: TrainedModel, text: str) -> Edit:
-    """What `NAME`, `NAME:3,5` (heads), or for short `1.3` (block 1, head 3 of the last side) sets to zero.
+    """Parse `NAME`, `NAME:3,5` (heads), or `1.3` (block 1, head 3 of the last stack) as an edit to zero.
 
     Raises:
-        UserError: where it is none of them.
+        UserError: If the text has none of these forms.
     """
     block, dot, head = text.partition(".")
     if dot and block.isdecimal() and head.isdecimal():
         name, stack = list(stacks_of(trained_model.model).items())[-1]
         if int(block) >= len(stack.blocks):
-            raise UserError(f"--ablate {text}: there is no block {block}; there are {len(stack.blocks)}, from 0")
+            raise UserError(f"--ablate {text}: block {block} is out of range; blocks are 0 to {len(stack.blocks) - 1}")
         return Edit(name=f"{name}.blocks.{int(block)}.self_attention.heads", heads=(int(head),))
     name, colon, heads = text.partition(":")
     if colon and not all(part.isdecimal() for part in heads.split(",")):
-        raise UserError(f"--ablate {text}: after the colon come heads, such as {name}:3 or {name}:3,5")
+        raise UserError(f"--ablate {text}: expected heads after the colon, such as {name}:3 or {name}:3,5")
     return Edit(name=name, heads=tuple(map(int, heads.split(","))) if colon else None)
 
 
 def read_with_edits(
     trained_model: TrainedModel, text: str, *, target: str | None = None, edits: Sequence[Edit] = ()
 ) -> tuple[Recording, Recording]:
-    """The text read as it is, and the same tokens with the edits made: a translator does not write another sentence.
+    """Read a text, and read the same tokens again with edits.
+
+    A translator's target is kept: otherwise it could write another sentence.
 
     Raises:
-        UserError: for a text that cannot be read, and edits that do not fit.
+        UserError: If the text cannot be read, or an edit does not fit.
     """
     original = read(trained_model, text, target=target)
     if not edits:
@@ -52,10 +54,10 @@ def read_with_edits(
 
 @torch.inference_mode()
 def effect_to_dict(edits: Sequence[str], original: LensTable, edited: LensTable) -> dict[str, Any]:
-    """For programs: the loss before and after, and the row and token whose probability changed most.
+    """Return the losses without and with edits, and the largest change of a probability, for JSON.
 
     Args:
-        edits: as they were written.
+        edits: Edits as the user wrote them.
     """
     most_changed: dict[str, Any] | None = None
     if original.recording.logits is not None and edited.recording.logits is not None:
@@ -73,14 +75,14 @@ def effect_to_dict(edits: Sequence[str], original: LensTable, edited: LensTable)
 
 
 def render_effect(effect: dict[str, Any]) -> View:
-    """What `effect_to_dict` gave, in a sentence."""
-    sentence = f"with {', '.join(effect['edits'])} at zero"
+    """Describe the result of `effect_to_dict` in a sentence."""
+    sentence = f"with {', '.join(effect['edits'])} set to zero"
     if effect["loss_before"] is not None:
         rise = effect["loss_after"] - effect["loss_before"]
-        sentence += f" the loss goes from {effect['loss_before']:.4f} to {effect['loss_after']:.4f} ({rise:+.4f})"
+        sentence += f", the loss goes from {effect['loss_before']:.4f} to {effect['loss_after']:.4f} ({rise:+.4f})"
     change = effect["most_changed"]
     if change is not None:
-        joint = "; most changes" if effect["loss_before"] is not None else " most changes"
+        joint = "; largest change:" if effect["loss_before"] is not None else ", largest change:"
         sentence += f"{joint} {label_with_spaces(change['text'])} at row {change['row']}, "
         sentence += f"{change['probability']:.3f} to {change['becomes']:.3f}"
     return View((sentence,))

@@ -5,11 +5,11 @@ from typing import Any
 
 from tercet.notebook import Table, View
 
-TITLES = {"previous": "token before", "induction": "induction", "ablation": "loss without"}
+TITLES = {"previous": "previous token", "induction": "induction", "ablation": "ablation"}
 
 
 def render_heads(attentions: Sequence[dict[str, Any]]) -> View:
-    """Return one row per head of what `heads_to_dicts` returned; the largest value of each column is bold."""
+    """Return one row per head for the result of `heads_to_dicts`; each column's largest value is bold."""
     kinds = [kind for kind in TITLES if any(attention[kind] for attention in attentions)]
     rows, bold = list[tuple[str, ...]](), list[tuple[int, int]]()
     largest = {kind: max(value for attention in attentions for value in attention[kind] or ()) for kind in kinds}
@@ -21,9 +21,9 @@ def render_heads(attentions: Sequence[dict[str, Any]]) -> View:
             places = enumerate(zip(kinds, values, strict=True), start=2)
             bold += [(len(rows), column) for column, (kind, value) in places if value == largest[kind]]
             rows.append((attention["name"] if head == 0 else "", str(head), *cells))
-    notes = "weight on the token before, and on what followed this token earlier, in random tokens that are said twice"
+    notes = "mean weight on the previous token, and on what followed the previous occurrence, in repeated random tokens"
     if "ablation" in kinds:
-        notes += "; how much the loss of the prompt rises with the head at zero"
+        notes += "; increase of the prompt's loss with the head set to zero"
     header = ("attention", "head", *(TITLES[kind] for kind in kinds))
     return View((Table(header=header, rows=rows, bold=bold, flush=True), "", notes))
 

@@ -1,11 +1,11 @@
-"""What single heads do: whether they look one token back, whether they repeat what they have seen, what they are worth.
+"""Scores of attention heads.
 
-    previous    the mean weight on the token before
-    induction   in a text that is said twice, the mean weight on the token that came after this one the first time
-    ablation    how much a loss rises with the head's output set to zero
+    previous    mean weight on the previous token
+    induction   in repeated text, mean weight on the token after the previous occurrence of the current token
+    ablation    increase of the loss with the head's output set to zero
 
-Olsson et al., "In-context Learning and Induction Heads" (2022). The first two are measured on random tokens, where
-nothing but the repetition helps to guess; no token stands twice in what is repeated.
+Olsson et al., "In-context Learning and Induction Heads" (2022). The first two are measured on random tokens, in which
+only the repetition is predictable; the repeated part contains each token at most once.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,12 +26,12 @@ from tercet.models import AnyModel, Edit, EncoderDecoder, record
 from tercet.models.inference import inference_mode
 from tercet.nn import Attention
 
-LENGTH = 64  # tokens before they are said again
+LENGTH = 64  # tokens of the repeated part
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeadScores:
-    """By the name of each self-attention, of each of its heads; induction in causal stacks alone."""
+    """Scores of each head, by the name of each self-attention; induction for causal stacks only."""
 
     previous: dict[str, Float[Tensor, " H"]]
     induction: dict[str, Float[Tensor, " H"]]
@@ -46,15 +46,15 @@ def head_scores(
     source_ids: Sequence[int] | None = None,
     seed: int = 0,
 ) -> HeadScores:
-    """Read `rows` texts of `length` random tokens, said twice, and see where each self-attention looks.
+    """Measure the attention of each head on `rows` texts of `length` random tokens, repeated once.
 
     Args:
-        length: as many as fit twice into the context and differ from each other, at most 64, by default.
-        ids: the tokens to draw from, such as all that are not special; the whole vocabulary by default.
-        source_ids: the same for what a translator's encoder reads.
+        length: Tokens of the repeated part; by default as many as fit, at most 64.
+        ids: Token ids to draw from, such as all that are not special; the whole vocabulary by default.
+        source_ids: Token ids for the encoder of a translator.
 
     Raises:
-        ValueError: where the texts do not fit, or are too short to look back in.
+        ValueError: If the texts do not fit into the context, or are too short.
     """
     ids = range(model.vocab_size) if ids is None else ids
     generator = torch.Generator().manual_seed(seed)
@@ -62,7 +62,7 @@ def head_scores(
     if length < 2 or 2 * length > model.max_len:
         raise ValueError(
             f"length={length} must be at least 2 and fit twice into the context of {model.max_len}; "
-            "or the context is too short to see repetition"
+            "or the context is too short for repetition"
         )
     texts = [_draw_repeated(ids, length, rows, generator)]
     if isinstance(model, EncoderDecoder):
@@ -87,10 +87,10 @@ def head_scores(
 
 
 def score_heads(trained_model: TrainedModel) -> HeadScores:
-    """`head_scores` on tokens that stand for text.
+    """Apply `head_scores` to tokens that are not special.
 
     Raises:
-        UserError: where the context is too short to see repetition.
+        UserError: If the context is too short for repetition.
     """
     ids, source_ids = (
         sorted(set(range(tokenizer.vocab_size)) - tokenizer.special_ids)
@@ -105,13 +105,13 @@ def score_heads(trained_model: TrainedModel) -> HeadScores:
 def ablations(
     model: AnyModel, loss: Callable[[], float], *, edits: Sequence[Edit] = ()
 ) -> dict[str, tuple[float, ...]]:
-    """How much `loss` rises with each head's output at zero, by the name of each attention: self and across.
+    """Return the increase of `loss` with each head set to zero, by the name of each attention.
 
     Args:
-        loss: asks the model, as it is at the time of the call; best in evaluation mode and without gradients.
-        edits: made in every pass, so that heads are compared in a model that is changed already.
+        loss: Function that evaluates the model; it should use evaluation mode without gradients.
+        edits: Edits of every pass, to compare heads in an edited model.
     """
-    with record(model, edits=edits, patterns=()):  # by the same arithmetic: a head that does nothing rises by exactly 0
+    with record(model, edits=edits, patterns=()):  # same arithmetic: heads without effect give exactly 0
         baseline = loss()
 
     def loss_increase(attention: str, head: int) -> float:
@@ -132,10 +132,10 @@ def ablate_heads(
     edits: Sequence[Edit] = (),
     original_ids: Sequence[int] | None = None,
 ) -> dict[str, tuple[float, ...]]:
-    """`ablations` by the mean loss of what was read; nothing where it has none.
+    """Return `ablations` for the mean loss of a recording; empty if it has no loss.
 
     Args:
-        original_ids: as in `token_losses`.
+        original_ids: Ids before masking, as in `token_losses`.
     """
 
     def mean(logits: Float[Tensor, "T V"]) -> float | None:
@@ -155,7 +155,7 @@ def ablate_heads(
 def heads_to_dicts(
     names: Sequence[str], scores: HeadScores, loss_increases: Mapping[str, Sequence[float]]
 ) -> list[dict[str, Any]]:
-    """For programs: of each attention what is known of its heads; None for what was not measured."""
+    """Return the scores of each attention's heads, for JSON; None for scores that were not measured."""
 
     def to_list(values: Tensor | None) -> list[float] | None:
         return None if values is None else values.tolist()
@@ -173,11 +173,11 @@ def heads_to_dicts(
 
 def _draw_repeated(ids: Sequence[int], length: int, rows: int, generator: torch.Generator) -> Int[Tensor, "B T"]:
     if length > len(ids):
-        raise ValueError(f"{length} tokens that all differ cannot be drawn from {len(ids)}; try length={len(ids)}")
+        raise ValueError(f"cannot draw {length} distinct tokens from {len(ids)}; pass length={len(ids)}")
     order = torch.stack([torch.randperm(len(ids), generator=generator)[:length] for _ in range(rows)])
     return torch.tensor(list(ids))[order].repeat(1, 2)  # (B, T)
 
 
 def _mean_weight(weights: Float[Tensor, "B H T S"], offset: int) -> Float[Tensor, " H"]:
-    """The mean over the queries that have such a key: the query's number among `weights` plus the offset."""
+    """Return the mean weight over the queries with a key at query index + `offset`."""
     return weights.diagonal(offset, -2, -1).mean((0, -1)).cpu()

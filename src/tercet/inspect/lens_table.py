@@ -1,10 +1,10 @@
-"""The logit lens of one text as a table: the predictions of each block for each token, and the loss.
+"""The logit lens of one text as a table: predictions of each block for each token, and the loss.
 
     table = lens_table(trained, recording, top=3)
     table.lens["stack.blocks.1"].ids[row], table.losses[row]
 
-The last block's tokens are the model's own. In a causal stack a row's are for the token after it, and its loss is that
-of the one that came; in an encoder they are for the row's own place.
+The predictions of the last block are the model's own. In a causal stack, a row predicts the next token, and its loss is
+the loss of that token; in an encoder, a row predicts its own position.
 """
 
 from dataclasses import dataclass
@@ -17,14 +17,17 @@ from tercet.inspect.recording import Recording, Side
 from tercet.inspect.token_text import label_with_spaces
 from tercet.notebook import Table, View
 
-MAX_TOKEN_CHARACTERS = 12  # the most characters of a token that are shown
+MAX_TOKEN_CHARACTERS = 12  # displayed characters of a token
 
 
 @dataclass(frozen=True, kw_only=True)
 class LensTable:
-    """Attributes:
-    lens: by each name of the stream, from the embedding to the last block; none where no words are scored.
-    losses: of each row in nats; None where nothing was to be predicted.
+    """Predictions of each block for one text.
+
+    Attributes:
+        lens: Predictions by name of the stream, from the embedding to the last block; empty without a language-model
+            head.
+        losses: Loss of each row in nats; None for rows without a target.
     """
 
     recording: Recording
@@ -33,11 +36,11 @@ class LensTable:
 
     @property
     def loss(self) -> float | None:
-        """The mean of what is known."""
+        """The mean of the known losses."""
         return mean_loss(self.losses)
 
     def cells(self, row: int) -> list[list[tuple[int, str, float]]]:
-        """For each name of the stream the likeliest tokens at this row: id, text, probability."""
+        """Return the most likely tokens at this row for each tensor of the stream: id, text, probability."""
         tokenizer = self.recording.side.tokenizer
         return [
             list(zip(top.ids[row], tokenizer.tokens(top.ids[row]), top.probabilities[row].tolist(), strict=True))
@@ -46,7 +49,7 @@ class LensTable:
 
 
 def lens_table(trained_model: TrainedModel, recording: Recording, *, top: int = 1) -> LensTable:
-    """What was read, with the `top` likeliest tokens of each block."""
+    """Return the `top` most likely tokens of each block for a recording."""
     if recording.logits is None:
         return LensTable(recording=recording, lens={}, losses=[None] * len(recording.side.ids))
     lens = lens_top_tokens(trained_model.model, recording.activations, top)
@@ -54,7 +57,7 @@ def lens_table(trained_model: TrainedModel, recording: Recording, *, top: int = 
 
 
 def lens_to_dict(table: LensTable) -> dict[str, Any]:
-    """What `json.dumps` takes."""
+    """Return the table for JSON."""
     recording = table.recording
     rows = [
         [[{"id": i, "text": text, "probability": p} for i, text, p in cell] for cell in table.cells(row)]
@@ -69,10 +72,10 @@ def lens_to_dict(table: LensTable) -> dict[str, Any]:
 
 
 def render_lens(table: LensTable, *, width: int, original: LensTable | None = None) -> View:
-    """A row for each token of the last side, a column for each block, as many of the last ones as fit into `width`.
+    """Return one row per token of the last stack, with as many of the last blocks as fit into `width`.
 
     Args:
-        original: the same without the edits that this one was made with.
+        original: The table without the edits of this one.
     """
     side, names = table.recording.side, list(table.lens)
     has_loss = table.loss is not None
@@ -98,7 +101,7 @@ def render_lens(table: LensTable, *, width: int, original: LensTable | None = No
 
 
 def _describe_sources(recording: Recording) -> list[str]:
-    """Return one line for each other stack, with the tokens that it reads."""
+    """Return one line with the tokens of each other stack."""
     lines = list[str]()
     for name, side in list(recording.sides.items())[:-1]:
         tokens = [f"{label_with_spaces(text)} {number}" for text, number in zip(side.texts, side.ids, strict=True)]
@@ -109,18 +112,18 @@ def _describe_sources(recording: Recording) -> list[str]:
 def _write_notes(table: LensTable, n_hidden: int) -> str:
     notes: list[str] = []
     if table.recording.truncated:
-        notes.append("the text is longer than the context; a part of it was left out")
+        notes.append("the text is longer than the context and was truncated")
     if not table.lens:
-        notes.append("the model scores no words, so there are no guesses")
+        notes.append("the model has no language-model head, so there are no predictions")
     else:
-        meaning = "comes after the token" if table.recording.causal else "stands there"
-        notes.append(f"what {meaning}, if the model ended with that block; the last block's is what it says")
+        meaning = "next token" if table.recording.causal else "token"
+        notes.append(f"predicted {meaning} if the model ended after each block; the last block is the model's output")
     if n_hidden:
         notes.append(
-            f"what stands before {_name_column(list(table.lens)[n_hidden])} does not fit; widen the terminal to see it"
+            f"columns before {_name_column(list(table.lens)[n_hidden])} do not fit; widen the terminal to show them"
         )
     if table.loss is not None:
-        notes.append(f"loss of what came: {table.loss:.4f} nats/token")
+        notes.append(f"mean loss: {table.loss:.4f} nats/token")
     return "\n".join(notes)
 
 

@@ -1,6 +1,6 @@
-"""The loss of each token of one text, by the model's own logits.
+"""The loss of each token of one text.
 
--ln p(token)      in nats; causal: row t predicts token t + 1; masked: row t predicts what stood behind its mask
+-ln p(token)      in nats; causal: row t predicts token t + 1; masked: row t predicts its masked token
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from tercet.objectives import IGNORE_INDEX, token_logprobs
 def token_losses(
     recording: Recording, logits: Float[Tensor, "T V"], *, original_ids: Sequence[int] | None = None
 ) -> list[float | None]:
-    """Nats of each row of the last side; None where nothing was to be predicted.
+    """Return the loss in nats of each row of the last stack; None for rows without a target.
 
     Args:
-        logits: of those rows: the recording's own, or those of a model that was changed since.
-        original_ids: of a masked language model, what stood there before anything was masked.
+        logits: Logits of these rows: the recording's, or those of a model that was changed since.
+        original_ids: Ids before masking, for a masked language model.
     """
     targets = _targets(recording, original_ids)
     nats = -token_logprobs(logits, torch.tensor(targets, device=logits.device))  # (T)
@@ -29,13 +29,13 @@ def token_losses(
 
 
 def mean_loss(losses: Sequence[float | None]) -> float | None:
-    """The mean over the rows that have one; None where none has."""
+    """Return the mean of the losses that are not None; None if there are none."""
     values = [loss for loss in losses if loss is not None]
     return sum(values) / len(values) if values else None
 
 
 def _targets(recording: Recording, original_ids: Sequence[int] | None) -> list[int]:
-    """Of each row what is predicted there, or IGNORE_INDEX."""
+    """Return the target of each row, or IGNORE_INDEX."""
     ids, mask = recording.side.ids, recording.side.tokenizer.mask_id
     if recording.causal:
         return [*ids[1:], IGNORE_INDEX]

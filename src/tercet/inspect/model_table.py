@@ -1,21 +1,21 @@
-"""What each layer of a model is, and what it costs: shape, parameters, arithmetic, memory.
+"""Shapes, parameters, arithmetic and memory of each layer of a model.
 
     forward   2 · in · out for each matrix and 4 · T · H · K for each attention, FLOPs per token
     training  6 N + 12 L · H · K · T: three times the forward pass; H · K is d_model in most models, L counts attentions
 
-Chowdhery et al., "PaLM" (2022), appendix B. N counts the numbers of the matrices that are multiplied: an unembedding,
-tied or not, and no table that is only looked up. As there, attention is counted as if every token saw all T; a causal
-kernel needs about half of that. Norms, biases and activations are not counted: they are about one part in a thousand.
+Chowdhery et al., "PaLM" (2022), appendix B. N counts the weights that are used in matrix products, including the
+unembedding, tied or not, but no lookup tables. As there, attention is counted as if every token attended to all T; a
+causal kernel needs about half of that. Norms, biases and activations are not counted: they are about 0.1%.
 
-A translator is counted for a source and a target of T tokens each, and per pair of them: one token read, one written.
-The encoder, and the keys and values of cross-attention, meet the first; all else meets the second. So the formulas
-hold as they stand, each encoder layer having one attention and each decoder layer two.
+Translators are counted for a source and a target of T tokens each, per pair of tokens: one of the source, one of the
+target. The encoder, and the keys and values of cross-attention, process the first; everything else the second. So the
+formulas hold unchanged, with one attention per encoder layer and two per decoder layer.
 
-An encoder-only model is counted as if every token's place were scored. A masked-LM loss scores the masked ones alone:
-of the head's share, at the rate at which it masks. What meets one row of a text (pooler, next sentence, a classifier
-of texts) is not counted.
+Encoder-only models are counted as if every position were scored. The masked-LM loss only scores masked positions, so
+the head's share is smaller by the masking rate. Layers that process one row per text (pooler, next sentence, text
+classifier) are not counted.
 
-The model is built of fake tensors, which have shapes and no storage, so that a big one costs nothing to look at.
+The model is built from fake tensors, which have shapes but no storage, so large models cost nothing.
 """
 
 import re
@@ -34,16 +34,16 @@ from tercet.notebook import Table, View, format_bytes, format_count
 
 @dataclass(frozen=True, kw_only=True)
 class LayerRow:
-    """One layer, or the same layer of all blocks together.
+    """One layer, or the same layer of all blocks.
 
     Attributes:
-        name: as in the weights file; `blocks.*` where it is in every block of a stack.
-        kind: the module's class.
-        count: how many there are.
-        shape: of each one's output for one sequence: (T, width).
-        parameters: of all of them; 0 for a matrix counted above.
-        tied_to: the layer that has the same matrix.
-        flops: of all of them, forward, for one token, or one pair of them.
+        name: Name as in the weights file, with `blocks.*` for a layer of every block.
+        kind: Class of the module.
+        count: Number of such layers.
+        shape: Output shape of each layer for one sequence: (T, width).
+        parameters: Parameters of all of them; 0 for a matrix counted above.
+        tied_to: Layer with the same matrix.
+        flops: Forward FLOPs of all of them per token, or per pair of tokens.
     """
 
     name: str
@@ -57,9 +57,12 @@ class LayerRow:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryCost:
-    """Bytes. Training holds weights, gradients and AdamW's two moments in float32; activations come on top, and are not
-    counted. `cache_per_token` is what decoding keeps of each token of each row, `cache_per_source_token` of each token
-    of a source, once for all the rows that share it; 0 where there is no source. An encoder keeps nothing."""
+    """Memory in bytes.
+
+    Training needs weights, gradients and AdamW's two moments in float32; activations are not counted. `cache_per_token`
+    is the KV cache per token and row. `cache_per_source_token` is the KV cache per source token, which all rows of that
+    source share; it is 0 without a source. Encoders have no cache.
+    """
 
     weights_float32: int
     weights_bfloat16: int
@@ -74,12 +77,14 @@ class MemoryCost:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelTable:
-    """Attributes:
-    length: T, the tokens of the sequence that the FLOPs are for; of source and target alike, where there are both.
-    unit: what the FLOPs are for: a token, or a source's and a target's together.
-    parameters: all, tied ones once.
-    multiplied: N of the formula above.
-    flops_forward, flops_training: per unit.
+    """Layers and costs of a model.
+
+    Attributes:
+        length: T, the number of tokens that FLOPs are counted for; for translators, of source and of target.
+        unit: Unit of the FLOPs: a token, or a pair of a source and a target token.
+        parameters: All parameters; tied ones count once.
+        multiplied: N in the formula above.
+        flops_forward, flops_training: FLOPs per unit.
     """
 
     rows: tuple[LayerRow, ...]
@@ -135,13 +140,13 @@ class ModelTable:
 
 
 def model_table(model: AnySpec | AnyModel, *, length: int | None = None) -> ModelTable:
-    """The table of a model, or of the one that a spec describes; nothing of its size is allocated.
+    """Return the table of a model, or of a spec; no weights are allocated.
 
     Args:
-        length: tokens of a sequence, and of each side where there are two; the whole context by default.
+        length: Tokens of a sequence, or of source and target each; the whole context by default.
 
     Raises:
-        ValueError: for a spec without vocab_size, or with sizes that do not fit together.
+        ValueError: If the spec has no vocab_size, or sizes that do not fit together.
     """
     spec = model.spec if isinstance(model, nn.Module) else model
     length = spec.max_len if length is None else length
@@ -158,7 +163,7 @@ def model_table(model: AnySpec | AnyModel, *, length: int | None = None) -> Mode
             if isinstance(part, nn.Linear) and _reads_every_token(shapes.get(name, ()))
         )
     attentions = [part for part in fake.modules() if isinstance(part, Attention)]
-    writer = fake.decoder if isinstance(fake, EncoderDecoder) else fake.stack  # the stack whose state is kept
+    writer = fake.decoder if isinstance(fake, EncoderDecoder) else fake.stack  # the stack with a KV cache
     blocks = [] if isinstance(fake, EncoderOnly) else [part for part in writer.modules() if isinstance(part, Block)]
     self_kv = sum(_kv_size(block.self_attention) for block in blocks)
     cross_kv = sum(_kv_size(block.cross_attention) for block in blocks if block.cross_attention is not None)
@@ -185,12 +190,12 @@ def model_table(model: AnySpec | AnyModel, *, length: int | None = None) -> Mode
 
 
 def _kv_size(attention: Attention) -> int:
-    """Numbers kept of one token: its key and its value in each head."""
+    """Return the numbers in the KV cache per token: its key and value in each head."""
     return 2 * attention.n_kv_heads * attention.d_head
 
 
 def _output_shapes(model: nn.Module, sides: tuple[Tensor, ...]) -> dict[str, tuple[int, ...]]:
-    """The shape that each layer gives for one sequence, by its name."""
+    """Return the output shape of each layer for one sequence, by name."""
     shapes: dict[str, tuple[int, ...]] = {}
 
     def make_hook(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
@@ -221,7 +226,7 @@ def _run_all_heads(model: EncoderOnly, tokens: Tensor) -> None:
 
 
 def _reads_every_token(shape: tuple[int, ...]) -> bool:
-    """Whether a layer of this output meets all tokens, and not one row of a sequence."""
+    """Return whether a layer with this output shape processes all tokens, instead of one row per sequence."""
     return len(shape) > 1
 
 
@@ -249,11 +254,11 @@ def _list_layers(model: nn.Module, shapes: dict[str, tuple[int, ...]], length: i
 
 
 def _count_flops(part: nn.Module, length: int) -> int:
-    """Of one forward pass, for one token among `length`, or one pair of them: each layer meets one of the two."""
+    """Return the forward FLOPs per token of a sequence of `length`, or per pair of tokens."""
     if isinstance(part, nn.Linear):
         return 2 * part.in_features * part.out_features
     if isinstance(part, Attention):
-        return 4 * length * part.n_heads * part.d_head  # scores, and the weighted mean of the values
+        return 4 * length * part.n_heads * part.d_head  # scores and weighted sums of values
     return 0
 
 

@@ -1,13 +1,13 @@
-"""One text through a model: what each stack read, and every tensor on the way.
+"""One text through a model: the tokens that each stack reads, and every tensor of the pass.
 
     recording = read(trained, "The cat sat")
     recording.sides["stack"].texts, recording.logits  # (T, V)
     recording.activations["stack.blocks.0.self_attention.weights"]  # (1, H, T, T)
 
-A text is read as it was in training: a language model reads it as it stands; a masked language model between bos and
-eos, with its masks; a translator with eos behind it, and its decoder bos and the target, which it writes itself by
-greedy search where none is given. A row of the logits is a token that was read: what comes after it, or, in a masked
-language model, what stands there.
+A text is encoded as in training. A language model reads it unchanged. A masked language model reads it between bos and
+eos, with its masks. A translator reads it with eos appended; its decoder reads bos and the target, by default the
+model's own greedy translation. A row of the logits belongs to a token that was read: it predicts the next token, or in
+a masked language model the token of that row.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,25 +31,27 @@ from tercet.tokens import Tokenizer
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """What one stack read: `stack`, or a translator's `encoder` and `decoder`."""
+    """The tokens that one stack reads: `stack`, or `encoder` and `decoder` of a translator."""
 
     tokenizer: Tokenizer
     ids: tuple[int, ...]
 
     @cached_property
     def texts(self) -> list[str]:
-        """A readable form of each token, special ones by name."""
+        """A readable form of each token; special tokens by name."""
         return self.tokenizer.tokens(self.ids)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Recording(Summary):
-    """Attributes:
-    sides: of each stack what it read, in the order in which they read.
-    activations: the tensors by name, as from `record`, with one row in the batch.
-    logits: of the last side's tokens; None for an encoder that scores no words.
-    causal: a row's logits are for the token after it; in an encoder they are for its own place.
-    truncated: whether the text was longer than the model takes.
+    """The tensors of one forward pass.
+
+    Attributes:
+        sides: The tokens of each stack, in the order in which the stacks run.
+        activations: Tensors by name, as from `record`, with a batch size of one.
+        logits: Logits of the last stack's tokens; None without a language-model head.
+        causal: If True, a row's logits predict the next token; in an encoder they predict the row's own token.
+        truncated: If True, the text was longer than the context.
     """
 
     sides: dict[str, Side]
@@ -72,7 +74,7 @@ class Recording(Summary):
 
     @property
     def side(self) -> Side:
-        """The one whose tokens have logits."""
+        """The side whose tokens have logits."""
         return list(self.sides.values())[-1]
 
     @property
@@ -82,17 +84,17 @@ class Recording(Summary):
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """What was read first: the text, or a translator's source."""
+        """The ids of the text, or of a translator's source."""
         return next(iter(self.sides.values())).ids
 
     @property
     def target_ids(self) -> tuple[int, ...] | None:
-        """What a translator's decoder read."""
+        """The ids that a translator's decoder reads."""
         return self.side.ids if len(self.sides) > 1 else None
 
     @property
     def masked_row(self) -> int | None:
-        """The row of an encoder's first mask."""
+        """The row of the first mask of an encoder."""
         mask = self.side.tokenizer.mask_id
         return self.side.ids.index(mask) if not self.causal and mask in self.side.ids else None
 
@@ -107,21 +109,21 @@ def read(
     edits: Sequence[Edit] = (),
     only: Sequence[str] = ("*",),
 ) -> Recording:
-    """Read one text and note the pass.
+    """Run one text through the model and record the tensors.
 
     Args:
-        target: what a translator's decoder reads; what the model itself would write by default.
-        ids, target_ids: exactly these tokens in place of `text` and `target`, special ones included.
-        edits, only: as in `record`.
+        target: Text that a translator's decoder reads; by default the model's own translation.
+        ids, target_ids: Token ids to use instead of `text` and `target`, including special tokens.
+        edits, only: As in `record`.
 
     Raises:
-        UserError: for an empty text where the tokenizer has nothing to stand for it, a target where there is no decoder
-            to read it, and ids that the vocabulary does not have.
-        ValueError: for edits that do not fit, as in `record`.
+        UserError: If the text is empty and the tokenizer has no token for it, a target is passed to a model without a
+            decoder for it, or an id is not in the vocabulary.
+        ValueError: If an edit does not fit, as in `record`.
     """
     model = trained_model.model
     if not isinstance(trained_model, Translator) and (target is not None or target_ids is not None):
-        raise UserError(f"a target is for translators; {trained_model.folder} reads one text alone")
+        raise UserError(f"a target is for translators: {trained_model.folder} reads a single text")
     row, truncated = _encode_text(trained_model, text, ids)
     sides = {"stack": Side(tokenizer=trained_model.tokenizer, ids=tuple(row))}
     if isinstance(trained_model, Translator):
@@ -142,7 +144,7 @@ def read(
 
 
 def compute_logits(model: AnyModel, recording: Recording) -> Float[Tensor, "T V"]:
-    """The logits of the same tokens, by the model as it is at the time of the call."""
+    """Return the logits of the same tokens from the model's current state."""
     with inference_mode(parts_of(model)):
         return model(*_to_tensors(model, recording.sides))[0]
 
@@ -152,12 +154,15 @@ def _to_tensors(model: AnyModel, sides: Mapping[str, Side]) -> list[Int[Tensor, 
 
 
 def _encode_text(trained_model: TrainedModel, text: str, ids: Sequence[int] | None) -> tuple[list[int], bool]:
-    """What the first stack reads, and whether it was cut: a prompt keeps its end, all else its beginning."""
+    """Return the ids of the first stack, and whether they were truncated.
+
+    A prompt keeps its end, other texts keep their start.
+    """
     model, tokenizer = trained_model.model, trained_model.source_tokenizer
     if ids is not None:
         row = _check_ids(tokenizer, ids)
         if len(row) > model.max_len:
-            raise UserError(f"{len(row)} ids do not fit into the context of {model.max_len} tokens; give fewer")
+            raise UserError(f"{len(row)} ids do not fit into the context of {model.max_len} tokens; pass fewer")
         return row, False
     if "generate" in trained_model.verbs:
         row = encode_prompt(tokenizer, text)
@@ -166,7 +171,7 @@ def _encode_text(trained_model: TrainedModel, text: str, ids: Sequence[int] | No
     opening = list(tokenizer.opening) if translates else [_require(tokenizer.bos_id, "bos")]
     body = tokenizer.encode(text) if tokenizer.mask_id is None else tokenizer.encode_masked(text).tolist()
     if not body and translates:
-        raise UserError("the text is empty; give at least one word to read")
+        raise UserError("the text is empty; pass at least one word")
     max_body = model.max_len - len(opening) - 1
     return [*opening, *body[:max_body], _require(tokenizer.eos_id, "eos")], len(body) > max_body
 
@@ -174,7 +179,7 @@ def _encode_text(trained_model: TrainedModel, text: str, ids: Sequence[int] | No
 def _encode_target(
     trained_model: Translator, source_ids: Sequence[int], target: str | None, target_ids: Sequence[int] | None
 ) -> tuple[list[int], bool]:
-    """What the decoder reads: bos and the target, without its end."""
+    """Return the ids that the decoder reads: bos and the target, without eos."""
     tokenizer, max_len = trained_model.tokenizer, trained_model.model.max_len
     bos, eos = _require(tokenizer.bos_id, "bos"), _require(tokenizer.eos_id, "eos")
     if target_ids is not None:
@@ -193,7 +198,7 @@ def _encode_target(
 def _check_ids(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
     unknown = [number for number in ids if not 0 <= number < tokenizer.vocab_size]
     if not ids:
-        raise UserError("the vocabulary has nothing to read in no ids")
+        raise UserError("the list of ids is empty; pass at least one")
     if unknown:
         raise UserError(f"the vocabulary has no id {unknown[0]}; ids are 0 to {tokenizer.vocab_size - 1}")
     return list(ids)
@@ -201,5 +206,5 @@ def _check_ids(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
 
 def _require(token: int | None, name: str) -> int:
     if token is None:
-        raise UserError(f"the tokenizer has no {name} token, without which the model was not trained to read a text")
+        raise UserError(f"the tokenizer has no {name} token, which this model needs to read a text")
     return token

@@ -1,15 +1,15 @@
-"""Tokens as labels that can be read: white space by name, what cannot be printed escaped."""
+"""Readable labels of tokens: names for white space, escapes for characters that cannot be printed."""
 
 BLANKS = {" ": "(space)", "\n": "(newline)", "\t": "(tab)", "": "(nothing)"}
 
 
 def label_token(token: str) -> str:
-    """A token's text without the space before it; white space alone, which would be invisible, by name."""
+    """Return a token's text without surrounding spaces; white space is named, as it would be invisible."""
     return _escape(token.strip()) or BLANKS.get(token, "(space)")
 
 
 def label_with_spaces(token: str) -> str:
-    """A token's text with its spaces, for where " the" and "the" stand side by side."""
+    """Return a token's text with visible spaces, to distinguish " the" from "the"."""
     return _escape(token.replace(" ", "␣")) if token.strip() else label_token(token)
 
 

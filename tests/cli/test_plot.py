@@ -185,7 +185,7 @@ def test_a_run_without_a_model_yet(runs: dict[str, Path], tmp_path: Path, capsys
         ("attention --prompt the --target a", "a target is for translators"),
         ("--layer 7", "--layer 7: "),
         ("positions --stack encoder", "has no such stack; known: stack"),
-        ("neighbours --token zebra", "--token 'zebra' is no token of the vocabulary"),
+        ("neighbours --token zebra", "--token 'zebra' is not a token of the vocabulary"),
         ("loss --out a.gif", "--out a.gif: a picture's name ends in .png, .svg, .pdf"),
         ("loss --out none/a.png", "--out none/a.png: there is no folder none; make it first"),
         ("--out a.png", "--out a.png: there are several pictures; pass a folder, or choose one picture"),

@@ -126,9 +126,9 @@ def test_what_a_picture_says_without_explanation(tmp_path: Path) -> None:
         )
     text = (tmp_path / "a.svg").read_text(encoding="utf-8")
     for words in (
-        "source: what is read",
-        "what is written",
-        "share of the look",
+        "source tokens",
+        "target tokens",
+        "attention weight",
         "decoder block 0",
         ">house<",
         ">haus<",
@@ -140,9 +140,9 @@ def test_what_a_picture_says_without_explanation(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_words(tmp_path: Path) -> None:
     one = diagonal(("a", "(end)"), ("b", "(end)"), [0, 1])
-    with pytest.raises(UserError, match=r"draws 1 to 8 sentences, and there are 9; give it a few"):
+    with pytest.raises(UserError, match=r"draws 1 to 8 sentences, got 9; pass fewer"):
         draw_cross_attention([one] * 9, tmp_path / "a.png")
-    with pytest.raises(UserError, match=r"draws 1 to 8 sentences, and there are 0"):
+    with pytest.raises(UserError, match=r"draws 1 to 8 sentences, got 0"):
         draw_cross_attention([replace(one, target=())], tmp_path / "a.png")
     with pytest.raises(UserError, match=r"a picture's name ends in .png, .svg, .pdf"):
         check_picture(tmp_path / "a.gif", "--attention")

@@ -151,7 +151,7 @@ def test_parts_are_the_spec_s(name: str) -> None:
                 assert one.body.details[1] == ("with biases" if biases.feedforward else "no biases")
             else:
                 words = {(True, True): "with biases", (False, False): "no biases"}
-                words |= {(True, False): "biases on q, k, v alone", (False, True): "a bias on out alone"}
+                words |= {(True, False): "biases on q, k, v only", (False, True): "a bias on out only"}
                 assert words[biases.qkv, biases.out] in one.body.details
         attention, network = side.sublayers[0].branches[0].body, side.sublayers[-1].branches[0].body
         assert attention.details[0].startswith(f"{stack.n_heads} heads of {stack.head_width}")
@@ -231,13 +231,13 @@ def test_which_matrices_are_one() -> None:
         diagram = describe_model(EncoderDecoderSpec(vocab_size=50, encoder=SMALL, decoder=SMALL, **more))
         return [side.embedding.details[1:] for side in diagram.sides] + [diagram.heads[0][0].details[1:]]
 
-    shared, scores, head = "the same matrix as the target's", "the same matrix scores the tokens", "the matrix of the"
+    shared, scores, head = "shared with the target", "shared with the unembedding", "shared with the"
     assert details() == [(shared,), (scores,), (f"{head} token embedding",)]
     assert details(share_embeddings=False) == [(), (scores,), (f"{head} token embedding",)]
     assert details(tie_embeddings=False) == [(shared,), (), ()]
     padded = describe_model(DecoderOnlySpec(vocab_size=50, pad_vocab_to=64, logit_softcap=15.0, stack=SMALL))
     assert padded.sides[0].embedding.details[0] == "64 × 24 (50 tokens)"
-    assert padded.heads[0][0].details[1] == "64 rows; those beyond the vocabulary get no score"
+    assert padded.heads[0][0].details[1] == "64 rows; those beyond the vocabulary are ignored"
     assert "then 15 · tanh(score / 15)" in padded.heads[0][0].details
 
 
@@ -294,8 +294,8 @@ def test_biases_of_each_kind() -> None:
         attention, network = (sublayer.branches[0].body for sublayer in describe_model(spec).sides[0].sublayers)
         return attention.details[3], network.details[1]
 
-    assert words(qkv=True, out=False, feedforward=True) == ("biases on q, k, v alone", "with biases")
-    assert words(qkv=False, out=True, feedforward=False) == ("a bias on out alone", "no biases")
+    assert words(qkv=True, out=False, feedforward=True) == ("biases on q, k, v only", "with biases")
+    assert words(qkv=False, out=True, feedforward=False) == ("a bias on out only", "no biases")
     post = DecoderOnlySpec(vocab_size=50, stack=replace(SMALL, placement="post", final_norm=True))
     assert describe_model(post).sides[0].final_norm is not None
     pre = DecoderOnlySpec(vocab_size=50, stack=replace(SMALL, final_norm=False))

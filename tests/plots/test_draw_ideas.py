@@ -62,7 +62,7 @@ def test_a_relative_bias_is_drawn_before_and_behind() -> None:
     assert list(lines.lines[0].get_xdata()) == list(range(-6, 7))
     assert np.array_equal(lines.lines[0].get_ydata(), [*scheme.bias[0, -1], *scheme.bias[0, 0, 1:]])
     assert np.array_equal(image.images[0].get_array(), scheme.bias[0])
-    assert "before it is learnt" in lines.get_title()
+    assert "before training" in lines.get_title()
 
 
 def test_learned_positions_begin_as_the_seed_says() -> None:
@@ -124,7 +124,7 @@ def test_a_pair_has_three_masks() -> None:
     assert second[2].queries == ("x", "y", "z")
     assert second[2].keys == ("d", "e", PAD)
     assert np.array_equal(first[1].allowed, np.tri(3, dtype=bool) & np.array([True, True, False]))
-    with pytest.raises(ValueError, match="2 sources and 1 targets; a pair has one of each"):
+    with pytest.raises(ValueError, match="2 sources and 1 targets; pass one target per source"):
         record_pair_masks([["a"], ["b"]], [["c"]])
 
 

@@ -51,7 +51,7 @@ def test_losses_are_the_file_s(tmp_path: Path) -> None:
     assert list(batches.get_xdata()) == list(range(1, 12))
     assert list(batches.get_ydata()) == pytest.approx([7 / step for step in range(1, 12)])
     assert drawn["validation"] == ([5, 10], [2.5, 1.25])
-    assert drawn["counting words (entropy of single tokens)"][1] == [3.1, 3.1]
+    assert drawn["counting tokens (unigram entropy)"][1] == [3.1, 3.1]
     assert "lowest 1.2500 at step 10; last 1.2500" in words(figure)
 
 
@@ -195,7 +195,7 @@ def test_positions_of_a_scheme_that_is_not_tercets(base: Any) -> None:
     mine.model.stack = copy(one.model.stack)
     mine.model.stack.spec = replace(one.model.stack.spec, position=Mine())
     found = words(plot_positions(mine))
-    assert "the vector of mine" in found or "what mine adds at each distance" in found
+    assert "the vector of mine" in found or "bias of mine at each distance" in found
     assert "ALiBi" not in found
 
 
@@ -207,7 +207,7 @@ def test_rotary_angles_and_wavelengths() -> None:
     wavelengths = figure.axes[1].lines[0].get_ydata()
     assert np.allclose(wavelengths, [2 * math.pi * 50.0 ** (2 * pair / 8) for pair in range(4)], rtol=1e-5)
     assert "1 of 4 pairs turn full circle" in words(figure)  # 6.3, 16.7, 44.4, 118 tokens, and a context of 13
-    assert "4 of 8 numbers are not turned" in words(plot_positions(gpt(Rotary(share=0.5))))
+    assert "4 of 8 numbers are not rotated" in words(plot_positions(gpt(Rotary(share=0.5))))
 
 
 def test_alibi_and_no_position() -> None:
@@ -229,7 +229,7 @@ def test_a_learned_bias_of_what_a_decoder_sees() -> None:
         assert np.allclose(line.get_ydata(), table[buckets, head].detach())
     (drawn,) = images(figure)
     assert np.isnan(np.asarray(drawn.filled(np.nan) if np.ma.isMaskedArray(drawn) else drawn)[0, 1:]).all()
-    assert "the learned bias of each distance (of block 0)" in words(figure)
+    assert "learned bias of each distance (of block 0)" in words(figure)
 
 
 def test_a_long_context_shows_its_beginning() -> None:
@@ -296,7 +296,7 @@ def test_one_block_has_its_tokens_beside_it() -> None:
     wide = plot_attention(gpt(max_len=101), "abcdefghij" * 10, layer=0).axes[0]
     assert [label.get_text() for label in wide.get_xticklabels()][:2] == ["0 a", "3 d"]
     assert len(wide.get_xticklabels()) == 34
-    with pytest.raises(UserError, match=r"--layer 2: tiny has no such block; its blocks are 0 to 1"):
+    with pytest.raises(UserError, match=r"--layer 2: tiny has no such block; blocks are 0 to 1"):
         plot_attention(one, TEXT, layer=2)
     with pytest.raises(UserError, match=r"its blocks are encoder 0 to 2, decoder 0 to 1"):
         plot_attention(translator(), "abc", layer=3)
@@ -368,14 +368,14 @@ def test_tokens_are_found_as_they_are_read() -> None:
     bpe = Tokenizer.train(BPE(vocab_size=270, prefix_space=True), WORDS)
     assert bpe.tokens([find_token(bpe, "cat")]) == [" cat"]
     with pytest.raises(
-        UserError, match=r"--token 'mats': .*|--token 'mats' is no token of the vocabulary; it is read as"
+        UserError, match=r"--token 'mats': .*|--token 'mats' is not a token of the vocabulary; it is encoded as"
     ):
         find_token(bpe, "mats")
-    with pytest.raises(UserError, match=r"--token 'ж' is no token of the vocabulary"):
+    with pytest.raises(UserError, match=r"--token 'ж' is not a token of the vocabulary"):
         find_token(LETTERS, "ж")
     with pytest.raises(UserError, match=r"--token '' is no token"):
         find_token(LETTERS, "")
-    with pytest.raises(UserError, match=r"room for 1 to 24 tokens, and there are 30"):
+    with pytest.raises(UserError, match=r"shows 1 to 24 tokens, got 30"):
         plot_neighbours(gpt(), ["a"] * 30)
 
 

@@ -1,5 +1,6 @@
-"""Pictures of a run, of its model, and of ideas that need neither; each is a matplotlib Figure, which a notebook shows
-and `save` writes.
+"""Figures of a run, of its model, and of ideas that need neither, as matplotlib Figures.
+
+Notebooks display a Figure, and `save` writes it to a file.
 
 save(plot_attention(load_model("runs/mine"), "The cat sat"), Path("cat.png"))
 """

@@ -1,7 +1,7 @@
-"""Attention maps of one text: all heads of all blocks as small squares, or those of one block large with their tokens.
+"""Attention maps of one text: small maps of all heads, or large maps of one block with token labels.
 
-A row is the token that looks, a column the token looked at, and a row sums to one. What a token may not see is grey.
-Colours grow with the square root of the share, so that a look spread over a hundred tokens is still seen.
+Rows are query tokens, columns are key tokens, and each row sums to one. Masked keys are gray. Colors grow with the
+square root of the weight, so that attention spread over a hundred tokens stays visible.
 """
 
 import math
@@ -25,23 +25,23 @@ from tercet.plots.positions import choose_stacks
 
 KINDS = {
     ("stack", "self"): "self-attention",
-    ("encoder", "self"): "encoder: the source looks at itself",
-    ("decoder", "self"): "decoder: the translation looks back at itself",
-    ("decoder", "cross"): "across: the translation looks at the source",
+    ("encoder", "self"): "encoder self-attention",
+    ("decoder", "self"): "decoder self-attention",
+    ("decoder", "cross"): "cross-attention: translation to source",
 }
 TICKS = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0)
-MAX_LABELS = 40  # of an axis
-MAX_TITLE_CHARACTERS = 100  # letters of the text in a title
+MAX_LABELS = 40  # per axis
+MAX_TITLE_CHARACTERS = 100  # of the text in a title
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionMaps:
-    """The attention weights of one kind.
+    """Attention weights of one kind of attention.
 
     Attributes:
-        weights: of each block, from 0, those of its heads (H, T, S), masked where a token may not look.
-        queries: (T) the tokens that look.
-        keys: (S) those looked at.
+        weights: Weights (H, T, S) of each block, masked at keys that the mask hides.
+        queries: (T) query tokens.
+        keys: (S) key tokens.
     """
 
     description: str
@@ -59,16 +59,16 @@ def plot_attention(
     stack: str | None = None,
     layer: int | None = None,
 ) -> Figure:
-    """The attention maps of one text.
+    """Plot the attention maps of one text.
 
     Args:
-        target: what a translator's decoder reads; what it would write itself by default.
-        ids: exactly these tokens in place of `text`, special ones included.
-        stack: `encoder` or `decoder` of a translator; both, and what lies between them, by default.
-        layer: only this block's heads, large; blocks are counted from 0.
+        target: Text that a translator's decoder reads; by default the model's own translation.
+        ids: Token ids to use instead of `text`, including special tokens.
+        stack: `encoder` or `decoder` of a translator; both, with cross-attention, by default.
+        layer: Plot only the heads of this block, enlarged; blocks are counted from 0.
 
     Raises:
-        UserError: as `read` does, and for a stack or block that the model does not have.
+        UserError: As for `read`, or if the model has no such stack or block.
     """
     check_layer(trained_model, stack=stack, layer=layer)
     recording = read(trained_model, text, target=target, ids=ids, only=["*.weights", "*.mask"])
@@ -80,15 +80,15 @@ def plot_attention(
 
 
 def check_layer(trained_model: TrainedModel, *, stack: str | None, layer: int | None) -> None:
-    """UserError where the model has no such block, or no such stack."""
+    """Raise UserError if the model has no such block or stack."""
     depths = {name: len(part.blocks) for name, part in choose_stacks(trained_model, stack).items()}
     if layer is not None and not 0 <= layer < max(depths.values()):
         blocks = ", ".join(f"{'' if name == 'stack' else f'{name} '}0 to {n - 1}" for name, n in depths.items())
-        raise UserError(f"--layer {layer}: {trained_model.folder} has no such block; its blocks are {blocks}")
+        raise UserError(f"--layer {layer}: {trained_model.folder} has no such block; blocks are {blocks}")
 
 
 def attention_maps(recording: Recording, *, stack: str | None = None) -> list[AttentionMaps]:
-    """What was recorded of each kind of attention, in the order in which the model does them."""
+    """Return the recorded attention weights, in the order of the model."""
     maps: list[AttentionMaps] = []
     for (stack_name, kind), description in KINDS.items():
         if stack_name not in recording.sides or stack not in (None, stack_name):
@@ -109,11 +109,11 @@ def attention_maps(recording: Recording, *, stack: str | None = None) -> list[At
 
 def _describe_texts(recording: Recording) -> str:
     parts = [f"{'' if name == 'stack' else f'{name} reads: '}{_quote(side)}" for name, side in recording.sides.items()]
-    return "\n".join([*parts, *(["it was cut to what the model takes"] if recording.truncated else [])])
+    return "\n".join([*parts, *(["truncated to the context"] if recording.truncated else [])])
 
 
 def _quote(side: Side) -> str:
-    """What was read, as a text on one line; which tokens it is made of stands beside the large maps."""
+    """Return the text on one line; the large maps show the tokens."""
     text, n = (
         label_with_spaces(" ".join(side.tokenizer.decode(side.ids, skip_special=False).split())).replace("␣", " "),
         len(side.ids),
@@ -125,7 +125,7 @@ def _quote(side: Side) -> str:
 
 
 def _plot_overview(kinds: list[AttentionMaps], title: str, texts: str) -> Figure:
-    """A grid of squares for each kind: a row is a block, a column a head."""
+    """Plot a grid of small maps for each kind of attention: a row per block, a column per head."""
     heads = [len(maps.weights[0]) for maps in kinds]
     deepest = max(len(maps.weights) for maps in kinds)
     side = min(1.5, max(0.75, 11 / sum(heads)))
@@ -155,7 +155,7 @@ def _plot_overview(kinds: list[AttentionMaps], title: str, texts: str) -> Figure
 
 
 def _plot_heads(kinds: list[AttentionMaps], layer: int, title: str, texts: str) -> Figure:
-    """A row of large squares for each kind, with tokens along their sides."""
+    """Plot a row of large maps for each kind of attention, with token labels."""
     widest = max(len(maps.keys) for maps in kinds)
     n_heads = max(len(maps.weights[layer]) for maps in kinds)
     columns = math.ceil(n_heads / math.ceil(n_heads / 4))
@@ -179,8 +179,8 @@ def _plot_heads(kinds: list[AttentionMaps], layer: int, title: str, texts: str) 
             axes.set_yticks(*thin_labels(maps.queries, MAX_LABELS))
             axes.tick_params(length=0, labelsize=SMALL)
             disable_mathtext([*axes.get_xticklabels(), *axes.get_yticklabels()])
-        part.supxlabel("token looked at", fontsize=MIDDLE)
-        part.supylabel("token that looks", fontsize=MIDDLE)
+        part.supxlabel("key token", fontsize=MIDDLE)
+        part.supylabel("query token", fontsize=MIDDLE)
         if len(kinds) > 1:
             add_title(part, maps.description, size=10)
         _add_colorbar(part, image, grid)
@@ -202,14 +202,12 @@ def _has_masked(kinds: list[AttentionMaps]) -> bool:
 def _add_colorbar(part: Any, image: Any, grid: np.ndarray) -> None:
     bar = part.colorbar(image, ax=grid.ravel().tolist(), fraction=0.03, ticks=TICKS, aspect=30)
     bar.ax.set_yticklabels([f"{tick:g}" for tick in TICKS])
-    bar.set_label("share of the look", fontsize=SMALL)
+    bar.set_label("attention weight", fontsize=SMALL)
     bar.ax.tick_params(labelsize=SMALL)
 
 
 def _add_header(figure: Figure, title: str, texts: str, *, grey: bool) -> Figure:
-    hint = (
-        "a row is a token that looks, and sums to 1; a column one that is looked at; first tokens above and to the left"
-    )
-    unseen = "; grey: may not be seen" if grey else ""
+    hint = "rows: query tokens, sum 1; columns: key tokens; the first tokens are at the top and left"
+    unseen = "; gray: masked" if grey else ""
     add_title(figure, f"{title}\n{texts}\n{hint}{unseen}", size=MIDDLE)
     return figure

@@ -1,4 +1,4 @@
-"""`loss.png`: losses against steps, on a logarithmic scale, and BLEU, accuracy or correlation against minutes."""
+"""`loss.png`: losses against steps, on a logarithmic scale, and scores against minutes."""
 
 import math
 from collections.abc import Sequence
@@ -14,25 +14,25 @@ from tercet.plots.picture_file import NothingToDraw, disable_mathtext
 
 Points = Sequence[tuple[float, float]]
 
-# What is drawn beside the losses: the first group that there is, with its axis and of what it is.
+# Scores next to the losses: the first group with values is drawn, with its axis label and description.
 SCORES = {
     "BLEU": ({"val/bleu": "BLEU"}, "BLEU of greedy translations of the validation part"),
-    "share": ({"val/accuracy": "accuracy", "val/f1": "F1"}, "right predictions on the validation part"),
+    "share": ({"val/accuracy": "accuracy", "val/f1": "F1"}, "correct predictions on the validation part"),
     "correlation": (
         {"val/pearson": "Pearson", "val/spearman": "Spearman"},
         "predicted and true numbers of the validation part",
     ),
 }
-MAX_MARKED_POINTS = 30  # points that are marked one by one
+MAX_MARKED_POINTS = 30  # lines with more points have no markers
 
 
 def plot_loss(metrics: Path, *, title: str) -> Figure:
-    """The `train/loss` and `val/loss` of a metrics.csv; with several epochs, each epoch's mean as well.
+    """Plot `train/loss` and `val/loss` of a metrics.csv, with each epoch's mean if there are several.
 
-    Where there is a BLEU, an accuracy or a correlation, it is drawn beside them, against minutes.
+    BLEU, accuracy or correlation, if recorded, are drawn in a second panel against minutes.
 
     Raises:
-        NothingToDraw: where no loss was logged yet.
+        NothingToDraw: If no loss was logged yet.
     """
     columns = read_metrics(metrics)
     has_scores = bool(_find_score_group(columns))
@@ -45,23 +45,21 @@ def plot_loss(metrics: Path, *, title: str) -> Figure:
 
 
 def plot_score(metrics: Path, *, title: str) -> Figure:
-    """BLEU, or accuracy and F1, or correlations, against the minutes of training.
+    """Plot BLEU, or accuracy and F1, or correlations, against minutes of training.
 
     Raises:
-        NothingToDraw: for a run that is judged by its loss alone.
+        NothingToDraw: If the run only has a loss.
     """
     columns = read_metrics(metrics)
     if not _find_score_group(columns):
-        raise NothingToDraw(
-            f"{metrics} has no BLEU, accuracy, F1 or correlation: this run is judged by its loss; plot loss instead"
-        )
+        raise NothingToDraw(f"{metrics} has no BLEU, accuracy, F1 or correlation; plot loss instead")
     figure = new_figure(8, 5)
     _draw_score(figure.subplots(), columns, f"{title}: ")
     return figure
 
 
 def _draw_losses(axes: Axes, columns: Columns, title: str, path: Path) -> None:
-    train, validation = columns["train/nll"] or columns["train/loss"], columns["val/loss"]  # both without smoothing
+    train, validation = columns["train/nll"] or columns["train/loss"], columns["val/loss"]  # without label smoothing
     losses = [loss for _, loss in (*train, *validation) if 0 < loss < math.inf]
     if not losses:
         raise NothingToDraw(f"{path} has no loss above 0 yet; train on, then plot again")
@@ -76,10 +74,10 @@ def _draw_losses(axes: Axes, columns: Columns, title: str, path: Path) -> None:
         label = f"validation, lowest {best:.4f} at step {step:,}; last {finite[-1][1]:.4f}"
         _draw_line(axes, validation, RED, 1.6, label)
     if entropy := [point for point in columns["val/unigram_entropy"] if 0 < point[1] < math.inf]:
-        words = f"counting words (entropy of single tokens), {entropy[-1][1]:.4g}"
+        words = f"counting tokens (unigram entropy), {entropy[-1][1]:.4g}"
         axes.axhline(entropy[-1][1], color="#7f7f7f", linewidth=1, linestyle="--", label=words)
         losses.append(entropy[-1][1])
-    unit = "share of the variance" if columns["val/rmse"] else f"nats a {'label' if columns['val/f1'] else 'token'}"
+    unit = "share of the variance" if columns["val/rmse"] else f"nats per {'label' if columns['val/f1'] else 'token'}"
     axes.set(xlabel="optimizer step", ylabel=f"loss ({unit}, logarithmic scale)")
     disable_mathtext([axes.set_title(title)])
     axes.set_yscale("log")
@@ -95,7 +93,7 @@ def _draw_losses(axes: Axes, columns: Columns, title: str, path: Path) -> None:
 
 
 def choose_loss_ticks(low: float, high: float) -> Locator:
-    """Few enough to be read, and more than one, over a hundredth of the scale as over six decades of it."""
+    """Return a locator with a readable number of ticks for ranges of 1% to six decades."""
     if high < 3 * low:
         return MaxNLocator(nbins=8, steps=[1, 2, 5, 10])
     decades = math.log10(high / low)
@@ -125,7 +123,7 @@ def _draw_score(axes: Axes, columns: Columns, title: str = "") -> None:
 
 
 def _find_score_group(columns: Columns) -> str:
-    """Which group of scores there is: "" for none, as where no time was noted beside them."""
+    """Return the name of the first group of scores with values; "" if there is none with recorded times."""
     seconds = _keep_finite(columns["seconds"])
     return next(
         (
@@ -143,21 +141,21 @@ def _keep_finite(points: Sequence[tuple[int, float]]) -> dict[int, float]:
 
 def _draw_line(axes: Axes, points: Points, color: str, width: float, label: str) -> None:
     marker = "o" if len(points) <= MAX_MARKED_POINTS or width > 1 else None
-    x, y = [x for x, _ in points], [y if math.isfinite(y) else math.nan for _, y in points]  # a gap, and no edge
+    x, y = [x for x, _ in points], [y if math.isfinite(y) else math.nan for _, y in points]  # a gap, not an edge
     axes.plot(x, y, color=color, linewidth=width, marker=marker, markersize=3, label=label)
 
 
 def format_steps(axes: Axes) -> None:
-    """Steps are counted: 1,000 and no 2.5."""
+    """Format the axis of steps as integers with thousands separators."""
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
 
 def _mean_by_epoch(train: Sequence[tuple[int, float]], epochs: dict[int, float]) -> list[tuple[int, float]]:
-    """The mean loss of each finished epoch, at its last step.
+    """Return the mean loss of each finished epoch, at its last step.
 
-    `epochs` counts, as metrics.csv does, how often the data were seen before a step; how far a step goes, the last two
-    that were logged tell.
+    `epochs` counts, as metrics.csv does, how often the data was seen before a step. The epochs per step follow from the
+    last two logged steps.
     """
     groups: dict[int, list[tuple[int, float]]] = {}
     for step, loss in train:
@@ -170,11 +168,9 @@ def _mean_by_epoch(train: Sequence[tuple[int, float]], epochs: dict[int, float])
 
 
 def _ends_an_epoch(epochs: Points) -> bool:
-    """Whether the last step that was logged, which begins at the last of `epochs`, also ends that epoch."""
+    """Return whether the last logged step, which starts at the last of `epochs`, ends that epoch."""
     if len(epochs) < 2:
         return False
     (previous_step, previous_epoch), (last_step, last_epoch) = epochs[-2:]
-    end = last_epoch + 1.01 * (last_epoch - previous_epoch) / (
-        last_step - previous_step
-    )  # a hundredth of a step is room for rounding
+    end = last_epoch + 1.01 * (last_epoch - previous_epoch) / (last_step - previous_step)  # 1% tolerance for rounding
     return end >= int(last_epoch) + 1

@@ -1,4 +1,4 @@
-"""The sheet that every picture is drawn on: white, in few colours that all eyes tell apart, shown by a notebook."""
+"""The base of all figures: white, in a few colors that are distinguishable for nearly all readers."""
 
 import io
 from typing import cast
@@ -9,14 +9,14 @@ from matplotlib.font_manager import FontProperties
 
 from tercet.plots.picture_file import disable_mathtext, ignore_missing_glyphs
 
-# Blue against red, unlike in lightness too, is told apart by nearly all eyes; lines differ in style as well.
+# Blue and red that also differ in lightness are distinguishable for nearly all readers; line styles differ as well.
 DARK, PALE, RED, GREY, LINES = "#1f4e79", "#9db4c8", "#c0504d", "#7f7f7f", "#e4e4e4"
-SMALL, MIDDLE, LARGE = 8, 9, 12  # points, of labels, of what stands beside axes, and of a title
+SMALL, MIDDLE, LARGE = 8, 9, 12  # points: labels, axis titles, figure titles
 TITLE_WIDTH_SHARE = 0.97  # text is measured on another pixel grid than it is drawn on
 
 
 class NotebookFigure(Figure):
-    """A figure of no window, which a notebook shows where it is the value of a cell."""
+    """A figure without a window, which notebooks display."""
 
     def _repr_png_(self) -> bytes:
         file = io.BytesIO()
@@ -26,16 +26,16 @@ class NotebookFigure(Figure):
 
 
 def new_figure(width: float, height: float) -> NotebookFigure:
-    """An empty picture of so many inches."""
+    """Return an empty figure; sizes are in inches."""
     picture = NotebookFigure(figsize=(width, height), layout="constrained", facecolor="white")
     FigureCanvasAgg(picture)
     return picture
 
 
 def add_title(figure: Figure | SubFigure, text: str, *, size: float = LARGE) -> None:
-    """A title above all that is drawn, its lines broken where they are wider than the figure, or than its part.
+    """Add a title above the figure; lines wider than the figure are wrapped.
 
-    Each line that this adds makes the whole figure that much higher, so that nothing below is squeezed.
+    Each added line makes the whole figure higher, so that the content keeps its size.
     """
     lines = [part for line in text.split("\n") for part in _wrap_line(figure, line, size)]
     disable_mathtext([figure.suptitle("\n".join(lines), fontsize=size)])
@@ -46,9 +46,9 @@ def add_title(figure: Figure | SubFigure, text: str, *, size: float = LARGE) -> 
 
 
 def _wrap_line(figure: Figure | SubFigure, line: str, size: float) -> list[str]:
-    """A line as lines that fit: broken at spaces, or anywhere in a word that is too wide by itself."""
+    """Wrap a line at spaces, or within words that are too wide."""
     font, max_width = FontProperties(size=size), TITLE_WIDTH_SHARE * figure.bbox.width
-    renderer = cast("FigureCanvasAgg", figure.canvas).get_renderer()  # `sheet` gave it that
+    renderer = cast("FigureCanvasAgg", figure.canvas).get_renderer()  # set by `new_figure`
 
     def fits(text: str) -> bool:
         with ignore_missing_glyphs():

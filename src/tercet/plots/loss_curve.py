@@ -1,4 +1,4 @@
-"""A run's losses as a small SVG, for a notebook and a report; `plot_loss` is the picture to keep."""
+"""A run's losses as a small SVG for notebooks and reports; `plot_loss` draws a larger picture."""
 
 from tercet.checkpoint.metrics import Columns
 from tercet.plots.svg_chart import BLUE, RED, ChartLine, svg_chart
@@ -7,7 +7,7 @@ SIZE = (520, 190)  # CSS pixels
 
 
 def loss_lines(columns: Columns) -> list[ChartLine]:
-    """The losses of training and validation, both without smoothing."""
+    """Return the losses of training and validation, without label smoothing."""
     return [
         ChartLine(name="training", color=BLUE, points=columns["train/nll"] or columns["train/loss"]),
         ChartLine(name="validation", color=RED, points=columns["val/loss"]),
@@ -15,7 +15,7 @@ def loss_lines(columns: Columns) -> list[ChartLine]:
 
 
 def loss_curve(columns: Columns) -> str:
-    """The losses of training and validation against the step, on a logarithmic scale; "" where there is none yet."""
+    """Return the losses against the step on a logarithmic scale as SVG; "" if there are none."""
     return svg_chart(
         loss_lines(columns), label="losses against steps", log=True, size=SIZE, legend=True,
         attributes='style="max-width:100%"',

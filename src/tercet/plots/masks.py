@@ -1,14 +1,14 @@
-"""Who may see whom: the masks of a reader's own sentences, as a model makes them.
+"""Attention masks of given sentences, as a model computes them.
 
-Nothing is drawn by hand. The sentences go through a model of one small block, which is recorded, and what its attention
-was given is what the picture shows. Its weights do not matter: a mask follows from lengths and from the kind of stack.
+The sentences are passed through a model with one small block, and the figure shows the recorded masks of its attention.
+The weights do not matter: masks depend on the lengths and on the kind of stack.
 
-    encoder   every real token sees every real token; padding is seen by no one
-    decoder   token t sees tokens 0..t, and no padding ("look-ahead mask")
-    cross     every token of the target sees every real token of the source
+    encoder   each real token attends to all real tokens; padding is masked
+    decoder   token t attends to tokens 0..t, without padding ("look-ahead mask")
+    cross     each target token attends to all real source tokens
 
-Targets to learn from are padded on the right, where no real token looks, and so need no padding mask; here it is given,
-as it is where padding may stand elsewhere.
+Training targets are padded on the right, to which no real token attends, and need no padding mask. Here the mask is
+passed, as for targets with padding elsewhere.
 """
 
 from collections.abc import Sequence
@@ -29,11 +29,11 @@ from tercet.plots.picture_file import disable_mathtext
 
 PAD = "<pad>"
 ALLOWED_COLOR, HIDDEN_COLOR = "#9ec3e6", "#f4f4f4"
-MAX_LABELED_WORDS = 24  # words of a side up to which each square says what is added to its score
+MAX_LABELED_WORDS = 24  # per side; larger masks have no numbers
 DESCRIPTIONS = {
-    "encoder": "encoder: sees all real tokens",
-    "decoder": "decoder: sees no later token",
-    "cross": "across: the target sees the source",
+    "encoder": "encoder: all real tokens",
+    "decoder": "decoder: no later tokens",
+    "cross": "cross-attention: target to source",
 }
 
 
@@ -43,9 +43,9 @@ class WordMask:
 
     Attributes:
         kind: `encoder`, `decoder` or `cross`.
-        queries: (T) the words that look.
-        keys: (S) the words looked at.
-        allowed: (T, S) True where a query may see a key.
+        queries: (T) query words.
+        keys: (S) key words.
+        allowed: (T, S) True if the query attends to the key.
     """
 
     kind: str
@@ -58,21 +58,20 @@ class WordMask:
 
 
 def record_sentence_masks(sentences: Sequence[Sequence[str]], *, kind: str) -> list[WordMask]:
-    """The self-attention mask of each sentence, all of them padded to the longest, in an `encoder` or a `decoder`."""
+    """Return the self-attention mask of each sentence in an `encoder` or `decoder`, padded to the longest."""
     masks = _record_masks(sentences, sentences)[kind]
     rows = _pad_sentences(sentences)
     return [WordMask(kind=kind, queries=row, keys=row, allowed=mask) for row, mask in zip(rows, masks, strict=True)]
 
 
 def record_pair_masks(sources: Sequence[Sequence[str]], targets: Sequence[Sequence[str]]) -> list[list[WordMask]]:
-    """The three masks of each pair in a translator: the source on itself, the target on itself, the target on the
-    source.
+    """Return three masks per sentence pair: source self-attention, target self-attention, cross-attention.
 
     Raises:
-        ValueError: where there are not as many sources as targets.
+        ValueError: If the numbers of sources and targets differ.
     """
     if len(sources) != len(targets):
-        raise ValueError(f"{len(sources)} sources and {len(targets)} targets; a pair has one of each")
+        raise ValueError(f"{len(sources)} sources and {len(targets)} targets; pass one target per source")
     masks = _record_masks(sources, targets)
     sides = {
         "encoder": (_pad_sentences(sources), _pad_sentences(sources)),
@@ -89,13 +88,13 @@ def record_pair_masks(sources: Sequence[Sequence[str]], targets: Sequence[Sequen
 
 
 def plot_masks(grid: Sequence[Sequence[WordMask]]) -> Figure:
-    """A row of panels for each row of masks: words that look on the left, words looked at above."""
+    """Plot one row of panels per row of masks; query words are on the left, key words at the top."""
     longest = max(len(word) for row in grid for mask in row for word in (*mask.queries, *mask.keys))
     size = max(len(side) for row in grid for mask in row for side in (mask.queries, mask.keys))
     edge = max(2.4, min(7.0, 0.42 * size))
     margin = 0.085 * longest + 0.3
     columns = max(map(len, grid))
-    shares = [len(mask.keys) for mask in max(grid, key=len)]  # so that squares of all panels are of one size
+    shares = [len(mask.keys) for mask in max(grid, key=len)]  # so that cells of all panels have the same size
     width = sum(shares) / size * edge + columns * margin
     figure = new_figure(max(5.0, width), len(grid) * (edge + margin + 0.3) + 0.8)
     panels = figure.subplots(len(grid), columns, squeeze=False, width_ratios=shares)
@@ -106,10 +105,10 @@ def plot_masks(grid: Sequence[Sequence[WordMask]]) -> Figure:
             axes.set_axis_off()
     handles = [
         Patch(facecolor=ALLOWED_COLOR, edgecolor="#b0b0b0", label="allowed: 0 is added to the score"),
-        Patch(facecolor=HIDDEN_COLOR, edgecolor="#b0b0b0", label="hidden: −∞ is added to the score"),
+        Patch(facecolor=HIDDEN_COLOR, edgecolor="#b0b0b0", label="masked: −∞ is added to the score"),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=SMALL, frameon=False)
-    add_title(figure, "Masks: a row is a word that looks, a column a word that is looked at", size=MIDDLE + 1)
+    add_title(figure, "Attention masks: rows are query words, columns are key words", size=MIDDLE + 1)
     return figure
 
 
@@ -139,7 +138,7 @@ def _draw_mask(axes: Any, mask: WordMask) -> None:
 
 @torch.no_grad()
 def _record_masks(sources: Sequence[Sequence[str]], targets: Sequence[Sequence[str]]) -> dict[str, np.ndarray]:
-    """Of each kind (B, T, S): what a translator's attentions were given, where each word is a token."""
+    """Return the masks (B, T, S) of each kind in a translator with one token per word."""
     source, source_token_mask = _number_words(sources)
     target, target_token_mask = _number_words(targets)
     stack = StackSpec(d_model=2, n_layers=1, n_heads=1)
@@ -161,7 +160,7 @@ def _record_masks(sources: Sequence[Sequence[str]], targets: Sequence[Sequence[s
 
 
 def _number_words(sentences: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor | None]:
-    """(B, T) ids, which do not matter, and True at real tokens; None where there is no padding, as in training."""
+    """Return (B, T) ids, whose values do not matter, and the token mask; None without padding."""
     lengths = torch.tensor([len(sentence) for sentence in sentences])
     real = torch.arange(int(lengths.max())) < lengths[:, None]  # (B, T)
     return real.long(), None if real.all() else real

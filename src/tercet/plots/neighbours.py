@@ -1,7 +1,7 @@
-"""Which tokens a model holds for alike: the nearest by the cosine of their embeddings, beside a map of the vocabulary.
+"""Tokens with similar embeddings: nearest tokens by cosine similarity, and a map of the vocabulary.
 
-The map is the vocabulary's first tokens seen along the two directions in which their embeddings differ most (principal
-components, by singular value decomposition). Where a tokenizer was learnt, the first are about the most frequent.
+The map projects the first tokens of the vocabulary onto the two principal components of their embeddings, by singular
+value decomposition. In a trained tokenizer, the first tokens are roughly the most frequent.
 """
 
 import math
@@ -22,31 +22,31 @@ from tercet.plots.picture_file import NothingToDraw, disable_mathtext, ignore_mi
 from tercet.plots.positions import choose_stacks
 from tercet.tokens import Tokenizer
 
-MAP_TOKENS = 400  # points of the map
-DEFAULT_ROWS, NEIGHBORS_PER_ROW = 8, 6  # rows of the table by itself, and neighbours in each
-MAX_ROWS = 24  # rows that can be read
-CANDIDATES = 1000  # tokens from which the rows are chosen
+MAP_TOKENS = 400  # tokens of the map
+DEFAULT_ROWS, NEIGHBORS_PER_ROW = 8, 6  # rows of the table by default, and neighbors per row
+MAX_ROWS = 24  # limit for readable rows
+CANDIDATES = 1000  # tokens considered for the rows
 
 
 def plot_neighbours(
     trained_model: TrainedModel, tokens: Sequence[str] | None = None, *, stack: str | None = None
 ) -> Figure:
-    """The table of nearest tokens, and the map.
+    """Plot a table of nearest tokens, and the map.
 
     Args:
-        tokens: what the rows are; by default the tokens that have the nearest neighbours.
-        stack: the translator's side whose vocabulary is shown; the decoder's by default.
+        tokens: Tokens of the rows; by default tokens with close neighbors.
+        stack: Side of a translator whose vocabulary is plotted; the decoder by default.
 
     Raises:
-        NothingToDraw: for a vocabulary of one token.
-        UserError: for a token that is not in the vocabulary, and a stack that the model does not have.
+        NothingToDraw: If the vocabulary has a single token.
+        UserError: If a token is not in the vocabulary, or the model has no such stack.
     """
     tokenizer, table = embeddings(trained_model, stack)
     texts = tokenizer.tokens(range(tokenizer.vocab_size))
     if len(texts) < 2:
-        raise NothingToDraw(f"{trained_model.folder} has a vocabulary of one token, which has no neighbours")
+        raise NothingToDraw(f"{trained_model.folder} has a vocabulary of one token, which has no neighbors")
     if tokens is not None and not 1 <= len(tokens) <= MAX_ROWS:
-        raise UserError(f"the picture has room for 1 to {MAX_ROWS} tokens, and there are {len(tokens)}; give fewer")
+        raise UserError(f"the picture shows 1 to {MAX_ROWS} tokens, got {len(tokens)}; pass fewer")
     ids = (
         choose_distinctive_tokens(tokenizer, table)
         if tokens is None
@@ -56,7 +56,7 @@ def plot_neighbours(
     figure = new_figure(14, max(6.0, 0.42 * len(ids) + 1.5))
     side = f", {stack}" if stack else ""
     name = trained_model.card.name or trained_model.folder.name
-    add_title(figure, f"{name}: what the token embeddings hold for alike{side}")
+    add_title(figure, f"{name}: nearest token embeddings{side}")
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.15))
     _draw_table(left, [label_with_spaces(texts[token]) for token in ids], neighbours, texts)
     _draw_map(figure, right, tokenizer, table, ids, texts)
@@ -64,7 +64,7 @@ def plot_neighbours(
 
 
 def embeddings(trained_model: TrainedModel, stack: str | None = None) -> tuple[Tokenizer, Float[Tensor, "V D"]]:
-    """A vector for each token of the vocabulary, without the rows that fill the table up, and whose they are."""
+    """Return a tokenizer and the embeddings of its vocabulary, without padding rows of the table."""
     choose_stacks(trained_model, stack)
     part, tokenizer = trained_model.model.embedding, trained_model.tokenizer
     if isinstance(trained_model, Translator) and stack == "encoder":
@@ -73,7 +73,7 @@ def embeddings(trained_model: TrainedModel, stack: str | None = None) -> tuple[T
 
 
 def nearest_tokens(table: Float[Tensor, "V D"], ids: Sequence[int], count: int) -> list[list[tuple[int, float]]]:
-    """For each id the other tokens of the greatest cosine, greatest first."""
+    """Return the tokens with the largest cosine similarity to each id, in descending order."""
     unit = F.normalize(table, dim=-1)
     cosines = unit[list(ids)] @ unit.T  # (N, V)
     cosines[range(len(ids)), list(ids)] = -torch.inf
@@ -82,10 +82,10 @@ def nearest_tokens(table: Float[Tensor, "V D"], ids: Sequence[int], count: int) 
 
 
 def choose_distinctive_tokens(tokenizer: Tokenizer, table: Float[Tensor, "V D"]) -> list[int]:
-    """Of the first words of the vocabulary those with the nearest neighbours, none of them another's neighbour.
+    """Choose the first words of the vocabulary with the closest neighbors; none is a neighbor of another.
 
-    Tokens that are seldom met are all pushed the same way and lie together without meaning anything by it; so only
-    those are taken that lie far from the middle of the vocabulary, a quarter of the words.
+    Rare tokens are all pushed in the same direction and are close without a meaning. So only the quarter of the words
+    that is farthest from the mean of the vocabulary is considered.
     """
     unit = F.normalize(table, dim=-1)
     words = torch.tensor(first_tokens(tokenizer, CANDIDATES))
@@ -104,10 +104,10 @@ def choose_distinctive_tokens(tokenizer: Tokenizer, table: Float[Tensor, "V D"])
 
 
 def find_token(tokenizer: Tokenizer, word: str) -> int:
-    """The id of one token, as it is read in a text, or as it is called in the vocabulary.
+    """Return the id of a single token, as encoded in a text or as named in the vocabulary.
 
     Raises:
-        UserError: where it is no single token, with the tokens that it is read as.
+        UserError: If the word is not a single token, with the tokens that it is encoded as.
     """
     texts = tokenizer.tokens(range(tokenizer.vocab_size))
     try:
@@ -119,16 +119,16 @@ def find_token(tokenizer: Tokenizer, word: str) -> int:
     if word in texts:
         return texts.index(word)
     is_readable = len(ids) > 1 and tokenizer.unk_id not in ids
-    read_as = f"; it is read as {' + '.join(map(label_with_spaces, tokenizer.tokens(ids)))}" if is_readable else ""
+    read_as = f"; it is encoded as {' + '.join(map(label_with_spaces, tokenizer.tokens(ids)))}" if is_readable else ""
     names = {label_with_spaces(text) for text in texts}
     hint = suggest(word, names) if not is_readable else ""
     raise UserError(
-        f"--token {word!r} is no token of the vocabulary{read_as}{hint if len(hint) < 200 else ''}; give one token"
+        f"--token {word!r} is not a token of the vocabulary{read_as}{hint if len(hint) < 200 else ''}; pass one token"
     )
 
 
 def first_tokens(tokenizer: Tokenizer, count: int) -> list[int]:
-    """The vocabulary's first tokens that stand for text; where there are many of letters, those of two or more."""
+    """Return the first tokens that represent text; those of two or more letters if there are enough."""
     texts = tokenizer.tokens(range(tokenizer.vocab_size))
     real = [token for token in range(len(texts)) if token not in tokenizer.special_ids and texts[token]]
     words = [
@@ -138,9 +138,9 @@ def first_tokens(tokenizer: Tokenizer, count: int) -> list[int]:
 
 
 def components(rows: Float[Tensor, "N D"]) -> tuple[Float[Tensor, "N 2"], list[float]]:
-    """Each row along the two directions of the greatest variance, and the share of the variance that each holds.
+    """Project rows onto their two principal components; also return the components' shares of variance.
 
-    A direction and its opposite are the same; of the two it is the one whose greatest number is positive.
+    The sign of a component is chosen so that its largest number is positive.
     """
     centered = rows.double() - rows.double().mean(0)
     _, strengths, directions = torch.linalg.svd(centered, full_matrices=False)
@@ -152,7 +152,7 @@ def components(rows: Float[Tensor, "N D"]) -> tuple[Float[Tensor, "N 2"], list[f
 
 def _draw_table(axes: Axes, names: list[str], neighbours: list[list[tuple[int, float]]], texts: list[str]) -> None:
     cosines = torch.tensor([[cosine for _, cosine in row] for row in neighbours])
-    axes.imshow(cosines.numpy(), cmap="Blues", vmin=0, vmax=1.7, aspect="auto")  # ink stays readable on the darkest
+    axes.imshow(cosines.numpy(), cmap="Blues", vmin=0, vmax=1.7, aspect="auto")  # text stays readable
     for row, line in enumerate(neighbours):
         for column, (token, cosine) in enumerate(line):
             name = _shorten(label_with_spaces(texts[token]))
@@ -179,16 +179,16 @@ def _draw_map(
     points, shares = components(table[map_ids])
     x, y = (points[:, 0].tolist(), points[:, 1].tolist() if points.shape[1] > 1 else [0.0] * len(points))
     axes.scatter(x, y, s=5, color=PALE, linewidths=0)
-    axes.scatter(x[: len(ids)], y[: len(ids)], s=16, color=RED, linewidths=0, label="the tokens of the table")
+    axes.scatter(x[: len(ids)], y[: len(ids)], s=16, color=RED, linewidths=0, label="tokens of the table")
     axes.margins(0.06)
     labels = [f"component {number} ({share:.1%} of the variance)" for number, share in enumerate([*shares, 0.0][:2], 1)]
     axes.set(xlabel=labels[0], ylabel=labels[1], xticks=[], yticks=[])
     axes.set_title(
-        f"map of {len(map_ids)} of {tokenizer.vocab_size:,} tokens; labels that would overlap are left out", fontsize=10
+        f"map of {len(map_ids)} of {tokenizer.vocab_size:,} tokens; overlapping labels are left out", fontsize=10
     )
     axes.legend(fontsize=SMALL, loc="best")
     with ignore_missing_glyphs():
-        picture.draw_without_rendering()  # where the points come to lie is known once all else has its place
+        picture.draw_without_rendering()  # positions are known after the layout
     free = _LabelSpace(picture, axes)
     for number, token in enumerate(map_ids):
         is_row = number < len(ids)
@@ -203,7 +203,7 @@ def _draw_map(
 
 
 class _LabelSpace:
-    """What of the map is covered by labels, in points from its corner."""
+    """The area of the map that labels cover, in points from its corner."""
 
     def __init__(self, picture: Figure, axes: Axes) -> None:
         self.axes, self.scale = axes, 72 / picture.dpi
@@ -212,7 +212,7 @@ class _LabelSpace:
         self.boxes: list[tuple[float, float, float, float]] = []
 
     def place(self, x: float, y: float, label: str, size: float, *, far: bool) -> tuple[float, float] | None:
-        """An offset at which a label covers no other; None where there is none. `far` goes on looking further away."""
+        """Return an offset without overlap, or None; `far` extends the search."""
         left, bottom = self.axes.transData.transform((x, y)) * self.scale
         width, height = 0.68 * size * len(label), 1.25 * size
         offsets = [(3.0, 0.0), (-3.0 - width, 0.0), (-width / 2, height * 0.8), (-width / 2, -height * 0.8)]

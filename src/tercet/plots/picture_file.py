@@ -1,4 +1,4 @@
-"""A picture's file and its words: where it may go, the same bytes each time, and labels drawn as they are."""
+"""Picture files: checks of the path, reproducible bytes, and labels without markup."""
 
 import warnings
 from collections.abc import Generator, Sequence
@@ -17,11 +17,11 @@ DPI = 120
 
 
 class NothingToDraw(UserError):
-    """The model, or its folder, has not what this picture shows."""
+    """The model or folder lacks the data for a picture."""
 
 
 def check_picture(path: Path, flag: str) -> None:
-    """UserError where no picture can be drawn there: told before the work."""
+    """Raise UserError if no picture can be written to `path`, before any work is done."""
     if path.suffix not in PICTURES:
         raise UserError(f"{flag} {path}: a picture's name ends in {', '.join(PICTURES)}")
     if not path.parent.is_dir():
@@ -29,13 +29,13 @@ def check_picture(path: Path, flag: str) -> None:
 
 
 def save(figure: "Figure", path: Path, *, flag: str = "--out", dpi: int = DPI, as_text: bool = False) -> None:
-    """Write a picture of the kind that the name says, whole or not at all; the same figure gives the same bytes.
+    """Write a figure in the format of the path's suffix, atomically; the same figure gives the same bytes.
 
     Args:
-        as_text: whether words in an SVG stay words, which can be searched and copied, and not the outlines of letters.
+        as_text: If True, keep the words in an SVG as text, which can be searched and copied, instead of outlines.
 
     Raises:
-        UserError: for a path that is no picture's, or cannot be written.
+        UserError: If the suffix is not that of a picture, or the file cannot be written.
     """
     import matplotlib as mpl
 
@@ -48,20 +48,20 @@ def save(figure: "Figure", path: Path, *, flag: str = "--out", dpi: int = DPI, a
 
 @contextmanager
 def ignore_missing_glyphs() -> Generator[None]:
-    """A box stands for a character that the font does not have; nothing is said about it."""
+    """Suppress warnings about characters that the font lacks; a box is drawn for them."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*missing from font.*")
         yield
 
 
 def thin_labels(texts: Sequence[str], count: int) -> tuple[list[int], list[str]]:
-    """The places of at most `count` labels, evenly apart, and what they say; numbered where some are left out."""
+    """Return positions and texts of at most `count` evenly spaced labels, numbered if some are left out."""
     stride = max(1, -(-len(texts) // count))
     places = list(range(0, len(texts), stride))
     return places, [texts[place] if stride == 1 else f"{place} {texts[place]}" for place in places]
 
 
 def disable_mathtext(labels: Sequence[Any]) -> None:
-    """Texts of matplotlib that are tokens: a $ is a $."""
+    """Disable math mode in labels that contain tokens, so that $ is drawn as $."""
     for label in labels:
         label.set_parse_math(False)

@@ -1,4 +1,4 @@
-"""A position scheme and its numbers: of a trained model, or by itself before any training."""
+"""A position scheme with its numbers: of a trained model, or before training."""
 
 import math
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ MAX_POSITIONS = 512  # a picture cannot show more; drawing every second one woul
 
 @dataclass(frozen=True, kw_only=True)
 class DrawnScheme:
-    """A position scheme and what is drawn of it, for positions 0 to P - 1; P is `length`, at most MOST.
+    """A position scheme and its tensors for the first P positions, at most MAX_POSITIONS.
 
     Attributes:
-        length: tokens of the context.
-        d_head: width of a head, which rotary turns.
-        is_initial: whether its numbers are those before any training.
+        length: Tokens of the context.
+        d_head: Width of a head, which rotary positions rotate.
+        is_initial: If True, the numbers are those before training.
     """
 
     spec: Position
@@ -34,20 +34,20 @@ class DrawnScheme:
 
     @property
     def vectors(self) -> Tensor | None:
-        """(P, D) what is added to the embeddings, where something is."""
+        """(P, D) vectors that are added to the embeddings, if any."""
         with torch.no_grad():
             vectors = self.module.embed(self._positions)
         return None if vectors is None else vectors[0].float().cpu()
 
     @property
     def angles(self) -> Tensor | None:
-        """(P, R) the cosine of the angle by which each pair of a head's numbers is turned, where they are."""
+        """(P, R) cosines of the angles that rotate pairs of a head's numbers, if any."""
         rotation = self.module.rotation(self._positions)
         return None if rotation is None else rotation[0][0].float().cpu()
 
     @property
     def wavelengths(self) -> list[float]:
-        """Of each pair of a rotary scheme, after how many tokens it stands as it stood; none for other schemes."""
+        """Tokens per full turn of each pair of a rotary scheme; empty for other schemes."""
         rotation = self.module.rotation(self._positions.new_ones(1, 1))
         if rotation is None:
             return []
@@ -56,14 +56,13 @@ class DrawnScheme:
 
     @property
     def bias(self) -> Tensor | None:
-        """(H, P, P) what is added to the scores, query by key, where something is: in the first layer, if each has its
-        own."""
+        """(H, P, P) numbers added to the scores, query by key, if any; of the first layer if they differ."""
         with torch.no_grad():
             bias = self.module.bias(self._positions, self._positions)
         return None if bias is None else bias[0].float().cpu()
 
     def to_dict(self) -> dict[str, Any]:
-        """The scheme's settings and what is drawn of it."""
+        """Return the scheme's settings and the plotted tensors."""
         tensors = {"vectors": self.vectors, "cosines": self.angles, "bias": self.bias}
         numbers = {name: tensor.tolist() for name, tensor in tensors.items() if tensor is not None}
         return to_plain(self.spec) | numbers | ({"wavelengths": self.wavelengths} if "cosines" in numbers else {})
@@ -77,14 +76,14 @@ class DrawnScheme:
 def initial_scheme(
     spec: Position, *, d_model: int, n_heads: int, length: int, d_head: int | None = None, seed: int = 0
 ) -> DrawnScheme:
-    """A scheme before any training; what it learns is drawn from N(0, 0.02), as in GPT-2.
+    """Return a scheme before training; learned parameters are drawn from N(0, 0.02), as in GPT-2.
 
     Raises:
-        NothingToDraw: for no positions at all.
-        ValueError: for sizes that do not fit together.
+        NothingToDraw: If the spec has no positions.
+        ValueError: If the sizes do not fit together.
     """
     if isinstance(spec, NoPosition):
-        raise NothingToDraw("position: none tells nothing, so there is nothing to draw; leave it out")
+        raise NothingToDraw("nothing to draw for position: none; leave it out")
     if d_head is None and d_model % n_heads:
         raise ValueError(f"d_model={d_model} must be divisible by n_heads={n_heads}")
     d_head = d_model // n_heads if d_head is None else d_head

@@ -1,10 +1,10 @@
-"""How a model tells where a token stands: its position scheme, asked as the model asks it.
+"""Plots of position schemes, computed by the model's own modules.
 
 learned, sinusoidal   the vectors that are added, and the cosine of any two of them
-rotary                the angles by which pairs of a head's numbers are turned, and how far apart they repeat
-alibi, relative_bias  what is added to a score at each distance, in each head, and to all scores of the first head
+rotary                the angles that rotate pairs of a head's numbers, and their wavelengths
+alibi, relative_bias  the bias of a score at each distance in each head, and the biases of the first head
 
-A scheme is that of a trained model, or one by itself, before any training.
+A scheme is that of a trained model, or one before training.
 """
 
 import math
@@ -29,14 +29,14 @@ from tercet.plots.figure import DARK, LINES, MIDDLE, RED, SMALL, add_title, new_
 from tercet.plots.picture_file import NothingToDraw
 from tercet.plots.position_scheme import MAX_POSITIONS, DrawnScheme
 
-NARROW = 256  # dimensions beside each other that half a sheet has room for
+NARROW = 256  # dimensions that fit into half of a normal figure
 
 
 def choose_stacks(trained_model: TrainedModel, stack: str | None = None) -> dict[str, Stack]:
-    """The stacks of a model by name, or the one that is asked for.
+    """Return the stacks of a model by name, or only the one that is requested.
 
     Raises:
-        UserError: for a stack that the model does not have.
+        UserError: If the model has no such stack.
     """
     stacks = stacks_of(trained_model.model)
     if stack is not None and stack not in stacks:
@@ -45,19 +45,17 @@ def choose_stacks(trained_model: TrainedModel, stack: str | None = None) -> dict
 
 
 def plot_positions(trained_model: TrainedModel, *, stack: str | None = None) -> Figure:
-    """The position scheme of a stack, or of each one below the other.
+    """Plot the position scheme of one stack, or of each stack.
 
     Raises:
-        NothingToDraw: for a model without positions.
-        UserError: for a stack that it does not have.
+        NothingToDraw: If the model has no position scheme.
+        UserError: If the model has no such stack.
     """
     stacks = {
         name: part for name, part in choose_stacks(trained_model, stack).items() if part.spec.position.kind != "none"
     }
     if not stacks:
-        raise NothingToDraw(
-            f"{trained_model.folder} has no position scheme (position: none): nothing tells its tokens where they stand"
-        )
+        raise NothingToDraw(f"{trained_model.folder} has no position scheme (position: none)")
     stacks = _merge_equal_stacks(stacks)
     length = trained_model.model.max_len
     schemes = {
@@ -66,21 +64,19 @@ def plot_positions(trained_model: TrainedModel, *, stack: str | None = None) -> 
         )
         for name, part in stacks.items()
     }
-    title = f"{trained_model.card.name or trained_model.folder.name}: how the model tells positions apart"
+    title = f"{trained_model.card.name or trained_model.folder.name}: position scheme"
     return _plot_schemes(schemes, title, context="the context")
 
 
 def plot_position_schemes(schemes: Sequence[DrawnScheme]) -> Figure:
-    """Schemes by themselves, one below the other."""
+    """Plot position schemes before training, one below the other."""
     names = [f"{_format_spec(scheme.spec)}: " if len(schemes) > 1 else "" for scheme in schemes]
-    title = (
-        f"{_format_spec(schemes[0].spec)}: how positions are told apart" if len(schemes) == 1 else "Position schemes"
-    )
+    title = f"{_format_spec(schemes[0].spec)}: position scheme" if len(schemes) == 1 else "Position schemes"
     return _plot_schemes(dict(zip(names, schemes, strict=True)), title, context="the length")
 
 
 def _format_spec(spec: Position) -> str:
-    """The kind, with the settings that are not the defaults."""
+    """Return the kind with the settings that are not defaults."""
     changes = [
         f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
         for name, value in vars(spec).items()
@@ -90,7 +86,7 @@ def _format_spec(spec: Position) -> str:
 
 
 def _merge_equal_stacks(stacks: dict[str, Stack]) -> dict[str, Stack]:
-    """Two stacks that tell positions in one and the same way, drawn once."""
+    """Merge two stacks with the same fixed position scheme."""
     distinct = {(s.position, s.d_model, s.head_width, s.n_heads) for s in (stack.spec for stack in stacks.values())}
     if len(stacks) > len(distinct) == 1 and not any(list(stack.position.parameters()) for stack in stacks.values()):
         return {" and ".join(stacks): next(iter(stacks.values()))}
@@ -117,9 +113,7 @@ def _draw_vectors(figure: SubFigure, name: str, scheme: DrawnScheme, vectors: Te
     rows, width = vectors.shape
     left, right = figure.subplots(1, 2, width_ratios=(2.2 if width > NARROW else 1, 1))
     largest = float(vectors.abs().max())
-    strength = max(
-        min(largest, 5 * float(vectors.square().mean().sqrt())), 1e-12
-    )  # a few great numbers outshine no others
+    strength = max(min(largest, 5 * float(vectors.square().mean().sqrt())), 1e-12)  # limits the effect of outliers
     end = rows - 0.5
     image = left.imshow(
         vectors.numpy(),
@@ -130,9 +124,9 @@ def _draw_vectors(figure: SubFigure, name: str, scheme: DrawnScheme, vectors: Te
         extent=(-0.5, width - 0.5, end, -0.5),
     )
     kind_names = {"learned": "a learned vector", "sinusoidal": "sines and cosines"}
-    kind = kind_names.get(scheme.spec.kind, f"the vector of {scheme.spec.kind}")  # of a scheme that is not Tercet's
+    kind = kind_names.get(scheme.spec.kind, f"the vector of {scheme.spec.kind}")  # for third-party schemes
     if scheme.is_initial and list(scheme.module.parameters()):
-        kind += ", before it is learnt,"
+        kind += ", before training,"
     title = f"{name}{kind} for each position{_describe_cut(scheme.length)}"
     _label_axes(left, "dimension of the vector", "position", title)
     _add_colorbar(
@@ -142,7 +136,7 @@ def _draw_vectors(figure: SubFigure, name: str, scheme: DrawnScheme, vectors: Te
     image = right.imshow(
         (unit @ unit.T).numpy(), cmap="RdBu_r", vmin=-1, vmax=1, aspect="auto", extent=(-0.5, end, end, -0.5)
     )  # fmt: skip
-    _label_axes(right, "position", "position", f"{name}how alike the vectors of two positions are")
+    _label_axes(right, "position", "position", f"{name}similarity of the vectors of two positions")
     _add_colorbar(figure, image, right, "cosine similarity")
 
 
@@ -154,12 +148,12 @@ def _draw_angles(figure: SubFigure, name: str, scheme: DrawnScheme, cos: Tensor,
         extent=(-0.5, cos.shape[1] - 0.5, len(cos) - 0.5, -0.5),
     )  # fmt: skip
     n_unturned = scheme.d_head - 2 * len(wavelengths)
-    unturned_note = f"; {n_unturned} of {scheme.d_head} numbers are not turned" if n_unturned else ""
+    unturned_note = f"; {n_unturned} of {scheme.d_head} numbers are not rotated" if n_unturned else ""
     _label_axes(
         left,
         f"pair of a head's numbers{unturned_note}",
         "position",
-        f"{name}the angle that turns each pair{_describe_cut(length)}",
+        f"{name}rotation angle of each pair{_describe_cut(length)}",
     )
     _add_colorbar(figure, image, left, "cosine of the angle")
     right.plot(
@@ -173,12 +167,12 @@ def _draw_angles(figure: SubFigure, name: str, scheme: DrawnScheme, cos: Tensor,
     right.grid(color=LINES)
     right.legend(fontsize=SMALL)
     short = int((np.array(wavelengths) <= length).sum())
-    title = f"{short} of {len(wavelengths)} pairs turn full circle within {context}"
+    title = f"{short} of {len(wavelengths)} pairs make a full turn within {context}"
     _label_axes(right, "pair", "tokens for a full turn (logarithmic scale)", title)
 
 
 def _draw_bias(figure: SubFigure, name: str, scheme: DrawnScheme, bias: Tensor) -> None:
-    """A line a head for what each distance costs, beside what the first head adds to its scores."""
+    """Draw one line per head for the bias of each distance, and the biases of the first head."""
     axes, map_axes = figure.subplots(1, 2)
     lines = bias[:, 0]  # (H, P) of the first query, whose distance to key s is s
     colors = colormaps["viridis"](np.linspace(0, 0.88, len(lines)))
@@ -186,25 +180,25 @@ def _draw_bias(figure: SubFigure, name: str, scheme: DrawnScheme, bias: Tensor) 
         slope = float(line[1]) if len(line) > 1 else 0.0
         style = ("-", "--", ":")[head % 3]
         axes.plot(
-            range(len(line)), line.numpy(), color=color, linestyle=style, label=f"head {head}: {slope:.4g} a token"
+            range(len(line)), line.numpy(), color=color, linestyle=style, label=f"head {head}: {slope:.4g} per token"
         )
     axes.grid(color=LINES)
     axes.legend(fontsize=SMALL - 1, ncols=-(-len(lines) // 16), loc="lower left")
     is_alibi = scheme.spec.kind == "alibi"
-    title = "the penalty of distance (ALiBi)" if is_alibi else f"what {scheme.spec.kind} adds at each distance"
-    _label_axes(axes, "distance to the token looked at (tokens)", "added to the score", f"{name}{title}")
+    title = "distance penalty (ALiBi)" if is_alibi else f"bias of {scheme.spec.kind} at each distance"
+    _label_axes(axes, "distance to the key (tokens)", "added to the score", f"{name}{title}")
     image = map_axes.imshow(bias[0].numpy(), cmap="Blues_r", aspect="auto", vmax=0)
     _label_axes(
         map_axes,
-        "key's position",
-        "query's position",
-        f"{name}what head 0 adds to its scores{_describe_cut(scheme.length)}",
+        "key position",
+        "query position",
+        f"{name}bias of head 0{_describe_cut(scheme.length)}",
     )
     _add_colorbar(figure, image, map_axes, "added to the score")
 
 
 def _draw_learned_bias(figure: SubFigure, name: str, scheme: DrawnScheme, bias: Tensor) -> None:
-    """A line a head for what each distance adds, of keys before and behind, beside what the first head adds."""
+    """Draw one line per head for the bias of each distance in both directions, and the biases of head 0."""
     axes, map_axes = figure.subplots(1, 2)
     causal = getattr(scheme.module, "causal", False)
     past, future = bias[:, -1], bias[:, 0, 1:]  # (H, P) of the last query, (H, P - 1) of the first
@@ -215,16 +209,16 @@ def _draw_learned_bias(figure: SubFigure, name: str, scheme: DrawnScheme, bias: 
         axes.plot(distances, line.numpy(), color=color, linestyle=("-", "--", ":")[head % 3], label=f"head {head}")
     axes.grid(color=LINES)
     axes.legend(fontsize=SMALL - 1, ncols=-(-len(lines) // 16))
-    kind = "the learned bias of each distance" + (", before it is learnt" if scheme.is_initial else "")
+    kind = "learned bias of each distance" + (", before training" if scheme.is_initial else "")
     layer = " (of block 0)" if getattr(scheme.spec, "per_layer", False) else ""
-    _label_axes(axes, "key's position less the query's (tokens)", "added to the score", f"{name}{kind}{layer}")
+    _label_axes(axes, "key position minus query position (tokens)", "added to the score", f"{name}{kind}{layer}")
     visible_bias = bias[0].masked_fill(torch.ones_like(bias[0]).triu(1) > 0, math.nan) if causal else bias[0]
     largest = max(float(bias[0].abs().max()), 1e-12)
     image = map_axes.imshow(
         visible_bias.numpy(), cmap="RdBu_r", vmin=-largest, vmax=largest, aspect="auto", interpolation="nearest"
     )
-    title = f"{name}what head 0 adds to its scores{_describe_cut(scheme.length)}"
-    _label_axes(map_axes, "key's position", "query's position", title)
+    title = f"{name}bias of head 0{_describe_cut(scheme.length)}"
+    _label_axes(map_axes, "key position", "query position", title)
     _add_colorbar(figure, image, map_axes, "added to the score")
 
 

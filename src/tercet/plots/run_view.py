@@ -1,4 +1,4 @@
-"""What a run shows of itself: a line, a table with its loss curve, what its training noted, a picture."""
+"""Displays of a run: a line, a table with its loss curve, its metrics, a picture."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RunView:
-    """A trained model, and the training that it came from."""
+    """A trained model, with the metrics of its training."""
 
     trained_model: TrainedModel
 
@@ -28,7 +28,7 @@ class RunView:
 
     def _repr_html_(self) -> str:
         curve = ""
-        with suppress(UserError):  # a model that was not trained here is shown without one
+        with suppress(UserError):  # a model without a run has no curve
             curve = loss_curve(read_metrics(self._metrics))
         return self.trained_model.to_html() + curve
 
@@ -50,20 +50,22 @@ class RunView:
 
     @property
     def history(self) -> dict[str, list[float]]:
-        """What the training noted, by column: "step", "train/loss", "val/loss", ...; NaN where nothing was measured at
-        a step. `pandas.DataFrame(run.history)` is a row a logged step.
+        """The metrics of the training by column: "step", "train/loss", "val/loss", ...
+
+        Values are NaN at steps without a measurement. `pandas.DataFrame(run.history)` has one row per logged step.
 
         Raises:
-            UserError: where the model was not trained here, or the file is damaged.
+            UserError: If the model was not trained here, or the file is damaged.
         """
         return to_history(read_metrics(self._metrics))
 
     def plot(self) -> "Figure":
-        """The losses against steps, and scores beside them where there are any; a notebook shows it, and
-        `savefig("loss.png")` keeps it.
+        """Plot the losses against steps, and scores if there are any.
+
+        Notebooks display the figure; `savefig("loss.png")` writes it to a file.
 
         Raises:
-            UserError: as `history`, or where no loss was noted yet.
+            UserError: As for `history`, or if no loss was logged yet.
         """
         from tercet.plots import plot_loss
 
@@ -73,4 +75,4 @@ class RunView:
     def _metrics(self) -> Path:
         if (path := find_metrics(self.folder)) is not None:
             return path
-        raise UserError(f"{self.folder} has no metrics.csv beside it: it was not trained here; load a run's folder")
+        raise UserError(f"{self.folder} has no metrics.csv, because it was not trained here; load a run folder")

@@ -1,4 +1,4 @@
-"""The learning rate of each step: as it was logged, how it rose in the warm-up and how it fell; or as schedules say."""
+"""Learning rates against steps: as logged, with warm-up and decay, or computed from schedules."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,17 +13,17 @@ from tercet.plots.curves import MAX_MARKED_POINTS, format_steps
 from tercet.plots.figure import DARK, GREY, LINES, RED, SMALL, add_title, new_figure
 from tercet.plots.picture_file import NothingToDraw, disable_mathtext
 
-COLUMNS = ("lr", "momentum")  # and what begins with one of them and a slash: one of several groups
+COLUMNS = ("lr", "momentum")  # or with a slash and the name of a parameter group
 NAMES = {"lr": "learning rate"}
 STYLES = ("-", "--", ":", "-.")
 COLORS = (DARK, RED, GREY, "#2e8b78")
 
 
 def plot_schedule(metrics: Path, *, title: str) -> Figure:
-    """A panel for learning rates, and one for momenta where they were logged.
+    """Plot the logged learning rates, and momenta in a second panel if they were logged.
 
     Raises:
-        NothingToDraw: where no rate was logged yet.
+        NothingToDraw: If no learning rate was logged yet.
     """
     columns = read_metrics(metrics)
     groups = {
@@ -56,10 +56,10 @@ def plot_schedule(metrics: Path, *, title: str) -> Figure:
 
 
 def plot_schedules(rates: Mapping[str, Sequence[float]], *, title: str = "Learning-rate schedules") -> Figure:
-    """Schedules beside each other, before any run.
+    """Plot schedules before any run.
 
     Args:
-        rates: by what is said of a schedule, the learning rate of each step, from step 1 on.
+        rates: Learning rate of each step, from step 1 on, by the label of the schedule.
     """
     figure = new_figure(8, 4.5)
     axes = figure.subplots()
@@ -85,12 +85,12 @@ def _format_axes(axes: Axes, label: str) -> None:
 
 
 def _mark_phases(axes: Axes, points: list[tuple[int, float]]) -> None:
-    """Colour the steps before the rate is at its full height, and those after it leaves it."""
+    """Color the steps before the learning rate reaches its peak, and those after it leaves the peak."""
     peak = max(rate for _, rate in points)
     full = [step for step, rate in points if rate >= peak * (1 - 1e-6)]
     first, last = points[0][0], points[-1][0]
     if full[0] > first:
-        words = "to" if full[0] < last else "rises still at"
+        words = "to" if full[0] < last else "still rising at"
         axes.axvspan(first, full[0], color="#f5e6c8", zorder=0, label=f"warm-up: {words} step {full[0]:,}")
     if full[-1] < last:
         axes.axvspan(full[-1], last, color="#dce9f2", zorder=0, label=f"decay: from step {full[-1]:,}")

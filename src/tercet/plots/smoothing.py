@@ -1,10 +1,10 @@
-"""Label smoothing of one target, as the loss does it, and beside it as it is often described in words.
+"""Label smoothing of one target, as the loss computes it and as it is often described.
 
-    here       (1 - ε) 1[target] + ε/V               spread over the whole vocabulary, the target included (PyTorch's)
-    in words   1 - ε for the target, ε/(V - 1) for each other token
+    here        (1 - ε) 1[target] + ε/V               spread over the whole vocabulary, the target included (PyTorch's)
+    described   1 - ε for the target, ε/(V - 1) for each other token
 
-The first is not written down from its formula but taken from the loss that training uses: at scores z its gradient is
-softmax(z) - q, and q is what is drawn. Szegedy et al. (2016), section 7; Vaswani et al. (2017), 5.4.
+The first is computed from the loss that training uses, not from its formula: at scores z the gradient is
+softmax(z) - q, and q is plotted. Szegedy et al. (2016), section 7; Vaswani et al. (2017), 5.4.
 """
 
 from dataclasses import dataclass
@@ -20,17 +20,19 @@ from tercet.models.vocabulary import Unembedding
 from tercet.objectives.likelihood import negative_log_likelihood
 from tercet.plots.figure import DARK, LINES, MIDDLE, PALE, RED, SMALL, new_figure
 
-MAX_BARS = 64  # tokens whose bars can be told apart: those around the target
-MAX_CONFIDENCE = 1 - 1e-4  # the most that a model is drawn to be sure of
+MAX_BARS = 64  # bars that are distinguishable: tokens around the target
+MAX_CONFIDENCE = 1 - 1e-4  # largest plotted confidence
 
 
 @dataclass(frozen=True, kw_only=True)
 class Smoothing:
-    """Attributes:
-    used: (V) the distribution that the loss learns towards.
-    described: (V) the one with exactly 1 - ε at the target.
-    confidence: (N) what a model gives the target; the other tokens share the rest equally.
-    loss, plain: (N) nats, with smoothing and without, of such a model.
+    """The distributions and losses of a smoothed target.
+
+    Attributes:
+        used: (V) target distribution of the loss.
+        described: (V) distribution with exactly 1 - ε at the target.
+        confidence: (N) probability of the target; the other tokens share the rest equally.
+        loss, plain: (N) loss in nats with and without smoothing at each confidence.
     """
 
     target: int
@@ -47,11 +49,13 @@ class Smoothing:
 
 
 def compute_smoothing(*, vocab_size: int, target: int, epsilon: float, points: int = 150) -> Smoothing:
-    """Raises:
-    ValueError: for a vocabulary of fewer than two tokens, a target outside it, or an ε that is no share.
+    """Compute the distributions and losses of one smoothed target.
+
+    Raises:
+        ValueError: If the vocabulary has fewer than two tokens, the target is outside it, or ε is not in [0, 1).
     """
     if vocab_size < 2:
-        raise ValueError(f"vocabulary={vocab_size} must be at least 2: smoothing spreads over the others")
+        raise ValueError(f"vocabulary={vocab_size} must be at least 2: smoothing needs other tokens")
     if not 0 <= target < vocab_size:
         raise ValueError(f"target={target} must be a token of the vocabulary, 0 to {vocab_size - 1}")
     if not 0 <= epsilon < 1:
@@ -63,7 +67,7 @@ def compute_smoothing(*, vocab_size: int, target: int, epsilon: float, points: i
     described[target] = 1 - epsilon
     used = (scores.softmax(-1) - gradient).detach()
     ends = torch.logit(torch.tensor([1 / vocab_size, MAX_CONFIDENCE]))
-    grid = torch.linspace(float(ends[0]), float(ends[1]), points).sigmoid()  # closer where the loss bends
+    grid = torch.linspace(float(ends[0]), float(ends[1]), points).sigmoid()  # denser at high curvature of the loss
     confidence = torch.cat((grid, used[target, None].clamp(max=MAX_CONFIDENCE))).sort().values
     rows = ((1 - confidence) / (vocab_size - 1))[:, None].repeat(1, vocab_size)
     rows[:, target] = confidence
@@ -80,7 +84,7 @@ def compute_smoothing(*, vocab_size: int, target: int, epsilon: float, points: i
 
 
 def plot_smoothing(smoothing: Smoothing) -> Figure:
-    """Both distributions as bars, and what the loss says of a model that grows surer."""
+    """Plot both distributions as bars, and the loss against the confidence of the model."""
     used, described, target = smoothing.used, smoothing.described, smoothing.target
     size, epsilon = len(used), smoothing.epsilon
     figure = new_figure(12, 4.8)
@@ -105,7 +109,7 @@ def plot_smoothing(smoothing: Smoothing) -> Figure:
     ):
         left.bar((tokens + shift).numpy(), values[tokens].numpy(), width=0.4, color=color, label=name)
     token_range = "" if size <= MAX_BARS else f" ({tokens[0]} to {tokens[-1]} of {size:,})"
-    left.set(xlabel=f"token{token_range}", ylabel="share of the target distribution", ylim=(0, 1.22))
+    left.set(xlabel=f"token{token_range}", ylabel="target probability", ylim=(0, 1.22))
     left.xaxis.set_major_locator(MaxNLocator(nbins=16 if size <= 100 else 6, integer=True))
     if size <= 16:
         for token, value in enumerate(used.tolist()):
@@ -117,8 +121,8 @@ def plot_smoothing(smoothing: Smoothing) -> Figure:
     right.plot(smoothing.confidence, smoothing.plain, color=PALE, label="without smoothing: -ln p")
     right.plot(smoothing.confidence, smoothing.loss, color=DARK, label="with smoothing")
     right.plot([best], [float(smoothing.loss[lowest])], "o", color=RED, label=f"lowest at p = {best:.3f}")
-    right.set(xlabel="p: what the model gives the target", ylabel="loss (nats)", ylim=(0, None))
-    right.set_title("A model that is too sure pays for it", fontsize=MIDDLE + 1)
+    right.set(xlabel="p: predicted probability of the target", ylabel="loss (nats)", ylim=(0, None))
+    right.set_title("Overconfidence increases the loss", fontsize=MIDDLE + 1)
     right.legend(fontsize=SMALL)
     for axes in (left, right):
         axes.grid(color=LINES, axis="y")
@@ -127,11 +131,14 @@ def plot_smoothing(smoothing: Smoothing) -> Figure:
 
 
 def _compute_losses(scores: Tensor, target: int, epsilon: float) -> tuple[Tensor, Tensor]:
-    """The loss of one row of scores (V), smoothed and plain: the scores are the unembedding's bias, all else is 0."""
+    """Return the smoothed and plain loss of one row of scores (V).
+
+    The scores are passed as the unembedding's bias; everything else is 0.
+    """
     stack = StackSpec(d_model=1, n_layers=1, n_heads=1)
     unembedding = Unembedding(DecoderOnlySpec(vocab_size=len(scores), stack=stack), stack)
     del unembedding.bias
-    setattr(unembedding, "bias", scores)  # noqa: B010 - a parameter by its type; here it need not be one
+    setattr(unembedding, "bias", scores)  # noqa: B010 - declared as a parameter
     hidden = torch.zeros(1, stack.d_model)
     loss = negative_log_likelihood(hidden, unembedding, torch.tensor([target]), smoothing=epsilon)
     return loss.total, loss.plain

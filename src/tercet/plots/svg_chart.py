@@ -1,7 +1,7 @@
-"""Lines against steps as a small SVG: no colour but the lines', so that light and dark themes both show it.
+"""Line charts as small SVGs that fit light and dark themes: only the lines are colored.
 
-It needs no matplotlib, and is quick enough to be drawn while a run goes on. Long lines are thinned by pairs, the lowest
-and the highest of each stretch, so that a spike of one step is seen.
+They need no matplotlib and are fast enough for running trainings. Long lines are thinned to the minimum and maximum of
+each interval, so that spikes of single steps stay visible.
 """
 
 import math
@@ -9,17 +9,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-LEFT, RIGHT, BOTTOM = 58, 10, 26  # margins in CSS pixels; the one above is as high as what stands there
-MAX_POINTS = 400  # of a line
-BLUE, RED = "#6488b4", "#d8605a"  # each stands 3 to 1 or more from white and from black
+LEFT, RIGHT, BOTTOM = 58, 10, 26  # margins in CSS pixels; the top one depends on the legend
+MAX_POINTS = 400  # per line
+BLUE, RED = "#6488b4", "#d8605a"  # contrast of at least 3:1 to white and to black
 
 Points = Sequence[tuple[int, float]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChartLine:
-    """Attributes:
-    points: of step and value; what is not finite has no place.
+    """A line of a chart.
+
+    Attributes:
+        points: Pairs of step and value; values that are not finite are skipped.
     """
 
     name: str
@@ -27,14 +29,14 @@ class ChartLine:
     points: Points
 
     def describe(self, *, highest: bool = False) -> str:
-        """The line in words: its best value, and its last one."""
+        """Return the best and the last value as text."""
         step, best = (max if highest else min)(self.points, key=lambda point: point[1])
         word = "highest" if highest else "lowest"
         return f"{self.name}, {word} {_short(best)} at {step:,}, last {_short(self.points[-1][1])}"
 
 
 def chart_lines(lines: Sequence[ChartLine], *, log: bool) -> list[ChartLine]:
-    """The lines that have a point to draw, without what has no place on the scale."""
+    """Return the lines with points that can be drawn on the scale, and only these points."""
     bottom = 0.0 if log else -math.inf
     drawable = [
         ChartLine(name=line.name, color=line.color, points=[(x, y) for x, y in line.points if bottom < y < math.inf])
@@ -52,14 +54,14 @@ def svg_chart(
     legend: bool = False,
     attributes: str = "",
 ) -> str:
-    """The picture; "" where no line has a point.
+    """Return the chart as SVG; "" if no line has a point.
 
     Args:
-        label: what it is, for who cannot see it.
-        log: whether the scale of values is logarithmic; a linear one has 0 on it.
-        size: width and height in CSS pixels.
-        legend: whether names and best values stand above the lines.
-        attributes: of the element, besides.
+        label: Accessible name of the chart.
+        log: If True, use a logarithmic scale; a linear scale includes 0.
+        size: Width and height in CSS pixels.
+        legend: If True, show names and best values above the lines.
+        attributes: Further attributes of the element.
     """
     lines = chart_lines(lines, log=log)
     if not lines:
@@ -94,7 +96,7 @@ def svg_chart(
 
 
 def _thin(points: Points) -> list[tuple[int, float]]:
-    """Of each stretch the lowest and the highest, in their order, the first and last points kept."""
+    """Return the minimum and maximum of each interval in their order, and the first and last point."""
     if len(points) <= MAX_POINTS:
         return list(points)
     stretch = -(-2 * len(points) // (MAX_POINTS - 2))
@@ -115,7 +117,7 @@ def _line(points: Sequence[tuple[float, float]], color: str) -> str:
 
 
 def _short(value: float) -> str:
-    """In at most eight characters: 16,290, 1.859, 0.000278."""
+    """Format a number in at most eight characters: 16,290, 1.859, 0.000278."""
     if 1000 <= abs(value) < 1e6:
         return f"{value:,.0f}"
     return f"{value:.4g}" if 0.1 <= abs(value) < 1000 else f"{value:.3g}"

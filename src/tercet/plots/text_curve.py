@@ -1,4 +1,4 @@
-"""A run's losses on a terminal: a few lines of braille, each character 2 by 4 dots, on a logarithmic scale.
+"""A run's losses as a braille chart for terminals, on a logarithmic scale; characters have 2 by 4 dots.
 
 4.174 ┤⢳⡀
       │ ⠙⠢⣄⡀
@@ -24,12 +24,12 @@ Points = Sequence[tuple[int, float]]
 
 
 def text_curve(columns: Columns, *, width: int, height: int = HEIGHT, color: bool = False) -> str:
-    """The losses of training and validation as lines of text, "" where there are none, or no room.
+    """Return the losses as lines of text; "" if there are none, or the terminal is too narrow.
 
     Args:
-        width: columns of the terminal.
-        height: lines, without the axis.
-        color: tell the two apart by colour; where both fall into one character, it is the validation's.
+        width: Columns of the terminal.
+        height: Lines of the chart, without the axis.
+        color: If True, color the lines; a character with both lines gets the color of the validation.
     """
     if width < MIN_WIDTH:
         return ""
@@ -68,8 +68,10 @@ def text_curve(columns: Columns, *, width: int, height: int = HEIGHT, color: boo
 
 
 def terminal_curve(columns: Columns, stream: TextIO | None = None) -> str:
-    """`text_curve` for a terminal, by default stderr, as wide as it is; "" for another stream, or a terminal that
-    cannot show it."""
+    """Return `text_curve` for a terminal, by default stderr, at its width.
+
+    Empty if the stream is not a terminal, or the terminal cannot display braille.
+    """
     terminal = stream or sys.stderr
     if not terminal.isatty() or os.environ.get("TERM") == "dumb":
         return ""
@@ -84,7 +86,7 @@ def _drawable(points: Points) -> list[tuple[int, float]]:
 
 
 def _average_buckets(points: Points, first: int, last: int, buckets: int) -> list[tuple[int, float]]:
-    """The mean of each bucket of steps."""
+    """Return the mean of each bucket of steps."""
     groups: dict[int, list[tuple[int, float]]] = {}
     for step, loss in points:
         groups.setdefault((step - first) * buckets // (last - first + 1), []).append((step, loss))
@@ -94,7 +96,7 @@ def _average_buckets(points: Points, first: int, last: int, buckets: int) -> lis
 def _dots(
     points: Points, first: int, last: int, low: float, high: float, width: int, height: int
 ) -> list[tuple[int, int]]:
-    """A line through the points, as dots from the left above."""
+    """Return the dots of a line through the points, with the origin at the top left."""
     span = math.log(high / low) or 1.0
     places = [
         (

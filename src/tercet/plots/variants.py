@@ -1,7 +1,7 @@
-"""`comparison.png`: the validation loss of several variants against steps and time, the mean over seeds in a band.
+"""`comparison.png`: validation losses of variants against steps and time, with a band over seeds.
 
-Where two keys vary, a panel for each value of the first, so that few lines share one; the other panels' lines stand
-behind in grey. Losses that are not in one unit never share an axis.
+If two keys vary, there is one panel per value of the first key, with the lines of the other panels in gray. Losses with
+different units never share an axis.
 """
 
 import math
@@ -18,21 +18,23 @@ from tercet.plots.curves import MAX_MARKED_POINTS, choose_loss_ticks, format_ste
 from tercet.plots.figure import LINES, SMALL, new_figure
 from tercet.plots.picture_file import NothingToDraw, disable_mathtext
 
-# Okabe and Ito (2008), without yellow, which is too pale for a line: told apart by nearly all eyes.
+# Okabe and Ito (2008), distinguishable for nearly all readers, without yellow, which is too pale for lines.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#56b4e9", "#e69f00")
 STYLES = ("-", "--", "-.", ":")
 BACKGROUND_COLOR = "#d5d5d5"
-MAX_PANELS = 4  # in a row
+MAX_PANELS = 4  # per row
 UNITS = {"seconds": 1, "minutes": 60, "hours": 3600}
-EARLY = 0.1  # of the steps: losses before that may leave the picture, which shows where variants part
+EARLY = 0.1  # share of the steps whose losses may exceed the axis, so that later differences are visible
 
 
 @dataclass(frozen=True, kw_only=True)
 class VariantCurves:
-    """Attributes:
-    settings: what varies, and this variant's choice.
-    panel: what its losses are of; only equal ones share an axis.
-    runs: of each seed the columns of its metrics.csv.
+    """Metrics of one variant.
+
+    Attributes:
+        settings: Values of the varied keys.
+        panel: Unit of the losses; only equal ones share an axis.
+        runs: Columns of the metrics.csv of each seed.
     """
 
     name: str
@@ -43,7 +45,7 @@ class VariantCurves:
 
 @dataclass(frozen=True, kw_only=True)
 class Band:
-    """The mean over seeds at the steps that all of them have, the lowest and the highest."""
+    """Mean, minimum and maximum over seeds at the steps that all seeds share."""
 
     steps: tuple[int, ...]
     seconds: tuple[float, ...]
@@ -53,15 +55,15 @@ class Band:
 
 
 def plot_variants(variants: Sequence[VariantCurves], *, title: str) -> Figure:
-    """The curves of all variants, those that come first in front.
+    """Plot the curves of all variants; earlier variants are drawn in front.
 
     Raises:
-        NothingToDraw: where none of them noted a validation loss.
+        NothingToDraw: If no variant has a validation loss.
     """
     bands = {variant.name: band for variant in variants if (band := _make_band(variant.runs)) is not None}
     plotted = [variant for variant in variants if variant.name in bands]
     if not plotted:
-        raise NothingToDraw("no run noted a validation loss; there is nothing to compare against steps")
+        raise NothingToDraw("no run has a validation loss; nothing to plot")
     panels = _group_by_panel(plotted)
     figure = new_figure(max(7.5, 4.4 * len(panels)), 7.6 if len(panels) < 3 else 8.2)
     grid = figure.subplots(2, len(panels), squeeze=False, sharey=len({variant.panel for variant in plotted}) == 1)
@@ -115,7 +117,7 @@ def _time_unit(bands: Sequence[Band]) -> str:
 
 
 def _group_by_panel(variants: Sequence[VariantCurves]) -> dict[str, list[VariantCurves]]:
-    """The variants of each panel, by its title."""
+    """Return the variants of each panel, by its title."""
     if len({variant.panel for variant in variants}) > 1:
         panels: dict[str, list[VariantCurves]] = {}
         for variant in variants:
@@ -123,7 +125,7 @@ def _group_by_panel(variants: Sequence[VariantCurves]) -> dict[str, list[Variant
         return {_title_panel(panel, number): members for number, (panel, members) in enumerate(panels.items(), start=1)}
     keys = _find_varied_keys(variants)
     if len(keys) == 2 and len(variants) > 3:
-        # The key with fewer values makes the panels, the best one's first.
+        # The key with fewer values defines the panels, the best value first.
         first = min(keys, key=lambda key: len({variant.settings[key] for variant in variants}))
         values = list(dict.fromkeys(variant.settings[first] for variant in variants))
         if 1 < len(values) <= MAX_PANELS:
@@ -132,19 +134,19 @@ def _group_by_panel(variants: Sequence[VariantCurves]) -> dict[str, list[Variant
 
 
 def _find_varied_keys(variants: Sequence[VariantCurves]) -> list[str]:
-    """The keys that all variants have and that take more than one value."""
+    """Return the keys that all variants have and that take more than one value."""
     keys = [key for key in variants[0].settings if all(key in variant.settings for variant in variants)]
     return [key for key in keys if len({variant.settings[key] for variant in variants}) > 1]
 
 
 def _title_panel(panel: str, number: int) -> str:
-    """A panel's title where there are several units: what is predicted, and that the axes do not compare."""
+    """Return the title of a panel if there are several units of the loss."""
     kind = panel.partition("|")[0] or "models"
     return f"{number}: {kind}s of one text and tokenizer"
 
 
 def _choose_styles(panels: dict[str, list[VariantCurves]]) -> dict[str, tuple[str, str, str]]:
-    """Colour, style and label of each variant: the same for the same other settings in every panel."""
+    """Return color, style and label of each variant; equal other settings share a style in every panel."""
     styles: dict[str, tuple[str, str, str]] = {}
     numbers: dict[str, int] = {}
     grid = len(panels) > 1 and all("=" in name for name in panels)

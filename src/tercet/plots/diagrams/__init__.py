@@ -1,4 +1,4 @@
-"""Diagrams of a model that a spec describes, with the shapes of its tensors: nothing is trained, nothing allocated.
+"""Diagrams of a model from its spec, with the shapes of its tensors; nothing is trained or allocated.
 
 save(plot_model(describe_model(PRESETS["transformer-base"])), Path("model.svg"), as_text=True)
 """

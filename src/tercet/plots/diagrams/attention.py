@@ -1,4 +1,4 @@
-"""One attention from its input, below, to its output, above: each tensor with its shape, as `record` notes it.
+"""A diagram of one attention, with the shape of each tensor as `record` returns it.
 
 q, k, v = x into heads;  scores = q kᵀ / √K;  weights = softmax(scores + mask);  heads = weights v;  out = heads joined
 """
@@ -18,18 +18,20 @@ from tercet.plots.diagrams.boxes import Box, Shape, format_position, format_size
 from tercet.plots.diagrams.canvas import SOFT, TITLE, Canvas, format_letters, format_shape
 from tercet.plots.diagrams.description import SEES_ALL, SEES_EARLIER, SEES_SOURCE, build_on_meta, resolve_sizes
 
-BOX_WIDTH, COLUMN_DISTANCE, GAP = 2.3, 2.75, 0.42  # inches: a box, from one column's middle to the next's, an arrow
+BOX_WIDTH, COLUMN_DISTANCE, GAP = 2.3, 2.75, 0.42  # inches: boxes, column centers, arrows
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionDiagram:
-    """Attributes:
-    name: the module's, as in the weights file, `*` for the number of the block.
-    description: in words, which attention it is.
-    inputs: what queries are made of, and what keys and values are: one and the same in self-attention.
-    columns: of query, key and value the boxes from bottom to top, the last of which gives (B, heads, tokens, K).
-    scores, weights, heads, joined, out: the boxes above them.
-    letters: what the letters of the shapes mean.
+    """One attention as boxes with shapes.
+
+    Attributes:
+        name: Name of the module, as in the weights file, with `*` for the number of the block.
+        description: Kind of attention, in words.
+        inputs: Inputs of the queries and of the keys and values; a single input for self-attention.
+        columns: Boxes of query, key and value from bottom to top; the last returns (B, heads, tokens, K).
+        scores, weights, heads, concatenated, out: Boxes above the columns.
+        letters: Meaning of the letters in shapes.
     """
 
     name: str
@@ -48,14 +50,14 @@ def describe_attention(
     spec: AnySpec, *, which: str | None = None, batch: int | None = None, length: int | None = None,
     source_length: int | None = None,
 ) -> AttentionDiagram:  # fmt: skip
-    """The attention of a block; all blocks' are alike.
+    """Describe the attention of a block; all blocks have the same.
 
     Args:
-        which: of a translator: `encoder`, `decoder` or `cross`, the first by default.
-        batch, length, source_length: numbers for the letters B, T and S of the shapes; S is as T by default.
+        which: `encoder` (default), `decoder` or `cross`, for translators.
+        batch, length, source_length: Numbers for B, T and S in shapes; S is T by default.
 
     Raises:
-        ValueError: for an attention that the model does not have, and as `describe_model` does.
+        ValueError: If the model has no such attention, or as for `describe_model`.
     """
     model, _ = build_on_meta(spec)
     letters, b, t, s = resolve_sizes(spec, batch, length, source_length)
@@ -91,10 +93,10 @@ def describe_attention(
 
 
 def plot_attention_shapes(diagram: AttentionDiagram, *, name: str = "") -> Figure:
-    """Draw one attention, each tensor with its shape.
+    """Draw one attention with the shape of each tensor.
 
     Args:
-        name: of the model, for the title.
+        name: Name of the model, for the title.
     """
     canvas = Canvas()
     places = {"query": -COLUMN_DISTANCE, "key": 0.0, "value": COLUMN_DISTANCE}
@@ -163,10 +165,10 @@ def _describe_steps(
         "scores": Box(kind="product", title=f"q kᵀ / √{d_head}", name="scores", shape=scores_shape,
                        details=tuple(text for text in (shares, bias) if text)),
         "weights": Box(kind="softmax", title="Mask, then softmax over the keys", name="weights", shape=scores_shape,
-                        details=(f"{sees}; padding is seen by no one", "each query's weights sum to 1"),
+                        details=(f"{sees}; padding is masked", "each query's weights sum to 1"),
                         dropout=part.dropout),
         "heads": Box(kind="product", title="weights · v", name="heads", shape=q_shape,
-                      details=("of each query and head the mean of the values, by its weights",)),
+                      details=("weighted sum of the values, for each query and head",)),
         "concatenated": Box(kind="pool", title="Concatenate the heads", shape=(*b, *queries, n_heads * d_head)),
         "out": _describe_linear("Output projection", part.out, (*b, *queries, width)),
     }  # fmt: skip
@@ -175,7 +177,7 @@ def _describe_steps(
 def _describe_column(
     name: str, linear: Linear, norm: nn.Module | None, shape: Shape, position: Position | None
 ) -> tuple[Box, ...]:
-    """A projection, split into heads, and what is done to each head."""
+    """Describe a projection, its split into heads, and the operations on each head."""
     batch, heads, tokens, width = shape
     assert isinstance(heads, int)
     assert isinstance(width, int)

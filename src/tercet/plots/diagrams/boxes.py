@@ -1,4 +1,4 @@
-"""What stands in a box of a diagram, and how one is read off a module: nothing is said that it does not have."""
+"""Boxes of a diagram, with the properties of a module."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -34,12 +34,12 @@ ACTIVATION_TITLES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Box:
-    """A box.
+    """A box of a diagram.
 
     Attributes:
-        name: the module's, as in the weights file, `*` for the number of the block; "" where there is none.
-        shape: of what it gives; a letter where a size is not known: B rows, T tokens, S source tokens, V, L labels.
-        dropout: the rate on what it gives.
+        name: Name of the module, as in the weights file, with `*` for the number of the block; "" if there is none.
+        shape: Output shape, with letters for unknown sizes: B rows, T tokens, S source tokens, V vocabulary, L labels.
+        dropout: Dropout rate of the output.
     """
 
     kind: BoxKind
@@ -51,7 +51,7 @@ class Box:
 
 
 def read_norm(part: nn.Module, name: str, shape: Shape) -> Box | None:
-    """None where there is no norm."""
+    """Describe a norm; None if there is none."""
     if isinstance(part, nn.Identity):
         return None
     title = NORM_TITLES.get(type(part).__name__, type(part).__name__)
@@ -60,9 +60,11 @@ def read_norm(part: nn.Module, name: str, shape: Shape) -> Box | None:
 
 
 def read_attention(part: Attention, name: str, shape: Shape, *, sees: str, position: Position | None) -> Box:
-    """Args:
-    sees: what a query may see.
-    position: the scheme, where it acts in this attention.
+    """Describe an attention.
+
+    Args:
+        sees: Description of the mask.
+        position: Position scheme, if it acts in this attention.
     """
     groups = "" if part.n_kv_heads == part.n_heads else f", {part.n_kv_heads} key/value heads"
     keys = "k, v" if part.n_kv_heads != part.n_heads else "q, k, v"
@@ -101,7 +103,7 @@ def read_linear(part: nn.Linear, name: str, shape: Shape, *, title: str, extra_d
 
 
 def read_position(stack: Stack, name: str, shape: Shape) -> Box | None:
-    """What is added to the embeddings; None for a scheme that acts elsewhere, or not at all."""
+    """Describe the vectors added to the embeddings; None for schemes that act elsewhere, or not at all."""
     match stack.spec.position:
         case Learned():
             rows, width = next(stack.position.parameters()).shape
@@ -114,7 +116,7 @@ def read_position(stack: Stack, name: str, shape: Shape) -> Box | None:
 
 
 def format_position(position: Position) -> str:
-    """What a scheme does in an attention; "" for one that acts elsewhere."""
+    """Describe the effect of a scheme in attention; "" for schemes that act elsewhere."""
     match position:
         case Rotary(base=base, share=share):
             part = "" if share == 1 else f", {share:.0%} of each head"
@@ -140,5 +142,5 @@ def format_biases(part: Attention) -> str:
     qkv, out = has_bias(part.query), has_bias(part.out)
     return {
         (True, True): "with biases", (False, False): "no biases",
-        (True, False): "biases on q, k, v alone", (False, True): "a bias on out alone",
+        (True, False): "biases on q, k, v only", (False, True): "a bias on out only",
     }[qkv, out]  # fmt: skip

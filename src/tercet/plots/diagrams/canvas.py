@@ -1,6 +1,6 @@
-"""A sheet for diagrams: boxes, arrows and plus signs at places in inches; it ends up as large as what is on it.
+"""A canvas for boxes, arrows and plus signs at positions in inches; its size fits the content.
 
-Colours are those of the figure in "Attention Is All You Need", lighter.
+Colors are lighter versions of those in the figure of "Attention Is All You Need".
 """
 
 import textwrap
@@ -18,8 +18,8 @@ FILL = {
 }  # fmt: skip
 INK, SOFT, EDGE = "#222222", "#5b6570", "#6b7280"
 TITLE, TEXT, SMALL = 9.0, 7.5, 7.0  # points
-LINE, PADDING = 0.145, 0.09  # inches: a line of details, and above and below the words of a box
-LETTERS_AN_INCH = 16.5  # of the details' size
+LINE, PADDING = 0.145, 0.09  # inches: a line of details, and the padding of a box
+LETTERS_AN_INCH = 16.5  # at the size of details
 MARGIN = 0.3
 
 
@@ -33,7 +33,7 @@ class Canvas:
         self._y: list[float] = []
 
     def finish(self) -> NotebookFigure:
-        """The figure, an inch of it an inch of the drawing."""
+        """Return the figure at a scale of one inch per inch."""
         left, right = min(self._x) - MARGIN, max(self._x) + MARGIN
         low, high = min(self._y) - MARGIN, max(self._y) + MARGIN
         self.axes.set(xlim=(left, right), ylim=(low, high))
@@ -41,7 +41,7 @@ class Canvas:
         return self.figure
 
     def draw_box(self, step: Box, x: float, y: float, width: float) -> float:
-        """A box whose lower edge is at y, its middle at x; where its upper edge is."""
+        """Draw a box with its lower edge at y and its center at x; return its upper edge."""
         lines = [line for text in step.details for line in textwrap.wrap(text, int(width * LETTERS_AN_INCH))]
         height = 2 * PADDING + 0.17 + LINE * len(lines)
         self.draw_frame(x - width / 2, y, width, height, fill=FILL[step.kind], dashed=step.kind == "outside")
@@ -52,7 +52,7 @@ class Canvas:
         return y + height
 
     def draw_chip(self, text: str, x: float, y: float) -> float:
-        """A small box of one line, such as a dropout."""
+        """Draw a small box of one line, such as dropout."""
         width = 0.35 + len(text) / LETTERS_AN_INCH
         self.draw_frame(x - width / 2, y, width, 0.2, fill="#ffffff", dashed=True)
         self.draw_text(text, x, y + 0.095, size=SMALL, color=SOFT)
@@ -69,14 +69,14 @@ class Canvas:
         self._reach((x, y), (x + width, y + height))
 
     def draw_plus(self, x: float, y: float) -> float:
-        """A sum, whose lower edge is at y; where its upper edge is."""
+        """Draw a sum with its lower edge at y; return its upper edge."""
         self.axes.add_patch(Circle((x, y + 0.1), 0.1, facecolor="white", edgecolor=INK, linewidth=0.9, zorder=3))
         for dx, dy in ((0.055, 0), (0, 0.055)):
             self.axes.plot([x - dx, x + dx], [y + 0.1 - dy, y + 0.1 + dy], color=INK, linewidth=0.9, zorder=4)
         return y + 0.2
 
     def draw_arrow(self, *points: tuple[float, float], head: bool = True, color: str = INK) -> None:
-        """A line from point to point, with a head at its end."""
+        """Draw a line through the points, with a head at its end."""
         self.axes.plot(*zip(*points, strict=True), color=color, linewidth=1.0, zorder=2, solid_capstyle="round")
         if head:
             self.axes.annotate(
@@ -87,7 +87,7 @@ class Canvas:
         self._reach(*points)
 
     def draw_shape(self, shape: Shape, x: float, y: float) -> None:
-        """The shape of what flows along an arrow at x, beside it."""
+        """Draw the shape of a tensor next to its arrow at x."""
         self.draw_text(format_shape(shape), x + 0.07, y, size=SMALL, color=SOFT, align="left")
 
     def draw_text(self, text: str, x: float, y: float, *, size: float = TEXT, color: str = INK, weight: str = "normal",
@@ -118,10 +118,10 @@ class Canvas:
 
 
 def format_shape(shape: Shape) -> str:
-    """`(B, T, 512)`."""
+    """Format a shape as `(B, T, 512)`."""
     return f"({', '.join(map(str, shape))})"
 
 
 def format_letters(letters: dict[str, str]) -> str:
-    """What the letters of the shapes mean, on one line; "" where all are numbers."""
+    """Return the meaning of the letters on one line; "" if there are none."""
     return " · ".join(f"{letter}: {words}" for letter, words in letters.items())

@@ -1,7 +1,7 @@
-"""What a diagram of a model shows, as data: read off the modules that the spec is built into.
+"""The content of a model's diagram, read from the modules of the spec.
 
-The model is built on the meta device, which has shapes and no numbers, so a large one costs nothing. What the data do
-not say yet (a vocabulary that is learnt from them, labels) stays a letter.
+The model is built on the meta device, which has shapes but no numbers, so large models cost nothing. Sizes that depend
+on the data (a trained vocabulary, labels) stay letters.
 """
 
 from dataclasses import dataclass, replace
@@ -26,14 +26,14 @@ from tercet.plots.diagrams.boxes import (
     read_position,
 )
 
-SEES_EARLIER = "causal mask: sees itself and earlier tokens"
-SEES_ALL = "sees all tokens"
-SEES_SOURCE = "queries see all tokens of the source"
+SEES_EARLIER = "causal mask: no later tokens"
+SEES_ALL = "attends to all tokens"
+SEES_SOURCE = "attends to all source tokens"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Branch:
-    """A sublayer's way from what it reads to where it is added to the stream; `body.dropout` acts after the norm."""
+    """The branch of a sublayer, from its input to the stream; `body.dropout` acts after the norm."""
 
     body: Box
     norm: Box | None
@@ -41,7 +41,7 @@ class Branch:
 
 @dataclass(frozen=True, kw_only=True)
 class Sublayer:
-    """x + its branches, with norms around: one branch, or several that read the same input (parallel)."""
+    """x plus its branches, with norms: one branch, or several with the same input (parallel)."""
 
     before: Box | None
     branches: tuple[Branch, ...]
@@ -50,12 +50,12 @@ class Sublayer:
 
 @dataclass(frozen=True, kw_only=True)
 class StackDiagram:
-    """A stack and what leads into it.
+    """A stack with its inputs.
 
     Attributes:
-        name: `encoder`, `decoder`, or `stack` where there is one only.
-        additions: what is added to the embeddings, in this order.
-        dropout: on their sum, after the norm.
+        name: `encoder`, `decoder`, or `stack` if there is only one.
+        additions: Vectors added to the embeddings, in order.
+        dropout: Dropout rate of their sum, after the norm.
     """
 
     name: str
@@ -72,11 +72,13 @@ class StackDiagram:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelDiagram:
-    """Attributes:
-    parameters: tied ones once; None where the data decide on them.
-    sides: the encoder and the decoder, or the one stack.
-    heads: what reads the last hidden states, each from bottom to top.
-    letters: what the letters of the shapes mean.
+    """A model as boxes with shapes.
+
+    Attributes:
+        parameters: Number of parameters, tied ones once; None if it depends on the data.
+        sides: The encoder and the decoder, or the single stack.
+        heads: Heads on the last hidden states, each from bottom to top.
+        letters: Meaning of the letters in shapes.
     """
 
     family: str
@@ -89,14 +91,14 @@ class ModelDiagram:
 def describe_model(
     spec: AnySpec, *, batch: int | None = None, length: int | None = None, source_length: int | None = None
 ) -> ModelDiagram:
-    """Describe the model that a spec is built into, as boxes with shapes.
+    """Describe the model of a spec as boxes with shapes.
 
     Args:
-        batch, length, source_length: numbers for the letters B, T and S of the shapes; S is as T by default.
+        batch, length, source_length: Numbers for B, T and S in shapes; S is T by default.
 
     Raises:
-        ValueError: for sizes below 1 or beyond the context, a source length without a source, and a spec whose sizes do
-            not fit together.
+        ValueError: If a size is below 1 or exceeds the context, a source length has no source, or the sizes of
+            the spec do not fit together.
     """
     model, is_complete = build_on_meta(spec)
     letters, b, t, s = resolve_sizes(spec, batch, length, source_length)
@@ -129,7 +131,7 @@ def describe_model(
 
 
 def build_on_meta(spec: AnySpec) -> tuple[AnyModel, bool]:
-    """The model without numbers, and whether all its sizes are the spec's: the data may still have to say some."""
+    """Build the model without numbers; also return whether its sizes do not depend on the data."""
     full = replace(spec, vocab_size=spec.vocab_size or 1)
     if isinstance(full, EncoderOnlySpec) and full.classifier is not None and not full.classifier.labels:
         full = replace(full, classifier=replace(full.classifier, labels=("label",)))
@@ -140,10 +142,10 @@ def build_on_meta(spec: AnySpec) -> tuple[AnyModel, bool]:
 def resolve_sizes(
     spec: AnySpec, batch: int | None, length: int | None, source_length: int | None
 ) -> tuple[dict[str, str], Size, Size, Size]:
-    """What the letters mean that are left, and B, T and S as numbers where they are given."""
+    """Return the meaning of the remaining letters, and B, T and S as numbers or letters."""
     has_source = isinstance(spec, EncoderDecoderSpec)
     if source_length is not None and not has_source:
-        raise ValueError(f"source_length={source_length} is for a translator; the {spec.family} family reads one text")
+        raise ValueError(f"source_length={source_length} is for translators; the {spec.family} family has no source")
     for name, size in (("batch", batch), ("length", length), ("source_length", source_length)):
         if size is not None and size < 1:
             raise ValueError(f"{name}={size} must be at least 1")
@@ -183,9 +185,11 @@ def _describe_side(model: AnyModel, stack: Stack, name: str, embedding: Box) -> 
 
 
 def _describe_embedding(model: AnyModel, name: str, shape: Shape, tokens: Size) -> Box:
-    """Args:
-    shape: of what it reads.
-    tokens: of the vocabulary.
+    """Describe an embedding.
+
+    Args:
+        shape: Shape of the ids.
+        tokens: Size of the vocabulary.
     """
     part = model.get_submodule(name)
     assert isinstance(part, TokenEmbedding)
@@ -195,9 +199,9 @@ def _describe_embedding(model: AnyModel, name: str, shape: Shape, tokens: Size) 
     if part.scale != 1.0:
         details.append(f"times √{width} = {part.scale:.4g}")
     if name == "source_embedding" and part.weight is model.embedding.weight:
-        details.append("the same matrix as the target's")
+        details.append("shared with the target")
     elif hasattr(model, "unembedding") and model.unembedding.weight is part.weight:
-        details.append("the same matrix scores the tokens")
+        details.append("shared with the unembedding")
     return Box(kind="embedding", title="Token embedding", name=name, details=tuple(details), shape=(*shape, width))
 
 
@@ -299,7 +303,7 @@ def _describe_encoder_heads(
             steps.append(Box(kind="pool", title=words, shape=(b, width)))
         bias = "with bias" if has_bias(model.classifier) else "no bias"
         rate = spec.classifier.dropout
-        details = (f"{width} → {count}, {bias}", *([f"dropout {rate:g} on what it reads"] if rate else []))
+        details = (f"{width} → {count}, {bias}", *([f"dropout {rate:g} on its input"] if rate else []))
         shape: Shape = (b, count) if texts else (b, t, count)
         steps.append(Box(kind="linear", title="Classifier", name="classifier", details=details, shape=shape))
         heads.append(tuple(steps))
@@ -311,13 +315,13 @@ def _describe_scores(model: AnyModel, part: nn.Linear, shape: Shape) -> tuple[Bo
     bias = "with bias" if has_bias(part) else "no bias"
     details = [f"{width} → {tokens}, {bias}"]
     if isinstance(tokens, int) and part.out_features != tokens:
-        details.append(f"{part.out_features} rows; those beyond the vocabulary get no score")
+        details.append(f"{part.out_features} rows; those beyond the vocabulary are ignored")
     if part.weight is model.embedding.weight:
-        details.append("the matrix of the token embedding")
+        details.append("shared with the token embedding")
     softcap = model.spec.logit_softcap
     if softcap is not None:
         details.append(f"then {softcap:g} · tanh(score / {softcap:g})")
     return (
         Box(kind="linear", title="Linear layer to logits", name="unembedding", details=tuple(details), shape=shape),
-        Box(kind="outside", title="Softmax", details=("in the loss, and where tokens are chosen",), shape=shape),
+        Box(kind="outside", title="Softmax", details=("in the loss and in decoding",), shape=shape),
     )

@@ -1,4 +1,4 @@
-"""A model from its tokens, below, to its scores, above, as the papers draw it."""
+"""A diagram of a model, from its tokens at the bottom to its scores at the top, as in papers."""
 
 from matplotlib.figure import Figure
 
@@ -6,24 +6,24 @@ from tercet.plots.diagrams.boxes import Box
 from tercet.plots.diagrams.canvas import SOFT, TITLE, Canvas, format_letters, format_shape
 from tercet.plots.diagrams.description import ModelDiagram, StackDiagram, Sublayer
 
-BOX_WIDTH, SIDE_WIDTH = 3.3, 2.0  # inches: a box, and one whose vectors are added from beside
-GAP, LONG_GAP = 0.3, 0.42  # inches: an arrow, and one that leaves a block
-PARALLEL = 2.5  # inches: a box of several that read the same input
+BOX_WIDTH, SIDE_WIDTH = 3.3, 2.0  # inches: boxes, and boxes at the side
+GAP, LONG_GAP = 0.3, 0.42  # inches: arrows, and arrows out of a block
+PARALLEL = 2.5  # inches: parallel boxes
 GUTTER = 1.5  # inches between the frames of the encoder and the decoder
-EDGE = 0.45  # inches from the boxes of a block to its frame, where the stream goes around them
-HEADS = 3.6  # inches from one head to the next
+EDGE = 0.45  # inches from the boxes of a block to its frame, for the residual connections
+HEADS = 3.6  # inches between heads
 
 
 def plot_model(diagram: ModelDiagram, *, name: str = "", note: str = "") -> Figure:
-    """Draw a described model, from its tokens, below, to its scores, above.
+    """Draw a described model, from its tokens at the bottom to its scores at the top.
 
     Args:
-        name: of the model, for the title.
-        note: what else is to be said, on a line below.
+        name: Name of the model, for the title.
+        note: Text for a line at the bottom.
     """
     canvas = Canvas()
     halves = [max(map(_measure_half_width, side.sublayers)) + EDGE for side in diagram.sides]
-    middle = halves[0] + GUTTER + halves[-1] if len(halves) > 1 else 0.0  # of the last column; the first one's is at 0
+    middle = halves[0] + GUTTER + halves[-1] if len(halves) > 1 else 0.0  # center of the last column
     ends: list[float] = []
     crossings: list[tuple[float, float]] = []
     for number, side in enumerate(diagram.sides):
@@ -47,7 +47,7 @@ def plot_model(diagram: ModelDiagram, *, name: str = "", note: str = "") -> Figu
 
 
 def _draw_side(canvas: Canvas, side: StackDiagram, x: float, outer: int) -> tuple[float, list[tuple[float, float]]]:
-    """A stack from its tokens on; where it ends, and where what crosses over enters it."""
+    """Draw a stack from its tokens on; return its end and the points where cross-attention enters."""
     y = canvas.draw_box(side.tokens, x, 0, BOX_WIDTH)
     y = _draw_arrow(canvas, x, y, side.tokens)
     y = canvas.draw_box(side.embedding, x, y, BOX_WIDTH)
@@ -55,7 +55,7 @@ def _draw_side(canvas: Canvas, side: StackDiagram, x: float, outer: int) -> tupl
     for number, step in enumerate(side.additions):
         y = _draw_arrow(canvas, x, y, shape, gap=LONG_GAP if number else GAP)
         middle = y + 0.1
-        side_x = x + outer * (0.95 + SIDE_WIDTH / 2)  # beside the shapes and the dropout
+        side_x = x + outer * (0.95 + SIDE_WIDTH / 2)  # outside the shapes and the dropout
         canvas.draw_box(step, side_x, middle - 0.25, SIDE_WIDTH)
         canvas.draw_arrow((side_x - outer * SIDE_WIDTH / 2, middle), (x + outer * 0.1, middle))
         y = canvas.draw_plus(x, y)
@@ -96,7 +96,7 @@ def _draw_sublayer(
         canvas.draw_arrow((min(places), y), (max(places), y), head=False)
     tops: list[float] = []
     crossings: list[tuple[float, float]] = []
-    # What crosses over comes from the left, and so stands there.
+    # Cross-attention is on the left, next to the encoder.
     branches = sorted(sublayer.branches, key=lambda branch: not branch.body.name.endswith("cross_attention"))
     for branch, place in zip(branches, places, strict=True):
         low = _draw_arrow(canvas, place, y, stream)
@@ -124,7 +124,7 @@ def _draw_sublayer(
 
 
 def _draw_memory(canvas: Canvas, end: float, gutter: float, crossings: list[tuple[float, float]], shape: str) -> None:
-    """From the top of the encoder through the gutter to where the decoder looks at it."""
+    """Draw the arrow from the top of the encoder to the decoder's cross-attention."""
     ((x, y),) = crossings
     canvas.draw_arrow((0, end), (0, end + LONG_GAP), (gutter, end + LONG_GAP), (gutter, y), (x, y))
     canvas.draw_text(f"memory {shape}", gutter / 2 + 0.05, end + LONG_GAP + 0.1, color=SOFT)
@@ -149,7 +149,7 @@ def _draw_heads(canvas: Canvas, diagram: ModelDiagram, x: float, y: float) -> No
 
 
 def _draw_arrow(canvas: Canvas, x: float, y: float, step: Box, *, gap: float = GAP) -> float:
-    """An arrow upwards with the shape of what `step` gives; where it ends."""
+    """Draw an upward arrow with the output shape of `step`; return its end."""
     canvas.draw_arrow((x, y), (x, y + gap))
     canvas.draw_shape(step.shape, x, y + gap / 2)
     return y + gap
@@ -163,7 +163,7 @@ def _draw_dropout(canvas: Canvas, rate: float, x: float, y: float) -> float:
 
 
 def _place_branches(sublayer: Sublayer, x: float) -> tuple[list[float], float]:
-    """The middles of a sublayer's boxes, and how wide they are."""
+    """Return the centers and the width of a sublayer's boxes."""
     count = len(sublayer.branches)
     if count == 1:
         return [x], BOX_WIDTH

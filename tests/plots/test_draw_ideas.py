@@ -81,7 +81,7 @@ def test_schemes_together_and_what_cannot_be_drawn() -> None:
     schemes = [initial_scheme(spec, **SIZES) for spec in (Sinusoidal(), Rotary(), Rotary(base=500.0), ALiBi())]
     titles = " ".join(axes.get_title() for axes in plot_position_schemes(schemes).axes)
     assert "rotary (base=500)" in titles
-    with pytest.raises(NothingToDraw, match="position: none tells nothing"):
+    with pytest.raises(NothingToDraw, match="nothing to draw for position: none"):
         initial_scheme(NoPosition(), **SIZES)
     with pytest.raises(ValueError, match="d_model=24 must be divisible by n_heads=5"):
         initial_scheme(ALiBi(), d_model=24, n_heads=5, length=7)

@@ -114,7 +114,8 @@ def read(
     Args:
         target: Text that a translator's decoder reads; by default the model's own translation.
         ids, target_ids: Token ids to use instead of `text` and `target`, including special tokens.
-        edits, only: As in `record`.
+        edits: Edits of the pass, as in `record`.
+        only: Patterns of the tensors to record.
 
     Raises:
         UserError: If the text is empty and the tokenizer has no token for it, a target is passed to a model without a

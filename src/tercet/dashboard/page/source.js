@@ -1,6 +1,6 @@
 // What the server says of the runs, and how it is asked.
 
-import { post, refusal } from "tercet/ask.js";
+import { post, responseError } from "tercet/ask.js";
 
 /** @typedef {{name: string, folder: string, error: string | null, state: string, detail: string, step: number,
  *             total: number | null, seconds: number | null, left: number | null, updated: number | null, rows: number,
@@ -16,7 +16,7 @@ const GONE = "the server does not answer: the training or `tercet watch` has end
 /** @param {string} name @param {unknown} [question] @returns {Promise<any>} */
 async function ask(name, question = {}) {
   const response = await post(`api/${name}`, JSON.stringify(question), GONE);
-  if (!response.ok) throw await refusal(response);
+  if (!response.ok) throw await responseError(response);
   return response.json();
 }
 

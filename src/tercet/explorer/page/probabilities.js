@@ -66,7 +66,7 @@ export function probabilityPanel(model, change, say) {
   const title = element("h2", {});
   const facts = element("p", { class: "facts" });
   const truth = element("p", { class: "truth" });
-  const list = element("ol", { class: "candidates", "aria-label": "The most likely tokens" });
+  const list = element("ol", { class: "candidates", "aria-label": "Most likely tokens" });
   const controls = controlBox(model, change);
   const box = element(
     "aside",

@@ -1,6 +1,6 @@
 // The source of the data: the server with the model, or, in a saved page, the answers that it contains.
 
-import { post, refusal } from "tercet/ask.js";
+import { post, responseError } from "tercet/ask.js";
 import { unpacked } from "tercet/tensor.js";
 
 /** @typedef {import("tercet/model.js").Ask} Ask */
@@ -62,7 +62,7 @@ export async function open() {
       return addShared(unpacked(answer));
     }
     const response = await post(path, body, GONE);
-    if (!response.ok) throw await refusal(response);
+    if (!response.ok) throw await responseError(response);
     return addShared(unpacked(await response.json()));
   }
 
@@ -96,7 +96,7 @@ export async function open() {
     save: async (query) => {
       const response = await post("api/export", canonical({ ask: query }), GONE);
       if (response.status === 404 || response.status === 405) return null;
-      if (!response.ok) throw await refusal(response);
+      if (!response.ok) throw await responseError(response);
       return await response.text();
     },
   };

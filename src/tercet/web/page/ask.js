@@ -12,7 +12,7 @@ export async function post(path, body, gone) {
 }
 
 /** The error of a response that is not ok. @param {Response} response @returns {Promise<Error>} */
-export async function refusal(response) {
+export async function responseError(response) {
   const reply = await response.json().catch(() => null);
   return new Error(reply?.error ?? `the server returned ${response.status}; see its terminal`);
 }

@@ -116,7 +116,7 @@ def test_each_by_itself(
     if what == "neighbours":
         arguments += ["--token", "the", "[MASK]"]
     if (family, what) == ("gpt", "score"):
-        assert "judged by its loss; plot loss instead" in failed(arguments, capsys)
+        assert "or correlation; plot loss instead" in failed(arguments, capsys)
         return
     out, err = said(arguments, capsys)
     assert out == [str(tmp_path / "a.svg")]

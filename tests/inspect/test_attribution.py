@@ -103,8 +103,8 @@ def test_words() -> None:
     with record(one) as seen:
         one(torch.randint(V, (3, 7)))
     for how, words in (
-        ({"position": 7, "ids": [0]}, "no position 7; there are 7, 0 to 6"),
-        ({"position": 0, "ids": [0, V]}, f"no id {V}; there are {V}"),
+        ({"position": 7, "ids": [0]}, "position 7 is out of range; it must be 0 to 6"),
+        ({"position": 0, "ids": [0, V]}, f"id {V} is out of range; it must be 0 to {V - 1}"),
         ({"position": 0, "ids": [0], "row": -1}, "no row -1; there are 3"),
     ):
         with pytest.raises(ValueError, match=words):

@@ -169,7 +169,7 @@ def test_words(tmp_path: Path) -> None:
         (gpt, {"ids": [V]}, f"the vocabulary has no id {V}; ids are 0 to {V - 1}"),
         (gpt, {"ids": []}, "the list of ids is empty"),
         (gpt, {"ids": [1] * 14}, "14 ids do not fit into the context of 13 tokens"),
-        (both, {"text": ""}, "the text is empty; give at least one word"),
+        (both, {"text": ""}, "the text is empty; pass at least one word"),
         (both, {"text": "a", "target_ids": [-1]}, "the vocabulary has no id -1"),
     ):
         with pytest.raises(UserError, match=words):

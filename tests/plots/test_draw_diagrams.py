@@ -357,7 +357,7 @@ def test_what_does_not_fit() -> None:
     spec = DecoderOnlySpec(vocab_size=50, max_len=9, stack=SMALL)
     with pytest.raises(ValueError, match=r"length=10 does not fit into the context of max_len=9"):
         describe_model(spec, length=10)
-    with pytest.raises(ValueError, match=r"source_length=3 is for a translator"):
+    with pytest.raises(ValueError, match=r"source_length=3 is for translators"):
         describe_model(spec, source_length=3)
     with pytest.raises(ValueError, match=r"batch=0 must be at least 1"):
         describe_attention(spec, batch=0)

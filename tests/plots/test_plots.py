@@ -109,7 +109,7 @@ def test_scores_against_minutes(tmp_path: Path) -> None:
     assert lines(figure, 1) == {"Pearson": ([1.5], [0.5]), "Spearman": ([1.5], [-0.25])}
     assert figure.axes[1].get_ylim()[0] < -0.25
     assert "share of the variance" in figure.axes[0].get_ylabel()
-    with pytest.raises(NothingToDraw, match="judged by its loss; plot loss instead"):
+    with pytest.raises(NothingToDraw, match="or correlation; plot loss instead"):
         plot_score(write(tmp_path / "c.csv", [{"step": 1, "train/loss": 2}]), title="run")
 
 
@@ -206,7 +206,7 @@ def test_rotary_angles_and_wavelengths() -> None:
     assert np.allclose(cos, np.cos(angles), atol=1e-5)
     wavelengths = figure.axes[1].lines[0].get_ydata()
     assert np.allclose(wavelengths, [2 * math.pi * 50.0 ** (2 * pair / 8) for pair in range(4)], rtol=1e-5)
-    assert "1 of 4 pairs turn full circle" in words(figure)  # 6.3, 16.7, 44.4, 118 tokens, and a context of 13
+    assert "1 of 4 pairs make a full turn" in words(figure)  # 6.3, 16.7, 44.4, 118 tokens, and a context of 13
     assert "4 of 8 numbers are not rotated" in words(plot_positions(gpt(Rotary(share=0.5))))
 
 
@@ -298,13 +298,13 @@ def test_one_block_has_its_tokens_beside_it() -> None:
     assert len(wide.get_xticklabels()) == 34
     with pytest.raises(UserError, match=r"--layer 2: tiny has no such block; blocks are 0 to 1"):
         plot_attention(one, TEXT, layer=2)
-    with pytest.raises(UserError, match=r"its blocks are encoder 0 to 2, decoder 0 to 1"):
+    with pytest.raises(UserError, match=r"blocks are encoder 0 to 2, decoder 0 to 1"):
         plot_attention(translator(), "abc", layer=3)
 
 
 def test_a_text_that_was_cut_says_so() -> None:
-    assert "it was cut" in words(plot_attention(gpt(), "ab" * ROOM))
-    assert "it was cut" not in words(plot_attention(gpt(), "ab"))
+    assert "truncated to the context" in words(plot_attention(gpt(), "ab" * ROOM))
+    assert "truncated to the context" not in words(plot_attention(gpt(), "ab"))
 
 
 def test_neighbours_are_the_nearest() -> None:
@@ -373,7 +373,7 @@ def test_tokens_are_found_as_they_are_read() -> None:
         find_token(bpe, "mats")
     with pytest.raises(UserError, match=r"--token 'ж' is not a token of the vocabulary"):
         find_token(LETTERS, "ж")
-    with pytest.raises(UserError, match=r"--token '' is no token"):
+    with pytest.raises(UserError, match=r"--token '' is not a token"):
         find_token(LETTERS, "")
     with pytest.raises(UserError, match=r"shows 1 to 24 tokens, got 30"):
         plot_neighbours(gpt(), ["a"] * 30)

@@ -112,7 +112,7 @@ def test_equal_losses_are_drawn_and_bytes_repeat(tmp_path: Path) -> None:
 
 def test_nothing_to_draw() -> None:
     for curves in ([], [variant("a")], [variant("a", run())], [variant("a", run(float("nan"), 0.0))]):
-        with pytest.raises(NothingToDraw, match="no run noted a validation loss"):
+        with pytest.raises(NothingToDraw, match="no run has a validation loss"):
             plot_variants(curves, title="x")
 
 

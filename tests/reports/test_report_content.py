@@ -117,11 +117,11 @@ def test_data_that_is_gone_or_changed_is_not_counted(runs: Mapping[str, Path], t
     try:
         text.write_text(before + "3 times 3 is 9.\n")
         page = read_page(tercet.report(run))
-        assert "the data is gone, or has changed since the training" in page.words["data"]
+        assert "the data is missing or has changed since the training" in page.words["data"]
         assert "Training part" not in page.words["data"]
         text.unlink()
         page = read_page(tercet.report(run))
-        assert "the data is gone, or has changed since the training" in page.words["data"]
+        assert "the data is missing or has changed since the training" in page.words["data"]
         assert any(tag == "img" for tag, _ in page.tags)  # of tokens that the model knows, in place of its data
         with pytest.raises(UserError, match="which is not on this machine"):
             tercet.report(run, evaluate=True)

@@ -25,7 +25,7 @@ from tercet.reports.write import report_page
 def test_a_run_that_trains_is_said_to_be_one(tmp_path: Path) -> None:
     page = read_page(tercet.report(make_run(tmp_path / "run", steps=200, total=1000)))
     assert "Still running: at step 200 of 1,000 when this report was written" in page.text
-    assert "A run that has saved no model yet" in page.words[""]
+    assert "A run without a saved model" in page.words[""]
     assert "No model is saved yet" in page.words["model"]
     assert "No versions are recorded" in page.words["versions"]
     assert page.cell("Steps") == "200 of 1,000"
@@ -91,7 +91,7 @@ def test_a_model_without_a_run_says_what_is_missing(runs: Mapping[str, Path], tm
         (model / name).unlink()
     (model / "manifest.json").unlink()
     page = read_page(tercet.report(model))
-    assert "Nothing says what it was trained on" in page.words["data"]
+    assert "The training data is not known" in page.words["data"]
     assert "No recipe is recorded" in page.words["recipe"]
     assert "No validation is recorded." in page.words["scores"]
 
@@ -134,7 +134,7 @@ def test_what_holds_no_run_is_refused_in_a_line(
 
 
 def test_where_no_page_can_be_written_is_told_before_anything_is_read(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"--out .* is a folder; give the name of a file"):
+    with pytest.raises(UserError, match=r"--out .* is a folder; pass a file name"):
         tercet.report("nosuch", tmp_path)
     with pytest.raises(UserError, match=r"there is no folder .*nosuch; make it first"):
         tercet.report("nosuch", tmp_path / "nosuch" / "page.html")

@@ -53,7 +53,7 @@ def train(
     Raises:
         UserError: If recipe, data and settings do not fit together, or another process trains in the folder.
     """
-    from tercet.dashboard import page_beside
+    from tercet.dashboard import background_dashboard
     from tercet.training.request import RunRequest, resolve
     from tercet.training.run.open import is_first
     from tercet.training.run.train import train_resolved
@@ -64,7 +64,7 @@ def train(
     )  # fmt: skip
     folder = None if out is None else Path(out)
     resolved = resolve(RunRequest(recipe=str(recipe), changes=_nest(changes), out=folder, quiet=quiet, **paths))
-    with page_beside(resolved.folder) if page else nullcontext():
+    with background_dashboard(resolved.folder) if page else nullcontext():
         trained_model = train_resolved(resolved, start, quiet=quiet)
     run = load(trained_model)
     if report and is_first(resolved.recipe):

@@ -172,7 +172,7 @@ def test_ctrl_c_saves_and_ends_with_130(text: Path, tmp_path: Path) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "tercet: stopped by SIGINT: saved in" in err
-    assert "the same command goes on from there" in err
+    assert "run the same command again to resume" in err
     assert list((metrics.parent / "checkpoints").iterdir())
 
 
@@ -181,15 +181,15 @@ def test_ctrl_c_saves_and_ends_with_130(text: Path, tmp_path: Path) -> None:
     [
         (["--vary", "model.stack.placment=pre,post"], "unknown key 'placment'; did you mean 'placement'?"),
         (["--vary", "model.stack.placement=pre,poste"], "got 'poste'"),
-        (["--vary", "model.stack.placement="], "--vary model.stack.placement: there is no value"),
+        (["--vary", "model.stack.placement="], "--vary model.stack.placement: no values"),
         (["--vary", "model.stack.placement"], "expected key=value,value"),
-        (["--vary", "model.stack.placement=pre,pre"], "the value pre stands there twice"),
+        (["--vary", "model.stack.placement=pre,pre"], "the value pre is repeated"),
         (["--vary", "model.stack.n_layers=2,3"], "model.stack.n_layers is both in --set and in --vary"),
         (["--vary", "data.source=a,b"], "data.source is both in --set and in --vary"),
-        (["--vary", "model.stack.placement=pre,post", "--seeds", "x"], "--seeds 'x': expected numbers"),
-        (["--vary", "training.seed=1,2"], "give --seeds 1,2,3 in its place"),
+        (["--vary", "model.stack.placement=pre,post", "--seeds", "x"], "--seeds 'x': expected seeds"),
+        (["--vary", "training.seed=1,2"], "pass --seeds 1,2,3 instead"),
         (["--set", "data.source=other"], "data.source is set by both --set and --data"),
-        ([], "demo alone has nothing to compare with; give another recipe or run, --vary or --seeds"),
+        ([], "demo has nothing to be compared with; add another recipe or run, --vary or --seeds"),
     ],
 )
 def test_mistakes(flags: list[str], words: str, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -204,14 +204,14 @@ def test_mistakes(flags: list[str], words: str, text: Path, tmp_path: Path, caps
 def test_another_comparison_in_the_folder(whole: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(comparing(text, whole, *GRID, "--seeds", "1,3")) == 2
     err = capsys.readouterr().err
-    assert "holds a comparison with other settings (seeds: [1, 2] -> [1, 3]); give another --out" in err
+    assert "contains a comparison with other settings (seeds: [1, 2] -> [1, 3]); pass another --out" in err
 
 
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        (["demo", "nutshel"], "there is no recipe and no run 'nutshel'; did you mean 'nutshell'?"),
-        (["demo", "demo"], "is given twice; leave one out (how much is chance: --seeds 1,2,3)"),
+        (["demo", "nutshel"], "no such recipe or run: 'nutshel'; did you mean 'nutshell'?"),
+        (["demo", "demo"], "is given twice; remove one (to measure the variance, pass --seeds 1,2,3)"),
         (["demo", "none.yaml"], "no such file: none.yaml"),
     ],
 )

@@ -69,14 +69,14 @@ def test_a_cache_that_is_no_use_is_said_with_the_remedy(tmp_path: Path, monkeypa
     open_to_all.mkdir()
     open_to_all.chmod(0o777)
     for place, words in (
-        (file / "cache", f"{file} is no folder; remove it"),
+        (file / "cache", f"{file} is not a folder; remove it"),
         (open_to_all, "other users can write to "),
     ):
         monkeypatch.setenv("TERCET_CACHE", str(place))
         assert (tercet.doctor().cache_refusal or "").startswith(words)
     monkeypatch.setattr("os.access", lambda *_: False)
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
-    assert tercet.doctor().cache_refusal == f"{tmp_path} cannot be written; set TERCET_CACHE to a folder that can"
+    assert tercet.doctor().cache_refusal == f"{tmp_path} cannot be written; set TERCET_CACHE to a writable folder"
 
 
 @pytest.mark.slow

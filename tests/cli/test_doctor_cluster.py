@@ -79,7 +79,7 @@ def test_a_task_of_slurm_meets_the_others_where_training_does(monkeypatch: pytes
         ({"RANK": "4"}, "RANK='4' must be a whole number from 0 to 3"),
         ({"RANK": "x\033[2J"}, "RANK="),
         ({"WORLD_SIZE": "0"}, "WORLD_SIZE='0' must be a whole number from 1 to"),
-        ({"WORLD_SIZE": None}, "WORLD_SIZE is not set, which belongs to the other variables of its launcher"),
+        ({"WORLD_SIZE": None}, "WORLD_SIZE is not set, although other variables of its launcher are"),
         ({"MASTER_PORT": "70000"}, "MASTER_PORT='70000' must be a whole number from 1 to 65,535"),
     ],
 )
@@ -128,7 +128,7 @@ def test_who_is_missing_is_named() -> None:
     assert out.startswith("tercet ")  # this machine is told all the same
     last = err.splitlines()[-1]
     assert last.startswith("tercet: error: missing after 2 s: rank 1")
-    assert f"reach 127.0.0.1:{port}, or wait longer with --timeout" in last
+    assert f"reach 127.0.0.1:{port}, or increase --timeout" in last
     _, err = second.communicate(timeout=200)
     assert second.returncode == 2
     assert "error: " in err.splitlines()[-1]
@@ -140,7 +140,7 @@ def test_rank_0_that_is_missing_is_named() -> None:
     process = start(1, 2, port, "--timeout", "1")
     out, err = process.communicate(timeout=100)
     assert (process.returncode, out) == (2, "")
-    assert err.startswith(f"tercet: error: missing: rank 0, which rank 1 looks for at 127.0.0.1:{port} (")
+    assert err.startswith(f"tercet: error: missing: rank 0, which rank 1 cannot reach at 127.0.0.1:{port} (")
     assert err.count("\n") == 1
 
 
@@ -152,8 +152,8 @@ def test_versions_that_differ_are_named() -> None:
         ranks=facts, all_reduce_bytes=1_000_000, all_reduce_seconds=0.5, disagreements=find_disagreements(facts)
     )
     lines = describe_report(report)
-    assert lines["all-reduce"] == "2 MB/s: 1.0 MB over 3 ranks by gloo in 500.0 ms"
-    assert lines["rank 1"] == "node1, 0 us there and back"
+    assert lines["all-reduce"] == "2 MB/s: 1.0 MB over 3 ranks with gloo in 500.0 ms"
+    assert lines["rank 1"] == "node1, 0 us round trip"
     assert lines["versions"] == "torch differs: 2.0 on 0, 1, 2.1 on 2"
 
 
@@ -172,4 +172,4 @@ def test_what_a_recipe_uses_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert (use["micro_batch"], use["micro_batches"]) == (plan["micro_batch"], plan["micro_batches"])
     many = ["training.accelerator=gpu", "training.devices=64", "task.batch_size=64"]
     assert main(["doctor", "demo", *(part for setting in many for part in ("--set", setting))]) == 2
-    assert "training.devices=64 on cuda, and this machine has" in capsys.readouterr().err
+    assert "training.devices=64 on cuda, but this machine has" in capsys.readouterr().err

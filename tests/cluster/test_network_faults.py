@@ -86,7 +86,7 @@ class Cluster:
         self.start(**{**LONG, "rank_timeout": TIMEOUT})
         for host in (self.left, self.right):
             assert self.wait_for_end(host) == 0, self.logs()
-        assert "goes on at step" in self.left.log.read_text()
+        assert "resuming at step" in self.left.log.read_text()
         self.assert_same(whole)
 
     def assert_same(self, whole: Path) -> None:
@@ -134,9 +134,9 @@ def test_a_cut_cable_ends_both_sides(cluster: Cluster, whole: Path) -> None:
     cluster.cable.loss = 1.0
     cluster.wait(lambda: not any(map(is_alive, ranks)), "the ranks to end", 2 * TIMEOUT + 5)
     left, right = cluster.left, cluster.right
-    cluster.assert_ended(left, f"rank 0 of 2 on {left.name}: rank 1 on {right.name} gives no sign of life for 5 s")
+    cluster.assert_ended(left, f"rank 0 of 2 on {left.name}: rank 1 on {right.name} has sent no heartbeat for 5 s")
     # torchrun itself waits for minutes there, for the store that is on the left.
-    cluster.assert_said(right, f"rank 1 of 2 on {right.name}: rank 0 on {left.name} gives no sign of life for 5 s")
+    cluster.assert_said(right, f"rank 1 of 2 on {right.name}: rank 0 on {left.name} has sent no heartbeat for 5 s")
     train(tiny_recipe(cluster.folder, exact=True, **LONG), cluster.out, quiet=True)  # goes on, on one rank
     cluster.assert_same(whole)
 
@@ -146,7 +146,7 @@ def test_a_rank_that_is_stopped_for_ever_ends_the_others(cluster: Cluster, whole
     cluster.start(**LONG, rank_timeout=TIMEOUT)
     cluster.wait_for_checkpoint()
     rank_of(cluster.right).suspend()
-    cluster.assert_ended(cluster.left, f"rank 1 on {cluster.right.name} gives no sign of life for 5 s")
+    cluster.assert_ended(cluster.left, f"rank 1 on {cluster.right.name} has sent no heartbeat for 5 s")
     assert cluster.wait_for_end(cluster.right) != 0  # torchrun there has lost the store, and ends what it has started
     cluster.assert_goes_on(whole)
 
@@ -159,7 +159,7 @@ def test_a_killed_rank_ends_the_one_on_the_other_host(cluster: Cluster, whole: P
     survivor = rank_of(cluster.left)
     rank_of(cluster.right).kill()
     cluster.wait(lambda: not is_alive(survivor), "rank 0 to end", 20)
-    cluster.assert_ended(cluster.left, f"rank 1 on {cluster.right.name} gives no sign of life for 3 s")
+    cluster.assert_ended(cluster.left, f"rank 1 on {cluster.right.name} has sent no heartbeat for 3 s")
     cluster.assert_goes_on(whole)
 
 
@@ -194,7 +194,7 @@ def test_both_are_killed_while_the_checkpoint_is_written(cluster: Cluster, whole
     assert [*cluster.out.glob("checkpoints/.step-000060.*.new")]
     assert {path.name for path in cluster.out.glob("checkpoints/step-*")} == {"step-000020", "step-000040"}
     cluster.assert_goes_on(whole)
-    assert f"goes on at step 41 of {LONG['max_steps']}" in cluster.left.log.read_text()
+    assert f"resuming at step 41 of {LONG['max_steps']}" in cluster.left.log.read_text()
 
 
 SKEWED = """

@@ -83,7 +83,7 @@ def test_a_job_that_is_ended_and_queued_again_trains_what_an_unbroken_run_does(
     assert slurm.job(job)["JobState"] == "COMPLETED", said
     assert words.format(job) in said
     assert said.count("tercet: stopped by SIGTERM: saved in") == 1  # by the first task
-    assert said.count("goes on at step") == 1
+    assert said.count("resuming at step") == 1
     record = read_record(out)
     assert record is not None
     assert record.finished
@@ -111,4 +111,4 @@ def test_tasks_are_counted_however_they_were_asked_for(slurm: SlurmCluster, tmp_
     whole = train(recipe, tmp_path / "whole", quiet=True)
     assert weights(tmp_path / "srun") == weights(whole)
     refused = slurm("salloc", "--ntasks=2", *command, str(tmp_path / "script"), check=False)
-    assert "this SLURM job has 2 tasks, and srun starts them: srun tercet train ..." in refused
+    assert "this SLURM job has 2 tasks, which must be started by srun: srun tercet train ..." in refused

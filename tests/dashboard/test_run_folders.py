@@ -142,13 +142,13 @@ def test_answers_of_two_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "body", "told"),
     [
-        ("curve", {}, "there is no question 'curve'"),
-        ("runs", [], "a question is a JSON object"),
+        ("curve", {}, "no such query: 'curve'"),
+        ("runs", [], "a query must be a JSON object"),
         ("curves", {"bucket": 3}, "did you mean 'buckets'?"),
         ("curves", {"buckets": 10**9}, "buckets=1000000000 must be"),
         ("curves", {"x": "../x"}, "x"),
         ("sample", {"run": 0, "step": 3}, "cannot read"),
-        ("sample", {"run": 7, "step": 3}, "there is no run 7"),
+        ("sample", {"run": 7, "step": 3}, "no such run: 7"),
         ("sample", {"run": 0, "step": "../../x"}, "step"),
     ],
 )
@@ -174,9 +174,9 @@ def test_which_folders_can_be_watched(tmp_path: Path) -> None:
     check_runs([run])
     for folders, told in (
         ([run, tmp_path / "." / "run"], "is given twice"),
-        ([tmp_path], "holds no run"),
+        ([tmp_path], "contains no run"),
         ([tmp_path / "none"], "no such folder:"),
-        ([run] * 17, "a page shows 1 to 16"),
+        ([run] * 17, "the dashboard shows 1 to 16"),
     ):
         with pytest.raises(UserError, match=told):
             check_runs(folders)

@@ -11,7 +11,7 @@ import pytest
 from made_runs import HOSTILE, make_run, write_metrics
 from starlette.testclient import TestClient
 
-from tercet.dashboard import page_beside
+from tercet.dashboard import background_dashboard
 from tercet.dashboard.answers import RunAnswers
 from tercet.dashboard.server import application, page_files
 
@@ -54,13 +54,13 @@ def test_the_source_writes_no_markup_and_asks_no_one_else() -> None:
 
 
 @slow
-def test_the_page_beside_a_training_ends_with_it(tmp_path: Path) -> None:
+def test_the_background_dashboard_a_training_ends_with_it(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", steps=20)
-    command = [sys.executable, "-m", "tercet.dashboard.beside", str(run)]
+    command = [sys.executable, "-m", "tercet.dashboard.background", str(run)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stderr is not None
-        assert process.stderr.readline().startswith("tercet: watch it at http://127.0.0.1:")
+        assert process.stderr.readline().startswith("tercet: dashboard: http://127.0.0.1:")
         process.stdin.close()  # as when whoever started it is killed
         assert process.wait(20) == 0
 
@@ -91,7 +91,7 @@ def test_of_several_processes_one_shows_the_page(
         raise OSError("not in a test")
 
     monkeypatch.setattr(subprocess, "Popen", start)
-    with page_beside(tmp_path):
+    with background_dashboard(tmp_path):
         pass
     assert len(started) == pages
 

@@ -63,5 +63,5 @@ def test_step_that_does_not_fit_is_halved(tmp_path: Path, capsys: pytest.Capture
     assert record is not None
     assert record.micro_batches
     assert record.micro_batches[-1][1] < 128
-    assert "step 1 is out of memory with 128 rows at once; from here on 64 rows" in capsys.readouterr().err
+    assert "step 1 is out of memory with 128 rows per micro-batch; continuing with 64 rows" in capsys.readouterr().err
     assert len(read_metrics(out / "metrics.csv")["train/loss"]) == 3

@@ -58,13 +58,13 @@ def choice(recipe: Recipe) -> tuple[str, str]:
 def test_a_run_compiles_if_its_seconds_are_more_than_the_compilers(tmp_path: Path) -> None:
     """One block: compiling is estimated at 13 s, of which a run of 43 s saves about a third."""
     assert choice(tiny_recipe(tmp_path, compile="auto", max_steps=1600)) == (
-        "never", "about 42 s of training, too short to pay for it"
+        "never", "about 42 s of training, too short for compiling to pay off"
     )  # fmt: skip
     assert choice(tiny_recipe(tmp_path, compile="auto", max_steps=1700)) == (
         "always",
-        "16 ms a step compiled, 26 ms not",
+        "16 ms per step compiled, 26 ms not compiled",
     )
-    assert choice(tiny_recipe(tmp_path, compile="never", max_steps=1700)) == ("never", "as asked")
+    assert choice(tiny_recipe(tmp_path, compile="never", max_steps=1700)) == ("never", "as requested")
 
 
 def test_a_compiler_that_takes_longer_than_it_saves_is_left_out(
@@ -80,7 +80,7 @@ def test_the_whole_step_counts_with_the_optimizer(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(TimedSteps, "seconds_of_update", lambda self: 0.080)
     assert choice(tiny_recipe(tmp_path, compile="auto", max_steps=5000)) == (
         "never",
-        "94 ms a step compiled, 104 ms not",
+        "94 ms per step compiled, 104 ms not compiled",
     )
 
 
@@ -102,7 +102,7 @@ def test_changing_shapes_are_compiled_once_and_have_no_cuda_graphs(
     assert choice(tiny_pairs_recipe(tmp_path, compile="auto", max_steps=5000))[0] == "always"
     with pytest.raises(UserError, match="steps of equal shapes"):
         choice(tiny_pairs_recipe(tmp_path, compile="cuda_graphs"))
-    assert choice(tiny_masked_recipe(tmp_path, compile="cuda_graphs")) == ("cuda_graphs", "as asked")
+    assert choice(tiny_masked_recipe(tmp_path, compile="cuda_graphs")) == ("cuda_graphs", "as requested")
 
 
 @pytest.mark.parametrize(

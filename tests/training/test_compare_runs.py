@@ -173,7 +173,7 @@ def test_a_variant_that_diverges_is_told_and_the_others_go_on(
 
     def diverge(recipe: Any, *args: Any, **settings: Any) -> Path:
         if recipe.model.stack.placement == "pre":
-            raise RunDiverged("the loss is not a number at step 3")
+            raise RunDiverged("the loss is not finite at step 3")
         return real(recipe, *args, **settings)
 
     monkeypatch.setattr(sweeping, "train", diverge)
@@ -290,25 +290,21 @@ def refused(work: Callable[[], object]) -> str:
 
 def test_refusals(recipes: Callable[[str], str], compared: ComparedRuns, tmp_path: Path) -> None:
     text, out, run = recipes("text"), tmp_path / "out", str(compared.folder / "placement=pre,seed=1")
-    assert "there is no recipe and no run 'nutshel'; did you mean 'nutshell'?" in refused(
-        lambda: plan(["nutshel"], out)
-    )
+    assert "no such recipe or run: 'nutshel'; did you mean 'nutshell'?" in refused(lambda: plan(["nutshel"], out))
     assert "unknown key 'placment'; did you mean 'placement'?" in refused(
         lambda: plan([text], out, "model.stack.placment=pre,post")
     )
     assert refused(lambda: plan([text], out, "model.stack.position=rotary,{kind: rotary, base: 10000}")) == (
-        "position=rotary and position=rotary+base=10000 are the same recipe; leave one out"
+        "position=rotary and position=rotary+base=10000 are the same recipe; remove one"
     )
     assert "input should be 'pre', 'post', 'sandwich' or 'branch', got 'prae'" in refused(
         lambda: plan([text], out, "model.stack.placement=pre,prae")
     )
-    assert "n_layers=1 alone has nothing to compare with" in refused(
-        lambda: plan([text], out, "model.stack.n_layers=1")
-    )
-    assert "text alone has nothing to compare with; give another recipe or run" in refused(lambda: plan([text], out))
-    assert "is given twice; leave one out" in refused(lambda: plan([text, text], out))
-    assert "--seeds is for recipes" in refused(lambda: plan([run, run + "/best"], out, seeds=[1, 2]))
-    assert "--vary is for recipes" in refused(lambda: plan([run], out, "model.max_len=1,2"))
+    assert "n_layers=1 has nothing to be compared with" in refused(lambda: plan([text], out, "model.stack.n_layers=1"))
+    assert "text has nothing to be compared with; add another recipe or run" in refused(lambda: plan([text], out))
+    assert "is given twice; remove one" in refused(lambda: plan([text, text], out))
+    assert "--seeds applies only to recipes" in refused(lambda: plan([run, run + "/best"], out, seeds=[1, 2]))
+    assert "--vary applies only to recipes" in refused(lambda: plan([run], out, "model.max_len=1,2"))
     assert "training.seed is both in --set and in --seeds" in refused(
         lambda: plan([text], out, seeds=[1, 2], changes={"training": {"seed": 3}})
     )
@@ -334,15 +330,15 @@ def test_a_folder_holds_one_comparison(compared: ComparedRuns, recipes: Callable
     text, out = recipes("text"), compared.folder
     words = refused(lambda: plan([text], out, "model.stack.placement=pre,post", seeds=[1, 2]))
     assert (
-        "holds a comparison with other settings (vary.model.stack.placement: ['pre', 'sandwich'] -> ['pre', 'post'])"
+        "contains a comparison with other settings (vary.model.stack.placement: ['pre', 'sandwich'] -> ['pre', 'post'])"
         in words
     )
-    assert words.endswith("give another --out")
+    assert words.endswith("pass another --out")
     words = refused(lambda: plan([text], out, "model.stack.placement=pre,sandwich", seeds=[1, 2, 3]))
     assert "seeds: [1, 2] -> [1, 2, 3]" in words
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "a.txt").write_text("")
-    assert "is not empty and holds no comparison" in refused(
+    assert "is not empty and contains no comparison" in refused(
         lambda: plan([text], tmp_path / "full", "model.stack.placement=pre,post")
     )
     assert "is a file; give a folder" in refused(
@@ -363,7 +359,7 @@ def test_an_unfinished_run_is_refused(compared: ComparedRuns, tmp_path: Path) ->
     begun = tmp_path / "begun"
     begun.mkdir()
     (begun / "recipe.yaml").write_bytes((compared.folder / "placement=pre,seed=1" / "recipe.yaml").read_bytes())
-    assert "is not finished, says its run.json; train it to its end first" in refused(
+    assert "is not finished, according to its run.json; finish it first" in refused(
         lambda: plan([str(begun)], tmp_path / "out")
     )
 

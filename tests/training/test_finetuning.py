@@ -111,7 +111,7 @@ def test_shorter_rows_keep_the_table_of_positions(finished: Finished, tmp_path: 
     ("changes", "words"),
     [
         ({"model": {"stack": {"d_model": 32}}}, r"embedding\.weight is \d+x16 in .*, but \d+x32 in this recipe"),
-        ({"data": {"tokenizer": "characters"}}, r"the tokenizer is that of .*: leave data\.tokenizer out"),
+        ({"data": {"tokenizer": "characters"}}, r"the tokenizer is that of .*: omit data\.tokenizer"),
         ({"model": {"max_len": 9}}, r"table\.weight is 8x16 in .*, but 9x16 in this recipe"),
     ],
 )

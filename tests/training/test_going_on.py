@@ -68,7 +68,7 @@ def test_a_run_that_is_made_longer_is_one_that_was_planned_so(
     train(tiny_recipe(tmp_path, **CONSTANT), out, Resume(More(4), exact=True))
     assert_same_run(train(tiny_recipe(tmp_path, max_steps=16, **CONSTANT), tmp_path / "planned", quiet=True), out)
     said = capsys.readouterr().err
-    assert "changed: training.max_steps 12 -> 16\ngoes on at step 13 of 16\n" in said
+    assert "changed: training.max_steps 12 -> 16\nresuming at step 13 of 16\n" in said
     assert "learning rate (constant): 0.01 at step 13, as if the run had been planned for 16 steps\n" in said
     assert changes(out) == [(12, "training.max_steps", 12, 16)]
     assert read_recipe(out).training.max_steps == 16
@@ -93,7 +93,7 @@ def test_so_is_one_that_had_not_begun_to_cool_down(tmp_path: Path, capsys: pytes
     wsd: dict[str, Any] = {"schedule": {"kind": "wsd", "cooldown": 0.25}}
     out = stopped(tiny_recipe(tmp_path, **wsd), tmp_path / "run")
     train(tiny_recipe(tmp_path, **wsd), out, Resume(Until(16), exact=True))
-    assert "goes on at step 9 of 16\n" in capsys.readouterr().err
+    assert "resuming at step 9 of 16\n" in capsys.readouterr().err
     assert_same_run(train(tiny_recipe(tmp_path, max_steps=16, **wsd), tmp_path / "planned", quiet=True), out)
 
 
@@ -104,7 +104,7 @@ def test_a_rate_that_has_fallen_rises_and_says_so(
     out = shutil.copytree(finished("text"), tmp_path / "run")
     recipe = read_recipe(out)
     before = files_of(out)
-    with pytest.raises(UserError, match=r"cannot get another length exactly: learning rate \(cosine\): .*; leave"):
+    with pytest.raises(UserError, match=r"cannot change the length of .* exactly: learning rate \(cosine\): .*; omit"):
         train(recipe, out, Resume(More(4), exact=True))
     assert capsys.readouterr().err == ""
     assert files_of(out) == before
@@ -170,7 +170,7 @@ def test_epochs_become_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert resume_state(out)["global_step"] == first + 1
     assert changes(out) == [(first, "training.max_steps", None, first + 1), (first, "training.max_epochs", 1, None)]
     train(tiny_recipe(tmp_path, max_epochs=2, **epochs), out)
-    assert f"goes on at step {first + 2} of {2 * first - 1}\n" in capsys.readouterr().err
+    assert f"resuming at step {first + 2} of {2 * first - 1}\n" in capsys.readouterr().err
     planned = train(tiny_recipe(tmp_path, max_epochs=2, **epochs), tmp_path / "planned", quiet=True)
     assert weights(planned) == weights(out)
     with pytest.raises(UserError, match=rf"already has {2 * first - 1} steps, but {first} were requested"):
@@ -192,12 +192,12 @@ def test_a_run_out_of_patience_goes_on(tmp_path: Path, capsys: pytest.CaptureFix
     recipe = tiny_recipe(tmp_path, sample_tokens=0, **STUCK)
     out = train(recipe, tmp_path / "run")
     why = "it stopped at step 6 of 30, after 2 validations without improvement"
-    assert f"{why}; --more STEPS or a larger training.patience goes on\n" in capsys.readouterr().err
+    assert f"{why}; to continue, pass --more STEPS or a larger training.patience\n" in capsys.readouterr().err
     train(recipe, out)
-    assert f"is already finished: {why}; --more STEPS goes on" in capsys.readouterr().err
+    assert f"is already finished: {why}; pass --more STEPS to train longer" in capsys.readouterr().err
     train_resolved(own(read_with(out, patience=3), out))
     said = capsys.readouterr().err
-    assert "changed: training.patience 2 -> 3\ngoes on at step 7 of 30\n" in said
+    assert "changed: training.patience 2 -> 3\nresuming at step 7 of 30\n" in said
     assert "it stopped at step 8 of 30, after 3 validations without improvement" in said
     train(recipe, out, Resume(More(2)), quiet=True)  # it counts anew
     assert resume_state(out)["global_step"] == 14

@@ -53,7 +53,7 @@ def test_a_stopped_run_goes_on_by_its_folder(
     assert exit_code(child(work)) < 0
     assert main(["train", str(out)]) == 0
     said = capsys.readouterr()
-    assert "goes on at step 5 of 12\n" in said.err
+    assert "resuming at step 5 of 12\n" in said.err
     assert said.out.startswith(f"The run is in {out}; ")
     assert_same_run(finished("text"), out)
     assert main(["train", str(out), "--quiet"]) == 0
@@ -66,7 +66,7 @@ def test_more_until_and_set(run: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "changed: training.max_steps 12 -> 13, training.keep 2 -> 3\n" in capsys.readouterr().err
     assert main(["train", str(run), "--until", "14", "--out", str(run)]) == 0
     assert main(["train", str(run), "--until", "14"]) == 0
-    assert "is already finished: it ended at step 14; --more STEPS goes on" in capsys.readouterr().err
+    assert "is already finished: it ended at step 14; pass --more STEPS to train longer" in capsys.readouterr().err
     assert tercet.train(run, start=tercet.Resume(tercet.More(1)), quiet=True).folder == run / "best"
     tercet.train(run, start=tercet.Resume(tercet.Until(16)), changes={"training.patience": 9}, quiet=True)
     record = read_record(run)
@@ -94,8 +94,8 @@ def test_more_until_and_set(run: Path, capsys: pytest.CaptureFixture[str]) -> No
             ["--more", "5", "--set", "training.max_epochs=9"],
             "--more conflicts with another length in the recipe or in --set",
         ),
-        (["--more", "5", "--exact"], "cannot get another length exactly: learning rate (cosine)"),
-        (["--more", "5", "--out", "elsewhere"], "is a run, which goes on in its own folder; leave --out out"),
+        (["--more", "5", "--exact"], "exactly: learning rate (cosine)"),
+        (["--more", "5", "--out", "elsewhere"], "is a run, which is resumed in its own folder; omit --out"),
         (["--set", "training.seed=3"], "other settings (training.seed: 1 -> 3); pass another --out"),
         (["--set", "training.max_hours=3"], "cannot change max_hours of a started run"),
         (["--set", "training.patience=0"], "training.patience=0 must be at least 1"),
@@ -113,9 +113,9 @@ def test_what_is_refused_changes_nothing(
 
 def test_folders_without_a_run(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
-    words = f"{tmp_path / 'empty'} holds no run: it has no run.json, and no data to read; give a run's folder, or a "
+    words = f"{tmp_path / 'empty'} contains no run: it has neither run.json nor readable data; pass a run folder, or a "
     assert words in refused(capsys, tmp_path / "empty", "--more", "5")
-    assert "last holds no run: it has no run.json" in refused(capsys, run / "last", "--more", "5")
+    assert "last contains no run: it has neither run.json" in refused(capsys, run / "last", "--more", "5")
     assert "unknown recipe" in refused(capsys, tmp_path / "nothing", "--more", "5")
     assert list((tmp_path / "empty").iterdir()) == []
     (run / "recipe.yaml").rename(tmp_path / "recipe.yaml")
@@ -175,7 +175,7 @@ def test_weights_alone_go_on_beyond_the_end(run: Path, capsys: pytest.CaptureFix
     shutil.rmtree(run / "checkpoints")
     assert "pass --from-weights to continue" in refused(capsys, run, "--more", "2")
     assert main(["train", str(run), "--more", "2", "--from-weights"]) == 0
-    assert "goes on at step 13 of 14\n" in capsys.readouterr().err
+    assert "resuming at step 13 of 14\n" in capsys.readouterr().err
     assert resume_state(run)["global_step"] == 14
 
 

@@ -134,6 +134,10 @@ def test_two_devices_interrupted_before_the_first_step_save_and_say_so_once(tmp_
     os.killpg(training.pid, signal.SIGINT)
     errors = training.communicate(timeout=120)[1]
     assert training.returncode == 130, errors
-    for words in ("is text: trained on as", "finishing this step, then saving", "stopped by SIGINT: saved in run"):
+    for words in (
+        "is text: trained with the recipe",
+        "finishing this step, then saving",
+        "stopped by SIGINT: saved in run",
+    ):
         assert errors.count(words) == 1, errors
     assert "Traceback" not in errors

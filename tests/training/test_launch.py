@@ -38,15 +38,15 @@ def test_what_was_started(environment: Mapping[str, str], found: Launch | None) 
 @pytest.mark.parametrize(
     ("environment", "words"),
     [
-        ({"SLURM_NTASKS": "4"}, "this SLURM job has 4 tasks, and srun starts them"),
-        ({"SLURM_NTASKS": "4", **LONE}, "this SLURM job has 4 tasks, and srun starts them"),  # salloc's shell
+        ({"SLURM_NTASKS": "4"}, "this SLURM job has 4 tasks, which must be started by srun"),
+        ({"SLURM_NTASKS": "4", **LONE}, "this SLURM job has 4 tasks, which must be started by srun"),  # salloc's shell
         (
             {**SRUN, "SLURM_STEP_TASKS_PER_NODE": "2(x2),1"},
             r"srun has started 6 processes, 2\(x2\),1 on its nodes; start",
         ),
         (
             {**TORCHRUN, "WORLD_SIZE": "7"},
-            "torchrun has started 7 processes, 4 on this node; start equally many on each",
+            "torchrun has started 7 processes, 4 on this node; start the same number on each",
         ),
     ],
 )

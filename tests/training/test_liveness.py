@@ -79,27 +79,27 @@ def test_whom_rank_0_misses_all_hear_of(ranks: Ranks) -> None:
     ranks.silence(2)
     for rank in (0, 1):
         said = ranks.reports[rank].get(timeout=5)
-        assert said.startswith(f"rank 2 on {HOST} gives no sign of life for {PATIENCE * BEAT:.3g} s: it has died or is")
+        assert said.startswith(f"rank 2 on {HOST} has sent no heartbeat for {PATIENCE * BEAT:.3g} s: it has died or is")
 
 
 @pytest.mark.slow
 def test_the_others_miss_rank_0(ranks: Ranks) -> None:
     ranks.silence(0)
-    assert [ranks.reports[rank].get(timeout=5).split(" gives")[0] for rank in (1, 2)] == [f"rank 0 on {HOST}"] * 2
+    assert [ranks.reports[rank].get(timeout=5).split(" has sent")[0] for rank in (1, 2)] == [f"rank 0 on {HOST}"] * 2
 
 
 @pytest.mark.slow
 def test_two_that_are_lost_are_one_line(ranks: Ranks) -> None:
     ranks.silence(1)
     ranks.silence(2)
-    assert ranks.reports[0].get(timeout=5).startswith(f"rank 1 on {HOST} and 1 more gives no sign")
+    assert ranks.reports[0].get(timeout=5).startswith(f"rank 1 on {HOST} and 1 more has sent no heartbeat")
 
 
 @pytest.mark.slow
 def test_one_that_fails_ends_the_others_before_they_would_miss_it(ranks: Ranks) -> None:
     ranks.stop(1, FAILED)
     begin = ranks.beating[0].beat_count
-    assert ranks.reports[0].get(timeout=5) == f"rank 1 on {HOST} has failed; see what it said"
+    assert ranks.reports[0].get(timeout=5) == f"rank 1 on {HOST} has failed; see its output"
     assert GRACE <= ranks.beating[0].beat_count - begin < PATIENCE
     assert "rank 1" in ranks.reports[2].get(timeout=5)
 
@@ -111,7 +111,7 @@ def test_a_broken_exchange_is_explained_by_who_is_silent(ranks: Ranks) -> None:
     ranks.silence(2)
     said = ranks.beating[1].explain()
     assert said is not None
-    assert said.startswith(f"rank 2 on {HOST} gives no sign of life for {GRACE * BEAT:.2g} s")
+    assert said.startswith(f"rank 2 on {HOST} has sent no heartbeat for {GRACE * BEAT:.2g} s")
 
 
 @pytest.mark.slow

@@ -78,7 +78,7 @@ def test_a_tracker_that_fails_later_costs_its_figures_alone(capsys: pytest.Captu
     tracker.finalize("success")
     assert calls == [1, 2]
     assert capsys.readouterr().err == (
-        "TensorBoard: [Errno 28] No space left on device; nothing more is logged there, training continues\n"
+        "TensorBoard: [Errno 28] No space left on device; it is disabled, and training continues\n"
     )
 
 

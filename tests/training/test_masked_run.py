@@ -134,7 +134,7 @@ def test_a_plateau_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[st
     changes = {"data": {"tokenizer": tokenizer}}
     train(tiny_masked_recipe(tmp_path, changes, optimizer={"kind": "adam", "lr": 0.0}), tmp_path / "run")
     told = capsys.readouterr().err
-    assert told.count("is that of counting words") == 1
+    assert told.count("is that of unigram frequencies") == 1
     assert "step 3: the validation loss" in told
 
 

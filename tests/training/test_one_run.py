@@ -117,7 +117,7 @@ def test_a_bad_loss_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         return causal_loss(model, batch)  # pyright: ignore[reportArgumentType]
 
     monkeypatch.setattr(language, "causal_loss", poisoned)
-    words = r"the loss is not a number at step 6: stack\.blocks\.0\.feedforward\.up\.weight has 1 bad values; .*lr"
+    words = r"the loss is not finite at step 6: stack\.blocks\.0\.feedforward\.up\.weight has 1 non-finite values; .*lr"
     with pytest.raises(UserError, match=words):
         train(tiny_recipe(tmp_path), out, quiet=True)
     assert resume_state(out)["global_step"] == 4
@@ -136,7 +136,7 @@ def test_a_bad_gradient_stops_the_run(tmp_path: Path, monkeypatch: pytest.Monkey
         return Loss(loss.total + _nan_gradient(embedding), loss.plain, loss.count)
 
     monkeypatch.setattr(language, "causal_loss", poisoned)
-    with pytest.raises(UserError, match=r"the gradient is not a number at step 1: the gradient of embedding\.weight"):
+    with pytest.raises(UserError, match=r"the gradient is not finite at step 1: the gradient of embedding\.weight"):
         train(tiny_recipe(tmp_path), tmp_path / "run", quiet=True)
     assert not (tmp_path / "run" / "last").exists()
 
@@ -215,9 +215,12 @@ def test_why_it_is_not_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
     monkeypatch.setattr(choosing, "compiled_loss", broken)
     monkeypatch.setattr(choosing, "median_seconds", seconds)
-    assert choice(compile="auto", max_steps=10) == ("never", "about 40 s of training, too short to pay for it")
+    assert choice(compile="auto", max_steps=10) == (
+        "never",
+        "about 40 s of training, too short for compiling to pay off",
+    )
     assert choice(compile="auto", max_steps=1000) == ("never", "the compiler failed: RuntimeError: no C++ compiler")
-    assert choice(compile="always") == ("always", "as asked")
+    assert choice(compile="always") == ("always", "as requested")
 
 
 @pytest.mark.parametrize(("precision", "expected"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])

@@ -38,8 +38,8 @@ def test_a_run_that_halves_at_its_first_step_is_one_of_small_micro_batches(
     assert record is not None
     assert record.micro_batches == ((0, 8), (0, 4))
     assert capsys.readouterr().err.splitlines()[-2:] == [
-        "step 1 is out of memory with 16 rows at once; from here on 8 rows",
-        "step 1 is out of memory with 8 rows at once; from here on 4 rows",
+        "step 1 is out of memory with 16 rows per micro-batch; continuing with 8 rows",
+        "step 1 is out of memory with 8 rows per micro-batch; continuing with 4 rows",
     ]
 
 
@@ -78,7 +78,7 @@ def test_it_goes_on_with_the_smaller_size(
     assert record.micro_batches == ((5, 4),)
     assert weights(train(TINY["text"](tmp_path, micro_batch_size=8), tmp_path / "whole", quiet=True)) != weights(out)
     said = capsys.readouterr().err
-    assert "arithmetic: micro_batch unset, now 4: the run ends as it would have but for rounding" in said
+    assert "arithmetic: micro_batch unset, now 4: up to rounding, the run ends as an uninterrupted run would" in said
     assert json.loads((out / "run.json").read_text())["micro_batches"] == [[5, 4]]
     state = torch.load(newest_checkpoint(out) / "state.ckpt", weights_only=True)
     assert [one.get("micro_batch") for one in state["arithmetic"]] == [None, "4"]
@@ -90,8 +90,8 @@ def test_it_goes_on_with_the_smaller_size(
 def test_where_the_end_is_to_be_exact_nothing_is_halved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hold_rows(lambda step: 2 if step > 4 else 8, monkeypatch.setattr)
     message = (
-        r"^step 6 is out of memory with 4 rows at once, and to end exactly it must stay so many: "
-        r"set training.activation_checkpointing=true or .*, and the run goes on; or begin anew with a smaller model"
+        r"^step 6 is out of memory with 4 rows per micro-batch, which an exact run must not change: "
+        r"set training.activation_checkpointing=true or .* and resume the run; or start again with a smaller model"
     )
     with pytest.raises(OutOfMemory, match=message):
         train(TINY["text"](tmp_path, exact=True), tmp_path / "run", quiet=True)
@@ -105,9 +105,11 @@ def test_where_the_end_is_to_be_exact_nothing_is_halved(tmp_path: Path, monkeypa
 @pytest.mark.slow
 def test_one_row_is_the_least(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hold_rows(lambda step: 0, monkeypatch.setattr)
-    with pytest.raises(OutOfMemory, match=r"out of memory with 1 row at once: set training.strategy=fsdp on several"):
+    with pytest.raises(
+        OutOfMemory, match=r"out of memory with 1 row per micro-batch: set training.strategy=fsdp on several"
+    ):
         train(TINY["text"](tmp_path, activation_checkpointing=True), tmp_path / "run", quiet=True)
-    with pytest.raises(OutOfMemory, match=r"out of memory with 8 tokens per side at once"):
+    with pytest.raises(OutOfMemory, match=r"out of memory with 8 tokens per side per micro-batch"):
         train(TINY["pairs"](tmp_path), tmp_path / "pairs", quiet=True)
 
 
@@ -116,7 +118,9 @@ def test_elsewhere_it_ends_the_run_with_what_helps(tmp_path: Path, monkeypatch: 
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr("tercet.training.optim.adamw.FusedAdamW.step", no_memory)
-    with pytest.raises(OutOfMemory, match=r"^out of memory outside of a step's passes: set training.activation_check"):
+    with pytest.raises(
+        OutOfMemory, match=r"^out of memory outside of the forward and backward passes: set training.activation_check"
+    ):
         train(TINY["text"](tmp_path), tmp_path / "run", quiet=True)
 
 
@@ -150,7 +154,7 @@ def test_several_ranks_end_and_go_on_with_half(tmp_path: Path, strategy: str) ->
         return start_run(recipe, tmp_path / "run", prepare=lambda: hold_rows(lambda step: 4))
 
     assert (ended := run()).wait() == 1
-    assert "step 1 is out of memory with 8 rows at once; when it is started again, the run goes on with 4 rows" in (
+    assert "step 1 is out of memory with 8 rows per micro-batch; start the run again to resume it with 4 rows" in (
         ended.stderr.read_text()
     )
     run().finish()
@@ -199,7 +203,7 @@ def test_a_process_that_may_have_little_memory_trains(tmp_path: Path) -> None:
         env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "step 1 is out of memory with 256 rows at once; from here on 128 rows" in done.stderr
+    assert "step 1 is out of memory with 256 rows per micro-batch; continuing with 128 rows" in done.stderr
     record = read_record(tmp_path / "run")
     assert record is not None
     assert record.finished

@@ -52,7 +52,7 @@ def test_a_damaged_checkpoint_is_passed_over(
     flip(newest_checkpoint(out) / "state.ckpt")
     train(read_recipe(out), out, quiet=True)
     assert "step-000008/state.ckpt is damaged" in (told := capsys.readouterr().err)
-    assert "the run goes on from the checkpoint of step 4" in told
+    assert "resuming from the checkpoint of step 4" in told
     assert_same_run(finished(family), out)
     assert sorted(path.name for path in (out / "checkpoints").iterdir()) == ["step-000008", "step-000012"]
 
@@ -77,8 +77,8 @@ def test_without_any_checkpoint_there_are_choices(
     other = shutil.copytree(out, tmp_path / "other")
     assert main([*command, "--from-weights"]) == 0
     err = capsys.readouterr().err
-    assert "goes on at step 9 of 12" in err
-    assert f"only the weights of {out}/last are left" in err
+    assert "resuming at step 9 of 12" in err
+    assert f"only the weights in {out}/last could be recovered" in err
     assert load_model(out / "last").card.step == 12
     assert weights(out) != weights(finished("text"))
     assert [line.partition(",")[0] for line in (out / "metrics.csv").read_text().splitlines()[1:]] == [
@@ -183,12 +183,12 @@ def test_other_arithmetic_is_said(
     monkeypatch.setattr(arithmetic, "build_id", lambda: "other")
     recipe = read_recipe(out)
     with pytest.raises(
-        UserError, match=r"cannot go on exactly: kernels .*, now other; undo that, or leave --exact out"
+        UserError, match=r"cannot resume .* exactly: kernels .*, now other; undo the change, or omit --exact"
     ):
         train(recipe, out, Resume(exact=True), quiet=True)
     capsys.readouterr()
     train(recipe, out, quiet=True)
-    assert "now other: the run ends as it would have but for rounding" in capsys.readouterr().err
+    assert "now other: up to rounding, the run ends as an uninterrupted run would" in capsys.readouterr().err
     monkeypatch.undo()
     state = torch.load(newest_checkpoint(out) / "state.ckpt", weights_only=True)
     assert [one["kernels"] for one in state["arithmetic"]][1:] == ["other"]

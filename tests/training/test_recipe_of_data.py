@@ -97,7 +97,7 @@ def test_conversations_need_a_model_to_go_on_from() -> None:
 
 
 def test_twice_is_once_too_often() -> None:
-    with pytest.raises(UserError, match=re.escape("prose.txt is data, and dna.txt is as well")):
+    with pytest.raises(UserError, match=re.escape("prose.txt and dna.txt are both data")):
         recipe_of("prose.txt", data="dna.txt")
 
 
@@ -107,7 +107,7 @@ def test_what_is_no_data(name: str) -> None:
     Path("demo", "a.txt").write_text("a")
     assert not is_data(name)
     if name in ("run", "bert", "empty"):
-        with pytest.raises(UserError, match=f"{name} holds no run"):
+        with pytest.raises(UserError, match=f"{name} contains no run"):
             resolve(RunRequest(recipe=name))
 
 
@@ -134,7 +134,7 @@ def test_the_run_is_named_by_the_file() -> None:
 def test_one_line_names_the_recipe(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "dna.txt", "--print-config"]) == 0
     said = capsys.readouterr()
-    assert said.err == "dna.txt is text: trained on as `tercet recipes demo` says\n"
+    assert said.err == "dna.txt is text: trained with the recipe that `tercet recipes demo` shows\n"
     assert "kind: characters" in said.out
     assert main(["train", "dna.txt", "--print-config", "--quiet"]) == 0
     assert capsys.readouterr().err == ""

@@ -60,7 +60,7 @@ def test_orders_differ() -> None:
 def test_a_micro_batch_too_many_is_noticed() -> None:
     tree = Tree(1)
     tree.add([torch.ones(1)])
-    with pytest.raises(RuntimeError, match="gradients of 2 micro-batches, and a step has 1"):
+    with pytest.raises(RuntimeError, match="gradients of 2 micro-batches, but a step has 1"):
         tree.add([torch.ones(1)])
 
 

@@ -54,7 +54,7 @@ def test_a_finished_run_says_so_and_does_nothing(tmp_path: Path, capsys: pytest.
     capsys.readouterr()
     train(recipe, out)
     assert (
-        "is already finished: it ended at step 2; --more STEPS goes on, another --out trains again"
+        "is already finished: it ended at step 2; pass --more STEPS to train longer, another --out for a second run"
         in capsys.readouterr().err
     )
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
@@ -82,7 +82,7 @@ def test_changed_data_is_told(tmp_path: Path) -> None:
     recipe = tiny_recipe(tmp_path, **SHORT)
     out = train(recipe, tmp_path / "run", quiet=True)
     (tmp_path / "text.txt").write_text(TEXT.replace("3 times 4 is 12", "3 times 4 is 13"))
-    with pytest.raises(UserError, match=r"the data has changed since .*run was begun; give another --out"):
+    with pytest.raises(UserError, match=r"the data has changed since the run in .*run started; pass another --out"):
         train(recipe, out, quiet=True)
 
 
@@ -95,7 +95,7 @@ def test_foreign_folders_and_files_are_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "thesis").iterdir()] == ["chapter.txt"]
     with pytest.raises(UserError, match=r"text\.txt is a file; pass a folder"):
         train(recipe, tmp_path / "text.txt", quiet=True)
-    with pytest.raises(UserError, match=r"cannot make the folder .*; give another --out"):
+    with pytest.raises(UserError, match=r"cannot create the folder .*; pass another --out"):
         train(recipe, tmp_path / "text.txt" / "run", quiet=True)
 
 
@@ -149,7 +149,7 @@ def test_settings_that_do_not_fit(tmp_path: Path, training: dict[str, Any], word
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_no_gpu_there(tmp_path: Path) -> None:
     recipe = tiny_recipe(tmp_path, accelerator="gpu", precision="auto")
-    with pytest.raises(UserError, match=r"training\.devices=1 on cuda, and this machine has 0; .*accelerator=cpu"):
+    with pytest.raises(UserError, match=r"training\.devices=1 on cuda, but this machine has 0; .*accelerator=cpu"):
         train(recipe, tmp_path / "run", quiet=True)
     assert not (tmp_path / "run" / "run.json").exists()
 

@@ -135,7 +135,7 @@ def test_the_best_by_loss_is_another_than_by_bleu(tmp_path: Path) -> None:
 def test_what_a_run_leaves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = train(tiny_pairs_recipe(tmp_path, max_steps=3), tmp_path / "run")
     told = capsys.readouterr().err
-    assert "94 training pairs, 3.3% padding, 3 steps; fp32, not compiled (as asked)" in told
+    assert "94 training pairs, 3.3% padding, 3 steps; fp32, not compiled (as requested)" in told
     assert "bleu " in told
     names = {path.name for path in out.iterdir() if path.name != ".lock"}
     assert names == RUN_FILES

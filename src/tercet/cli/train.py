@@ -113,13 +113,13 @@ def run(args: argparse.Namespace) -> int:
             print_note(note)
         return 0
 
-    from tercet.dashboard import page_beside
+    from tercet.dashboard import background_dashboard
     from tercet.training.run.finish import Interrupted
     from tercet.training.run.open import is_first
     from tercet.training.run.train import train_resolved
 
     try:
-        with page_beside(resolved.folder) if args.page else nullcontext():
+        with background_dashboard(resolved.folder) if args.page else nullcontext():
             folder = train_resolved(resolved, start, quiet=args.quiet)
     except Interrupted as error:
         if is_first_process():

@@ -1,4 +1,4 @@
-"""What the page of runs is answered: numbers of metrics.csv, gathered for a screen, and what else is in the folders."""
+"""Answers to the queries of the dashboard: downsampled curves of metrics.csv, states, samples and settings."""
 
 import threading
 import time
@@ -14,13 +14,13 @@ from tercet.config import UserError
 from tercet.dashboard.downsample import downsample
 from tercet.dashboard.queries import QUERIES, CurvesQuery, RunSampleQuery, parse_query
 
-NO_CURVES = ("epoch", *X_AXES)  # columns that are axes
-FRESH_SECONDS = 0.4  # for which what was read is not looked at again
-MIN_SECONDS = 1e-3  # where a logarithmic axis may begin
+NO_CURVES = ("epoch", *X_AXES)  # columns that are not plotted
+FRESH_SECONDS = 0.4  # minimum time between two reads of the folders
+MIN_SECONDS = 1e-3  # start of a logarithmic axis
 
 
 class RunAnswers:
-    """Runs, and what is answered of them; one question at a time."""
+    """Answers queries about a number of runs, one at a time."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.runs = [RunFolder(folder) for folder in folders]
@@ -30,13 +30,13 @@ class RunAnswers:
         self._errors: list[str | None] = [None] * len(self.runs)
 
     def answer(self, name: str, body: Any) -> dict[str, Any]:
-        """The answer to one of the page's queries, as plain JSON.
+        """Answer a query of the page, as plain JSON.
 
         Raises:
-            UserError: for what is no query, or a run or sample that is not there.
+            UserError: If the query is invalid, or there is no such run or sample.
         """
         if name not in QUERIES:
-            raise UserError(f"there is no question {name!r:.60}; there are: {', '.join(QUERIES)}")
+            raise UserError(f"no such query: {name!r:.60}; available queries: {', '.join(QUERIES)}")
         query = parse_query(QUERIES[name], body)
         with self._lock:
             self._refresh()
@@ -47,7 +47,7 @@ class RunAnswers:
             return self.settings() if name == "settings" else self.overview()
 
     def read_ahead(self) -> None:
-        """Read the runs in a thread, so that the first question finds them read."""
+        """Read the runs in a thread, so that the first query is answered without delay."""
 
         def read() -> None:
             with self._lock:
@@ -56,11 +56,11 @@ class RunAnswers:
         threading.Thread(target=read, daemon=True).start()
 
     def overview(self) -> dict[str, Any]:
-        """Each run's state, and its last figures."""
+        """Return the state and the last metrics of each run."""
         return {"runs": [self._describe(number) for number in range(len(self.runs))]}
 
     def curves(self, query: CurvesQuery) -> dict[str, Any]:
-        """All curves between two places of the axis, in few points."""
+        """Return all curves in a range of the axis, downsampled."""
         axes = [run.metrics.axis(query.x) for run in self.runs]
         values = np.concatenate(axes) if axes else np.empty(0)
         values = values[np.isfinite(values) & ((values > 0) | (not query.log))]
@@ -82,11 +82,11 @@ class RunAnswers:
 
     def sample(self, query: RunSampleQuery) -> dict[str, Any]:
         if query.run >= len(self.runs):
-            raise UserError(f"there is no run {query.run}; there are {len(self.runs)}")
+            raise UserError(f"no such run: {query.run}; number of runs: {len(self.runs)}")
         return {"run": query.run, "step": query.step, "text": self.runs[query.run].sample(query.step)}
 
     def settings(self) -> dict[str, Any]:
-        """The recipes key by key: one value a run, None where it has no such key."""
+        """Return the recipes key by key: one value per run, None if the run has no such key."""
         recipes = [self._if_readable(number, run.settings, {}) for number, run in enumerate(self.runs)]
         keys = list(dict.fromkeys(key for settings in recipes for key in settings))
         rows = [{"key": key, "values": [settings.get(key) for settings in recipes]} for key in keys]
@@ -132,7 +132,7 @@ class RunAnswers:
         self._refresh_time = time.monotonic()
 
     def _if_readable(self, number: int, read: Any, otherwise: Any) -> Any:
-        """Of a run whose files are damaged the error is kept, and the others are shown."""
+        """Return the result of `read`; if the files of the run are damaged, keep the error and return `otherwise`."""
         try:
             return read()
         except UserError as error:
@@ -155,7 +155,7 @@ def _digits(value: Any) -> float:
 
 
 def _distinct_names(folders: Sequence[Path]) -> list[str]:
-    """Each folder's name, with as much of its path as tells it from the others."""
+    """Return the name of each folder, with as much of its path as makes it unique."""
     parts = [folder.resolve().parts for folder in folders]
     for depth in range(1, max((len(path) for path in parts), default=1) + 1):
         names = ["/".join(path[-depth:]) for path in parts]

@@ -1,5 +1,7 @@
-"""A curve of any length as so few points as a chart has pixels, with the lowest and the highest value of each: a spike
-of one step in 100,000 stays to be seen."""
+"""Downsampling of curves to the pixels of a chart.
+
+Each point keeps the lowest and the highest value, so that a spike of one step in 100,000 stays visible.
+"""
 
 from dataclasses import dataclass
 
@@ -8,11 +10,11 @@ import numpy as np
 
 @dataclass(frozen=True, kw_only=True)
 class CurvePoints:
-    """A curve's points, gathered.
+    """A downsampled curve.
 
     Attributes:
-        x: (P) of each bucket's first and last point the middle.
-        low, high, mean: (P) of its values.
+        x: (P) Middle between the first and the last point of each bucket.
+        low, high, mean: (P) Lowest, highest and mean value of each bucket.
     """
 
     x: np.ndarray
@@ -21,7 +23,7 @@ class CurvePoints:
     mean: np.ndarray
 
     def to_plain(self) -> dict[str, list[float]]:
-        """In seven digits, which is more than a screen shows."""
+        """Return lists with seven digits, which is more than a screen can show."""
         columns = {"x": self.x, "low": self.low, "high": self.high, "mean": self.mean}
         return {name: [float(f"{value:.7g}") for value in values.tolist()] for name, values in columns.items()}
 
@@ -29,13 +31,14 @@ class CurvePoints:
 def downsample(
     x: np.ndarray, y: np.ndarray, *, start: float, end: float, buckets: int, log: bool = False
 ) -> CurvePoints:
-    """The curve between `start` and `end`, and one point beyond each, so that lines reach the edge.
+    """Return the curve between `start` and `end`, and one point beyond each, so that lines reach the edge.
 
     Args:
-        x: (N) never falling.
-        y: (N) values; what is not finite is left out.
-        buckets: at most so many points, plus two; where the curve has fewer, they are its own.
-        log: whether the axis of `x` is logarithmic: buckets are as wide on the screen.
+        x: (N) Positions in ascending order.
+        y: (N) Values; values that are not finite are omitted.
+        start, end: Range of the axis.
+        buckets: Maximum number of points, plus two. A curve with fewer points is not changed.
+        log: If True, the axis of `x` is logarithmic, and buckets are equally wide on it.
     """
     is_finite = np.isfinite(x) & np.isfinite(y)
     if log:

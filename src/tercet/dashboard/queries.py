@@ -1,4 +1,4 @@
-"""What the page of runs may ask: frozen, and parsed strictly."""
+"""Queries of the dashboard: frozen dataclasses that are parsed strictly."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
@@ -14,18 +14,18 @@ Coordinate = Annotated[float, Interval(ge=-1e18, le=1e18)]
 
 @spec
 class RunsQuery:
-    """How far each run is."""
+    """Query for the state of each run."""
 
 
 @spec
 class CurvesQuery:
-    """All curves of all runs, between two places of the axis.
+    """Query for all curves of all runs in a range of the axis.
 
     Attributes:
-        x: what the axis counts.
-        log: whether it is logarithmic.
-        start, end: of what is shown; all by default.
-        buckets: points of a curve at most.
+        x: Quantity of the axis.
+        log: If True, the axis is logarithmic.
+        start, end: Range of the axis; by default all.
+        buckets: Maximum number of points per curve.
     """
 
     x: Literal["step", "tokens", "seconds"] = "step"
@@ -37,7 +37,7 @@ class CurvesQuery:
 
 @spec
 class RunSampleQuery:
-    """What a run wrote after a step."""
+    """Query for the sample of a run after a step."""
 
     run: RunIndex
     step: Annotated[int, Interval(ge=0, le=10**18)]
@@ -45,7 +45,7 @@ class RunSampleQuery:
 
 @spec
 class SettingsQuery:
-    """The recipes, side by side."""
+    """Query for the recipes of all runs."""
 
 
 QUERIES: dict[str, type] = {
@@ -55,9 +55,11 @@ T = TypeVar("T")
 
 
 def parse_query(kind: type[T], body: Any) -> T:
-    """Raises:
-    UserError: for what is no such query.
+    """Parse a query.
+
+    Raises:
+        UserError: If the query is invalid.
     """
     if not isinstance(body, Mapping):
-        raise UserError("a question is a JSON object")
+        raise UserError("a query must be a JSON object")
     return parse(kind, body, name="question")

@@ -1,4 +1,4 @@
-"""The page of runs over HTTP, on this machine's loopback alone: `web.page_server`, with what is read of the folders."""
+"""HTTP server of the dashboard, on the loopback interface only; based on `web.page_server`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from tercet.web.page_server import page_application
 
 
 def application(answers: RunAnswers) -> Starlette:
-    """The server as an ASGI application."""
+    """Return the server as an ASGI application."""
 
     def answer(name: str, body: Any) -> Response:
         return JSONResponse(answers.answer(name, body))
@@ -21,5 +21,5 @@ def application(answers: RunAnswers) -> Starlette:
 
 
 def page_files() -> Mapping[str, str]:
-    """The text of each of the page's files, by its name."""
+    """Return the text of each file of the page, by name."""
     return read_page_files("tercet.dashboard")

@@ -1,4 +1,4 @@
-"""A run in a few lines of text: how far it is, and its losses."""
+"""State and losses of a run as text."""
 
 import os
 import shutil
@@ -13,10 +13,10 @@ from tercet.plots.text_curve import MAX_WIDTH, text_curve
 
 
 def describe_run(folder: Path) -> str:
-    """How far the run is, in a line, and below it its losses; coloured on a terminal alone.
+    """Return the state of a run in one line, followed by its loss curve; colored only on a terminal.
 
     Raises:
-        UserError: where its files are damaged.
+        UserError: If the files of the run are damaged.
     """
     run = RunFolder(folder)
     run.metrics.refresh()

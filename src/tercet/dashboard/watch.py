@@ -1,4 +1,4 @@
-"""`watch`: the page of some runs, served until a signal ends it."""
+"""`watch`: serve the dashboard of runs until a signal stops it."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -9,25 +9,26 @@ from tercet.checkpoint.run_record import METRICS, RECIPE
 from tercet.config import UserError
 from tercet.limits import WATCHED_RUNS
 
-MISSING = "the page needs starlette and uvicorn: pip install 'tercet[explore]'; or use `tercet watch RUN --text`"
+MISSING = "the dashboard needs starlette and uvicorn: pip install 'tercet[explore]'; or use `tercet watch RUN --text`"
 FIRST_PORT = 8766
 
 
 def watch(
     *runs: str | Path,
     port: int = FIRST_PORT,
-    open: bool = False,  # the name of the command line's flag
+    open: bool = False,  # same name as the flag of the command line
 ) -> None:
-    """A page that shows how runs train, side by side, as `tercet watch` does; served on this machine alone, until it is
-    stopped. It reads their folders, and nothing of the processes that train.
+    """Serve the dashboard of runs, as `tercet watch` does, on this machine only, until it is stopped.
+
+    The dashboard only reads the run folders, and does not communicate with the training processes.
 
     Args:
-        runs: their folders.
-        port: or the next free one; 0 takes any.
-        open: open the page in the browser.
+        runs: Run folders.
+        port: Port; if it is in use, the next free one is used. 0 uses any free port.
+        open: If True, open the dashboard in the browser.
 
     Raises:
-        UserError: where a folder holds no run, nothing can be opened at the port, or starlette and uvicorn are missing.
+        UserError: If a folder contains no run, no port can be opened, or starlette or uvicorn is not installed.
     """
     folders = [find_run_folder(run) for run in runs]
     check_runs(folders)
@@ -44,28 +45,32 @@ def watch(
 
 
 def check_runs(folders: Sequence[Path]) -> None:
-    """Raises:
-    UserError: where there are none or too many, one is there twice, or one can hold no run.
+    """Check the run folders of a dashboard.
+
+    Raises:
+        UserError: If there are none or too many, one is repeated, or one contains no run.
     """
     if not 0 < len(folders) <= WATCHED_RUNS:
-        raise UserError(f"{len(folders)} runs: a page shows 1 to {WATCHED_RUNS}; give fewer")
+        raise UserError(f"{len(folders)} runs: the dashboard shows 1 to {WATCHED_RUNS} runs; pass fewer")
     resolved_folders = set[Path]()
     for folder in folders:
         if folder.resolve() in resolved_folders:
-            raise UserError(f"{folder} is given twice; leave one out")
+            raise UserError(f"{folder} is given twice; remove one")
         resolved_folders.add(folder.resolve())
         if is_run(folder):
             continue
         if folder.is_dir() and not any(not path.name.startswith(".") for path in folder.iterdir()):
-            continue  # a run that is about to begin
+            continue  # a run that is about to start
         if folder.is_dir():
-            raise UserError(f"{folder} holds no run: it has neither {RECIPE} nor {METRICS}; give a run's folder")
-        raise UserError(f"no such folder: {folder}; give that of a run")
+            raise UserError(f"{folder} contains no run: it has neither {RECIPE} nor {METRICS}; pass a run folder")
+        raise UserError(f"no such folder: {folder}; pass a run folder")
 
 
 def require_server() -> None:
-    """Raises:
-    UserError: where starlette or uvicorn is missing.
+    """Check that starlette and uvicorn are installed.
+
+    Raises:
+        UserError: If one of them is not installed.
     """
     if not all(map(find_spec, ("starlette", "uvicorn"))):
         raise UserError(MISSING)

@@ -1,4 +1,4 @@
-"""What a run finds on this machine, and among several: the first question where one is slow, or fails."""
+"""Diagnosis of this machine and of the connections between ranks, for runs that are slow or fail."""
 
 from typing import TYPE_CHECKING
 

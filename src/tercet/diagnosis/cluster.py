@@ -1,5 +1,4 @@
-"""What a run on several machines needs of this one: how PyTorch's processes talk, over which interfaces, who started
-them, and which GPUs there are."""
+"""Facts about this machine for runs on several machines: backends, network interfaces, launcher and GPUs."""
 
 import os
 import socket
@@ -11,8 +10,8 @@ from pathlib import Path
 from tercet.config import UserError
 from tercet.messages import show
 
-MAX_RANKS = 1 << 20  # processes of a run, and ranks
-MAX_SLURM_ID = (1 << 32) - 1  # the largest number of a job, or of a step
+MAX_RANKS = 1 << 20  # processes of a run
+MAX_SLURM_ID = (1 << 32) - 1  # largest id of a job or step
 VARIABLES = (
     "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT",
     "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NNODES",
@@ -23,9 +22,13 @@ VARIABLES = (
 
 @dataclass(frozen=True, kw_only=True)
 class GPUDevice:
-    """Attributes:
-    capability: of compute, such as 9.0; None where it is no CUDA device.
-    bf16: whether it multiplies in bfloat16.
+    """A GPU of this machine.
+
+    Attributes:
+        name: Name of the device.
+        memory_bytes: Total memory, or None if unknown.
+        capability: Compute capability such as 9.0, or None if it is not a CUDA device.
+        bf16: If True, the device supports bfloat16.
     """
 
     name: str
@@ -36,11 +39,14 @@ class GPUDevice:
 
 @dataclass(frozen=True, kw_only=True)
 class RankPlace:
-    """The place of this process among those of a run, as its environment says.
+    """The rank of this process in a run, from its environment variables.
 
     Attributes:
-        by: torchrun or SLURM; environment where the variables are torchrun's and torchrun itself is not there.
-        master: host and port at which rank 0 listens; None where nothing says so.
+        by: torchrun or SLURM; `environment` if the variables of torchrun are set without torchrun.
+        world_size: Number of ranks.
+        rank: Rank of this process.
+        local_rank: Rank on this machine.
+        master: Host and port of rank 0, or None if unknown.
     """
 
     by: str
@@ -52,13 +58,17 @@ class RankPlace:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterFacts:
-    """Attributes:
-    backends: of torch.distributed that this PyTorch has.
-    nccl: its version.
-    interfaces: Names of the network interfaces, without the loopback's.
-    launch: None where this process is started by itself.
-    variables: those that are set, of torchrun, SLURM, NCCL, gloo and CUDA.
-    gpus: and the version of their driver.
+    """Facts about this machine for a run on several machines.
+
+    Attributes:
+        host: Host name.
+        backends: Available backends of torch.distributed.
+        nccl: Version of NCCL, or None.
+        interfaces: Names of the network interfaces without the loopback interface.
+        launch: Rank of this process, or None if it was not started by a launcher.
+        variables: Environment variables of torchrun, SLURM, NCCL, gloo and CUDA that are set.
+        gpus: GPUs of this machine.
+        gpu_driver: Version of the NVIDIA driver, or None.
     """
 
     host: str
@@ -72,7 +82,7 @@ class ClusterFacts:
 
 
 def find_cluster_facts() -> ClusterFacts:
-    """Raises as `find_rank_place` does."""
+    """Return the facts about this machine; raises the errors of `find_rank_place`."""
     return ClusterFacts(
         host=socket.gethostname(),
         backends=_backends(),
@@ -86,10 +96,10 @@ def find_cluster_facts() -> ClusterFacts:
 
 
 def find_rank_place(environment: Mapping[str, str]) -> RankPlace | None:
-    """Who started this process as one of several; None where nobody did.
+    """Return the rank of this process and its launcher, or None if it was started on its own.
 
     Raises:
-        UserError: where a number is none, or is out of its range, or the other half of the variables is missing.
+        UserError: If a variable is not a number, is out of range, or is missing while others are set.
     """
     if "WORLD_SIZE" in environment or "RANK" in environment:
         by = "torchrun" if "TORCHELASTIC_RUN_ID" in environment else "environment"
@@ -105,7 +115,7 @@ def find_rank_place(environment: Mapping[str, str]) -> RankPlace | None:
 
 
 def _find_master(environment: Mapping[str, str], by: str) -> str | None:
-    """Where rank 0 listens, in training as well: as the variables say, or as follows from a SLURM job's step."""
+    """Return host and port of rank 0, as in training: from the variables, or from the ids of a SLURM step."""
     host, port = environment.get("MASTER_ADDR"), None
     if "MASTER_PORT" in environment:
         port = _number(environment, "MASTER_PORT", 1, 65_535)
@@ -120,7 +130,7 @@ def _find_master(environment: Mapping[str, str], by: str) -> str | None:
 
 
 def _interfaces() -> list[str]:
-    """The names that NCCL_SOCKET_IFNAME takes, without the loopback's; empty if the system does not name them."""
+    """Return the names that NCCL_SOCKET_IFNAME accepts, without the loopback interface; empty if unknown."""
     with suppress(OSError, AttributeError):
         return [name for _, name in socket.if_nameindex() if name not in ("lo", "lo0")]
     return []
@@ -129,10 +139,13 @@ def _interfaces() -> list[str]:
 def _number(environment: Mapping[str, str], name: str, minimum: int, maximum: int) -> int:
     text = environment.get(name)
     if text is None:
-        raise UserError(f"{name} is not set, which belongs to the other variables of its launcher; start it by that")
+        raise UserError(
+            f"{name} is not set, although other variables of its launcher are; start the process with the launcher"
+        )
     if not text.isascii() or not text.isdigit() or not minimum <= int(text[:20]) <= maximum:
         raise UserError(
-            f"{name}={show(text)} must be a whole number from {minimum} to {maximum:,}; unset it, or start by torchrun"
+            f"{name}={show(text)} must be a whole number from {minimum} to {maximum:,}; "
+            "unset it, or start with torchrun"
         )
     return int(text)
 
@@ -182,7 +195,10 @@ def _gpus() -> list[GPUDevice]:
 
 
 def _driver_version() -> str | None:
-    """NVIDIA's, which Linux has in a file: `NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  ...`."""
+    """Return the version of the NVIDIA driver, or None; on Linux, it is in a file.
+
+    The file contains a line such as `NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  ...`.
+    """
     with suppress(OSError, StopIteration):
         line = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace").splitlines()[:1]
         return next(word for word in " ".join(line).split() if word[:1].isdigit() and word.count(".") >= 1)

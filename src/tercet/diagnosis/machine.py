@@ -1,4 +1,4 @@
-"""What a run finds on this machine and what is chosen of it: the first question where one is slow, or fails."""
+"""Diagnosis of this machine and the choices made for it, for runs that are slow or fail."""
 
 import os
 import platform
@@ -15,30 +15,32 @@ from tercet.messages import shorten
 from tercet.notebook import Summary
 from tercet.version import tercet_version
 
-ANSWER_SECONDS = 5.0  # in which a compiler says its version
+ANSWER_SECONDS = 5.0  # timeout of `compiler --version`
 
 
 @dataclass(frozen=True, repr=False)
 class Diagnosis(Summary):
-    """A machine as Tercet sees it.
+    """Versions, hardware and choices of this machine.
 
     Args:
-        instructions: those of the CPU's that kernels or PyTorch's libraries are chosen by, as Linux calls them.
-        cores: that this process may use.
-        threads: that PyTorch uses for one operation.
-        memory_bytes: of the machine; None where the system does not say.
-        large_pages: always, madvise (if a program asks for them, as Tercet does) or never.
-        kernel_level: as `TERCET_KERNEL` names it, or none.
-        kernel_origin: prebuilt came with the wheel; compiled was made here; none.
-        kernel_reason: why it is these, in a line.
-        kernel_build: level and hash of the code, as a run notes them; None without kernels.
-        kernel_table: for how much work a kernel is used in such numbers and not PyTorch's way beside it, in a line.
-        cache: the folder for what can be made or downloaded again.
-        cache_refusal: why it may not be written or believed, in a line; None where all is well.
-        cache_free_bytes, free_bytes: of the cache's disk and of the one that the current folder is on.
-        precision: what `training.precision: auto` comes to.
-        cluster: what a run on several machines needs of this one.
-        compiler: the C++ compiler's path and its version, each None where it is not there or does not answer.
+        tercet, python, torch, system, cpu: Versions and names.
+        instructions: CPU instructions that affect the choice of kernels or libraries, as named by Linux.
+        cores: Cores that this process may use.
+        threads: Threads that PyTorch uses for one operation.
+        memory_bytes: Memory of the machine, or None if unknown.
+        large_pages: always, madvise (if requested by a program, as Tercet does) or never.
+        kernel_level: Instruction set as in `TERCET_KERNEL`, or none.
+        kernel_origin: prebuilt (from the wheel), compiled (on this machine) or none.
+        kernel_reason: Reason for this choice, in one line.
+        kernel_build: Instruction set and hash of the code, as recorded by runs; None without kernels.
+        kernel_table: Amounts of work from which kernels are used instead of PyTorch, in one line.
+        cache: Folder of files that can be created or downloaded again.
+        cache_refusal: Reason why the cache cannot be written or trusted, in one line; None if it can.
+        cache_free_bytes, free_bytes: Free space on the disks of the cache and of the current folder.
+        precision: Precision chosen for `training.precision: auto`.
+        cluster: Facts for runs on several machines.
+        compiler: Path of the C++ compiler, or None if there is none.
+        compiler_version: Version of the compiler, or None if it cannot be run.
     """
 
     tercet: str
@@ -67,11 +69,12 @@ class Diagnosis(Summary):
 
 
 def doctor() -> Diagnosis:
-    """What this machine gives to a run and what is chosen of it. As any first command, it compiles the kernels where
-    there are none for this machine.
+    """Return versions, hardware and choices of this machine.
+
+    Kernels are compiled first if there are none for this machine, as with any first command.
 
     Raises:
-        UserError: where TERCET_KERNEL names no level of this machine.
+        UserError: If TERCET_KERNEL is not an instruction set of this machine.
     """
     import torch
 
@@ -111,9 +114,9 @@ def doctor() -> Diagnosis:
 def _refuse_cache(folder: Path) -> str | None:
     folder = _existing(folder)
     if not folder.is_dir():
-        return f"{folder} is no folder; remove it, or set TERCET_CACHE to a folder"
+        return f"{folder} is not a folder; remove it, or set TERCET_CACHE to a folder"
     if not os.access(folder, os.W_OK | os.X_OK):
-        return f"{folder} cannot be written; set TERCET_CACHE to a folder that can"
+        return f"{folder} cannot be written; set TERCET_CACHE to a writable folder"
     try:
         check_owner(folder.resolve())
     except UntrustedFile as error:
@@ -122,7 +125,7 @@ def _refuse_cache(folder: Path) -> str | None:
 
 
 def _existing(path: Path) -> Path:
-    """It, or the nearest folder above it that is there."""
+    """Return the path if it exists, else its nearest existing parent."""
     return next(folder for folder in (path, *path.parents) if os.path.exists(folder))
 
 

@@ -1,10 +1,10 @@
-"""Several processes meet, as those of a run would, and say how far apart they are.
+"""Connection test between the processes of a launcher.
 
-Who is there is written into the store that all of them know before anything waits for all, so that whoever is missing
-can be named. Then they meet over gloo, which every PyTorch has:
+Each rank first writes itself into a shared store, so that missing ranks can be named. Then the ranks connect over gloo,
+which is part of every PyTorch, and measure:
 
-    round trip  8 bytes from rank 0 to another and back: the median of several
-    all-reduce  a sum over all ranks of so many bytes: bytes over the seconds it takes, the median of several
+    round trip  8 bytes from rank 0 to another rank and back, median of several
+    all-reduce  sum over all ranks, in bytes per second, median of several
 """
 
 import json
@@ -29,17 +29,20 @@ from tercet.version import tercet_version
 
 ROUND_TRIPS, ALL_REDUCES = 20, 5
 ALL_REDUCE_BYTES = 16 << 20
-MAX_LISTED_RANKS = 20  # ranks that a message names
-DEFAULT_PORT = 29_500  # the port that torchrun takes by itself
-c10d: Any = distributed  # whose stores it does not name as its own
+MAX_LISTED_RANKS = 20  # ranks listed in a message
+DEFAULT_PORT = 29_500  # default port of torchrun
+c10d: Any = distributed  # its type stubs do not include the stores
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankFacts:
-    """Who a rank is.
+    """A rank, its host and its versions.
 
     Attributes:
-        round_trip: seconds from rank 0 to it and back.
+        rank: Rank.
+        host: Host name.
+        tercet, torch, python: Versions.
+        round_trip: Seconds from rank 0 to this rank and back.
     """
 
     rank: int
@@ -52,10 +55,13 @@ class RankFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class RankReport:
-    """Attributes:
-    all_reduce_bytes: of the tensor that was summed up.
-    all_reduce_seconds: the median.
-    disagreements: versions that are not the same everywhere, a line each.
+    """The result of a connection test.
+
+    Attributes:
+        ranks: All ranks.
+        all_reduce_bytes: Size of the tensor that was summed.
+        all_reduce_seconds: Median time of the all-reduce.
+        disagreements: Versions that differ between ranks, one line each.
     """
 
     ranks: list[RankFacts]
@@ -65,16 +71,17 @@ class RankReport:
 
 
 def meet_ranks(launch: RankPlace, *, timeout: float) -> RankReport | None:
-    """Meet the other processes that were started with this one.
+    """Connect to the other ranks of this launch, and measure the connections.
 
     Args:
-        timeout: seconds to wait for them.
+        launch: Rank of this process and address of rank 0.
+        timeout: Seconds to wait for the other ranks.
 
     Returns:
-        on rank 0 what was found; None on the others.
+        The report on rank 0, None on the other ranks.
 
     Raises:
-        UserError: with the ranks that are missing when the time is over, or that were lost on the way.
+        UserError: If ranks are missing after the timeout, or are lost during the test.
     """
     end = time.monotonic() + timeout
     store = _open_store(launch, end)
@@ -89,25 +96,29 @@ def meet_ranks(launch: RankPlace, *, timeout: float) -> RankReport | None:
             "gloo", store=c10d.PrefixStore("gloo", store), rank=launch.rank, world_size=launch.world_size,
             timeout=timedelta(seconds=timeout),
         )  # fmt: skip
-    except (RuntimeError, ValueError) as error:  # DistError and its kin
-        raise UserError(f"rank {launch.rank} lost the others: {shorten(error)}; see what they say") from None
+    except (RuntimeError, ValueError) as error:  # includes DistError
+        raise UserError(
+            f"rank {launch.rank} lost the connection to the others: {shorten(error)}; see their output"
+        ) from None
     try:
         return _report(launch, store)
     except RuntimeError as error:
-        raise UserError(f"rank {launch.rank} lost another on the way: {shorten(error)}; see what it says") from None
+        raise UserError(
+            f"rank {launch.rank} lost the connection to another rank: {shorten(error)}; see its output"
+        ) from None
     finally:
         distributed.destroy_process_group()
 
 
 def describe_report(report: RankReport) -> dict[str, str]:
-    """A line each, by its name."""
+    """Return the lines of a report by name."""
     lines = dict[str, str]()
     for rank in report.ranks:
-        trip = "" if rank.rank == 0 else f", {rank.round_trip * 1e6:,.0f} us there and back"
+        trip = "" if rank.rank == 0 else f", {rank.round_trip * 1e6:,.0f} us round trip"
         lines[f"rank {rank.rank}"] = f"{rank.host}{trip}"
     speed = report.all_reduce_bytes / report.all_reduce_seconds / 1e6
     lines["all-reduce"] = (
-        f"{speed:,.0f} MB/s: {report.all_reduce_bytes / 1e6:,.1f} MB over {len(report.ranks):,} ranks by gloo in "
+        f"{speed:,.0f} MB/s: {report.all_reduce_bytes / 1e6:,.1f} MB over {len(report.ranks):,} ranks with gloo in "
         f"{report.all_reduce_seconds * 1e3:,.1f} ms"
     )
     first = report.ranks[0]
@@ -118,8 +129,10 @@ def describe_report(report: RankReport) -> dict[str, str]:
 
 
 def _check_address(launch: RankPlace, host: str, port: int, end: float, *, listens: bool) -> None:
-    """Until somebody answers at the address of rank 0, or, where that is this one, whether the address is any: PyTorch
-    would say so in pages."""
+    """Wait until the address of rank 0 accepts connections; on rank 0 itself, only resolve the host name.
+
+    This replaces a very long error message of PyTorch.
+    """
     while True:
         try:
             if listens:
@@ -130,20 +143,20 @@ def _check_address(launch: RankPlace, host: str, port: int, end: float, *, liste
         except OSError as error:
             if listens or time.monotonic() > end:
                 raise UserError(
-                    f"missing: rank 0, which rank {launch.rank} looks for at {host}:{port} "
-                    f"({error.strerror or error}); see MASTER_ADDR, MASTER_PORT and firewalls"
+                    f"missing: rank 0, which rank {launch.rank} cannot reach at {host}:{port} "
+                    f"({error.strerror or error}); check MASTER_ADDR, MASTER_PORT and firewalls"
                     if not listens
-                    else f"rank 0 has no address by the name {host!r}: see MASTER_ADDR"
+                    else f"cannot resolve the address of rank 0: {host!r}; check MASTER_ADDR"
                 ) from None
         time.sleep(0.1)
 
 
 def _open_store(launch: RankPlace, end: float) -> Any:
-    """What rank 0 listens with, or torchrun for it."""
+    """Open the store of rank 0, or that of torchrun."""
     if launch.master is None:
         raise UserError(
-            f"{launch.by} has started {launch.world_size} processes, and MASTER_ADDR and MASTER_PORT do not say where "
-            f"rank 0 is; set them, such as MASTER_PORT={DEFAULT_PORT}"
+            f"{launch.by} has started {launch.world_size} processes, but the address of rank 0 is not set; set "
+            f"MASTER_ADDR and MASTER_PORT, such as MASTER_PORT={DEFAULT_PORT}"
         )
     host, _, port = launch.master.rpartition(":")
     listens = launch.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
@@ -154,8 +167,8 @@ def _open_store(launch: RankPlace, end: float) -> Any:
             host, int(port), launch.world_size, is_master=listens, timeout=left, wait_for_workers=False
         )  # fmt: skip
     except (RuntimeError, ValueError) as error:
-        raise UserError(f"rank {launch.rank} {'cannot listen' if listens else 'finds nobody'} at {launch.master}: "
-                        f"{shorten(error).rstrip('.')}; see MASTER_ADDR and MASTER_PORT") from None  # fmt: skip
+        raise UserError(f"rank {launch.rank} {'cannot listen' if listens else 'cannot connect'} at {launch.master}: "
+                        f"{shorten(error).rstrip('.')}; check MASTER_ADDR and MASTER_PORT") from None  # fmt: skip
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return c10d.PrefixStore(f"tercet-doctor-{attempt}", store)
 
@@ -165,15 +178,15 @@ def _key(rank: int) -> str:
 
 
 def _wait_for_ranks(store: Any, launch: RankPlace, end: float, timeout: float) -> None:
-    """Until every rank has written who it is. Whoever finds that some have not says which."""
+    """Wait until every rank has written itself into the store."""
     missing = list(range(launch.world_size))
     while missing := [rank for rank in missing if not store.check([_key(rank)])]:
         if time.monotonic() > end:
             ranks = ", ".join(map(str, missing[:MAX_LISTED_RANKS]))
             remainder = f" and {len(missing) - MAX_LISTED_RANKS} more" if len(missing) > MAX_LISTED_RANKS else ""
             raise UserError(
-                f"missing after {timeout:g} s: rank {ranks}{remainder}, of {launch.world_size}; see whether they run "
-                f"and reach {launch.master}, or wait longer with --timeout"
+                f"missing after {timeout:g} s: rank {ranks}{remainder}, of {launch.world_size}; check that they run "
+                f"and reach {launch.master}, or increase --timeout"
             )
         time.sleep(0.05)
 
@@ -194,7 +207,7 @@ def _report(launch: RankPlace, store: Any) -> RankReport | None:
 
 
 def find_disagreements(ranks: list[RankFacts]) -> list[str]:
-    """`torch: 2.11.0 on 0, 2.12.0 on 1, 2`, for each version that is not the same everywhere."""
+    """Return a line such as `torch differs: 2.11.0 on 0, 2.12.0 on 1, 2` for each version that differs."""
     lines: list[str] = []
     for name in ("tercet", "torch", "python"):
         version_ranks: dict[str, list[int]] = {}
@@ -208,11 +221,13 @@ def find_disagreements(ranks: list[RankFacts]) -> list[str]:
 
 def _time_all_reduces() -> list[float]:
     numbers = torch.zeros(ALL_REDUCE_BYTES // 4)
-    return [_seconds(partial(c10d.all_reduce, numbers)) for _ in range(ALL_REDUCES + 1)][1:]  # the first one connects
+    return [_seconds(partial(c10d.all_reduce, numbers)) for _ in range(ALL_REDUCES + 1)][
+        1:
+    ]  # the first one opens connections
 
 
 def _time_trip(launch: RankPlace, peer: int) -> float:
-    """Seconds from rank 0 to the other and back, as rank 0 measures them; 0 on the others."""
+    """Return the seconds from rank 0 to another rank and back, measured on rank 0; 0 on other ranks."""
     message = torch.zeros(1, dtype=torch.int64)
     trips: list[float] = []
     for _ in range(ROUND_TRIPS if launch.rank in (0, peer) else 0):

@@ -1,5 +1,4 @@
-"""What a recipe will use of this machine: device, precision, threads, strategy, micro-batch, and memory beside what is
-there."""
+"""Estimated use of this machine by a recipe: device, precision, threads, strategy, micro-batch and memory."""
 
 from dataclasses import dataclass
 from functools import cache, partial
@@ -13,15 +12,22 @@ from tercet.training.recipe.recipe import Recipe
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeUse:
-    """Attributes:
-    device: cpu, cuda or mps.
-    devices: over all nodes, as the recipe says.
-    precision: what `auto` comes to here, or what the recipe says.
-    threads: of PyTorch's for one operation.
-    micro_batch: rows that a device holds at once; of a translator tokens a side.
-    memory_bytes: that a device is estimated to hold.
-    device_bytes: of the device; None where the system does not say.
-    fits: within the device's memory but for what a plan leaves free; None where nobody knows.
+    """Estimated use of this machine by a recipe.
+
+    Attributes:
+        recipe: Name of the recipe.
+        device: cpu, cuda or mps.
+        devices: Number of devices over all nodes.
+        strategy: Strategy for several devices.
+        precision: Precision of the recipe, or the one chosen for `auto`.
+        threads: Threads that PyTorch uses for one operation.
+        micro_batch: Rows per micro-batch; for a translator, tokens per side.
+        micro_batches: Number of micro-batches per device and step.
+        rows: Unit of `micro_batch`.
+        checkpointing: If True, activation checkpointing is used.
+        memory_bytes: Estimated memory per device.
+        device_bytes: Memory of the device, or None if unknown.
+        fits: If True, the estimate fits into the memory of the device with the margin of a plan; None if unknown.
     """
 
     recipe: str
@@ -40,14 +46,15 @@ class RecipeUse:
 
 
 def diagnose_recipe(name: str, recipe: Recipe, *, progress: bool = False) -> RecipeUse:
-    """What it comes to here.
+    """Estimate what a recipe uses on this machine.
 
     Args:
-        name: of the recipe.
-        progress: say on stderr how far reading the data is, where they must be read.
+        name: Name of the recipe.
+        recipe: Recipe.
+        progress: If True, show on stderr how much of the data has been read, if it must be read.
 
     Raises:
-        UserError: where this machine has fewer devices than it asks for, or it does not fit together.
+        UserError: If this machine has fewer devices than requested, or the settings do not fit together.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Training on Lightning, the only room that knows it; it is imported when a run begins."""
+"""Training with Lightning. No other package uses Lightning, and it is imported only when a run starts."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What somebody asks to train, and the recipe that it comes to: of its name, of a run, or one that suits data."""
+"""Requests to train: a recipe, a run folder or data, resolved to a recipe and a run folder."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """A recipe and what is to be different in it.
+    """A recipe and the changes to it.
 
     Args:
-        recipe: A packaged recipe's name, a YAML file's path, the folder of a run that is to go on, or a file or folder
-            of data, for which a packaged recipe is chosen.
-        changes: Keys of the recipe with other values, nested.
-        data: A file, folder or named dataset in place of the recipe's, if it trains a language model.
-        source, target: The same if it trains a translator.
-        validation_source, validation_target: Pairs to validate on.
-        pretrained: The folder of a model to go on from, in place of a new model that the recipe describes.
-        out: The run's folder.
-        quiet: If True, nothing on stderr of the recipe that suits data.
+        recipe: Name of a packaged recipe, path of a YAML file, run folder to resume, or file or folder of data, for
+            which a packaged recipe is chosen.
+        changes: Changed keys of the recipe, as nested mappings.
+        data: File, folder or named dataset to use instead of the recipe's, for a language model.
+        source, target: Sentence pairs to use instead of the recipe's, for a translator.
+        validation_source, validation_target: Sentence pairs to validate on.
+        pretrained: Folder of a model to start from instead of a new model.
+        out: Run folder.
+        quiet: If True, do not report on stderr which recipe was chosen for data.
     """
 
     recipe: str
@@ -48,13 +48,13 @@ class RunRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedRecipe:
-    """A recipe that is parsed, and where it is trained.
+    """A parsed recipe and its run folder.
 
     Attributes:
-        recipe: The recipe.
-        folder: The run's folder.
-        from_run: The recipe is the one of the run in `folder` as it is now, with changes, and not the one that the run
-            was begun with.
+        recipe: Parsed recipe.
+        folder: Run folder.
+        from_run: If True, the recipe is the current one of the run in `folder`, with changes. Otherwise it is compared
+            with the recipe that the run was started with.
         notes: Lines about the recipe, such as the settings that other data replaces.
     """
 
@@ -65,10 +65,10 @@ class ResolvedRecipe:
 
 
 def resolve(request: RunRequest) -> ResolvedRecipe:
-    """Return the recipe of a request, with all changes.
+    """Return the recipe of a request with all changes, and its run folder.
 
     Raises:
-        UserError: If there is no such recipe, something in it does not fit, or its family learns from other data.
+        UserError: If there is no such recipe, a setting is invalid, or the recipe trains on another kind of data.
     """
     run = find_run(request.recipe)
     folder = choose_folder(request, run)
@@ -76,23 +76,26 @@ def resolve(request: RunRequest) -> ResolvedRecipe:
     if is_data_path:
         request = _choose_recipe(request)
     elif request.target is not None and request.source is None:
-        raise UserError(f"the target {request.target} needs its source: give --source F as well")
+        raise UserError(f"the target {request.target} needs its source: pass --source F as well")
     if request.validation_target is not None and request.validation_source is None:
-        raise UserError(f"the target {request.validation_target} needs its source: give --validation-source F as well")
+        raise UserError(f"the target {request.validation_target} needs its source: pass --validation-source F as well")
     name, changes = request.recipe, _add_files(request)
     base = read_settings(name) if run is None else _read_run_recipe(run)
     settings = _add_pretrained(request, base, changes, folder)
 
-    from tercet.training.recipe.recipe import parse_recipe, task_kind  # once there is something to parse
+    from tercet.training.recipe.recipe import (
+        parse_recipe,
+        task_kind,
+    )  # imported late, because it loads the specs of all models
 
     translates = task_kind(settings, name=f"recipe {name}") == "translation"
     if translates and request.data is not None:
         raise UserError(
-            f"the recipe {name} trains a translator, which learns from pairs: give --source F --target F "
-            "in place of --data (a .tsv, .csv or .jsonl file or a named dataset of pairs needs no --target)"
+            f"the recipe {name} trains a translator on sentence pairs: pass --source F --target F "
+            "instead of --data (a .tsv, .csv or .jsonl file or a named dataset of pairs needs no --target)"
         )
     if not translates and (request.source or request.validation_source) is not None:
-        raise UserError(f"the recipe {name} trains a language model, which learns from text: give --data PATH")
+        raise UserError(f"the recipe {name} trains a language model on text: pass --data PATH")
     notes: list[str | None] = []
     if not is_data_path and run is None:
         tokenizes = settings.get("pretrained") is None and not may_be_prepared(str(request.data))
@@ -102,39 +105,39 @@ def resolve(request: RunRequest) -> ResolvedRecipe:
 
 
 def find_run(name: str) -> Path | None:
-    """The run's folder that a name means; None where it is a recipe's, or data.
+    """Return the run folder of this name, or None if it names a recipe or data.
 
     Raises:
-        UserError: where the folder of that name holds no run, or a link leads out of it.
+        UserError: If the folder contains no run, or a link in it leads out of it.
     """
     folder = Path(name)
     if name.endswith((".yaml", ".yml")) or not folder.is_dir() or name in recipe_names() or is_data(name):
         return None
     if not (folder / RECORD).exists() and not (folder / RECIPE).exists():
         raise UserError(
-            f"{name} holds no run: it has no {RECORD}, and no data to read; give a run's folder, or a recipe and "
+            f"{name} contains no run: it has neither {RECORD} nor readable data; pass a run folder, or a recipe and "
             f"--out {name}"
         )
     if not (folder / RECIPE).exists():
-        raise UserError(f"{folder / RECIPE} is missing; put it back, or give a recipe and --out {name} --restart")
+        raise UserError(f"{folder / RECIPE} is missing; put it back, or pass a recipe and --out {name} --restart")
     check_run_links(folder)
     return folder
 
 
 def choose_folder(request: RunRequest, run: Path | None = None) -> Path:
-    """Where a run goes: `out`, else the folder that a recipe has by default, or the run that is asked for."""
+    """Return the run folder: `run` if it is not None, else `request.out`, else the default of the recipe."""
     if run is None:
         return request.out or Path("runs", Path(request.recipe.removesuffix(".gz")).stem)
     if request.out is not None and request.out.resolve() != run.resolve():
-        raise UserError(f"{run} is a run, which goes on in its own folder; leave --out out, or give {run / RECIPE}")
+        raise UserError(f"{run} is a run, which is resumed in its own folder; omit --out, or pass {run / RECIPE}")
     return run
 
 
 def _choose_recipe(request: RunRequest) -> RunRequest:
-    """The request for a packaged recipe that suits the data which stands in the place of a recipe."""
+    """Return the request with a packaged recipe that is chosen for the data passed instead of a recipe."""
     name = request.recipe
     if (other_data := request.data or request.source) is not None:
-        raise UserError(f"{name} is data, and {other_data} is as well; give one, or a recipe in the first place")
+        raise UserError(f"{name} and {other_data} are both data; pass only one of them, or a recipe first")
     data_changes = request.changes.get("data")
     choice = choose_recipe(
         name,
@@ -143,13 +146,13 @@ def _choose_recipe(request: RunRequest) -> RunRequest:
         pretrained=request.pretrained is not None,
     )
     if not request.quiet and is_first_process():
-        print_note(f"{name} is {choice.kind}: trained on as `tercet recipes {choice.recipe}` says")
+        print_note(f"{name} is {choice.kind}: trained with the recipe that `tercet recipes {choice.recipe}` shows")
     field_name = "source" if choice.kind == "pairs" else "data"
     return replace(request, recipe=choice.recipe, changes=merge(choice.changes, request.changes), **{field_name: name})
 
 
 def _add_files(request: RunRequest) -> Plain:
-    """The changes, with the files of the request as keys of `data`."""
+    """Return the changes, with the files of the request as keys of `data`."""
     source = request.data if request.source is None else request.source
     files: Plain = {"source": source, "target": None if request.source is None else request.target}
     if request.validation_source is not None:
@@ -162,8 +165,11 @@ def _add_files(request: RunRequest) -> Plain:
 
 
 def _add_pretrained(request: RunRequest, base: Plain, changes: Plain, folder: Path) -> Plain:
-    """The changed settings, and in them the model to go on from. A recipe that names none describes a model of its own,
-    whose place the pretrained one takes."""
+    """Return the changed settings, including the pretrained model.
+
+    If the recipe has no pretrained model, its own model section is replaced by that of the pretrained one, except for
+    keys that are compatible with it.
+    """
     from tercet.training.recipe.pretrained import compatible_model_keys
     from tercet.training.recipe.recipe import use_pretrained_copy
 
@@ -174,25 +180,29 @@ def _add_pretrained(request: RunRequest, base: Plain, changes: Plain, folder: Pa
     if (pretrained := settings.get("pretrained")) is None:
         return settings
     if (tokenizer := _find_tokenizer_key(changes)) is not None:
-        raise UserError(f"the tokenizer is that of {pretrained}: leave data.{tokenizer} out, or pretrained")
+        raise UserError(f"the tokenizer is that of {pretrained}: omit data.{tokenizer}, or pretrained")
     if base.get("pretrained") in (None, REQUIRED):
         base_model, changed_model = (
             {} if (part := settings_part.get("model")) is None else part for settings_part in (base, changes)
         )
-        if isinstance(base_model, Mapping) and isinstance(changed_model, Mapping):  # else refused as it is parsed
+        if isinstance(base_model, Mapping) and isinstance(changed_model, Mapping):  # otherwise parsing rejects it
             settings["model"] = merge(compatible_model_keys(Path(pretrained), base_model), changed_model)
     return settings
 
 
 def _find_tokenizer_key(changes: Plain) -> str | None:
-    """The key by which the changes choose a tokenizer."""
+    """Return the key of `data` with which the changes select a tokenizer, or None."""
     data = changes.get("data")
     keys = data if isinstance(data, Mapping) else {}
     return next((key for key in ("tokenizer", "source_tokenizer") if keys.get(key) is not None), None)
 
 
 def _read_run_recipe(run: Path) -> Plain:
-    """The recipe of a run as it is now. What is damaged is refused by who trains it, or not: there are choices."""
+    """Return the current recipe of a run.
+
+    If the record of changes is damaged, return the initial recipe. Whether the damage is an error is decided when the
+    run starts, because the user may choose to recover from it.
+    """
     from tercet.training.run_folder.changes import read_initial_recipe, read_recipe
 
     try:

@@ -1,4 +1,4 @@
-// A card for each run: how far it is, how fast, how good, and a switch that hides its curves.
+// A card for each run, with its step, speed and metrics, and a button that hides its curves.
 
 import { element } from "tercet/element.js";
 import { counted, duration, figure } from "tercet/numbers.js";
@@ -32,9 +32,9 @@ function facts(run) {
 }
 
 /** @param {Run} run */
-function said(run) {
+function noteOf(run) {
   if (run.error !== null) return run.error;
-  if (run.unreadable > 0) return `${counted(run.unreadable)} lines of metrics.csv are none of a run's, and left out`;
+  if (run.unreadable > 0) return `${counted(run.unreadable)} lines of metrics.csv are invalid and are not shown`;
   if (run.state === "running" && run.updated !== null && run.updated > 60) return `last line ${duration(run.updated)} ago`;
   return run.detail;
 }
@@ -46,27 +46,27 @@ export function card(index, toggle) {
   const bar = element("progress", { max: 1, value: 0 });
   const list = element("dl");
   const note = element("p", { class: "note" });
-  const shown = element(
+  const toggleButton = element(
     "button",
     { type: "button", class: "shown", "data-key": `shown:${index}`, onclick: () => toggle(index) },
     element("i", { class: `swatch run-${index % 8}${index >= 8 ? " dashed" : ""}`, "aria-hidden": "true" }),
     name,
   );
-  const box = element("article", { class: "card" }, element("header", {}, shown, state), bar, list, note);
+  const box = element("article", { class: "card" }, element("header", {}, toggleButton, state), bar, list, note);
   return {
     element: box,
-    /** @param {Run} run @param {boolean} hidden @param {boolean} alone */
-    update(run, hidden, alone) {
+    /** @param {Run} run @param {boolean} hidden @param {boolean} single true if there is only one run */
+    update(run, hidden, single) {
       name.textContent = run.name;
-      shown.setAttribute("aria-pressed", String(!hidden));
-      shown.disabled = alone;
-      shown.title = alone ? run.folder : `${run.folder}: ${hidden ? "show" : "hide"} its curves`;
+      toggleButton.setAttribute("aria-pressed", String(!hidden));
+      toggleButton.disabled = single;
+      toggleButton.title = single ? run.folder : `${run.folder}: ${hidden ? "show" : "hide"} its curves`;
       state.textContent = run.state;
       state.dataset.state = run.state;
       bar.setAttribute("aria-label", `steps of ${run.name}`);
       bar.value = run.total === null || run.total === 0 ? Number(run.state === "finished") : Math.min(1, run.step / run.total);
       list.replaceChildren(...facts(run).map(([key, value]) => element("div", {}, element("dt", {}, key), element("dd", {}, value))));
-      note.textContent = said(run);
+      note.textContent = noteOf(run);
       note.classList.toggle("warning", run.error !== null || run.unreadable > 0);
       note.hidden = note.textContent === "";
       box.classList.toggle("hidden", hidden);

@@ -1,4 +1,4 @@
-// A chart of several curves on a canvas: zoomed by dragging or by keys, read by a cursor that all charts share.
+// A chart of curves on a canvas, with zooming by mouse or keyboard and a cursor that all charts share.
 
 import { readPalette, css, hideTooltip, painted, sized, showTooltip } from "tercet/draw.js";
 import { element } from "tercet/element.js";
@@ -8,22 +8,22 @@ import { called, place } from "tercet/words.js";
 
 /** @typedef {import("tercet/source.js").Curve} Curve */
 /** @typedef {import("tercet/scale.js").Scale} Scale */
-/** x: what the axis counts; range: of it, what is shown; cursor: where it is read; smoothing: 0 to 1.
+/** x: quantity of the axis; range: visible part of the axis; cursor: position on the axis; smoothing: 0 to 1.
  * @typedef {{x: "step" | "tokens" | "seconds", logX: boolean, logY: boolean, range: [number, number],
  *             cursor: number | null, smoothing: number}} View */
-/** move: the cursor; zoom: what is shown, null for all. @typedef {{move: (at: number | null) => void, zoom: (range: [number, number] | null) => void}} Act */
+/** move: set the cursor; zoom: set the visible range, null for all. @typedef {{move: (at: number | null) => void, zoom: (range: [number, number] | null) => void}} Act */
 
 const LEFT = 58;
 const RIGHT = 12;
 const TOP = 10;
 const BOTTOM = 26;
-const NEAR = 8; // pixels beyond a curve's end at which it is still read
-const FEW = 60; // points that are marked one by one
+const CURSOR_MARGIN = 8; // pixels beyond the end of a curve at which the cursor still reads it
+const MAX_DOTS = 60; // points up to which each is marked by a dot
 const TIMES = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400]; // s
-const ZOOM = 1.6; // of one press of a key
+const ZOOM = 1.6; // factor per key press
 
 /**
- * @param {{title: string, note: string, height: number, log: boolean}} about log: whether its axis may be logarithmic
+ * @param {{title: string, note: string, height: number, log: boolean}} about log: true if the vertical axis can be logarithmic
  * @param {Act} act
  * @param {(run: number) => {name: string, colour: string, dashed: boolean}} look
  */
@@ -37,7 +37,7 @@ export function chart(about, act, look) {
       role: "application",
       tabindex: 0,
       "data-key": `chart:${about.title}`,
-      "aria-label": `${about.title}: left and right read it, plus and minus zoom, shift with left and right moves along, 0 shows all`,
+      "aria-label": `${about.title}: left and right move the cursor, plus and minus zoom, shift with left and right scrolls, 0 shows all`,
     },
     canvas,
     output,
@@ -55,7 +55,7 @@ export function chart(about, act, look) {
   let width = 0;
 
   /** @returns {Scale} */
-  function upright() {
+  function verticalScale() {
     const log = about.log && view !== null && view.logY;
     let low = Infinity;
     let high = -Infinity;
@@ -84,14 +84,14 @@ export function chart(about, act, look) {
     const ink = readPalette();
     pen.scale(dots, dots);
     across = { low: view.range[0], high: view.range[1], log: view.logX, from: LEFT, to: width - RIGHT };
-    const up = upright();
+    const up = verticalScale();
     axes(pen, up, ink);
     pen.save();
     pen.beginPath();
     pen.rect(LEFT, TOP - 4, width - LEFT - RIGHT, about.height - TOP - BOTTOM + 8);
     pen.clip();
     const parts = curves.map((curve) => prepare(up, curve));
-    for (const part of parts) band(pen, up, part); // below all lines
+    for (const part of parts) band(pen, up, part); // bands are drawn below all lines
     for (const part of parts) line(pen, up, part);
     pen.restore();
     if (view.cursor !== null && view.cursor >= across.low && view.cursor <= across.high) read(pen, up, view.cursor, ink);
@@ -130,7 +130,7 @@ export function chart(about, act, look) {
     }
   }
 
-  /** What of a curve has a place on the axes, in pixels. @param {Scale} up @param {Curve} curve */
+  /** The points of a curve that can be drawn on the axes, in pixels. @param {Scale} up @param {Curve} curve */
   function prepare(up, { run, metric, x, low, high, mean }) {
     const usable = mean
       .map((_, i) => i)
@@ -149,7 +149,7 @@ export function chart(about, act, look) {
     };
   }
 
-  /** From the lowest to the highest of each pixel.
+  /** Draw the band from the lowest to the highest value at each pixel.
    * @param {CanvasRenderingContext2D} pen @param {Scale} up @param {ReturnType<typeof prepare>} part */
   function band(pen, up, { colour, training, smoothing, xs, lows, highs }) {
     if (!training) return;
@@ -162,7 +162,7 @@ export function chart(about, act, look) {
     pen.fill();
     const spans = xs.map((_, n) => (lows[n] ?? 0) - (highs[n] ?? 0));
     pen.globalAlpha = 0.6;
-    pen.beginPath(); // spikes, which are thinner than a pixel
+    pen.beginPath(); // spikes that are thinner than a pixel
     xs.forEach((x, n) => {
       if ((spans[n] ?? 0) < 12 + 2 * Math.max(spans[n - 1] ?? 0, spans[n + 1] ?? 0)) return;
       pen.moveTo(x, highs[n] ?? 0);
@@ -184,8 +184,8 @@ export function chart(about, act, look) {
     drawn.forEach((value, n) => pen.lineTo(xs[n] ?? 0, pixel(up, value)));
     pen.stroke();
     pen.setLineDash([]);
-    const shown = xs.filter((at) => at >= LEFT && at <= width).length;
-    if (metric !== "val/unigram_entropy" && (xs.length === 1 || (!training && shown <= FEW)))
+    const visible = xs.filter((at) => at >= LEFT && at <= width).length;
+    if (metric !== "val/unigram_entropy" && (xs.length === 1 || (!training && visible <= MAX_DOTS)))
       drawn.forEach((value, n) => dot(pen, xs[n] ?? 0, pixel(up, value), 2.6));
     pen.globalAlpha = 1;
   }
@@ -215,13 +215,13 @@ export function chart(about, act, look) {
     }
   }
 
-  /** Of each curve that goes so far the point nearest to a place of the axis. @param {number} at */
+  /** The point of each curve that is nearest to a position on the axis, if the curve extends to it. @param {number} at */
   function nearest(at) {
-    const there = pixel(across, at);
+    const cursorPixel = pixel(across, at);
     return curves.flatMap((curve) => {
       const [first, last] = [curve.x[0], curve.x.at(-1)];
       if (first === undefined || last === undefined) return [];
-      if (there < pixel(across, first) - NEAR || there > pixel(across, last) + NEAR) return [];
+      if (cursorPixel < pixel(across, first) - CURSOR_MARGIN || cursorPixel > pixel(across, last) + CURSOR_MARGIN) return [];
       let [from, to] = [0, curve.x.length - 1];
       while (to - from > 1) {
         const middle = (from + to) >> 1;
@@ -233,16 +233,16 @@ export function chart(about, act, look) {
     });
   }
 
-  /** What the curves say there, a line each. @param {number} at */
+  /** The values of the curves at a position, one line per curve. @param {number} at */
   function lines(at) {
-    const several = new Set(curves.map((curve) => curve.run)).size > 1;
+    const hasSeveralRuns = new Set(curves.map((curve) => curve.run)).size > 1;
     const axis = view?.x ?? "step";
     return [
       place(axis, at),
       ...nearest(at).map(({ curve, i }) => {
         const [low = 0, mean = 0, high = 0] = [curve.low[i], curve.mean[i], curve.high[i]];
         const span = low < high ? ` (${figure(low)} to ${figure(high)})` : "";
-        return `${several ? `${look(curve.run).name} ` : ""}${called(curve.metric)}: ${figure(mean)}${span}`;
+        return `${hasSeveralRuns ? `${look(curve.run).name} ` : ""}${called(curve.metric)}: ${figure(mean)}${span}`;
       }),
     ];
   }
@@ -280,13 +280,13 @@ export function chart(about, act, look) {
     (event) => {
       if (event.ctrlKey) scaleBy(Math.exp(event.deltaY / 200), at(event));
       else if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) moveBy(event.deltaX);
-      else return; // the page scrolls
+      else return; // let the page scroll
       event.preventDefault();
     },
     { passive: false },
   );
 
-  /** @param {number} factor @param {number} around a pixel that stays where it is */
+  /** @param {number} factor @param {number} around pixel that stays fixed */
   function scaleBy(factor, around) {
     const [from, to] = [LEFT - around, width - RIGHT - around];
     act.zoom([valueAt(across, around + from * factor), valueAt(across, around + to * factor)]);
@@ -315,14 +315,14 @@ export function chart(about, act, look) {
     event.preventDefault();
   });
 
-  /** @param {number} there a pixel to read at */
-  function to(there) {
-    const value = valueAt(across, there);
+  /** Move the cursor and announce the values. @param {number} target pixel */
+  function to(target) {
+    const value = valueAt(across, target);
     act.move(value);
-    const said = lines(value);
-    output.textContent = said.join("; ");
+    const texts = lines(value);
+    output.textContent = texts.join("; ");
     const { left, top } = canvas.getBoundingClientRect();
-    showTooltip(field, said, left + there, top + TOP);
+    showTooltip(field, texts, left + target, top + TOP);
   }
   field.addEventListener("blur", () => {
     hideTooltip();
@@ -335,10 +335,10 @@ export function chart(about, act, look) {
   return {
     element: box,
     paint,
-    /** @param {Curve[]} now @param {View} as */
-    update(now, as) {
-      curves = now;
-      view = as;
+    /** @param {Curve[]} newCurves @param {View} newView */
+    update(newCurves, newView) {
+      curves = newCurves;
+      view = newView;
       paint();
     },
     /** @param {Node[]} parts */

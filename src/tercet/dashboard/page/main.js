@@ -1,7 +1,7 @@
-// The page of runs: asks every few seconds how far they are, and draws what has changed.
+// The dashboard: queries the state of the runs every few seconds, and redraws what has changed.
 //
 //     server -> runs -> cards | samples | settings
-//            -> curves of the range that is shown -> charts
+//            -> curves of the visible range -> charts
 
 import { card } from "tercet/cards.js";
 import { chart } from "tercet/chart.js";
@@ -17,9 +17,9 @@ import { called } from "tercet/words.js";
 /** @typedef {import("tercet/chart.js").View} View */
 /** @typedef {{key: string, title: string, metrics: string[], log: boolean, wide?: boolean}} Group */
 
-const SOON = 2000; // ms until the next question, while a run trains
-const LATER = 10_000; // and while none does
-const SETTLED = 70; // ms without another zoom, after which finer curves are asked for
+const POLL_TRAINING = 2000; // ms between queries while a run trains
+const POLL_IDLE = 10_000; // ms between queries otherwise
+const ZOOM_DELAY = 70; // ms after the last zoom until finer curves are queried
 const AXES = /** @type {const} */ (["step", "tokens", "seconds"]);
 const AXIS_NAMES = { step: "Steps", tokens: "Tokens", seconds: "Time" };
 
@@ -46,27 +46,27 @@ let runs = [];
 /** @type {Curves | null} */
 let curves = null;
 let version = "";
-let recipes = "";
+let states = "";
 /** @type {Map<string, ReturnType<typeof chart>>} */
 const charts = new Map();
 /** @type {ReturnType<typeof card>[]} */
 const cards = [];
 let frame = 0;
-let settled = 0;
-let asked = 0;
+let zoomTimer = 0;
+let lastRequest = 0;
 
 const problem = element("p", { class: "problem", role: "alert", hidden: true });
 const live = element("p", { class: "unseen", role: "status", "aria-live": "polite" });
 const list = element("section", { class: "cards", "aria-label": "Runs" });
 const grid = element("div", { class: "charts" });
-const nothing = element("p", { class: "note" }, "Nothing is logged yet.");
-const written = samples((run) => state.hidden.has(run));
-const recipe = settings();
+const emptyNote = element("p", { class: "note" }, "No metrics yet.");
+const sampleSection = samples((run) => state.hidden.has(run));
+const settingsSection = settings();
 
 const axis = AXES.map((name) => button(`x:${name}`, AXIS_NAMES[name], () => change({ x: name, range: null })));
-const logX = button("log-x", "log x", () => change({ logX: !state.logX, range: null }), "logarithmic axis of steps, tokens or time");
-const logY = button("log-y", "log loss", () => change({ logY: !state.logY }), "logarithmic axis of losses and norms");
-const all = button("all", "Show all", () => zoom(null), "the whole of the axis again (0)");
+const logX = button("log-x", "log x", () => change({ logX: !state.logX, range: null }), "Logarithmic axis of steps, tokens or time");
+const logY = button("log-y", "log loss", () => change({ logY: !state.logY }), "Logarithmic axis of losses and norms");
+const all = button("all", "Show all", () => zoom(null), "Show the whole axis (0)");
 const theme = button("theme", "", () => change({ theme: nextTheme(state.theme) }));
 const slider = element("input", {
   type: "range", min: 0, max: 100, value: Math.round(100 * state.smoothing), "data-key": "smoothing", "aria-label": "Smoothing",
@@ -74,7 +74,7 @@ const slider = element("input", {
 });
 
 document.body.append(
-  element("a", { class: "skip", href: "#curves", onclick: (/** @type {Event} */ event) => (event.preventDefault(), /** @type {HTMLElement | null} */ (grid.querySelector("[tabindex]"))?.focus()) }, "To the curves"),
+  element("a", { class: "skip", href: "#curves", onclick: (/** @type {Event} */ event) => (event.preventDefault(), /** @type {HTMLElement | null} */ (grid.querySelector("[tabindex]"))?.focus()) }, "Skip to the curves"),
   element("header", { class: "top" }, element("div", { class: "model" }, element("h1", {}, "Runs")), element("div", { class: "buttons" }, theme)),
   element(
     "main",
@@ -86,18 +86,18 @@ document.body.append(
       { id: "curves", "aria-label": "Curves" },
       element(
         "div",
-        { class: "controls", role: "group", "aria-label": "How curves are drawn" },
-        element("span", { class: "switch", role: "group", "aria-label": "Against" }, ...axis),
+        { class: "controls", role: "group", "aria-label": "Display of curves" },
+        element("span", { class: "switch", role: "group", "aria-label": "Horizontal axis" }, ...axis),
         logX,
         logY,
         element("label", {}, "smoothing ", slider),
         all,
       ),
-      nothing,
+      emptyNote,
       grid,
     ),
-    written.element,
-    recipe.element,
+    sampleSection.element,
+    settingsSection.element,
   ),
   live,
 );
@@ -107,36 +107,36 @@ function button(key, text, onclick, title) {
   return element("button", { type: "button", "data-key": key, title, onclick }, text);
 }
 
-/** The settings that an address holds. */
+/** Read the settings in the address. */
 function readAddress() {
-  const of = new URLSearchParams(location.hash.replace(/^#/, ""));
-  const smoothing = Number(of.get("smoothing") ?? 0);
+  const params = new URLSearchParams(location.hash.replace(/^#/, ""));
+  const smoothing = Number(params.get("smoothing") ?? 0);
   return {
-    x: AXES.find((one) => one === of.get("x")) ?? "step",
-    logX: of.get("log-x") === "1",
-    logY: of.get("log-y") !== "0",
+    x: AXES.find((name) => name === params.get("x")) ?? "step",
+    logX: params.get("log-x") === "1",
+    logY: params.get("log-y") !== "0",
     smoothing: smoothing >= 0 && smoothing <= 1 ? smoothing : 0,
-    theme: THEMES.find((one) => one === of.get("theme")) ?? "auto",
+    theme: THEMES.find((name) => name === params.get("theme")) ?? "auto",
   };
 }
 
 function writeAddress() {
-  const of = new URLSearchParams();
-  if (state.x !== "step") of.set("x", state.x);
-  if (state.logX) of.set("log-x", "1");
-  if (!state.logY) of.set("log-y", "0");
-  if (state.smoothing > 0) of.set("smoothing", String(state.smoothing));
-  if (state.theme !== "auto") of.set("theme", state.theme);
-  history.replaceState(null, "", of.size > 0 ? `#${of}` : location.pathname);
+  const params = new URLSearchParams();
+  if (state.x !== "step") params.set("x", state.x);
+  if (state.logX) params.set("log-x", "1");
+  if (!state.logY) params.set("log-y", "0");
+  if (state.smoothing > 0) params.set("smoothing", String(state.smoothing));
+  if (state.theme !== "auto") params.set("theme", state.theme);
+  history.replaceState(null, "", params.size > 0 ? `#${params}` : location.pathname);
 }
 
 /** @param {Partial<typeof state>} patch */
 function change(patch) {
-  const asks = "x" in patch || "logX" in patch;
+  const needsCurves = "x" in patch || "logX" in patch;
   Object.assign(state, patch);
-  if (asks) state.cursor = null;
+  if (needsCurves) state.cursor = null;
   writeAddress();
-  if (asks) void gather();
+  if (needsCurves) void gather();
   schedule();
 }
 
@@ -146,15 +146,15 @@ function zoom(range) {
   const [from, to] = curves.whole;
   const low = range === null ? from : Math.max(from, range[0]);
   const high = range === null ? to : Math.min(to, range[1]);
-  const least = (to - from) * 1e-7;
-  if (high - low < least) return;
+  const minimum = (to - from) * 1e-7;
+  if (high - low < minimum) return;
   state.range = low <= from && high >= to ? null : [low, high];
-  clearTimeout(settled);
-  settled = setTimeout(() => void gather(), SETTLED);
+  clearTimeout(zoomTimer);
+  zoomTimer = setTimeout(() => void gather(), ZOOM_DELAY);
   schedule();
 }
 
-/** Draw in the next frame, once. */
+/** Draw once, in the next animation frame. */
 function schedule() {
   if (frame === 0)
     frame = requestAnimationFrame(() => {
@@ -163,28 +163,28 @@ function schedule() {
     });
 }
 
-/** The curves of what is shown, and of some more beside it, so that it can be moved at once. */
+/** Query the curves of the visible range with a margin on both sides, so that scrolling needs no query. */
 async function gather() {
-  const request = ++asked;
+  const request = ++lastRequest;
   const { x, logX: log, range } = state;
-  const beside = range === null ? null : log ? Math.sqrt(range[1] / range[0]) : (range[1] - range[0]) / 2;
-  const start = range === null || beside === null ? null : log ? range[0] / beside : range[0] - beside;
-  const end = range === null || beside === null ? null : log ? range[1] * beside : range[1] + beside;
+  const margin = range === null ? null : log ? Math.sqrt(range[1] / range[0]) : (range[1] - range[0]) / 2;
+  const start = range === null || margin === null ? null : log ? range[0] / margin : range[0] - margin;
+  const end = range === null || margin === null ? null : log ? range[1] * margin : range[1] + margin;
   const buckets = Math.min(4000, Math.round((range === null ? 1 : 2) * Math.max(200, grid.clientWidth * 0.7)));
   try {
-    const now = await askCurves({ x, log, start, end, buckets });
-    if (request !== asked) return;
-    curves = now;
+    const answer = await askCurves({ x, log, start, end, buckets });
+    if (request !== lastRequest) return;
+    curves = answer;
     fail(null);
   } catch (error) {
-    if (request === asked) fail(/** @type {Error} */ (error).message);
+    if (request === lastRequest) fail(/** @type {Error} */ (error).message);
   }
   schedule();
 }
 
 function draw() {
   applyTheme(state.theme, theme);
-  axis.forEach((one, i) => one.setAttribute("aria-pressed", String(AXES[i] === state.x)));
+  axis.forEach((axisButton, i) => axisButton.setAttribute("aria-pressed", String(AXES[i] === state.x)));
   logX.setAttribute("aria-pressed", String(state.logX));
   logY.setAttribute("aria-pressed", String(state.logY));
   all.disabled = state.range === null;
@@ -201,21 +201,21 @@ function draw() {
 /** @param {number} index */
 function toggle(index) {
   if (!state.hidden.delete(index)) state.hidden.add(index);
-  written.update(runs);
+  sampleSection.update(runs);
   schedule();
 }
 
 function drawCharts() {
   if (curves === null) return;
-  const shown = curves.curves.filter((curve) => !state.hidden.has(curve.run));
-  const plain = new Set(shown.filter((curve) => curve.metric === "train/nll").map((curve) => curve.run));
-  const known = new Set(GROUPS.flatMap((group) => group.metrics));
-  const others = [...new Set(curves.curves.map((curve) => curve.metric))].filter((metric) => !known.has(metric));
+  const visible = curves.curves.filter((curve) => !state.hidden.has(curve.run));
+  const plainRuns = new Set(visible.filter((curve) => curve.metric === "train/nll").map((curve) => curve.run));
+  const groupedMetrics = new Set(GROUPS.flatMap((group) => group.metrics));
+  const otherMetrics = [...new Set(curves.curves.map((curve) => curve.metric))].filter((metric) => !groupedMetrics.has(metric));
   /** @type {Group[]} */
-  const groups = [...GROUPS, ...others.map((metric) => ({ key: metric, title: metric, metrics: [metric], log: false }))];
+  const groups = [...GROUPS, ...otherMetrics.map((metric) => ({ key: metric, title: metric, metrics: [metric], log: false }))];
   /** @type {View} */
   const view = { ...state, range: state.range ?? spread(curves.whole) };
-  nothing.hidden = curves.curves.length > 0;
+  emptyNote.hidden = curves.curves.length > 0;
   for (const group of groups) {
     const exists = curves.curves.some((curve) => group.metrics.includes(curve.metric));
     let box = charts.get(group.key);
@@ -230,10 +230,10 @@ function drawCharts() {
       charts.set(group.key, box);
     }
     if (!box.element.isConnected) grid.append(box.element);
-    // Where the loss is smoothed by labels, the one without it is compared with the validation's.
-    const own = shown.filter((curve) => group.metrics.includes(curve.metric) && !(curve.metric === "train/loss" && plain.has(curve.run)));
-    box.explain(legend(group, own.map((curve) => curve.metric)));
-    box.update(own, view);
+    // With label smoothing, the loss without it is shown, because the validation loss is without it.
+    const groupCurves = visible.filter((curve) => group.metrics.includes(curve.metric) && !(curve.metric === "train/loss" && plainRuns.has(curve.run)));
+    box.explain(legend(group, groupCurves.map((curve) => curve.metric)));
+    box.update(groupCurves, view);
   }
 }
 
@@ -245,7 +245,7 @@ function legend({ metrics: order }, metrics) {
   const names = order.filter((metric) => metrics.includes(metric));
   if (names.length < 2) return [];
   return [...new Set(names.map(called))].map((name) =>
-    element("span", {}, element("i", { class: `mark ${name === "training" ? "thin" : name === "counting words" ? "dots" : "thick"}`, "aria-hidden": "true" }), name),
+    element("span", {}, element("i", { class: `mark ${name === "training" ? "thin" : name === "unigram entropy" ? "dots" : "thick"}`, "aria-hidden": "true" }), name),
   );
 }
 
@@ -270,29 +270,29 @@ function fail(message) {
 
 async function follow() {
   try {
-    const before = runs;
+    const previousRuns = runs;
     runs = await askRuns();
     fail(null);
-    const now = JSON.stringify(runs.map((run) => [run.rows, run.generation]));
-    if (now !== version) await gather();
-    version = now;
-    const about = JSON.stringify(runs.map((run) => [run.state, run.total, run.error]));
-    if (about !== recipes) {
-      recipe.update(await askSettings(), runs);
-      recipes = about;
-      const moved = runs.filter((run, i) => before[i] !== undefined && before[i]?.state !== run.state);
-      live.textContent = moved.map((run) => `${run.name} is ${run.state}`).join("; ");
+    const newVersion = JSON.stringify(runs.map((run) => [run.rows, run.generation]));
+    if (newVersion !== version) await gather();
+    version = newVersion;
+    const newStates = JSON.stringify(runs.map((run) => [run.state, run.total, run.error]));
+    if (newStates !== states) {
+      settingsSection.update(await askSettings(), runs);
+      states = newStates;
+      const changedRuns = runs.filter((run, i) => previousRuns[i] !== undefined && previousRuns[i]?.state !== run.state);
+      live.textContent = changedRuns.map((run) => `${run.name} is ${run.state}`).join("; ");
     }
-    written.update(runs);
+    sampleSection.update(runs);
     schedule();
   } catch (error) {
     fail(/** @type {Error} */ (error).message);
   }
   const trains = runs.length === 0 || runs.some((run) => run.state === "running" || run.state === "waiting");
-  setTimeout(() => (document.hidden ? resume() : void follow()), trains ? SOON : LATER);
+  setTimeout(() => (document.hidden ? resume() : void follow()), trains ? POLL_TRAINING : POLL_IDLE);
 }
 
-/** Nothing is asked for a page that nobody sees. */
+/** Stop querying while the page is hidden. */
 function resume() {
   document.addEventListener("visibilitychange", () => void follow(), { once: true });
 }

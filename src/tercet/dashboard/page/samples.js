@@ -1,4 +1,4 @@
-// What the models wrote at each validation, side by side, as it was written: text, whatever stands in it.
+// Samples of the runs at each validation, side by side, inserted as plain text.
 
 import { element } from "tercet/element.js";
 import { counted } from "tercet/numbers.js";
@@ -6,7 +6,7 @@ import { askSample } from "tercet/source.js";
 
 /** @typedef {import("tercet/source.js").Run} Run */
 
-const REMEMBERED = 200;
+const MAX_CACHED = 200; // samples
 
 /** @param {(run: number) => boolean} isHidden */
 export function samples(isHidden) {
@@ -19,11 +19,11 @@ export function samples(isHidden) {
   let runs = [];
   /** @type {number[]} */
   let steps = [];
-  let follows = true; // the newest, until the reader goes back
-  let asked = 0;
+  let follows = true; // show the newest samples until the user moves the slider back
+  let lastRequest = 0;
   /** @type {Map<string, Promise<string>>} */
   const cache = new Map();
-  let drawn = "";
+  let drawnKey = "";
 
   slider.addEventListener("input", () => {
     follows = Number(slider.value) === steps.length - 1;
@@ -33,30 +33,30 @@ export function samples(isHidden) {
   /** @param {number} run @param {number} step */
   function text(run, step) {
     const key = `${run} ${runs[run]?.generation} ${step}`;
-    const known = cache.get(key) ?? askSample(run, step);
-    cache.set(key, known);
-    known.catch(() => cache.delete(key));
+    const sample = cache.get(key) ?? askSample(run, step);
+    cache.set(key, sample);
+    sample.catch(() => cache.delete(key));
     const oldest = cache.keys().next().value;
-    if (cache.size > REMEMBERED && oldest !== undefined) cache.delete(oldest);
-    return known;
+    if (cache.size > MAX_CACHED && oldest !== undefined) cache.delete(oldest);
+    return sample;
   }
 
   async function draw() {
-    const request = ++asked;
+    const request = ++lastRequest;
     const step = steps[Number(slider.value)];
     box.hidden = step === undefined;
     if (step === undefined) return;
     label.textContent = `${counted(step)}, ${Number(slider.value) + 1} of ${steps.length}`;
     slider.setAttribute("aria-valuetext", `step ${counted(step)}`);
-    const shown = runs.flatMap((run, index) => {
-      const own = run.samples.filter((one) => one <= step).at(-1);
-      return isHidden(index) || own === undefined ? [] : [{ run, index, own }];
+    const visible = runs.flatMap((run, index) => {
+      const sampleStep = run.samples.filter((saved) => saved <= step).at(-1);
+      return isHidden(index) || sampleStep === undefined ? [] : [{ run, index, sampleStep }];
     });
-    const now = JSON.stringify(shown.map(({ run, index, own }) => [index, own, run.generation]));
-    if (now === drawn) return;
+    const key = JSON.stringify(visible.map(({ run, index, sampleStep }) => [index, sampleStep, run.generation]));
+    if (key === drawnKey) return;
     const parts = await Promise.all(
-      shown.map(async ({ run, index, own }) => {
-        const written = await text(index, own).catch((/** @type {Error} */ error) => error.message);
+      visible.map(async ({ run, index, sampleStep }) => {
+        const content = await text(index, sampleStep).catch((/** @type {Error} */ error) => error.message);
         return element(
           "article",
           { class: "sample" },
@@ -65,27 +65,27 @@ export function samples(isHidden) {
             {},
             element("i", { class: `swatch run-${index % 8}`, "aria-hidden": "true" }),
             `${run.name} `,
-            element("small", {}, `step ${counted(own)}`),
+            element("small", {}, `step ${counted(sampleStep)}`),
           ),
-          element("pre", { tabindex: 0, "aria-label": `Written by ${run.name} after step ${own}` }, written),
+          element("pre", { tabindex: 0, "aria-label": `Sample of ${run.name} after step ${sampleStep}` }, content),
         );
       }),
     );
-    if (request !== asked) return;
-    drawn = now;
+    if (request !== lastRequest) return;
+    drawnKey = key;
     columns.replaceChildren(...parts);
   }
 
   return {
     element: box,
-    /** @param {Run[]} now */
-    update(now) {
-      runs = now;
-      const before = steps[Number(slider.value)];
+    /** @param {Run[]} newRuns */
+    update(newRuns) {
+      runs = newRuns;
+      const previousStep = steps[Number(slider.value)];
       steps = [...new Set(runs.flatMap((run) => run.samples))].sort((a, b) => a - b);
       slider.max = String(Math.max(0, steps.length - 1));
-      const kept = before === undefined ? -1 : steps.indexOf(before);
-      slider.value = String(follows || kept < 0 ? steps.length - 1 : kept);
+      const index = previousStep === undefined ? -1 : steps.indexOf(previousStep);
+      slider.value = String(follows || index < 0 ? steps.length - 1 : index);
       slider.disabled = steps.length < 2;
       void draw();
     },

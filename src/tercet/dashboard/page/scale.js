@@ -1,4 +1,4 @@
-// From numbers to pixels and back, and the round numbers that stand beside an axis.
+// Conversion between values and pixels, and the tick values of an axis.
 
 /** @typedef {{low: number, high: number, log: boolean, from: number, to: number}} Scale pixels from, to */
 
@@ -15,30 +15,30 @@ export function valueAt({ low, high, log, from, to }, at) {
 }
 
 /**
- * Round numbers between the ends, some `wanted` of them.
- * @param {Scale} scale @param {number} wanted @param {number[]} [round] how far they may be apart, such as minutes
+ * Return about `wanted` round numbers between the ends.
+ * @param {Scale} scale @param {number} wanted @param {number[]} [round] allowed distances between ticks, such as minutes
  */
 export function ticks({ low, high, log }, wanted, round = []) {
   if (log && high / low > 8) {
     const decades = Math.log10(high / low);
     const steps = decades < wanted / 3 ? [1, 2, 5] : decades < wanted ? [1, 3] : [1];
-    const every = Math.max(1, Math.ceil(decades / wanted));
+    const interval = Math.max(1, Math.ceil(decades / wanted));
     const all = [];
     for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++)
-      if (power % every === 0) for (const step of steps) all.push(step * 10 ** power);
+      if (power % interval === 0) for (const step of steps) all.push(step * 10 ** power);
     return all.filter((value) => value >= low && value <= high);
   }
   const rough = (high - low) / Math.max(1, wanted);
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = round.find((one) => one >= rough) ?? ([1, 2, 5, 10].find((one) => one * power >= rough) ?? 10) * power;
+  const step = round.find((distance) => distance >= rough) ?? ([1, 2, 5, 10].find((factor) => factor * power >= rough) ?? 10) * power;
   const all = [];
   for (let i = Math.ceil(low / step); i * step <= high; i++) all.push(Number((i * step).toPrecision(12)));
   return all;
 }
 
 /**
- * A curve with each point the mean of those around it, weighed by a bell of so many pixels.
- * @param {number[]} x pixels, ascending @param {number[]} y @param {number} width of the bell
+ * Smooth a curve: each point becomes the mean of its neighbors with Gaussian weights.
+ * @param {number[]} x pixels, ascending @param {number[]} y @param {number} width standard deviation in pixels
  */
 export function smoothed(x, y, width) {
   let first = 0;

@@ -1,4 +1,4 @@
-// The recipes: what differs between the runs first, what was changed on the way, then every key.
+// The recipes: settings that differ between the runs, changes during the runs, then all settings.
 
 import { element } from "tercet/element.js";
 import { counted } from "tercet/numbers.js";
@@ -39,19 +39,19 @@ export function settings() {
     /** @param {{rows: Setting[], changes: import("tercet/source.js").Change[][]}} answer @param {Run[]} runs */
     update({ rows, changes }, runs) {
       box.hidden = rows.length === 0;
-      const differ = rows.filter((row) => row.differs);
+      const differing = rows.filter((row) => row.differs);
       const open = body.querySelector("details")?.open ?? false;
-      const changed = changes.flatMap((all, index) =>
-        all.map((one) =>
-          element("li", {}, `${runs.length > 1 ? `${runs[index]?.name}: ` : ""}after step ${counted(one.step)} `, element("code", {}, one.key), ` from ${one.old} to ${one.new}`),
+      const items = changes.flatMap((runChanges, index) =>
+        runChanges.map((change) =>
+          element("li", {}, `${runs.length > 1 ? `${runs[index]?.name}: ` : ""}after step ${counted(change.step)} `, element("code", {}, change.key), ` from ${change.old} to ${change.new}`),
         ),
       );
-      const every = element("details", { open }, element("summary", {}, `All ${rows.length} settings`), table(rows, runs, "All settings"));
+      const allSettings = element("details", { open }, element("summary", {}, `All ${rows.length} settings`), table(rows, runs, "All settings"));
       const parts = [];
       if (runs.length > 1)
-        parts.push(differ.length > 0 ? table(differ, runs, "Settings that differ") : element("p", { class: "note" }, "The recipes are the same."));
-      if (changed.length > 0) parts.push(element("h3", {}, "Changed on the way"), element("ul", {}, ...changed));
-      body.replaceChildren(...parts, every);
+        parts.push(differing.length > 0 ? table(differing, runs, "Settings that differ") : element("p", { class: "note" }, "The recipes are the same."));
+      if (items.length > 0) parts.push(element("h3", {}, "Changes during the run"), element("ul", {}, ...items));
+      body.replaceChildren(...parts, allSettings);
     },
   };
 }

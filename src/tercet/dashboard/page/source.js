@@ -1,4 +1,4 @@
-// What the server says of the runs, and how it is asked.
+// Queries to the server, and the types of its answers.
 
 import { post, responseError } from "tercet/ask.js";
 
@@ -11,11 +11,11 @@ import { post, responseError } from "tercet/ask.js";
 /** @typedef {{key: string, values: (string | null)[], differs: boolean}} Setting */
 /** @typedef {{step: number, key: string, old: string, new: string}} Change */
 
-const GONE = "the server does not answer: the training or `tercet watch` has ended; what was read stays here";
+const NO_SERVER = "the server does not respond: training or `tercet watch` has ended; the data already loaded stays visible";
 
-/** @param {string} name @param {unknown} [question] @returns {Promise<any>} */
-async function ask(name, question = {}) {
-  const response = await post(`api/${name}`, JSON.stringify(question), GONE);
+/** @param {string} name @param {unknown} [query] @returns {Promise<any>} */
+async function ask(name, query = {}) {
+  const response = await post(`api/${name}`, JSON.stringify(query), NO_SERVER);
   if (!response.ok) throw await responseError(response);
   return response.json();
 }

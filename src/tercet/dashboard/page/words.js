@@ -1,4 +1,4 @@
-// Of curves: their places and their names in words.
+// Text for positions on an axis and for names of metrics.
 
 import { counted, duration } from "tercet/numbers.js";
 
@@ -6,14 +6,14 @@ import { counted, duration } from "tercet/numbers.js";
 export const place = (axis, value) =>
   axis === "seconds" ? duration(value) : `${axis === "step" ? "step " : ""}${counted(value)}${axis === "tokens" ? " tokens" : ""}`;
 
-/** Of a curve, what it is called in words. @param {string} metric */
+/** The displayed name of a metric. @param {string} metric */
 export const called = (metric) => NAMES[/** @type {keyof typeof NAMES} */ (metric)] ?? metric;
 
 const NAMES = {
   "train/loss": "training",
   "train/nll": "training",
   "val/loss": "validation",
-  "val/unigram_entropy": "counting words",
+  "val/unigram_entropy": "unigram entropy",
   "val/bleu": "BLEU",
   "val/accuracy": "accuracy",
   "val/f1": "F1",

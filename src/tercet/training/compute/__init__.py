@@ -1,1 +1,1 @@
-"""What steps are computed with on this machine: precision, threads, compilation, and how fast."""
+"""Choice and measurement of how steps are computed: precision, threads, compilation and speed."""

@@ -1,6 +1,7 @@
-"""In what numbers `auto` trains on this machine: by the instructions that its CPU has, then by times that are measured
-once and kept in the cache. Measured anew, two runs of one recipe could differ in arithmetic: on a busy machine bf16's
-products seem to take 0.2 of fp32's time now and 40 times as much a second later.
+"""Choice of the precision for `auto`, from the instructions of the CPU and from times that are measured once.
+
+The times are cached, because runs of one recipe could otherwise differ in arithmetic: on a busy machine, the measured
+time of bf16 products varied from 0.2 to 40 times that of fp32 within a second.
 """
 
 from collections.abc import Generator
@@ -15,34 +16,34 @@ from tercet.training.compute.measurement_cache import MeasurementCache, median_r
 from tercet.training.distributed.devices import accelerator
 from tercet.training.recipe.specs import TrainingSpec
 
-BF16_TIME_RATIO, ONEDNN_TIME_RATIO = 0.7, 0.8  # of fp32's time, and of that of PyTorch's default library
-FP32_TOLERANCE = 1e-5  # of the largest number: fp32 is off by 1e-6, bf16 by 1e-3
+BF16_TIME_RATIO, ONEDNN_TIME_RATIO = 0.7, 0.8  # maximum share of the time in fp32, and of PyTorch's default library
+FP32_TOLERANCE = 1e-5  # relative to the largest number; the error of fp32 is 1e-6, that of bf16 is 1e-3
 MATRIX_SIZE = 512
 
 
 def choose_arithmetic(spec: TrainingSpec) -> dict[str, Any]:
-    """Precision and matmul, which decide in what numbers a run is worked out."""
+    """Return `precision` and `matmul`, which determine the arithmetic of a run."""
     return {"precision": choose_precision(spec), "matmul": choose_matmul(spec)}
 
 
 def choose_precision(spec: TrainingSpec) -> str:
-    """fp32, bf16 or fp16: the fastest that the hardware really has."""
+    """Return the fastest precision that the hardware supports: fp32, bf16 or fp16."""
     if spec.precision != "auto":
         return spec.precision
     device = accelerator(spec)
     if device == "cuda":
         return "bf16" if torch.cuda.get_device_capability() >= (8, 0) else "fp16"
     instructions = cpu_instructions()
-    may_support_bf16 = not instructions or instructions & BF16  # not every system tells
+    may_support_bf16 = not instructions or instructions & BF16  # unknown on some systems
     return "bf16" if device == "cpu" and may_support_bf16 and product_times()["bf16"] < BF16_TIME_RATIO else "fp32"
 
 
 def choose_matmul(spec: TrainingSpec) -> Matmul:
-    """By what matrices of fp32 are multiplied on a CPU: the faster, where both are as exact as fp32 is. In mixed
-    precision those are an optimizer's.
+    """Return the matmul setting for fp32 on a CPU: that of the faster library, if it is as exact as fp32.
 
-    PyTorch's default library takes twice oneDNN's time on some AMD CPUs; on others there is nothing in it. On CPUs with
-    AMX oneDNN would round to bf16 on the way, which "fp32" does not mean.
+    With mixed precision this only concerns the matrices of an optimizer. PyTorch's default library takes twice the time
+    of oneDNN on some AMD CPUs; on others there is no difference. On CPUs with AMX, oneDNN would round to bf16 and is
+    not used.
     """
     if spec.precision != "auto" or accelerator(spec) != "cpu":
         return "highest"
@@ -51,7 +52,7 @@ def choose_matmul(spec: TrainingSpec) -> Matmul:
 
 @contextmanager
 def matmul_precision(matmul: Matmul) -> Generator[None]:
-    """With PyTorch's setting of that name, which belongs to the whole process, in force."""
+    """Set PyTorch's float32 matmul precision, which is global to the process, within a context."""
     previous = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(matmul)
     try:
@@ -61,13 +62,15 @@ def matmul_precision(matmul: Matmul) -> Generator[None]:
 
 
 def product_times() -> dict[str, float]:
-    """How long products in bf16, and in fp32 by oneDNN ("medium"), take, as shares of fp32's time by default; infinite
-    where they are not fp32. As they were measured when this machine was first asked."""
+    """Return the cached times of matrix products, relative to fp32 with PyTorch's default library.
+
+    The keys are "bf16" and "medium", which is fp32 with oneDNN. The time is infinite if oneDNN is not as exact as fp32.
+    """
     return MeasurementCache("arithmetic", ("bf16", "medium")).read_or_measure(measure_products)
 
 
 def measure_products() -> dict[str, float]:
-    """`product_times`, now."""
+    """Measure the values of `product_times`."""
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(MATRIX_SIZE, MATRIX_SIZE, generator=generator) for _ in range(2))
     c, d = a.bfloat16(), b.bfloat16()

@@ -1,4 +1,4 @@
-"""Whether compiling pays: by passes of a step that are timed on a copy of the model."""
+"""Choice of compilation, from the times of a few training passes on a copy of the model."""
 
 import copy
 import itertools
@@ -19,15 +19,15 @@ from tercet.training.optim.optimizers import build_optimizer
 from tercet.training.optim.trainable import trainable_parameters
 from tercet.training.tasks.task import Task
 
-MIN_TRAINING_SECONDS = 300.0  # seconds of run below which compiling, at 10 to 60 s, can't pay
-GRAPH_SAVING = 0.3  # share of a step that one graph on a GPU saves, about: 0.27 and 0.41 on an H100
-MAX_TIME_RATIO = 0.9  # of a time: less than this is not the noise of so short a look
-LAUNCH_BOUND_SHARE = 0.8  # share of a pass above which launches dominate it
-MAX_BATCHES = 8  # batches that are timed if their shapes differ
+MIN_TRAINING_SECONDS = 300.0  # training time below which compiling, which takes 10 to 60 s, cannot pay off
+GRAPH_SAVING = 0.3  # estimated share of a step saved by one graph on a GPU; 0.27 and 0.41 on an H100
+MAX_TIME_RATIO = 0.9  # a measured time below this share is faster by more than the noise of the measurement
+LAUNCH_BOUND_SHARE = 0.8  # share of a pass above which kernel launches dominate
+MAX_BATCHES = 8  # number of timed batches if their shapes differ
 
 
 def choose_compile(task: Task, model: AnyModel, precision: str) -> tuple[CompileMode, str]:
-    """Return how to compile, and why, in a few words. The model itself is left as it is.
+    """Return how to compile, and the reason as text. The model is not changed.
 
     Raises:
         UserError: If CUDA graphs are requested for a step that is not one graph of equal shapes.
@@ -41,18 +41,18 @@ def choose_compile(task: Task, model: AnyModel, precision: str) -> tuple[Compile
             "training.activation_checkpointing; set it to always"
         )
     if spec.compile != "auto":
-        return spec.compile, "as asked"
+        return spec.compile, "as requested"
     if spec.exact:
-        return "never", "exact, and whether compiling pays depends on the machine"
+        return "never", "exact: whether compiling pays off depends on the machine"
     if not (task.static or one_graph):
-        return "never", "the shapes change from step to step"
+        return "never", "shapes change from step to step"
     trial = _TrialSteps(task, model, device, precision)
-    # On one GPU a whole step is measured: there the optimizer's share of it is not small.
+    # On one GPU the optimizer's share of a step is not small, so its time is included.
     update_seconds = trial.seconds_of_update() if one_graph else 0.0
     eager_seconds = trial.seconds(task.loss) + update_seconds
     training_seconds = eager_seconds * steps if spec.max_hours is None else 3600 * spec.max_hours
     if training_seconds < (_compiling_seconds(model) / GRAPH_SAVING if one_graph else MIN_TRAINING_SECONDS):
-        return "never", f"about {training_seconds:.0f} s of training, too short to pay for it"
+        return "never", f"about {training_seconds:.0f} s of training, too short for compiling to pay off"
     mode: CompileMode = "never"
     try:
         start = clock()
@@ -64,14 +64,14 @@ def choose_compile(task: Task, model: AnyModel, precision: str) -> tuple[Compile
         is_worthwhile = not one_graph or (1 - compiled_seconds / eager_seconds) * training_seconds > compiling_seconds
         if compiled_seconds < MAX_TIME_RATIO * eager_seconds and is_worthwhile:
             mode = "always"
-        why = f"{1e3 * compiled_seconds:.0f} ms a step compiled, {1e3 * eager_seconds:.0f} ms not"
+        why = f"{1e3 * compiled_seconds:.0f} ms per step compiled, {1e3 * eager_seconds:.0f} ms not compiled"
         if mode == "always" and one_graph and task.static and trial.launch_share(loss) > LAUNCH_BOUND_SHARE:
             replayed_seconds = (
                 trial.seconds(compiled_loss(task, trial.model, device.type, "cuda_graphs")) + update_seconds
             )
             mode = "cuda_graphs" if replayed_seconds < MAX_TIME_RATIO * compiled_seconds else mode
-            why = f"{1e3 * replayed_seconds:.0f} ms a step with CUDA graphs, {why}"
-    except Exception as error:  # whatever the compiler lacks here, training goes on without it
+            why = f"{1e3 * replayed_seconds:.0f} ms per step with CUDA graphs, {why}"
+    except Exception as error:  # for any error of the compiler, train without it
         return "never", f"the compiler failed: {type(error).__name__}: {str(error).strip().splitlines()[0][:100]}"
     finally:
         torch.compiler.reset()
@@ -82,7 +82,7 @@ def choose_compile(task: Task, model: AnyModel, precision: str) -> tuple[Compile
 
 
 class _TrialSteps:
-    """Passes of a training step on a copy of the model, to be timed."""
+    """Training passes on a copy of the model, for timing."""
 
     def __init__(self, task: Task, model: AnyModel, device: torch.device, precision: str) -> None:
         self.spec, self.device, self.precision = task.recipe.training, device, precision
@@ -97,7 +97,7 @@ class _TrialSteps:
         self.batches = [move_data_to_device(batch, device) for batch in batches]
 
     def seconds(self, loss: LossFunction) -> float:
-        """Seconds of a step's forward and backward passes."""
+        """Measure the forward and backward passes of a step, in seconds."""
         batches = itertools.cycle(self.batches)
         return self.per_step * median_seconds(lambda: self._pass(loss, next(batches)), warmup=3, repeats=8)
 
@@ -107,7 +107,7 @@ class _TrialSteps:
             self._pass(loss, batch)
 
     def launch_share(self, loss: LossFunction) -> float:
-        """Share of a pass in which the host still launches kernels: near 1 if the device waits for it."""
+        """Measure the share of a pass in which the host launches kernels; near 1 if the device waits for it."""
         shares: list[float] = []
         for _ in range(5):
             start = clock()
@@ -117,7 +117,7 @@ class _TrialSteps:
         return statistics.median(shares)
 
     def seconds_of_update(self) -> float:
-        """Seconds of clipping and of the optimizer's step."""
+        """Measure gradient clipping and the optimizer step, in seconds."""
         trial = copy.deepcopy(self.model)
         optimizer, parameters = build_optimizer(self.spec.optimizer, trial), trainable_parameters(trial)
         for parameter in parameters:

@@ -1,4 +1,4 @@
-"""Compilation of a training step: each block in place, or on one GPU all from the embedding to the loss.
+"""Compilation of a training step: each block in place, or on one GPU everything from the embedding to the loss.
 
 One graph fuses norms, residuals, embedding and loss with their neighbors, and has the fewest launches. Each
 block is compiled separately if its weights are gathered as it is called, if its activations are computed twice, or if
@@ -33,8 +33,8 @@ def compiled_loss(task: Task, model: AnyModel, device: str, mode: CompileMode) -
     """Return the task's loss, compiled: as one graph, or with a model whose blocks are compiled in place.
 
     Args:
-        task: Task whose loss it is.
-        model: Model that will be trained; its names stay as they are.
+        task: Task of the loss.
+        model: Model to train; its parameter names do not change.
         device: Type of the device, such as `cuda`.
         mode: Whether to compile, and whether CUDA graphs replay the compiled kernels.
     """
@@ -73,7 +73,7 @@ def one_graph(
         cuda_graphs: If True, replay the kernels of a batch's shape as one launch. The gradients of a backward pass are
             then overwritten by the next one unless they are copied.
     """
-    # Not `dynamic=True`: it makes variables of the model's own numbers, too, such as a dropout rate.
+    # Not `dynamic=True`, which also makes the numbers of the model symbolic, such as a dropout rate.
     mode = "reduce-overhead" if cuda_graphs else None
     compiled_function = torch.compile(function, dynamic=None if dynamic else False, mode=mode)
 
@@ -88,7 +88,7 @@ def one_graph(
 
 
 def _mark_sizes(batch: Any) -> None:
-    """The sizes of a batch, which is a named tuple, differ from step to step."""
+    """Mark the sizes of a batch, a named tuple of tensors, as dynamic."""
     for tensor in batch:
         if tensor is not None:
             for dim in range(tensor.ndim):
@@ -104,7 +104,7 @@ def copy_gradients(model: torch.nn.Module) -> None:
 
 
 def compile_in_place(model: AnyModel, *, sharded: bool = False) -> None:
-    """Compile each block; names stay as they are.
+    """Compile each block in place, without changing parameter names.
 
     Blocks are alike, so the first one's graph serves all. A few small ones are compiled as one stack, because their
     calls would take a tenth of a step (benchmarks/log/kernels.md), unless activations are computed twice.

@@ -1,5 +1,4 @@
-"""What is measured on this machine and kept in its cache, since measured anew it would be something else: what follows
-from it stays what it is."""
+"""Cache of measurements of this machine, so that choices that depend on them stay the same from run to run."""
 
 import hashlib
 import json
@@ -17,16 +16,17 @@ from tercet.config import UserError
 from tercet.kernel import cpu_instructions, cpu_model
 from tercet.storage import lock_file, read_sealed_json, write_sealed_json
 
-# By which PyTorch and its libraries are told to leave instructions unused: the same CPU multiplies in other times then.
+# Variables that disable instructions in PyTorch and its libraries, and so change the times of the same CPU.
 INSTRUCTION_LIMITS = ("ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA")
 WARMUP, REPEATS = 3, 21
 
 
 class MeasurementCache:
-    """Numbers of these names, of this CPU with these threads, PyTorch and limits.
+    """Cached numbers for this CPU, number of threads, version of PyTorch and instruction limits.
 
     Args:
-        kind: their folder in the cache.
+        kind: Folder in the cache.
+        names: Names of the numbers.
     """
 
     def __init__(self, kind: str, names: tuple[str, ...]) -> None:
@@ -41,9 +41,11 @@ class MeasurementCache:
         self.path: Path = cache_dir() / kind / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
     def read_or_measure(self, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
-        """Return what is kept, or measure it and keep it. Of several processes that start at once one measures, so
-        they do not disturb each other, and all of them take its numbers. If the cache cannot be written, the next run
-        measures again."""
+        """Return the cached numbers; measure and cache them if there are none.
+
+        If several processes start at once, one of them measures and all use its numbers, so that they do not disturb
+        each other. If the cache cannot be written, the next run measures again.
+        """
         cached = self.read()
         if cached is None:
             with suppress(UserError, OSError):
@@ -56,17 +58,17 @@ class MeasurementCache:
         return measure() if cached is None else cached
 
     def read(self) -> dict[str, float] | None:
-        """None where there are none, or what is there is damaged."""
+        """Return the cached numbers, or None if there are none or the file is damaged."""
         with suppress(UserError, KeyError, TypeError, ValueError):
             cached = read_sealed_json(self.path)
             return {name: float(cached[name]) for name in self._names}
         return None
 
     def write(self, numbers: dict[str, float]) -> None:
-        """Keep them, in a folder that exists.
+        """Write numbers to the cache, whose folder must exist.
 
         Raises:
-            UserError, OSError: where the cache cannot be written to.
+            UserError, OSError: If the cache cannot be written.
         """
         write_sealed_json(self.path, {**self._machine, **{name: str(numbers[name]) for name in self._names}})
 

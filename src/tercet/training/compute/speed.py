@@ -1,4 +1,4 @@
-"""How fast this machine trains, by doing the work of some steps."""
+"""Measurement of the training speed of this machine, from a few steps."""
 
 import copy
 import itertools
@@ -18,22 +18,28 @@ from tercet.training.recipe.specs import TrainingSpec
 from tercet.training.tasks.plan import Plan
 from tercet.training.tasks.task import Task
 
-MIN_SECONDS = 5.0  # seconds for which steps are timed, at least
-WARMUP_PASSES = 2  # passes that do not count
+MIN_SECONDS = 5.0  # minimum time for which steps are timed
+WARMUP_PASSES = 2  # passes that are not counted
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Seconds, as measured: of a unit of rows, of a step besides, of validating, saving aside."""
+    """Measured seconds.
+
+    Attributes:
+        unit_seconds: Seconds per unit of rows.
+        step_seconds: Additional seconds per step.
+        validation_seconds: Seconds per validation, without saving.
+    """
 
     unit_seconds: float
     step_seconds: float
     validation_seconds: float
 
     def plan(self, plan: Plan, spec: TrainingSpec) -> Plan:
-        """The longest plan within the hours of the recipe."""
+        """Return the longest plan that fits into the hours of the recipe."""
         assert spec.max_hours is not None
-        # The validation at the end comes anyway; the others are shared out over the steps between them.
+        # One validation at the end is always needed. The time of the others is divided among the steps.
         left = 3600 * spec.max_hours - self.validation_seconds
         return plan.for_hours(
             left,
@@ -43,17 +49,19 @@ class Speed:
 
     def describe(self, plan: Plan, spec: TrainingSpec) -> str:
         full_step = self.unit_seconds * plan.units + self.step_seconds
-        remark = "; what devices wait for each other is not in it" if spec.world_size > 1 else ""
+        remark = "; waiting times between devices are not included" if spec.world_size > 1 else ""
         return (
-            f"{spec.max_hours:g} hours at {full_step:.3g} s a full step and {self.validation_seconds:.3g} s a "
-            f"validation, as measured now, make {plan.steps:,} steps; the run ends with the last of them, early or late where the "
-            f"machine turns out faster or slower{remark}"
+            f"{plan.steps:,} steps in {spec.max_hours:g} hours, at {full_step:.3g} s per full step and "
+            f"{self.validation_seconds:.3g} s per validation as measured now; the run ends after the last step, "
+            f"earlier or later if the machine turns out faster or slower{remark}"
         )
 
 
 def speed(task: Task, model: AnyModel, *, precision: str, compile_mode: CompileMode) -> Speed:
-    """How fast this machine trains, by doing the work of some steps on a copy of the model: reading rows, going there
-    and back, the optimizer's step, and a validation batch."""
+    """Measure the training speed with some steps on a copy of the model.
+
+    Measured are reading rows, forward and backward passes, the optimizer step, and a validation batch.
+    """
     spec, plan = task.recipe.training, task.plan
     world = spec.data_parallel_size
     device = torch.device(accelerator(spec))
@@ -87,9 +95,9 @@ def speed(task: Task, model: AnyModel, *, precision: str, compile_mode: CompileM
         batch = move_data_to_device(task.validation_batch(groups[len(groups) // 2]), device)
         batch_seconds = min(time_call(lambda: task.validate_batch(trial, batch))[1] for _ in range(2))
     torch.compiler.reset()
-    per_unit = len(task.batches(0, 0, world)) // plan.units  # micro-batches of a device in a unit
-    # What came first, compiled or found its kernels; of the rest the mean, for shapes may differ. Reading takes the
-    # median, because a step that opens a shard for the first time also hashes it.
+    per_unit = len(task.batches(0, 0, world)) // plan.units  # micro-batches per device and unit
+    # The first passes are excluded because they compile or choose kernels. The others are averaged because shapes may
+    # differ. Reading takes the median, because a step that opens a shard for the first time also hashes it.
     return Speed(
         unit_seconds=statistics.median(reading) + per_unit * statistics.fmean(passes[WARMUP_PASSES:]),
         step_seconds=statistics.fmean(updating[1:]),

@@ -1,4 +1,4 @@
-"""The threads of a run's processes: decided once, before anything is measured, recorded or computed."""
+"""Threads of the processes of a run, set before anything is measured, recorded or computed."""
 
 import os
 from collections.abc import Generator

@@ -1,4 +1,4 @@
-"""How long work takes, on a device that may still be at it when the host goes on."""
+"""Timing of work on devices that run asynchronously."""
 
 import time
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def clock() -> float:
 
 
 def median_seconds(work: Callable[[], object], *, warmup: int, repeats: int) -> float:
-    """The median time of `work`."""
+    """Return the median time of `work`, in seconds."""
     times: list[float] = []
     for i in range(warmup + repeats):
         start = time.perf_counter()

@@ -1,1 +1,1 @@
-"""Several processes of one run: who they are, what they exchange, and whether they live."""
+"""Runs with several processes: launchers, devices, exchange of gradients, and detection of lost ranks."""

@@ -1,4 +1,4 @@
-"""Which of a run's processes this is and where they meet, as the launcher has said it, for Lightning."""
+"""Lightning's cluster environment: rank and rendezvous address, from the variables of the launcher."""
 
 import os
 from collections.abc import Mapping
@@ -9,15 +9,16 @@ from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
 
 from tercet.training.distributed.launch import detect_launch
 
-BASE_PORT, PORT_COUNT = 15_000, 10_000  # below those that systems give out by themselves
-PORT_STRIDE = 7919  # ports between two steps of one job: a prime, so that they seldom meet those of the next jobs
+BASE_PORT, PORT_COUNT = 15_000, 10_000  # below the ephemeral ports of operating systems
+PORT_STRIDE = 7919  # ports between two steps of a job; a prime, so that collisions with other jobs are rare
 
 
 class SlurmStep(ClusterEnvironment):
-    """A task of a job's step, which srun has started.
+    """A task of a SLURM job step, started by srun.
 
-    Lightning's own for SLURM reads the job's variables, refuses what was not asked for by `--ntasks-per-node`, takes
-    no notice of what is started from `salloc` or `bash`, and requeues the job on signals that are ours to handle.
+    Lightning's own environment for SLURM is not used: it reads the variables of the job instead of the step, rejects
+    tasks that were not requested with `--ntasks-per-node`, ignores processes started from `salloc` or `bash`, and
+    requeues the job on signals that Tercet handles.
     """
 
     @property
@@ -41,13 +42,13 @@ class SlurmStep(ClusterEnvironment):
         return int(os.environ["SLURM_STEP_NUM_TASKS"])
 
     def set_world_size(self, size: int) -> None:
-        """srun has set it."""
+        """Do nothing: srun has set it."""
 
     def global_rank(self) -> int:
         return int(os.environ["SLURM_PROCID"])
 
     def set_global_rank(self, rank: int) -> None:
-        """srun has set it."""
+        """Do nothing: srun has set it."""
 
     def local_rank(self) -> int:
         return int(os.environ["SLURM_LOCALID"])
@@ -57,26 +58,27 @@ class SlurmStep(ClusterEnvironment):
 
 
 def slurm_step_address(environment: Mapping[str, str]) -> str:
-    """Where the tasks of a job's step meet: MASTER_ADDR, or the step's first node."""
+    """Return the rendezvous address of a job step: MASTER_ADDR, or the first node of the step."""
     address = environment.get("MASTER_ADDR")
     return address or SLURMEnvironment.resolve_root_node_address(environment["SLURM_STEP_NODELIST"])
 
 
 def slurm_step_port(environment: Mapping[str, str]) -> int:
-    """MASTER_PORT, or one that all tasks of the step come to."""
+    """Return MASTER_PORT, or a port that all tasks of the step compute from the ids of job and step."""
     if port := environment.get("MASTER_PORT"):
         return int(port)
     return BASE_PORT + (int(environment["SLURM_JOB_ID"]) + PORT_STRIDE * int(environment["SLURM_STEP_ID"])) % PORT_COUNT
 
 
 def cluster_environment() -> ClusterEnvironment | None:
-    """What Lightning cannot find out by itself; None where it can.
+    """Return the cluster environment to pass to Lightning, or None if Lightning detects it.
 
     Raises:
-        UserError: where a SLURM job has several tasks and this is none of them, or nodes have not equally many.
+        UserError: If a SLURM job has several tasks and this process is none of them, or if nodes have different numbers
+            of tasks.
     """
     if SlurmStep.detect():
         return SlurmStep()
     if "SLURM_JOB_ID" in os.environ and detect_launch(os.environ) is None:
-        return LightningEnvironment()  # a lone task or the job's script, whose devices are ours to start processes for
+        return LightningEnvironment()  # a single task or the job script: Lightning starts the processes
     return None

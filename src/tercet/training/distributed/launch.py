@@ -1,4 +1,4 @@
-"""How many processes a launcher has started: torchrun and srun know it, and then the recipe need not say it."""
+"""Detection of the processes that torchrun or srun has started, which replaces `devices` and `nodes` of a recipe."""
 
 import os
 import re
@@ -11,11 +11,11 @@ from tercet.training.recipe.recipe import Recipe
 
 
 class RankLost(UserError):
-    """Another of the run's processes has died, or the network between them."""
+    """Another rank of the run has died, or the network to it is down."""
 
 
 class Launch(NamedTuple):
-    """What a launcher has started: a process for each device of a node, on so many nodes."""
+    """The processes of a launcher: one per device, on a number of nodes."""
 
     launcher: str
     devices: int
@@ -23,20 +23,21 @@ class Launch(NamedTuple):
 
 
 def detect_launch(environment: Mapping[str, str]) -> Launch | None:
-    """What the environment of this process says; None where it was started by itself, as a lone task is.
+    """Return the launch that the environment of this process describes, or None if it is a single process.
 
     Raises:
-        UserError: where a SLURM job has several tasks and this is none of them, or nodes have not equally many.
+        UserError: If a SLURM job has several tasks and this process is none of them, or if nodes have different numbers
+            of tasks.
     """
     if "TORCHELASTIC_RUN_ID" in environment:
         tasks, devices = int(environment["WORLD_SIZE"]), int(environment["LOCAL_WORLD_SIZE"])
         if tasks % devices:
             raise _uneven("torchrun", tasks, f"{devices} on this node")
         return Launch("torchrun", devices, tasks // devices)
-    # The job's SLURM_NTASKS is in its script too, and in salloc's shell, which is a step of one task.
+    # SLURM_NTASKS of the job is also set in its script, and in the shell of salloc, which is a step of one task.
     tasks, job_tasks = (int(environment.get(name, 1)) for name in ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"))
     if tasks == 1 < job_tasks:
-        raise UserError(f"this SLURM job has {job_tasks} tasks, and srun starts them: srun tercet train ...")
+        raise UserError(f"this SLURM job has {job_tasks} tasks, which must be started by srun: srun tercet train ...")
     if tasks == 1:
         return None
     per_node = environment["SLURM_STEP_TASKS_PER_NODE"]  # such as 4, 2(x3), or 3,2(x2)
@@ -47,14 +48,14 @@ def detect_launch(environment: Mapping[str, str]) -> Launch | None:
 
 
 def _uneven(launcher: str, tasks: int, count: str) -> UserError:
-    return UserError(f"{launcher} has started {tasks} processes, {count}; start equally many on each")
+    return UserError(f"{launcher} has started {tasks} processes, {count}; start the same number on each")
 
 
 def adapt_to_launch(recipe: Recipe) -> Recipe:
-    """The recipe for as many devices as a launcher has started processes.
+    """Return the recipe with the numbers of devices and nodes of the launcher.
 
     Raises:
-        UserError: where that does not go with the recipe.
+        UserError: If the recipe does not allow these numbers.
     """
     launch = detect_launch(os.environ)
     if launch is None or (launch.devices, launch.nodes) == (recipe.training.devices, recipe.training.nodes):

@@ -1,17 +1,17 @@
-"""Whether a run's ranks are alive: each shows it once a second, so that none waits long for one that is lost.
+"""Detection of lost ranks: each rank writes a heartbeat once per second, so that no rank waits long for a lost one.
 
-From a rank that is stopped, or behind a cut cable, no packet says that it is gone: an exchange with it waits for the
-half hour of gloo's timeout, which cannot be shorter, for others wait in an exchange while rank 0 scores or saves. So a
-thread beside training counts up in the store in which the ranks have met. Rank 0 looks whether everyone's count moves,
-the others whether rank 0's does, and what rank 0 finds it leaves there for all.
+A rank that is stopped or disconnected sends no packet, and an exchange with it waits for the timeout of gloo, half an
+hour. The timeout cannot be shorter, because ranks wait in an exchange while rank 0 scores or saves. Therefore a
+background thread increments a counter in the store of the process group. Rank 0 watches the counters of all ranks, the
+others watch that of rank 0, and rank 0 writes lost ranks into the store for all.
 
-    "7", "8", ...   it is alive
-    "left"          it is done, or ends because of another one
-    "failed"        it ends with an error of its own
-    "lost ..."      rank 0's: who is lost
+    "7", "8", ...   the rank is alive
+    "left"          it has finished, or exits because of another rank
+    "failed"        it exits because of its own error
+    "lost ..."      written by rank 0: which rank is lost
 
-No clock is read. A rank is silent for as many of the observer's own beats as its count stands still, so clocks may
-differ or be set, and a machine that slept takes no one for lost when it wakes up.
+Clocks are not used. The silence of a rank is measured in heartbeats of the observer, so clocks may differ or be set,
+and a machine that wakes up from sleep does not report other ranks as lost.
 """
 
 import os
@@ -33,24 +33,28 @@ from tercet.training.distributed.devices import describe_rank
 from tercet.training.distributed.launch import RankLost
 from tercet.training.recipe.specs import TrainingSpec
 
-BEAT = 1.0  # seconds between two signs of life
-GRACE = 3  # beats within which a rank that ends by itself does so, and after which a broken exchange has a reason
+BEAT = 1.0  # seconds between two heartbeats
+GRACE = 3  # beats until a rank that is exiting has exited, and until the reason of a failed exchange is known
 LEFT, FAILED, LOST = "left", "failed", "lost "
 
 
 class LastSign(NamedTuple):
-    """What a rank showed last, and at which of the observer's beats it came."""
+    """The last sign of a rank, and the beat of the observer at which it changed."""
 
     sign: str
     beat: int
 
 
 class Heartbeat:
-    """Args:
-    store: that all ranks know; a connection of its own is made to it, for others may wait in theirs.
-    patience: beats without a sign of life after which a rank is lost.
-    report: called in a thread, once, with what is wrong.
-    beat: seconds.
+    """Writes the heartbeats of this rank and watches those of others.
+
+    Args:
+        store: Store of the process group. A separate connection to it is opened, because other users may block theirs.
+        rank: Rank of this process.
+        world_size: Number of ranks.
+        patience: Beats without a sign of life after which a rank is lost.
+        report: Called once, in a thread, with a description of the lost ranks.
+        beat: Seconds between two heartbeats.
     """
 
     def __init__(
@@ -64,14 +68,14 @@ class Heartbeat:
         self.stop_event, self.stop_lock = Event(), Lock()
         self.store.set(f"host {rank}", socket.gethostname())
         self.store.set(f"sign {rank}", "0")
-        self.hosts = self._read("host", self.peers)  # waits until all are here
+        self.hosts = self._read("host", self.peers)  # waits until all ranks have written theirs
         self.last_signs = {peer: LastSign("0", 0) for peer in self.peers}
         self.threads = [Thread(target=work, daemon=True) for work in (self._show, self._watch)]
         for thread in self.threads:
             thread.start()
 
     def stop(self, sign: str) -> None:
-        """Show no more signs of life but this one; a store that does not answer is not waited for."""
+        """Write a last sign and stop; do not wait long for a store that does not respond."""
         with self.stop_lock:
             self.sign = sign
             self.stop_event.set()
@@ -79,14 +83,14 @@ class Heartbeat:
             thread.join(GRACE * self.beat)
 
     def explain(self) -> str | None:
-        """After an exchange has failed, who is gone; None where all are there. Takes some beats."""
+        """Return which rank is lost after a failed exchange, or None if all are alive. Takes a few beats."""
         self.watched_ranks, begin = self.peers, self.beat_count
         while self.beat_count <= begin + GRACE + 1:
             self.stop_event.wait(self.beat / 2)
         return self._find_lost(GRACE)
 
     def _show(self) -> None:
-        """May wait in the store for ever, where its host has gone: then no one is heard any more."""
+        """Write and read signs. If the host of the store is lost, this may block forever, and all ranks fall silent."""
         with suppress(dist.DistError):
             while True:
                 last = self.stop_event.is_set()
@@ -105,7 +109,7 @@ class Heartbeat:
                 continue
             if self.rank == 0:
                 self.sign = LOST + why
-                self.stop_event.wait(2 * self.beat)  # until all have read it
+                self.stop_event.wait(2 * self.beat)  # until all ranks have read it
             with self.stop_lock:
                 if not self.stop_event.is_set():
                     self.report(why)
@@ -116,7 +120,7 @@ class Heartbeat:
             if sign.startswith(LOST):
                 return sign.removeprefix(LOST)
             if sign == FAILED and self.beat_count - last_beat > GRACE:
-                return f"{self._name(peer)} has failed; see what it said"
+                return f"{self._name(peer)} has failed; see its output"
         silent = [
             peer
             for peer in self.watched_ranks
@@ -127,8 +131,8 @@ class Heartbeat:
             return None
         remainder = "" if len(silent) == 1 else f" and {len(silent) - 1} more"
         return (
-            f"{self._name(silent[0])}{remainder} gives no sign of life for {patience * self.beat:.3g} s: it has died "
-            "or is stopped, or the network to it is cut"
+            f"{self._name(silent[0])}{remainder} has sent no heartbeat for {patience * self.beat:.3g} s: it has died "
+            "or is stopped, or the network to it is down"
         )
 
     def _name(self, rank: int) -> str:
@@ -140,10 +144,10 @@ class Heartbeat:
 
 
 class Liveness(Callback):
-    """As a context around training, on more than one rank: ends this process where another one is lost.
+    """Context manager around training on several ranks, which ends this process if another rank is lost.
 
     Raises:
-        RankLost: in the place of what gloo or NCCL says where an exchange fails.
+        RankLost: If an exchange fails, instead of the error of gloo or NCCL.
     """
 
     def __init__(self, spec: TrainingSpec, out: Path) -> None:
@@ -156,14 +160,14 @@ class Liveness(Callback):
         launcher = trainer.strategy.launcher
 
         def end(why: str) -> None:
-            # The main thread is in an exchange that it cannot be called out of.
+            # The main thread is blocked in an exchange that cannot be interrupted.
             print_note(f"tercet: error: {self._describe(why)}")
             if launcher is not None:
-                launcher.kill(signal.SIGKILL)  # those of this machine that no other launcher ends
+                launcher.kill(signal.SIGKILL)  # ranks on this machine that no external launcher ends
             os._exit(2)
 
         self.heartbeat = Heartbeat(
-            dist.distributed_c10d._get_default_store(),  # pyright: ignore[reportPrivateUsage] (no other way to it)
+            dist.distributed_c10d._get_default_store(),  # pyright: ignore[reportPrivateUsage] (no public way to get it)
             trainer.global_rank,
             trainer.world_size,
             patience=ceil(self.spec.rank_timeout / BEAT),
@@ -184,10 +188,11 @@ class Liveness(Callback):
 
     def _describe(self, why: str) -> str:
         return (
-            f"{describe_rank(self.spec)}: {why}. The same command goes on from the last whole checkpoint in {self.out}"
+            f"{describe_rank(self.spec)}: {why}; run the same command again to resume from the last complete "
+            f"checkpoint in {self.out}"
         )
 
 
 def _is_exchange(error: BaseException) -> bool:
-    """Whether it comes of an exchange between ranks, of which gloo says so in words alone."""
+    """Return whether an error comes from an exchange between ranks; errors of gloo are recognized by their text."""
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "/gloo/" in str(error))

@@ -1,14 +1,14 @@
-"""How the gradients of a step's micro-batches, on all ranks, become those of the step.
+"""Reduction of the gradients of a step over micro-batches and ranks.
 
-    mean    each rank adds up its own as they come, and the strategy adds those of the ranks: in what order depends on
-            how many there are
-    exact   the sum over all micro-batches is one binary tree, whoever works out its branches
+    mean    each rank adds the gradients of its micro-batches in order, and the strategy adds those of the ranks; the
+            order of the sum depends on the number of ranks
+    exact   the sum over all micro-batches is a binary tree that does not depend on the number of ranks
 
-A step of M = q 2^k micro-batches, q odd, is 2^k lots of q; a lot is added up one by one, and lots in pairs, pairs in
-pairs, and so on to the sum of the two halves. R ranks, a power of two, have a piece of R-th of the micro-batches each,
-in their order: a branch of the tree. What joins the branches is a reduce-scatter whose sums are worked out in the
-tree's order by the rank that needs them: every rank sends 4 N (R - 1) / R bytes for N weights, and as many in the
-all-gather that follows where weights are not sharded, just as a ring all-reduce does.
+A step of M = q 2^k micro-batches, q odd, consists of 2^k chunks of q. The micro-batches of a chunk are added one by
+one, chunks are added in pairs, these sums in pairs, and so on up to the sum of the two halves. Each of R ranks, a power
+of two, computes M / R consecutive micro-batches, which are a branch of the tree. The branches are joined by a
+reduce-scatter in which the receiving rank adds in the order of the tree. As in a ring all-reduce, every rank sends
+4 N (R - 1) / R bytes for N weights, and the same number in the all-gather that follows if weights are not sharded.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -25,12 +25,14 @@ from torch.nn.parallel import DistributedDataParallel
 from tercet.models import AnyModel, blocks_of
 from tercet.training.recipe.specs import TrainingSpec
 
-MAX_CHUNK_NUMEL = 1 << 23  # gradients that are joined in one message: 32 MiB of float32
+MAX_CHUNK_NUMEL = 1 << 23  # gradients in one message: 32 MiB of float32
 
 
 class Reduction(Protocol):
-    """Attributes:
-    scale: what a micro-batch's loss is to be multiplied by besides.
+    """Sums gradients and values over micro-batches and ranks.
+
+    Attributes:
+        scale: Factor by which the loss of a micro-batch must be multiplied.
     """
 
     scale: float
@@ -48,12 +50,16 @@ class Reduction(Protocol):
         ...
 
     def sum(self, values: Sequence[Tensor]) -> Tensor:
-        """Of a number that each micro-batch of this rank has (a tensor of one shape), the sum over all ranks'."""
+        """Return the sum of values over the micro-batches of all ranks.
+
+        Args:
+            values: One tensor per micro-batch of this rank, all of the same shape.
+        """
         ...
 
 
 def make_reduction(model: AnyModel, wrapped_model: nn.Module, spec: TrainingSpec) -> Reduction:
-    """What the settings ask for; `wrapped_model` is what the strategy made of the module that holds the model."""
+    """Return the reduction for the settings; `wrapped_model` is the training module as wrapped by the strategy."""
     if spec.is_sharded and spec.strategy == "fsdp":
         reduction_class = ShardedExactReduction if spec.exact else ShardedMeanReduction
         return reduction_class(model, reshard=spec.reshard_after_forward)
@@ -65,8 +71,10 @@ def make_reduction(model: AnyModel, wrapped_model: nn.Module, spec: TrainingSpec
 
 
 class MeanReduction:
-    """PyTorch's: a strategy takes the mean of the ranks' gradients, which times their number is the sum again. Whole
-    gradients are exchanged once a step."""
+    """Reduction by PyTorch's strategies, which average the gradients of ranks.
+
+    The loss is scaled by the number of ranks, so that the mean becomes the sum. Gradients are exchanged once per step.
+    """
 
     def __init__(self, wrapped_model: nn.Module, world: int) -> None:
         self.wrapped_model, self.world = wrapped_model, world
@@ -84,13 +92,16 @@ class MeanReduction:
 
 
 class ShardedMeanReduction(MeanReduction):
-    """The same of models that FSDP2 has cut up: gradients are exchanged after each pass, or a rank would hold all of
-    them. Without `reshard` it does, and has the gathered weights, to the end of a step."""
+    """`MeanReduction` for models that are sharded by FSDP2.
+
+    Gradients are exchanged after each backward pass, so that no rank stores all of them. Without `reshard`, each rank
+    keeps all gradients and the gathered weights until the end of the step.
+    """
 
     def __init__(self, model: AnyModel, *, reshard: bool) -> None:
         super().__init__(model, dist.get_world_size())
         self.root, self.reshard = cast(FSDPModule, model), reshard
-        if dist.get_backend() == "gloo":  # whose own reduce-scatter sends all sums to all ranks, twice as many bytes
+        if dist.get_backend() == "gloo":  # its reduce-scatter sends all sums to all ranks, which doubles the bytes
             self.scale = 1.0
             _replace_reduce_scatters(model)
 
@@ -102,7 +113,7 @@ class ShardedMeanReduction(MeanReduction):
 
 
 class ExactReduction:
-    """For whole models, on one rank or several."""
+    """Exact reduction for unsharded models, on one or more ranks."""
 
     scale = 1.0
 
@@ -132,8 +143,11 @@ class ExactReduction:
 
 
 class ShardedExactReduction:
-    """For models that FSDP2 has cut up: a branch's sum is of whole gradients, which are cut up at the end of a step, as
-    are gathered weights without `reshard`."""
+    """Exact reduction for models that are sharded by FSDP2.
+
+    The sum of a branch consists of whole gradients, which are sharded at the end of the step. Without `reshard`, the
+    gathered weights are also kept until then.
+    """
 
     scale = 1.0
 
@@ -150,9 +164,9 @@ class ShardedExactReduction:
         if not self.reshard:
             self.root.set_reshard_after_backward(index == count - 1)
 
-        # What is not in a block may be called several times, such as the two sides' embedding, and FSDP would exchange
-        # its gradient after each. Here it waits until all of it is there: this callback comes before FSDP's own, for
-        # the loss is the first whose gradient is worked out.
+        # Modules outside blocks may be called several times, such as an embedding shared by encoder and decoder, and
+        # FSDP would exchange their gradients after each call. This callback delays the exchange until the gradients are
+        # complete. It runs before FSDP's own callback, because the gradient of the loss is computed first.
         def let_root_reduce() -> None:
             self.root.set_requires_gradient_sync(True, recurse=False)
 
@@ -171,20 +185,21 @@ class ShardedExactReduction:
 
 
 class Tree:
-    """Adds up `count` lists of tensors as they come, in place of the first of each two."""
+    """Sum of `count` lists of tensors in the order of the tree. Each sum is written into its first operand."""
 
     def __init__(self, count: int) -> None:
         self.count, self.chunk_size = count, count // (count & -count)  # q 2^k and q
         self.added = 0
         self.open_chunk: list[Tensor] | None = None
-        self.branches: list[tuple[int, list[Tensor]]] = []  # the height and the sum of each, as a counter's ones are
+        # (height, sum) of each branch, like the ones of a binary counter.
+        self.branches: list[tuple[int, list[Tensor]]] = []
 
     def add(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
-        """The next list; the sum of all of them, where it is the last."""
+        """Add the next list; return the sum of all lists if it is the last one, else None."""
         total = list(tensors) if self.open_chunk is None else _join(self.open_chunk, tensors)
         self.added += 1
         if self.added > self.count:
-            raise RuntimeError(f"gradients of {self.added} micro-batches, and a step has {self.count}")
+            raise RuntimeError(f"gradients of {self.added} micro-batches, but a step has {self.count}")
         if self.added % self.chunk_size:
             self.open_chunk = total
             return None
@@ -202,8 +217,10 @@ def _join(left: list[Tensor], right: Sequence[Tensor]) -> list[Tensor]:
 
 
 class _ReduceScatterInOrder:
-    """FSDP2's exchange of one block's gradients: their sum, and not the mean. With a tree it is nothing before a step's
-    last micro-batch, and then the sum of all of them."""
+    """Custom reduce-scatter of FSDP2 for the gradients of one block, which sums instead of averaging.
+
+    With a tree, the output is zero until the last micro-batch of a step, and then the sum over all micro-batches.
+    """
 
     tree: Tree | None = None
 
@@ -220,13 +237,13 @@ class _ReduceScatterInOrder:
     ) -> None:
         total = [input_tensor] if self.tree is None else self.tree.add([input_tensor])
         if total is None:
-            output_tensor.zero_()  # a gradient that is thrown away
+            output_tensor.zero_()  # this gradient is discarded
         else:
             reduce_scatter_in_order(output_tensor, total[0], group)
 
 
 def _replace_reduce_scatters(model: AnyModel) -> list[_ReduceScatterInOrder]:
-    """What now exchanges the gradients of each block, and of what is in none."""
+    """Replace the reduce-scatter of each block and of the modules outside blocks; return the new ones."""
     modules = (model, *blocks_of(model))
     scatters = [_ReduceScatterInOrder() for _ in modules]
     for module, scatter in zip(modules, scatters, strict=True):
@@ -236,7 +253,13 @@ def _replace_reduce_scatters(model: AnyModel) -> list[_ReduceScatterInOrder]:
 
 
 def reduce_scatter_in_order(output: Tensor, branch: Tensor, group: dist.ProcessGroup | None = None) -> None:
-    """The sum of the branches (R n,) of all R ranks, of which this one gets its n numbers (n,)."""
+    """Reduce-scatter that adds in the order of the tree.
+
+    Args:
+        output: (n,) This rank's part of the sum.
+        branch: (R n,) This rank's branch, where R is the number of ranks.
+        group: Process group.
+    """
     branches = torch.empty_like(branch)
     dist.all_to_all_single(branches, branch, group=group)
     output.copy_(_sum_rows(branches.view(-1, len(output))))
@@ -244,7 +267,7 @@ def reduce_scatter_in_order(output: Tensor, branch: Tensor, group: dist.ProcessG
 
 @torch.no_grad()
 def all_reduce_in_order(tensors: Sequence[Tensor]) -> None:
-    """Each becomes the sum of the ranks' own, in place; some are sent together."""
+    """Replace each tensor by its sum over ranks, in place. Small tensors are sent together."""
     world = dist.get_world_size()
     for chunk in _chunks(tensors):
         counts = [x.numel() for x in chunk]
@@ -258,7 +281,7 @@ def all_reduce_in_order(tensors: Sequence[Tensor]) -> None:
 
 
 def sum_in_order(values: Sequence[Tensor], *, world: int) -> Tensor:
-    """Of one tensor for each of this rank's micro-batches, the sum over those of all `world` ranks."""
+    """Return the exact sum of one tensor per micro-batch, over the micro-batches of all `world` ranks."""
     tree = Tree(len(values))
     branch = [tree.add([value.clone()]) for value in values][-1]
     assert branch is not None
@@ -270,7 +293,7 @@ def sum_in_order(values: Sequence[Tensor], *, world: int) -> Tensor:
 
 
 def _sum_rows(branches: Tensor) -> Tensor:
-    """(R, ...) to (...): neighbours in pairs, and pairs in pairs; one that is left over waits for the next round."""
+    """Sum (R, ...) over rows: neighbors in pairs, then these sums in pairs. An odd last row goes to the next round."""
     while (n := len(branches)) > 1:
         pairs = branches[0 : n - 1 : 2] + branches[1::2]
         branches = torch.cat([pairs, branches[n - 1 :]]) if n % 2 else pairs
@@ -278,7 +301,7 @@ def _sum_rows(branches: Tensor) -> Tensor:
 
 
 def _chunks(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Neighbours together, of `MAX_CHUNK_NUMEL` numbers in all or of one tensor."""
+    """Yield chunks of consecutive tensors with at most `MAX_CHUNK_NUMEL` numbers, or with one larger tensor."""
     chunk, numel = list[Tensor](), 0
     for x in tensors:
         if chunk and numel + x.numel() > MAX_CHUNK_NUMEL:

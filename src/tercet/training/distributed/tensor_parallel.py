@@ -1,11 +1,11 @@
-"""A model whose every block is cut across ranks: each has some of the heads and some of the network's inner width.
+"""Tensor parallelism: each rank has some of the attention heads and a part of the feed-forward width of each block.
 
     attention      query, key, value by columns, out by rows       h -> sum over ranks of out_r(attend(q_r, k_r, v_r))
     feed-forward   up, gate by columns, down by rows               h -> sum over ranks of down_r(act(up_r(h)))
 
-Shoeybi et al., "Megatron-LM" (2019), section 3, by PyTorch's DTensor. All ranks have the same rows. A sublayer reads
-what is whole on each of them, and its outputs are added up by an all-reduce; so is, in the backward pass, the gradient
-of what it reads. Norms, embeddings and heads are whole everywhere: their gradients are the same on all ranks.
+Shoeybi et al., "Megatron-LM" (2019), section 3, with PyTorch's DTensor. All ranks process the same rows. The input of a
+sublayer is replicated, and its outputs are summed by an all-reduce, as is the gradient of its input in the backward
+pass. Norms, embeddings and heads are replicated, and their gradients are the same on all ranks.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ FEEDFORWARD = {"up": ColwiseParallel, "gate": ColwiseParallel, "down": RowwisePa
 
 
 def parallelize(model: AnyModel, mesh: DeviceMesh) -> None:
-    """Leave of each block's matrices this rank's part. All ranks have the same weights before."""
+    """Reduce the matrices of each block to the part of this rank. All ranks must have the same weights before."""
     for block in blocks_of(model):
         for part in block.modules():
             if isinstance(part, Attention):
@@ -45,7 +45,7 @@ def _parallelize_attention(attention: Attention, mesh: DeviceMesh) -> None:
         dist.all_reduce(total, group=mesh.get_group())
         return total
 
-    for norm in (attention.query_norm, attention.key_norm):  # they see this rank's heads alone
+    for norm in (attention.query_norm, attention.key_norm):  # they only get the heads of this rank
         for weight in norm.parameters():
             weight.register_hook(sum_over_ranks)
 
@@ -55,8 +55,8 @@ def _parallelize(part: nn.Module, styles: dict[str, Any], mesh: DeviceMesh) -> N
     parallelize_module(part, mesh, plan, src_data_rank=None)
 
     def prepare(_: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
-        """What is read becomes one DTensor, so that its gradient is added up once, however many layers read it."""
-        if (bias := options.get("bias")) is not None:  # of all heads
+        """Convert the inputs to DTensors, so that their gradients are summed once for all layers that use them."""
+        if (bias := options.get("bias")) is not None:  # the bias of all heads
             sharded_bias = DTensor.from_local(bias, mesh, [Replicate()]).redistribute(placements=[Shard(1)])
             options["bias"] = sharded_bias.to_local()
         return tuple(None if x is None else _to_dtensor(x, mesh) for x in inputs), options
@@ -65,7 +65,7 @@ def _parallelize(part: nn.Module, styles: dict[str, Any], mesh: DeviceMesh) -> N
 
 
 def _to_dtensor(x: Tensor, mesh: DeviceMesh) -> DTensor:
-    """In what it is multiplied in: so many bytes its gradient has too."""
+    """Replicate a tensor in the precision of autocast, which also reduces the bytes of its gradient."""
     if torch.is_autocast_enabled(x.device.type):
         x = x.to(torch.get_autocast_dtype(x.device.type))
     return DTensor.from_local(x, mesh, [Replicate()])

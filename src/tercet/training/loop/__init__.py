@@ -1,1 +1,1 @@
-"""The training loop: Lightning's module and trainer, and what follows a step."""
+"""The training loop: Lightning's module and trainer, and the actions after each step."""

@@ -1,4 +1,4 @@
-"""How Lightning's checkpoint becomes a folder that appears whole (`checkpoints.py` reads it)."""
+"""Writing of Lightning's checkpoints as folders that appear atomically (`checkpoints.py` reads them)."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,12 +16,14 @@ from tercet.training.run_folder.sharded_state import has_shards, load_full_check
 
 
 class CheckpointFolderIO(TorchCheckpointIO):
-    """Lightning's checkpoint as a folder that appears whole: a process killed in a save leaves the ones before.
+    """Writes a checkpoint as a folder that appears atomically.
+
+    If the process is killed during a save, the earlier checkpoints stay intact.
 
     Args:
-        checkpoints: of the run.
-        arithmetic: what the steps so far were worked out with, which is kept with the state.
-        on_save: called with its step when a checkpoint is there.
+        checkpoints: Checkpoints of the run.
+        arithmetic: Arithmetic of the steps so far, saved with the state.
+        on_save: Called with the step after each save.
     """
 
     def __init__(
@@ -40,7 +42,7 @@ class CheckpointFolderIO(TorchCheckpointIO):
 
     @contextmanager
     def write(self, checkpoint: dict[str, Any], path: Any) -> Generator[Path]:
-        """A folder with the checkpoint, to which more may be written until it gets its name."""
+        """Yield a temporary folder with the checkpoint. More files may be added before it gets its final name."""
         checkpoint = {**checkpoint, ARITHMETIC: self.arithmetic, RECIPE_HASH: self.checkpoints.recipe_hash()}
         metrics = self.checkpoints.out / METRICS
         folder = Path(path).parent
@@ -49,10 +51,10 @@ class CheckpointFolderIO(TorchCheckpointIO):
             if metrics.exists():
                 write_atomically(new / METRICS, metrics.read_bytes())
             yield new
-        self.checkpoints.damaged.pop(folder, None)  # it is whole again
+        self.checkpoints.damaged.pop(folder, None)  # it was replaced
         self.on_save(checkpoint["global_step"])
 
 
 def add_version(state: State) -> dict[str, Any]:
-    """Return a state as Lightning reads it: as of this version, which has nothing to migrate."""
+    """Return a state with the version of the installed Lightning, so that Lightning does not migrate it."""
     return {**state, "epoch": 0, "pytorch-lightning_version": version}

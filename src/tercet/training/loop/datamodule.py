@@ -1,4 +1,4 @@
-"""A task's steps, as Lightning wants them. All of it is a function of the step, so nothing need be saved."""
+"""Lightning data module over the steps of a task. Batches are a function of the step, so it has no state to save."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +11,7 @@ from tercet.training.tasks.task import Task
 
 
 class StepDataModule(pl.LightningDataModule):
-    """Batches of the remaining steps; on a GPU each is built and copied while the step before it trains."""
+    """Batches of the remaining steps. For a GPU, each is built and copied during the step before it."""
 
     def __init__(self, task: Task) -> None:
         super().__init__()
@@ -29,13 +29,13 @@ class StepDataModule(pl.LightningDataModule):
         return self.ahead
 
     def close(self) -> None:
-        """Leave no thread behind."""
+        """Stop the thread that builds batches."""
         if self.ahead is not None:
             self.ahead.close()
 
 
 class _StepDataset(Dataset[list[Any]]):
-    """Item `step` is this device's share of that step's batch, in micro-batches."""
+    """Dataset whose item `step` is this device's share of the batch of that step, in micro-batches."""
 
     def __init__(self, task: Task, rank: int, world: int) -> None:
         self.task, self.rank, self.world = task, rank, world
@@ -45,7 +45,7 @@ class _StepDataset(Dataset[list[Any]]):
 
 
 class _StepSampler(Sampler[int]):
-    """The steps that are left. The length is that of the whole run: Lightning compares it with its own count."""
+    """Sampler of the remaining steps. Its length is that of the whole run, which Lightning compares with its count."""
 
     def __init__(self, trainer: Any, steps: int) -> None:
         self.trainer, self.steps = trainer, steps

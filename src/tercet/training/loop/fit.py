@@ -1,4 +1,4 @@
-"""Put model, data, strategy and actions together, and hand them to Lightning's Trainer."""
+"""Training loop: assembles model, data, strategy and actions, and runs Lightning's Trainer."""
 
 import logging
 import warnings
@@ -50,22 +50,23 @@ Bar = NotebookDisplay | ProgressBar
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingLoop:
-    """What Lightning's Trainer gets to train, and where.
+    """The arguments of a training run of Lightning's Trainer.
 
     Args:
         task: Data and objective.
-        model: The model as it begins.
-        out: The run's folder.
+        model: Model with its initial weights.
+        out: Run folder.
         precision: fp32, bf16 or fp16.
         compile_mode: How the step is compiled.
-        start: Where the run starts.
-        checkpoints: The run's checkpoints.
-        arithmetic: What the steps from here on are computed with.
-        export: Writes a model into the folder.
-        save_record: Called after each save, with its step.
-        save_micro_batch: Called if a step is out of memory, with its number from 0 on and the smaller micro-batch.
-        exact: The run is to end as an unbroken one to the last bit.
-        quiet: No progress on stderr.
+        start: Starting point.
+        checkpoints: Checkpoints of the run.
+        arithmetic: Arithmetic of the remaining steps.
+        export: Writes a model into the run folder.
+        save_record: Called with the step after each save.
+        save_micro_batch: Called if a step is out of memory, with the step, counted from 0, and the smaller
+            micro-batch.
+        exact: If True, the run must end bitwise identical to an uninterrupted run.
+        quiet: If True, do not show progress on stderr.
     """
 
     task: Task
@@ -83,13 +84,13 @@ class TrainingLoop:
     quiet: bool = False
 
     def run(self) -> int | None:
-        """Train until the end, a signal, or patience runs out.
+        """Train until the last step, a signal, or the end of patience.
 
         Returns:
-            The number of the signal that stopped it, or None.
+            Number of the signal that stopped the run, or None.
 
         Raises:
-            RankLost: If another rank is gone, and this one was about to exchange something with it.
+            RankLost: If an exchange with another rank failed.
         """
         loss = compiled_loss(self.task, self.model, accelerator(self.task.recipe.training), self.compile_mode)
         self._load_weights()
@@ -109,7 +110,7 @@ class TrainingLoop:
             stack.enter_context(liveness)
             if bar is not None:
                 stack.enter_context(bar)
-            if self.start.step:  # Lightning counts steps by its optimizer's
+            if self.start.step:  # Lightning counts the steps of its optimizer
                 trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress.total.completed = self.start.step
             state = None if self.start.checkpoint is None else self.start.checkpoint.state
             data = stack.enter_context(closing(StepDataModule(self.task)))
@@ -117,7 +118,7 @@ class TrainingLoop:
         return interruption.signal
 
     def _load_weights(self) -> None:
-        """Of a run that goes on from the weights of a model alone."""
+        """Load the weights of the model, if the run starts from these instead of a checkpoint."""
         if self.start.weights is None:
             return
         if self.start.weights.adapter is None:
@@ -150,7 +151,7 @@ class TrainingLoop:
         samples: SampleWriter,
         interruption: Interruption,
     ) -> list[Any]:
-        """What follows a step, in order."""
+        """Return the actions after each step, in order."""
         task, spec = self.task, self.task.recipe.training
         if self.start.weights is not None:
             validation.restore_best(load_model(self.out).card)
@@ -197,7 +198,7 @@ def _strategy(recipe: Recipe, io: CheckpointFolderIO) -> str | Strategy:
 
 @contextmanager
 def _silence_lightning() -> Generator[None]:
-    """Lightning prints adverts, and advice about matters that are settled here."""
+    """Suppress advertisements of Lightning, and its advice about settings that are chosen here."""
     for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
     with warnings.catch_warnings():

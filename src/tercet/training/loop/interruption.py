@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM let the step finish and save; a second Ctrl-C ends at once, without.
+"""Handling of Ctrl-C and SIGTERM: finish the step and save. A second Ctrl-C exits immediately without saving.
 
-Lightning has handlers of its own, which leave without saving, exchange tensors in the middle of others' exchange, and
-queue a SLURM job again: they are not let in.
+Lightning's own signal handlers are disabled: they exit without saving, exchange tensors during other exchanges, and
+requeue SLURM jobs.
 """
 
 import os
@@ -18,18 +18,19 @@ from tercet.messages import is_first_process, print_note
 from tercet.training.distributed.launch import RankLost
 from tercet.training.loop.module import TrainingModule
 
-STOP_WITHOUT_SIGNAL = 1  # without a signal, and less than the number of any that is listened to
+STOP_WITHOUT_SIGNAL = 1  # must be less than SIGINT and SIGTERM
 
 
 class Interruption(Callback):
-    """As a context it listens; as an action after each step it stops the run."""
+    """Context manager that handles signals, and action that stops the run after the current step."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
         self.previous_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> "Interruption":
-        if threading.current_thread() is threading.main_thread():  # no other may, as where Ray has that one
+        # Only the main thread can set handlers. Ray, for example, calls this in another thread.
+        if threading.current_thread() is threading.main_thread():
             self.previous_handlers = {
                 number: signal.signal(number, self._receive) for number in (signal.SIGINT, signal.SIGTERM)
             }
@@ -39,11 +40,11 @@ class Interruption(Callback):
         for number, handler in self.previous_handlers.items():
             signal.signal(number, handler)
         if self.previous_handlers and isinstance(error, RankLost):
-            # A launcher ends those that are left over; this one is ending anyway, and says why before it does.
+            # The launcher terminates the remaining ranks. This rank is exiting, and must first report why.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        connector = trainer._signal_connector  # pyright: ignore[reportPrivateUsage] (nothing else turns them off)
+        connector = trainer._signal_connector  # pyright: ignore[reportPrivateUsage] (no public way to disable them)
         connector.register_signal_handlers = lambda: None
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
@@ -51,11 +52,11 @@ class Interruption(Callback):
             os._exit(130)
         self.signal = number
         if number == signal.SIGINT and is_first_process():
-            print_note("\nfinishing this step, then saving; Ctrl-C again to stop without")
+            print_note("\nfinishing this step, then saving; press Ctrl-C again to stop without saving")
 
     def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
-        # One device's signal stops all of them, or the others would wait for it for ever; and all of them know it, or
-        # the first would take the run for finished.
+        # A signal on one rank stops all ranks, since the others would otherwise wait for it forever. All ranks get its
+        # number, since rank 0 would otherwise record the run as finished.
         local = self.signal or (STOP_WITHOUT_SIGNAL if trainer.should_stop else 0)
         highest = int(
             trainer.strategy.reduce(torch.tensor(local, device=trainer.strategy.root_device), reduce_op="max")

@@ -1,4 +1,4 @@
-"""Where figures go besides `metrics.csv`, and what that needs, which is checked before anything is read or trained."""
+"""Third-party loggers, and the check of their requirements before anything is read or trained."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -20,10 +20,10 @@ TITLES = {"tensorboard": "TensorBoard", "wandb": "W&B"}
 
 
 def check_loggers(spec: LoggingSpec) -> None:
-    """Check that the packages and the account of the loggers are there.
+    """Check that the packages of the loggers are installed and that W&B accepts the key.
 
     Raises:
-        UserError: If a package is not installed, or W&B is to be written to online and has no key or rejects it.
+        UserError: If a package is not installed, or W&B is used online and its key is missing or rejected.
     """
     for name, is_enabled in (("tensorboard", spec.tensorboard), ("wandb", spec.wandb != "none")):
         if is_enabled and find_spec(name) is None:
@@ -35,15 +35,15 @@ def check_loggers(spec: LoggingSpec) -> None:
         if not has_key:
             raise UserError(
                 "logging.wandb: online needs a key: run `wandb login`, set WANDB_API_KEY, or --set "
-                "logging.wandb=offline and send the run later by `wandb sync`"
+                "logging.wandb=offline and upload the run later with `wandb sync`"
             )
 
 
 def make_loggers(recipe: Recipe, out: Path) -> "list[Logger]":
-    """Return the loggers of a run, ready to write. If one fails later, its figures are lost and training continues.
+    """Return the loggers of a run, ready to write. If one fails later, it is disabled and training continues.
 
     Raises:
-        UserError: If one cannot begin.
+        UserError: If a logger cannot start.
     """
     loggers = dict[str, Any]()
     if recipe.logging.tensorboard:
@@ -55,7 +55,7 @@ def make_loggers(recipe: Recipe, out: Path) -> "list[Logger]":
         wandb = _wandb()
         from pytorch_lightning.loggers import WandbLogger
 
-        from tercet.checkpoint.card import remove_folders  # with torch
+        from tercet.checkpoint.card import remove_folders  # imports torch
 
         offline = recipe.logging.wandb == "offline"
         settings = wandb.Settings(x_disable_stats=True, silent=True)
@@ -65,17 +65,17 @@ def make_loggers(recipe: Recipe, out: Path) -> "list[Logger]":
         )  # fmt: skip
     for name, logger in loggers.items():
         with _report_failure(name):
-            _ = logger.experiment  # on rank 0; without it a refusal would come with the first figures
+            _ = logger.experiment  # connects on rank 0, so that errors occur now and not at the first metrics
     if not loggers:
         return []
-    from tercet.training.loop.tracker import Tracker  # with torch
+    from tercet.training.loop.tracker import Tracker  # imports torch
 
     return [Tracker(logger, TITLES[name]) for name, logger in loggers.items()]
 
 
 @contextmanager
 def _report_failure(name: str) -> Generator[None]:
-    """Report whatever a logger, its service or the network answers as one line."""
+    """Report any error of a logger, its service or the network as one line."""
     try:
         yield
     except Exception as error:

@@ -1,7 +1,7 @@
-"""`metrics.csv`: a line a logged step, written at once, cut back to the checkpoint when a run is resumed.
+"""Logger of `metrics.csv`: one line per logged step, written immediately.
 
-Lightning's own CSV logger starts its file anew with each process; a resumed run must end with the file that an
-uninterrupted one would have written.
+When a run is resumed, the file is cut back to the checkpoint, so that it ends like that of an uninterrupted run.
+Lightning's own CSV logger starts a new file in each process.
 """
 
 import csv
@@ -45,15 +45,15 @@ class MetricsLogger(Logger):
                 writer.writeheader()
             cells = {
                 name: str(x) if isinstance(x, int) else f"{x:.9g}" for name, x in metrics.items()
-            }  # counts exactly
+            }  # integers without rounding
             writer.writerow({"step": step, **cells})
 
     def _read_columns(self) -> list[str]:
-        """Those of the file, which may be a run's that an earlier version began."""
+        """Return the columns of the file, which an earlier version may have created."""
         with self.path.open(newline="", encoding="utf-8") as file:
             return next(csv.reader(file), [*COLUMNS])
 
     def seconds_spent(self) -> float:
-        """Seconds of training behind the last line: a resumed run counts on from there."""
+        """Return the seconds of training up to the last line, from which a resumed run continues."""
         seconds = read_metrics(self.path)["seconds"] if self.path.exists() else []
         return seconds[-1][1] if seconds else 0.0

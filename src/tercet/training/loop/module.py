@@ -1,8 +1,8 @@
-"""One optimizer step, as Lightning runs it.
+"""Lightning module of one optimizer step.
 
-A step takes its whole batch at once, in micro-batches whose sums and counts add up, so that accumulating four small
-batches on two machines moves the weights as one big batch on one machine would. Everything random in a step follows
-from (seed, step, micro-batch): a resumed run, one that also validates, or one of other devices draws the same dropout.
+Losses and gradients of micro-batches are summed and divided by the number of targets of the whole step, so that the
+step does not depend on how the batch is split into micro-batches and devices. The random generators are seeded by
+(seed, step, micro-batch), so that dropout is the same after a resume, with validation and on other devices.
 """
 
 from typing import Any, cast
@@ -28,16 +28,19 @@ from tercet.training.tasks.task import Task
 
 
 class NonFiniteLoss(Exception):
-    """The loss or a gradient is no longer a number."""
+    """The loss or a gradient is not finite."""
 
 
 class TrainingModule(pl.LightningModule):
-    """Args:
-    model: what to train.
-    task: on what, and how.
-    halving: of the micro-batches of a step that is out of memory.
-    loss: Loss of a micro-batch, compiled or not; the task's by default.
-    reuses_gradients: If True, the memory of a backward pass's gradients is overwritten by the next pass (CUDA graphs).
+    """Lightning module that trains a model on a task.
+
+    Args:
+        model: Model to train.
+        task: Data and objective.
+        halving: Halves the micro-batches if a step is out of memory.
+        loss: Loss of a micro-batch, compiled or not; the task's by default.
+        reuses_gradients: If True, each backward pass overwrites the memory of the gradients of the previous one (CUDA
+            graphs).
     """
 
     def __init__(
@@ -57,7 +60,7 @@ class TrainingModule(pl.LightningModule):
         self.spec, self.total_steps = task.recipe.training, task.plan.steps
         self.average = MovingAverage(model, self.spec.ema) if self.spec.ema else None
         self.tokens_seen = 0
-        self.last_loss = zero_loss(torch.device("cpu"))  # of the last step, over all devices
+        self.last_loss = zero_loss(torch.device("cpu"))  # summed over all devices
         self.last_norm: Tensor | None = None
         self._logged_loss = float("nan")
         self.base_rates: list[float] = []
@@ -84,18 +87,20 @@ class TrainingModule(pl.LightningModule):
         if not self.spec.is_sharded:
             for state in checkpoint["optimizer_states"]:
                 self._renumber(state)
-        # The run's own copy of the pretrained model has the weights that are frozen beside an adapter.
+        # With an adapter, the frozen weights are in the run's copy of the pretrained model.
         for name in self._frozen_names:
             checkpoint["state_dict"].pop(name, None)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        if names := self._frozen_names:  # sharded weights come another way, and none of them is frozen
+        if names := self._frozen_names:  # sharded weights are loaded differently, and none is frozen
             current_state = self.state_dict()
             checkpoint["state_dict"].update({name: current_state[name] for name in names})
 
     def _renumber(self, state: dict[str, Any]) -> None:
-        """An optimizer's state with the numbers that parameters have in the model, by which sharded models find theirs,
-        and not in its groups; whoever else loads it goes by the groups' lists."""
+        """Number an optimizer's state by the order of parameters in the model instead of in the parameter groups.
+
+        Sharded models need the order of the model. Other loaders use the lists of the parameter groups.
+        """
         number = {id(p): index for index, p in enumerate(self.parameters())}
         groups = cast(Any, self.optimizers()).param_groups
         new = {
@@ -114,7 +119,7 @@ class TrainingModule(pl.LightningModule):
 
     @property
     def _frozen_names(self) -> list[str]:
-        """The weights that are the pretrained model's, of the model and of its average."""
+        """Names of the frozen weights next to an adapter, in the model and its average."""
         if self.task.recipe.adapter is None:
             return []
         names = [name for name, p in self.model.named_parameters(remove_duplicate=False) if not p.requires_grad]
@@ -123,7 +128,7 @@ class TrainingModule(pl.LightningModule):
 
     @property
     def eval_model(self) -> AnyModel:
-        """The model that is validated and exported: the mean of its steps where there is one, else as it is."""
+        """Model to validate and export: the moving average if there is one, else the trained model."""
         return self.model if self.average is None else cast(AnyModel, self.average.module)
 
     def on_train_start(self) -> None:
@@ -152,10 +157,10 @@ class TrainingModule(pl.LightningModule):
         self.tokens_seen = self.task.tokens_before(step + 1)
 
     def _try_passes(self, batches: list[Any], step: int) -> bool:
-        """Work out the loss and the gradients of a step, and say whether memory has sufficed."""
+        """Compute the loss and the gradients of a step; return False if the device ran out of memory."""
         try:
             self._pass(batches, step)
-        except RuntimeError as error:  # which holds on to the activations, and is let go here
+        except RuntimeError as error:  # its traceback references the activations, and is released here
             if is_out_of_memory(error):
                 return False
             raise
@@ -177,48 +182,49 @@ class TrainingModule(pl.LightningModule):
         self.last_loss = Loss(total, plain, targets)
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        # Here gradients are complete, and unscaled where fp16 scales them.
+        # Here gradients are complete, and with fp16 unscaled.
         limit = float("inf") if self.spec.clip_norm is None else self.spec.clip_norm
         norm = clip_gradients(self.model.parameters(), optimizer, limit)
         self.last_norm = norm
-        if self.trainer.precision != "16-mixed":  # its scaler skips such steps by itself, as part of its search
+        if self.trainer.precision != "16-mixed":  # its scaler skips such steps while it searches a scale
             self._check(norm, "the gradient")
 
     @property
     def current_loss(self) -> float:
-        """The last step's mean loss; on a GPU that of the last step whose figures were logged."""
+        """Mean loss of the last step; on a GPU, of the last step whose metrics were logged."""
         return float(self.last_loss.mean) if self.device.type == "cpu" else self._logged_loss
 
     @property
     def _may_synchronize(self) -> bool:
-        """Whether the host may wait for this step: on a GPU only if its figures are logged or its weights are saved."""
+        """True if the host may wait for this step: on a GPU, only if its metrics are logged or it is saved."""
         step, spec = self.global_step + 1, self.spec
         is_logged = step in (1, self.total_steps) or step % spec.log_every == 0
         return self.device.type == "cpu" or is_logged or step % spec.save_every == 0
 
     def _check(self, value: Tensor, name: str) -> None:
         if self._may_synchronize and not torch.isfinite(value):
-            raise NonFiniteLoss(f"{name} is not a number at step {self.global_step + 1}{self._locate_bad_values()}")
+            raise NonFiniteLoss(f"{name} is not finite at step {self.global_step + 1}{self._locate_bad_values()}")
 
     def _locate_bad_values(self) -> str:
-        # Weights before gradients: a bad weight makes bad gradients everywhere.
+        # Weights are checked first, since one non-finite weight makes all gradients non-finite.
         weights = list(self.model.named_parameters())
         gradients = [(f"the gradient of {name}", p.grad) for name, p in weights if p.grad is not None]
         for name, tensor in [*weights, *gradients]:
             if bad_values := int((~torch.isfinite(tensor)).sum()):
-                return f": {name} has {bad_values} bad values"
+                return f": {name} has {bad_values} non-finite values"
         return ""
 
 
 def step_seed(seed: int, step: int, micro_batch: int) -> int:
-    """A seed of its own for each (seed, step, micro-batch)."""
+    """Return a different seed for each (seed, step, micro-batch)."""
     return ((seed * 1_000_003 + step) * 65_537 + micro_batch) % 2**63
 
 
 def seed_generators(seed: int, device: torch.device) -> None:
-    """Seed the generators of the CPU and of `device`, as `torch.manual_seed` seeds those of all kinds of devices.
+    """Seed the generators of the CPU and of `device`.
 
-    It notes a traceback for each kind that is not in use, which takes a third of a millisecond.
+    `torch.manual_seed` also seeds the kinds of devices that are not in use, which takes a third of a millisecond
+    because it stores a traceback for each.
     """
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
@@ -228,16 +234,16 @@ def seed_generators(seed: int, device: torch.device) -> None:
 
 
 class MovingAverage(AveragedModel):
-    """Weights averaged step by step; young averages forget faster, or they would long be those of the beginning.
+    """Exponential moving average of the weights, with a smaller decay in the first steps.
 
-    PyTorch's, but for its number of updates, which is counted on the host as well: to read it from a GPU makes the host
-    wait for the step.
+    Without the smaller decay, the initial weights would dominate the average for long. The number of updates is also
+    counted on the host, because reading it from a GPU would make the host wait for the step.
     """
 
     def __init__(self, model: AnyModel, decay: float) -> None:
         super().__init__(model)
         self.decay = decay
-        self.updates: int | None = None  # not known, as after a state was loaded
+        self.updates: int | None = None  # None if unknown, as after loading a state
         self.register_load_state_dict_post_hook(self._forget_updates)
         self.requires_grad_(False)
 
@@ -267,10 +273,10 @@ def _shard(model: AnyModel, mesh: Any, spec: TrainingSpec) -> None:
     *blocks, last = blocks_of(model)
     for block in blocks:
         fully_shard(block, mesh=mesh, offload_policy=policy, reshard_after_forward=spec.reshard_after_forward)
-    for part in (last, model):  # with these the backward pass begins
+    for part in (last, model):  # the backward pass begins with these
         fully_shard(part, mesh=mesh, offload_policy=policy, reshard_after_forward=False)
-    methods = ["encode", "hidden", "logits", "classify"]  # into the model, besides its forward
-    if hasattr(model, "transform"):  # otherwise mlm_transform returns its input, and needs no weights
+    methods = ["encode", "hidden", "logits", "classify"]  # methods of the model that are called directly
+    if hasattr(model, "transform"):  # otherwise mlm_transform returns its input and has no weights
         methods.append("mlm_transform")
     for method in methods:
         if hasattr(model, method):

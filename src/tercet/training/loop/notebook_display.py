@@ -1,6 +1,6 @@
-"""What a person watching a run in a notebook sees: how far it is, its losses as curves, the last sample.
+"""Progress display in a notebook: progress bar, loss curves and the last sample.
 
-IPython is no dependency: it is asked for only where the program runs within it, and a kernel shows what it displays.
+IPython is not a dependency. It is imported only if the program runs in one of its kernels.
 """
 
 import sys
@@ -19,23 +19,24 @@ from tercet.plots.loss_curve import loss_curve
 from tercet.training.loop.module import TrainingModule
 from tercet.training.loop.progress import Progress
 
-UPDATE_SECONDS = 0.5  # seconds between two pictures: an update is sent to the browser, and kept in the notebook's file
-MAX_SAMPLE_CHARS = 600  # characters
+UPDATE_SECONDS = 0.5  # minimum time between updates, which are sent to the browser and saved in the notebook
+MAX_SAMPLE_CHARS = 600  # per sample
 
 
 def in_notebook() -> bool:
-    """Whether this program runs in a kernel of IPython, whose front end shows more than text."""
-    ipython: Any = sys.modules.get("IPython")  # imported long since, where it is so
+    """Return whether the program runs in an IPython kernel, whose front end can display HTML."""
+    ipython: Any = sys.modules.get("IPython")  # a kernel has imported it already
     shell = None if ipython is None else ipython.get_ipython()
     return getattr(shell, "kernel", None) is not None
 
 
 class NotebookDisplay:
-    """One display, drawn anew as the run goes on.
+    """One output cell that is updated during the run.
 
     Args:
-        metrics: the run's metrics.csv.
-        sample: the last text that was written for people to read, "" before there is one.
+        progress: Progress of the run.
+        metrics: Path of the run's metrics.csv.
+        sample: Returns the last sample, or "" if there is none yet.
     """
 
     def __init__(self, progress: Progress, metrics: Path, sample: Callable[[], str]) -> None:
@@ -52,7 +53,7 @@ class NotebookDisplay:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._update()  # with the sample of the last step, which is written after the step is shown
+        self._update()  # includes the last sample, which is written after the last update
 
     def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
         self.progress.note_step(trainer, module)
@@ -71,7 +72,7 @@ class NotebookDisplay:
     def _html(self) -> str:
         try:
             curve = loss_curve(read_metrics(self.metrics)) if self.metrics.is_file() else ""
-        except UserError:  # a line that is half written yet
+        except UserError:  # the last line may be incomplete
             curve = ""
         share = 100 * self.step / max(1, self.progress.total)
         bar = f'<progress value="{share:.1f}" max="100" style="width:100%;max-width:520px"></progress>'

@@ -1,9 +1,8 @@
-"""A step that a device's memory does not hold is done again in micro-batches of half the size.
+"""Halving of micro-batches: a step that runs out of memory is repeated with smaller micro-batches.
 
-Its batch is the same, and all that follows from (seed, step) but for the dropout of each micro-batch and the order of
-sums. The optimizer has not moved when memory runs out in the passes, so nothing is lost but the step's time. Several
-processes would wait for each other in the middle of it: there the smaller size is noted, the run ends, and goes on
-with it when it is started again.
+The batch of the step stays the same. Only the dropout of each micro-batch and the order of sums change. Memory runs out
+before the optimizer updates weights, so only the time of the step is lost. With several processes, which would wait for
+each other during the step, the smaller size is recorded and the run ends; it uses the new size when it is resumed.
 """
 
 from collections.abc import Callable
@@ -17,47 +16,45 @@ from tercet.training.planning.micro_batch import format_with_unit, smallest_micr
 from tercet.training.recipe.recipe import Recipe, TranslationRecipe
 from tercet.training.tasks.task import Task
 
-CPU_ALLOCATOR = (
-    "DefaultCPUAllocator"  # in what PyTorch raises where the system gives no memory: a RuntimeError of no kind
-)
+CPU_ALLOCATOR = "DefaultCPUAllocator"  # in the message of the RuntimeError that PyTorch raises for the CPU
 
 
 class OutOfMemory(UserError):
-    """A device's memory does not hold a step, and this process cannot do it in smaller parts."""
+    """A step does not fit into the memory of a device, and cannot be repeated in smaller micro-batches."""
 
 
 class MicroBatchHalving:
-    """Args:
-    task: whose micro-batches are halved.
-    exact: their size must stay, for the run is to end as it would have to the last bit.
-    save: called with the step, counted from 0, and the size that its micro-batches have from now on.
+    """Halves the micro-batches of a task.
+
+    Args:
+        task: Task whose micro-batches are halved.
+        exact: If True, the size must not change, because the result must be bitwise identical.
+        save: Called with the step, counted from 0, and the size of its micro-batches from then on.
     """
 
     def __init__(self, task: Task, *, exact: bool, save: Callable[[int, int], None]) -> None:
         self.task, self.exact, self.save = task, exact, save
 
     def halve(self, step: int) -> None:
-        """Hold less of `step`, counted from 0, at once.
+        """Halve the micro-batches from `step` on, counted from 0.
 
         Raises:
-            OutOfMemory: where that cannot be, or other processes wait.
+            OutOfMemory: If the micro-batches cannot be halved, or the run has several processes.
         """
         task, recipe = self.task, self.task.recipe
         spec, unit, smallest = recipe.training, unit_of(recipe), smallest_micro_batch(recipe)
-        problem = f"step {step + 1:,} is out of memory with {format_with_unit(task.micro, unit)} at once"
+        problem = f"step {step + 1:,} is out of memory with {format_with_unit(task.micro, unit)} per micro-batch"
         if self.exact:
-            raise OutOfMemory(f"{problem}, and to end exactly it must stay so many: {remedies(recipe)}")
+            raise OutOfMemory(f"{problem}, which an exact run must not change: {remedies(recipe)}")
         if isinstance(recipe, TranslationRecipe) and spec.strategy == "fsdp" and spec.world_size > 1:
-            raise OutOfMemory(f"{problem}: {remedies(recipe)}, or with a smaller task.micro_batch_tokens")
+            raise OutOfMemory(f"{problem}: {remedies(recipe)}, or task.micro_batch_tokens")
         if task.micro <= smallest:
             raise OutOfMemory(f"{problem}: {remedies(recipe)}")
         micro = max(smallest, ceil(task.micro / 2))
         self.save(step, micro)
         if spec.world_size > 1:
-            raise OutOfMemory(
-                f"{problem}; when it is started again, the run goes on with {format_with_unit(micro, unit)}"
-            )
-        print_note(f"{problem}; from here on {format_with_unit(micro, unit)}")
+            raise OutOfMemory(f"{problem}; start the run again to resume it with {format_with_unit(micro, unit)}")
+        print_note(f"{problem}; continuing with {format_with_unit(micro, unit)}")
         task.micro = micro
 
 
@@ -66,7 +63,7 @@ def is_out_of_memory(error: RuntimeError) -> bool:
 
 
 def remedies(recipe: Recipe) -> str:
-    """What takes less memory whatever the size of a micro-batch."""
+    """Return settings that reduce memory use for any size of a micro-batch, as the remedy of an error message."""
     spec = recipe.training
     settings = [
         *([] if spec.activation_checkpointing else ["training.activation_checkpointing=true"]),
@@ -74,5 +71,5 @@ def remedies(recipe: Recipe) -> str:
         *([] if spec.reshard_after_forward else ["training.reshard_after_forward=true"]),
         *(["training.cpu_offload=true"] if spec.strategy == "fsdp" and not spec.cpu_offload else []),
     ]
-    resume_hint = f"set {' or '.join(settings)}, and the run goes on; or " if settings else ""
-    return f"{resume_hint}begin anew with a smaller model or model.max_len"
+    resume_hint = f"set {' or '.join(settings)} and resume the run; or " if settings else ""
+    return f"{resume_hint}start again with a smaller model or model.max_len"

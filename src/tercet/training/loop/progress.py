@@ -1,5 +1,7 @@
-"""What a person watching sees, on stderr: on a terminal the losses so far, drawn anew at each validation, above a bar
-with loss, tokens/s and time left; elsewhere a plain line every few seconds."""
+"""Progress on stderr: on a terminal a bar below the loss curve, elsewhere a plain line every few seconds.
+
+The bar shows loss, tokens/s and remaining time. The curve is redrawn at each validation.
+"""
 
 import sys
 import time
@@ -20,7 +22,7 @@ from tercet.training.loop.step_actions import Validation
 
 
 class Progress:
-    """How far a run is, how fast, and how good at its last validation, in words."""
+    """Step, speed and last validation of a run, as text."""
 
     def __init__(self, validation: Validation, total: int) -> None:
         self.validation, self.total = validation, total
@@ -29,22 +31,22 @@ class Progress:
         self.first: tuple[int, int] | None = None  # step and tokens
 
     def note_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
-        """To be called after each step, shown or not."""
-        if self.first is None:  # the first step is slower than all others, and says nothing about them
+        """Update the state; must be called after each step, whether it is shown or not."""
+        if self.first is None:  # excluded from the speed, since the first step is slower than all others
             self.first, self.start_time = (trainer.global_step, module.tokens_seen), time.perf_counter()
         if self.validation.metrics:
             metrics = (f"{name.removeprefix('val/')} {value:.3f}" for name, value in self.validation.metrics.items())
             self.last_validation = f"  validation {', '.join(metrics)}"
 
     def metrics(self, module: TrainingModule) -> str:
-        """Loss, validation and tokens/s, where there was a step to measure that by."""
+        """Return loss, last validation and, from the second step on, tokens/s."""
         assert self.first is not None
         tokens = module.tokens_seen - self.first[1]
         rate = f"  {tokens / self._elapsed():,.0f} tokens/s" if tokens else ""
         return f"loss {module.current_loss:.3f}{self.last_validation}{rate}"
 
     def describe(self, trainer: pl.Trainer, module: TrainingModule) -> str:
-        """The same, with the step and the time that is left."""
+        """Return the same with the step and the remaining time."""
         assert self.first is not None
         step = trainer.global_step
         measured_steps = step - self.first[0]
@@ -56,15 +58,18 @@ class Progress:
 
 
 class ProgressBar:
-    """Args:
-    metrics: the run's metrics.csv.
-    line_every: seconds between two lines, where there is no terminal.
+    """Progress bar on a terminal, lines elsewhere.
+
+    Args:
+        progress: Progress of the run.
+        metrics: Path of the run's metrics.csv.
+        line_every: Seconds between two lines if stderr is not a terminal.
     """
 
     def __init__(self, progress: Progress, metrics: Path, *, line_every: float = 10.0) -> None:
         console = Console(stderr=True)
-        self.stream, self.terminal = sys.stderr, console.is_terminal  # the one that `live` puts itself before
-        self.shows_curve = console.height >= 2 * HEIGHT  # the curve leaves as much to what was there before
+        self.stream, self.terminal = sys.stderr, console.is_terminal  # the stream that `live` wraps
+        self.shows_curve = console.height >= 2 * HEIGHT  # the curve takes at most half of the terminal
         self.progress, self.metrics = progress, metrics
         self.interval = 0.25 if self.terminal else line_every
         self.bar = bars.Progress(
@@ -83,7 +88,7 @@ class ProgressBar:
 
     def __exit__(self, *_: object) -> None:
         if self.terminal:
-            self.live.update(self.bar)  # the curve is drawn once more by whoever says how the run ended
+            self.live.update(self.bar)  # the caller draws the final curve
             self.live.stop()
 
     def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
@@ -102,5 +107,5 @@ class ProgressBar:
     def _curve(self) -> str:
         try:
             return terminal_curve(read_metrics(self.metrics), self.stream)
-        except UserError:  # the bar goes on without a file that someone else has changed
+        except UserError:  # the file was changed by another program; the bar continues without the curve
             return ""

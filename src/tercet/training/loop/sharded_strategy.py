@@ -1,13 +1,12 @@
-"""Checkpoints of a model that is cut up over ranks: each rank writes its own pieces, while training goes on.
+"""Checkpoints of sharded models: each rank writes its own shard while training continues.
 
     step-000250/
-      state.ckpt                     as of a whole model, without tensors of weights and optimizer
-      shard-00001-....safetensors    a rank's pieces of these (torch.distributed.checkpoint)
+      state.ckpt                     as for an unsharded model, without the tensors of weights and optimizer
+      shard-00001-....safetensors    one rank's shard of these (torch.distributed.checkpoint)
       metrics.csv, manifest.json
 
-The next step waits until the pieces are copied to host memory; files are written, hashed and named beside training. Any
-number of ranks goes on from such a checkpoint, and a whole model too: a tensor is put together from the pieces that it
-was saved in.
+The next step waits until the shards are copied to host memory. Files are written, hashed and renamed in the background.
+A checkpoint can be resumed with any number of ranks, or unsharded, because tensors are assembled from their shards.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -43,11 +42,14 @@ from tercet.training.run_folder.sharded_state import (
 
 
 class ShardedStrategy(ModelParallelStrategy):
-    """Args:
-    data_parallel_size, tensor_parallel_size: ranks that share the batch, and ranks that work on the same rows; either
-        way each has a piece of the model.
-    io: writes what is not cut up, and gives the folder its name in the end.
-    offload: the pieces are in the host's memory, and are exchanged from there too.
+    """Lightning strategy for sharded models.
+
+    Args:
+        data_parallel_size: Number of ranks that share the batch.
+        tensor_parallel_size: Number of ranks that compute the same rows. Each rank has a shard of the model in both
+            cases.
+        io: Writes the state that is not sharded, and renames the folder at the end.
+        offload: If True, the shards are in host memory and are also exchanged from there.
     """
 
     def __init__(
@@ -69,13 +71,13 @@ class ShardedStrategy(ModelParallelStrategy):
         return cast(Any, get_optimizer_state_dict(cast(Any, self.model), getattr(optimizer, "optimizer", optimizer)))
 
     def save_checkpoint(self, checkpoint: Checkpoint, filepath: Any, storage_options: Any = None) -> None:
-        """Returns when all is copied; one save at a time. Raises what the one before has raised."""
+        """Start a save, and return when all tensors are copied; raise the error of the previous save, if any."""
         self.wait()
         tensors, rest = flatten_checkpoint(checkpoint)
         with ExitStack() as stack:
             new = stack.enter_context(self.io.write(rest, filepath)) if self.is_global_zero else None
             new = self.broadcast(str(new))
-            # Of its own: training exchanges tensors at the same time.
+            # A separate group, since training exchanges tensors at the same time.
             self.group = self.group or cast(dist.ProcessGroup, dist.new_group(backend="gloo"))
             writer = HuggingFaceStorageWriter(new, save_distributed=True)
             writing = async_save(tensors, storage_writer=writer, process_group=self.group)
@@ -114,14 +116,14 @@ class ShardedStrategy(ModelParallelStrategy):
         self.wait()
 
     def wait(self) -> None:
-        """Until the save that is under way has ended. Raises what it has raised."""
+        """Wait until the current save has finished, and raise its error, if any."""
         saving, self.saving = self.saving, None
         if saving is not None:
             saving.result()
 
 
 def _result(future: Any) -> None:
-    """Raises what went wrong on any rank, without the envelope."""
+    """Wait for a save, and raise the first error of any rank instead of a CheckpointException."""
     try:
         future.result()
     except CheckpointException as error:

@@ -1,7 +1,7 @@
-"""What happens between one step and the next, in a fixed order: validate, log, show, sample, save.
+"""Actions after each step, in a fixed order: validate, log, show progress, sample, save.
 
-Lightning calls one callback; it calls the actions one after another. Because saving comes last, a checkpoint holds all
-that its step brought about, and a resumed run neither repeats nor skips any of it.
+Lightning calls a single callback, which calls the actions one after another. Saving comes last, so a checkpoint
+includes the results of all other actions of its step, and a resumed run neither repeats nor skips any of them.
 """
 
 import time
@@ -37,7 +37,7 @@ class StepActions(Callback):
         for action in self.actions:
             if isinstance(action, Validation):
                 action.renew_patience(trainer.global_step)
-                # Killed after its last save: there is nothing left to train.
+                # The run was killed after its last save, so no step is left to train.
                 trainer.should_stop = trainer.should_stop or action.out_of_patience
 
     def on_train_batch_end(
@@ -56,19 +56,20 @@ class StepActions(Callback):
 
 
 class StatefulAction:
-    """An action with a memory that belongs in the checkpoint: plain numbers only."""
+    """An action whose state is saved in the checkpoint. The state may contain only plain numbers."""
 
     state: dict[str, Any]
 
 
 class Validation(StatefulAction):
-    """The loss on the validation set and the task's own scores, every `interval` steps.
+    """Validation every `interval` steps: the loss, and the task's own scores.
 
-    It stops the run after `patience` times without a better one; where a run that was stopped so is made longer, it
-    counts anew.
+    It stops the run after `patience` validations in a row without improvement. The count starts again if a run that was
+    stopped in this way is made longer.
 
-    `metrics` holds the figures where this step was one to validate at, else nothing; `improved` says whether they are
-    the best so far.
+    Attributes:
+        metrics: Metrics of the current step; empty if the step was not validated.
+        improved: If True, the metrics of the current step are the best so far.
     """
 
     def __init__(self, task: Task) -> None:
@@ -95,17 +96,17 @@ class Validation(StatefulAction):
             trainer.should_stop = True
 
     def renew_patience(self, step: int) -> None:
-        """Forget what was in vain before the run was made longer."""
+        """Reset the count of validations without improvement if the run was made longer at this step."""
         if self.out_of_patience and any(first == step for first, _ in self.task.plan.lengths):
             self.state = {**self.state, "without_better": 0}
 
     def restore_best(self, card: Card) -> None:
-        """Hold later models to this one, where what was known of the best is lost."""
+        """Restore the best value from a model card, if the state of the checkpoint is lost."""
         if f"val/{self.best_by}" in card.metrics:
             self.state = {"best": self._cost(card.metrics), "best_step": card.step, "without_better": 0}
 
     def _cost(self, metrics: Mapping[str, float]) -> float:
-        """Of a loss less is better, of all else more."""
+        """Return the value to minimize: the loss, or another metric with the sign reversed."""
         value = metrics[f"val/{self.best_by}"]
         return value if self.best_by == "loss" else -value
 
@@ -115,15 +116,19 @@ class Validation(StatefulAction):
 
     @torch.no_grad()
     def _validate(self, trainer: pl.Trainer, module: TrainingModule) -> dict[str, float]:
-        """The loss, without label smoothing, so that its exponential is the perplexity, and what is counted beside."""
+        """Return the validation loss and the other metrics of the task, averaged over targets.
+
+        The loss is without label smoothing, so that its exponential is the perplexity.
+        """
         module.eval()
         rank, world = module.spec.data_parallel_rank(trainer.global_rank), module.spec.data_parallel_size
         groups = self.task.validation_groups()
-        parts: dict[str, list[Tensor]] = {}  # of each batch; asking a GPU for them one by one would make it wait
-        # These batches have other shapes than training ones: not worth a compilation of their own.
+        # Values of each batch. They are read from a GPU at the end, because each read would make it wait.
+        parts: dict[str, list[Tensor]] = {}
+        # These batches differ in shape from training batches, and compiling for them would not pay off.
         with trainer.precision_plugin.forward_context(), torch.compiler.set_stance("force_eager"):
             for first in range(0, len(groups), world):
-                # Where weights are sharded, all ranks call the model equally often.
+                # With sharded weights, all ranks must call the model equally often.
                 batch = self.task.validation_batch(groups[min(first + rank, len(groups) - 1)])
                 on_device = module.transfer_batch_to_device(batch, module.device, 0)
                 loss, extra = self.task.validate_batch(module.eval_model, on_device)
@@ -139,19 +144,22 @@ class Validation(StatefulAction):
     def _sum_over_batches(
         self, trainer: pl.Trainer, module: TrainingModule, parts: list[list[Tensor]], n_batches: int
     ) -> list[float]:
-        """The sums of this rank's figures and all others': in the order of the batches, whoever worked them out, and in
-        float64, for float32 knows no odd number above 2^24. A GPU may have none, so they are summed on the CPU."""
-        local = torch.stack([torch.stack(values).cpu().double() for values in parts])  # (figures, batches of a rank)
+        """Return the sums of the values of all batches over all ranks.
+
+        Values are added in the order of the batches, whichever rank computed them, and in float64, because float32
+        cannot represent odd numbers above 2^24. They are added on the CPU, because a GPU may not support float64.
+        """
+        local = torch.stack([torch.stack(values).cpu().double() for values in parts])  # (metrics, batches of a rank)
         all_batches = torch.zeros(len(parts), n_batches, dtype=torch.float64)
         rank, world = module.spec.data_parallel_rank(trainer.global_rank), module.spec.data_parallel_size
         columns = all_batches[:, rank::world]
         columns.copy_(local[:, : columns.shape[1]])
-        if world > 1:  # what others have is 0 here
+        if world > 1:  # the columns of other ranks are 0 here
             all_batches = cast(Tensor, trainer.strategy.reduce(all_batches.to(module.device), reduce_op="sum")).cpu()
         return all_batches.sum(1).tolist()
 
     def _scores(self, trainer: pl.Trainer, module: TrainingModule) -> dict[str, float]:
-        if module.spec.is_sharded:  # no device has the whole model to write with
+        if module.spec.is_sharded:  # no device has the whole model to generate with
             return {}
         with torch.compiler.set_stance("force_eager"):
             scores = self.task.scores(module.eval_model) if trainer.is_global_zero else {}
@@ -159,7 +167,7 @@ class Validation(StatefulAction):
 
 
 class MetricsAction:
-    """A line of figures to every logger, every `interval` steps and at each validation."""
+    """Sends metrics to all loggers every `interval` steps and at each validation."""
 
     def __init__(self, validation: Validation, plan: Plan, interval: int, *, elapsed: float = 0.0) -> None:
         self.validation, self.interval, self.plan = validation, interval, plan
@@ -188,10 +196,10 @@ class MetricsAction:
 
 
 class PlateauWarning:
-    """A line on stderr where, after the warm-up and a tenth of the run, a model that fills masks
-    does no better than counting words.
+    """Warns on stderr if a masked language model is no better than unigram frequencies.
 
-    All of them rest there for a while, before they learn to look around; some never get further.
+    The check starts after the warm-up and a tenth of the run. Each masked language model stays at this loss for a while
+    before it learns to use the context, and some never leave it.
     """
 
     margin = 0.02
@@ -208,14 +216,14 @@ class PlateauWarning:
             self.warned = not metrics["val/loss"] < (1 - self.margin) * entropy
         if self.warned:
             print_note(
-                f"step {step}: the validation loss {metrics['val/loss']:.3f} is that of counting words "
-                f"({entropy:.3f} nats): train longer, with a smaller training.optimizer.lr or more warmup_steps, and "
-                "look whether lines of the text repeat"
+                f"step {step}: the validation loss {metrics['val/loss']:.3f} is that of unigram frequencies "
+                f"({entropy:.3f} nats); train longer, reduce training.optimizer.lr or increase training.warmup_steps, "
+                "and check the text for repeated lines"
             )
 
 
 class SampleWriter:
-    """Text by the model as it is at each validation, in `samples/step-000250.txt`."""
+    """Writes text that the model generates at each validation to `samples/step-000250.txt`."""
 
     def __init__(self, validation: Validation, folder: Path, write: Callable[[TrainingModule], str]) -> None:
         self.validation, self.folder, self.write = validation, folder, write
@@ -231,11 +239,16 @@ class SampleWriter:
 
 
 class CheckpointWriter:
-    """`best/` whenever validation improves; a checkpoint and `last/` every `interval` steps and at the end. Of sharded
-    weights `last/` comes at the end alone: to gather them on one device would hold training up at each save.
+    """Writes `best/` when validation improves, and a checkpoint and `last/` every `interval` steps and at the end.
+
+    With sharded weights, `last/` is written only at the end, because gathering them on one device would delay training
+    at each save.
 
     Args:
-        state_path: where the state after so many steps goes.
+        validation: Validation of the run.
+        interval: Steps between checkpoints.
+        export: Writes a model into the run folder.
+        state_path: Returns the path of the state after a number of steps.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Batches of a step, built while the step before it trains, so that a GPU does not wait for them.
 
-A thread builds them, copies them into pinned memory and from there to the device, on a second stream. Order and
-content do not change: a batch is a function of (seed, step), and one that was built for larger micro-batches than the
-step now takes is built again. An error of the thread is raised in the step that needs its batch.
+A thread builds them and copies them to pinned memory and then, on a second stream, to the device. Order and content do
+not change, because a batch is a function of (seed, step). A batch that was built for larger micro-batches than the
+current ones is built again. An error in the thread is raised in the step that needs the batch.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ class Copy(Protocol[Transfer]):
     """A way to copy batches to the device."""
 
     def send(self, batches: list[Any]) -> Transfer:
-        """Begin to copy; called in the thread."""
+        """Start to copy; called in the thread."""
         ...
 
     def receive(self, transfer: Transfer) -> list[Any]:
@@ -46,12 +46,12 @@ class CopyOnSideStream:
         stream.wait_event(copy_event)
         for leaf in tree_leaves(batches):
             if isinstance(leaf, Tensor):
-                leaf.record_stream(stream)  # or its memory could be given away while the step still reads it
+                leaf.record_stream(stream)  # otherwise its memory could be reused while the step still reads it
         return batches
 
 
 def copy_to(device: torch.device) -> CopyOnSideStream | None:
-    """Return how batches are copied to a device while it works; None if copies need no stream."""
+    """Return how batches are copied to a device while it computes, or None if copies need no stream."""
     return CopyOnSideStream(device) if device.type == "cuda" else None
 
 
@@ -60,7 +60,7 @@ class StepsAhead(Generic[Transfer]):
 
     Args:
         build: Builds the batches of a step, in micro-batches.
-        steps: The remaining steps, when iteration begins; its length is that of the whole run.
+        steps: Remaining steps at the start of the iteration; its length is that of the whole run.
         micro: Returns the current size of a micro-batch.
         copy: How batches reach the device.
     """
@@ -92,7 +92,7 @@ class StepsAhead(Generic[Transfer]):
             yield self.copy.receive(transfer)
 
     def close(self) -> None:
-        """End the thread, once it has built the batch that it is at."""
+        """Stop the thread after it has built its current batch."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
@@ -102,7 +102,7 @@ class StepsAhead(Generic[Transfer]):
 
 
 class Steps(Protocol):
-    """Numbers of steps."""
+    """Iterable over step numbers, with a length."""
 
     def __iter__(self) -> Iterator[int]: ...
 

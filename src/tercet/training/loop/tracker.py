@@ -1,4 +1,4 @@
-"""A logger of another program. Figures that it cannot write are lost, and training continues."""
+"""A logger of a third-party program. If it fails, it is disabled and training continues."""
 
 from argparse import Namespace
 from collections.abc import Callable, Mapping
@@ -10,11 +10,11 @@ from tercet.messages import print_note, shorten
 
 
 class Tracker(Logger):
-    """Log to another program until it fails for the first time.
+    """Logger that forwards to a third-party logger until it first fails.
 
     Args:
-        logger: Lightning's logger of that program.
-        title: Name of the program in the note about its failure.
+        logger: Lightning's logger of the third-party program.
+        title: Name of the program, for the note about its failure.
     """
 
     def __init__(self, logger: Logger, title: str) -> None:
@@ -46,6 +46,6 @@ class Tracker(Logger):
             return
         try:
             call()
-        except Exception as error:  # of the disk, the network or the service
+        except Exception as error:  # an error of the disk, the network or the service
             self.has_failed = True
-            print_note(f"{self.title}: {shorten(error)}; nothing more is logged there, training continues")
+            print_note(f"{self.title}: {shorten(error)}; it is disabled, and training continues")

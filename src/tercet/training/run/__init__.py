@@ -1,1 +1,1 @@
-"""From a recipe to a run folder, stage by stage: opened, locked, started, trained, finished."""
+"""The stages of a run, from a recipe to a run folder: open, lock, start, train, finish."""

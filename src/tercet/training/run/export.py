@@ -1,4 +1,4 @@
-"""The models that a run keeps, as folders that load by themselves."""
+"""Export of the models that a run keeps, as folders that can be loaded on their own."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def export_to(task: "Task", out: Path, changes: Sequence[Change]) -> "Export":
-    """Return the function that writes `best` and `last` into a run's folder."""
+    """Return the function that writes `best` and `last` into a run folder."""
     from tercet.checkpoint import Card, current_versions, git_commit
 
     commit, versions = git_commit(), current_versions()
@@ -29,13 +29,13 @@ def export_to(task: "Task", out: Path, changes: Sequence[Change]) -> "Export":
             data_hash=task.data_hash, tokenizer_hash=task.tokenizer_hash, versions=versions, git_commit=commit,
             recipe=to_plain(task.recipe), kept_as=folder, changes=[change.to_plain() for change in changes],
         )  # fmt: skip
-        task.save(out / folder, module.model, card, state)  # which knows what learns, as its average does not
+        task.save(out / folder, module.model, card, state)  # the model has `requires_grad` flags, its average does not
 
     return export
 
 
 def gathered_state(model: "torch.nn.Module") -> "dict[str, torch.Tensor]":
-    """The state dict; where it is sharded over several devices, on the first of them alone."""
+    """Return the state dict on the CPU; of sharded weights, only rank 0 gets the values."""
     import torch.distributed as dist
     from torch.distributed.tensor import DTensor
 

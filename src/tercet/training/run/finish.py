@@ -1,4 +1,4 @@
-"""A run is finished: its picture is drawn, and what it has kept is compared with what was written."""
+"""Last stage of a run: plot the loss, and verify the saved files."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -11,7 +11,7 @@ from tercet.training.run_folder.folder import check_finished
 
 
 class Interrupted(Exception):
-    """The run was stopped by a signal, after it was saved."""
+    """The run was saved and then stopped by a signal."""
 
     def __init__(self, number: int, message: str) -> None:
         super().__init__(message)
@@ -22,35 +22,35 @@ def finish_run(trained_run: TrainedRun) -> FinishedRun:
     """Finish a run after its last step.
 
     Raises:
-        Interrupted: If a signal has stopped it.
-        UserError: If what it has kept is damaged.
+        Interrupted: If a signal stopped the run.
+        UserError: If a saved file is damaged.
     """
     opened_run = trained_run.started_run.locked_run.opened_run
     if opened_run.primary:
         _close(trained_run)
     if trained_run.signal is not None:
-        raise Interrupted(trained_run.signal, f"saved in {opened_run.folder}; the same command goes on from there")
+        raise Interrupted(trained_run.signal, f"saved in {opened_run.folder}; run the same command again to resume")
     hours = opened_run.recipe.training.max_hours
     if opened_run.primary and hours is not None:
         from tercet.checkpoint.metrics import read_metrics
 
         took = read_metrics(opened_run.folder / METRICS)["seconds"][-1][1] / 3600
-        log(f"{took:.2f} of {hours:g} hours", opened_run.quiet)
+        log(f"trained for {took:.2f} of {hours:g} hours", opened_run.quiet)
     return FinishedRun(opened_run.folder)
 
 
 def describe_finished(started_run: StartedRun) -> FinishedRun:
-    """Report that a run was at its end already.
+    """Report that a run was already finished.
 
     Raises:
-        UserError: If what it has kept is damaged.
+        UserError: If a saved file is damaged.
     """
     opened_run, former, record = started_run.locked_run.opened_run, started_run.locked_run.former, started_run.record
     check_finished(opened_run.folder, record)
     if opened_run.primary and started_run.changes:
         report_changes(started_run.changes, opened_run.quiet)
         record.write(opened_run.folder)
-    choices = "--more STEPS goes on, another --out trains again, --restart begins anew"
+    choices = "pass --more STEPS to train longer, another --out for a second run, or --restart to start again"
     log(
         f"{opened_run.folder} is already finished: {describe_end(record, former.training)}; {choices}", opened_run.quiet
     )
@@ -62,8 +62,8 @@ def _close(trained_run: TrainedRun) -> None:
 
     started_run, opened_run = trained_run.started_run, trained_run.started_run.locked_run.opened_run
     out = opened_run.folder
-    started_run.locked_run.checkpoints.remove_old()  # also of one that was killed before it could
-    with suppress(NothingToDraw):  # a loss of 0 from the first step on, as over a vocabulary of one
+    started_run.locked_run.checkpoints.remove_old()  # also those of a process that was killed before it removed them
+    with suppress(NothingToDraw):  # a loss that is always 0, such as with a vocabulary of one token
         if (out / METRICS).exists():
             save(plot_loss(out / METRICS, title=out.name), out / "loss.png")
     record = replace(
@@ -71,7 +71,7 @@ def _close(trained_run: TrainedRun) -> None:
     )
     record.write(out)
     if record.finished:
-        check_finished(out, record)  # what was saved before it was resumed may have been damaged since
+        check_finished(out, record)  # older files may have been damaged since they were saved
         if record.saved < started_run.task.plan.steps:
-            hint = "--more STEPS or a larger training.patience goes on"
+            hint = "to continue, pass --more STEPS or a larger training.patience"
             log(f"{describe_end(record, opened_run.recipe.training)}; {hint}", opened_run.quiet)

@@ -1,4 +1,4 @@
-"""A run is trained, from where it starts until its end, a signal, or patience runs out."""
+"""Training stage of a run: until its last step, a signal, or the end of patience."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,7 +15,7 @@ from tercet.training.run_folder.folder import check_checkpoint, restore_metrics
 
 
 class RecordWriter:
-    """What the run notes of itself, in `run.json`, while it is trained."""
+    """Updates the record of a run, `run.json`, while the run trains."""
 
     def __init__(self, started_run: StartedRun) -> None:
         self.record, self._started_run, self._folder = (
@@ -25,7 +25,7 @@ class RecordWriter:
         )
 
     def begin(self) -> None:
-        """Make the folder that of the run that goes on, in its record first, and then in its figures."""
+        """Update the record and the metrics in the run folder to the point where training starts."""
         from tercet.kernel import kernel_threads
 
         point = self._started_run.locked_run.point
@@ -35,13 +35,13 @@ class RecordWriter:
         self._write(replace(self.record, threads=kernel_threads()).update_saved(self._folder, point.step))
 
     def save(self, step: int) -> None:
-        """Note that `step` steps are saved."""
+        """Record that `step` steps are saved, and remove old checkpoints."""
         self._write(self.record.update_saved(self._folder, step))
         self._started_run.locked_run.checkpoints.remove_old()
 
     def save_micro_batch(self, step: int, micro: int) -> None:
-        """Note that from `step` on, counted from 0, a device holds `micro` rows at once."""
-        self.record = read_record(self._folder) or self.record  # as another process may have written it
+        """Record that micro-batches have `micro` rows from `step` on, counted from 0."""
+        self.record = read_record(self._folder) or self.record  # another process may have written it
         if self.record.micro_batch is None or self.record.micro_batch > micro:
             self._write(replace(self.record, micro_batches=(*self.record.micro_batches, (step, micro))))
 
@@ -51,16 +51,17 @@ class RecordWriter:
 
 
 class RunDiverged(UserError):
-    """The loss or a gradient is no longer a number: this recipe does not learn."""
+    """The loss or a gradient is not finite: training with this recipe diverged."""
 
 
 def train_run(started_run: StartedRun) -> TrainedRun:
-    """Train a run that is not at its end.
+    """Train a run that is not finished.
 
     Raises:
-        RunDiverged: If the loss is no longer a number.
-        RankLost: If another of the run's processes is gone.
-        UserError: If the checkpoint is not that of the model, an exact end cannot be had, or a device is too small.
+        RunDiverged: If the loss or a gradient is not finite.
+        RankLost: If another rank is lost.
+        UserError: If the checkpoint does not match the model, the run cannot be resumed exactly, or a device does not
+            have enough memory.
     """
     from tercet.training.compute.auto_arithmetic import matmul_precision
     from tercet.training.loop.fit import TrainingLoop
@@ -92,11 +93,11 @@ def train_run(started_run: StartedRun) -> TrainedRun:
             signal = loop.run()
     except NonFiniteLoss as error:
         step = record_writer.record.saved
-        checkpoint = f"the checkpoint of step {step} is kept in {out}" if step else "nothing was saved yet"
-        raise RunDiverged(f"{error}; {checkpoint}: try a smaller training.optimizer.lr, or clip_norm") from None
+        checkpoint = f"the checkpoint of step {step} is kept in {out}" if step else "nothing was saved"
+        raise RunDiverged(f"{error}; {checkpoint}: reduce training.optimizer.lr, or set training.clip_norm") from None
     except RuntimeError as error:
         if is_out_of_memory(error):
-            raise OutOfMemory(f"out of memory outside of a step's passes: {remedies(recipe)}") from None
+            raise OutOfMemory(f"out of memory outside of the forward and backward passes: {remedies(recipe)}") from None
         raise
     except OSError as error:
         raise write_failure(Path(error.filename or out), error) from None
@@ -120,8 +121,10 @@ def _describe_arithmetic(started_run: StartedRun) -> Mapping[str, str]:
 
 
 def _report(started_run: StartedRun, arithmetic: Mapping[str, str], *, exact: bool) -> None:
-    """Raises:
-    UserError: If an exact end is requested and cannot be had.
+    """Report how the run starts.
+
+    Raises:
+        UserError: If an exact resume is requested and is not possible.
     """
     opened_run, point, task = started_run.locked_run.opened_run, started_run.locked_run.point, started_run.task
     length = explain_length(opened_run.folder, task, started_run.changes, exact=exact)

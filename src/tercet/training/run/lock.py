@@ -1,4 +1,4 @@
-"""A run is locked: no other process trains in its folder, which says by which recipe it goes on, and from where."""
+"""Second stage of a run: lock its folder, and find its current recipe and starting point."""
 
 from dataclasses import replace
 
@@ -12,11 +12,13 @@ from tercet.training.run_folder.folder import find_recipes, find_start, remove_r
 
 
 def lock_run(opened_run: OpenedRun) -> LockedRun:
-    """Lock a run that has begun, and find out how it goes on. A folder without a run is locked once it is made.
+    """Lock the folder of an existing run, and find the starting point.
+
+    The folder of a new run is locked later, when it is created.
 
     Raises:
-        FolderInUse: If another process trains there.
-        UserError: If the folder holds a run with other settings, or what the run would go on from is lost.
+        FolderInUse: If another process trains in the folder.
+        UserError: If the folder contains a run with other settings, or no usable checkpoint is left.
     """
     folder, recipe, start = opened_run.folder, opened_run.recipe, opened_run.start
     if opened_run.primary and opened_run.exists:
@@ -31,7 +33,7 @@ def lock_run(opened_run: OpenedRun) -> LockedRun:
     is_extended = record is not None and record.finished and can_resume(record, former, recipe)
     point = find_start(folder, checkpoints, from_weights=isinstance(start, FromWeights), is_extended=is_extended)
     if opened_run.primary and point.weights is not None and record is None:
-        (folder / RECORD).unlink(missing_ok=True)  # a damaged one; what it said is settled anew
+        (folder / RECORD).unlink(missing_ok=True)  # it is damaged, and is written again from the recipe
     return LockedRun(
         opened_run=replace(opened_run, recipe=recipe),
         former=former,

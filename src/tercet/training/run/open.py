@@ -1,4 +1,4 @@
-"""A run is opened: the processes that there are, and all mistakes that need no tensor to be found."""
+"""First stage of a run: find its processes, and report all errors that can be found without torch."""
 
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -24,10 +24,10 @@ def open_run(
     arithmetic: Mapping[str, Any] | None,
     resources: ExitStack,
 ) -> OpenedRun:
-    """Open a run; nothing is written.
+    """Open a run without writing anything.
 
     Raises:
-        UserError: If data or loggers are not there, or a launcher has started processes that the recipe does not fit.
+        UserError: If data or loggers are not available, or the recipe does not fit the processes of the launcher.
     """
     recipe, folder = adapt_to_launch(resolved_recipe.recipe), resolved_recipe.folder
     check_sources(recipe.data)
@@ -49,14 +49,14 @@ def open_run(
 
 
 def is_first(recipe: Recipe) -> bool:
-    """Return whether this is the only or the first process that a launcher has started for a recipe."""
+    """Return whether this is rank 0 of the processes that a launcher has started for a recipe."""
     return is_primary(adapt_to_launch(recipe).training)
 
 
 def is_primary(spec: TrainingSpec) -> bool:
-    """Return whether this is the only or the first of the run's processes."""
+    """Return whether this is rank 0, or the only process of the run."""
     if spec.world_size == 1:
         return True
-    from tercet.training.distributed.devices import rank  # with torch
+    from tercet.training.distributed.devices import rank  # imports torch
 
     return not rank(spec)

@@ -1,4 +1,4 @@
-"""What a run says on stderr of where it goes on, and with what; and what is refused where its end is to be exact."""
+"""Reports on stderr about how a run is resumed, and the errors of an exact resume."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,16 +17,18 @@ if TYPE_CHECKING:
 
 
 def report_start(out: Path, start: StartPoint, checkpoints: Checkpoints, steps: int, quiet: bool) -> None:
-    """Where the run goes on, and, quiet or not, what of it was damaged."""
+    """Report the first step of a resumed run, and, even if quiet, damaged checkpoints."""
     for damage in checkpoints.damaged.values():
-        resumption = f"goes on from the checkpoint of step {start.step}" if start.checkpoint else "begins anew"
-        log(f"{damage}; the run {resumption}", quiet=False)
+        resumption = (
+            f"resuming from the checkpoint of step {start.step}" if start.checkpoint else "starting again at step 1"
+        )
+        log(f"{damage}; {resumption}", quiet=False)
     if start.step and start.step < steps:
-        log(f"goes on at step {start.step + 1:,} of {steps:,}", quiet)
+        log(f"resuming at step {start.step + 1:,} of {steps:,}", quiet)
     if start.weights is not None:
         log(
-            f"only the weights of {start.weights.folder} are left: the optimizer begins anew, and the run does not "
-            "end as it would have",
+            f"only the weights in {start.weights.folder} could be recovered: the optimizer state starts again, so the "
+            "run does not end as an uninterrupted run would",
             quiet=False,
         )
 
@@ -40,36 +42,39 @@ def report_changes(changes: Sequence[Change], quiet: bool) -> None:
 
 
 def explain_length(out: Path, task: "Task", changes: Sequence[Change], *, exact: bool) -> str | None:
-    """What another length does to the steps from here on; None where it stays.
+    """Describe the effect of a changed length on the remaining steps, or return None if it did not change.
 
     Raises:
-        UserError: where an exact end is asked for, and a run that was planned so would have taken other steps so far.
+        UserError: If an exact resume is requested, and a run planned with the new length would have taken other steps
+            so far.
     """
     at = next((change.step for change in changes if change.steps is not None), None)
     if at is None:
         return None
     words = describe_length(task.recipe.training, task.plan, at)
     if exact and not equals_planned_run(task.recipe.training, task.plan, at):
-        raise UserError(f"{out} cannot get another length exactly: {words}; leave --exact out")
+        raise UserError(f"cannot change the length of {out} exactly: {words}; omit --exact")
     return words
 
 
 def report_arithmetic(out: Path, start: StartPoint, current: Mapping[str, str], *, exact: bool) -> None:
-    """Raises:
-    UserError: where an exact end is asked for, and steps so far were worked out otherwise than those to come.
+    """Report that the arithmetic of the remaining steps differs from that of the steps so far.
+
+    Raises:
+        UserError: If an exact resume is requested and the arithmetic has changed.
     """
     from tercet.training.run_folder.arithmetic import find_changes
 
     changes = find_changes(() if start.checkpoint is None else start.checkpoint.arithmetic, current)
     if changes and exact:
-        raise UserError(f"{out} cannot go on exactly: {'; '.join(changes)}; undo that, or leave --exact out")
+        raise UserError(f"cannot resume {out} exactly: {'; '.join(changes)}; undo the change, or omit --exact")
     if changes:
-        log(f"arithmetic: {'; '.join(changes)}: the run ends as it would have but for rounding, not to the last bit "
-            "(--exact refuses)", quiet=False)  # fmt: skip
+        log(f"arithmetic: {'; '.join(changes)}: up to rounding, the run ends as an uninterrupted run would, but not "
+            "bit for bit (--exact rejects this)", quiet=False)  # fmt: skip
 
 
 def describe_sizes(spec: AnySpec, pretrained: AnySpec) -> str:
-    """Of a model that goes on from another, whose sizes are its own."""
+    """Describe the sizes of a model that starts from a pretrained one."""
     sizes = " and ".join(f"{stack.n_layers} layers of {stack.d_model}" for stack in stack_specs(spec))
     shorter = "" if spec.max_len == pretrained.max_len else f" (of {pretrained.max_len:,})"
     return f"{sizes}, a context of {spec.max_len:,} tokens{shorter}"

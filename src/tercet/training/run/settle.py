@@ -1,4 +1,4 @@
-"""What `auto` came to and which data it was: settled once, when a run begins, and kept through every resumption."""
+"""Values that are fixed when a run starts and kept when it is resumed: choices of `auto`, and hashes of the data."""
 
 from typing import TYPE_CHECKING
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def read_or_create_record(built_model: BuiltModel, opened_run: OpenedRun) -> RunRecord:
-    """Return what the run noted of itself; settle it and write it down if the run begins.
+    """Return the record of the run; if the run is new, choose the values of `auto` and write the record.
 
     Raises:
-        UserError: If the data is no longer that of the run.
+        UserError: If the data has changed since the run started.
     """
     from tercet.training.compute.auto_arithmetic import choose_arithmetic
     from tercet.training.distributed.devices import wait_for_file
@@ -32,7 +32,7 @@ def read_or_create_record(built_model: BuiltModel, opened_run: OpenedRun) -> Run
     record = read_record(out)
     if record is not None:
         if (record.data, record.tokenizer) != (task.data_hash, task.tokenizer_hash):
-            raise UserError(f"the data has changed since {out} was begun; give another --out, or --restart")
+            raise UserError(f"the data has changed since the run in {out} started; pass another --out, or --restart")
         return record
     auto_arithmetic = opened_run.arithmetic or choose_arithmetic(task.recipe.training)
     precision, matmul = auto_arithmetic["precision"], auto_arithmetic["matmul"]
@@ -54,7 +54,7 @@ def read_or_create_record(built_model: BuiltModel, opened_run: OpenedRun) -> Run
 
 
 def _choose_compile(built_model: BuiltModel, precision: str, matmul: Matmul, quiet: bool) -> "CompileMode":
-    """Measure what the recipe leaves open, compilation and the steps of its hours, and report the run."""
+    """Choose how to compile and, for a budget of hours, the number of steps; report the run."""
     from tercet.training.compute.auto_arithmetic import matmul_precision
     from tercet.training.compute.choose_compile import choose_compile
     from tercet.training.compute.speed import speed
@@ -69,7 +69,7 @@ def _choose_compile(built_model: BuiltModel, precision: str, matmul: Matmul, qui
     parameters, trainable = (
         sum(p.numel() for p in weights) for weights in (model.parameters(), trainable_parameters(model))
     )
-    trainable_note = "" if trainable == parameters else f" of which {trainable:,} learn"
+    trainable_note = "" if trainable == parameters else f" of which {trainable:,} are trainable"
     arithmetic = f"{precision} by oneDNN" if (precision, matmul) == ("fp32", "medium") else precision
     log(f"{parameters:,} parameters{trainable_note}, {task.describe()}, {task.plan.steps:,} steps; {arithmetic}, "
         f"{'not compiled' if compile_mode == 'never' else 'compiled'} ({why})", quiet)  # fmt: skip

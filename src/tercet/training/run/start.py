@@ -1,4 +1,4 @@
-"""A run is started: its data is read, its model is built, and its folder says what `auto` came to."""
+"""Third stage of a run: read the data, build the model, and read or write the record of the run."""
 
 from dataclasses import replace
 
@@ -16,12 +16,12 @@ from tercet.training.run_folder.folder import StartPoint, check_recipe, find_sta
 
 
 def start_run(locked_run: LockedRun) -> StartedRun:
-    """Build the task and the model of a run, and settle what holds to its end.
+    """Build the task and the model of a run, and read or create its record.
 
     Raises:
-        UserError: If data and settings do not fit, or are no longer those that the run was begun with.
+        UserError: If data and settings do not fit together, or differ from those that the run was started with.
     """
-    from tercet.training.compute.threads import process_threads  # with torch, of which nothing before has need
+    from tercet.training.compute.threads import process_threads  # imports torch, which earlier stages do not need
 
     opened_run = locked_run.opened_run
     opened_run.resources.enter_context(process_threads(opened_run.recipe.training))
@@ -43,7 +43,7 @@ def start_run(locked_run: LockedRun) -> StartedRun:
 
 
 def _build(locked_run: LockedRun) -> BuiltModel:
-    """Read the data, and build the model as it begins."""
+    """Read the data, and build the model with its initial weights."""
     from tercet.checkpoint import load_model
     from tercet.kernel import warm_up
     from tercet.models import build, stacks_of
@@ -67,20 +67,21 @@ def _build(locked_run: LockedRun) -> BuiltModel:
             name = str(recipe.pretrained)
             log(f"{loaded.describe(name)}; {describe_sizes(task.recipe.model, pretrained.model.spec)}", quiet)
     set_trainable(model, new_names, freeze=recipe.freeze, adapter=recipe.adapter, seed=recipe.training.seed)
-    warm_up()  # before anything is timed, and after every mistake has been told
+    warm_up()  # before anything is timed, and after all errors were reported
     check_exact(recipe.training)
     return BuiltModel(task, model, pretrained)
 
 
 def _make_folder(locked_run: LockedRun) -> StartPoint:
-    """Make the folder of a run that begins, and lock it; return where it starts."""
+    """Create and lock the folder of a new run; return the starting point."""
     opened_run, folder = locked_run.opened_run, locked_run.opened_run.folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot make the folder {folder}: {error.strerror}; give another --out") from None
+        raise UserError(f"cannot create the folder {folder}: {error.strerror}; pass another --out") from None
     opened_run.resources.enter_context(lock_folder(folder))
-    check_recipe(folder, opened_run.recipe, read_record(folder))  # another process may have been here meanwhile
+    # Another process may have created a run there in the meantime.
+    check_recipe(folder, opened_run.recipe, read_record(folder))
     for note in opened_run.notes:
         log(note, opened_run.quiet)
     return find_start(folder, locked_run.checkpoints, from_weights=isinstance(opened_run.start, FromWeights))

@@ -1,4 +1,4 @@
-"""The states of a run in progress, each of which holds what the stages after it need."""
+"""The states of a run, one per stage. Each contains what the later stages need."""
 
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenedRun:
-    """What was asked for, in the processes that there are; nothing is written yet.
+    """A requested run and its processes; nothing is written yet.
 
     Attributes:
-        folder: The run's folder.
-        recipe: The recipe, for as many devices as there are processes.
-        from_run: The recipe is the one of the run in the folder as it is now, with changes.
-        start: Where the run is to start.
-        exists: The folder holds a run.
-        primary: This is the only or the first of the run's processes, which writes for all.
-        quiet: No progress on stderr.
-        arithmetic: Precision and matmul of a run that begins, if they were chosen for several runs together.
-        notes: Lines about the recipe, reported when the run begins.
-        resources: What is held until the run ends, such as the folder's lock.
+        folder: Run folder.
+        recipe: Recipe, adapted to the number of processes.
+        from_run: If True, the recipe is the current one of the run in the folder, with changes.
+        start: Requested starting point.
+        exists: If True, the folder contains a run.
+        primary: If True, this is rank 0 or the only process, which writes files for all.
+        quiet: If True, do not show progress on stderr.
+        arithmetic: Precision and matmul of a new run, if they were chosen for several runs together.
+        notes: Lines about the recipe, reported when a new run starts.
+        resources: Resources that are released when the run ends, such as the lock of the folder.
     """
 
     folder: Path
@@ -49,15 +49,15 @@ class OpenedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class LockedRun:
-    """A run that no other process trains.
+    """A run whose folder is locked by this process.
 
     Attributes:
-        opened_run: The run as it was opened, its recipe the one by which it goes on.
-        former: The recipe of the run so far; the same recipe if there is no run.
-        record: What the run noted of itself; None if there is no run, or its record is lost.
-        checkpoints: Its checkpoints.
-        point: Where it starts.
-        is_extended: It is at its end, and is made longer.
+        opened_run: Opened run, with the recipe of the remaining steps.
+        former: Recipe of the steps so far; the same recipe if there is no run yet.
+        record: Record of the run, or None if there is no run or its record is lost.
+        checkpoints: Checkpoints of the run.
+        point: Starting point.
+        is_extended: If True, the run is finished and is made longer.
     """
 
     opened_run: OpenedRun
@@ -70,14 +70,14 @@ class LockedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class StartedRun:
-    """A run with its task and model, whose folder says what `auto` came to.
+    """A run with its task, its model and a complete record.
 
     Attributes:
-        locked_run: The run as it was locked.
+        locked_run: Locked run.
         task: Data and objective, with the plan of all steps.
-        model: The model as it begins.
-        record: What the run notes of itself.
-        changes: Those of the record that are not written down yet.
+        model: Model with its initial weights.
+        record: Record of the run.
+        changes: Changes in the record that are not yet written to the file.
     """
 
     locked_run: LockedRun
@@ -92,9 +92,9 @@ class TrainedRun:
     """A run after its last step.
 
     Attributes:
-        started_run: The run as it was started.
-        record: What it notes of itself now.
-        signal: The number of the signal that stopped it, or None.
+        started_run: Started run.
+        record: Current record of the run.
+        signal: Number of the signal that stopped the run, or None.
     """
 
     started_run: StartedRun
@@ -104,16 +104,18 @@ class TrainedRun:
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run at its end, whose models and figures are those that were written."""
+    """A finished run, whose models and metrics were verified."""
 
     folder: Path
 
 
 @dataclass(frozen=True)
 class BuiltModel:
-    """Attributes:
-    task, model: As of a started run.
-    pretrained: The model that it goes on from.
+    """The task and the model of a run, before its record is read or created.
+
+    Attributes:
+        task, model: As in `StartedRun`.
+        pretrained: Model that the run starts from, or None.
     """
 
     task: "Task"

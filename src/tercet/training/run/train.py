@@ -1,7 +1,7 @@
-"""`train`: from a recipe to a run folder. The same call on the same folder goes on where the last one stopped.
+"""`train`: from a recipe to a run folder. The same call on the same folder resumes the run.
 
-What a user can have got wrong is looked at first: what needs no tensor before torch is imported, the rest before
-Lightning is.
+User errors are reported as early as possible: those that need no tensor before torch is imported, the others before
+Lightning is imported.
 """
 
 from collections.abc import Mapping
@@ -26,21 +26,21 @@ def train_resolved(
     quiet: bool = False,
     arithmetic: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Train as a recipe says, in its folder; return the folder.
+    """Train a resolved recipe, and return the run folder.
 
     Args:
-        resolved_recipe: The recipe and the folder.
-        start: Where the run starts; `Resume()` by default.
-        quiet: No progress on stderr.
-        arithmetic: `precision` and `matmul` of a run that begins, if they were chosen for several runs together;
-            measured by default.
+        resolved_recipe: Recipe and run folder.
+        start: Starting point; `Resume()` by default.
+        quiet: If True, do not show progress on stderr.
+        arithmetic: `precision` and `matmul` of a new run, if they were chosen for several runs together; measured by
+            default.
 
     Raises:
-        UserError: If data or settings do not fit, the folder holds a run with other settings or another process owns
-            it, or what the run would go on from is lost.
-        RunDiverged: If the loss is no longer a number.
-        RankLost: If another of the run's processes is gone.
-        Interrupted: After a Ctrl-C or SIGTERM, when everything is saved.
+        UserError: If data or settings do not fit, the folder contains a run with other settings or is in use by
+            another process, or no usable checkpoint is left.
+        RunDiverged: If the loss or a gradient is not finite.
+        RankLost: If another rank is lost.
+        Interrupted: If Ctrl-C or SIGTERM stopped the run, after it was saved.
     """
     with ExitStack() as resources:
         opened_run = open_run(
@@ -61,5 +61,5 @@ def train(
     quiet: bool = False,
     arithmetic: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Train a recipe that is there as an object; arguments as in `train_resolved`."""
+    """Train a recipe in the folder `out`; the other arguments are those of `train_resolved`."""
     return train_resolved(ResolvedRecipe(recipe=recipe, folder=Path(out)), start, quiet=quiet, arithmetic=arithmetic)

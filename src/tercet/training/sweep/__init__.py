@@ -1,1 +1,1 @@
-"""Variants of a recipe: trained on the same data, and compared."""
+"""Training and comparison of variants of recipes on the same data."""

@@ -1,7 +1,7 @@
-"""`compare`: train what is not trained yet, score all of it alike, and put it into one table and one picture.
+"""`compare`: train the variants that are not trained yet, score all in the same way, and write a table and a plot.
 
-comparison.json   the table with every figure of every run        comparison.csv   a line a variant
-comparison.png    validation loss against steps and time       settings.json    what was asked for
+comparison.json   the table with all metrics of all runs       comparison.csv   one line per variant
+comparison.png    validation loss against steps and time       settings.json    the requested settings
 """
 
 import json
@@ -39,11 +39,11 @@ PICTURE = "comparison.png"
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ComparedRuns(Summary):
-    """Variants side by side.
+    """The result of a comparison.
 
     Attributes:
-        leaderboard: the rows, by what they are ranked, and what should be known of them.
-        folder: where runs, table and picture are.
+        leaderboard: Rows, ranking metric and notes.
+        folder: Folder of the runs, the table and the plot.
     """
 
     leaderboard: Leaderboard
@@ -58,7 +58,7 @@ class ComparedRuns(Summary):
 
     @property
     def rows(self) -> tuple[LeaderboardRow, ...]:
-        """The best first."""
+        """Variants, best first."""
         return self.leaderboard.rows
 
     @property
@@ -66,14 +66,14 @@ class ComparedRuns(Summary):
         return self.leaderboard.notes
 
     def to_dict(self) -> dict[str, Any]:
-        """What `comparison.json` holds."""
+        """Return the contents of `comparison.json`."""
         return {**leaderboard_dict(self.leaderboard), "picture": str(self.folder / PICTURE)}
 
     def plot(self) -> "Figure":
-        """Validation loss against steps and time, a line a variant.
+        """Plot validation loss against steps and time, one line per variant.
 
         Raises:
-            NothingToDraw: where no run noted a loss.
+            NothingToDraw: If no run recorded a validation loss.
         """
         from tercet.plots.variants import VariantCurves, plot_variants
 
@@ -81,7 +81,7 @@ class ComparedRuns(Summary):
             VariantCurves(
                 name=row.name,
                 settings=row.settings,
-                panel=_panel(row) or _panel(self.rows[0]),  # where all diverged, with the best
+                panel=_panel(row) or _panel(self.rows[0]),  # for a variant whose runs all diverged: that of the best
                 runs=tuple(read_metrics(path) for run in row.runs if (path := _metrics(Path(run.folder))).exists()),
             )
             for row in self.rows
@@ -89,21 +89,21 @@ class ComparedRuns(Summary):
         return plot_variants(curves, title=self.folder.resolve().name)
 
     def save(self) -> None:
-        """Write table and picture into the folder.
+        """Write the table and the plot into the folder.
 
         Raises:
-            UserError: where it cannot be made or written to.
+            UserError: If the folder cannot be created or written.
         """
         from tercet.plots import NothingToDraw, save
 
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UserError(f"cannot make the folder {self.folder}: {error.strerror}; give another --out") from None
+            raise UserError(f"cannot create the folder {self.folder}: {error.strerror}; pass another --out") from None
         comparison = self.to_dict()
         try:
             save(self.plot(), self.folder / PICTURE)
-        except NothingToDraw:  # models that were trained elsewhere
+        except NothingToDraw:  # models without metrics
             comparison["picture"] = None
         text = json.dumps(comparison, indent=2, ensure_ascii=False) + "\n"
         write_atomically(self.folder / "comparison.json", text.encode())
@@ -120,18 +120,20 @@ def compare_runs(
     device: "str | torch.device" = "cpu",
     quiet: bool = False,
 ) -> ComparedRuns:
-    """Train and compare; the same call again goes on where the last one stopped.
+    """Train and compare variants. The same call resumes an interrupted comparison.
 
     Args:
-        names: recipes, and folders of finished runs, which are taken as they are.
-        varied_keys: of the recipes: all combinations of the values.
-        seeds: each variant is trained with each; by default one, the first recipe's.
-        changes: to all recipes, as nested mappings.
-        device: to score on.
+        names: Recipes, and folders of finished runs, which are not trained again.
+        varied_keys: Keys of the recipes to vary, in all combinations of their values.
+        seeds: Seeds with which each variant is trained; by default the seed of the first recipe.
+        changes: Changes to all recipes, as nested mappings.
+        out: Folder of the comparison.
+        device: Device to score on.
+        quiet: If True, do not show progress on stderr.
 
     Raises:
-        UserError: where something does not fit, all of which is looked at before anything is trained.
-        Interrupted: after a signal, when everything is saved.
+        UserError: If a recipe or setting is invalid. Everything is checked before training starts.
+        Interrupted: If a signal stopped training, after the run was saved.
     """
     return compare_sweep(
         plan_sweep(names, varied_keys=varied_keys, seeds=seeds, changes=changes, out=out), device=device, quiet=quiet
@@ -139,7 +141,7 @@ def compare_runs(
 
 
 def compare_sweep(sweep: Sweep, *, device: "str | torch.device" = "cpu", quiet: bool = False) -> ComparedRuns:
-    """`compare_runs`, of what is planned already."""
+    """Train and compare a planned sweep, like `compare_runs`."""
     check_sweep(sweep, quiet=quiet)
     trained_runs = list(train_sweep(sweep, quiet=quiet))
     folders = [run.folder for run, error in trained_runs if error is None]
@@ -164,17 +166,18 @@ def compare(
     """Train variants on the same data with the same seeds, and compare them, as `tercet compare` does.
 
     Args:
-        names: packaged recipes, paths of YAML files, and folders of finished runs, which are taken as they are.
-        vary: of the recipes, such as {"model.stack.placement": ["pre", "post"]}; all combinations are trained.
-        seeds: a list, or how many, from 1 on; by default the first recipe's one.
-        data: a file, folder or named dataset in place of the recipes'.
-        changes: Keys of all recipes with other values, such as {"training.max_steps": 500}.
-        out: where runs, table and picture go, `comparison/` and the names by default; runs that are there already are
-            resumed, or taken as they are where they have ended.
-        device: to score on.
+        names: Packaged recipes, paths of YAML files, and folders of finished runs, which are not trained again.
+        vary: Keys to vary, such as {"model.stack.placement": ["pre", "post"]}; all combinations are trained.
+        seeds: List of seeds, or their number, counted from 1; by default the seed of the first recipe.
+        data: File, folder or named dataset to use instead of that of the recipes.
+        changes: Changed keys of all recipes, such as {"training.max_steps": 500}.
+        out: Folder of runs, table and plot; by default `compared/` and the names. Runs in it are resumed, or reused if
+            they are finished.
+        device: Device to score on.
+        quiet: If True, do not show progress on stderr.
 
     Raises:
-        UserError: where something does not fit, all of which is looked at before anything is trained.
+        UserError: If a recipe or setting is invalid. Everything is checked before training starts.
     """
     name_list = [str(name) for name in ([names] if isinstance(names, str | Path) else names)]
     nested_changes: Plain = {} if data is None else nest("data.source", str(data))
@@ -213,6 +216,6 @@ def _metrics(folder: Path) -> Path:
 
 
 def _panel(row: LeaderboardRow) -> str:
-    """What a row's losses are of: only those with the same words share an axis."""
+    """Return the panel of a row: only losses of the same task, text and tokenizer share an axis."""
     scores = next((run.scores for run in row.runs if run.scores), None)
     return "" if scores is None else f"{scores.kind}|{scores.text}|{scores.tokenizer}"

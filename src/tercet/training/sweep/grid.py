@@ -1,7 +1,7 @@
-"""What varies: `--vary key=v1,v2` and `--seeds`, their product, and names for each of its points.
+"""Parsing of `--vary key=v1,v2` and `--seeds`, their grid, and the names of its points.
 
-A name is read by people and is a folder's name too: `placement=pre,position=rotary,seed=1`. What a file system may not
-take becomes a dash; a name that lost something by that, or is long, ends in a hash of all that it stands for.
+A name such as `placement=pre,position=rotary,seed=1` is shown to users and is also the name of a folder. Characters
+that are unsafe in file names become dashes. A name that was changed or shortened ends in a hash of the full name.
 """
 
 import hashlib
@@ -16,8 +16,8 @@ from typing import Any
 from tercet.config import Plain, UserError, merge, nest
 from tercet.settings_yaml import parse_assignment
 
-MAX_RUNS = 1000  # of a comparison: each is looked at before the first is trained
-MAX_NAME_LENGTH = 120  # characters of a folder's name; file systems take 255 bytes
+MAX_RUNS = 1000  # per comparison, because all runs are checked before the first is trained
+MAX_NAME_LENGTH = 120  # characters of a folder name; file systems allow 255 bytes
 UNSAFE = re.compile(r"[^A-Za-z0-9_.,=+\-]+")
 CLOSING = {"[": "]", "{": "}"}
 SEED = "training.seed"
@@ -25,10 +25,12 @@ SEED = "training.seed"
 
 @dataclass(frozen=True, kw_only=True)
 class VariedKey:
-    """A key of the recipe, such as model.stack.placement, and the values that it takes one after another.
+    """A key of the recipe, such as model.stack.placement, and its values.
 
     Attributes:
-        labels: of each value what people read.
+        key: Key with dots.
+        values: Values to train with.
+        labels: Text of each value, for tables and folder names.
     """
 
     key: str
@@ -37,19 +39,19 @@ class VariedKey:
 
     @classmethod
     def of(cls, key: str, values: Sequence[Any]) -> "VariedKey":
-        """Of values as Python has them.
+        """Create from Python values.
 
         Raises:
-            UserError: where there are none, or one stands there twice.
+            UserError: If there are no values, or one is repeated.
         """
         return cls._validated(key, tuple(values), tuple(map(format_label, values)))
 
     @classmethod
     def read(cls, text: str) -> "VariedKey":
-        """Of the command line's `key=v1,v2`, each value read as YAML.
+        """Parse `key=v1,v2` from the command line; each value is YAML.
 
         Raises:
-            UserError: for what is no such list.
+            UserError: If the text is not such a list.
         """
         key, equals, values = text.partition("=")
         key = key.strip()
@@ -57,9 +59,9 @@ class VariedKey:
             raise UserError(f"--vary {text!r}: expected key=value,value, such as model.stack.placement=pre,post")
         pieces = split_values(values) if values.strip() else []
         if len(pieces) > MAX_RUNS:
-            raise UserError(f"--vary {key}: {len(pieces):,} values are more than {MAX_RUNS:,}; give fewer")
+            raise UserError(f"--vary {key}: {len(pieces):,} values are more than {MAX_RUNS:,}; pass fewer")
         if "" in pieces:
-            raise UserError(f"--vary {text!r}: a value is empty; take the comma out, or write null or '' for none")
+            raise UserError(f"--vary {text!r}: a value is empty; remove the comma, or write null or ''")
         read = [_leaf(parse_assignment(f"{key}={piece}"), key) for piece in pieces]
         labels = [
             format_label(value) if isinstance(value, Mapping | list | str) else piece
@@ -70,20 +72,20 @@ class VariedKey:
     @classmethod
     def _validated(cls, key: str, values: tuple[Any, ...], labels: tuple[str, ...]) -> "VariedKey":
         if not values:
-            raise UserError(f"--vary {key}: there is no value; give some, as in --vary {key}=first,second")
+            raise UserError(f"--vary {key}: no values; pass some, such as --vary {key}=first,second")
         duplicates = [labels[i] for i, value in enumerate(values) if value in values[:i] or labels[i] in labels[:i]]
         if duplicates:
-            raise UserError(f"--vary {key}: the value {duplicates[0]} stands there twice; take one out")
+            raise UserError(f"--vary {key}: the value {duplicates[0]} is repeated; remove one")
         return cls(key=key, values=values, labels=labels)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GridPoint:
-    """One choice of all values.
+    """One combination of values.
 
     Attributes:
-        settings: what people read: the short key of each, and its value's label.
-        changes: the same for a recipe, as nested mappings.
+        settings: Labels of the values by short key, for tables and folder names.
+        changes: Values as changes to a recipe, as nested mappings.
     """
 
     settings: dict[str, str]
@@ -91,27 +93,32 @@ class GridPoint:
 
 
 def grid_points(varied_keys: Sequence[VariedKey], *, fixed_changes: Mapping[str, Any] | None = None) -> list[GridPoint]:
-    """The product of all values, the last key's changing fastest; one point without settings where nothing varies.
+    """Return the product of all values, with the last key changing fastest.
+
+    Without keys, return a single point without settings.
 
     Args:
-        fixed_changes: changes that hold for all of them, as nested mappings.
+        varied_keys: Keys and their values.
+        fixed_changes: Changes of all points, as nested mappings.
 
     Raises:
-        UserError: where two keys clash, or one is the seed.
+        UserError: If two keys conflict, or one is the seed.
     """
     fixed_changes, keys = fixed_changes or {}, [choice.key for choice in varied_keys]
     for number, key in enumerate(keys):
         if key == SEED:
-            raise UserError(f"--vary {SEED}: seeds are no variants; give --seeds 1,2,3 in its place")
+            raise UserError(f"--vary {SEED}: seeds are not variants; pass --seeds 1,2,3 instead")
         for other_key in keys[:number]:
             if key == other_key:
-                raise UserError(f"--vary {key} is given twice; put all its values into one")
+                raise UserError(f"--vary {key} is given twice; put all its values into one list")
             if key.startswith(f"{other_key}.") or other_key.startswith(f"{key}."):
-                raise UserError(f"--vary {other_key} and --vary {key} clash: one holds the other; vary one of them")
+                raise UserError(
+                    f"--vary {other_key} and --vary {key} conflict: one contains the other; vary only one of them"
+                )
         if _contains(fixed_changes, key):
-            raise UserError(f"{key} is both in --set and in --vary; leave it out of one")
+            raise UserError(f"{key} is both in --set and in --vary; remove it from one")
     if (count := math.prod(len(choice.values) for choice in varied_keys)) > MAX_RUNS:
-        raise UserError(f"--vary: {count:,} variants are more than {MAX_RUNS:,}; give fewer values")
+        raise UserError(f"--vary: {count:,} variants are more than {MAX_RUNS:,}; pass fewer values")
     names = short_keys(keys)
     choices = (list(zip(choice.values, choice.labels, strict=True)) for choice in varied_keys)
     points: list[GridPoint] = []
@@ -125,42 +132,42 @@ def grid_points(varied_keys: Sequence[VariedKey], *, fixed_changes: Mapping[str,
 
 
 def read_seeds(text: str) -> tuple[int, ...]:
-    """`1,2,3` as it is; `3` as so many seeds, from 1 on.
+    """Parse `1,2,3` as a list of seeds, or `3` as a number of seeds counted from 1.
 
     Raises:
-        UserError: for anything else, none, or one twice.
+        UserError: If the text is neither, there are no seeds, or one is repeated.
     """
     pieces = [piece.strip() for piece in text.split(",")]
     if not all(re.fullmatch(r"[0-9]{1,9}", piece) for piece in pieces):
-        raise UserError(f"--seeds {text!r}: expected numbers such as 1,2,3, or how many there are to be, such as 3")
+        raise UserError(f"--seeds {text!r}: expected seeds such as 1,2,3, or their number, such as 3")
     return check_seeds([int(piece) for piece in pieces] if len(pieces) > 1 else int(pieces[0]))
 
 
 def check_seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
-    """The seeds of a list, or as many as a count says, from 1 on.
+    """Return the seeds of a list, or as many seeds as a count, from 1 on.
 
     Raises:
-        UserError: where there are none, one is negative or stands there twice.
+        UserError: If there are no seeds, or one is negative or repeated.
     """
     count = seeds if isinstance(seeds, int) else len(seeds)
     if count > MAX_RUNS:
-        raise UserError(f"--seeds: {count:,} are more than the {MAX_RUNS:,} runs of a comparison; give fewer")
+        raise UserError(f"--seeds: {count:,} seeds are more than the {MAX_RUNS:,} runs of a comparison; pass fewer")
     numbers = tuple(range(1, seeds + 1)) if isinstance(seeds, int) else tuple(seeds)
     if not numbers:
-        raise UserError("--seeds: there is no seed; give at least 1")
+        raise UserError("--seeds: no seeds; pass at least one")
     if min(numbers) < 0 or len(set(numbers)) < len(numbers):
-        raise UserError(f"--seeds {','.join(map(str, numbers))}: give each once, and none below 0")
+        raise UserError(f"--seeds {','.join(map(str, numbers))}: seeds must be distinct and not negative")
     return numbers
 
 
 def split_values(text: str) -> list[str]:
-    """`text` cut at the commas that stand outside of brackets and quotes; blanks around a piece go.
+    """Split `text` at the commas outside brackets and quotes, and strip each piece.
 
     Raises:
-        UserError: where a bracket or a quote is not closed.
+        UserError: If a bracket or a quote is not closed.
     """
     pieces, start, quote, is_escaped, open_brackets = list[str](), 0, "", False, list[str]()
-    previous = ","  # the last character that was not blank: a quote in the middle of a word is an apostrophe
+    previous = ","  # last character that was not blank; a quote in the middle of a word is an apostrophe
     for place, character in enumerate(text):
         if quote:
             if is_escaped:
@@ -175,7 +182,7 @@ def split_values(text: str) -> list[str]:
             open_brackets.append(CLOSING[character])
         elif character in CLOSING.values():
             if not open_brackets or open_brackets.pop() != character:
-                raise UserError(f"--vary: {character} closes nothing in {text!r}; put the value in quotes")
+                raise UserError(f"--vary: unmatched closing {character} in {text!r}; put the value in quotes")
         elif character == "," and not open_brackets:
             pieces.append(text[start:place].strip())
             start = place + 1
@@ -186,7 +193,7 @@ def split_values(text: str) -> list[str]:
 
 
 def format_label(value: Any) -> str:
-    """A value as people read it: `{kind: rotary, base: 5000}` is `rotary+base=5000`."""
+    """Return the label of a value: `{kind: rotary, base: 5000}` becomes `rotary+base=5000`."""
     if isinstance(value, Mapping):
         kind = [format_label(value["kind"])] if "kind" in value else []
         return (
@@ -200,7 +207,7 @@ def format_label(value: Any) -> str:
 
 
 def short_keys(keys: Sequence[str]) -> list[str]:
-    """Each key's last words, as few as tell it from the others, and from `seed` and `recipe`."""
+    """Return the last words of each key, as few as make it unique and different from `seed` and `recipe`."""
     reserved = ("seed", "recipe")
     words, max_words = 1, max((key.count(".") + 1 for key in keys), default=1)
     names = [_last_words(key, 1) for key in keys]
@@ -215,7 +222,7 @@ def short_keys(keys: Sequence[str]) -> list[str]:
 
 
 def folder_names(labels: Sequence[str]) -> list[str]:
-    """A name of a folder for each of several labels: safe on every file system, and no two alike."""
+    """Return a unique folder name for each label that is safe on every file system."""
     safe = [UNSAFE.sub("-", label) for label in labels]
     counts = Counter(name.casefold() for name in safe)
     return [
@@ -238,7 +245,7 @@ def _leaf(changes: Plain, key: str) -> Any:
 
 
 def _contains(changes: Mapping[str, Any], key: str) -> bool:
-    """Whether the changes set the key, something in it, or something that it is in."""
+    """Return whether the changes set the key, a part of it, or a section that contains it."""
     value: Any = changes
     for part in key.split("."):
         if not isinstance(value, Mapping):

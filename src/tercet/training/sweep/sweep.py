@@ -1,8 +1,8 @@
-"""Several trainings on the same data: the variants of recipes, all looked at before the first of them is trained.
+"""Sweeps: training of several variants of recipes, which are all checked before the first is trained.
 
-Each is an ordinary run in a folder of its own; a sweep that was killed goes on with the run that it was at.
+Each variant is an ordinary run with its own folder. A sweep that was killed resumes with its current run.
 
-    settings.json     what was asked for, and what `auto` came to: the same arithmetic for all
+    settings.json     the requested settings, and the arithmetic chosen for `auto`, which all runs share
     placement=pre,seed=1/  ...     the runs
 """
 
@@ -34,13 +34,14 @@ SETTINGS = "settings.json"
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRun:
-    """One training of a sweep, or a run that was there already.
+    """A run of a sweep, or an existing run.
 
     Attributes:
-        variant: its name, without the seed.
-        settings: what varies, and this variant's choice.
-        recipe: None for a run that was there already.
-        seed: None for a run that was there already.
+        variant: Name without the seed.
+        folder: Run folder.
+        settings: Varied keys and the values of this variant.
+        recipe: Recipe, or None for an existing run.
+        seed: Seed, or None for an existing run.
     """
 
     variant: str
@@ -56,10 +57,13 @@ class SweepRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """Attributes:
-    runs: the seeds of a variant next to each other.
-    requested: what was asked for, for `settings.json`.
-    notes: What other data than a recipe's own replaces in its settings.
+    """A planned sweep.
+
+    Attributes:
+        out: Folder of the sweep.
+        runs: Runs, with the seeds of a variant next to each other.
+        requested: Requested settings, for `settings.json`.
+        notes: Settings of recipes that other data replaces, as text.
     """
 
     out: Path
@@ -76,25 +80,27 @@ def plan_sweep(
     changes: Mapping[str, Any] | None = None,
     out: Path,
 ) -> Sweep:
-    """The runs of a sweep; nothing is read but recipes, and nothing written. It needs no tensor.
+    """Return the runs of a sweep. Only recipes are read, nothing is written, and torch is not needed.
 
     Args:
-        names: recipes, and folders of finished runs.
-        seeds: by default one, that of `changes` or of the first recipe.
-        changes: for all recipes, as nested mappings.
+        names: Recipes, and folders of finished runs.
+        varied_keys: Keys to vary, and their values.
+        seeds: Seeds of each variant; by default that of `changes` or of the first recipe.
+        changes: Changes to all recipes, as nested mappings.
+        out: Folder of the sweep.
 
     Raises:
-        UserError: where a name is neither, a key or value does not fit, data is not there, two variants are one, there
-            is but one of them, or `out` holds something else.
+        UserError: If a name is neither a recipe nor a run, a key or value is invalid, data is missing, two variants are
+            the same, there is only one variant, or `out` contains something else.
     """
     changes = changes or {}
     recipes = [name for name in names if not is_run(name)]
     if not recipes and (varied_keys or changes or seeds):
         flag = "--vary" if varied_keys else "--set" if changes else "--seeds"
-        raise UserError(f"{flag} is for recipes, and {' and '.join(names)} are trained already; name a recipe as well")
+        raise UserError(f"{flag} applies only to recipes, but {' and '.join(names)} are trained already; add a recipe")
     training = changes.get("training")
     if seeds is not None and isinstance(training, Mapping) and "seed" in training:
-        raise UserError("training.seed is both in --set and in --seeds; leave it out of --set")
+        raise UserError("training.seed is both in --set and in --seeds; remove it from --set")
     points = grid_points(varied_keys, fixed_changes=changes)
     parsed_recipes = {name: [load_recipe(name, point.changes) for point in points] for name in recipes}
     if recipes and seeds is None:
@@ -132,10 +138,10 @@ def plan_sweep(
 
 
 def check_sweep(sweep: Sweep, *, quiet: bool = False) -> None:
-    """Build every variant, with its data and without its weights, before the first is trained.
+    """Check every variant before the first is trained: read its data, and build its model without weights.
 
     Raises:
-        UserError: with the variant's name, for whatever would stop it later.
+        UserError: If a variant cannot be trained.
     """
     from tercet.checkpoint import load_model
     from tercet.evaluate.held_out import check_scorable
@@ -162,11 +168,11 @@ def check_sweep(sweep: Sweep, *, quiet: bool = False) -> None:
 
 
 def train_sweep(sweep: Sweep, *, quiet: bool = False) -> Iterator[tuple[SweepRun, RunDiverged | None]]:
-    """Train what is not trained yet, and yield each run when it is done, with the reason where it diverged.
+    """Train the runs that are not trained yet, and yield each run with its error if it diverged, else None.
 
     Raises:
-        UserError: where a run cannot go on.
-        Interrupted: after a signal; what is done so far is saved.
+        UserError: If a run cannot be resumed.
+        Interrupted: If a signal stopped training, after the run was saved.
     """
     import torch
 
@@ -181,7 +187,7 @@ def train_sweep(sweep: Sweep, *, quiet: bool = False) -> Iterator[tuple[SweepRun
             try:
                 if not is_done:
                     if run.recipe.training.compile != "never":
-                        torch.compiler.reset()  # graphs of earlier variants count against the most that are kept
+                        torch.compiler.reset()  # graphs of earlier variants count towards the limit of the compiler
                     train(run.recipe, run.folder, quiet=quiet, arithmetic=_arithmetic_for(run.recipe, arithmetic))
             except RunDiverged as error:
                 divergence = error
@@ -191,55 +197,55 @@ def train_sweep(sweep: Sweep, *, quiet: bool = False) -> Iterator[tuple[SweepRun
 
 
 def default_comparison_folder(names: Sequence[str]) -> Path:
-    """Where a comparison goes that was given no folder: `compared/` and what is compared."""
+    """Return the default folder of a comparison: `compared/` and the names that are compared."""
     words = (Path(name).stem if name.endswith((".yaml", ".yml")) else Path(name).name for name in names)
     return Path("compared", folder_names(["-".join(words)])[0])
 
 
 def is_run(name: str) -> bool:
-    """Whether a name means a run's or a model's folder, and no recipe.
+    """Return whether a name is the folder of a run or model instead of a recipe.
 
     Raises:
-        UserError: where it is neither.
+        UserError: If it is neither.
     """
     if name in recipe_names() or name.endswith((".yaml", ".yml")):
         return False
     if Path(name).exists():
         return True
-    raise UserError(f"there is no recipe and no run {name!r}{suggest(name, recipe_names())}")
+    raise UserError(f"no such recipe or run: {name!r}{suggest(name, recipe_names())}")
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether a run's folder says that its training is at its end.
+    """Return whether the run in a folder is finished.
 
     Raises:
-        UserError: where what it says is damaged.
+        UserError: If the record of the run is damaged.
     """
     record = read_record(folder)
     return record is not None and record.finished
 
 
 def _open_finished(folder: Path, name: str) -> SweepRun:
-    has_run = any((folder / name).exists() for name in (RECORD, RECIPE))  # a model without them is as it is
+    has_run = any((folder / name).exists() for name in (RECORD, RECIPE))  # a model folder has neither
     if has_run and not is_finished(folder):
-        raise UserError(f"{folder} is not finished, says its {RECORD}; train it to its end first, or leave it out")
+        raise UserError(f"{folder} is not finished, according to its {RECORD}; finish it first, or omit it")
     return SweepRun(variant=name, folder=folder, settings={"recipe": name})
 
 
 def _short_names(names: Sequence[str]) -> list[str]:
-    """The last part of each, or all of it where two end alike."""
+    """Return the last part of each name, or the full name if two have the same last part."""
     ends = [Path(name).resolve().name if is_run(name) else Path(name).stem for name in names]
     return [end if ends.count(end) == 1 else name for name, end in zip(names, ends, strict=True)]
 
 
 def _assign_folders(runs: Sequence[SweepRun], out: Path) -> list[SweepRun]:
-    """The runs that are to be trained, each with a folder of its own in `out`."""
+    """Return the runs; those to be trained get their own folders in `out`."""
     places = iter(folder_names([run.name.replace(", ", ",") for run in runs if run.recipe]))
     return [replace(run, folder=out / next(places)) if run.recipe else run for run in runs]
 
 
 def _check_distinct(runs: Sequence[SweepRun]) -> None:
-    """Two variants that are one would be shown as two."""
+    """Check that there are at least two variants, and that no two are the same."""
     variants = dict[str, str]()
     for run in runs:
         if run.recipe is None:
@@ -251,35 +257,39 @@ def _check_distinct(runs: Sequence[SweepRun]) -> None:
         if first_variant != run.variant:
             raise UserError(
                 f"{first_variant} and {run.variant} are the same {'run' if run.recipe is None else 'recipe'}; "
-                "leave one out"
+                "remove one"
             )
     names = [run.name for run in runs]
     if duplicates := [name for name in names if names.count(name) > 1]:
-        raise UserError(f"{duplicates[0]} is given twice; leave one out (how much is chance: --seeds 1,2,3)")
+        raise UserError(f"{duplicates[0]} is given twice; remove one (to measure the variance, pass --seeds 1,2,3)")
     if len(runs) < 2:
         raise UserError(
-            f"{runs[0].variant} alone has nothing to compare with; give another recipe or run, --vary or --seeds"
+            f"{runs[0].variant} has nothing to be compared with; add another recipe or run, --vary or --seeds"
             if runs
-            else "there is nothing to compare; name recipes or finished runs"
+            else "nothing to compare; pass recipes or finished runs"
         )
 
 
 def _check_out(out: Path, requested: Plain) -> None:
-    """A folder holds one comparison."""
+    """Check that the folder is empty or contains the same comparison."""
     if out.is_file():
-        raise UserError(f"--out {out} is a file; give a folder")
+        raise UserError(f"--out {out} is a file; pass a folder")
     if not (out / SETTINGS).exists():
         if out.is_dir() and any(not path.name.startswith(".") for path in out.iterdir()):
-            raise UserError(f"{out} is not empty and holds no comparison; give another --out")
+            raise UserError(f"{out} is not empty and contains no comparison; pass another --out")
         return
     previous = _read_settings(out)
     if differences := find_differences(previous["asked"], json.loads(json.dumps(requested))):
-        raise UserError(f"{out} holds a comparison with other settings ({'; '.join(differences)}); give another --out")
+        raise UserError(
+            f"{out} contains a comparison with other settings ({'; '.join(differences)}); pass another --out"
+        )
 
 
 def _settle_arithmetic(sweep: Sweep) -> dict[str, Any]:
-    """Write down what was asked for; and, for recipes that leave it open, in what numbers all of them are trained:
-    measured anew for each, two could differ by more than their variants do."""
+    """Write the settings file, and return the arithmetic of all recipes whose precision is `auto`.
+
+    It is measured once, because variants could otherwise also differ in arithmetic.
+    """
     from tercet.training.compute.auto_arithmetic import choose_arithmetic
 
     path = sweep.out / SETTINGS
@@ -290,20 +300,20 @@ def _settle_arithmetic(sweep: Sweep) -> dict[str, Any]:
     try:
         sweep.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot make the folder {sweep.out}: {error.strerror}; give another --out") from None
+        raise UserError(f"cannot create the folder {sweep.out}: {error.strerror}; pass another --out") from None
     write_sealed_json(path, {"asked": sweep.requested, "arithmetic": arithmetic})
     return arithmetic
 
 
 def _read_settings(out: Path) -> dict[str, Any]:
-    """What was asked for, and in what numbers.
+    """Read the requested settings and the arithmetic of a comparison.
 
     Raises:
-        UserError: where the file is damaged, or none of ours.
+        UserError: If the file is damaged, or was not written by a comparison.
     """
     settings = read_sealed_json(out / SETTINGS, since="checksum")
     if any(not isinstance(settings.get(key), dict) for key in ("asked", "arithmetic")):
-        raise UserError(f"{out / SETTINGS} is not what a comparison writes; give another --out")
+        raise UserError(f"{out / SETTINGS} was not written by a comparison; pass another --out")
     return settings
 
 

@@ -1,8 +1,8 @@
-"""The page beside a training: a process of its own, at low priority, which ends when the training's does.
+"""Dashboard of a run in training: a separate process with low priority, which exits with the training process.
 
-    python -m tercet.dashboard.beside runs/mine      until its stdin is closed, as it is when whoever started it is gone
+    python -m tercet.dashboard.background runs/mine      serves until stdin is closed, or its parent has exited
 
-It shares nothing with the training but the folder, which it reads: whatever happens to it, the training goes on.
+The process only reads the run folder, so its failures do not affect training.
 """
 
 import os
@@ -16,15 +16,17 @@ from pathlib import Path
 from tercet.messages import is_first_process, print_note
 
 NICENESS = 10
-END_SECONDS = 5.0  # in which it ends, or is ended
+END_SECONDS = 5.0  # until the process is killed
 
 
 @contextmanager
-def page_beside(folder: Path) -> Generator[None]:
-    """The page of the run in `folder`, which need not be there yet; its address is printed on stderr.
+def background_dashboard(folder: Path) -> Generator[None]:
+    """Serve the dashboard of the run in `folder` within a context, and print its address on stderr.
+
+    The folder need not exist yet.
 
     Raises:
-        UserError: where starlette or uvicorn is missing.
+        UserError: If starlette or uvicorn is not installed.
     """
     from tercet.dashboard.watch import require_server
 
@@ -32,14 +34,16 @@ def page_beside(folder: Path) -> Generator[None]:
     if not is_first_process():
         yield
         return
-    command = [sys.executable, "-m", "tercet.dashboard.beside", str(folder.absolute())]
+    command = [sys.executable, "-m", "tercet.dashboard.background", str(folder.absolute())]
     process = None
     try:
-        process = subprocess.Popen(  # a session of its own: Ctrl-C is the training's, which saves first
-            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+        process = (
+            subprocess.Popen(  # a separate session, so that Ctrl-C only reaches the training process, which saves first
+                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+            )
         )
     except OSError as error:
-        print_note(f"tercet: no page beside the training: {error.strerror}")
+        print_note(f"tercet: cannot start the dashboard: {error.strerror}")
     try:
         yield
     finally:
@@ -59,8 +63,8 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def main(folder: Path) -> None:
-    """Serve until stdin ends."""
-    with suppress(OSError, AttributeError):  # there is no niceness on Windows
+    """Serve until stdin is closed."""
+    with suppress(OSError, AttributeError):  # not available on Windows
         os.nice(NICENESS)
     threading.Thread(target=_end_with_stdin, daemon=True).start()
     from tercet.config import UserError
@@ -72,9 +76,9 @@ def main(folder: Path) -> None:
     try:
         listening, address = open_page(FIRST_PORT)
     except UserError as error:
-        print_note(f"tercet: no page beside the training: {error}")
+        print_note(f"tercet: cannot start the dashboard: {error}")
         return
-    print_note(f"tercet: watch it at {address}")
+    print_note(f"tercet: dashboard: {address}")
     serve_page(application(RunAnswers([folder])), listening, address)
 
 

@@ -141,8 +141,8 @@ characters without control characters. Combinations, such as `batch_size` and `d
 afterwards. A recipe has at most 1 MiB, 10,000 keys and values, and 32 levels. Each key occurs once
 in a mapping. YAML's dates, sets and objects are not accepted; anchors, aliases and `<<` are.
 
-`metrics.csv` and `loss.png` are always written. `model.family` selects the kind of model. `model.preset` names a model to start from, and the
-other keys of `model` are merged into it:
+`metrics.csv` and `loss.png` are always written. `model.family` selects the kind of model.
+`model.preset` names a model to start from, and the other keys of `model` are merged into it:
 """
 
 

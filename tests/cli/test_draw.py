@@ -178,7 +178,7 @@ def test_a_run_and_a_recipe_of_one_s_own(here: Path, capsys: pytest.CaptureFixtu
         (["schedules", "512"], "'512' is not D_MODEL:WARMUP; write two integers, such as 512:4000"),
         (["schedules", "512:0"], "'512:0' is not D_MODEL:WARMUP"),
         (["schedules", "--schedule", "cosin"], "--schedule: schedule: unknown kind 'cosin'; did you mean 'cosine'?"),
-        (["schedules", "--schedule", "noam"], "the noam schedule requires --warmup, such as 4000"),
+        (["schedules", "--schedule", "noam"], "the noam schedule requires --warmup, such as --warmup 4000"),
         (["schedules", "--schedule", "{kind: wsd, cooldown: 2}"], "cooldown=2.0 must be above 0 and at most 1"),
         (["schedules", "--steps", "0"], "argument --steps: 0 must be at least 1"),
         (["schedules", "--warmup", "-1"], "argument --warmup: -1 must be at least 0"),

@@ -64,7 +64,7 @@ def test_the_commands_are_found() -> None:
     assert len(ALL) > 170
     assert {words[0] for _, words in ALL} >= set(VERBS) - {"doctor"}
     assert ["translate", "runs/numbers"] in [words for _, words in ALL]  # behind a pipe
-    assert ["translate", "runs/mine"] in [words for _, words in ALL]  # between < and >
+    assert ["classify", "runs/classifier"] in [words for _, words in ALL]  # before <
 
 
 def check_command(page: Path, words: list[str]) -> None:

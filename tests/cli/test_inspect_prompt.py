@@ -141,7 +141,7 @@ def test_a_narrow_terminal_shows_the_last_blocks_and_says_so(runs: dict[str, str
     out = asked(capsys, runs["gpt"], "--prompt", "ab")
     assert "block 2" in out.splitlines()[0]
     assert "embedding" not in out.splitlines()[0]
-    assert "does not fit; widen the terminal" in out
+    assert "do not fit; widen the terminal" in out
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,7 @@ def test_a_long_prompt_is_told(folder: Path, tmp_path: Path, capsys: pytest.Capt
         (["none"], "no such folder: "),
         (["run", "--export", "none/page.html"], "there is no folder "),
         (["run", "--export", "run"], "is a folder; pass a file name, such as "),
-        (["run", "--export", "page.html", "--port", "80"], "--port is for serving, and --export serves nothing"),
+        (["run", "--export", "page.html", "--port", "80"], "--port and --export exclude each other; pass one of them"),
         (["run", "--export", "page.html", "--prompt", "Ü"], "the vocabulary has no 'Ü'"),
         (["run", "--export", "page.html", "--prompt", ""], ""),
         (["run", "--export", "page.html", "--target", "a"], "a target is for translators"),

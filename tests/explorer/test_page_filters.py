@@ -197,11 +197,11 @@ def test_what_is_no_number_is_refused(page: Filtered) -> None:
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
-        ("before < p * (1 - ROUNDING)", "before + shareOfNext < p"),
+        ("sum < p * (1 - ROUNDING)", "sum + shareOfNext < p"),
         ("Math.log(p) - ROUNDING +", "Math.log(p) / 2 +"),
         ("subarray(0, Math.max(1, k))", "subarray(0, k + 1)"),
         ("logit / Math.max(temperature, Number.MIN_VALUE)", "logit * temperature"),
-        ("falling * IDS + id", "falling * IDS + (IDS - 1 - id)"),
+        ("falling * MAX_IDS + id", "falling * MAX_IDS + (MAX_IDS - 1 - id)"),
     ],
 )
 def test_a_fault_would_be_seen(right: str, wrong: str) -> None:

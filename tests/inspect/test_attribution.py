@@ -105,7 +105,7 @@ def test_words() -> None:
     for how, words in (
         ({"position": 7, "ids": [0]}, "position 7 is out of range; it must be 0 to 6"),
         ({"position": 0, "ids": [0, V]}, f"id {V} is out of range; it must be 0 to {V - 1}"),
-        ({"position": 0, "ids": [0], "row": -1}, "no row -1; there are 3"),
+        ({"position": 0, "ids": [0], "row": -1}, "row -1 is out of range; it must be 0 to 2"),
     ):
         with pytest.raises(ValueError, match=words):
             attribute(one, seen, **how)

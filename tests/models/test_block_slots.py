@@ -211,7 +211,7 @@ def test_what_gpt2_has_no_equal_of_is_refused_by_name(key: str) -> None:
     from tercet.checkpoint.foreign.gpt2 import to_gpt2
 
     stack, spec = REFUSED[key]
-    with pytest.raises(UserError, match=f"{key} is .*, which no GPT-2 of transformers has"):
+    with pytest.raises(UserError, match=f"{key} is .*, which GPT-2 of transformers does not support"):
         to_gpt2(model(**stack, spec=spec))
 
 

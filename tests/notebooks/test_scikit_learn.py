@@ -119,7 +119,7 @@ def test_what_does_not_fit_is_refused_in_a_line() -> None:
         ("one", ["a"], "is a single text; pass a list of texts"),
         ([1.5, 2.5], ["a", "b"], "1.5 is not a text"),
         ([], [], "there are no texts"),
-        (["a", "b"], ["x"], "2 texts need as many labels"),
+        (["a", "b"], ["x"], "2 texts require as many labels"),
         (["a", "b"], ["x", "x"], "pass texts with at least two labels"),
     ):
         with pytest.raises(UserError, match=message):

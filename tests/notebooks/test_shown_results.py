@@ -157,7 +157,7 @@ def test_a_model_without_its_run_is_shown_without_losses(tiny_run: tercet.Run, t
         (tmp_path / file.name).write_bytes(file.read_bytes())
     alone = tercet.load(tmp_path)
     assert "svg" not in Tags(alone._repr_html_()).seen
-    with pytest.raises(tercet.config.UserError, match="was not trained here; load a run's folder"):
+    with pytest.raises(tercet.config.UserError, match="was not trained here; load a run folder"):
         _ = alone.history
 
 

@@ -301,7 +301,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     write(tmp_path / "a", one="1", two="2")
     (tmp_path / "a" / "one").unlink()
     manifest = manifest_of(tmp_path / "a")
-    with pytest.raises(DamagedFile, match=r"a/one is missing; put back"):
+    with pytest.raises(DamagedFile, match=r"a/one is missing; restore the original file"):
         manifest.check(tmp_path / "a")
     manifest.check(tmp_path / "a", ["two"])
 

@@ -341,7 +341,7 @@ def test_a_folder_holds_one_comparison(compared: ComparedRuns, recipes: Callable
     assert "is not empty and contains no comparison" in refused(
         lambda: plan([text], tmp_path / "full", "model.stack.placement=pre,post")
     )
-    assert "is a file; give a folder" in refused(
+    assert "is a file; pass a folder" in refused(
         lambda: plan([text], tmp_path / "full" / "a.txt", "model.stack.placement=pre,post")
     )
 

@@ -89,7 +89,7 @@ def test_more_until_and_set(run: Path, capsys: pytest.CaptureFixture[str]) -> No
         (["--more", "1000000000"], "max_steps=1000000012 must be at least 1 and at most 1,000,000,000"),
         (["--more", "5", "--restart"], "--restart and --more exclude each other; pass one of them"),
         (["--until", "50", "--restart"], "--restart and --until exclude each other; pass one of them"),
-        (["--more", "5", "--until", "20"], "--more and --until exclude each other; leave one out"),
+        (["--more", "5", "--until", "20"], "--more and --until exclude each other; pass one of them"),
         (
             ["--more", "5", "--set", "training.max_epochs=9"],
             "--more conflicts with another length in the recipe or in --set",

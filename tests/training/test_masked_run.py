@@ -141,8 +141,11 @@ def test_a_plateau_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"data": {"tokenizer": {"mask": False}}}, "no mask token.*wordpiece, or set mask: true in data.tokenizer"),
-        ({"data": {"tokenizer": {"bos": False}}}, "no token for the beginning.*set bos: true"),
+        (
+            {"data": {"tokenizer": {"mask": False}}},
+            "requires a mask token.*wordpiece, or set mask: true in data.tokenizer",
+        ),
+        ({"data": {"tokenizer": {"bos": False}}}, "requires bos and eos tokens.*set bos: true"),
         ({"task": {"best_by": "bleu"}}, r"task\.best_by: .*'loss' or 'accuracy'"),
         ({"task": {"sample_prompt": "a"}}, "task: unknown key 'sample_prompt'"),
         ({"task": {"batch_tokens": 64}}, "task: unknown key 'batch_tokens'"),

@@ -177,7 +177,7 @@ def test_only_the_last_micro_batch_of_a_sharded_exact_step_leaves_gradients(monk
         with reduction.micro_batch(loss, place, len(batches)):
             loss.backward()
         assert all((p.grad is None) == (place < 2) for p in model.parameters())
-    assert all(scatter.tree is not None and scatter.tree.of == 3 for scatter in reduction.scatters)
+    assert all(scatter.tree is not None and scatter.tree.count == 3 for scatter in reduction.scatters)
     last = {name: p.grad for name, p in model.named_parameters()}
     model.zero_grad()
     model(batches[-1]).logsumexp(-1).sum().backward()

@@ -28,7 +28,10 @@ Drawing = tuple["Figure", dict[str, Any]]
 
 def add_drawings(plot: Parser) -> None:
     """Add a form of `tercet plot` for each plot."""
-    _add_ideas(plot)
+    _add_positions(plot)
+    _add_schedules(plot)
+    _add_masks(plot)
+    _add_smoothing(plot)
     _add_diagrams(plot)
     for name, picture in plot.forms.items():
         suffix = "svg" if name in ("model", "attention") else "png"
@@ -41,7 +44,7 @@ def add_drawings(plot: Parser) -> None:
         )
 
 
-def _add_ideas(plot: Parser) -> None:
+def _add_positions(plot: Parser) -> None:
     positions = plot.add_form("positions", "Plot sinusoidal, learned, rotary, ALiBi and relative-bias positions.")
     positions.add_argument(
         "scheme", metavar="SCHEME", nargs="*",
@@ -62,6 +65,9 @@ def _add_ideas(plot: Parser) -> None:
     positions.add_argument(
         "--seed", metavar="N", type=parse_number(Seed), default=0, help="random seed of learned positions (default: 0)"
     )
+
+
+def _add_schedules(plot: Parser) -> None:
     schedules = plot.add_form("schedules", "Plot learning-rate schedules for comparison.")
     schedules.add_argument(
         "pair", metavar="D_MODEL:WARMUP", nargs="*",
@@ -88,6 +94,9 @@ def _add_ideas(plot: Parser) -> None:
     schedules.add_argument(
         "--steps", metavar="N", type=parse_number(DrawnSteps), default=20_000, help="steps of the run (default: 20000)"
     )
+
+
+def _add_masks(plot: Parser) -> None:
     masks = plot.add_form("masks", "Plot the attention masks of your own sentences.")
     masks.add_argument(
         "sentence", metavar="SENTENCE", nargs="*",
@@ -99,6 +108,9 @@ def _add_ideas(plot: Parser) -> None:
     masks.add_argument(
         "--target", metavar="TEXT", nargs="+", help="target sentences; all three masks of each pair are plotted"
     )
+
+
+def _add_smoothing(plot: Parser) -> None:
     smoothing = plot.add_form("smoothing", "Plot the target distribution of label smoothing.")
     smoothing.add_argument(
         "--vocabulary",

@@ -72,17 +72,12 @@ def mask_rows(
     n_selected = np.floor(masking.rate * candidates.sum(1) + rounding).astype(np.int64)  # (B,)
     n_selected = np.minimum(n_selected, np.minimum(candidates.sum(1), n_max))
     if masking.unit == "tokens":
-        order_of_candidates = np.argsort(np.where(candidates, order_draws, 2.0), axis=1)
-        is_selected = np.zeros_like(candidates)
-        np.put_along_axis(is_selected, order_of_candidates, np.arange(length) < n_selected[:, None], axis=1)
+        is_selected = _choose_tokens(candidates, n_selected, order_draws)
     else:
         if word_starts is None:
             raise ValueError(f"unit={masking.unit} requires word_starts")
-        words = _words(candidates, word_starts)
-        lengths = (
-            np.ones((n_rows, length), np.int64) if masking.unit == "words" else _geometric(length_draws, masking.span)
-        )
-        is_selected = _choose_words(words, candidates, n_selected, order_draws, lengths)
+        lengths = np.ones_like(tokens, np.int64) if masking.unit == "words" else _geometric(length_draws, masking.span)
+        is_selected = _choose_words(_words(candidates, word_starts), candidates, n_selected, order_draws, lengths)
     columns = np.argsort(~is_selected, axis=1, kind="stable")[:, :n_max]  # (B, K) selected columns first, in row order
     count = is_selected.sum(1)[:, None]
     is_used = np.arange(n_max) < count
@@ -99,6 +94,14 @@ def mask_rows(
         random_indices = (id_draws[:, :n_max][is_random] * len(random_ids)).astype(np.int64)
         inputs.ravel()[positions[is_random]] = random_ids[random_indices]
     return MaskedRows(inputs=inputs, positions=positions.ravel(), targets=targets.ravel())
+
+
+def _choose_tokens(candidates: Array, n_selected: Array, draws: Array) -> Array:
+    """Return (B, T) bool, True at `n_selected` candidates of each row, those with the smallest draws."""
+    order = np.argsort(np.where(candidates, draws, 2.0), axis=1)
+    is_selected = np.zeros_like(candidates)
+    np.put_along_axis(is_selected, order, np.arange(candidates.shape[1]) < n_selected[:, None], axis=1)
+    return is_selected
 
 
 def _words(candidates: Array, starts: Array) -> Array:

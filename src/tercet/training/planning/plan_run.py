@@ -51,8 +51,7 @@ def plan_run(
     """Plan a run.
 
     Args:
-        name: Name of the recipe.
-        recipe: Recipe.
+        name, recipe: Recipe and its name.
         cluster: Cluster that replaces the recipe's devices.
         mfu: Assumed model FLOPs utilization.
         measured: Folder of a run whose speed is used.

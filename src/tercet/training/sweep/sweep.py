@@ -113,11 +113,8 @@ def plan_sweep(
             continue
         for point, recipe in zip(points, parsed_recipes[name], strict=True):
             settings = {**({"recipe": short_names[name]} if len(recipes) > 1 else {}), **point.settings}
-            words = [
-                *([short_names[name]] if name in short_names else []),
-                *(f"{k}={v}" for k, v in point.settings.items()),
-            ]
-            variant = ", ".join(words) or Path(name).stem
+            labels = (short_names.get(name, ""), *(f"{key}={value}" for key, value in point.settings.items()))
+            variant = ", ".join(filter(None, labels)) or Path(name).stem
             for seed in seeds or ():
                 seeded_recipe = replace(recipe, training=replace(recipe.training, seed=seed))
                 runs.append(SweepRun(variant=variant, folder=out, settings=settings, recipe=seeded_recipe, seed=seed))

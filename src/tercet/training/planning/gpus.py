@@ -141,7 +141,6 @@ def _find(kind: str, text: str) -> GPU:
     if re.match(r"[\d.]+\s*G|.*@|\d*x?$", kind, re.IGNORECASE) or not re.search(r"[a-z]", kind, re.IGNORECASE):
         raise _unreadable(text)
     suggestion = suggest(kind.upper(), GPUS)
-    suggestion = suggest(kind.upper(), GPUS)
     raise UserError(f"--gpus {show(text)}: unknown GPU {show(kind)} (free form: 4x48GiB@150TFLOPS){suggestion}")
 
 

@@ -1,4 +1,4 @@
-"""Specs of small models, one of each family that an adapter may belong to, and random weights for them."""
+"""Specs of small models, one per family that supports adapters, and random weights for them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Our models as folders, and what `transformers` makes of them once they are converted."""
+"""Tercet models as folders, and as `transformers` loads them after conversion."""
 
 import json
 from pathlib import Path
@@ -22,19 +22,19 @@ def tokenizer(n: int, special: tuple[str, ...] = SPECIAL) -> Tokenizer:
 
 
 def saved(folder: Path, model: AnyModel, source_size: int | None = None) -> Path:
-    """Our folder, its tokenizer of as many words as the model has ids."""
+    """Save a model with a tokenizer of the same vocabulary size, and return the folder."""
     source = None if source_size is None else tokenizer(source_size)
     save_model(folder, model, tokenizer(model.spec.vocab_size), Card(name="small"), source_tokenizer=source)
     return folder
 
 
 def taken_out(tmp_path: Path, model: AnyModel, source_size: int | None = None) -> Path:
-    """The model as a folder of theirs."""
+    """Save and convert a model, and return the `transformers` folder."""
     return convert(saved(tmp_path / "ours", model, source_size), tmp_path / "theirs", "hf")
 
 
 def opened_by_theirs(folder: Path, kind: Any) -> Any:
-    """By an Auto class, and nothing in the file missing, left over or of another shape."""
+    """Load a folder by an Auto class; no tensor may be missing, unexpected or of another shape."""
     model, told = kind.from_pretrained(folder, output_loading_info=True, attn_implementation="eager")
     assert not any(told.values()), told
     return model.eval()
@@ -47,10 +47,10 @@ def tensors(folder: Path) -> dict[str, Tensor]:
 def there_and_back(
     tmp_path: Path, theirs: Path, *, unread: tuple[str, ...] = ()
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A folder of theirs into ours and out again: every tensor is the same to the last bit; both configs.
+    """Convert a `transformers` folder to ours and back; tensors must be bitwise identical. Return both configs.
 
     Args:
-        unread: names of tensors that no forward pass of theirs reads.
+        unread: Names of tensors that no forward pass of `transformers` reads.
     """
     ours = convert(theirs, tmp_path / "in")
     assert json.loads((ours / "config.json").read_text())["family"]

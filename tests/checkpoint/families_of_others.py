@@ -1,4 +1,4 @@
-"""Small random models of each family of `transformers` whose folders Tercet opens, and how far the two are apart."""
+"""Small random models of each `transformers` family that Tercet opens, and the difference between the two."""
 
 import json
 import random
@@ -17,7 +17,7 @@ from tercet.checkpoint import convert, load_model
 from tercet.models import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly
 
 B, T, VOCABULARY, LABELS = 2, 5, 23, 3
-PAD = 1  # whose id RoBERTa counts positions from
+PAD = 1  # RoBERTa counts positions from this id
 HEADS = ("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "Model")
 TRANSLATES = ("ForConditionalGeneration",)
 Settings = Callable[[random.Random], dict[str, Any]]
@@ -25,14 +25,14 @@ Settings = Callable[[random.Random], dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """How to draw one.
+    """A family of `transformers` models, and how to draw a random one.
 
     Attributes:
-        name: with which its classes begin.
-        settings: those of its config.
-        heads: with which its classes end, one after another.
-        untied: whether every other one gets a matrix of its own for the logits, which its config does not ask for.
-        written_as: with which the classes of what we write begin.
+        name: Prefix of its class names.
+        settings: Function that draws the settings of a config.
+        heads: Suffixes of its class names, which seeds use in turn.
+        untied: If True, odd seeds get a separate output matrix, which the config does not mention.
+        written_as: Prefix of the class names in our exports.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Family:
     untied: bool = False
 
     def draw(self, seed: int) -> Any:
-        """A random model of theirs, in eval mode."""
+        """Return a random model of `transformers` in eval mode."""
         drawn = random.Random(seed)
         settings = self.settings(drawn)
         kind = getattr(transformers, f"{self.name}{self.heads[seed % len(self.heads)]}")
@@ -55,12 +55,12 @@ class Family:
 
 @dataclass(frozen=True)
 class Distance:
-    """The largest differences of what both answer, and whether they write the same eight tokens.
+    """Largest differences between the outputs of both, and whether they generate the same eight tokens.
 
     Attributes:
-        read: where we read their folder.
-        written: where they read the one that we then write.
-        same_tokens: None where a model writes nothing.
+        read: Difference after we read their folder.
+        written: Difference after they read our export.
+        same_tokens: None if the model does not generate.
     """
 
     read: float
@@ -127,7 +127,7 @@ def t5(*networks: str, tied: tuple[bool, ...] = (True,)) -> Settings:
             "relative_attention_num_buckets": drawn.choice([4, 8, 32]), "feed_forward_proj": drawn.choice(networks),
             "relative_attention_max_distance": drawn.choice([17, 20, 128]), "tie_word_embeddings": drawn.choice(tied),
             "layer_norm_epsilon": drawn.choice([1e-6, 1e-3]), "pad_token_id": 0, "decoder_start_token_id": 0,
-            "eos_token_id": 1, "initializer_factor": 0.3,  # of scores that nothing divides, else a softmax is a maximum
+            "eos_token_id": 1, "initializer_factor": 0.3,  # larger unscaled scores would make the softmax a maximum
         }  # fmt: skip
 
     return draw
@@ -190,14 +190,14 @@ FAMILIES = {
 
 @torch.no_grad()
 def distance(family: Family, seed: int, folder: Path, *, dtype: torch.dtype = torch.float32) -> Distance:
-    """How far the two are apart on one random model, which is read from and written to folders within `folder`.
+    """Compare both on one random model, which is read from and written to folders within `folder`.
 
     Args:
-        dtype: of its weights in their folder.
+        dtype: Type of the weights in the `transformers` folder.
     """
     theirs = family.draw(seed)
     ours = load_model(written(folder / "theirs", theirs.to(dtype))).model
-    if dtype != torch.float32:  # what is no weight would keep its fewer bits
+    if dtype != torch.float32:  # otherwise buffers would keep the lower precision
         theirs = type(theirs).from_pretrained(folder / "theirs", dtype=torch.float32).eval()
     out = convert(folder / "theirs", folder / "again", "hf")
     (kind,) = json.loads((out / "config.json").read_text())["architectures"]
@@ -220,12 +220,12 @@ def distance(family: Family, seed: int, folder: Path, *, dtype: torch.dtype = to
 
 
 def _answers(ours: AnyModel, theirs: Any, tokens: Tensor, segments: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """What both answer: logits, or those of the head that there is; of encoders and sources with a padded row."""
+    """Yield pairs of outputs: logits, or those of the head; encoders and sources include a padded row."""
     if isinstance(ours, DecoderOnly):
         yield ours(tokens), theirs(tokens).logits
         return
     if isinstance(ours, EncoderDecoder):
-        long = torch.arange(2, 2 + 4 * T * B).view(B, -1) % VOCABULARY  # beyond distances that have a bucket each
+        long = torch.arange(2, 2 + 4 * T * B).view(B, -1) % VOCABULARY  # longer than the distances with one bucket each
         mask = torch.arange(4 * T) < torch.tensor([[4 * T], [T]])
         theirs_told = {"input_ids": long, "attention_mask": mask.long(), "decoder_input_ids": long.flip(1)}
         yield ours(long, long.flip(1), source_token_mask=mask), theirs(**theirs_told, use_cache=False).logits
@@ -255,5 +255,5 @@ def _greedily(theirs: Any, tokens: Tensor) -> Tensor:
     first = 1 if translates else tokens.shape[1]
     return theirs.generate(
         tokens, attention_mask=mask, do_sample=False, max_new_tokens=8, min_new_tokens=8, eos_token_id=None,
-        pad_token_id=0, use_cache=not translates,  # a T5's cache has a layer for each of its encoder's, not decoder's
+        pad_token_id=0, use_cache=not translates,  # a T5's cache has the layers of its encoder
     )[:, first:]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Folders as `transformers` writes them: small random models, beside a tokenizer of as many words as they have ids."""
+"""Folders as `transformers` writes them: small random models with a tokenizer of the same vocabulary size."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,12 +12,14 @@ from torch import Tensor
 
 from tercet.models import DecoderOnly, EncoderDecoder
 
-SLOW = 4  # configurations that all but the exhaustive tests try
+SLOW = 4  # configurations that all but the exhaustive tests use
 
 
 def seeds(n: int, *, fast: int, slow: int = SLOW) -> list[Any]:
-    """So many random configurations, of which the first `fast` are tried at every turn, and the first `slow` by all
-    tests but the exhaustive ones."""
+    """Return n random configurations.
+
+    The first `fast` always run, the first `slow` unless slow tests are excluded, and the rest in exhaustive runs.
+    """
 
     def marks(seed: int) -> list[pytest.MarkDecorator]:
         return [pytest.mark.exhaustive] if seed >= max(fast, slow) else [pytest.mark.slow] if seed >= fast else []
@@ -26,7 +28,7 @@ def seeds(n: int, *, fast: int, slow: int = SLOW) -> list[Any]:
 
 
 def shaken(model: Any, seed: int, *, by: float = 0.15) -> Any:
-    """Theirs start with small weights and no biases: large ones let every part matter."""
+    """Add noise to the weights: initial weights are small and biases zero, but every part must matter."""
     drawn = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -39,7 +41,7 @@ def shaken(model: Any, seed: int, *, by: float = 0.15) -> Any:
 
 
 def words(n: int, special: Sequence[str] = ("<pad>", "<s>", "</s>")) -> tokenizers.Tokenizer:
-    """A tokenizer of n ids: the special ones, and words w3, w4, ..."""
+    """Return a tokenizer of n ids: the special ones, and words w3, w4, ..."""
     names = [*special, *(f"w{number}" for number in range(len(special), n))]
     built = tokenizers.Tokenizer(
         tokenizers.models.WordLevel({name: number for number, name in enumerate(names)}, unk_token=names[-1])
@@ -50,7 +52,7 @@ def words(n: int, special: Sequence[str] = ("<pad>", "<s>", "</s>")) -> tokenize
 
 
 def written(folder: Path, model: Any, *, n_ids: int | None = None, pickled: bool = False) -> Path:
-    """The folder of one model; its weights in a pickle, or in safetensors."""
+    """Save a model with its tokenizer, with weights in safetensors or in a pickle, and return the folder."""
     model.save_pretrained(folder)
     words(n_ids or model.config.vocab_size).save(str(folder / "tokenizer.json"))
     if pickled:
@@ -60,7 +62,7 @@ def written(folder: Path, model: Any, *, n_ids: int | None = None, pickled: bool
 
 
 def edited(folder: Path, change: dict[str, Tensor | None]) -> Path:
-    """The folder with some tensors changed, added or (None) removed."""
+    """Change, add or remove (None) some tensors of a folder, and return it."""
     state = safetensors.torch.load_file(folder / "model.safetensors") | change
     kept = {name: tensor.contiguous() for name, tensor in state.items() if tensor is not None}
     safetensors.torch.save_file(kept, folder / "model.safetensors")
@@ -71,7 +73,7 @@ def edited(folder: Path, change: dict[str, Tensor | None]) -> Path:
 def written_greedily(
     model: DecoderOnly | EncoderDecoder, prompt: Tensor, n: int, *, source: Tensor | None = None
 ) -> Tensor:
-    """The n most likely tokens after each row of `prompt`, one step at a time."""
+    """Return the n most likely tokens after each row of `prompt`, one step at a time."""
     lengths, room = torch.full((len(prompt),), prompt.shape[1]), prompt.shape[1] + n
     if isinstance(model, EncoderDecoder):
         assert source is not None

@@ -1,4 +1,4 @@
-"""Small models with a BPE of bytes, as GGUF files, and what `transformers`' own loader makes of such a file."""
+"""Small models with byte-level BPE as GGUF files, and the same files as loaded by `transformers`."""
 
 import random
 from dataclasses import replace
@@ -53,7 +53,7 @@ def drawn_llama(seed: int, *, biased: bool = False) -> DecoderOnly:
 
 
 def drawn_gpt2(seed: int, *, wide: bool = True) -> DecoderOnly:
-    """`wide`: the feed-forward network of any width, which `transformers`' loader takes to be 4 times the model's."""
+    """Return a random GPT-2. `wide`: allow any width of the network; `transformers` assumes 4 times d_model."""
     draw = random.Random(seed)
     heads, tied = draw.choice([1, 2, 3, 4]), draw.random() < 0.5
     positions = (Learned(), Sinusoidal(), NoPosition())
@@ -74,15 +74,15 @@ def saved(folder: Path, model: DecoderOnly, tokenizer: Tokenizer = BYTES, templa
 
 
 def taken_out(tmp_path: Path, model: DecoderOnly, tokenizer: Tokenizer = BYTES) -> Path:
-    """The model as a GGUF file."""
+    """Save and convert a model, and return the GGUF file."""
     return convert(saved(tmp_path / "ours", model, tokenizer), tmp_path / "theirs", "gguf") / "model.gguf"
 
 
 def opened_by_theirs(file: Path, monkeypatch: pytest.MonkeyPatch, **config: Any) -> Any:
-    """By AutoModelForCausalLM; it asks for a package that it then does not use.
+    """Load a file with AutoModelForCausalLM, which requires an unrelated package without using it.
 
     Args:
-        config: what their loader does not take over, where it matters.
+        config: Settings that matter here and that their loader ignores.
     """
     monkeypatch.setattr(modeling_utils, "is_accelerate_available", lambda *_: True)
     told = transformers.AutoConfig.from_pretrained(file.parent, gguf_file=file.name)

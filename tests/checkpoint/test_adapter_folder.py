@@ -1,4 +1,4 @@
-"""An adapter's two files: what is added to a weight is alpha / r B A, in float32, for each layer's own alpha and r."""
+"""An adapter's two files: each weight gets alpha / r B A added in float32, with the layer's own alpha and r."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ def test_adapter_comes_back_as_it_was_written(tmp_path: Path) -> None:
     for name, one in layers.items():
         assert torch.equal(found.layers[name].product(), one.product())
     assert torch.equal(found.full_weights["head.weight"], whole["head.weight"])
-    assert json.loads((tmp_path / "adapter_config.json").read_text())["lora_alpha"] == 2  # 0.5 * 4, of most layers
+    assert json.loads((tmp_path / "adapter_config.json").read_text())["lora_alpha"] == 2  # 0.5 * 4, as in most layers
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""An adapter under the names of `transformers` changes the model that is read as it changes the weights there.
+"""An adapter with the names of `transformers` changes an imported model as it changes the original weights.
 
 The reference needs neither library: the product B A is added to the exported weights, which are then read again.
 """
@@ -49,7 +49,7 @@ def test_imported_adapter_is_the_change_of_their_weights(plain: dict[str, Any]) 
 
 
 def test_parts_of_one_matrix_keep_their_rank_and_scale() -> None:
-    """GPT-2 has one matrix for queries, keys and values: an adapter of two of them is block diagonal there."""
+    """GPT-2 has one matrix for queries, keys and values: adapters of two of them become block diagonal."""
     model = build(parse(SPECS["decoder-only"], {**MODELS["gpt2"], "vocab_size": 13}), seed=1)
     config, state = to_transformers(model)
     parts = {

@@ -1,4 +1,4 @@
-"""Every setting of a `peft` adapter is used, irrelevant or rejected: what is not known changes no number in silence."""
+"""Every setting of a `peft` adapter is used, irrelevant or rejected; unknown ones never change numbers silently."""
 
 from pathlib import Path
 from typing import Any

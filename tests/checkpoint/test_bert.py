@@ -1,7 +1,7 @@
-"""A BERT that transformers wrote opens as it is, and says what transformers says: in each layer and from each head.
+"""A BERT written by `transformers` opens with the same outputs in each layer and from each head.
 
-Masked accuracy sees two of eight planted faults, and the loss improves by three of them: so it is the numbers that are
-compared, and each fault that is planted below must be seen.
+Masked accuracy detects only two of eight planted faults, and three of them improve the loss. So the tests compare the
+numbers themselves, and each fault planted below must be detected.
 """
 
 import json
@@ -47,7 +47,7 @@ CLASSES = (
 
 
 def theirs(kind: Any = transformers.BertForPreTraining, **config: Any) -> Any:
-    """A small one of theirs, its weights large enough for every part to matter."""
+    """Return a small `transformers` BERT with weights large enough for every part to matter."""
     model = kind(transformers.BertConfig(**CONFIG | config)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -61,7 +61,7 @@ def ours(model: Any, **changes: Any) -> EncoderOnly:
 
 @torch.no_grad()
 def layers(model: EncoderOnly, tokens: Tensor, **how: Any) -> list[Tensor]:
-    """What goes into the first block, and what comes out of each."""
+    """Return the input of the first block and the output of each block."""
     found: list[Tensor] = []
     hooks = [model.stack.embedding_norm.register_forward_hook(lambda _m, _i, output: found.append(output))]
     hooks += [block.register_forward_hook(lambda _m, _i, output: found.append(output)) for block in model.stack.blocks]
@@ -73,7 +73,7 @@ def layers(model: EncoderOnly, tokens: Tensor, **how: Any) -> list[Tensor]:
 
 @torch.no_grad()
 def furthest(model: EncoderOnly, reference: Any, tokens: Tensor, token_mask: Tensor, segments: Tensor) -> float:
-    """The largest difference of what both answer: hidden states of all layers at real tokens, and every head."""
+    """Return the largest difference in hidden states at real tokens of all layers and in every head."""
     body = getattr(reference, "bert", reference)
     how = {"attention_mask": token_mask.long(), "token_type_ids": segments}
     want = body(tokens, **how, output_hidden_states=True)
@@ -220,7 +220,7 @@ VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqr
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """As transformers saves it, beside its tokenizer."""
+    """Save a BERT with its tokenizer by `transformers`, and return the folder."""
     (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY))
     tokenizer = transformers.BertTokenizerFast(vocab={name: n for n, name in enumerate(VOCABULARY)})
     theirs(initializer_range=0.3).save_pretrained(tmp_path / "bert")
@@ -235,7 +235,7 @@ class TestFolders:
         reference = transformers.BertForPreTraining.from_pretrained(folder).eval()
         assert furthest(trained_model.model, reference, *batch()) < 1e-5
         save_model(tmp_path / "ours", trained_model.model, trained_model.tokenizer, Card())
-        assert not (tmp_path / "ours" / "generation_config.json").exists()  # an encoder writes nothing
+        assert not (tmp_path / "ours" / "generation_config.json").exists()  # encoders have no generation settings
         again = load_model(tmp_path / "ours").model
         assert again.spec == trained_model.model.spec
         for name, tensor in trained_model.model.state_dict().items():
@@ -310,7 +310,7 @@ class TestMiniLM:
         model, tokenizer, reference = _minilm()
         tokens, token_mask, segments = sentences(tokenizer)
         assert tokens[0, :8].tolist() == [101, 1996, 4633, 2003, 8403, 2651, 1012, 102]
-        assert sum(p.numel() for p in model.parameters()) == 22_713_728 - 512  # but for the position ids
+        assert sum(p.numel() for p in model.parameters()) == 22_713_728 - 512  # without the position ids
         assert furthest(model, reference, tokens, token_mask, segments) < 1e-5
         assert furthest(model, reference, *batch(30_522, 2, 97)) < 1e-5
 
@@ -403,7 +403,7 @@ def no_activation_in_the_head(model: EncoderOnly) -> None:
 
 
 class TestReactions:
-    """rxnfp: a BERT of reaction SMILES with all heads, and one that classifies."""
+    """rxnfp: a BERT of reaction SMILES with all heads, and one with a classifier."""
 
     @pytest.mark.slow
     def test_masked_words_next_sentences_and_the_pooler(self) -> None:

@@ -1,4 +1,4 @@
-"""A model's chat template goes wherever the model goes, to the last byte, and is never run on the way."""
+"""A model's chat template is copied with the model byte for byte, and is not executed on the way."""
 
 import json
 from pathlib import Path
@@ -50,7 +50,7 @@ def test_out_to_theirs_and_in_again(tmp_path: Path) -> None:
     messages = [{"role": "user", "content": "w5"}]
     assert (
         auto_tokenizer(out).apply_chat_template(messages, tokenize=False) == "user: w5\nä"
-    )  # Jinja leaves the last line end out
+    )  # Jinja omits the last newline
 
 
 def test_as_transformers_writes_it(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_as_transformers_writes_it(tmp_path: Path) -> None:
     tokenizer = auto_tokenizer(folder)
     tokenizer.chat_template = TEMPLATE.replace("\r\n", "\n")
     tokenizer.save_pretrained(tmp_path / "saved")
-    (tmp_path / "saved" / "chat_template.jinja").rename(folder / "chat_template.jinja")  # they add a token to the rest
+    (tmp_path / "saved" / "chat_template.jinja").rename(folder / "chat_template.jinja")  # the other files differ
     assert load_model(folder).chat_template == tokenizer.chat_template
 
 
@@ -95,7 +95,7 @@ def test_none_where_there_is_none_and_none_of_an_earlier_model(tmp_path: Path) -
 
 def test_what_is_no_template_is_refused_in_one_line(tmp_path: Path) -> None:
     folder = ours(tmp_path / "ours", TEMPLATE)
-    (folder / "manifest.json").unlink()  # which would name any other template as damaged
+    (folder / "manifest.json").unlink()  # which would report any other template as damaged
     for data, message in (
         (b"\xff\xfe", r"cannot read .*chat_template\.jinja: not UTF-8 text"),
         (b"x" * (2 << 20), r"chat_template\.jinja: it has 2097152 bytes, more than the allowed 1048576"),

@@ -1,4 +1,4 @@
-"""Every key that `transformers` reads of a config.json and a generation_config.json is used, irrelevant or rejected."""
+"""Every key that `transformers` reads from config.json and generation_config.json is used, irrelevant or rejected."""
 
 import dataclasses
 import inspect
@@ -28,7 +28,7 @@ from tercet.checkpoint.foreign.config_settings import (
 from tercet.checkpoint.foreign.readers import READERS
 from tercet.config import UserError
 
-METHODS = {"get_text_config", "to_dict", "sub_configs", "standardize_rope_params", "default_theta"}  # no keys
+METHODS = {"get_text_config", "to_dict", "sub_configs", "standardize_rope_params", "default_theta"}  # not keys
 
 
 def decided(kind: str) -> set[str]:
@@ -80,7 +80,7 @@ def test_every_file_that_transformers_reads_is_decided() -> None:
     for kind in ("Bert", "GPT2", "Roberta", "XLMRoberta", "Camembert", "Llama", "Qwen2", "Gemma", "T5", "Marian"):
         names |= set(getattr(transformers, f"{kind}Tokenizer").vocab_files_names.values())
     assert len(names) > 20
-    assert names - FILES.keys() == {"transformers_modules"}  # of a cache, not of a folder
+    assert names - FILES.keys() == {"transformers_modules"}  # belongs to a cache, not to a folder
 
 
 @pytest.mark.slow

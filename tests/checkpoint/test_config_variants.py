@@ -1,4 +1,4 @@
-"""Configs whose keys change what a model of `transformers` computes: each variant is the same model here."""
+"""Config keys that change what a `transformers` model computes change the imported model in the same way."""
 
 import random
 from typing import Any
@@ -18,7 +18,7 @@ LAYERS = ["full_attention", "sliding_attention", "full_attention"]
 
 
 def decoder(name: str, **change: Any) -> Any:
-    """A random model of three layers in `transformers`; equal weights for equal sizes."""
+    """Return a random `transformers` model with three layers; equal sizes have equal weights."""
     settings = FAMILIES[name].settings(random.Random(0)) | {"num_hidden_layers": 3, "layer_types": None, **change}
     torch.manual_seed(0)
     config = getattr(transformers, f"{name}Config")(**settings)
@@ -53,7 +53,7 @@ def logits(model: Any, length: int) -> Tensor:
             for layers in (
                 {"layer_types": LAYERS},
                 {"layer_types": ["full_attention"] * 3, "max_window_layers": 0},
-                {"max_window_layers": 2},  # the last layer
+                {"max_window_layers": 2},  # only the last layer
                 {"max_window_layers": 3},
             )
         ),
@@ -65,7 +65,7 @@ def test_context_ends_at_first_position_that_a_window_changes(name: str, change:
     full = opened(theirs, {"sliding_window": None, "use_sliding_window": False})
     changed = ((logits(full, CONTEXT) - logits(theirs, CONTEXT)).abs().amax((0, 2)) > 1e-3).nonzero()
     expected = int(changed[0]) if len(changed) else full.max_len
-    for older in [{}] if "layer_types" in change else [{}, {"layer_types": None}]:  # written by older versions
+    for older in [{}] if "layer_types" in change else [{}, {"layer_types": None}]:  # as written by older versions
         ours = opened(theirs, older)
         assert ours.max_len == expected
         assert (logits(ours, expected) - logits(theirs, expected)).abs().max() < 1e-4
@@ -90,7 +90,7 @@ def test_base_of_rotation_is_read_in_every_place(name: str) -> None:
 @pytest.mark.parametrize("name", ["Roberta", "XLMRoberta", "Camembert"])
 @torch.no_grad()
 def test_positions_begin_after_the_padding_id(name: str) -> None:
-    """A table has one row more for each id up to the padding's; a row of a batch is padded."""
+    """A table has one more row for each id up to that of the padding; one row of the batch is padded."""
     length, n_padding = 6, 2
     for pad_id in (0, 1, 4):
         settings = FAMILIES["RoBERTa"].settings(random.Random(0)) | {"pad_token_id": pad_id}

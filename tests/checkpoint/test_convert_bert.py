@@ -1,4 +1,4 @@
-"""Our encoders leave as BERTs, with every head that they have: `transformers` opens them and says the same."""
+"""Encoders are exported as BERTs with all their heads, and `transformers` gives the same outputs."""
 
 import json
 import random
@@ -72,7 +72,7 @@ def drawn(seed: int) -> tuple[str, EncoderOnly]:
 
 @torch.no_grad()
 def furthest(model: EncoderOnly, theirs: Any) -> float:
-    """Of hidden states at real tokens, and of every head that theirs has."""
+    """Return the largest difference in hidden states at real tokens and in every head."""
     spec, draw = model.spec, torch.Generator().manual_seed(1)
     tokens = torch.randint(spec.vocab_size, (3, 11), generator=draw)
     segments = torch.randint(max(1, spec.n_segments), (3, 11), generator=draw) if spec.n_segments else None
@@ -143,7 +143,7 @@ def test_there_and_back_every_tensor_is_the_same(seed: int, tmp_path: Path) -> N
     folder = tmp_path / "theirs"
     shaken(kind(config), seed).save_pretrained(folder)
     words(config.vocab_size, ("[PAD]", "[CLS]", "[SEP]")).save(str(folder / "tokenizer.json"))
-    # Of two biases one counts, that of the decoder; the other is read where the two are tied.
+    # Only the decoder's bias of two is used, unless both are tied.
     before, after = there_and_back(tmp_path, folder, unread=() if tied else ("cls.predictions.bias",))
     assert before["architectures"] == after["architectures"]
     like = set(before) & set(after) - {"bos_token_id", "eos_token_id", "pad_token_id", "problem_type"}
@@ -215,7 +215,7 @@ def test_weights_in_each_others_place_are_seen(one: str, monkeypatch: pytest.Mon
 
 @pytest.mark.exhaustive
 def test_real_weights_go_in_and_out_again(tmp_path: Path) -> None:
-    """MiniLM: every tensor the same to the last bit, and the hidden states of sentences those of the original."""
+    """MiniLM: every tensor is bitwise identical, and so are the hidden states of sentences."""
     original = minilm()
     before, after = there_and_back(tmp_path, original, unread=("embeddings.position_ids",))
     assert before["architectures"] == after["architectures"] == ["BertModel"]

@@ -1,4 +1,4 @@
-"""Where a conversion writes, what it passes on, and that it leaves nothing where it fails."""
+"""Conversions write to free or forced folders, copy the right files, and leave nothing if they fail."""
 
 import json
 import os
@@ -114,7 +114,7 @@ def test_a_folder_with_something_in_it_is_written_over_only_by_force(force: bool
 
 def test_a_conversion_leaves_subfolders_and_open_files_alone(tmp_path: Path) -> None:
     source, taken = ours(tmp_path / "ours"), ours(tmp_path / "taken")
-    for name in ("logs", "model.gguf"):  # the second is a name of a model's file
+    for name in ("logs", "model.gguf"):  # the second is also the name of a model file
         (taken / name).mkdir()
     path = taken / "logs" / "train.log"
     with path.open("a") as log:
@@ -137,7 +137,7 @@ def test_a_run_that_trains_is_not_written_to(dst: str, tmp_path: Path) -> None:
         with pytest.raises(UserError, match=rf"run is in use by process {os.getpid()} .*choose another folder"):
             convert(source, tmp_path / dst, force=True)
         assert everything(run) == before
-        assert load_model(convert(source, run / "exported"))  # which no training writes
+        assert load_model(convert(source, run / "exported"))  # a folder to which training does not write
     assert load_model(convert(source, tmp_path / dst, force=True))
     assert (run / "run.json").exists()
 
@@ -147,7 +147,7 @@ def test_an_empty_folder_is_free_and_deep_ones_are_made(tmp_path: Path) -> None:
     empty.mkdir()
     inode = empty.stat().st_ino
     assert load_model(convert(source, empty)).model.vocab_size == 11
-    assert empty.stat().st_ino == inode, "whoever stands in it still does"
+    assert empty.stat().st_ino == inode, "processes in this folder keep it"
     assert load_model(convert(source, tmp_path / "a" / "b" / "c", "hf")).model.vocab_size == 11
 
 

@@ -1,4 +1,4 @@
-"""Our language models leave as GPT-2s: `transformers` opens them without us and says the same."""
+"""Language models are exported as GPT-2, and `transformers` loads them without Tercet, with the same outputs."""
 
 import random
 from dataclasses import replace
@@ -82,7 +82,7 @@ def test_there_and_back_every_tensor_is_the_same(seed: int, tmp_path: Path) -> N
     words(config.vocab_size).save(str(folder / "tokenizer.json"))
     before, after = there_and_back(tmp_path, folder)
     unlike = {key for key in after if key in before and after[key] != before[key]}
-    assert unlike <= {"n_inner"}  # ours says what follows from n_embd
+    assert unlike <= {"n_inner"}  # our config contains the default that follows from n_embd
 
 
 def test_one_copy_of_a_tied_tensor(tmp_path: Path) -> None:

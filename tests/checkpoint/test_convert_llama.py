@@ -1,4 +1,4 @@
-"""Our language models with rotations leave as Llamas: `transformers` opens them without us and says the same."""
+"""Language models with rotary positions are exported as Llama, with the same outputs in `transformers`."""
 
 import random
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Our translators leave as Marians: `transformers` opens them without us and translates the same."""
+"""Translators are exported as Marian, and `transformers` gives the same translations without Tercet."""
 
 import random
 from dataclasses import replace
@@ -53,7 +53,7 @@ def drawn(seed: int) -> EncoderDecoder:
 
 @torch.no_grad()
 def furthest(model: EncoderDecoder, theirs: Any) -> float:
-    """Of sources and targets of unequal lengths, padded."""
+    """Return the largest difference of logits for padded sources and targets of different lengths."""
     draw = torch.Generator().manual_seed(1)
     sources = model.spec.source_vocab_size or model.vocab_size
     source, target = (torch.randint(n, (3, m), generator=draw) for n, m in ((sources, 13), (model.vocab_size, 29)))
@@ -103,7 +103,7 @@ def test_there_and_back_every_tensor_is_the_same(seed: int, tmp_path: Path) -> N
     words(config.decoder_vocab_size).save(str(folder / "tokenizer.json"))
     if not share:
         words(23).save(str(folder / "source_tokenizer.json"))
-    unread = ("model.shared.weight",) if share and not tied else ()  # this version then has three matrices
+    unread = ("model.shared.weight",) if share and not tied else ()  # this library then has three matrices
     before, after = there_and_back(tmp_path, folder, unread=unread)
     like = set(before) & set(after) - {"bos_token_id", *(["share_encoder_decoder_embeddings"] if unread else [])}
     assert {key for key in like if after[key] != before[key]} == set()

@@ -1,4 +1,4 @@
-"""`AutoTokenizer` opens a converted folder, gives the ids that our model reads, and the same text back."""
+"""`AutoTokenizer` opens a converted folder, gives the ids of the original model, and decodes the same text."""
 
 import tempfile
 from functools import cache
@@ -43,7 +43,7 @@ SPECS: dict[str, Any] = {
 STACK = StackSpec(d_model=4, n_layers=1, n_heads=1, d_ff=3)
 POST = StackSpec(d_model=4, n_layers=1, n_heads=1, d_ff=3, placement="post", position=Sinusoidal())
 ANY = st.text(st.characters(codec="utf-8"), max_size=40)
-KNOWN = st.text(st.sampled_from(sorted(set(TEXT))), max_size=40)  # all that plain characters have
+KNOWN = st.text(st.sampled_from(sorted(set(TEXT))), max_size=40)  # only characters that every kind can encode
 FAMILIES = ("decoder", "encoder", "masked", "translator")
 
 
@@ -54,7 +54,7 @@ RANKS = {token: n for n, token in enumerate([*(bytes([n]) for n in range(256)), 
 
 @cache
 def learnt(kind: str) -> Tokenizer:
-    if kind == "gpt2":  # made as GPT-2's own is, of fewer ranks
+    if kind == "gpt2":  # built like GPT-2's own, with fewer ranks
         return Tokenizer(from_ranks(RANKS, PATTERN, {"<|endoftext|>": len(RANKS)}))
     return Tokenizer.train(SPECS[kind], [TEXT] * 3)
 
@@ -81,7 +81,7 @@ def opened(kind: str, family: str) -> Any:
 
 
 def read(kind: str, family: str, text: str) -> list[int]:
-    """What our model of the family reads of a text."""
+    """Return the ids that our model of the family reads for a text."""
     ours = learnt(kind)
     if family in ("encoder", "masked"):
         return encode_texts(ours, [text], max_len=1000).rows[0]
@@ -93,7 +93,7 @@ CASES = [
     pytest.param(kind, family, id=f"{kind}-{family}")
     for kind in KINDS
     for family in FAMILIES
-    if kind != "gpt2" or family == "decoder"  # it has no beginning
+    if kind != "gpt2" or family == "decoder"  # it has no bos token
 ]
 
 
@@ -103,7 +103,7 @@ CASES = [
 def test_ids_and_text_are_ours(kind: str, family: str, data: st.DataObject) -> None:
     text = data.draw(KNOWN if kind == "characters" else st.one_of(ANY, KNOWN))
     theirs = opened(kind, family)
-    assume(not any(name in text for name in theirs.all_special_tokens))  # they read its name as the token, we as text
+    assume(not any(name in text for name in theirs.all_special_tokens))  # they read such names as special tokens
     ids = read(kind, family, text)
     assert theirs(text).input_ids == ids
     assert theirs.decode(ids, skip_special_tokens=True) == learnt(kind).decode(ids)
@@ -111,7 +111,7 @@ def test_ids_and_text_are_ours(kind: str, family: str, data: st.DataObject) -> N
 
 @pytest.mark.parametrize(("kind", "family"), CASES)
 def test_the_text_that_it_learnt_from(kind: str, family: str) -> None:
-    """With its "<eos>" and "</s>", which are text; where masked words are asked for they are not."""
+    """The text contains "<eos>" and "</s>" as text, except for masked models."""
     theirs, text = opened(kind, family), TEXT if family != "masked" else TEXT.partition("<eos>")[0]
     ids = read(kind, family, text)
     assert theirs(text).input_ids == ids
@@ -158,7 +158,7 @@ IDS = {name: number for number, name in enumerate(("</s>", "<unk>", *PIECES, ">>
 
 @cache
 def marians() -> tuple[Tokenizer, Any]:
-    """One side of a Marian's tokenizer, which begins with the padding, and what theirs makes of it."""
+    """Return one side of a Marian tokenizer, whose bos is the padding, and its converted counterpart."""
     library = build_unigram(
         SentencePieceModel(scores=PIECES), IDS, unknown="<unk>", special=frozenset({"</s>", "<pad>"})
     )

@@ -1,4 +1,4 @@
-"""Our models leave for CTranslate2, which writes the same tokens and gives the same hidden states."""
+"""Models are exported to CTranslate2, which generates the same tokens and gives the same hidden states."""
 
 import importlib
 import json
@@ -75,7 +75,7 @@ def names(ids: Sequence[int] | torch.Tensor, n: int = 100) -> list[str]:
 
 
 def variant(draw: random.Random, positions: Sequence[Any], **given: Any) -> dict[str, Any]:
-    """Of a stack, at random, all that CTranslate2 has."""
+    """Return a random variant of a stack that CTranslate2 supports."""
     heads = draw.choice([1, 2, 4, 6])
     rms = draw.random() < 0.4
     qk_norm = draw.random() < 0.3
@@ -92,7 +92,7 @@ def variant(draw: random.Random, positions: Sequence[Any], **given: Any) -> dict
 
 
 def written(model: DecoderOnly, folder: str, prompts: torch.Tensor, n: int) -> tuple[list[list[int]], list[list[int]]]:
-    """n greedy tokens after each prompt: theirs, ours. Nothing ends."""
+    """Return n greedy tokens after each prompt, theirs and ours, without an end token."""
     found = ctranslate2.Generator(folder).generate_batch(
         [names(row) for row in prompts], max_length=n, end_token=[], include_prompt_in_result=False
     )
@@ -101,7 +101,7 @@ def written(model: DecoderOnly, folder: str, prompts: torch.Tensor, n: int) -> t
 
 @torch.no_grad()
 def furthest(model: DecoderOnly, folder: str) -> float:
-    """Of the scores of rows of unequal length."""
+    """Return the largest difference of logits for rows of different lengths."""
     rows = [torch.randint(model.vocab_size, (length,)) for length in (1, 2, 31)]
     found = np.array(ctranslate2.Generator(folder).forward_batch([names(row) for row in rows]))
     assert found.shape[2] == model.vocab_size
@@ -140,12 +140,12 @@ def test_generators_write_the_same(kind: str, seed: int, tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_a_text_without_an_end_goes_on(tmp_path: Path) -> None:
-    """A vocabulary of characters has no end, no beginning and nothing unknown: no token of it becomes one of these."""
+    """A vocabulary of characters has no special tokens, and none of its tokens becomes one."""
     characters = Tokenizer(words(5, ()))
     characters.unk_id = None
     model = generator(3, vocab_size=5)
     with torch.no_grad():
-        model.embedding.weight[4].mul_(3.0)  # the token that would be taken for the unknown one is written often
+        model.embedding.weight[4].mul_(3.0)  # so that the token in the place of the unknown one is generated often
     save_model(tmp_path / "ours", model, characters, Card())
     folder = convert(tmp_path / "ours", tmp_path / "theirs", "ctranslate2")
     config = json.loads((folder / "config.json").read_text())
@@ -161,7 +161,7 @@ def test_a_text_without_an_end_goes_on(tmp_path: Path) -> None:
         asked, max_length=30, include_prompt_in_result=False, sampling_topk=0, sampling_temperature=3.0
     )
     assert {token for one in sampled for token in one.sequences[0]} <= set(tokens[:-1])
-    assert {len(one.sequences[0]) for one in sampled} == {30}  # an end would be cut off and not be among the tokens
+    assert {len(one.sequences[0]) for one in sampled} == {30}  # an end token would shorten the output
     assert not np.isnan(np.array(theirs.forward_batch([["not there"]]))).any()
     capped = generator(3, vocab_size=5, logit_softcap=5.0)
     save_model(tmp_path / "capped", capped, characters, Card())
@@ -171,7 +171,7 @@ def test_a_text_without_an_end_goes_on(tmp_path: Path) -> None:
 
 @torch.no_grad()
 def furthest_scores(model: EncoderDecoder, folder: str) -> float:
-    """Of the log-probabilities of targets, to sources of unequal length."""
+    """Return the largest difference in log-probabilities for sources of different lengths."""
     n_sources = model.spec.source_vocab_size or model.vocab_size
     sources = [torch.tensor([*torch.randint(3, n_sources, (length,)), 2]) for length in (1, 11, 6)]
     targets = [torch.tensor([1, *torch.randint(3, model.vocab_size, (length,)), 2]) for length in (9, 1, 4)]
@@ -228,7 +228,7 @@ def test_translators_write_the_same(kind: str, seed: int, tmp_path: Path) -> Non
 
 @torch.no_grad()
 def furthest_states(model: EncoderOnly, folder: str) -> float:
-    """Of hidden states, and of the pooler's output, of rows of unequal length."""
+    """Return the largest difference in hidden states and pooler outputs for rows of different lengths."""
     rows = [torch.randint(model.vocab_size, (length,)) for length in (17, 1, 6)]
     segments = [torch.randint(max(1, model.spec.n_segments), (len(row),)) for row in rows]
     told = {"token_type_ids": [one.tolist() for one in segments]} if model.spec.n_segments else {}
@@ -277,7 +277,7 @@ def test_one_copy_of_a_tied_tensor(tmp_path: Path) -> None:
         (Path(taken_out(tmp_path / name, generator(tie_embeddings=name == "tied"))) / "model.bin").stat().st_size
         for name in ("tied", "untied")
     )
-    assert abs(untied - tied - 4 * 23 * 12) < 40  # a name more or less
+    assert abs(untied - tied - 4 * 23 * 12) < 40  # apart from the length of names
 
 
 def test_eight_bits_are_near(tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_eight_bits_are_near(tmp_path: Path) -> None:
     exact, rough = (
         np.array(ctranslate2.Generator(folder, compute_type=kind).forward_batch(rows)) for kind in ("float32", "int8")
     )
-    assert np.corrcoef(exact.ravel(), rough.ravel())[0, 1] > 0.8  # of weights drawn at random
+    assert np.corrcoef(exact.ravel(), rough.ravel())[0, 1] > 0.8  # random weights
     assert not np.allclose(exact, rough, atol=1e-3)
 
 
@@ -396,7 +396,7 @@ def _ones(layer: Any) -> None:
 
 
 def test_what_was_read_from_elsewhere_can_go_there(tmp_path: Path) -> None:
-    """A model that Tercet read out of a folder of transformers."""
+    """The model is read from a `transformers` folder."""
     model = generator()
     theirs = convert(saved(tmp_path / "ours", model), tmp_path / "hf", "hf")
     folder = convert(theirs, tmp_path / "out", "ctranslate2")

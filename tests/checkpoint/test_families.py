@@ -1,4 +1,4 @@
-"""Each family of `transformers` that Tercet reads: its folder opens as it is, and what is written says the same.
+"""Every `transformers` family that Tercet reads opens unchanged, and its export gives the same outputs.
 
 python -m pytest tests/checkpoint/test_families.py -m slow -k table -n 0 -s      # the table in docs/how-to/exporting.md
 """
@@ -34,13 +34,13 @@ from tercet.models import BranchDropout, Dropout, EncoderDecoder, EncoderDecoder
 from tercet.nn import RelativeBias
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
-# These have fast tests of their own, or are RoBERTa by another name.
+# These have other fast tests, or are RoBERTa under another name.
 ELSEWHERE = ("GPT-2", "Llama", "BERT", "XLM-RoBERTa", "CamemBERT")
 HALVES = [("Qwen3", torch.bfloat16), ("Gemma", torch.float16), ("RoBERTa", torch.bfloat16)]
 
 
 def models(seed: int, name: str) -> Any:
-    """Return one random model of a family: of the seeds below 4 an encoder has each kind of head."""
+    """Return one random model of a family as a parameter; the first four seeds cover an encoder's heads."""
     enough = 2 if len(FAMILIES[name].heads) == 1 else 4
     marks = [pytest.mark.exhaustive] if seed >= enough else [pytest.mark.slow] if seed == 3 or name in ELSEWHERE else []
     return pytest.param(name, seed, marks=marks)
@@ -51,10 +51,10 @@ CASES = [models(seed, name) for name in FAMILIES for seed in range(20)]
 
 @pytest.fixture(scope="module", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    warm_up()  # or the first verb says that it compiles them
+    warm_up()  # otherwise the first verb reports the compilation
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TERCET_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(os, "fsync", lambda descriptor: None)  # nothing here waits for the disk
+        patch.setattr(os, "fsync", lambda descriptor: None)  # disk writes need not be durable here
         yield
 
 
@@ -82,7 +82,7 @@ def test_weights_of_half_the_bits_are_read_as_they_are(name: str, dtype: torch.d
 
 @pytest.mark.exhaustive
 def test_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Printed rather than held: the bounds are above."""
+    """Print the table; the other tests check the bounds."""
     lines = ["| family | logits in | logits out | written as | the same eight tokens |", "|---|---|---|---|---|"]
     for name, family in FAMILIES.items():
         apart = [distance(family, seed, tmp_path / f"{name} {seed}") for seed in range(20)]
@@ -254,7 +254,7 @@ def test_old_robertas_keep_a_pooler_that_their_classifier_does_not_read(tmp_path
 
 
 def test_a_flan_t5_of_older_files_has_its_own_matrix_for_undivided_logits(tmp_path: Path) -> None:
-    """They say it by `tie_word_embeddings` alone, and keep a bias across that nothing reads."""
+    """Such files define it by `tie_word_embeddings` only, and keep a bias that nothing reads."""
     theirs = FAMILIES["T5"].draw(1)
     folder = written(tmp_path / "theirs", theirs)
     config = json.loads((folder / "config.json").read_text())
@@ -305,7 +305,7 @@ def test_our_own_translator_leaves_as_a_t5(tied: bool, scaled: bool, tmp_path: P
     model = shaken(EncoderDecoder(spec), 3)
     theirs = opened_by_theirs(taken_out(tmp_path, model), transformers.AutoModelForSeq2SeqLM)
     assert type(theirs).__name__ == "T5ForConditionalGeneration"
-    assert (theirs.lm_head.weight.data_ptr() == theirs.shared.weight.data_ptr()) == tied  # equal ones are one there
+    assert (theirs.lm_head.weight.data_ptr() == theirs.shared.weight.data_ptr()) == tied  # equal ones are shared
     assert (
         len([name for name in tensors(tmp_path / "theirs") if name in ("shared.weight", "lm_head.weight")]) == 1
     ) == (tied and scaled)

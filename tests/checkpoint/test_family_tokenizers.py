@@ -1,4 +1,4 @@
-"""The tokenizers of the families that Tercet reads, as their own classes save them: ids are AutoTokenizer's."""
+"""Tokenizers of every supported family, saved by their own classes, have the ids of AutoTokenizer."""
 
 import json
 from collections.abc import Callable
@@ -29,7 +29,7 @@ ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
 
 def bytes_bpe(special: list[str]) -> dict[str, Any]:
-    """Vocabulary and merges of a small BPE of bytes."""
+    """Return vocabulary and merges of a small byte-level BPE."""
     built = tokenizers.Tokenizer(models.BPE())
     built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -49,7 +49,7 @@ def qwen() -> Any:
 
 
 def roberta() -> Any:
-    mask = tokenizers.AddedToken("<mask>", lstrip=True, special=True)  # as the published ones have it
+    mask = tokenizers.AddedToken("<mask>", lstrip=True, special=True)  # as in the published tokenizers
     return transformers.RobertaTokenizer(**merges_of(bytes_bpe(ROBERTA)), mask_token=mask)
 
 
@@ -102,7 +102,7 @@ KINDS: dict[str, tuple[str, Callable[[], Any]]] = {
 
 
 def both(folder: Path, kind: str) -> tuple[Tokenizer, Any]:
-    """Ours and AutoTokenizer's, of one folder."""
+    """Return our tokenizer and AutoTokenizer's for one folder."""
     model_type, build = KINDS[kind]
     build().save_pretrained(folder)
     config = {"model_type": model_type}
@@ -114,11 +114,11 @@ def both(folder: Path, kind: str) -> tuple[Tokenizer, Any]:
 def test_ids_and_ends_are_those_of_auto_tokenizer(kind: str, tmp_path: Path) -> None:
     ours, theirs = both(tmp_path, kind)
     for line in LINES:
-        # What a text spells out is text in ours.
+        # Special tokens that a text spells out are text in our tokenizer.
         ids = theirs(line, split_special_tokens=True)["input_ids"]
         if kind == "T5":
             assert ours.frame(ours.encode(line), max_len=999) == ids, line
-        elif theirs.mask_token_id is None or theirs.cls_token_id is None:  # a language model's
+        elif theirs.mask_token_id is None or theirs.cls_token_id is None:  # a language model's tokenizer
             assert [*ours.opening, *ours.encode(line)] == ids, line
         else:
             assert [ours.bos_id, *ours.encode(line), ours.eos_id] == ids, line
@@ -136,7 +136,7 @@ def test_masks_are_where_theirs_are(kind: str, tmp_path: Path) -> None:
 
 
 def two_files(folder: Path, kind: str, **settings: Any) -> Path:
-    """Vocabulary and merges alone, as older folders have them."""
+    """Write only vocabulary and merges, as in older folders, and return the folder."""
     model = bytes_bpe(ROBERTA if kind == "roberta" else ENDS)
     (folder / "vocab.json").write_text(json.dumps(model["vocab"]))
     (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(map(" ".join, model["merges"])))

@@ -1,4 +1,4 @@
-"""A model folder gives back what was put in, whatever the spec, and says what is wrong with a broken one."""
+"""A model folder restores the saved model for any spec, and a damaged folder raises a precise error."""
 
 import json
 import os
@@ -53,7 +53,7 @@ def small(preset: str, **changes: object) -> AnySpec:
 def shaken(model: Model) -> Model:
     with torch.no_grad():
         for number, parameter in enumerate(model.parameters()):
-            parameter += 0.01 * number  # no tensor is as a fresh model has it
+            parameter += 0.01 * number  # no tensor keeps its initial values
     return model
 
 
@@ -72,7 +72,7 @@ def translator_of(preset: str = "transformer-tiny", *, seed: int = 3, **changes:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     save_model(tmp_path / "model", model_of(), TOKENIZER, CARD)
-    (tmp_path / "model" / "manifest.json").unlink()  # as before there were any, or for who edits the folder
+    (tmp_path / "model" / "manifest.json").unlink()  # as in older or edited folders
     return tmp_path / "model"
 
 
@@ -116,7 +116,7 @@ def test_a_tied_tensor_under_its_second_name_alone_is_not_accepted(folder: Path)
 def test_two_saves_are_equal_to_the_last_bit(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         save_model(tmp_path / name, model_of(), TOKENIZER, CARD)
-    save_model(tmp_path / "c", model_of(), TOKENIZER, CARD)  # over the first
+    save_model(tmp_path / "c", model_of(), TOKENIZER, CARD)  # replaces the first save
     files = {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()}
     expected = "config.json generation_config.json model.safetensors tokenizer.json card.json README.md manifest.json"
     assert set(files) == set(expected.split())
@@ -152,7 +152,7 @@ def test_other_tokenizers(spec: BPE | Words, tmp_path: Path) -> None:
 
 def test_a_state_is_written_in_place_of_the_models_own(tmp_path: Path) -> None:
     model = model_of()
-    state = {f"_orig_mod.{name}": tensor + 1 for name, tensor in model.state_dict().items()}  # copies: nothing tied
+    state = {f"_orig_mod.{name}": tensor + 1 for name, tensor in model.state_dict().items()}  # copies are not tied
     save_model(tmp_path, model, TOKENIZER, CARD, state=state)
     loaded = load_model(tmp_path).model
     assert torch.equal(loaded.embedding.weight, model.embedding.weight + 1)
@@ -191,7 +191,7 @@ def test_the_readme_is_for_people(folder: Path) -> None:
 
 
 class TestTwoTokenizers:
-    """A translator whose source has a vocabulary of its own."""
+    """A translator with a separate source vocabulary."""
 
     OWN = Tokenizer.train(Characters(alphabet="abcdefg"), [])
     CARD = replace(CARD, tokenizer_hash=tokenizer_hash(TOKENIZER, OWN))
@@ -343,7 +343,7 @@ class TestWords:
         with pytest.raises(UserError, match=r"tokenizer.json is not the one that the model was trained with"):
             load_model(folder)
 
-    @pytest.mark.skipif(os.name == "nt", reason="a folder's rights")
+    @pytest.mark.skipif(os.name == "nt", reason="POSIX permissions")
     def test_a_folder_that_cannot_be_made(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         with pytest.raises(UserError, match=r"cannot write .*file/model: Not a directory; choose another folder"):

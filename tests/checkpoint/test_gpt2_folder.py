@@ -1,4 +1,4 @@
-"""A GPT-2 that transformers wrote opens as it is, and says what transformers says."""
+"""A GPT-2 written by `transformers` opens with the same outputs."""
 
 import json
 import random
@@ -33,7 +33,7 @@ def theirs(seed: int = 0, kind: Any = transformers.GPT2LMHeadModel, **config: An
 
 @cache
 def usual() -> Any:
-    """The one that most tests read and none changes."""
+    """Return the model that most tests read; none may change it."""
     return theirs()
 
 

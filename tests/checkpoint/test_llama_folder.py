@@ -1,4 +1,4 @@
-"""A Llama that transformers wrote opens as it is, and says what transformers says."""
+"""A Llama written by `transformers` opens with the same outputs."""
 
 import json
 import random
@@ -32,7 +32,7 @@ def theirs(seed: int = 0, kind: Any = transformers.LlamaForCausalLM, **config: A
 
 @cache
 def usual() -> Any:
-    """The one that most tests read and none changes."""
+    """Return the model that most tests read; none may change it."""
     return theirs()
 
 
@@ -93,7 +93,7 @@ def test_biases_of_one_part_alone(biases: tuple[bool, bool]) -> None:
         {"rope_theta": 500.0, "rope_parameters": None},
         {"rope_theta": 500.0, "rope_scaling": None, "rope_parameters": None},
         {"rope_scaling": {"rope_type": "default", "rope_theta": 500.0}, "rope_parameters": None},
-        {"rope_theta": 10.0},  # the newer place counts
+        {"rope_theta": 10.0},  # the newer key takes precedence
     ],
 )
 def test_the_base_of_the_rotation_stands_in_one_of_three_places(base: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Looking inside a folder of the transformers library: the explorer's attention and logits are what theirs says."""
+"""The explorer shows the attention weights and logits of `transformers` for a folder of that library."""
 
 import base64
 from pathlib import Path
@@ -39,7 +39,7 @@ def numbers(packed: dict[str, Any]) -> np.ndarray:
 
 
 def seen(folder: Path, body: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
-    """What the page is told, and the ids of each side."""
+    """Return the explorer's answer and the ids of each side."""
     look = Answers(load_model(folder)).answer("look", {"ask": body})
     return look, [torch.tensor([[token["id"] for token in side["tokens"]]]) for side in look["sides"]]
 
@@ -79,7 +79,7 @@ def test_a_bert_that_others_trained() -> None:
     look, (ids,) = seen(minilm(), {"text": "Attention is all you need."})
     model = transformers.AutoModel.from_pretrained(minilm(), attn_implementation="eager")
     assert_maps(look, "stack.blocks.{}.self_attention.weights", model(ids, output_attentions=True).attentions)
-    assert look["logits"] is None  # it has no head that scores words
+    assert look["logits"] is None  # the model has no head for words
 
 
 @pytest.mark.slow

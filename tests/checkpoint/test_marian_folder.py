@@ -1,4 +1,4 @@
-"""A Marian that transformers wrote opens as it is, and says what transformers says, step by step."""
+"""A Marian written by `transformers` opens with the same outputs at each step."""
 
 import io
 import json
@@ -39,7 +39,7 @@ def theirs(seed: int = 0, kind: Any = transformers.MarianMTModel, **config: Any)
 
 @cache
 def usual() -> Any:
-    """The one that most tests read and none changes."""
+    """Return the model that most tests read; none may change it."""
     return theirs()
 
 
@@ -68,7 +68,7 @@ def told(reference: Any) -> dict[str, Any]:
 
 @torch.no_grad()
 def furthest(ours: EncoderDecoder, reference: Any) -> float:
-    """Of sources and targets of unequal lengths, padded."""
+    """Return the largest difference of logits for padded sources and targets of different lengths."""
     draw = torch.Generator().manual_seed(1)
     sources = reference.config.vocab_size
     source, target = (torch.randint(n, (3, m), generator=draw) for n, m in ((sources, 13), (ours.vocab_size, 29)))
@@ -100,12 +100,12 @@ def test_a_translation_is_the_one_that_transformers_finds(tmp_path: Path) -> Non
     reference = usual()
     trained_model = load_model(written(tmp_path / "theirs", reference))
     tokenizer = trained_model.tokenizer
-    assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id) == (0, 2, 0)  # it begins with the padding
+    assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id) == (0, 2, 0)  # a target starts with the padding token
     line = "w5 w9 w3 w22"
     ids = torch.tensor([[*tokenizer.encode(line), 2]])
     wanted = reference.generate(
         ids, attention_mask=torch.ones_like(ids), num_beams=1, do_sample=False, max_new_tokens=15, min_new_tokens=13,
-        bad_words_ids=[[0], [1]],  # special to our tokenizer
+        bad_words_ids=[[0], [1]],  # special in our tokenizer
     )  # fmt: skip
     search = Beam(size=1, max_ratio=0, max_extra=15, min_extra=13)
     found = translate(trained_model.model, tokenizer, [line], search)[0][0]
@@ -182,7 +182,7 @@ def test_embeddings_shared_or_not(share: str, whole: bool, tmp_path: Path) -> No
 
 
 def test_a_matrix_of_its_own_for_the_output_alone() -> None:
-    """Older versions share the embeddings of both sides all the same."""
+    """Older versions share the embeddings of both sides nevertheless."""
     reference = theirs(tie_word_embeddings=False)
     with torch.no_grad():
         for side in ("encoder", "decoder"):
@@ -228,7 +228,7 @@ def test_one_vocabulary_may_be_cut_in_two_ways(tmp_path: Path) -> None:
         load_model(tmp_path / "ours")
     save_model(
         tmp_path / "ours", trained_model.model, trained_model.tokenizer, Card()
-    )  # leaves none of an earlier model
+    )  # removes the source tokenizer of an earlier model
     again = load_model(tmp_path / "ours")
     assert again.source_tokenizer is again.tokenizer
 

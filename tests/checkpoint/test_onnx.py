@@ -1,4 +1,4 @@
-"""Every family leaves as ONNX graphs, which onnxruntime opens at any batch and length and scores as ours does."""
+"""Every family is exported to ONNX, and onnxruntime gives the same scores for any batch size and length."""
 
 import importlib
 import random
@@ -39,7 +39,7 @@ POSITIONS = [
     Learned(), Sinusoidal(), Rotary(base=37.0), ALiBi(), NoPosition(), RelativeBias(n_buckets=8, max_distance=9),
 ]  # fmt: skip
 MAX_LEN = 11
-SHAPES = [(1, 1), (3, 2), (1, 7), (2, MAX_LEN)]  # none of them is traced
+SHAPES = [(1, 1), (3, 2), (1, 7), (2, MAX_LEN)]  # not used for tracing
 LABELS = ("good", "bad", "neither")
 HEADS: list[dict[str, Any]] = [
     {"masked_head": MaskedHead(transform=True, bias=True), "pooler": True, "next_sentence": True, "n_segments": 2},
@@ -58,7 +58,7 @@ HEADS: list[dict[str, Any]] = [
 
 @pytest.fixture(autouse=True)
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An annotation that is checked while a graph is traced would fix its sizes."""
+    """Annotations that are checked while a graph is traced would fix its sizes."""
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
@@ -117,7 +117,7 @@ def answers(path: Path, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def token_mask(batch: int, length: int) -> torch.Tensor:
-    """Real tokens anywhere, at least one in each row."""
+    """Return a mask with real tokens anywhere, at least one in each row."""
     real = torch.rand(batch, length) < 0.7
     real[torch.arange(batch), torch.randint(length, (batch,))] = True
     return real
@@ -130,7 +130,7 @@ def away(found: torch.Tensor, wanted: torch.Tensor) -> float:
 
 @torch.no_grad()
 def furthest(model: AnyModel, folder: Path) -> float:
-    """Over all shapes and outputs; where padding stands, hidden states mean nothing."""
+    """Return the largest difference over all shapes and outputs; hidden states at padding are undefined."""
     worst = 0.0
     for batch, length in SHAPES:
         tokens = torch.randint(model.vocab_size, (batch, length))
@@ -187,14 +187,14 @@ def test_scores_are_ours_at_any_shape(
 @pytest.mark.parametrize("seed", seeds(20, fast=6))
 @pytest.mark.parametrize("family", ["writing", "reading", "translating"])
 def test_what_is_traced_is_the_model(family: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The modules themselves, before they become graphs; and the model is left as it was."""
+    """Compare the modules before they become graphs; the model must be left unchanged."""
     model = drawn(family, seed)
     assert furthest_traced(model, monkeypatch) < 1e-5
     assert all("forward" not in vars(part) for part in model.modules())
 
 
 def furthest_traced(model: AnyModel, monkeypatch: pytest.MonkeyPatch) -> float:
-    """Return what `furthest` does, of the modules that are traced."""
+    """Return the result of `furthest` for the modules that are traced."""
     graphs = {graph.name: graph for graph in onnx_graphs.graphs_of(model)}
 
     def answered(path: Path, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -220,7 +220,7 @@ EXPORTED = {"writing": 18, "reading": 6, "translating": 8}  # seeds
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[AnyModel, Path]]:
-    """A model of each family, converted once."""
+    """Convert one model of each family and return them with their folders."""
     made: dict[str, tuple[AnyModel, Path]] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
@@ -255,7 +255,7 @@ def test_graphs_score_as_ours_and_their_sizes_are_open(family: str, exported: di
         length = "source_length" if name == "encoder.onnx" else "length"
         first = graph.graph.input[0].type.tensor_type.shape.dim
         assert [dim.dim_param for dim in first] == ["batch", length]
-        assert str(Path.cwd()) not in str(graph), "nobody's paths"
+        assert str(Path.cwd()) not in str(graph), "paths of this machine are left out"
 
 
 @pytest.mark.slow
@@ -320,7 +320,7 @@ def test_a_context_of_one_token(tmp_path: Path) -> None:
 
 
 def test_a_fault_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onnx_graphs, "rotate", lambda x, rotation: x)  # the keys still turn
+    monkeypatch.setattr(onnx_graphs, "rotate", lambda x, rotation: x)  # keys are still rotated
     assert furthest_traced(drawn("writing", 2), monkeypatch) > 1e-2
 
 
@@ -349,12 +349,12 @@ def test_the_page_on_exporting_runs(
     commands = re.findall(r"^tercet convert runs/mine (\S+) --to (\S+)", page, re.MULTILINE)
     assert dict(commands) == {"mine-hf": "hf", "mine-ct2": "ctranslate2", "mine-onnx": "onnx", "mine-gguf": "gguf"}
     for folder, kind in commands:
-        if kind != "gguf":  # its tokenizer would have to be one of llama.cpp's
+        if kind != "gguf":  # GGUF would require a tokenizer that llama.cpp supports
             convert(source, tmp_path / folder, kind)
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert len(blocks) == 3
-    pytest.importorskip("ctranslate2").set_random_seed(0)  # one block samples, and a text of spaces alone tells nothing
+    pytest.importorskip("ctranslate2").set_random_seed(0)  # one block samples, and a text of spaces would test nothing
     for code in blocks:
         exec(code, {})
         assert capsys.readouterr().out.strip()

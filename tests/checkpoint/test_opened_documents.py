@@ -1,4 +1,4 @@
-"""A document begins with what opens a text for its tokenizer, in training and evaluation as in generation."""
+"""Training and evaluation start documents with the tokens that start a text, as generation does."""
 
 import json
 from pathlib import Path
@@ -34,7 +34,7 @@ def test_the_ids_of_documents_are_those_of_prompts_and_the_end(text: Path, tmp_p
     starts = corpus.validation_documents
     assert [ids.tolist() for ids in np.split(corpus.validation, starts[1:])] == expected
     assert [ids.tolist() for ids in np.split(corpus.train, corpus.train_documents[1:])] == expected
-    plain = prepare(spec, tokenizer=BYTES)  # another place in the cache
+    plain = prepare(spec, tokenizer=BYTES)  # has another cache entry
     assert len(corpus.validation) == len(plain.validation) + len(LINES)
     assert (corpus.validation_bytes, corpus.train_bytes) == (plain.validation_bytes, plain.train_bytes)
 

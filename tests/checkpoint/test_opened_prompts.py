@@ -1,4 +1,4 @@
-"""Tokens that a text begins with: a Llama's bos stands before a prompt here as it does in `transformers`."""
+"""Tokens that start a text: a Llama's bos precedes a prompt, as in `transformers`."""
 
 import json
 from pathlib import Path
@@ -40,7 +40,7 @@ def processed(*, single: str, special: tuple[tuple[str, int], ...] = (BOS, EOS))
 def test_read_from_the_post_processor(single: str, opening: tuple[int, ...]) -> None:
     tokenizer = processed(single=single)
     assert tokenizer.opening == opening
-    assert tokenizer.encode("w5 w6") == [5, 6], "a document's own ids have nothing before them"
+    assert tokenizer.encode("w5 w6") == [5, 6], "a document's ids have no prefix"
     assert encode_prompt(tokenizer, "w5 w6") == [*opening, 5, 6]
     assert Tokenizer.from_json(tokenizer.to_json()).opening == opening
     assert tokenizer.with_ids(eos_id=7).opening == opening
@@ -83,7 +83,7 @@ def test_an_empty_prompt_is_what_opens_a_text() -> None:
 
 
 def a_llama(folder: Path, tokenizer: Any) -> Path:
-    """A folder as `transformers` writes it."""
+    """Save a Llama by `transformers` and return the folder."""
     config = transformers.LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=8, intermediate_size=5, num_hidden_layers=1, num_attention_heads=2,
         max_position_embeddings=37, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,

@@ -1,4 +1,4 @@
-"""Adapters of the `peft` library: ours is the same model there, theirs the same here; what is none is refused."""
+"""Adapters can be exchanged with `peft` in both directions, and other files are rejected."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ peft = pytest.importorskip("peft")
 transformers = pytest.importorskip("transformers")
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning"),  # which peft asks transformers
+    pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning"),  # from within peft
     pytest.mark.slow,
 ]
 
@@ -41,7 +41,7 @@ def words() -> Tokenizer:
 
 
 def run_of(name: str, folder: Path, targets: tuple[str, ...] = ("all",)) -> Path:
-    """What a run with an adapter leaves: `pretrained/`, and beside it `best/`."""
+    """Write the folder of a run with an adapter: `pretrained/` and `best/`."""
     tokenizer = words()
     plain = {**MODELS[name], "vocab_size": tokenizer.vocab_size}
     model = randomized(build(parse(SPECS[plain["family"]], plain), seed=1), 2)
@@ -106,15 +106,15 @@ def test_an_adapter_opens_by_itself_beside_its_base(
     convert(run / "pretrained", tmp_path / "base", "hf")
     settings = json.loads((convert(run, tmp_path / "adapter", "peft") / "adapter_config.json").read_text())
     assert (settings["base_model_name_or_path"], settings["task_type"]) == ("base", task_type)
-    monkeypatch.chdir(tmp_path)  # as both commands leave them
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # or peft asks the hub for a tokenizer
+    monkeypatch.chdir(tmp_path)  # the current folder of both commands
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # otherwise peft requests a tokenizer from the hub
     adapted = getattr(peft, opener).from_pretrained("adapter").eval()
     expected = logits(load_model(run).model)
     torch.testing.assert_close(logits(adapted.get_base_model()), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_numbers_keep_their_unit_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their mean and deviation are in the last layer, which the adapter brings."""
+    """Mean and deviation are in the last layer, which is part of the adapter."""
     scale = {"problem_type": "regression", "target_mean": -7.0, "target_std": 3.0}
     monkeypatch.setitem(MODELS, "bert", {**BERT, "classifier": {"labels": ["n"], "pooling": "pooler", **scale}})
     run = run_of("bert", tmp_path / "run")
@@ -125,7 +125,7 @@ def test_numbers_keep_their_unit_there(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_some_of_a_fused_matrix_is_the_same_there(tmp_path: Path) -> None:
-    """The values alone of GPT-2's one matrix of queries, keys and values; another rank in one layer."""
+    """Adapters of GPT-2's fused matrix for the values only, with another rank in one layer."""
     run = run_of("gpt2", tmp_path / "run", targets=("value", "down"))
     base = theirs(convert(run / "pretrained", tmp_path / "base", "hf"))
     adapted = peft.PeftModel.from_pretrained(base, convert(run, tmp_path / "adapter", "peft")).eval()

@@ -1,4 +1,4 @@
-"""Sets of labels and numbers go to `transformers` and ONNX, and come from there: the same scores, in their own unit."""
+"""Multi-label and regression heads give the same scores in `transformers` and ONNX, in the original units."""
 
 import json
 from dataclasses import replace
@@ -75,7 +75,7 @@ def test_their_folders_are_read_and_written(family: str, kind: str, tmp_path: Pa
     again = opened_by_theirs(out, transformers.AutoModelForSequenceClassification)
     assert again.config.num_labels == KINDS[kind]["num_labels"]
     torch.testing.assert_close(their_logits(again), their_logits(other), rtol=1e-4, atol=1e-5)
-    if family != "Roberta":  # which is written as a BERT
+    if family != "Roberta":  # RoBERTa is written as BERT
         there_and_back(tmp_path, folder)
 
 
@@ -102,7 +102,7 @@ def test_the_scale_is_folded_into_what_is_written(spec: dict[str, Any], tmp_path
     assert (config["problem_type"], config["id2label"]) == ("regression", {"0": "stars"})
     other = opened_by_theirs(out, transformers.AutoModelForSequenceClassification)
     torch.testing.assert_close(their_logits(other), numbers, rtol=1e-5, atol=1e-3)
-    # Their own loss of these numbers is nothing: what they call regression is what we do.
+    # Their loss for these numbers is zero, so both libraries define regression in the same way.
     tokens, mask = batch()
     loss = other(input_ids=tokens, attention_mask=mask.long(), labels=numbers[:, 0]).loss
     assert loss.item() < 1e-5
@@ -110,7 +110,7 @@ def test_the_scale_is_folded_into_what_is_written(spec: dict[str, Any], tmp_path
     assert back.spec.classifier == replace(ours.spec.classifier, target_mean=0.0, target_std=1.0)  # pyright: ignore
     torch.testing.assert_close(our_numbers(back), numbers, rtol=1e-5, atol=1e-3)
     again = load_model(convert(tmp_path / "ours", tmp_path / "again")).model
-    assert again.spec == ours.spec, "our own folders keep the scale"
+    assert again.spec == ours.spec, "Tercet folders keep the scale"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -124,7 +124,7 @@ def test_graphs_say_the_same(kind: str, monkeypatch: pytest.MonkeyPatch) -> None
     tokens, mask = batch()
     outputs = graph.module(tokens, mask.long(), torch.zeros_like(tokens))
     torch.testing.assert_close(outputs[graph.outputs.index("classes")], before, rtol=1e-5, atol=1e-3)
-    assert torch.equal(our_numbers(model), before), "the model itself stays"
+    assert torch.equal(our_numbers(model), before), "the model is unchanged"
 
 
 @pytest.mark.exhaustive
@@ -160,7 +160,7 @@ def test_labels_are_named_by_their_numbers_in_any_order() -> None:
 
 
 def test_numbers_far_from_nothing_keep_their_digits(tmp_path: Path) -> None:
-    """Ours are worked out in float64: a mean of 1e9 leaves a deviation of 1 as it is, which a float32 would not."""
+    """Numbers are computed in float64: a mean of 1e9 leaves a deviation of 1, unlike in float32."""
     near, far = regression(mean=0.0, std=1.0), regression(mean=1e9, std=1.0)
     tokenizer = load_model(saved(tmp_path / "ours", near)).tokenizer
     texts = ["w3 w4 w9", "w7", "w11 w3"]

@@ -1,4 +1,4 @@
-"""The spec of a folder is that of its model, and no model is built for it."""
+"""The spec of a folder is read without building its model."""
 
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ THEIRS = {
 
 
 def read_unbuilt(path: Path, monkeypatch: pytest.MonkeyPatch) -> AnySpec:
-    """The spec, where building any model would fail."""
+    """Return the spec; building a model would fail."""
 
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("a model was built")

@@ -1,4 +1,4 @@
-"""What a run records of itself: its length, its micro-batches, and which of its files belong to a save."""
+"""A run's record contains its length, its micro-batches, and the files that belong to a save."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +49,7 @@ def test_save_keeps_samples_up_to_its_step(tmp_path: Path) -> None:
     second = first.update_saved(tmp_path, 20)
     assert samples(second) == [5, 10, 15, 20]
     (tmp_path / "samples" / "step-000005.txt").write_text("overwritten since the first save")
-    again = second.update_saved(tmp_path, 15)  # a run that was resumed from an earlier checkpoint
+    again = second.update_saved(tmp_path, 15)  # as in a run that was resumed from an earlier checkpoint
     assert samples(again) == [5, 10, 15]
     with pytest.raises(DamagedFile):
         again.check_file(tmp_path, "samples/step-000005.txt")

@@ -1,4 +1,4 @@
-"""To load a folder never runs code, reads nothing outside it, and makes nothing large of a small file's claims."""
+"""Loading a folder runs no code, reads no file outside it, and allocates no memory for claimed sizes."""
 
 import io
 import json
@@ -30,7 +30,7 @@ SPEC = DecoderOnlySpec(vocab_size=11, max_len=7, stack=StackSpec(d_model=8, n_la
 
 
 class Planted:
-    """Unpickled, it makes a folder."""
+    """An object that creates a folder when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -48,7 +48,7 @@ def theirs(folder: Path, *, pickled: bool = False) -> Path:
 
 def ours(folder: Path) -> Path:
     saved(folder, shaken(DecoderOnly(SPEC), 0))
-    (folder / "manifest.json").unlink()  # which would be the first to notice
+    (folder / "manifest.json").unlink()  # which would detect the damage first
     return folder
 
 

@@ -1,4 +1,4 @@
-"""A Sentence-Transformers folder gives the vectors that its files ask for, or is rejected by file and key."""
+"""A Sentence-Transformers folder gives the vectors that its files define, or is rejected by file and key."""
 
 import json
 from pathlib import Path
@@ -72,7 +72,7 @@ def test_the_first_token_is_the_vector_if_the_folder_says_so(bert: Path, config:
 
 @pytest.mark.parametrize("file", ["sentence_bert_config", "tokenizer_config"])
 def test_a_text_is_cut_where_the_folder_says(bert: Path, file: str) -> None:
-    """text-embeddings-inference#146, sentence-transformers#1918: max_seq_length is another than the model's."""
+    """text-embeddings-inference#146, sentence-transformers#1918: max_seq_length differs from the model's."""
     write(bert)
     path = bert / f"{file}.json"
     config = json.loads(path.read_text()) if path.is_file() else {}

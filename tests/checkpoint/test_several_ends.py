@@ -1,4 +1,4 @@
-"""A text ends with any of the ids that a model's settings list, in every kind of folder, and chats work elsewhere."""
+"""A text ends at any of the end ids in a model's settings, in every kind of folder and after export."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ ENDS = [2, 70, 71]
 
 @pytest.mark.parametrize("to", [None, "hf", "gguf"])
 def test_all_ends_come_through_every_folder(to: str | None, tmp_path: Path) -> None:
-    """vllm#4180, vllm#4182, mlx-vlm#309, exllamav2#449: `eos_token_id` is a list, of which only one stops."""
+    """vllm#4180, vllm#4182, mlx-vlm#309, exllamav2#449: `eos_token_id` is a list, but only one id stops."""
     source = saved(tmp_path / "ours", llama(), BYTES.with_ids(eos_id=2).with_other_end_ids([71, 70]))
     tokenizer = load_model(convert(source, tmp_path / "out", to)).tokenizer
     assert tokenizer.end_ids == ENDS
@@ -85,7 +85,7 @@ def test_a_translator_with_several_ends_is_rejected(tmp_path: Path) -> None:
 
 
 def test_an_exported_chat_template_is_not_cut_into_letters(tmp_path: Path) -> None:
-    """transformers#29279, OpenRLHF#1069: the ids that the model was trained on, special tokens whole."""
+    """transformers#29279, OpenRLHF#1069: ids must be those of training, with special tokens unsplit."""
     template = plain_template(BYTES)
     out = convert(saved(tmp_path / "ours", llama(), BYTES, template), tmp_path / "out", "hf")
     theirs, messages = auto_tokenizer(out), [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "a"}]
@@ -95,4 +95,4 @@ def test_an_exported_chat_template_is_not_cut_into_letters(tmp_path: Path) -> No
     assert BYTES.eos_id in ids
     plain = auto_tokenizer(convert(saved(tmp_path / "plain", llama()), tmp_path / "plain-out", "hf"))
     name = BYTES.tokens([BYTES.eos_id or 0])[0]
-    assert plain(name).input_ids == BYTES.encode(name), "without a template, what a text spells out stays text"
+    assert plain(name).input_ids == BYTES.encode(name), "without a template, special tokens in a text stay text"

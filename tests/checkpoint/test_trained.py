@@ -1,4 +1,4 @@
-"""What a trained model says of itself, and how it refuses what it cannot do."""
+"""A trained model reports its kind and its verbs, and rejects unsupported methods."""
 
 from pathlib import Path
 from typing import Any

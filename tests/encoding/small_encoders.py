@@ -1,4 +1,4 @@
-"""Encoders with random weights, large enough ones that each text's answers are its own, and their tokenizers."""
+"""Encoders with random weights, large enough that each text has a distinct result, and their tokenizers."""
 
 import torch
 
@@ -30,7 +30,7 @@ def tokenizer(kind: str = "wordpiece") -> Tokenizer:
 
 
 def encoder(vocab_size: int, *, max_len: int = 37, classifier: Classifier | None = None) -> EncoderOnly:
-    """Weights of the size that a trained model's are: the answers differ, and depend on every token."""
+    """Return an encoder with weights as large as trained ones, so that results depend on every token."""
     stack = StackSpec(d_model=24, n_layers=2, n_heads=3, d_ff=41, position=Rotary())
     spec = EncoderOnlySpec(
         vocab_size=vocab_size, max_len=max_len, stack=stack, masked_head=MaskedHead(bias=True), classifier=classifier

@@ -1,4 +1,4 @@
-"""Labels of texts and of words: the head's own probabilities, alone and with any neighbours."""
+"""Labels of texts and words are those of the model's head, and do not depend on the batch."""
 
 import numpy as np
 import pytest

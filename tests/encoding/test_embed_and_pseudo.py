@@ -1,4 +1,4 @@
-"""Vectors and pseudo-likelihoods: against a loop by hand, alone and with any neighbours."""
+"""Embeddings and pseudo-likelihoods match a plain loop, and do not depend on the batch."""
 
 import numpy as np
 import pytest
@@ -103,7 +103,7 @@ def test_pseudo_likelihood_hides_each_token_once(model: EncoderOnly, own: Tokeni
         ids = own.encode(text)
         starts = [*own.word_starts(np.array([own.bos_id, *ids]))[1:].tolist(), True]
         several |= not all(starts)
-        assert len(logprobs) == len(ids), "one for each token, none for bos and eos"
+        assert len(logprobs) == len(ids), "one per token, none for bos and eos"
         for place, token in enumerate(ids):
             end = place + 1
             while within_word and not starts[end]:
@@ -112,7 +112,7 @@ def test_pseudo_likelihood_hides_each_token_once(model: EncoderOnly, own: Tokeni
             with torch.no_grad():
                 logits = model(torch.tensor([[own.bos_id, *row, own.eos_id]]))[0, place + 1]
             assert logprobs[place] == pytest.approx(logits.log_softmax(-1)[token].item(), abs=1e-5)
-    assert several, "no word has two pieces: the test sees nothing"
+    assert several, "no word has two pieces, so nothing is tested"
     assert found[0].sum() == pytest.approx(pseudo_scores(model, own, TEXTS, within_word=within_word)[0].logprob)
 
 

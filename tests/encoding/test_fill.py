@@ -1,4 +1,4 @@
-"""What fills a mask: the model's own probabilities, in their places, whatever texts come with it."""
+"""Mask filling gives the model's own probabilities in order, and does not depend on the batch."""
 
 import itertools
 import re
@@ -27,7 +27,7 @@ def model(own: Tokenizer) -> EncoderOnly:
 
 
 def by_hand(model: EncoderOnly, own: Tokenizer, ids: list[int]) -> torch.Tensor:
-    """p (T, V) of a row by itself."""
+    """Return the probabilities p (T, V) of one row."""
     with torch.no_grad():
         return model(torch.tensor([[own.bos_id, *ids, own.eos_id]]))[0, 1:-1].softmax(-1)
 

@@ -1,4 +1,4 @@
-"""Nearest neighbours: all of them, in their order, against every cosine worked out in float64."""
+"""Nearest neighbors match all cosine similarities in float64, in the same order."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ FEW = arrays.array_shapes(min_dims=2, max_dims=2, min_side=0, max_side=9)
 
 
 def cosines(vectors: np.ndarray, queries: np.ndarray) -> np.ndarray:
-    """(Q, N) float64, each by itself."""
+    """Compute cosine similarities (Q, N) in float64, one at a time."""
     vectors, queries = vectors.astype(np.float64), queries.astype(np.float64)
     return np.array(
         [[float(v @ q) / (float(np.linalg.norm(v)) * float(np.linalg.norm(q)) or 1) for v in vectors] for q in queries]
@@ -34,7 +34,7 @@ def cosines(vectors: np.ndarray, queries: np.ndarray) -> np.ndarray:
 def test_they_are_those_of_brute_force(
     shape: tuple[int, int], n_queries: int, top: int, rows: int, length: float, data: st.DataObject
 ) -> None:
-    numbers = st.integers(-2, 2)  # so that many are equal, and some are zero
+    numbers = st.integers(-2, 2)  # gives many ties and some zeros
     vectors = data.draw(arrays.arrays(np.float32, shape, elements=numbers)) * np.float32(length)
     queries = data.draw(arrays.arrays(np.float32, (n_queries, shape[1]), elements=numbers))
     with pytest.MonkeyPatch.context() as patch:
@@ -49,7 +49,7 @@ def test_they_are_those_of_brute_force(
         assert np.all(np.diff(scores) <= 0)
         others = np.delete(every, numbers)
         assert not kept or np.all(others <= scores[-1] + 1e-12)
-        for place in range(1, kept):  # equal ones as they stand
+        for place in range(1, kept):  # ties keep the order of the vectors
             if np.array_equal(vectors[numbers[place]], vectors[numbers[place - 1]]):
                 assert numbers[place] > numbers[place - 1]
         for left_out in set(range(len(vectors))) - set(numbers.tolist()):
@@ -73,14 +73,14 @@ def test_what_float32_cannot_tell_apart_is_told_apart(piece: int, monkeypatch: p
     monkeypatch.setattr(module, "MIN_ROWS", 1)
     draw = np.random.default_rng(2)
     query = draw.normal(size=(1, 384))
-    vectors = query + 1e-5 * draw.normal(size=(300, 384))  # all cosines are 1 in float32
+    vectors = query + 1e-5 * draw.normal(size=(300, 384))  # all similarities are 1 in float32
     every = cosines(vectors, query)[0]
     rough = (vectors.astype(np.float32) @ query[0].astype(np.float32)) / np.linalg.norm(
         vectors.astype(np.float32), axis=1
     )
     wanted = np.argsort(-every, kind="stable")[:10].tolist()
     assert nearest(vectors, query, top=10).numbers[0].tolist() == wanted
-    assert np.argsort(-rough, kind="stable")[:10].tolist() != wanted  # the test's own ground
+    assert np.argsort(-rough, kind="stable")[:10].tolist() != wanted  # shows that float32 gives another order
 
 
 def test_equal_vectors_come_in_their_order_wherever_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:

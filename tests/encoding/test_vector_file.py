@@ -1,4 +1,4 @@
-"""Files of vectors: what is written comes back, mapped; what is broken or another's is refused in one line."""
+"""Vector files are read back memory-mapped and unchanged; damaged or unsuitable files are rejected in one line."""
 
 import io
 import tempfile
@@ -51,7 +51,7 @@ def test_what_is_written_comes_back(tmp_path: Path, ids: list[Any], wanted: list
 @example(ids=[-1, 2**63])
 @example(ids=[2**64])
 def test_ids_round_trip_unchanged_and_never_as_a_pickle(ids: list[str | int]) -> None:
-    """Integers stay integers if all are and fit 64 bits, otherwise every id is its own text."""
+    """Integers stay integers if all ids are integers of 64 bits; otherwise every id becomes text."""
     file = io.BytesIO()
     write_vectors(file, VECTORS[: len(ids)], texts=["x"] * len(ids), ids=ids, probe=PROBE)
     with np.load(io.BytesIO(file.getvalue()), allow_pickle=False) as arrays:
@@ -92,7 +92,7 @@ def test_vectors_of_another_are_refused(tmp_path: Path) -> None:
         ):
             found.check_model(probe)
     np.savez(tmp_path / "b.npz", vectors=VECTORS.astype(np.float64))
-    read_vectors(tmp_path / "b.npz").check_model(PROBE[::-1])  # it does not say whose it is
+    read_vectors(tmp_path / "b.npz").check_model(PROBE[::-1])  # the file does not name its model
 
 
 def saved(**arrays: Any) -> bytes:

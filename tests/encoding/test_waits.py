@@ -1,4 +1,4 @@
-"""How often texts through an encoder wait for a GPU: once, when all batches have been launched."""
+"""Encoding texts waits for the GPU only once, after all batches have been launched."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""A translator of a few thousand weights, far from uniform, with tokenizers of bytes' ease."""
+"""A translator with a few thousand weights, far from uniform, with simple byte tokenizers."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""The scores of a conversation's answers are the formula, token by token."""
+"""Scores of a conversation's answers match the formula token by token."""
 
 import numpy as np
 import pytest
@@ -9,11 +9,11 @@ from tercet.evaluate.conversations import score_conversations
 from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
 
 MAX_LEN = 7
-ANSWERS = [  # for each conversation which of its tokens are of an answer
+ANSWERS = [  # for each token of a conversation, whether it belongs to an answer
     [False, True, True, False, False, True],
-    [False, False, False, True, True, True, True, True],  # just fits: its last token is predicted and not read
+    [False, False, False, True, True, True, True, True],  # just fits: its last token is predicted but not read
     [False, True, False, False, False, False, False, False, True],  # one token too long
-    [False, False, False, False, False, False, False, False, True],  # its answer begins beyond the context
+    [False, False, False, False, False, False, False, False, True],  # its answer starts after the context
 ]
 
 

@@ -1,4 +1,4 @@
-"""The baselines by hand on a few tokens, and in their right order on text that has pairs to learn."""
+"""The baselines match hand calculations on a few tokens, and are ordered as expected on predictable text."""
 
 import gzip
 import lzma
@@ -22,13 +22,13 @@ def test_unigram_by_hand() -> None:
 
 
 def test_bigram_by_hand() -> None:
-    # After 0 come 0, 1, 1: c(0) = 3, t(0) = 2. After 1 comes 0: c(1) = 1, t(1) = 1. After 2 nothing.
+    # After 0 come 0, 1, 1: c(0) = 3, t(0) = 2. After 1 comes 0: c(1) = 1, t(1) = 1. Nothing comes after 2.
     train, p = np.array([0, 0, 1, 0, 1]), [4 / 8, 3 / 8, 1 / 8]
     scores = bigram(train, np.array([0, 1, 2, 0, 0]), vocab_size=3, n_bytes=4)
     nats = [
         -math.log((2 + 2 * p[1]) / 5),  # 0 -> 1
-        -math.log((0 + 1 * p[2]) / 2),  # 1 -> 2, never seen
-        -math.log(p[0]),  # after 2 nothing was ever seen
+        -math.log((0 + 1 * p[2]) / 2),  # 1 -> 2, not in the training text
+        -math.log(p[0]),  # 2 has no successor in the training text
         -math.log((1 + 2 * p[0]) / 5),  # 0 -> 0
     ]
     assert scores.loss_nats_per_token == pytest.approx(sum(nats) / 4)
@@ -57,7 +57,7 @@ def test_blocks_change_nothing(block: int, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_big_vocabulary_needs_no_table_of_pairs() -> None:
     ids = np.random.default_rng(2).integers(0, 60_000, 3000).astype(np.uint16)
-    scores = bigram(ids, ids, vocab_size=60_000, n_bytes=1)  # V squared counts would be 28 GB
+    scores = bigram(ids, ids, vocab_size=60_000, n_bytes=1)  # a table of V squared counts would need 28 GB
     assert scores.loss_nats_per_token < unigram(ids, ids, vocab_size=60_000, n_bytes=1).loss_nats_per_token
 
 

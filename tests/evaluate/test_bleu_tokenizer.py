@@ -1,4 +1,4 @@
-"""BLEU tokenizes each target language as the sacrebleu program does for it; a perfect translation scores 100."""
+"""BLEU tokenizes each target language as the sacrebleu program does; a perfect translation scores 100."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -67,7 +67,7 @@ def test_missing_mecab_is_reported(
         ("de", ["Der Hund, „Waldi“, läuft."]),
         (None, ["The dog runs."]),
         ("ru", ["Собака бежит."]),
-        (None, KOREAN),  # it has spaces between words
+        (None, KOREAN),  # Korean has spaces between words
         (None, ["He said 你好 to the whole family, and they answered."]),
         (None, ["1 2 3", ""]),
     ],
@@ -80,7 +80,7 @@ def test_languages_with_spaces_by_13a(language: str | None, references: list[str
 def test_comparison_uses_the_same_tokenizer() -> None:
     others = [CHINESE[1], CHINESE[2], CHINESE[0]] * 10
     p_value = paired_bootstrap(CHINESE * 10, others, CHINESE * 10, language="zh")
-    assert p_value < 0.01  # by 13a the scores of both would rest on whole sentences
+    assert p_value < 0.01  # with 13a, both scores would depend on whole sentences
     one = score_translations(CHINESE, CHINESE, language="zh").to_dict()
     with pytest.raises(UserError, match="different signature"):
         compare(one, replace(score_translations(["a b"], ["a b"]), references=one["references"]).to_dict())

@@ -1,4 +1,4 @@
-"""Two results are set beside each other only where that says something."""
+"""Two results are compared only if the comparison is meaningful."""
 
 from dataclasses import asdict
 from typing import Any

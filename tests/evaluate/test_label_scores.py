@@ -1,4 +1,4 @@
-"""Accuracy, F1 and the table of mistakes are what counting by hand gives, and do not depend on batches."""
+"""Accuracy, F1 and the confusion matrix match counting by hand and do not depend on batching."""
 
 import io
 from dataclasses import replace
@@ -22,7 +22,7 @@ NAMES = ("cat", "dog", "owl")
 
 
 def test_by_hand() -> None:
-    #             right: cat 2, dog 1, owl 0; one owl is called a dog, one dog a cat
+    # Correct: cat 2, dog 1, owl 0; one owl is labeled dog, one dog cat.
     scores = label_scores([0, 0, 0, 1, 1], [0, 0, 1, 1, 2], NAMES)
     assert scores.accuracy == pytest.approx(3 / 5)
     assert scores.majority == pytest.approx(2 / 5)
@@ -161,7 +161,7 @@ def test_labels_are_found_by_name_not_by_number() -> None:
     other = replace(labelled, names=turned, labels=2 - labelled.labels)
     assert score_labels(model, TOKENIZER, other) == score_labels(model, TOKENIZER, labelled)
     more = replace(labelled, names=(*NAMES, "emu"))
-    assert score_labels(model, TOKENIZER, more) == score_labels(model, TOKENIZER, labelled), "no emu is there"
+    assert score_labels(model, TOKENIZER, more) == score_labels(model, TOKENIZER, labelled), "no example is an emu"
     with pytest.raises(UserError, match="has no label 'emu', only 'cat', 'dog', 'owl'; correct"):
         score_labels(model, TOKENIZER, replace(labelled, names=("cat", "dog", "emu")))
 

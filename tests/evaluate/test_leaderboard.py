@@ -1,4 +1,4 @@
-"""The order of a leaderboard, what it ranks by, and what it says where nothing can be ranked."""
+"""A leaderboard's order, its ranking metric, and its message if nothing can be ranked."""
 
 import csv
 import io
@@ -17,7 +17,7 @@ from tercet.evaluate.tasks.evaluation import digest
 
 
 def result(name: str, nats: float | None, seed: int = 1, trained_model: int = 640, **given: Any) -> RunResult:
-    """A language model's run; None diverged."""
+    """Return a language model's run; nats=None means that it diverged."""
     held_out: dict[str, Any] = {
         "kind": "language model", "scores": {"nats_per_token": nats, "bits_per_byte": 1.5 * (nats or 0)},
         "parameters": 1000, "text": "t", "tokenizer": "k", "tokens": 7,
@@ -93,7 +93,7 @@ def test_likelihood_and_pseudo_likelihood_have_a_column_each() -> None:
     assert sum("are not comparable" in note for note in board.notes) == 1
     lines = printed(board).splitlines()
     (bert,) = (line for line in lines if "bert" in line)
-    assert "1.0000" in bert  # its pseudo-bits
+    assert "1.0000" in bert  # pseudo-likelihood in bits
     assert "0.7500" in next(line for line in lines if "gpt-2" in line)
 
 

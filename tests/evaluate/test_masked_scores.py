@@ -1,4 +1,4 @@
-"""Scores on fixed masks: the same twice, the same in any batch, and sums that are those of the targets."""
+"""Scores on fixed masks are reproducible, do not depend on the batch, and add up over the targets."""
 
 import math
 from dataclasses import replace
@@ -60,7 +60,7 @@ def test_scores_are_the_sums_over_the_hidden_tokens(
     found = score_masked(model, tokenizer, corpus, rate=0.2, seed=3, document_mask=apart)
     blocks = Blocks(corpus.validation, T, document_starts=corpus.validation_documents if apart else None)
     counts = np.bincount(corpus.train, minlength=tokenizer.vocab_size) + 1.0
-    counts[[0, 2, 3, 4]] = 0  # [PAD] [CLS] [SEP] [MASK] are never hidden; [UNK] is a word
+    counts[[0, 2, 3, 4]] = 0  # [PAD] [CLS] [SEP] [MASK] are never masked; [UNK] is a word
     losses, entropy, right, frequent, candidates = [], [], 0, 0, 0
     model.eval()
     for window in range(len(blocks)):
@@ -74,7 +74,7 @@ def test_scores_are_the_sums_over_the_hidden_tokens(
             )
         for place, target in zip(batch.positions.tolist(), batch.targets.tolist(), strict=True):
             if target != IGNORE_INDEX:
-                assert batch.inputs[0, place] == tokenizer.mask_id  # 80/10/10 is off
+                assert batch.inputs[0, place] == tokenizer.mask_id  # without random or unchanged tokens
                 losses.append(-float(scores[place, target]))
                 entropy.append(-math.log(counts[target] / counts.sum()))
                 right += int(scores[place].argmax()) == target

@@ -1,4 +1,4 @@
-"""`score` equals the loop that anybody would write, and touches nothing."""
+"""`score` equals a plain loop and has no side effects."""
 
 import json
 import math
@@ -22,7 +22,7 @@ SPEC = DecoderOnlySpec(
     max_len=5,
     stack=StackSpec(d_model=24, n_layers=2, n_heads=3, position=Rotary(), dropout=Dropout(residual=0.5)),
 )
-IDS = np.random.default_rng(0).integers(0, 13, 38).astype(np.uint16)  # 37 targets: seven windows and two more
+IDS = np.random.default_rng(0).integers(0, 13, 38).astype(np.uint16)  # 37 targets: seven windows and two more targets
 
 
 def model_of(spec: DecoderOnlySpec = SPEC) -> DecoderOnly:
@@ -34,7 +34,7 @@ def model_of(spec: DecoderOnlySpec = SPEC) -> DecoderOnly:
 
 
 def by_loop(model: DecoderOnly, ids: np.ndarray, stride: int, starts: np.ndarray | None = None) -> list[float]:
-    """-ln p of each target, window by window and token by token."""
+    """Return -ln p of each target, window by window and token by token."""
     model = model.eval()
     losses: dict[int, float] = {}
     for start in range(0, len(ids) - 1, stride):
@@ -67,7 +67,7 @@ def test_equal_to_a_loop(n_ids: int, stride: int | None) -> None:
 def test_documents_apart() -> None:
     starts = np.array([0, 7, 8, 20])
     losses = by_loop(model_of(), IDS, 5, starts)
-    within = [loss for target, loss in enumerate(losses, 1) if target not in starts]  # none from another document
+    within = [loss for target, loss in enumerate(losses, 1) if target not in starts]  # no context from another document
     scores = score(model_of(), IDS, n_bytes=1, document_starts=starts)
     assert scores.tokens == len(within)
     assert scores.loss_nats_per_token == pytest.approx(np.mean(within), abs=2e-6)
@@ -109,13 +109,13 @@ def test_a_uniform_model_scores_ln_v() -> None:
     scores = score(model, IDS, n_bytes=37)
     assert scores.loss_nats_per_token == pytest.approx(math.log(13), abs=1e-6)
     assert scores.perplexity == pytest.approx(13, rel=1e-5)
-    assert scores.bits_per_byte == pytest.approx(math.log2(13), abs=1e-5)  # a byte a token, none special
+    assert scores.bits_per_byte == pytest.approx(math.log2(13), abs=1e-5)  # one byte per token, no special tokens
 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_nothing_is_touched(training: bool) -> None:
     model = model_of().train(training)
-    model.stack.blocks[0].eval()  # a part in another mode than the rest
+    model.stack.blocks[0].eval()  # this part has another mode than the rest
     modes = [module.training for module in model.modules()]
     random, numpy_random = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002 - the one not to touch
     score(model, IDS, n_bytes=1)

@@ -1,4 +1,4 @@
-"""Forced decoding is the formula, pair by pair, whatever stands beside a pair in its batch."""
+"""Forced decoding matches the formula for each pair, whatever else is in the batch."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ PAIRS = [(text("abcdefghij ."), text("abcdefghij .")) for _ in range(23)]
 
 
 def by_formula(model: EncoderDecoder, source: str, target: str, of_source: Tokenizer = TOKENIZER) -> float:
-    """The sum of ln p(token), token by token, each from a pass of its own."""
+    """Return the sum of ln p(token), with a separate forward pass per token."""
     read = torch.tensor([[*of_source.encode(source), of_source.eos_id]])
     total, so_far = 0.0, [TOKENIZER.bos_id]
     for token in [*TOKENIZER.encode(target), TOKENIZER.eos_id]:

@@ -1,4 +1,4 @@
-"""How often an evaluation waits for a GPU: for a batch only when the next one is launched, or once at the end."""
+"""An evaluation waits for a batch on the GPU only after the next one is launched, or once at the end."""
 
 from collections.abc import Callable
 from typing import Any
@@ -59,7 +59,7 @@ def pairs(n: int) -> list[tuple[str, str]]:
     return [("abc"[: 1 + number % 3], "fedc"[: 1 + number % 4]) for number in range(n)]
 
 
-# Of each evaluation the model, the work with n rows, and the waits for n batches of a row or two.
+# For each evaluation its model, its work with n rows, and the expected waits for n batches.
 EVALUATIONS: dict[str, tuple[Callable[[], Any], Callable[[Any, int], Any], Callable[[int], list[str]]]] = {
     "language": (
         language_model,
@@ -103,7 +103,7 @@ def test_no_launch_waits_for_the_batch_before(name: str) -> None:
     launches = order.count("launch")
     assert launches > 2
     assert [wait for wait in order if wait != "launch"] == expected(launches)
-    if "event" in order:  # each is for the launch before the last
+    if "event" in order:  # each event belongs to the launch before the last one
         assert order == ["launch", *["launch", "event"] * (launches - 1), "event"]
     else:
         assert order[-1] == "synchronize"

@@ -1,4 +1,4 @@
-"""BLEU and chrF are the sacrebleu program's, and never stand without what they are."""
+"""BLEU and chrF equal those of the sacrebleu program, and are always reported with their signature."""
 
 import gzip
 import io
@@ -97,7 +97,7 @@ def test_a_worse_translation_scores_lower() -> None:
 
 
 def test_the_literatures_reference_has_the_literatures_words() -> None:
-    """12,103 German words in test_2016_flickr: what papers report as the length of their reference."""
+    """test_2016_flickr has 12,103 German words, the reference length that papers report."""
     given = os.environ.get("TERCET_DATA")
     path = Path(given or "", "multi30k", "test_2016_flickr.de.gz")
     if not given or not path.is_file():

@@ -1,6 +1,6 @@
-"""kpu/kenlm#67, neubig/modlm#4: a smaller vocabulary gives a better score, for unknown words cost nothing.
+"""kpu/kenlm#67, neubig/modlm#4: a smaller vocabulary scores better, because unknown words cost nothing.
 
-Their share stands next to the score, and nothing is compared with it if it is not negligible.
+The share of unknown words is reported with the score, and scores are not compared if it is not negligible.
 """
 
 import json
@@ -53,11 +53,11 @@ def test_the_share_is_counted_without_special_tokens() -> None:
     few = corpus(Words(vocab_size=6))
     ids, tokenizer = np.asarray(few.validation).tolist(), few.tokenizer
     text_ids = [number for number in ids if number not in tokenizer.special_ids]
-    assert len(text_ids) < len(ids)  # the end of the document
+    assert len(text_ids) < len(ids)  # the end token of the document is not counted
     assert few.unknown_share == ids.count(tokenizer.unk_id) / len(text_ids)
     assert 0.3 < few.unknown_share < 1
     assert corpus(Words()).unknown_share == 0
-    assert corpus(Characters()).unknown_share == 0  # which has no such token
+    assert corpus(Characters()).unknown_share == 0  # characters have no unknown token
 
 
 @pytest.mark.parametrize(

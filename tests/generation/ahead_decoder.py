@@ -1,4 +1,4 @@
-"""A model whose logits are a rule, and which reads several tokens of a row in one pass."""
+"""A model with rule-based logits that can read several tokens of a row in one pass."""
 
 from functools import cache
 
@@ -10,14 +10,14 @@ VOCAB, CONTEXT = 11, 7
 
 
 class AheadCache(ToyCache):
-    """Remembers what was read ahead and not counted, as a real one does, so that it can be counted or written over."""
+    """A cache that keeps lookahead tokens until they are counted or overwritten, as a real cache does."""
 
     def __init__(self, rows: list[list[int]], capacity: int) -> None:
         super().__init__(rows, capacity)
         self.tables, self.lengths = [list(row) for row in rows], [len(row) for row in rows]
 
     def write(self, tokens: list[list[int]]) -> list[list[list[int]]]:
-        """For each new token of each row what it sees."""
+        """Return the visible tokens of each new token in each row."""
         seen = []
         for number, (table, new, length) in enumerate(zip(self.tables, tokens, self.lengths, strict=True)):
             self.tables[number] = table = [*table[:length], *new, *table[length + len(new) :]]

@@ -1,4 +1,4 @@
-"""A tokenizer whose tokens are any byte strings, so that characters and stop texts can be cut anywhere."""
+"""A tokenizer whose tokens are arbitrary byte strings, to split characters and stop strings anywhere."""
 
 import codecs
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ import numpy as np
 
 
 class ByteTokenizer:
-    """Ids below 256 are single bytes, then come `pieces`, and at last those that are no text, the end-of-text token."""
+    """Ids below 256 are single bytes, followed by `pieces` and then by special tokens."""
 
     kind = "bpe"
     unk_id = None

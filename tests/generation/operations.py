@@ -1,4 +1,4 @@
-"""The operations of a decode step, on the meta device: a number that the host asks for is an error."""
+"""The operations of a decode step on the meta device, where reading a value on the host is an error."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ VIEWS = {
 
 
 class Operations(TorchDispatchMode):
-    """The names of all operations; those that wait for a GPU are refused, as a capture refuses them."""
+    """The names of all operations; those that wait for a GPU raise, as they do in a graph capture."""
 
     WAITING = ("_local_scalar_dense", "item", "nonzero", "is_nonzero", "masked_select", "unique", "equal", "tolist")
 
@@ -22,7 +22,7 @@ class Operations(TorchDispatchMode):
 
     @property
     def kernels(self) -> int:
-        """Number of operations that compute something; `dropout` is off and a move within a dtype copies nothing."""
+        """Number of operations that compute something; `dropout` is off, and `to` keeps the dtype."""
         return sum(name not in VIEWS | {"to"} for name in self.names)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

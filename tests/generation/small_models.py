@@ -1,4 +1,4 @@
-"""Real models of a few thousand weights, and their streams by graphs' code, which a CPU runs without graphs."""
+"""Real models with a few thousand weights, and streams by the CUDA graph code, which runs without graphs on a CPU."""
 
 from collections.abc import Iterator, Sequence, Set
 from typing import Any
@@ -29,7 +29,7 @@ def translator(position: Position = POSITIONS[1]) -> EncoderDecoder:
 
 
 def _shaken(model: Any) -> Any:
-    """Fresh weights are small or zero, and would hide a fault."""
+    """Add noise to the weights: new weights are small or zero, and would hide errors."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -55,7 +55,7 @@ def stream_by_graphs(
     seeds: Sequence[int] | None = None,
     finished_rows: Set[int] = frozenset(),
 ) -> Iterator[Column]:
-    """`stream` as a GPU has it."""
+    """Run `stream` as it runs on a GPU."""
     batch = Batch(
         rows=[list(prompt) for prompt in prompts],
         sources=sources,

@@ -53,7 +53,7 @@ def test_weights_are_distributions_over_the_real_source(n_kv_heads: int | None) 
 
 @torch.no_grad()
 def test_the_weights_are_those_that_make_the_output() -> None:
-    """The last layer's attention, done by hand from the weights, is what its module gives."""
+    """The last layer's output, computed by hand from the weights, equals its module's output."""
     made = model()
     source, target, token_mask = batch()
     attention, seen = made.decoder.blocks[-1].cross_attention, {}
@@ -91,7 +91,7 @@ def test_align_takes_the_most_looked_at_of_the_last_layer_but_one() -> None:
     assert align(weights) == [1, 2, 3, 4]
     assert align(weights, layer=2) == [2, 3, 4, 0]
     assert align(weights[:1]) == [0, 1, 2, 3]
-    weights[1, 0, 0, 3] = 2.5  # one head of two looks elsewhere, and more
+    weights[1, 0, 0, 3] = 2.5  # one of two heads has a larger weight elsewhere
     assert align(weights)[0] == 3
 
 
@@ -122,7 +122,7 @@ def test_the_penalty_is_the_formula() -> None:
     found = coverage_penalties(made, SOURCES[0], targets)
     assert found == pytest.approx([penalty_by_hand(made, SOURCES[0], target) for target in targets], abs=1e-4)
     assert all(penalty <= 0 for penalty in found)
-    assert found[0] < found[2]  # the longer a target, the more of the source was looked at
+    assert found[0] < found[2]  # a longer target attends to more of the source
     other = model(seed=5, n_layers=2)
     both = coverage_penalties(Ensemble([made, other]), SOURCES[0], targets)
     assert both != pytest.approx(found)
@@ -130,7 +130,7 @@ def test_the_penalty_is_the_formula() -> None:
 
 
 def rank_by_hand(made: EncoderDecoder, source: list[int], prefix: list[int], one: Hypothesis) -> tuple[bool, float]:
-    """Whether it has ended, and its score with alpha 0.5 and coverage 0.7."""
+    """Return whether it has ended, and its score with alpha 0.5 and coverage 0.7."""
     penalty = penalty_by_hand(made, source, [*prefix, *one.ids])
     return one.ids[-1] == EOS, one.logprob / len(one.ids) ** 0.5 + 0.7 * penalty
 
@@ -138,7 +138,7 @@ def rank_by_hand(made: EncoderDecoder, source: list[int], prefix: list[int], one
 @pytest.mark.slow
 @pytest.mark.parametrize("n_best", [1, 4])
 def test_coverage_ranks_ended_and_cut_hypotheses_again(n_best: int) -> None:
-    torch.manual_seed(0)  # a model that ends some hypotheses within the limit and not others
+    torch.manual_seed(0)  # some hypotheses of this model end within the limit and others do not
     made, prefixes = model(seed=4), [[BOS], [BOS, 5], [BOS]]
     limits = {"eos_id": EOS, "sources": SOURCES, "max_new_tokens": 7}
     plain = beam_search(made, prefixes, Beam(size=4, n_best=4, alpha=0.5), **limits)
@@ -151,7 +151,7 @@ def test_coverage_ranks_ended_and_cut_hypotheses_again(n_best: int) -> None:
         for one, following in itertools.pairwise(ranks):
             assert one[0] > following[0] or (one[0] == following[0] and one[1] >= following[1] - 1e-4)
         chosen = {one.ids for one in after}
-        for one in before:  # the ends that a search without coverage knows do not come before the last of these
+        for one in before:  # hypotheses that are missing with coverage rank no better than the last of these
             ended, score = rank_by_hand(made, source, prefix, one)
             assert one.ids in chosen or (ended, score) <= (ranks[-1][0], ranks[-1][1] + 1e-4)
     assert [[one.ids for one in hypotheses[:n_best]] for hypotheses in plain] != [
@@ -161,7 +161,7 @@ def test_coverage_ranks_ended_and_cut_hypotheses_again(n_best: int) -> None:
 
 @pytest.mark.slow
 def test_coverage_lowers_the_scores_of_hypotheses_that_were_cut() -> None:
-    made, source = model(), SOURCES[0]  # longer than what is written, so that some of it is not attended to
+    made, source = model(), SOURCES[0]  # longer than the output, so that part of it gets no attention
     limits = {"eos_id": EOS, "sources": [source], "max_new_tokens": 3, "min_new_tokens": 3}
     found = beam_search(made, [[BOS]], Beam(size=3, n_best=3, alpha=0.5, coverage=0.7), **limits)[0]
     assert [one.finish for one in found] == ["length"] * 3

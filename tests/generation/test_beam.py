@@ -1,4 +1,4 @@
-"""Beam search against every sequence there is, against a search written plainly, and its promises one by one."""
+"""Beam search matches exhaustive search and a plain implementation, and keeps each of its guarantees."""
 
 import math
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ def formula(beam: Beam, logprob: float, length: int) -> float:
 
 
 def forced(rule: SourceRule, source: list[int], prefix: list[int], ids: Sequence[int]) -> list[float]:
-    """What each token costs when the whole sequence is given."""
+    """Return the log-probability of each token of a given sequence."""
     row, logprobs = list(prefix), []
     for token in ids:
         logprobs.append(rule(source, row).double().log_softmax(-1)[token].item())
@@ -46,7 +46,7 @@ def every_sequence(
     limit: int,
     shortest: int = 0,
 ) -> list[tuple[tuple[int, ...], float]]:
-    """All sequences that the rules allow, the best first: those that end by score, then those that are cut by score."""
+    """Return all allowed sequences: ended ones, then cut ones, both in the order of their scores."""
     ended, cut = [], []
     words = [token for token in range(vocab_size) if token != EOS]
     for length in range(limit + 1):
@@ -60,7 +60,7 @@ def every_sequence(
 
 
 def mismatches(models: int, *, n_best: int = 3, penalties: Sequence[tuple[Any, float]] = PENALTIES) -> int:
-    """In how many of so many random models a beam as large as the space finds something else than the best."""
+    """Count the random models for which a beam as large as the search space misses the best sequences."""
     wrong = 0
     for seed in range(models):
         vocab_size, limit = [(5, 3), (4, 4), (7, 2), (3, 4)][seed % 4]
@@ -111,7 +111,7 @@ def test_stopping_at_the_first_end_would_be_noticed(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.slow
 def test_a_bound_without_the_length_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A live hypothesis may still rise: comparing it as long as it is now stops too early."""
+    """The score of a live hypothesis may rise; scoring it at its current length stops too early."""
 
     def score_now(self: Any, best_total: float, written: int) -> bool:
         if len(self.finished) < self.beam.n_best:
@@ -125,7 +125,7 @@ def test_a_bound_without_the_length_would_be_noticed(monkeypatch: pytest.MonkeyP
 def written_plainly(
     rule: SourceRule, source: list[int], prefix: list[int], beam: Beam, *, limit: int, shortest: int
 ) -> list[tuple[tuple[int, ...], float]]:
-    """The same search, one sentence and one hypothesis at a time, and without a bound."""
+    """Run the same search for one sentence and one hypothesis at a time, without a bound."""
     live: list[tuple[tuple[int, ...], np.float32]] = [((), np.float32(0))]
     ended: list[tuple[tuple[int, ...], float]] = []
     for written in range(1, limit + 1):
@@ -155,7 +155,7 @@ def written_plainly(
 
 
 def test_a_sure_long_answer_is_waited_for() -> None:
-    """Five unlikely short endings are found first; stopping there would return the best of them."""
+    """Five unlikely short hypotheses end first; stopping there would return the best of them."""
 
     def sure(source: Sequence[int], tokens: Sequence[int]) -> Tensor:
         right = 3 if len(tokens) < 9 else EOS
@@ -171,7 +171,7 @@ def test_a_sure_long_answer_is_waited_for() -> None:
 
 
 def coarse(rule: SourceRule, step: float) -> SourceRule:
-    """Logits on a grid, where many are equal."""
+    """Round logits to a grid, so that many are equal."""
     return lambda source, tokens: (rule(source, tokens) / step).round() * step
 
 
@@ -187,8 +187,8 @@ sentences = st.lists(
     st.tuples(
         st.lists(st.integers(0, 6), min_size=1, max_size=5),  # source
         st.lists(st.integers(0, 6), min_size=1, max_size=3),  # prefix
-        st.integers(0, 12),  # most
-        st.integers(0, 3),  # fewest
+        st.integers(0, 12),  # maximum new tokens
+        st.integers(0, 3),  # minimum new tokens
     ),
     min_size=1,
     max_size=5,
@@ -206,7 +206,7 @@ def test_any_batch_gets_what_a_plain_search_of_each_sentence_finds(
     model = ToyTranslator(rule, MAX_LEN, 7)
     limits: dict[str, Any] = {"max_new_tokens": most, "min_new_tokens": fewest}
     with pytest.MonkeyPatch.context() as patch:
-        # the kernel's logarithms round in their own way
+        # the kernel's logarithms are rounded differently
         patch.setattr("tercet.kernel.api.supports_scores", lambda scores: False)
         found = beam_search(model, prefixes, beam, eos_id=EOS, sources=sources, **limits)
     for (source, prefix, limit, shortest), hypotheses in zip(batch, found, strict=True):
@@ -262,7 +262,7 @@ def test_lists_are_real_sorted_without_twins_and_begin_with_shorter_lists(penalt
 
 @pytest.mark.slow
 def test_the_first_of_five_is_the_first_of_one() -> None:
-    """Also where a hypothesis rises after as many have ended as the beam is wide."""
+    """Also if the score of a hypothesis rises after `size` hypotheses have ended."""
     for seed in range(60):
         model = ToyTranslator(random_source_rule(7, MAX_LEN, seed=seed, scale=1.5), MAX_LEN, 7)
         five, one = (
@@ -342,7 +342,7 @@ def test_an_ended_hypothesis_comes_before_a_likelier_one_that_was_cut() -> None:
 
 
 def test_an_ended_hypothesis_leaves_the_beam_and_one_that_ends_below_it_is_forgotten() -> None:
-    """Size 2. The end is third at first, likelier than what is found later, and does not count."""
+    """With size 2, the end is only third at first, so it does not count, although it is likelier than later ends."""
     first, later = torch.tensor([0.2, 0.1, 0.0, -9.0]), torch.tensor([-9.0, -9.0, 9.0, 9.0])
     model = ToyDecoder(lambda tokens: first if len(tokens) == 1 else later, MAX_LEN)
     beam = Beam(size=2, n_best=2, length_penalty="none")
@@ -352,7 +352,7 @@ def test_an_ended_hypothesis_leaves_the_beam_and_one_that_ends_below_it_is_forgo
 
 
 def test_several_hypotheses_end_at_once_and_the_beam_stays_full() -> None:
-    """Two of three end in the second step. The best continuation of either is third and fifth, and must live on."""
+    """Two of three end in the second step. Their best continuations are third and fifth, and must be kept."""
     table = torch.full((9, 9), -60.0)
     table[1, [3, 4, 5]] = torch.tensor([0.0, -0.1, -0.2])
     table[3, [EOS, 6]] = torch.tensor([0.0, -3.0])
@@ -382,7 +382,7 @@ def test_done_sentences_leave_in_whole_groups() -> None:
 
 def test_rows_that_stay_in_place_are_not_moved() -> None:
     table = torch.full((7, 7), -60.0)
-    for token, following in ((1, 3), (3, 4), (4, 3)):  # one way for each of the two hypotheses, and they never cross
+    for token, following in ((1, 3), (3, 4), (4, 3)):  # the two hypotheses stay apart, with one next token each
         table[token, following] = 0.0
     table[1, 5], table[5, 6], table[6, 5] = -1.0, 0.0, 0.0
     model = ToyDecoder(lambda tokens: table[tokens[-1]], MAX_LEN)

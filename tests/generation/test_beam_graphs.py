@@ -1,4 +1,4 @@
-"""A search whose hypotheses are chosen on the device finds what the other finds; a CPU runs it without graphs."""
+"""Beam search with selection on the device finds the same hypotheses; on a CPU it runs without graphs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -41,11 +41,11 @@ def on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("size", [1, 2, 5, 12])
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda spec: spec.kind)
 def test_hypotheses_are_those_of_the_other_search(position, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sentences of unequal length with their own limits; twelve hypotheses have more candidates than there are."""
+    """Sentences of different lengths with their own limits; size 12 asks for more candidates than exist."""
     beam, model, writer = Beam(size=size, n_best=min(size, 3)), translator(position), language_model(position)
     expected = search(model, beam, sources=SOURCES), search(writer, beam)
     monkeypatch.setattr(beam_module, "can_capture", lambda model, device: True)
-    for _ in range(2):  # the second time in the tables of the first
+    for _ in range(2):  # the second search reuses the tables of the first
         assert_same(search(model, beam, sources=SOURCES), expected[0])
         assert_same(search(writer, beam), expected[1])
 
@@ -76,7 +76,7 @@ def test_a_step_is_launched_before_the_candidates_of_the_last_one_are_read(monke
             kind, name, lambda *args, name=name, original=original: (calls.append(name), original(*args))[1]
         )
     beam_search(translator(), [[1]], Beam(size=2), eos_id=EOS, sources=[[3]], max_new_tokens=4, min_new_tokens=4)
-    assert calls == ["step", "read"] * 3 + ["read"]  # the first candidates are the prefix's
+    assert calls == ["step", "read"] * 3 + ["read"]  # the first candidates come from the prefix
 
 
 @pytest.mark.usefixtures("on_the_device")
@@ -89,7 +89,7 @@ def test_a_diverged_model_is_an_error() -> None:
 
 
 def test_a_model_that_is_being_trained_is_seen_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if its step could be captured: a training needs the memory itself."""
+    """Even if its step could be captured: training needs the memory itself."""
     seen: list[bool] = []
     monkeypatch.setattr(beam_module, "can_capture", lambda model, device: seen.append(model.training))
     search(translator().train(), Beam(size=2), sources=SOURCES)

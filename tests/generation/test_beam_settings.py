@@ -1,4 +1,4 @@
-"""What a search is asked for: settings and arguments that fit, and those that are refused."""
+"""Settings and arguments of beam search: valid values are accepted, invalid values are rejected."""
 
 import math
 from typing import Any

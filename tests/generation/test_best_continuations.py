@@ -1,4 +1,4 @@
-"""The best continuations against sorting all of them."""
+"""The best continuations match a full sort."""
 
 import math
 
@@ -27,7 +27,7 @@ def as_lists(found: tuple[Tensor, Tensor, Tensor]) -> list[list[tuple[float, int
 
 
 def possible(rows: list[list[tuple[float, int, int]]]) -> list[list[tuple[float, int, int]]]:
-    """Without the continuations that cannot be: of those no order is promised."""
+    """Remove impossible continuations, whose order is undefined."""
     return [[entry for entry in row if entry[0] > -math.inf] for row in rows]
 
 

@@ -15,7 +15,7 @@ from tercet.generation.filters import (
 )
 
 INF = math.inf
-rows = st.lists(st.integers(-8, 8).map(lambda n: n / 2), min_size=1, max_size=11)  # half steps: many ties
+rows = st.lists(st.integers(-8, 8).map(lambda n: n / 2), min_size=1, max_size=11)  # half steps give many ties
 
 
 def kept(logits: Tensor) -> list[list[int]]:
@@ -38,7 +38,7 @@ def test_top_p_keeps_the_fewest_that_reach_p(row: list[float], p: float) -> None
     chosen = kept(keep_top_p(logits, p))[0]
     probabilities = logits.double().softmax(-1)[0]
     order = sorted(range(len(row)), key=lambda id: (-row[id], id))
-    assert sorted(order[: len(chosen)]) == chosen  # the most likely ones
+    assert sorted(order[: len(chosen)]) == chosen  # the most likely tokens
     assert probabilities[order[: len(chosen)]].sum() >= p - 1e-5  # together they reach p
     assert len(chosen) == 1 or probabilities[order[: len(chosen) - 1]].sum() < p + 1e-5  # one fewer would not
 
@@ -53,7 +53,7 @@ def test_min_p_keeps_those_near_the_best(row: list[float], p: float) -> None:
 def test_top_p_keeps_the_token_that_crosses_p_and_stops_where_p_is_met() -> None:
     logits = log(0.5, 0.3, 0.15, 0.05)
     assert kept(keep_top_p(logits, 0.6)) == [[0, 1]]
-    assert kept(keep_top_p(logits, 0.8)) == [[0, 1]]  # 0.5 + 0.3, whatever float32 makes of it
+    assert kept(keep_top_p(logits, 0.8)) == [[0, 1]]  # 0.5 + 0.3, despite rounding in float32
     assert kept(keep_top_p(logits, 0.81)) == [[0, 1, 2]]
     assert kept(keep_top_p(logits, 1e-60)) == [[0]]
 

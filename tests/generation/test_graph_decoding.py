@@ -1,4 +1,4 @@
-"""The decoder whose state is on the device writes what the other writes, and never asks the device in a step."""
+"""Decoding with state on the device gives the same tokens and never reads from the device within a step."""
 
 import subprocess
 import sys
@@ -47,7 +47,7 @@ def assert_same(ours: list[Column], expected: list[Column]) -> None:
 @pytest.mark.parametrize("sampling", [GREEDY, PLAIN, DRAWN], ids=["greedy", "plain", "filters"])
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda spec: spec.kind)
 def test_tokens_are_those_of_the_other_decoder(position, sampling: Sampling) -> None:
-    """Five rows of unequal length whose windows move, and some of which end."""
+    """Five rows of different lengths: windows move, and some rows end."""
     model, seeds = language_model(position), [7, 8, 9, 10, 11]
     options: dict[str, Any] = {"stop_ids": {3}, "forbidden": {0, 16}, "seeds": seeds}
     expected = list(stream(model, PROMPTS, sampling, **options))
@@ -93,7 +93,7 @@ def test_a_diverged_model_is_an_error_of_the_step_that_diverged() -> None:
     with torch.no_grad():
         model.stack.position.table.weight[6] = torch.nan
     tokens = stream_by_graphs(model, [[1, 2, 3]], GREEDY)
-    for _ in range(4):  # of the positions 2, 3, 4 and 5
+    for _ in range(4):  # for the positions 2, 3, 4 and 5
         next(tokens)
     with pytest.raises(UserError, match="not numbers"):
         next(tokens)
@@ -120,14 +120,14 @@ def test_each_step_is_launched_before_the_last_ones_results_are_read(monkeypatch
         )
     tokens = list(stream_by_graphs(language_model(), [[1, 2], [3]], Sampling(max_new_tokens=5, temperature=0)))
     assert len(tokens) == 5
-    assert calls == ["step", "read"] * 4 + ["read"]  # the first token is the prompt's
+    assert calls == ["step", "read"] * 4 + ["read"]  # the first token comes from the prompt
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("filters", [Filters(), ALL], ids=["greedy", "filters"])
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda spec: spec.kind)
 def test_a_step_stays_on_the_device_and_at_its_addresses(position, filters: Filters) -> None:
-    """On the meta device, which has no numbers for a host that asks for them."""
+    """Run on the meta device, where tensors have no values that a host could read."""
     with torch.inference_mode():
         model = language_model(position).to("meta")
         state = DecodeState(model.new_cache(3, capacity=8), vocab_size=VOCAB, max_len=CONTEXT, likeliest=3)
@@ -144,7 +144,7 @@ def test_a_step_stays_on_the_device_and_at_its_addresses(position, filters: Filt
 
 @pytest.mark.slow
 def test_a_step_launches_few_kernels() -> None:
-    """For each layer two norms, six products, attention, an activation, two sums and two writes into the cache."""
+    """Per layer: two norms, six products, attention, activation, two sums, and two cache writes."""
     counts: list[int] = []
     for layers in (1, 2):
         with torch.inference_mode():
@@ -241,11 +241,11 @@ def test_a_graph_is_captured_once_per_size_and_again_if_a_weight_has_moved(
 
     assert run(1, 2, 1, 2, 3) == 3
     assert steps == [1, 2, 1, 2, 3]
-    assert run(1, 4, 1, 3) == 1  # 2 was not used for longest, and makes way for 4
+    assert run(1, 4, 1, 3) == 1  # 2 was least recently used and is replaced by 4
     assert run(2) == 1
     with torch.no_grad():
         model.unembedding.weight += 1.0
-    assert run(2, 1) == 0  # the weights are other numbers at the same addresses
+    assert run(2, 1) == 0  # the weights have other values at the same addresses
     model.unembedding.weight.data = model.unembedding.weight.data.clone()
     assert run(2, 2) == 1
     model.stack.final_norm.weight = torch.nn.Parameter(torch.ones(24))
@@ -255,7 +255,7 @@ def test_a_graph_is_captured_once_per_size_and_again_if_a_weight_has_moved(
 def test_a_workspace_is_used_again_until_it_is_too_small_or_the_model_has_changed() -> None:
     model = language_model()
     with workspace(model, rows=3, capacity=5) as first, workspace(model, rows=1, capacity=5) as second:
-        assert second is not first  # two generations at once
+        assert second is not first  # two generations at the same time
     with workspace(model, rows=2, capacity=5) as again:
         assert again is first
     with workspace(model, rows=9, capacity=5) as larger:

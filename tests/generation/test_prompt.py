@@ -1,4 +1,4 @@
-"""Without a prompt a model begins where a text begins, whatever its vocabulary calls that place."""
+"""Without a prompt, generation starts from the token that starts a text, whatever the vocabulary calls it."""
 
 import pytest
 import tokenizers
@@ -13,14 +13,14 @@ NO_EOS = {"eos": False, "pad": True}
     ("spec", "text", "start"),
     [
         (Characters(), "ab\n", "<eos>"),
-        (Characters(bos=True), "ab\n", "<eos>"),  # bos is never seen in training, eos between any two documents
+        (Characters(bos=True), "ab\n", "<eos>"),  # bos does not occur in training; eos is between documents
         (Characters(**NO_EOS), "ab\n", "\n"),
         (Characters(**NO_EOS, bos=True), "ab\n", "\n"),
         (Characters(**NO_EOS), "b a", " "),
         (Characters(**NO_EOS, mask=True), "ba", "a"),
         (Characters(**NO_EOS, byte_fallback=True), "ba", "\n"),
         (Words(**NO_EOS), "one two\nthree", "\n"),
-        (Words(**NO_EOS), "one two two three", " two"),  # neither a new line nor a space by itself is a token
+        (Words(**NO_EOS), "one two two three", " two"),  # neither a newline nor a single space is a token
         (BPE(vocab_size=300, **NO_EOS), "one two", "\n"),
         (Unigram(**NO_EOS), "one two", " "),
         (WordPiece(), "one two", "[SEP]"),
@@ -30,7 +30,7 @@ def test_where_a_text_begins(spec: TokenizerSpec, text: str, start: str) -> None
     tokenizer = Tokenizer.train(spec, [text])
     assert tokenizer.tokens(start_ids(tokenizer)) == [start]
     assert encode_prompt(tokenizer, "") == start_ids(tokenizer)
-    assert encode_prompt(tokenizer, text[:1]) == tokenizer.encode(text[:1]), "nothing is put before a prompt"
+    assert encode_prompt(tokenizer, text[:1]) == tokenizer.encode(text[:1]), "a prompt gets no prefix"
 
 
 def test_what_opens_a_text_comes_first() -> None:

@@ -1,4 +1,4 @@
-"""The protocol as the real model and the real tokenizers keep it."""
+"""Real models and real tokenizers follow the generation protocol."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def tiny(vocab_size: int, **stack: Any) -> DecoderOnly:
     model = DecoderOnly(DecoderOnlySpec(vocab_size=vocab_size, max_len=CONTEXT, stack=spec), seed=1)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.mul_(3)  # logits far enough apart for rounding to change no draw
+            parameter.mul_(3)  # spread the logits, so that rounding changes no sample
     return model
 
 
@@ -51,7 +51,7 @@ def test_text_in_text_out(spec: Any) -> None:
     sampling = Sampling(max_new_tokens=24, stop=(*"efhinou", "🙂"), seed=2)
     prompts = ["", "one", "two fish, né fish"]
     together = generate(model, tokenizer, prompts, sampling, samples=2)
-    assert len({completion.finish for completion in together}) > 1  # rows leave at different times
+    assert len({completion.finish for completion in together}) > 1  # rows finish at different times
     for number, completion in enumerate(together):
         alone = generate(model, tokenizer, [completion.prompt], sampling, samples=2)[number % 2]
         assert (completion.ids, completion.text, completion.finish) == (alone.ids, alone.text, alone.finish)

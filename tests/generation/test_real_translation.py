@@ -1,4 +1,4 @@
-"""Search and translation with the real model, its cache, and real tokenizers."""
+"""Beam search and translation with a real model, its cache and real tokenizers."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ def tiny(vocab_size: int = V, *, seed: int = 1, position: Position | None = None
 
 
 def apart(model: Any) -> Any:
-    """Logits far enough apart for rounding to change no choice."""
+    """Spread the logits, so that rounding changes no choice."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(3)
@@ -44,7 +44,7 @@ def apart(model: Any) -> Any:
 
 
 def without_cache(model: EncoderDecoder) -> ToyTranslator:
-    """The same model, which reads source and target anew at every step, one row at a time."""
+    """Return the same model, which reads source and target again at every step, one row at a time."""
 
     known: dict[str, torch.Tensor] = {}
 
@@ -68,7 +68,7 @@ def without_cache(model: EncoderDecoder) -> ToyTranslator:
     ids=["greedy", "sinusoidal", "rotary"],
 )
 def test_the_cache_finds_what_reading_everything_anew_finds(position: Position, size: int) -> None:
-    """Through groups, permutations, rows that leave, and a cache that grows."""
+    """With groups, permutations, finished rows, and a growing cache."""
     model = tiny(position=position).train()
     beam = Beam(size=size, n_best=size)
     prefixes, sources = [[BOS], [BOS, 5, 6], [BOS], [BOS, 3]], [[3, 4, EOS], [5, EOS], [6, 7, 8, 9, 10, EOS], [EOS]]

@@ -1,4 +1,4 @@
-"""Rows with their own settings get what each would get alone, from the same uniform numbers."""
+"""Rows with different settings sample as they would in separate batches, given the same uniform numbers."""
 
 import torch
 from hypothesis import given
@@ -20,7 +20,7 @@ SETTINGS = st.builds(
     repetition_penalty=st.sampled_from([0.5, 1.0, 1.3]),
     seed=st.integers(0, 99),
 )
-LOGITS = st.lists(st.integers(-8, 8).map(lambda n: n / 2), min_size=V, max_size=V)  # half steps: many ties
+LOGITS = st.lists(st.integers(-8, 8).map(lambda n: n / 2), min_size=V, max_size=V)  # half steps give many ties
 ROW = st.tuples(LOGITS, SETTINGS, st.sets(st.integers(0, V - 1), min_size=1, max_size=4))
 
 
@@ -62,7 +62,7 @@ def test_rows_with_other_settings_draw_what_each_draws_alone(rows: list, forbidd
 
 @given(rows=st.lists(ROW, min_size=1, max_size=4), seed=st.integers(0, 99))
 def test_every_uniform_number_gives_the_token_in_whose_share_it_lies(rows: list, seed: int) -> None:
-    """The chosen ids over a grid of numbers are those of the distribution, of the tokens with a probability alone."""
+    """Over a grid of uniform numbers, only possible tokens are chosen, each in its share."""
     logits, samplings = torch.tensor([row[0] for row in rows]), [row[1] for row in rows]
     seen = torch.zeros(len(rows), V, dtype=torch.bool)
     settings = RowSettings(RowSettings.encode(samplings, V))
@@ -87,7 +87,7 @@ def test_a_row_that_diverged_is_named_and_its_neighbours_draw_on() -> None:
         ids, diverged = choose_by_rows(logits, samplings, [[]] * 4, set())
         assert diverged == [False, True, True, False]
         assert ids[3] == 5
-        assert all(0 <= token < V for token in ids)  # an id that is none would be an error on the device
+        assert all(0 <= token < V for token in ids)  # an invalid id would be an error on the device
 
 
 def test_a_filter_that_no_row_uses_is_left_out() -> None:
@@ -106,4 +106,4 @@ def test_numbers_drawn_in_advance_are_those_of_single_draws() -> None:
     assert numbers.peek(40).tolist() == expected[2:42]
     assert numbers.peek(1).tolist() == expected[2:3]
     numbers.skip(50)
-    assert numbers.peek(8).tolist() != expected[52:]  # what was not drawn yet cannot be skipped
+    assert numbers.peek(8).tolist() != expected[52:]  # numbers that were not drawn yet cannot be skipped

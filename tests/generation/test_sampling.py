@@ -16,7 +16,7 @@ def generator(seed: int) -> torch.Generator:
 
 
 def by_hand(logits: list[float], sampling: Sampling, seen: set[int]) -> list[float]:
-    """The documented distribution, written out without a tensor."""
+    """Compute the documented distribution without tensors."""
 
     def softmax(row: dict[int, float]) -> dict[int, float]:
         best = max(row.values())
@@ -61,7 +61,7 @@ CASES = [
 
 
 def example(case: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """The probabilities that these settings make of logits with ties, (1, V), and those by hand."""
+    """Return the probabilities for logits with ties, (1, V), by these settings and by hand."""
     sampling, seen_ids = Sampling(**case), [0, 3, 4]
     logits = (1.5 * torch.randn(1, 13, generator=generator(5))).round(decimals=1)
     seen = torch.zeros(1, 13, dtype=torch.bool)
@@ -101,7 +101,7 @@ def test_the_chi_square_test_sees_a_slight_bias() -> None:
 
 
 def test_the_order_matters_and_is_the_documented_one() -> None:
-    """Each neighbouring pair of filters gives something else when swapped, so this table pins the order."""
+    """Swapping any two adjacent filters changes the result, so this table fixes the order."""
     logits = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log()
 
     def ids(**case: Any) -> list[int]:
@@ -109,7 +109,7 @@ def test_the_order_matters_and_is_the_documented_one() -> None:
 
     assert ids(temperature=3.0, top_p=0.69) == [0, 1, 2]  # at temperature 1: 0, 1
     assert ids(top_k=2, top_p=0.55) == [0]  # of 4/7 and 3/7; without top-k first: 0, 1
-    assert ids(top_p=0.75, min_p=0.3) == [0, 1, 2]  # 0.4 + 0.3 of the whole is less than 0.75; with min-p first: 0, 1
+    assert ids(top_p=0.75, min_p=0.3) == [0, 1, 2]  # 0.4 + 0.3 of all is below 0.75; with min-p first: 0, 1
     penalised = distribution(logits, Sampling(temperature=0, repetition_penalty=2.0), logits == logits.max())
     assert penalised.argmax() == 1
 

@@ -1,4 +1,4 @@
-"""Guesses change how many passes a text takes, and neither what it is (greedy, lookup) nor its distribution (draft)."""
+"""Speculative decoding changes the number of passes, but not the greedy text or the sampling distribution."""
 
 import itertools
 import math
@@ -34,16 +34,16 @@ POSITIONS = [Learned(), Sinusoidal(), Rotary(), ALiBi(), RelativeBias(n_buckets=
 
 
 def mixed(share: float, max_len: int = CONTEXT) -> Rule:
-    """A draft that is often right."""
+    """Return the rule of a draft that is often right."""
     return lambda tokens: (1 - share) * RULE(tokens) + share * OTHER(tokens)
 
 
 def by_row(passes: Iterator[Pass], count: int) -> list[list[Token]]:
     rows: list[list[Token]] = [[] for _ in range(count)]
     for brought in passes:
-        assert any(brought), "a pass brought nothing"
+        assert any(brought), "a pass returned no token"
         for row, tokens in zip(rows, brought, strict=True):
-            assert not (row and row[-1].finish and tokens), "a row goes on after its end"
+            assert not (row and row[-1].finish and tokens), "a row continues after its end"
             row.extend(tokens)
     return rows
 
@@ -78,7 +78,7 @@ KINDS = {
 
 
 def exact(sampling: Sampling, prompt: list[int], max_len: int) -> dict[tuple[int, ...], float]:
-    """The probability of each text of LONG tokens after the prompt, by enumeration."""
+    """Return the probability of each text of LONG tokens after the prompt, by enumeration."""
     probabilities: dict[tuple[int, ...], float] = {}
     for text in itertools.product(range(SMALL), repeat=LONG):
         row, probability = list(prompt), 1.0
@@ -92,7 +92,7 @@ def exact(sampling: Sampling, prompt: list[int], max_len: int) -> dict[tuple[int
 
 
 def surprise(sampling: Sampling, *, max_len: int = 8, draft_len: int = 8, tokens: int = 3) -> float:
-    """By how many standard deviations chi-square is off its mean, for many texts against their exact probabilities."""
+    """Return by how many standard deviations chi-square deviates from its mean over many texts."""
     prompt, model = [1, 2], AheadDecoder(TARGET, max_len)
     guesses = Draft(model=AheadDecoder(DRAFT, draft_len), tokens=tokens)
     rows = by_row(speculate(model, [prompt] * DRAWS, sampling, speculation=guesses, seeds=range(DRAWS)), DRAWS)
@@ -119,11 +119,11 @@ def test_also_where_windows_move() -> None:
 
 
 FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
-    "refused: drawn from the model's own distribution": ("residual", lambda p, q: p),
-    "refused: drawn from the draft's": ("residual", lambda p, q: q),
-    "refused: drawn from the difference, whatever its sign": ("residual", lambda p, q: (p - q).abs()),
-    "kept where it is possible at all": ("_draw_uniform", lambda generator: 0.0),
-    "kept only where the model finds it likelier": ("_draw_uniform", lambda generator: 1.0),
+    "rejected: sampled from the model's distribution": ("residual", lambda p, q: p),
+    "rejected: sampled from the draft's distribution": ("residual", lambda p, q: q),
+    "rejected: sampled from the absolute difference": ("residual", lambda p, q: (p - q).abs()),
+    "always accepted if possible": ("_draw_uniform", lambda generator: 0.0),
+    "accepted only if likelier in the model": ("_draw_uniform", lambda generator: 1.0),
 }
 
 
@@ -212,7 +212,7 @@ def tiny(position: Position, max_len: int, *, seed: int = 1, layers: int = 2) ->
     model = DecoderOnly(DecoderOnlySpec(vocab_size=VOCAB, max_len=max_len, stack=spec), seed=seed)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.mul_(3)  # logits far enough apart for rounding to change no token
+            parameter.mul_(3)  # spread the logits, so that rounding changes no token
     return model
 
 
@@ -254,7 +254,7 @@ def test_what_was_read_ahead_and_not_counted_is_never_seen(position: Position) -
         _, state = model.start(prompt, lengths, capacity=13)
         model.read_ahead(torch.tensor([[4, 0, 0, 0, 0, 0, 0], [8, 7, 10, 10, 10, 10, 10]]), state)
         state.advance(torch.tensor([4, 2]))
-        state.advance(torch.tensor([-3, 0]))  # they hold 1 2 3 4 and 9 8 7
+        state.advance(torch.tensor([-3, 0]))  # the rows now contain 1 2 3 4 and 9 8 7
         logits = model.read_ahead(torch.tensor([[5, 6, 7, 8], [6, 5, 0, 0]]), state)
         for row, text, begin, count in zip(logits, texts, (4, 3), (4, 2), strict=True):
             whole = model(torch.tensor([text]))[0, begin:]
@@ -278,9 +278,9 @@ def test_a_draft_that_is_always_right_costs_one_pass_for_all_its_guesses_and_one
     passes = list(speculate(model, [[1, 2]], sampling, speculation=Draft(model=draft, tokens=4)))
     assert [len(row) for (row,) in passes] == [1, 5, 5, 5, 5, 2]
     assert model.calls == [("start", 1)] + [("read_ahead", 1)] * 5
-    assert model.tokens_read == [5, 5, 5, 5, 2]  # one token that is certain, then the guesses
+    assert model.tokens_read == [5, 5, 5, 5, 2]  # one certain token, then the draft tokens
     assert draft.calls == [("start", 1)] + [("read_ahead", 1)] * (3 + 4 * 3 + 1)
-    assert draft.tokens_read == [1, 1, 1] + [2, 1, 1, 1] * 3 + [2]  # its own last guess, and the token after it
+    assert draft.tokens_read == [1, 1, 1] + [2, 1, 1, 1] * 3 + [2]  # its own last draft token, and the next token
 
 
 def test_a_draft_that_is_always_wrong_costs_as_many_passes_as_none() -> None:
@@ -313,13 +313,13 @@ def test_the_last_of_several_occurrences_is_followed() -> None:
     model = AheadDecoder(script_rule(VOCAB, [2, 6, 8, 3, 3], prompt=10), 40)
     passes = list(speculate(model, [prompt], Sampling(max_new_tokens=5), speculation=Lookup(ngram=2, tokens=3)))
     assert [[token.id for token in row] for (row,) in passes] == [[2], [6, 8, 3], [3]]
-    assert model.tokens_read == [4, 1]  # 2, then what came after 1 2: 6 8 0; what came after 8 3 is not known
+    assert model.tokens_read == [4, 1]  # 2, then the continuation of 1 2: 6 8 0; 8 3 has none
 
 
 def test_where_the_window_moves_the_text_is_read_anew_and_no_oftener() -> None:
     model = AheadDecoder(RULE, CONTEXT)
     list(speculate(model, [[1, 2, 3]], Sampling(max_new_tokens=14), speculation=Draft(model=model, tokens=9)))
-    # 3 to 7 visible, then 4 to 7, then again 4 to 7: the same windows as those of `stream`
+    # 3 to 7 tokens are visible, then 4 to 7, then again 4 to 7: the same windows as in `stream`
     plain = ToyDecoder(RULE, CONTEXT)
     list(stream(plain, [[1, 2, 3]], Sampling(max_new_tokens=14)))
     assert model.capacities[::2] == plain.capacities
@@ -330,13 +330,13 @@ def test_a_draft_with_a_shorter_context_guesses_as_far_as_that_reaches() -> None
     sampling = Sampling(max_new_tokens=20)
     rows = by_row(speculate(model, [[1, 2]], sampling, speculation=Draft(model=draft, tokens=5), seeds=[3]), 1)
     assert len(rows[0]) == 20
-    assert max(draft.capacities) == 5  # and its cache refuses what does not fit
+    assert max(draft.capacities) == 5  # and its cache rejects more
     assert "read_ahead" in {name for name, _ in draft.calls}
 
 
 def test_a_draft_is_filtered_as_the_model_is_with_its_own_guesses_in_sight() -> None:
     model, draft = (AheadDecoder(lambda tokens: torch.linspace(5.0, 4.0, VOCAB), 40) for _ in range(2))
-    sampling = Sampling(max_new_tokens=9, temperature=0, repetition_penalty=1.5)  # what is there does not come again
+    sampling = Sampling(max_new_tokens=9, temperature=0, repetition_penalty=1.5)  # tokens are not repeated
     passes = list(speculate(model, [[10]], sampling, speculation=Draft(model=draft, tokens=3), forbidden={4}))
     assert [[token.id for token in row] for (row,) in passes] == [[0], [1, 2, 3, 5], [6, 7, 8, 9]]
 

@@ -1,4 +1,4 @@
-"""Rounds whose state is on the device bring the tokens of the other passes, with one launch and one wait each."""
+"""Speculative rounds with state on the device give the same tokens, with one launch and one wait per round."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -28,7 +28,7 @@ OPTIONS: dict[str, Any] = {"stop_ids": {3}, "forbidden": {0, 16}, "seeds": [7, 8
 
 @pytest.fixture
 def by_graphs(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`speculate` as a GPU has it."""
+    """Return `speculate` as it runs on a GPU."""
 
     def passes(*args: Any, **options: Any) -> Iterator[Pass]:
         with monkeypatch.context() as patch:
@@ -39,7 +39,7 @@ def by_graphs(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def similar(model: DecoderOnly, *, max_len: int = CONTEXT, noise: float = 0.05) -> DecoderOnly:
-    """A draft that is often right."""
+    """Return a draft model that is often right."""
     draft = DecoderOnly(replace(model.spec, max_len=max_len)).eval()
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
@@ -73,13 +73,13 @@ def guesses_of(kind: str, model: DecoderOnly) -> Draft | Lookup:
     ],
 )
 def test_passes_bring_the_same_tokens(by_graphs: Any, position: Position, kind: str, sampling: str) -> None:
-    """Five rows of unequal length whose windows move, and some of which end."""
+    """Five rows of different lengths: windows move, and some rows end."""
     model = language_model(position)
     guesses = guesses_of(kind, model)
     expected = list(speculate(model, PROMPTS, SAMPLINGS[sampling], speculation=guesses, **OPTIONS))
     assert_same(list(by_graphs(model, PROMPTS, SAMPLINGS[sampling], speculation=guesses, **OPTIONS)), expected)
     brought = [len(row) for one in expected for row in one]
-    assert max(brought) > 1, "no guess was accepted"
+    assert max(brought) > 1, "no draft token was accepted"
     assert max(brought) <= guesses.tokens + 1
 
 
@@ -124,7 +124,7 @@ def test_rows_that_the_caller_ends_leave_and_the_others_stay_what_they_were(by_g
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("drafts", [True, False])
 def test_a_round_stays_on_the_device_and_at_its_addresses(drafts: bool, sampling: str) -> None:
-    """On the meta device, which has no numbers for a host that asks for them."""
+    """Run on the meta device, where tensors have no values that a host could read."""
     with torch.inference_mode():
         models = [language_model().to("meta") for _ in range(1 + drafts)]
         caches = [model.new_cache(3, capacity=8) for model in models]
@@ -144,7 +144,7 @@ def test_a_diverged_model_is_an_error(by_graphs: Any, kind: str) -> None:
     model = language_model(POSITIONS[0])
     guesses = guesses_of(kind, model)
     with torch.no_grad():
-        model.stack.position.table.weight[9] = torch.nan  # a round reads ahead, up to there in the second one or later
+        model.stack.position.table.weight[9] = torch.nan  # reached by lookahead in the second round or later
     assert next(by_graphs(model, [[1, 2, 3]], GREEDY, speculation=guesses))[0]
     with pytest.raises(UserError, match="not numbers"):
         list(by_graphs(model, [[1, 2, 3]], GREEDY, speculation=guesses))

@@ -1,4 +1,4 @@
-"""Texts with guesses: where they stop, what a completion tells, and which draft is for a model."""
+"""Texts by speculative decoding: stop strings, reported completions, and which draft models are accepted."""
 
 import pytest
 from ahead_decoder import CONTEXT, RULE, AheadDecoder

@@ -19,7 +19,7 @@ RULE = random_rule(VOCAB, CONTEXT)
 def by_recomputing(
     rule: Rule, prompt: Sequence[int], sampling: Sampling, *, max_len: int = CONTEXT, seed: int = 0, stop_id: int = -1
 ) -> list[Token]:
-    """One row without a cache: everything visible is read at every step."""
+    """Generate one row without a cache: all visible tokens are read at every step."""
     row, tokens, generator = list(prompt), [], torch.Generator().manual_seed(seed)
     for number in range(sampling.max_new_tokens):
         logits = rule(row[window_start(len(row), max_len) :])[None]
@@ -77,7 +77,7 @@ def test_the_window_drops_the_oldest_half_when_it_is_full(max_len: int) -> None:
 def test_the_window_is_moved_seldom() -> None:
     model = ToyDecoder(RULE, CONTEXT)
     list(stream(model, [[1, 2, 3]], Sampling(max_new_tokens=14)))
-    # 3 to 7 visible, then 4 to 7, then again 4 to 7
+    # 3 to 7 tokens are visible, then 4 to 7, then again 4 to 7
     assert [name for name, _ in model.calls] == ["start", *["step"] * 4, *["start", *["step"] * 3] * 2, "start"]
 
 
@@ -142,7 +142,7 @@ def test_the_cache_is_as_large_as_needed_and_no_larger() -> None:
     list(stream(model, [[1, 2], [3]], Sampling(max_new_tokens=3)))
     assert model.capacities == [5]
     list(stream(model, [[1] * 6], Sampling(max_new_tokens=3)))
-    assert model.capacities == [5, 7, 5]  # the second time 4 are visible and one is left to draw
+    assert model.capacities == [5, 7, 5]  # the second time 4 tokens are visible and one is to be generated
 
 
 def test_nothing_to_do_does_nothing() -> None:

@@ -47,7 +47,7 @@ def test_a_stop_text_across_tokens_is_cut_off_and_ends_the_row_at_once() -> None
     assert (completion.text, completion.finish) == ("ax", "stop")
     assert pieces == ["a", "x"]
     assert len(completion.ids) == len(completion.logprobs) == 3
-    assert [name for name, _ in model.calls] == ["start", "step", "step"]  # two tokens were never worked out
+    assert [name for name, _ in model.calls] == ["start", "step", "step"]  # the last two tokens were never computed
 
 
 def test_held_back_text_comes_out_when_it_is_no_stop_text_after_all() -> None:
@@ -110,7 +110,7 @@ def test_unequal_prompts_get_together_what_each_gets_alone() -> None:
         for completion in generate(ToyDecoder(RANDOM, CONTEXT), TOKENIZER, [prompt], WILD, samples=3)
     ]
     assert together == alone
-    assert len({completion.finish for completion in together}) > 1  # the rows did leave at different times
+    assert len({completion.finish for completion in together}) > 1  # rows finish at different times
 
 
 def test_sample_j_is_drawn_with_the_seed_plus_j() -> None:

@@ -24,7 +24,7 @@ def toy(rule=RULE) -> ToyTranslator:
 
 
 def saying(*script: int) -> ToyTranslator:
-    """A model that says these ids whatever the source, and then the end."""
+    """Return a model that writes these ids for any source, and then the end."""
 
     def rule(source: list[int], tokens: list[int]) -> torch.Tensor:
         logits = torch.zeros(TOKENIZER.vocab_size)
@@ -76,7 +76,7 @@ def test_a_line_that_is_too_long_is_cut_and_marked() -> None:
     exact, beyond = "a" * (MAX_LEN - 1), "a" * MAX_LEN
     answers = translate(model, TOKENIZER, [exact, beyond])
     assert [answer.truncated for (answer,) in answers] == [False, True]
-    assert model.sources[0] == [[*exact.encode(), TOKENIZER.eos_id]]  # both read once
+    assert model.sources[0] == [[*exact.encode(), TOKENIZER.eos_id]]  # both are read once
     assert answers[0][0].ids == answers[1][0].ids
 
 
@@ -86,7 +86,7 @@ def test_lines_are_batched_by_length_within_the_budget() -> None:
     translate(model, TOKENIZER, texts, Beam(size=2), batch_tokens=40)
     assert [sorted((len(source) for source in batch), reverse=True) for batch in model.sources] == [
         [20],
-        [10],  # the other line of nine is the same line
+        [10],  # the other line of nine characters is the same
         [6, 5, 4],
         [3, 2],
     ]

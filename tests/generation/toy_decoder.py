@@ -1,4 +1,4 @@
-"""Decoders small enough to be certain of: logits are a plain function of the visible tokens and their positions."""
+"""Small decoders with predictable logits: a plain function of the visible tokens and their positions."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,7 +10,7 @@ SourceRule = Callable[[list[int], list[int]], Tensor]
 
 
 class ToyCache:
-    """Rows as they are, each with the source that its group shares; what a real cache cannot do is refused."""
+    """Rows of tokens with the source of their group; operations that a real cache cannot do raise."""
 
     def __init__(self, rows: list[list[int]], capacity: int, sources: list[list[int]] | None = None) -> None:
         self.rows = rows
@@ -23,7 +23,7 @@ class ToyCache:
         assert rows.dtype == torch.int64
         wanted = rows.tolist()
         self.calls.append(("reorder", len(wanted)))
-        assert wanted != list(range(len(self.rows))), "there was nothing to reorder"
+        assert wanted != list(range(len(self.rows))), "nothing to reorder"
         assert len(wanted) % self.group == 0
         groups = [
             {row // self.group for row in wanted[start : start + self.group]}
@@ -37,7 +37,7 @@ class ToyCache:
 
     def expand_beams(self, n: int) -> None:
         assert self.group == 1
-        assert n > 1, "there was nothing to spread"
+        assert n > 1, "nothing to expand"
         self.calls.append(("expand_beams", n))
         self.rows = [list(row) for row in self.rows for _ in range(n)]
         self.group = n
@@ -49,7 +49,7 @@ class ToyCache:
 
 
 class ToyDecoder(nn.Module):
-    """Keeps the protocol, refuses what would break a real cache, and notes each call as (name, batch size)."""
+    """A decoder that checks the cache protocol and records each call as (name, batch size)."""
 
     def __init__(self, rule: Rule, max_len: int) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class ToyDecoder(nn.Module):
 
 
 class ToyTranslator(ToyDecoder):
-    """The same with a source, to which the rule is a function as well."""
+    """A decoder whose rule also depends on a source."""
 
     def __init__(self, rule: SourceRule, max_len: int, vocab_size: int) -> None:
         super().__init__(lambda tokens: rule([], tokens), max_len)
@@ -108,7 +108,7 @@ class ToyTranslator(ToyDecoder):
         assert source.shape == source_token_mask.shape
         assert len(source) == len(tokens)
         assert source.shape[1] == source_token_mask.sum(1).max() <= self.max_len
-        assert (source_token_mask[:, 1:] <= source_token_mask[:, :-1]).all(), "padding stands on the right"
+        assert (source_token_mask[:, 1:] <= source_token_mask[:, :-1]).all(), "padding must be on the right"
         sources = [row[mask].tolist() for row, mask in zip(source, source_token_mask, strict=True)]
         self.sources.append(sources)
         return self._start(tokens, lengths, capacity, sources)
@@ -118,7 +118,7 @@ class ToyTranslator(ToyDecoder):
 
 
 def random_rule(vocab_size: int, max_len: int, *, seed: int = 0, scale: float = 2.0) -> Rule:
-    """A fixed random function to which every visible token matters, and its position."""
+    """Return a fixed random function of every visible token and its position."""
     generator = torch.Generator().manual_seed(seed)
     table = torch.randn(max_len, vocab_size, 7, generator=generator)
     out = torch.randn(7, vocab_size, generator=generator)
@@ -131,7 +131,7 @@ def random_rule(vocab_size: int, max_len: int, *, seed: int = 0, scale: float = 
 
 
 def random_source_rule(vocab_size: int, max_len: int, *, seed: int = 0, scale: float = 2.0) -> SourceRule:
-    """The same of a source and a target; what was worked out once is remembered."""
+    """Return a random function of a source and a target, with cached results."""
     over_target = random_rule(vocab_size, max_len, seed=2 * seed, scale=scale)
     over_source = random_rule(vocab_size, max_len, seed=2 * seed + 1, scale=scale)
     known: dict[tuple[tuple[int, ...], ...], Tensor] = {}
@@ -146,7 +146,7 @@ def random_source_rule(vocab_size: int, max_len: int, *, seed: int = 0, scale: f
 
 
 def script_rule(vocab_size: int, script: Sequence[int], prompt: int = 1) -> Rule:
-    """Says `script` after a prompt of `prompt` tokens, whatever it is."""
+    """Return a rule that writes `script` after any prompt of `prompt` tokens."""
 
     def rule(tokens: list[int]) -> Tensor:
         logits = torch.zeros(vocab_size)

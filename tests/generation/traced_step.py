@@ -1,6 +1,6 @@
-"""Run by test_graph_decoding.py in a process of its own: the checks of shape annotations cannot be traced.
+"""Check that decode steps trace: python traced_step.py decoder:rotary beam:sinusoidal draft:learned lookup:rotary
 
-python traced_step.py decoder:rotary translator:alibi beam:sinusoidal draft:learned lookup:rotary
+test_graph_decoding.py runs this in a separate process, because the checks of shape annotations cannot be traced.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""What tests of several kernels share."""
+"""Fixtures and helpers shared by the tests of several kernels."""
 
 import math
 from typing import Protocol
@@ -15,7 +15,7 @@ class UseFrom(Protocol):
 
 @pytest.fixture
 def use_from(monkeypatch: pytest.MonkeyPatch) -> UseFrom:
-    """In float32 the kernels that are named are used from so much work on, and no others."""
+    """Return a function that enables only the named float32 kernels, each from the given work on."""
 
     def use(**least: float) -> None:
         table = {name: NEVER if name.endswith("float32") else tuning.ALWAYS for name in tuning.TABLE_KEYS}

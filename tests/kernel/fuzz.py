@@ -1,11 +1,11 @@
-"""Every operator on tensors that are what it takes, and on tensors that are not quite: any number of cases from a seed.
+"""Fuzz every operator with valid and invalid tensors: any number of reproducible cases from a seed.
 
     python tests/kernel/fuzz.py CASES [SEED [SHARD/SHARDS]]
 
-Of two cases one is right: the answer must be that of the formula, in float64. The other has one or two of its arguments
-replaced, by a tensor of another size, type, layout, kind or place, or by another value: it is refused by a Python
-exception, or answered with the shapes and dtypes that the operator's fake says; where nothing but layout or kind has
-changed, with the right numbers. Case N is the same whatever came before it.
+Every other case is valid: the result must match the formula in float64. In the remaining cases one or two arguments are
+replaced by a tensor of another size, dtype, layout, kind or device, or by another value. Such a call must raise a
+Python exception, or return the shapes and dtypes of the operator's fake implementation; if only layout or kind has
+changed, it must return the right numbers. Case N does not depend on the cases before it.
 """
 
 import random
@@ -30,7 +30,7 @@ Arguments = list[Any]
 
 
 class Case(NamedTuple):
-    """Arguments for an operator, and what it answers in float64: None where a formula has nothing to say."""
+    """Arguments for an operator, its formula in float64 (None if undefined), and a tolerance."""
 
     arguments: Arguments
     formula: Callable[..., Any]
@@ -38,7 +38,7 @@ class Case(NamedTuple):
 
 
 class Own(Tensor):
-    """A class of somebody's own."""
+    """A third-party subclass of Tensor."""
 
 
 def mask_of(pick: random.Random, batch: int, queries: int, keys: int) -> Tensor | None:
@@ -47,7 +47,7 @@ def mask_of(pick: random.Random, batch: int, queries: int, keys: int) -> Tensor 
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool = False) -> Tensor:
-    """(B, H, T, K) in float64; who sees nothing takes zeros."""
+    """Return attention in float64, (B, H, T, K); queries that see no key get zeros."""
     q, k, v = (x.double() for x in (q, k, v))
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     scores = q @ k.mT / q.shape[-1] ** 0.5
@@ -245,7 +245,7 @@ CASES = [
 
 
 def spoil(pick: random.Random, x: Any) -> tuple[Any, bool]:
-    """Another argument in place of this one, and whether its numbers and shape are the same."""
+    """Return a replacement for an argument, and whether its numbers and shape are unchanged."""
     if not isinstance(x, Tensor):
         others = [None, True, -3, -1, 0, 1, 7, 2**40, 0.1, -1.0, 2.0, float("nan"), "gelu", "none", "sine", [True]]
         return pick.choice(others), False
@@ -284,14 +284,14 @@ def tensors_of(answer: Any) -> list[Tensor | None]:
 
 
 def check(case: Case, name: str, *, right: bool, exact: bool) -> bool:
-    """Whether it was answered; an error where that is not right.
+    """Return whether the operator returned a result; raise an error if its behavior is wrong.
 
     Args:
-        right: it must be answered.
-        exact: what is answered must be what the formula says.
+        right: If True, the operator must not raise.
+        exact: If True, a result must match the formula.
     """
     arguments = case.arguments
-    plain = [x.detach().as_subclass(Tensor).clone() if isinstance(x, Tensor) else x for x in arguments]  # some change
+    plain = [x.detach().as_subclass(Tensor).clone() if isinstance(x, Tensor) else x for x in arguments]  # originals
     operator = getattr(ops, name)
     try:
         answer = tensors_of(operator(*arguments))
@@ -317,7 +317,7 @@ def check(case: Case, name: str, *, right: bool, exact: bool) -> bool:
 
 
 def optimize(pick: random.Random, *, hurt: bool) -> bool:
-    """AdamW's step and a gradient's norm, which are no operators."""
+    """Test the AdamW step and the gradient norm, which are not operators."""
     shapes = [(pick.choice([1, 7, 33, 1 << 14]),) for _ in range(pick.randint(1, 3))]
     tensors = {
         name: [torch.rand(shape) for shape in shapes] for name in ("parameters", "gradients", "means", "squares")
@@ -340,7 +340,7 @@ def optimize(pick: random.Random, *, hurt: bool) -> bool:
 
 
 def run(case_number: int, seed: int, kinds: list[Callable[[random.Random], Case]]) -> tuple[str, bool, bool]:
-    """The operator, whether its arguments were right, and whether they were answered."""
+    """Return the operator's name, whether its arguments were valid, and whether it returned a result."""
     pick = random.Random(seed << 40 | case_number)
     torch.manual_seed(pick.getrandbits(60))
     kind, hurt = case_number // 2 % (len(kinds) + 1), case_number % 2 == 1
@@ -359,7 +359,7 @@ def run(case_number: int, seed: int, kinds: list[Callable[[random.Random], Case]
 
 
 def main(cases: int, seed: int = 0, shard: str = "0/1") -> None:
-    levels.COMPILE_TIMEOUT = 900.0  # sanitizers take their time
+    levels.COMPILE_TIMEOUT = 900.0  # sanitizers are slow
     assert library() is not None
     first, step = (int(word) for word in shard.split("/"))
     answered, start = Counter[tuple[bool, bool]](), time.monotonic()

@@ -1,4 +1,4 @@
-"""The compiled activations are the formulas, forward and backward, in bfloat16 to the last bit but one."""
+"""The compiled activations match their formulas, forward and backward; bfloat16 differs by at most the last bit."""
 
 import math
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from tercet.kernel.activations import activate, supports_activation
 from tercet.kernel.build import library
 from tercet.nn.feedforward import ACTIVATIONS
 
-pytestmark = [pytest.mark.threads, pytest.mark.skipif(library() is None, reason="no C++ compiler here")]
+pytestmark = [pytest.mark.threads, pytest.mark.skipif(library() is None, reason="no C++ compiler")]
 SMOOTH = ["gelu", "gelu_tanh", "silu"]
 in_both = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 
@@ -80,7 +80,7 @@ def test_what_is_compiled_has_it_in_one_graph(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_none_is_an_activation_too() -> None:
-    """As the fused step has it: numbers as they came, not memory that nobody wrote."""
+    """In the fused step, "none" copies the numbers instead of leaving memory uninitialized."""
     x, grad_output = torch.randn(2, 70).bfloat16()
     assert torch.equal(torch.ops.tercet.activate(x, "none"), x)
     assert torch.equal(torch.ops.tercet.activate_backward(grad_output, x, "none"), grad_output)

@@ -1,4 +1,4 @@
-"""The compiled step of AdamW is PyTorch's, and the norm is that of all numbers, however many threads share them."""
+"""The compiled AdamW step is PyTorch's, and the gradient norm is right with any number of threads."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from tercet.kernel import adam_, gradient_norm, supports_gradients
 from tercet.kernel.adam import MIN_WORK
 from tercet.kernel.build import library
 
-pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
+pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler")
 SIZES = st.lists(st.sampled_from([1, 7, 16, 33, 1 << 14, (1 << 14) + 1, 50_000]), min_size=1, max_size=5)
 
 
@@ -89,7 +89,7 @@ def test_each_parameter_goes_its_own_way() -> None:
 
 def test_who_keeps_parameters_for_a_gradient_learns_that_they_changed() -> None:
     p = torch.nn.Parameter(torch.ones(4))
-    kept = (p * p).sum()  # the square keeps p
+    kept = (p * p).sum()  # autograd saves p for the square
     mean, square = torch.zeros(4), torch.zeros(4)
     adam_([p], [torch.ones(4)], [mean], [square], [torch.zeros(())], settings=[(0.1, 0.9, 0.99, 1e-8, 0.0)])
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -126,7 +126,7 @@ def test_which_parameters_it_takes() -> None:
 def test_a_piece_takes_the_step_of_the_whole_to_the_last_bit(
     size: int, first: int, decay: float, scale: float, seed: int
 ) -> None:
-    """Wherever it begins and ends, in the middle of a vector register or not: what ranks rely on that have a piece."""
+    """The piece may start and end within a vector register. Ranks that own a piece rely on this."""
     torch.manual_seed(seed)
     whole = [*numbers([size]), *numbers([size]), *numbers([size]), torch.rand(size)]
     piece = [x[first:].clone() for x in whole]

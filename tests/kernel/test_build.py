@@ -24,7 +24,7 @@ print(json.dumps([*found, warm_up()]))
 @pytest.mark.slow
 def test_importing_compiles_and_loads_nothing_and_off_is_off() -> None:
     done = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == [0, False, False]  # the compiler of graphs alone takes a second to import
+    assert json.loads(done.stdout) == [0, False, False]  # importing the graph compiler takes a second
 
 
 def test_a_warm_up_loads_them() -> None:
@@ -44,7 +44,7 @@ def test_a_constant_is_marked_as_torch_marks_it() -> None:
 
 
 class Interrupted:
-    """A tensor whose address is asked for at the moment of a Ctrl-C."""
+    """A tensor whose `data_ptr` raises KeyboardInterrupt, as if the user had pressed Ctrl-C."""
 
     def data_ptr(self) -> int:
         raise KeyboardInterrupt
@@ -53,7 +53,7 @@ class Interrupted:
 def test_ctrl_c_while_arguments_are_converted_is_ctrl_c() -> None:
     kernels = library()
     if kernels is None:
-        pytest.skip("no kernels here")
+        pytest.skip("no compiled kernels")
     with pytest.raises(KeyboardInterrupt):
         kernels.linear_float32(Interrupted(), *[None] * 8)
     with pytest.raises(ctypes.ArgumentError):

@@ -1,4 +1,4 @@
-"""A contract is read as it is written."""
+"""The parser of kernel contracts reads a contract correctly."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The compiled cross-entropy is PyTorch's, in value and gradient, whatever the vocabulary, and writes nothing else."""
+"""The compiled cross-entropy is PyTorch's, in value and gradient, for any vocabulary, and writes nothing else."""
 
 import math
 
@@ -12,13 +12,13 @@ from torch import Tensor
 from tercet.kernel.build import library
 from tercet.kernel.cross_entropy import MIN_WORK, cross_entropy_, supports_logits
 
-pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
+pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler")
 
 
 def written_out(
     scores: Tensor, targets: Tensor, *, smoothing: float, softcap: float | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The losses, those without smoothing, and the gradient of the former's sum, in float64."""
+    """Return losses with and without smoothing, and the gradient of the smoothed sum, in float64."""
     scores = scores.double().requires_grad_()
     z = scores if softcap is None else softcap * torch.tanh(scores / softcap)
     totals, plains = (
@@ -53,14 +53,14 @@ def test_it_is_cross_entropy_written_out(
     how = {"smoothing": smoothing, "softcap": softcap}
 
     totals, plains = cross_entropy_(scores, targets, **how, needs_grad=False)
-    assert torch.equal(whole, kept)  # no gradient is asked for, none is written
+    assert torch.equal(whole, kept)  # without a requested gradient, none is written
     again = cross_entropy_(scores, targets, **how, needs_grad=True)
     assert torch.equal(torch.stack(again), torch.stack((totals, plains)))
     torch.testing.assert_close(totals.double(), expected[0], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(plains.double(), expected[1], rtol=1e-5, atol=1e-5)
     rounding = 2.0**-8 if dtype == torch.bfloat16 else 1e-5
     torch.testing.assert_close(scores.double(), expected[2], rtol=rounding, atol=2e-6)
-    assert torch.equal(whole[:, v:], kept[:, v:])  # nor anything beside the vocabulary
+    assert torch.equal(whole[:, v:], kept[:, v:])  # nothing is written outside the vocabulary
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
@@ -78,7 +78,7 @@ def test_a_bfloat16_gradient_is_rounded_to_the_nearest() -> None:
     scores, targets = torch.randn(64, 300).bfloat16(), torch.randint(300, (64,))
     exact = written_out(scores, targets, smoothing=0.1, softcap=None)[2].float()
     cross_entropy_(scores, targets, smoothing=0.1, softcap=None, needs_grad=True)
-    assert (scores == exact.bfloat16()).float().mean() > 0.999  # cut off, half of them would differ
+    assert (scores == exact.bfloat16()).float().mean() > 0.999  # truncation would change half of them
 
 
 def test_threads_share_the_rows() -> None:
@@ -102,7 +102,7 @@ def test_what_it_is_for() -> None:
     fit = torch.zeros(rows, 1_024)
     assert supports_logits(fit)
     assert supports_logits(fit.bfloat16())
-    assert not supports_logits(fit[1:])  # too few: compiling it would take longer than it saves
+    assert not supports_logits(fit[1:])  # too few rows to be worth compiling
     assert not supports_logits(fit.half())
     assert not supports_logits(torch.zeros(1_024, rows).T)
     assert not supports_logits(fit.requires_grad_())

@@ -1,4 +1,4 @@
-"""The compiled attention of few queries is the formula; what a query may not see is not read."""
+"""The compiled decode attention matches the formula and does not read masked keys."""
 
 import math
 
@@ -12,7 +12,7 @@ from tercet.kernel.build import library
 from tercet.kernel.decode_attention import decode_attention, supports_decode_attention
 from tercet.nn.attention import attend, attend_by_hand
 
-pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
+pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler")
 
 
 def masks(b: int, t: int, s: int) -> list[Tensor | None]:
@@ -39,7 +39,7 @@ def test_it_is_the_formula(
     allowed = masks(b, t, s)[mask]
     assert supports_decode_attention(q, k, v)
     expected = attend_by_hand(q.double(), k.double(), v.double(), mask=allowed)
-    # The scores of large queries are large, and what is off by a share of them is off by as much in the exponent.
+    # Large queries give large scores, and a relative error in a score is an absolute error in the exponent.
     torch.testing.assert_close(
         decode_attention(q, k, v, allowed).double(), expected, atol=2e-5 * max(1.0, size), rtol=1e-5
     )

@@ -1,5 +1,4 @@
-"""Attention over whole sequences is the formula's in float32 and in bfloat16, forward and backward, whatever a query
-may see."""
+"""Compiled attention over whole sequences matches the formula in float32 and bfloat16, with every mask."""
 
 import math
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from tercet.kernel.build import library, multiplies_bfloat16
 from tercet.kernel.flash_attention import flash_attention, supports_flash_attention
 from tercet.nn.attention import attend, attend_by_hand
 
-pytestmark = pytest.mark.skipif(library() is None, reason="no kernels here")
+pytestmark = pytest.mark.skipif(library() is None, reason="no compiled kernels")
 needs_bfloat16 = pytest.mark.skipif(not multiplies_bfloat16(), reason="this CPU does not multiply bfloat16")
 in_both = pytest.mark.parametrize(
     "dtype", [torch.float32, pytest.param(torch.bfloat16, marks=needs_bfloat16)], ids=["float32", "bfloat16"]
@@ -23,7 +22,7 @@ in_both = pytest.mark.parametrize(
 
 
 def apart(found: Tensor, exact: Tensor) -> float:
-    """As a share of the whole; bfloat16 keeps eight bits."""
+    """Return the relative error of the whole tensor; bfloat16 has eight bits."""
     return float((found.detach().double() - exact).norm() / exact.norm().clamp(min=1e-3))
 
 
@@ -70,7 +69,7 @@ def test_it_is_the_formula_there_and_back(
         strict=True,
     ):
         assert (one.dtype, one.shape) == (dtype, other.shape)
-        # Slopes of a score are differences: where weights are near one they vanish, and what is left is rounding.
+        # Gradients of scores are differences. If weights are near one they vanish and only rounding remains.
         most = near * (float(other.norm()) + math.sqrt(other.numel()) * size)
         assert float((one.double() - other).norm()) < most
 
@@ -138,7 +137,7 @@ def test_attend_takes_it_where_it_may(use_from: Callable[..., None], monkeypatch
     with torch.autocast("cpu", torch.bfloat16):
         assert attend(*(x.double() for x in narrow), causal=True).dtype == torch.float64
     assert taken.pop() is False
-    attend(*narrow, causal=True, dropout=0.5)  # what the kernel can't do is not asked of it
+    attend(*narrow, causal=True, dropout=0.5)  # unsupported arguments are not passed to the kernel
     attend(*narrow, bias=torch.zeros(1, 2, 20, 20).bfloat16())
     assert len(taken) == 3
     attend(*(torch.randn(threads, 2, 20, 24).bfloat16() for _ in range(3)), causal=True)

@@ -1,4 +1,4 @@
-"""The compiled product is PyTorch's, for every kind of weight; without a compiler the plain way gives the same."""
+"""The compiled product is PyTorch's for every kind of weight, and so is the fallback without a compiler."""
 
 import os
 import shutil
@@ -16,12 +16,12 @@ from tercet.kernel.build import library
 from tercet.kernel.inference_linear import MAX_GEMV_ROWS, inference_linear, supports_inference_linear
 from tercet.nn import Linear
 
-needs_kernel = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
+needs_kernel = pytest.mark.skipif(library() is None, reason="no C++ compiler")
 
 
 @pytest.mark.skipif(
     os.environ.get("TERCET_KERNEL") == "off" or shutil.which(os.environ.get("CXX") or "c++") is None,
-    reason="no C++ compiler here",
+    reason="no C++ compiler",
 )
 def test_where_there_is_a_compiler_there_are_kernels() -> None:
     assert library() is not None
@@ -60,7 +60,7 @@ def test_the_product_is_pytorchs(kind: str, rows: int, k: int, n: int, biased: b
 
 
 def most_rounding(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Bound the error (M, N) of x in 16 bits: half of 1/32767 of the largest of each 1024 numbers."""
+    """Bound the error (M, N) of 16-bit x: half of 1/32767 of the maximum in each 1024 numbers."""
     error = torch.zeros(len(x), len(weight), dtype=torch.float64)
     for numbers, weights in zip(x.double().split(1024, 1), weight.double().split(1024, 1), strict=True):
         error += numbers.abs().amax(1, keepdim=True) / 32767 / 2 * weights.abs().sum(1)
@@ -71,7 +71,7 @@ def most_rounding(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) ->
 @pytest.mark.parametrize("rows", [1, 2, 3, 7, 8, 13, 16])
 @pytest.mark.parametrize("k", [1023, 1024, 1056, 3072])
 def test_x_in_16_bits_keeps_the_whole_range_of_each_piece(rows: int, k: int) -> None:
-    """A large number in one piece of 1024 does not coarsen the others, and the exact sums never overflow."""
+    """A large number in one piece of 1024 does not affect the others, and the integer sums never overflow."""
     generator = torch.Generator().manual_seed(k)
     x = torch.randn(rows, k, generator=generator)
     x[:, :1024] *= 1e5
@@ -95,7 +95,7 @@ def test_x_in_16_bits_keeps_the_whole_range_of_each_piece(rows: int, k: int) -> 
 def test_x_in_16_bits_with_nothing_in_it_or_what_is_no_number() -> None:
     weight, scale = torch.ones(9, 40, dtype=torch.int8), torch.ones(9)
     x = torch.zeros(5, 40)
-    x[1] = 1e-38  # too small to be told from nothing
+    x[1] = 1e-38  # too small to differ from zero
     x[2, 7], x[3, 39] = float("nan"), float("inf")
     x[4] = 3e38 / 40
     found = inference_linear(x, weight, scale, torch.ones(9))
@@ -107,7 +107,7 @@ def test_x_in_16_bits_with_nothing_in_it_or_what_is_no_number() -> None:
 @needs_kernel
 @pytest.mark.parametrize("kind", ["fp32", "bf16", "int8"])
 def test_a_row_owes_nothing_to_its_neighbours(kind: str) -> None:
-    """The same bits alone, and among any others: a batch does not change what is written."""
+    """Results are bitwise identical in any batch."""
     x, (weight, scale) = torch.randn(60, 523), weights(kind, 263, 523)
     for few_or_many in ((1, 2, 3, 4, 5, 16), (17, 18, 31, 32, 33, 48, 60)):
         together = inference_linear(x[: few_or_many[-1]], weight, scale, None)
@@ -165,7 +165,7 @@ def test_a_linear_layer_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.testing.assert_close(layer(x), expected, atol=1e-5, rtol=1e-5)
     assert used == [1]
     torch.testing.assert_close(layer(x), expected)
-    assert used == [1]  # with gradients PyTorch's own
+    assert used == [1]  # PyTorch computes layers with gradients
 
 
 LOOK = """
@@ -205,7 +205,7 @@ def test_with_a_compiler_and_without_one_the_answers_are_the_same(
     monkeypatch.setenv("CXX", str(unoptimised))
     there = look(tmp_path, COMPILING)
     kept = [path for path in (tmp_path / "kernels").iterdir() if path.suffix != ".lock"]
-    assert [path.suffix for path in kept] == [".so"]  # and nothing of its making is left
+    assert [path.suffix for path in kept] == [".so"]  # no intermediate files remain
     made = kept[0].stat().st_mtime_ns
     assert look(tmp_path) == there
     assert kept[0].stat().st_mtime_ns == made  # compiled once

@@ -1,4 +1,4 @@
-"""Tensors that end where their mapping ends: a kernel that reads one number beyond them dies."""
+"""Kernels read nothing after a tensor that ends at the end of its memory mapping; such a read would crash."""
 
 import os
 import subprocess
@@ -11,8 +11,8 @@ from tercet.kernel.levels import LEVELS, Level, cpu_instructions, levels_of, mis
 
 RUNNABLE = [one for one in levels_of(os.uname().machine) if not missing_instructions(one, cpu_instructions())]
 
-# Of each shape, so that the last vectors of a row, the last rows of a tile and the weights that are fetched ahead all
-# reach the end.
+# The shapes are chosen so that the last vectors of a row, the last rows of a tile and prefetched weights reach
+# the end of the mapping.
 CODE = """
 import ctypes, itertools, mmap
 import torch
@@ -63,7 +63,7 @@ print("read to the end")
 """
 
 
-@pytest.mark.skipif(library() is None, reason="there are no kernels on this machine")
+@pytest.mark.skipif(library() is None, reason="no compiled kernels")
 @pytest.mark.parametrize(
     "level",
     [
@@ -74,7 +74,7 @@ print("read to the end")
 )
 def test_nothing_is_read_beyond_a_mapping(level: Level) -> None:
     if level not in RUNNABLE:
-        pytest.skip("this CPU does not run it")
+        pytest.skip("this CPU does not support the level")
     done = subprocess.run(
         [sys.executable, "-c", CODE], env=os.environ | {"TERCET_KERNEL": level.name}, capture_output=True, text=True
     )

@@ -1,4 +1,4 @@
-"""Which kernels a process takes: the wheel's, those of this machine's compiler, or none; and what it tells of that."""
+"""Choice of the kernels of a process (the wheel's, locally compiled ones, or none), and how it is reported."""
 
 import itertools
 import os
@@ -27,13 +27,13 @@ from tercet.kernel.levels import (
 from tercet.training.run_folder.arithmetic import describe_arithmetic
 
 Compiler = Callable[[str], Path]
-needs_kernels = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
+needs_kernels = pytest.mark.skipif(library() is None, reason="no C++ compiler")
 BY_NAME = {level.name: level for level in LEVELS}
 
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A new one with an AVX-512 CPU, no wheel's kernels and an empty cache."""
+    """A new machine with an AVX-512 CPU, no kernels of a wheel and an empty cache."""
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("TERCET_KERNEL", raising=False)
     monkeypatch.setattr(build, "PREBUILT", tmp_path / "prebuilt")
@@ -45,7 +45,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def compiler(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Compiler:
-    """One that does as it is told, after it has noted down that it was called and with what."""
+    """Return a function that makes a compiler, which logs its arguments and then runs a command."""
 
     def make(does: str) -> Path:
         script = machine / "c++"
@@ -63,12 +63,12 @@ def calls(machine: Path) -> list[str]:
 
 
 def choose() -> KernelChoice:
-    """As a new process does."""
+    """Choose kernels as a new process does."""
     return choose_kernels.__wrapped__()
 
 
 def copied() -> str:
-    """What a compiler does that gives out the kernels of this process."""
+    """Return the command of a compiler that outputs the kernels of this process."""
     return f'cp "{kernels()._name}" "$last"'
 
 
@@ -80,7 +80,7 @@ def copied() -> str:
         ("x86_64", ("avx512_bf16",), "x86-64-v4"),
         ("x86_64", ("avx512_vnni",), "x86-64-v4"),
         ("x86_64", ("avx512vl", "avx512_bf16"), "x86-64-v3"),
-        ("x86_64", ("avx512bw",), "x86-64-v3"),  # one without the other is no level, and its half would be SIGILL
+        ("x86_64", ("avx512bw",), "x86-64-v3"),  # only part of a level's instructions, which would raise SIGILL
         ("x86_64", ("fma",), "native"),
         ("riscv64", (), "native"),
     ],
@@ -106,7 +106,7 @@ def test_a_higher_level_has_all_that_a_lower_one_has() -> None:
 
 
 def test_the_levels_are_known_where_pytorch_is_not() -> None:
-    """Where a wheel is built."""
+    """The module must run without PyTorch, since it is used while a wheel is built."""
     subprocess.run([sys.executable, "-S", "-W", "error", levels.__file__], env={}, check=True)
 
 
@@ -168,7 +168,7 @@ def test_a_compiler_that_is_older_than_the_level_compiles_for_this_cpu(machine: 
         choice = choose()
         assert (choice.level, choice.origin) == ("native", "compiled")
         assert "the compiler does not support x86-64-v4" in choice.reason
-    assert len(calls(machine)) == 3  # the refusal is remembered
+    assert len(calls(machine)) == 3  # the failure is cached
 
 
 @needs_kernels
@@ -194,7 +194,7 @@ def test_a_compiler_that_fails_is_called_once(
     assert why in again.reason
     assert "retried after a day, or when " in again.reason
     assert (len(calls(machine)), capsys.readouterr().err) == (before, "")
-    # whatever could help is a reason to try again: another compiler, a day, a file removed
+    # Other compilers, a day's time or a removed file are reasons to try again.
     os.utime(script, ns=(1, 1))
     choose()
     assert len(calls(machine)) == 2 * before
@@ -219,18 +219,18 @@ def test_a_compiler_that_hangs_is_ended_with_its_children_and_called_once(
     start = time.monotonic()
     assert "did not finish within " in choose().reason
     assert choose().origin == "none"
-    assert time.monotonic() - start < 30  # of ten minutes
+    assert time.monotonic() - start < 30  # of a limit of ten minutes
     assert len(calls(machine)) == 1
     child = Path("/proc", (machine / "child").read_text().strip(), "stat")
     for _ in range(100):
         if not child.exists() or child.read_text().split()[2] == "Z":
             return
         time.sleep(0.1)
-    pytest.fail("what the compiler began goes on")
+    pytest.fail("a process of the compiler is still running")
 
 
 def test_who_leaves_a_server_behind_is_not_waited_for(machine: Path, compiler: Compiler) -> None:
-    """As caches of compilers do: it holds whatever the compiler's output was."""
+    """Compiler caches leave such a server running, which keeps the compiler's output open."""
     script = compiler('sleep 5 & echo > "$last"')
     start = time.monotonic()
     compile_kernels(str(script), NATIVE, machine / "kernels.so")
@@ -302,14 +302,14 @@ def test_arithmetic_is_told_apart_by_level_and_code(monkeypatch: pytest.MonkeyPa
     assert noted() == "none"
 
 
-@pytest.mark.exhaustive  # test_variants.py has the kernels of one level answer as loops do
+@pytest.mark.exhaustive  # test_variants.py compares the kernels of one level with plain loops
 @needs_kernels
 @pytest.mark.parametrize("level", LEVELS[1:], ids=lambda level: level.name)
 def test_the_kernels_pass_their_tests_at_each_level(level: Level) -> None:
-    """The highest that this CPU has is what all the other tests run with."""
+    """Run with other levels; the remaining tests use the highest level of this CPU."""
     runnable = [one for one in levels_of(os.uname().machine) if not missing_instructions(one, cpu_instructions())]
     if level not in runnable[1:]:
-        pytest.skip("this CPU does not run it, or runs it anyway")
+        pytest.skip("not supported by this CPU, or its default")
     arithmetic = "formula or written_out or pytorch or full_sort or softmax or neighbours or threads or last_bit"
     command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-m", "not slow", "-k", arithmetic]
     command.append(str(Path(__file__).parent))

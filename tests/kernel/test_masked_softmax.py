@@ -1,4 +1,4 @@
-"""The compiled softmax of attention is the formula's, forward and backward, whatever a query may see."""
+"""The compiled masked softmax matches the formula, forward and backward, with every mask."""
 
 import math
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from tercet.kernel.build import library, supports_elements
 from tercet.kernel.masked_softmax import MIN_WORK, masked_softmax
 from tercet.nn import attend
 
-pytestmark = [pytest.mark.threads, pytest.mark.skipif(library() is None, reason="no C++ compiler here")]
+pytestmark = [pytest.mark.threads, pytest.mark.skipif(library() is None, reason="no C++ compiler")]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -24,7 +24,7 @@ def _by_the_kernel() -> Iterator[None]:
 
 
 def written_out(scores: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
-    """In float64."""
+    """Compute the softmax in float64."""
     mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril() if causal else mask
     scores = scores.double()
     if mask is None:
@@ -62,7 +62,7 @@ def test_it_is_the_softmax_of_what_is_seen(
     assert "tercet" in type(weights.grad_fn).__name__
     rounding = 2.0**-8 if dtype == torch.bfloat16 else 1e-5
     torch.testing.assert_close(weights.double(), expected.detach(), rtol=rounding, atol=1e-7)
-    assert not weights[expected == 0].any()  # zero, not next to it
+    assert not weights[expected == 0].any()  # exactly zero
     slopes = torch.randn(weights.shape).to(dtype)
     (found,) = torch.autograd.grad(weights, scores, slopes)
     (gradient,) = torch.autograd.grad(expected, exact, slopes.double())
@@ -75,7 +75,7 @@ def test_it_is_the_softmax_of_what_is_seen(
 def test_what_is_not_a_number_is_told_where_it_is_seen(broken: float, place: int) -> None:
     scores = torch.randn(1, 1, 10, 10)
     scores[0, 0, 9, place] = broken
-    scores[0, 0, 3, 7] = broken  # not seen: it comes later
+    scores[0, 0, 3, 7] = broken  # masked, since it is a later position
     weights = masked_softmax(scores, mask=None, causal=True)
     assert weights.sum(-1).isfinite().flatten().tolist() == [True] * 9 + [False]
 
@@ -101,7 +101,7 @@ def test_what_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
     scores = torch.zeros(4, 16, 128, 128)
     assert supports_elements(scores, MIN_WORK)
     assert supports_elements(scores.bfloat16(), MIN_WORK)
-    assert not supports_elements(scores[1:], MIN_WORK)  # too few: compiling it would take longer than it saves
+    assert not supports_elements(scores[1:], MIN_WORK)  # too few rows to be worth compiling
     assert not supports_elements(scores.half(), MIN_WORK)
     weights = masked_softmax(scores, mask=None, causal=True)
     monkeypatch.setattr("tercet.kernel.masked_softmax.MIN_WORK", scores.numel() + 1)

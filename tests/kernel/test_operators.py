@@ -1,4 +1,4 @@
-"""Every registered operator keeps the rules of operators; whatever it is given, it answers as PyTorch, or raises."""
+"""Every registered operator passes `opcheck`, and returns PyTorch's result or raises for any argument."""
 
 import os
 import warnings
@@ -15,8 +15,8 @@ from torch import Tensor
 from tercet.kernel import api
 from tercet.kernel.build import library, multiplies_bfloat16
 
-pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
-EXAMPLES = int(os.environ.get("TERCET_HOSTILE") or 1) * 50  # of each property; more in a night
+pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler")
+EXAMPLES = int(os.environ.get("TERCET_HOSTILE") or 1) * 50  # of each property; more in nightly runs
 ops = torch.ops.tercet
 bf16 = torch.bfloat16
 
@@ -29,7 +29,7 @@ def seen(*shape: int) -> Tensor:
     return torch.rand(shape) < 0.7
 
 
-PRODUCTS = bf16 if multiplies_bfloat16() else torch.float32  # what is multiplied
+PRODUCTS = bf16 if multiplies_bfloat16() else torch.float32  # dtype of the products
 OPERATORS: dict[str, tuple[Any, ...]] = {
     "inference_linear": (torch.randn(2, 5, 24), torch.randn(7, 24), torch.rand(7), torch.randn(7)),
     "decode_attention": (heads(3, 4).contiguous(), heads(2, 9), heads(2, 9), seen(2, 1, 3, 9)),
@@ -74,13 +74,13 @@ FORMS = st.sampled_from(
 
 
 class Own(Tensor):
-    """A class of somebody's own."""
+    """A third-party subclass of Tensor."""
 
 
 @st.composite
 def tensors(draw: Any, shape: tuple[int, ...], *, dtype: torch.dtype | None = None) -> Tensor:
-    """Of about this shape, and of any layout, kind and place."""
-    if draw(st.integers(0, 4)) == 0:  # one axis otherwise, or one more or less
+    """Draw a tensor of about this shape, with any layout, kind and device."""
+    if draw(st.integers(0, 4)) == 0:  # change an axis, or add or remove one
         axis = draw(st.integers(0, max(0, len(shape) - 1)))
         other = draw(st.sampled_from([(), (draw(SIZES),), (1, draw(SIZES))]))
         shape = (*shape[:axis], *other, *shape[axis + 1 :])
@@ -112,12 +112,12 @@ def outcome(work: Callable[[], Any]) -> Any:
 
 
 def agree(found: Any, expected: Any, *, atol: float) -> None:
-    """A refusal, or what PyTorch answers; where PyTorch refuses, a refusal."""
-    if isinstance(found, Exception) or found.device.type != "cpu":  # what has no memory is not read
+    """Check that the result is PyTorch's, or an exception; if PyTorch raises, an exception is required."""
+    if isinstance(found, Exception) or found.device.type != "cpu":  # tensors without memory are not compared
         return
-    if isinstance(expected, Exception) and not found.numel():  # PyTorch's kernel looks at no mask for no numbers
+    if isinstance(expected, Exception) and not found.numel():  # PyTorch's kernel ignores their mask
         return
-    assert not isinstance(expected, Exception), f"answers {found.shape} where PyTorch says: {expected}"
+    assert not isinstance(expected, Exception), f"returned {found.shape}, but PyTorch raised: {expected}"
     assert found.shape == expected.shape
     torch.testing.assert_close(
         found.detach().as_subclass(Tensor).double(), expected.detach().as_subclass(Tensor).double(),
@@ -142,7 +142,7 @@ def test_any_linear_layer(data: Any, rows: int, k: int, n: int, autocast: bool, 
             "training_linear.MIN_WORK",
         ):
             patch.setattr(f"tercet.kernel.{module}", 1)
-        widened = weight.float() if weight.dtype in (bf16, torch.int8) else weight  # which ours does by itself
+        widened = weight.float() if weight.dtype in (bf16, torch.int8) else weight  # done by the kernel
         expected = outcome(lambda: F.linear(x, widened, bias))
         if raw:
             found = outcome(lambda: ops.inference_linear(x, weight, None, bias))
@@ -194,7 +194,7 @@ def test_any_attention(
         found = outcome(lambda: api.attention(q, keys, values, mask=shown, causal=causal))
         if (
             found is not None and q.dtype == keys.dtype == values.dtype
-        ):  # of unlike ones the plain way makes the values'
+        ):  # for mixed dtypes the fallback returns that of the values
             agree(found, outcome(formula), atol=0.1 if dtype == bf16 else 1e-3)
 
 
@@ -207,7 +207,7 @@ VALUES = st.one_of(
 @fuzz
 @given(data=st.data(), name=st.sampled_from(sorted(OPERATORS)))
 def test_any_operator_with_other_arguments_answers_or_raises(data: Any, name: str) -> None:
-    """No process ends, and what is answered has the shape that the operator's fake says."""
+    """The process does not crash, and results have the shapes of the operator's fake implementation."""
     arguments: list[Any] = [x.clone() if isinstance(x, Tensor) else x for x in OPERATORS[name]]
     for _ in range(data.draw(st.integers(1, 2))):
         place = data.draw(st.integers(0, len(arguments) - 1))

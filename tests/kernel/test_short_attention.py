@@ -1,4 +1,4 @@
-"""Attention over few keys is the formula's, bit for bit, and taken where it is the faster of PyTorch's two ways."""
+"""Attention over few keys matches the formula bit for bit, and is used when it is faster than PyTorch's kernel."""
 
 from pathlib import Path
 
@@ -67,7 +67,7 @@ def test_by_onednn_it_is_for_longer() -> None:
         out = attention(q, q, q, causal=True)
     finally:
         torch.set_float32_matmul_precision(before)
-    # Where a CPU has AMX oneDNN rounds what it multiplies to bfloat16, which "medium" allows.
+    # On CPUs with AMX, "medium" allows oneDNN to round the factors to bfloat16.
     tolerance = {"atol": 3e-2, "rtol": 0.0} if _has_amx() else {"atol": 1e-5, "rtol": 1e-4}
     assert isinstance(out, Tensor)
     torch.testing.assert_close(out, attend_fused(q, q, q, causal=True), **tolerance)

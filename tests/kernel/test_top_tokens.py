@@ -1,4 +1,4 @@
-"""The compiled search for the best continuations finds those of a full sort, and beam search the same either way."""
+"""The compiled top-k search finds what a full sort finds, and beam search gives the same results with it."""
 
 import math
 from itertools import chain
@@ -17,7 +17,7 @@ from tercet.kernel.beam import supports_scores, top_tokens
 from tercet.kernel.build import library
 from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
 
-pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
+pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler")
 
 
 @pytest.mark.slow
@@ -54,7 +54,7 @@ def test_the_best_are_those_of_a_full_sort(
     for row in range(n):
         found = [(-values[row, i].item(), parents[row, i].item(), tokens[row, i].item()) for i in range(count)]
         found = [one for one in found if one[0] < math.inf]
-        assert found == sorted(set(found))  # each once, and of equals the lowest first
+        assert found == sorted(set(found))  # no duplicates, and ties are ordered by the lowest index
 
 
 @pytest.mark.parametrize("place", [0, 70, 199])

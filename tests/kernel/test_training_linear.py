@@ -1,5 +1,4 @@
-"""A linear layer that learns is the formula, forward and backward, in float32 and in bfloat16, where weights' gradients
-are not rounded."""
+"""A trained linear layer matches the formula in float32 and bfloat16, without rounding the weights' gradients."""
 
 from collections.abc import Callable
 
@@ -14,7 +13,7 @@ from tercet.kernel.build import library, multiplies_bfloat16
 from tercet.kernel.training_linear import linear_backward, linear_forward, supports_training_linear, training_linear
 from tercet.nn import Linear
 
-pytestmark = pytest.mark.skipif(library() is None, reason="no kernels here")
+pytestmark = pytest.mark.skipif(library() is None, reason="no compiled kernels")
 needs_bfloat16 = pytest.mark.skipif(not multiplies_bfloat16(), reason="this CPU does not multiply bfloat16")
 in_both = pytest.mark.parametrize(
     "dtype", [torch.float32, pytest.param(torch.bfloat16, marks=needs_bfloat16)], ids=["float32", "bfloat16"]
@@ -31,7 +30,7 @@ def apart(found: Tensor, exact: Tensor) -> float:
 def some(
     rows: int, wide: int, long: int, bias: bool, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Numbers, weights that the dtype holds, so that only sums are rounded, and a bias that bfloat16 does not."""
+    """Return numbers and weights that the dtype represents exactly, and a bias that bfloat16 does not."""
     x, weight = torch.randn(rows, wide), torch.randn(long, wide)
     given = [x.to(dtype), weight.to(dtype).float(), torch.randn(long) if bias else None]
     x, weight, b = (None if one is None else one.requires_grad_() for one in given)
@@ -71,7 +70,7 @@ def test_it_is_the_formula_there_and_back(
     assert [one.dtype for one in given] == [dtype, torch.float32, torch.float32][: len(given)]
     assert [one.shape for one in given] == [one.shape for one in exact]
     assert apart(given[0], exact[0]) < ERROR[dtype]
-    for one, other in zip(given[1:], exact[1:], strict=True):  # these stay as exact as float32 sums are
+    for one, other in zip(given[1:], exact[1:], strict=True):  # gradients are as exact as float32 sums
         assert apart(one, other) < 1e-5
 
 
@@ -93,7 +92,7 @@ def test_what_is_frozen_has_no_slopes_and_the_others_theirs(wanted: tuple[bool, 
 
 @pytest.mark.parametrize("learns", [True, False])
 def test_a_frozen_weight_does_not_keep_its_input(learns: bool) -> None:
-    """Nor does PyTorch's layer; adapters to some layers would take as much memory as learning all of them."""
+    """PyTorch's layer does not either. Otherwise adapters would need as much memory as full training."""
     x, weight, _ = some(64, 32, 48, bias=False)
     weight.requires_grad_(learns)
     kept = list[Tensor]()
@@ -162,10 +161,10 @@ def test_a_layer_takes_it_in_mixed_precision(bias: bool, monkeypatch: pytest.Mon
         found = layer(x)
         assert "tercet" in type(found.grad_fn).__name__
         assert apart(found, exact) < 0.01
-        for other in (x[:, :4, :16], x[:1, :15]):  # widths that it does not have, and too few rows
+        for other in (x[:, :4, :16], x[:1, :15]):  # unsupported widths, and too few rows
             narrow = Linear(other.shape[-1], 48 if other.shape[-1] == 32 else 40)
             assert "tercet" not in type(narrow(other).grad_fn).__name__
-        assert layer.double()(x.double()).dtype == torch.float64  # as it is in mixed precision
+        assert layer.double()(x.double()).dtype == torch.float64  # unchanged in mixed precision
         assert not supports_training_linear(x, layer.float().weight.bfloat16())
         assert not supports_training_linear(x, layer.weight.mT.contiguous().mT)
         monkeypatch.setattr("tercet.kernel.training_linear.MIN_WORK", 40 * 32 * 48 + 1)

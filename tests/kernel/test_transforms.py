@@ -1,4 +1,4 @@
-"""Who follows operations sees them: fake tensors, tracers, `torch.func`, forward mode, second derivatives."""
+"""Kernels work with fake tensors, tracers, `torch.func`, forward-mode and second derivatives."""
 
 import copy
 import warnings
@@ -23,8 +23,8 @@ from tercet.nn.feedforward import ACTIVATIONS
 from tercet.objectives.likelihood import negative_log_likelihood
 
 pytestmark = [
-    pytest.mark.skipif(library() is None, reason="no C++ compiler here"),
-    # PyTorch's own forward mode is written in TorchScript, which is deprecated: a FutureWarning since 2.14.
+    pytest.mark.skipif(library() is None, reason="no C++ compiler"),
+    # PyTorch's forward mode uses TorchScript, whose deprecation is a FutureWarning since 2.14.
     pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*torch.jit.*:FutureWarning"),
 ]
@@ -97,7 +97,7 @@ def test_make_fx_sees_what_is_worked_out(kind: Any, tracing: str) -> None:
 def test_a_traced_function_answers_to_other_numbers(kind: Any) -> None:
     ours, plain, x = kind
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a tracer warns of every question to a shape
+        warnings.simplefilter("ignore")  # tracing warns about every read of a shape
         traced = torch.jit.trace(ours, x, check_trace=False)
     other = torch.randn(x.shape).to(x.dtype)
     same(traced(other), plain(other))
@@ -134,7 +134,7 @@ def test_grad_and_jacobians_of_functions(kind: Any) -> None:
 def test_an_escaped_wrapper_is_not_read() -> None:
     made, kept = Linear(512, 1024).requires_grad_(False), list[Tensor]()
     torch.vmap(lambda x: kept.append(x) or x)(torch.randn(3, 4, 512))
-    with pytest.raises(Exception, match=r".+"):  # in PyTorch's words, whatever they are
+    with pytest.raises(Exception, match=r".+"):  # PyTorch's own error, whatever its message
         made(kept[0]).sum().item()
 
 
@@ -178,7 +178,7 @@ def test_a_second_derivative_is_refused_by_name(what: str) -> None:
     with torch.autocast("cpu", torch.bfloat16, enabled=what != "softmax"):
         y = ours()
     assert "tercet" in type(y.grad_fn).__name__ or what != "softmax"
-    # Beside what has a second derivative, of which the kernel's part would be missing in silence.
+    # Next to a term that has a second derivative, so that a missing part would not be noticed.
     loss = y.float().square().sum() + x.pow(3).sum()
     (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
     with pytest.raises(NotImplementedError, match=r"tercet::\w+ has no second derivative .*TERCET_KERNEL=off"):
@@ -219,6 +219,6 @@ def test_an_operator_without_a_gradient_says_so() -> None:
 def test_a_raw_operator_under_vmap_is_worked_out_one_by_one() -> None:
     x, weight = torch.randn(3, 4, 64), torch.randn(32, 64)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it is slow
+        warnings.simplefilter("ignore")  # about the slow fallback
         found = torch.vmap(lambda x: torch.ops.tercet.inference_linear(x, weight, None, None))(x)
     same(found, x @ weight.T)

@@ -1,4 +1,4 @@
-"""For how much work a kernel is used."""
+"""Autotuning chooses how much work a kernel needs before it is used."""
 
 import math
 

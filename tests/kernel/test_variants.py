@@ -1,4 +1,4 @@
-"""A slice of `make sanitize`: kernels by other compilers, instruments and CPUs, and faults that each must notice."""
+"""A part of `make sanitize`: kernels of other compilers, sanitizers and CPUs, and faults that each must detect."""
 
 import shutil
 import subprocess
@@ -14,7 +14,7 @@ from variants import NO_AVX, SOFTWARE, VARIANTS, Variant, compile_driver, run_dr
 from tercet.kernel.build import library
 from tercet.kernel.levels import FLAGS, SOURCE, levels_of
 
-# -Wsign-conversion is left out: sizes are signed, so that a difference can be negative, and vectors count unsigned.
+# Without -Wsign-conversion: sizes are signed, because differences may be negative, but vectors count unsigned.
 WARNINGS = ("-Werror", "-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Wno-sign-conversion", "-Wno-psabi")
 SLICE = [
     "gcc, x86-64-v3, addresses and undefined behaviour",
@@ -38,7 +38,7 @@ FAULTS = {
 
 def needs(variant: Variant) -> None:
     if missing := variant.missing():
-        pytest.skip(f"there is no {' and no '.join(missing)} here")
+        pytest.skip(f"{' and '.join(missing)} not installed")
 
 
 @pytest.mark.slow
@@ -47,10 +47,10 @@ def needs(variant: Variant) -> None:
 def test_a_variant_answers_as_loops_do_and_notices_planted_faults(name: str, tmp_path: Path) -> None:
     variant = VARIANTS[name]
     needs(variant)
-    variant = replace(variant, flags=(*variant.flags, "-O0"))  # compiled in seconds
+    variant = replace(variant, flags=(*variant.flags, "-O0"))  # to compile in seconds
     program = compile_driver(variant, tmp_path)
     done = run_driver(variant, program, cases=600)
-    count = 17 if "amx" in name else 15  # two more multiply bfloat16
+    count = 17 if "amx" in name else 15  # two more kernels multiply bfloat16
     assert (done.returncode, done.stdout) == (0, f"600 cases of {count} kernels\n"), done.stderr
     for fault, words in FAULTS.get(name, {"overread": ""}).items():
         found = run_driver(variant, program, cases=0, plant=fault)
@@ -70,8 +70,8 @@ SYNTAX = [
 @pytest.mark.parametrize(("compiler", "flags"), SYNTAX)
 def test_no_compiler_warns(compiler: str, flags: tuple[str, ...]) -> None:
     if shutil.which(compiler) is None:
-        pytest.skip(f"there is no {compiler} here")
-    # Flow is not followed so: GCC's own header for AVX-512 leaves numbers uninitialized on purpose (its bug 105593).
+        pytest.skip(f"{compiler} is not installed")
+    # Without flow analysis: GCC's header for AVX-512 leaves numbers uninitialized on purpose (its bug 105593).
     command = [compiler, *FLAGS, *flags, *WARNINGS, "-fsyntax-only", str(SOURCE)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -90,7 +90,7 @@ def test_what_is_in_software_needs_no_instruction_of_its_own() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(library() is None, reason="no C++ compiler here")
+@pytest.mark.skipif(library() is None, reason="no C++ compiler")
 def test_operators_answer_or_refuse_whatever_they_are_given(capsys: pytest.CaptureFixture[str]) -> None:
     fuzz.main(2_000)
     words = capsys.readouterr().out
@@ -98,7 +98,7 @@ def test_operators_answer_or_refuse_whatever_they_are_given(capsys: pytest.Captu
     assert ": 1,000 right, " in words
 
 
-@pytest.mark.skipif(library() is None, reason="no C++ compiler here")
+@pytest.mark.skipif(library() is None, reason="no C++ compiler")
 def test_the_fuzz_notices_a_wrong_answer_and_names_the_case(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = fuzz.inference_linear
 
@@ -112,7 +112,7 @@ def test_the_fuzz_notices_a_wrong_answer_and_names_the_case(monkeypatch: pytest.
     assert found.value.__notes__ == ["inference_linear, case 0 of seed 0"]
 
 
-@pytest.mark.skipif(library() is None, reason="no C++ compiler here")
+@pytest.mark.skipif(library() is None, reason="no C++ compiler")
 def test_a_case_is_the_same_whatever_came_before_it() -> None:
     def arguments(number: int) -> list[Any]:
         kept: list[Any] = []

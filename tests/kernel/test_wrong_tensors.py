@@ -1,4 +1,4 @@
-"""No tensor, however wrong, reaches C++: PyTorch answers or refuses it, or the kernel refuses it by its shapes."""
+"""No invalid tensor reaches C++: PyTorch handles or rejects it, or the kernel rejects its shapes."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,13 +23,13 @@ from tercet.kernel.training_linear import linear_backward, linear_forward, train
 from tercet.nn import Linear
 from tercet.nn.attention import attend, attend_by_hand
 
-pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
+pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler")
 needs_bfloat16 = pytest.mark.skipif(not multiplies_bfloat16(), reason="this CPU does not multiply bfloat16")
 
 
 @pytest.fixture(autouse=True)
 def _without_annotations() -> Iterator[None]:
-    """Shapes are checked by annotations in tests alone; whoever uses the library has the kernels' own checks."""
+    """Disable the shape annotations, which only tests check, to test the kernels' own checks."""
     before = jaxtyping.config.jaxtyping_disable
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
@@ -45,7 +45,7 @@ def ones(*shape: int) -> Tensor:
 
 
 def many(*shape: int) -> Tensor:
-    """Numbers whose memory goes on behind them, so that reading too far is not noticed by itself."""
+    """Return numbers followed by more memory, so that reading too far does not crash."""
     return torch.randn(2 * torch.Size(shape).numel())[: torch.Size(shape).numel()].view(shape)
 
 
@@ -126,7 +126,7 @@ def test_what_is_right_is_taken(kernel: str, wrong: dict[str, Any]) -> None:
 
 
 WRONG = kernel_cases(
-    ("decode_attention", {"k": heads(2, 3, 9), "v": heads(2, 3, 9)}),  # 4 heads can't share 3
+    ("decode_attention", {"k": heads(2, 3, 9), "v": heads(2, 3, 9)}),  # 4 heads are not a multiple of 3
     ("decode_attention", {"k": heads(2, 0, 9), "v": heads(2, 0, 9)}),
     ("decode_attention", {"v": heads(2, 2, 5)}),  # fewer values than keys
     ("decode_attention", {"v": heads(2, 2, 9, 32)}),
@@ -158,7 +158,7 @@ WRONG = kernel_cases(
     ("cross_entropy", {"targets": torch.zeros(6, 1, dtype=torch.long)}),
     ("cross_entropy", {"scores": many(6, 20).half()}),
     ("cross_entropy", {"scores": many(20, 6).T}),
-    ("cross_entropy", {"scores": many(1, 20).expand(6, 20)}),  # the rows' gradients would be written over each other
+    ("cross_entropy", {"scores": many(1, 20).expand(6, 20)}),  # the gradients of the rows would overlap
     ("cross_entropy", {"smoothing": 1.5}),
     ("cross_entropy", {"softcap": -1.0}),
     ("activate", {"x": torch.randn(6, 20).half()}),
@@ -173,7 +173,7 @@ WRONG = kernel_cases(
     ("linear_backward", {"grad_output": torch.randn(19, 48)}),
     ("linear_backward", {"grad_output": torch.randn(20, 48).bfloat16()}),
     ("linear_backward", {"needs_grad": (True,)}),
-    ("linear_backward", {"weight": many(47, 32)}),  # whose bias has no gradient
+    ("linear_backward", {"weight": many(47, 32)}),  # the gradient of its bias would have another size
     ("flash_attention", {"k": heads(2, 3, 9), "v": heads(2, 3, 9)}),
     ("flash_attention", {"v": heads(2, 2, 5)}),
     ("flash_attention", {"q": heads(2, 4, 9).half(), "k": heads(2, 2, 9).half(), "v": heads(2, 2, 9).half()}),
@@ -224,7 +224,7 @@ def test_adam_refuses_tensors_that_share_memory() -> None:
         arguments[name] = wrong
         with pytest.raises(ValueError, match="overlap"):
             takes("adam", **arguments)
-    same = torch.ones(9)  # gradients are read only, and may be one
+    same = torch.ones(9)  # gradients are only read, so they may share memory
     shapes = [torch.zeros(9), torch.zeros(9)]
     arguments = {key: [x.clone() for x in shapes] for key in ("parameters", "means", "squares")}
     takes("adam", **arguments, gradients=[same, same])
@@ -233,7 +233,7 @@ def test_adam_refuses_tensors_that_share_memory() -> None:
 
 
 def plain(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What PyTorch answers by itself, or how it refuses."""
+    """Return PyTorch's result or its exception."""
     try:
         return function(*arguments)
     except Exception as error:
@@ -309,7 +309,7 @@ ATTENTIONS = [
     ((1, 4, 1, 64), (1, 4, 9, 32), (1, 4, 9, 32), None),
     ((1, 4, 1, 64), (1, 4, 9, 64), (1, 4, 9, 32), None),
     ((1, 4, 1, 64), (1, 4, 9, 64), (1, 2, 9, 64), None),
-    ((2, 4, 3, 64), (2, 4, 9, 64), (2, 4, 9, 64), (2, 4, 3, 9)),  # legal: a mask for each head
+    ((2, 4, 3, 64), (2, 4, 9, 64), (2, 4, 9, 64), (2, 4, 3, 9)),  # valid: one mask per head
     ((2, 4, 3, 64), (2, 4, 9, 64), (2, 4, 9, 64), (3, 9)),
     ((4, 8, 256, 64), (4, 8, 256, 64), (4, 8, 256, 64), (1, 1, 1, 16)),
     ((4, 8, 256, 64), (4, 8, 256, 64), (4, 8, 256, 64), (4, 8, 256, 256)),
@@ -335,7 +335,7 @@ def test_attention_answers_or_refuses_as_the_formula_does(
     found = plain(lambda: attend(*tensors, mask=seen))
     if isinstance(expected, Exception):
         assert isinstance(found, RuntimeError | ValueError)
-    elif not isinstance(found, Exception):  # what the formula broadcasts PyTorch's kernel may refuse
+    elif not isinstance(found, Exception):  # PyTorch's kernel may reject what the formula broadcasts
         torch.testing.assert_close(found.double(), expected, atol=0.05 if dtype == torch.bfloat16 else 1e-5, rtol=0.02)
 
 
@@ -363,7 +363,7 @@ def test_scores_whose_rows_overlap_are_pytorchs() -> None:
 def test_no_rows_have_gradients_of_zero() -> None:
     none, weight = torch.zeros(0, 32).bfloat16(), torch.randn(48, 32, requires_grad=True)
     bias = torch.zeros(48, requires_grad=True)
-    torch.full((1 << 20,), 7.0)  # numbers in the memory that comes next
+    torch.full((1 << 20,), 7.0)  # leaves nonzero numbers in the memory that is allocated next
     training_linear(none, weight, bias).sum().backward()
     assert weight.grad is not None
     assert bias.grad is not None

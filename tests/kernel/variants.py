@@ -1,10 +1,10 @@
-"""The kernels as other compilers, instruments and CPUs have them: how each variant is compiled, and run.
+"""Variants of the kernels (other compilers, sanitizers, CPUs): how each is compiled and run.
 
-    python tests/kernel/variants.py 500000        each variant that this machine can have, and then the fuzz
+    python tests/kernel/variants.py 500000        run each variant that this machine supports, with that many fuzz cases
 
-Two programs try a variant. The driver (`cpp/driver.cpp`) is C++ alone, for what PyTorch is not there for. The fuzz
-(`fuzz.py`) calls the operators from Python, with a library that is made as any is: CXX names a script that calls the
-compiler with some flags more.
+Two programs test a variant. The driver (`cpp/driver.cpp`) is C++ without PyTorch, for variants that PyTorch does not
+support. The fuzz (`fuzz.py`) calls the operators from Python, with a library that is built as usual, except that CXX
+names a script that adds flags to the compiler's command.
 """
 
 import os
@@ -21,10 +21,10 @@ from tercet.kernel.levels import CPP, FLAGS
 
 HERE = Path(__file__).parent
 V3, NO_AVX = ("-march=x86-64-v3",), ("-march=x86-64", "-Wno-psabi")
-# AVX-512, and AMX on top of it, in software: the sources of the highest levels on any CPU.
+# Headers that emulate AVX-512 and AMX, to run the sources of the highest levels on any CPU.
 SOFTWARE = (*V3, "-Wno-psabi", "-include", str(HERE / "cpp" / "avx512.h"))
 SOFTWARE_AMX = (*SOFTWARE[:-1], str(HERE / "cpp" / "amx.h"))
-# Without recovery the first finding ends the process. -O1 keeps the lines of what is found.
+# Without recovery, the first finding ends the process. -O1 keeps its line number.
 ADDRESS = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 THREAD = ("-O1", "-g", "-fsanitize=thread")
 ARM = "aarch64-linux-gnu-g++"
@@ -32,12 +32,12 @@ ARM = "aarch64-linux-gnu-g++"
 
 @dataclass(frozen=True)
 class Variant:
-    """A driver of its own.
+    """One way to compile and run the driver.
 
     Args:
-        cases: of the whole number of them, so many in a hundred: some are slow.
-        runner: what runs a program of another CPU.
-        options: environment variables of the instrument.
+        cases: Percentage of the total number of cases, less than 100 for slow variants.
+        runner: Command that runs programs of another CPU.
+        options: Environment variables of the sanitizer.
     """
 
     compiler: str
@@ -48,19 +48,19 @@ class Variant:
     options: dict[str, str] = field(default_factory=dict[str, str])
 
     def missing(self) -> list[str]:
-        """The programs that it needs and that are not here."""
+        """Return the programs that this variant needs and this machine lacks."""
         return [program for program in (self.compiler, *self.runner[:1]) if shutil.which(program) is None]
 
 
 def archer() -> str:
-    """OpenMP's tool that tells ThreadSanitizer of its barriers; a library beside the compiler's own."""
+    """Return the path of archer, an OpenMP tool that reports barriers to ThreadSanitizer; part of clang."""
     clang = shutil.which("clang++")
     found = None if clang is None else next(Path(clang).resolve().parents[1].glob("lib/libarcher.so"), None)
     return str(found or "")
 
 
-# libgomp's barriers are not known to ThreadSanitizer, which calls all that they keep apart a race. clang's libomp tells
-# it of them, by archer; what is not instrumented, libomp itself, is not looked at.
+# ThreadSanitizer does not recognize libgomp's barriers and reports false races. clang's libomp reports its barriers
+# through archer. libomp itself is not instrumented and must be ignored.
 OF_THREADS = {"OMP_TOOL_LIBRARIES": archer(), "TSAN_OPTIONS": "ignore_noninstrumented_modules=1:halt_on_error=1"}
 VARIANTS = {
     "gcc, x86-64-v3": Variant("g++", V3),
@@ -83,7 +83,7 @@ VARIANTS = {
 
 
 def compile_driver(variant: Variant, folder: Path) -> Path:
-    """The driver of a variant, compiled."""
+    """Compile the driver of a variant and return its path."""
     program = folder / "driver"
     flags = [*FLAGS, "-O2", "-Wno-pass-failed", *variant.flags, f"-I{CPP}"]
     if "clang" not in variant.compiler:
@@ -99,15 +99,17 @@ def compile_driver(variant: Variant, folder: Path) -> Path:
 def run_driver(
     variant: Variant, program: Path, *, cases: int, seed: int = 0, plant: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """So many cases; `plant` is a fault that must be noticed."""
+    """Run the driver for some cases; `plant` names a fault that must be detected."""
     command = [*variant.runner, str(program), str(cases), str(seed), str(variant.threads), *filter(None, [plant])]
     environment = {**os.environ, "OMP_WAIT_POLICY": "passive", **variant.options}
     return subprocess.run(command, env=environment, capture_output=True, text=True)
 
 
 def environment_of(compiler: str, flags: Sequence[str], folder: Path) -> dict[str, str]:
-    """That of a Python whose kernels this compiler makes, with these flags behind its own. Names stay in the library:
-    a finding says the line."""
+    """Return an environment in which Python's kernels are built by this compiler with additional flags.
+
+    Symbols are kept, so that findings have line numbers.
+    """
     script = folder / "c++"
     script.write_text(
         '#!/bin/sh\nunset LD_PRELOAD\nfor word; do shift; [ "$word" = -s ] || set -- "$@" "$word"; done\n'
@@ -122,12 +124,12 @@ def environment_of(compiler: str, flags: Sequence[str], folder: Path) -> dict[st
             for name in names
         ]
         environment["LD_PRELOAD"] = " ".join(path.strip() for path in paths)
-        # What leaks is Python's; of too much memory PyTorch's own refusal is wanted.
+        # Leaks are Python's own, and PyTorch's error for excessive sizes is expected.
         environment["ASAN_OPTIONS"] = "detect_leaks=0:allocator_may_return_null=1"
     return environment
 
 
-# The operators from Python: of all cases so many in a hundred.
+# Variants for the Python fuzz, each with a percentage of the cases.
 FUZZED = {
     "gcc, x86-64-v3": ("g++", V3, 40),
     "gcc, x86-64, no AVX": ("g++", NO_AVX, 20),
@@ -139,7 +141,7 @@ FUZZED = {
 
 
 def main(cases: int) -> int:
-    """The exit code: how many variants found something."""
+    """Run all variants and return the number of findings as the exit code."""
     findings = 0
 
     def report(program: str, name: str, start: float, done: subprocess.CompletedProcess[str]) -> None:

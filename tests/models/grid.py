@@ -1,6 +1,6 @@
 """Every combination of position, heads and placement.
 
-Without exhaustive tests, each position with two kinds of heads and two placements, and all pairs of these.
+Without exhaustive tests: each position with two kinds of heads and two placements, and all pairs of these.
 """
 
 from itertools import product

@@ -1,8 +1,9 @@
-"""Run by test_reversing.py in a process of its own: checking shape annotations takes longer than the learning.
+"""Train a translator to reverse sequences of 4 to 10 symbols.
 
-A translator learns to reverse sequences of 4 to 10 symbols. Given a seed, prints as JSON the share of sequences that it
-reverses to the last symbol, and the share of target symbols for which a cross-attention (the mean of a layer's heads,
-or a head) looks most at the place where the symbol stands in the source.
+test_reversing.py runs this in a separate process, because checking shape annotations takes longer than the training.
+Given a seed, it prints two shares as JSON: the sequences that are reversed without an error, and the target symbols for
+which a cross-attention (the mean of a layer's heads, or one head) has its largest weight at that symbol's position in
+the source.
 """
 
 import json
@@ -21,7 +22,7 @@ LONGEST = 10
 
 
 def sequences(rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Symbols padded on the right, how many, and the same in reverse."""
+    """Return right-padded symbols, their lengths, and the symbols in reverse order."""
     lengths = torch.randint(4, LONGEST + 1, (rows,), generator=generator)
     symbols = torch.randint(FIRST, V, (rows, LONGEST), generator=generator)
     columns = torch.arange(LONGEST)
@@ -37,7 +38,7 @@ def ended(symbols: Tensor, lengths: Tensor) -> Tensor:
 
 @torch.no_grad()
 def reversed_by(model: EncoderDecoder, source: Tensor) -> Tensor:
-    """Greedily; what comes after the end is padding."""
+    """Decode greedily; tokens after the end are padding."""
     begin = torch.full((len(source), 1), BOS)
     logits, cache = model.start(
         begin, torch.ones(len(source)).long(), source=source, source_token_mask=source != PAD, capacity=LONGEST + 1
@@ -52,7 +53,7 @@ def reversed_by(model: EncoderDecoder, source: Tensor) -> Tensor:
 
 @torch.no_grad()
 def looks(model: EncoderDecoder, source: Tensor, target: Tensor) -> list[Tensor]:
-    """The weights of each layer's cross-attention, (B, H, T, S)."""
+    """Return the cross-attention weights of each layer, (B, H, T, S)."""
     with record(model, patterns=["*.cross_attention.weights"]) as seen:
         model(source, target, source_token_mask=source != PAD)
     return list(seen.values())
@@ -89,8 +90,8 @@ def main() -> None:
     exact = (reversed_by(model, source) == labels).all(1).float().mean().item()
 
     columns = torch.arange(LONGEST)
-    real = columns < lengths[:, None]  # the token that ends the target stands for no symbol
-    place = lengths[:, None] - 1 - columns  # (B, T): where in the source the target's next symbol stands
+    real = columns < lengths[:, None]  # the end token corresponds to no symbol
+    place = lengths[:, None] - 1 - columns  # (B, T): source position of the target's next symbol
     mirrors = [
         (seen[:, :LONGEST].argmax(-1) == place)[real].float().mean().item()
         for weights in looks(model, source, F.pad(mirrored, (1, 0), value=BOS))

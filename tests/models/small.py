@@ -1,4 +1,4 @@
-"""Small models of every kind, with odd sizes, and weights large enough for every part to matter."""
+"""Small models of every family, with odd sizes and with weights large enough for every part to matter."""
 
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -32,7 +32,7 @@ def model(*, spec: dict[str, Any] | None = None, **stack: Any) -> DecoderOnly:
 
 
 def translator(*, spec: dict[str, Any] | None = None, **stack: Any) -> EncoderDecoder:
-    """Two layers that read and three that write."""
+    """Return a translator with two encoder and three decoder layers."""
     encoder = replace(STACK, **stack)
     sides = {"encoder": encoder, "decoder": replace(encoder, n_layers=3)}
     return shaken(EncoderDecoder(EncoderDecoderSpec(vocab_size=V, max_len=MAX_LEN, **sides | (spec or {})))).eval()
@@ -45,7 +45,7 @@ def encoder(*, spec: dict[str, Any] | None = None, **stack: Any) -> EncoderOnly:
 
 @torch.no_grad()
 def shaken(model: Model) -> Model:
-    """Fresh weights are small or zero, and would hide a fault: these let every part speak."""
+    """Add noise to the weights: new weights are small or zero, and would hide errors."""
     for parameter in model.parameters():
         parameter.add_(torch.randn_like(parameter) * 0.15)
     return model
@@ -62,7 +62,7 @@ def generate_greedily(decoder: DecoderOnly, prompt: Tensor, new: int) -> Tensor:
 
 
 def padded(sequences: list[Tensor], side: str, length: int) -> tuple[Tensor, Tensor]:
-    """One batch of them, and where it is real. Random ids where the padding stands: it must not matter which."""
+    """Return one batch and its token mask; padding has random ids, which must not matter."""
     tokens = torch.randint(V, (len(sequences), length))
     token_mask = torch.zeros_like(tokens, dtype=torch.bool)
     for row, sequence in enumerate(sequences):

@@ -1,4 +1,4 @@
-"""A block whose activations are worked out once more gives the same gradients, and keeps less until then."""
+"""Activation checkpointing gives the same gradients and keeps fewer activations."""
 
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +23,7 @@ def scores(of: Any) -> Tensor:
 
 
 def learn(build: Build, *, again: bool, dropout: float = 0.0) -> tuple[list[Tensor], int]:
-    """The gradients, and the bytes that were kept for them."""
+    """Return the gradients, and the bytes of activations that were saved for them."""
     torch.manual_seed(3)
     made = build(dropout=Dropout(attention=dropout, activation=dropout)).train()
     for stack in stacks_of(made):
@@ -35,7 +35,7 @@ def learn(build: Build, *, again: bool, dropout: float = 0.0) -> tuple[list[Tens
         return x
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-        torch.manual_seed(4)  # what dropout draws
+        torch.manual_seed(4)  # seed for dropout
         total = scores(made).square().mean()
     total.backward()
     return [p.grad for p in made.parameters() if p.grad is not None], sum(kept.values())
@@ -65,16 +65,16 @@ def test_a_block_is_run_twice_in_training_alone(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # its compiler's own
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # raised within PyTorch's compiler
 def test_compiled_blocks_are_worked_out_once_more_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))  # graphs, but no machine code
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))  # no machine code
     plain, _ = learn(model, again=False)
     torch.manual_seed(3)
     made = model(dropout=Dropout()).train()
     made.stack.activation_checkpointing = True
     compile_in_place(made)
-    assert made._compiled_call_impl is made.stack._compiled_call_impl is None  # the blocks, each by itself
+    assert made._compiled_call_impl is made.stack._compiled_call_impl is None  # each block is compiled separately
     scores(made).square().mean().backward()
     for expected, p in zip(plain, made.parameters(), strict=True):
         torch.testing.assert_close(p.grad, expected, atol=1e-5, rtol=1e-4)

@@ -1,6 +1,7 @@
-"""What a block can be told: biases and dropout apart, a last norm or none, sublayers side by side, another norm.
+"""Optional parts of a block: separate biases and dropout, a final norm, parallel sublayers, other norms.
 
-Each in all three families: against the formula, with a cache, with padding; counted, kept, and refused for others.
+Each is tested in all three families: against its formula, with a cache, with padding. Each is counted and saved, and
+rejected by exports that do not support it.
 """
 
 from dataclasses import replace

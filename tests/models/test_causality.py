@@ -1,4 +1,4 @@
-"""The future does not leak: a token moves no logit before it."""
+"""The future does not leak: changing a token changes no earlier logits."""
 
 import pytest
 import torch

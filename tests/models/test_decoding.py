@@ -1,4 +1,4 @@
-"""Decoding with a cache is the full pass, at every position, whatever the variant."""
+"""Decoding with a cache gives the logits of a full forward pass at every position, in every variant."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def empty_cache(decoder: DecoderOnly, *, batch: int, capacity: int) -> StackCach
 @pytest.mark.parametrize("point", GRID)
 @torch.no_grad()
 def test_start_and_steps_are_the_full_pass(point) -> None:
-    """Prompts of 3, 1 and 7 tokens in one batch, each row followed up to the last column."""
+    """Prompts of 3, 1 and 7 tokens in one batch; each row is decoded up to the last column."""
     decoder, tokens = model(**point), torch.randint(V, (3, MAX_LEN))
     full, lengths, rows = decoder(tokens), torch.tensor([3, 1, 7]), torch.arange(3)
     prompts = torch.where(torch.arange(7) < lengths[:, None], tokens[:, :7], torch.randint(V, (3, 7)))
@@ -51,7 +51,7 @@ def test_reading_in_chunks_is_reading_at_once(point) -> None:
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda spec: spec.kind)
 @torch.no_grad()
 def test_a_row_that_is_done_does_not_trouble_the_others(position) -> None:
-    """A full row may still be stepped: its answer means nothing, its neighbours' do."""
+    """A full row may still be stepped: its logits are undefined, but those of other rows are not."""
     decoder, tokens = model(position=position), torch.randint(V, (2, MAX_LEN))
     logits, cache = decoder.start(tokens, torch.tensor([MAX_LEN, 4]), capacity=MAX_LEN)
     full = decoder(tokens)

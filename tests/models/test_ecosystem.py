@@ -1,4 +1,4 @@
-"""The presets are the models they are named after: the `transformers` library's, with the weights copied over."""
+"""With copied weights, the presets compute the same as the `transformers` models that they are named after."""
 
 import random
 import warnings
@@ -19,7 +19,7 @@ CLOSE = {"atol": 1e-4, "rtol": 1e-4}
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=DeprecationWarning)  # other people's imports
+        warnings.filterwarnings("ignore", category=DeprecationWarning)  # raised by third-party imports
         warnings.filterwarnings("ignore", category=FutureWarning)
         import transformers
 
@@ -28,7 +28,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class Pair:
-    """Our model, theirs, and for each of our parameters theirs, as a view in our shape."""
+    """Our model, the reference, and for each of our parameters a view of its counterpart in our shape."""
 
     ours: DecoderOnly
     theirs: nn.Module
@@ -36,7 +36,7 @@ class Pair:
 
     @torch.no_grad()
     def copy(self) -> "Pair":
-        for parameter in self.theirs.parameters():  # theirs start with small weights and no biases: shake them
+        for parameter in self.theirs.parameters():  # its initial weights are small, its biases zero
             parameter.add_(torch.randn_like(parameter) * 0.1)
         parameters = dict(self.ours.named_parameters())
         assert parameters.keys() == self.names.keys()
@@ -48,7 +48,7 @@ class Pair:
 
 
 def gpt2_names(theirs: nn.Module, values) -> dict[str, Tensor]:
-    """`values` reads a parameter of theirs: itself, or its gradient. Their matrices are transposed, q k v are one."""
+    """Map our names to `values(parameter)`; GPT-2's matrices are transposed, with q, k and v in one."""
     body = theirs.transformer
     names = {
         "embedding.weight": values(body.wte.weight),
@@ -152,7 +152,7 @@ def llama_pair(number: int) -> Pair:
             tie_word_embeddings=False,
             bos_token_id=None,
             eos_token_id=None,
-            pad_token_id=None,  # else they keep that row's gradient at zero
+            pad_token_id=None,  # otherwise the gradient of that row stays zero
         )
     )
     stack = {

@@ -1,4 +1,4 @@
-"""An encoder sees both sides of a token, what stands around a text changes nothing, its heads are as the spec says."""
+"""Encoders attend in both directions, ignore padding and other documents, and have the heads of their spec."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ PLACED = [position for position in POSITIONS if not isinstance(position, NoPosit
 
 
 def answers(model: EncoderOnly, tokens: Tensor, token_mask: Tensor | None = None) -> list[Tensor]:
-    """Of each kind: for each token first, then for each text."""
+    """Return every kind of output: first those per token, then those per text."""
     hidden = model.hidden(tokens, token_mask=token_mask)
     texts = [pool(hidden, token_mask, "mean"), pool(hidden, token_mask, "first"), model.pooled(hidden, token_mask)]
     return [
@@ -72,7 +72,7 @@ def test_packed_documents_do_not_see_each_other(position) -> None:
     for start, stop in ((0, 5), (5, 6), (6, 12)):
         alone = model.hidden(tokens[:, start:stop])
         torch.testing.assert_close(packed[:, start:stop], alone, atol=1e-5, rtol=1e-5)
-        assert not torch.allclose(leaking[:, start:stop], alone, atol=1e-3)  # the comparison sees it
+        assert not torch.allclose(leaking[:, start:stop], alone, atol=1e-3)  # shows that the comparison detects leaks
     changed = tokens.clone()
     changed[:, 7] = (changed[:, 7] + 1) % V
     again = model.hidden(changed, token_mask=token_mask, documents=documents)

@@ -1,4 +1,4 @@
-"""The layers as one call do what they do one by one, and step aside for whoever has to see each of them."""
+"""Fused layers compute the same as separate layers, and are not used when each layer must be observed."""
 
 import copy
 import gc
@@ -25,8 +25,8 @@ from tercet.models.fused import FusedLayers, fused_layers
 from tercet.nn import ALiBi, Learned, NoPosition, RelativeBias, Rotary, Sinusoidal, quantize
 from tercet.nn.positions import PositionScheme
 
-pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
-V, N = 29, 20  # ids, context
+pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler")
+V, N = 29, 20  # vocabulary size, context length
 
 
 def plain(*_: Any) -> None:
@@ -35,7 +35,7 @@ def plain(*_: Any) -> None:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A number for each call of all layers at once: the rows that went through."""
+    """Return a list to which each call of the fused layers appends its number of rows."""
     made: list[int] = []
     run = FusedLayers.__call__
 
@@ -59,7 +59,7 @@ CASES = pairwise(
     qk_norm=(False, True),
     position=(Learned(), Sinusoidal(), Rotary(), Rotary(share=0.5), NoPosition()),
     narrow=(None, "bf16", "int8"),
-    times=(1, 4, 8),  # 12 rows are few, and 24 by the library's product
+    times=(1, 4, 8),  # 12 rows are few; 24 use the library's matrix product
 )
 
 
@@ -69,7 +69,7 @@ def shape(**more: Any) -> StackSpec:
 
 
 def shaken(model: nn.Module) -> Any:
-    """Norms and biases that are not ones and zeros."""
+    """Perturb all parameters, so that norms and biases are not ones and zeros."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.1 * torch.randn_like(parameter)
@@ -87,7 +87,7 @@ def translator(**more: Any) -> EncoderDecoder:
 
 @torch.inference_mode()
 def written(model: DecoderOnly, tokens: Tensor) -> Tensor:
-    """Prompts of unlike lengths, steps, a look ahead of which some is taken back, and rows that change places."""
+    """Return logits of prompts of different lengths, steps, a partly undone lookahead, and reordered rows."""
     times = len(tokens) // 3
     first, cache = model.start(tokens[:, :9], torch.tensor([5, 2, 9]).repeat(times), capacity=N)
     found = [first, *(model.step(tokens[:, 9 + t], cache) for t in range(3))]
@@ -100,7 +100,7 @@ def written(model: DecoderOnly, tokens: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def translated(model: EncoderDecoder, tokens: Tensor) -> Tensor:
-    """Beams that share sources with padding, and change places."""
+    """Return logits of beams that share padded sources and change places."""
     token_mask = torch.arange(9) < torch.tensor([9, 4])[:, None]
     first, cache = model.start(
         tokens[:2, :2], torch.tensor([2, 1]), source=tokens[:2, 2:11], source_token_mask=token_mask, capacity=N
@@ -129,16 +129,16 @@ def test_all_layers_at_once_are_the_layers_one_by_one(number: int) -> None:
         patch.setattr(stack, "fused_layers", plain)
         one_by_one = writes(model, tokens)
     size = max(1.0, float(one_by_one.abs().max()))
-    rounding = 2e-4 if narrow == "int8" else 3e-5  # one by one, small layers do not round their inputs to 16 bits
+    rounding = 2e-4 if narrow == "int8" else 3e-5  # separate small layers do not round their inputs to 16 bits
     torch.testing.assert_close(at_once, one_by_one, atol=rounding * size, rtol=1e-4)
 
 
 def test_steps_and_looks_ahead_go_at_once(calls: list[int]) -> None:
     written(gpt(), torch.randint(V, (3, 12)))
-    assert calls == [3] * 7  # and the reading of the prompts, nine tokens each, does not
+    assert calls == [3] * 7  # but not the prefill of prompts with nine tokens
     calls.clear()
     translated(translator(), torch.randint(V, (3, 12)))
-    assert calls == [2, 6, 6, 3]  # nor the first pass, in which sources are still to be projected
+    assert calls == [2, 6, 6, 3]  # nor the first pass, which has to project the sources
 
 
 def test_a_row_owes_nothing_to_its_neighbours_or_to_the_threads() -> None:
@@ -184,11 +184,11 @@ def test_what_it_has_no_steps_for_goes_the_plain_way(calls: list[int]) -> None:
     other.stack.blocks[1].feedforward.activation = torch.sin
     written(other, torch.randint(V, (3, 12)))
     other = gpt()
-    other.stack.blocks[1].feedforward = gpt(d_ff=80).stack.blocks[1].feedforward  # wider than the spec says
+    other.stack.blocks[1].feedforward = gpt(d_ff=80).stack.blocks[1].feedforward  # wider than in the spec
     written(other, torch.randint(V, (3, 12)))
     other = gpt()
     other.stack.blocks[0].self_residual.before = nn.LayerNorm(1)
-    with pytest.raises(RuntimeError, match="shape"):  # PyTorch's word, not garbage
+    with pytest.raises(RuntimeError, match="shape"):  # PyTorch's error, not wrong results
         written(other, torch.randint(V, (3, 12)))
     other = gpt()
     other.stack.blocks[0].feedforward = nn.Sequential(nn.Linear(40, 40))
@@ -197,14 +197,14 @@ def test_what_it_has_no_steps_for_goes_the_plain_way(calls: list[int]) -> None:
 
 
 class Fast(PositionScheme):
-    """A scheme of somebody's own that turns three times as fast."""
+    """A user-defined scheme that rotates three times as fast."""
 
     def rotation(self, positions: Tensor) -> Any:
         return Rotary().build(d_model=40, d_head=16, n_heads=4, max_len=N).rotation(3 * positions)
 
 
 class Near(PositionScheme):
-    """A scheme of somebody's own that adds to the scores."""
+    """A user-defined scheme that adds a bias to the scores."""
 
     def bias(self, queries: Tensor, keys: Tensor) -> Tensor:
         distances = (queries[..., None] - keys[..., None, :]).abs().float()  # (B, T, S)
@@ -217,7 +217,7 @@ def test_a_position_scheme_of_ones_own_is_heeded(scheme: PositionScheme) -> None
     model, tokens = gpt(position=NoPosition()), torch.randint(V, (3, 12))
     without = written(model, tokens)
     model.stack.position = scheme
-    model = copy.deepcopy(model)  # who changes a scheme builds anew
+    model = copy.deepcopy(model)  # a changed scheme requires a new model
     at_once = written(model, tokens)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stack, "fused_layers", plain)
@@ -259,7 +259,7 @@ def test_it_steps_aside_for_gradients_training_and_listeners(calls: list[int]) -
             step()
         assert calls == []
         step(16)
-    assert calls == [16, 16]  # the prompt's one token is a step as well
+    assert calls == [16, 16]  # the one-token prompt is also a step
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The layers as one call notice what changes of all that they were written from; models can be copied and pickled."""
+"""Fused layers detect every change of their weights and settings, and models can still be copied and pickled."""
 
 import copy
 import io
@@ -19,17 +19,17 @@ from tercet.models.fused import FusedLayers, fused_layers
 from tercet.nn import Attention, Rotary, quantize
 from tercet.nn.norm import RMSNorm
 
-needs_kernel = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
+needs_kernel = pytest.mark.skipif(library() is None, reason="no C++ compiler")
 
 
 def square(**more: Any) -> DecoderOnly:
-    """All matrices are square: transposed ones have the same shape."""
+    """Return a model whose matrices are all square, so that transposed ones have the same shape."""
     return gpt(**{"d_model": 64, "d_head": 16, "d_ff": 64} | more)
 
 
 @torch.inference_mode()
 def continued(model: DecoderOnly, change: Callable[[DecoderOnly, Any], None]) -> list[Tensor]:
-    """Logits of a step before and of two steps after the change."""
+    """Return the logits of one step before and two steps after the change."""
     torch.manual_seed(5)
     tokens = torch.randint(V, (3, 12))
     _, cache = model.start(tokens[:, :4], torch.tensor([4, 2, 3]), capacity=N)
@@ -77,7 +77,7 @@ def transposed(model: DecoderOnly, cache: Any) -> None:
 
 def weights_moved(model: DecoderOnly, cache: Any) -> None:
     up = model.stack.blocks[0].feedforward.up
-    up.weight.data = -up.weight.data  # the same parameter, other memory
+    up.weight.data = -up.weight.data  # the same parameter in other memory
 
 
 def eps_changed(model: DecoderOnly, cache: Any) -> None:
@@ -86,7 +86,7 @@ def eps_changed(model: DecoderOnly, cache: Any) -> None:
 
 def heads_changed(model: DecoderOnly, cache: Any) -> None:
     attention = model.stack.blocks[0].self_attention
-    attention.n_heads, attention.n_kv_heads, attention.d_head = 4, 4, 16  # as it was
+    attention.n_heads, attention.n_kv_heads, attention.d_head = 4, 4, 16  # as before
     attention.value.bias = None
 
 
@@ -105,7 +105,7 @@ def weights_in_fewer_bits(model: DecoderOnly, cache: Any) -> None:
 def cache_of_other_memory(model: DecoderOnly, cache: Any) -> None:
     for layer in cache.layers:
         layer.self_kv.keys = layer.self_kv.keys.transpose(1, 2).contiguous().transpose(1, 2)
-        layer.self_kv.values = layer.self_kv.values.mT.contiguous().mT  # whose last axis has gaps
+        layer.self_kv.values = layer.self_kv.values.mT.contiguous().mT  # the last axis is not contiguous
 
 
 def bias_dropped(model: DecoderOnly, cache: Any) -> None:
@@ -138,7 +138,7 @@ def test_a_change_between_two_steps_is_heeded(change: Callable[[DecoderOnly, Any
 def test_what_no_longer_fits_is_told_in_one_line(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fused_module.log, "disabled", False)  # by whoever has configured logging in this process
+    monkeypatch.setattr(fused_module.log, "disabled", False)  # other tests in this process may have configured logging
     with caplog.at_level(logging.WARNING, "tercet"):
         continued(square(n_kv_heads=None), activation_replaced)
         continued(square(n_kv_heads=None), weights_in_fewer_bits)
@@ -161,7 +161,7 @@ def test_a_cache_that_is_not_these_layers_is_not_read() -> None:
     assert fused_layers(model.stack, x, square(n_kv_heads=1).stack.new_cache(3, capacity=5)) is None
     assert fused_layers(model.stack, torch.zeros(3, 1, 40), fits) is None
     assert fused_layers(model.stack, x.double(), fits) is None
-    fits.capacity = 9  # more than there is
+    fits.capacity = 9  # more than is allocated
     assert fused_layers(model.stack, x, fits) is None
 
 
@@ -215,7 +215,7 @@ def test_memory_stays_while_its_address_is_known() -> None:
 def test_models_can_be_pickled_saved_and_copied(activation: str) -> None:
     tokens = torch.randint(V, (3, 12))
     for model in (gpt(activation=activation), gpt(activation=activation, gated=True)):
-        expected = written(model, tokens)  # with a list of steps that holds addresses
+        expected = written(model, tokens)  # fuses the layers, which stores memory addresses
         buffer = io.BytesIO()
         torch.save(model, buffer)
         buffer.seek(0)
@@ -223,7 +223,7 @@ def test_models_can_be_pickled_saved_and_copied(activation: str) -> None:
         for copied in copies:
             assert torch.equal(written(copied, tokens), expected)
             ours, theirs = (one.stack.blocks[0].feedforward.activation for one in (copied, model))
-            assert ours is theirs  # or no step would know it
+            assert ours is theirs  # otherwise no step would recognize the activation
 
 
 def test_a_translator_can_be_pickled() -> None:

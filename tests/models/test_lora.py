@@ -1,4 +1,4 @@
-"""Low-rank adaptation: the formula, where it begins, what learns, and that merging changes nothing but the cost."""
+"""LoRA matches its formula, starts as the base model, trains only its two matrices, and can be merged."""
 
 from dataclasses import replace
 
@@ -39,7 +39,7 @@ def test_it_begins_as_the_model_was_and_only_the_two_matrices_learn() -> None:
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     add_lora(model, LoRA(rank=R, targets=("query", "feedforward.down")), seed=5)
     assert torch.equal(model(ids), before)
-    for layer in lora_layers(model).values():  # A begins as PyTorch's linear layers do
+    for layer in lora_layers(model).values():  # A is initialized like PyTorch's linear layers
         assert 0.8 < float(layer.lora_A.detach().abs().max()) * layer.in_features**0.5 <= 1
     model(ids).sum().backward()
     learnt = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
@@ -77,7 +77,7 @@ def test_the_seed_draws_a_alone() -> None:
         model = build(SPEC, seed=1)
         state = torch.get_rng_state()
         add_lora(model, LoRA(), seed=seed)
-        assert torch.equal(torch.get_rng_state(), state)  # the global generator is left alone
+        assert torch.equal(torch.get_rng_state(), state)  # the global generator is not used
         return [layer.lora_A for layer in lora_layers(model).values()]
 
     one, same, other = matrices(1), matrices(1), matrices(2)
@@ -114,8 +114,8 @@ def test_a_target_that_is_no_layer(target: str) -> None:
 
 
 def test_it_decodes_step_by_step() -> None:
-    """The fused decode step knows plain layers alone: it would leave the two matrices out."""
-    sizes = StackSpec(d_model=32, n_layers=2, n_heads=2, d_ff=64)  # which the fused step is for
+    """Fused decode steps support only plain layers and would omit the two matrices."""
+    sizes = StackSpec(d_model=32, n_layers=2, n_heads=2, d_ff=64)  # sizes that the fused step supports
     model, ids = build(replace(SPEC, stack=sizes), seed=1).eval(), torch.tensor([[1, 2, 3]])
     add_lora(model, LoRA(rank=R, targets=("value",)))
     for layer in lora_layers(model).values():

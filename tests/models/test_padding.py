@@ -1,4 +1,4 @@
-"""Padding and packing change nothing: a sequence scores the same alone and in company."""
+"""Padding and packing change nothing: a sequence has the same scores in any batch."""
 
 import pytest
 import torch
@@ -52,7 +52,7 @@ def test_packed_documents_with_padding_anywhere(position) -> None:
     one, two = torch.randint(V, (4,)), torch.randint(V, (5,))
     tokens, real = torch.randint(V, (1, MAX_LEN)), torch.zeros(1, MAX_LEN, dtype=torch.bool)
     documents = (torch.arange(MAX_LEN) >= 6).long()[None]
-    first, second = torch.tensor([1, 2, 3, 5]), torch.tensor([8, 9, 10, 11, 12])  # each begins with padding of its own
+    first, second = torch.tensor([1, 2, 3, 5]), torch.tensor([8, 9, 10, 11, 12])  # each starts with padding
     tokens[0, first], tokens[0, second] = one, two
     real[0, first] = real[0, second] = True
     logits = decoder(tokens, token_mask=real, documents=documents)

@@ -1,7 +1,7 @@
-"""Every number of a preset is its paper's, or that of the library in which its model is known.
+"""Every number of a preset is that of its paper or of the model's reference library.
 
-Sizes and losses do not tell a wrong one: a BERT with another eps trains as well, and is no BERT. What is fixed by
-neither is written out here, with the source that it follows.
+Sizes and losses do not reveal a wrong number: a BERT with another eps trains as well, but it is not BERT. Numbers that
+neither the paper nor the library defines are written out here, with their source.
 """
 
 import inspect
@@ -19,11 +19,11 @@ from tercet.nn.specs import Learned, Normal, Rotary, Sinusoidal, Xavier
 
 ALL = Biases(qkv=True, out=True, feedforward=True)
 NONE = Biases(qkv=False, out=False, feedforward=False)
-ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu", "silu": "silu"}  # theirs and ours
+ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu", "silu": "silu"}  # in transformers and here
 
 
 def numbers(stack: StackSpec) -> dict[str, Any]:
-    """Everything that a stack is made of, sizes that follow from others too."""
+    """Return everything that defines a stack, including derived sizes."""
     derived = ("kv_heads", "head_width", "inner_width", "biases", "has_final_norm")
     fields = {name: value for name, value in vars(stack).items() if value is not None and name != "bias"}
     return {name: value for name, value in fields.items() if name not in ("n_kv_heads", "d_head", "d_ff")} | {
@@ -32,20 +32,20 @@ def numbers(stack: StackSpec) -> dict[str, Any]:
 
 
 def plain_stack(d_model: int, n_layers: int, n_heads: int, d_ff: int, **more: Any) -> dict[str, Any]:
-    """The numbers of a stack without anything that the presets with a paper do by themselves."""
+    """Return the numbers of a stack without the additions of later papers."""
     sizes = {"d_model": d_model, "n_layers": n_layers, "n_heads": n_heads, "kv_heads": n_heads, "inner_width": d_ff}
     rest = {"head_width": d_model // n_heads, "norm": "layer", "norm_bias": True, "gated": False, "parallel": False}
     return {**sizes, **rest, "qk_norm": False, "biases": ALL, "dropout": Dropout(), **more}
 
 
 def same_stack(stack: StackSpec, expected: dict[str, Any]) -> None:
-    final = stack.final_norm  # None: as the placement has it
+    final = stack.final_norm  # None: depends on the placement
     assert numbers(replace(stack, final_norm=None)) == expected
     assert final in (None, expected["has_final_norm"])
 
 
 def test_gpt2() -> None:
-    """Radford et al. (2019). Without their dropout of 0.1, as it is trained on much text today."""
+    """Radford et al. (2019), without their dropout of 0.1, as usual today for large corpora."""
     theirs, spec = transformers.GPT2Config(), PRESETS["gpt2"]
     assert isinstance(spec, DecoderOnlySpec)
     same_stack(
@@ -64,7 +64,7 @@ def test_gpt2() -> None:
 
 
 def test_llama() -> None:
-    """Touvron et al. (2023), at other sizes. The eps is that of Meta's own model.py; the library's default is 1e-6."""
+    """Touvron et al. (2023), at other sizes. The eps is from Meta's model.py; the library's default is 1e-6."""
     theirs, spec = transformers.LlamaConfig(), PRESETS["llama"]
     assert isinstance(spec, DecoderOnlySpec)
     biases = Biases(qkv=theirs.attention_bias, out=theirs.attention_bias, feedforward=theirs.mlp_bias)
@@ -128,7 +128,7 @@ def test_berts(preset: str, d_model: int, n_layers: int, all_heads: bool) -> Non
     ],
 )
 def test_the_transformer(preset: str, d_model: int, n_layers: int, n_heads: int, d_ff: int, dropout: float) -> None:
-    """The paper gives no eps: PyTorch's."""
+    """The paper defines no eps; PyTorch's is used."""
     theirs = {name: one.default for name, one in inspect.signature(nn.Transformer).parameters.items()}
     expected = plain_stack(
         d_model, n_layers, n_heads, d_ff, norm_eps=theirs["layer_norm_eps"], activation="relu",
@@ -151,7 +151,7 @@ def test_the_transformer(preset: str, d_model: int, n_layers: int, n_heads: int,
 
 
 def test_cramming() -> None:
-    """Geiping and Goldstein (2022), but for the norms' biases, which ours lack."""
+    """Geiping and Goldstein (2022), except that these norms have no biases."""
     spec = PRESETS["cramming"]
     assert isinstance(spec, EncoderOnlySpec)
     same_stack(
@@ -184,4 +184,4 @@ def test_no_preset_with_a_source_is_forgotten() -> None:
     held = {"gpt2", "llama", "transformer-decoder", "cramming", "modern-encoder", "bert-original"}
     held |= {f"bert-{size}" for size in ("base", "small", "mini", "tiny")}
     held |= {f"transformer-{size}" for size in ("base", "big", "tiny")}
-    assert set(PRESETS) - held == {"modern", "modern-translator"}, "which are ours"
+    assert set(PRESETS) - held == {"modern", "modern-translator"}, "presets without a paper"

@@ -1,4 +1,4 @@
-"""Presets: their sizes, their first loss, and a vocabulary padded for speed."""
+"""Presets have the expected sizes and first loss, and a padded vocabulary changes no logits."""
 
 import math
 
@@ -32,7 +32,7 @@ TRANSLATION = [name for name, spec in PRESETS.items() if isinstance(spec, Encode
 
 
 def small(preset: str, stack=SMALL, **changes) -> AnyModel:
-    """The preset at these sizes, whatever its family."""
+    """Build the preset of any family at these sizes."""
     stacks = ("encoder", "decoder") if preset in TRANSLATION else ("stack",)
     return build(
         model_spec({"preset": preset, "max_len": 64, **dict.fromkeys(stacks, stack), **changes}), seed=1
@@ -40,14 +40,14 @@ def small(preset: str, stack=SMALL, **changes) -> AnyModel:
 
 
 def scores(model_: AnyModel, tokens: torch.Tensor) -> torch.Tensor:
-    """Of the tokens, after their own reversal as the source where there is one."""
+    """Return the logits of the tokens; translators get the reversed tokens as their source."""
     return model_(tokens.flip(1), tokens) if isinstance(model_, EncoderDecoder) else model_(tokens)
 
 
 @torch.no_grad()
 def first_loss(model_: AnyModel, shape: tuple[int, int] = (8, 64)) -> float:
     tokens = torch.randint(model_.vocab_size, shape)
-    if isinstance(model_, EncoderOnly):  # of tokens that it does not see
+    if isinstance(model_, EncoderOnly):  # of tokens that are not in its input
         logits = model_(torch.randint(model_.vocab_size, shape))
         return F.cross_entropy(logits.flatten(0, 1), tokens.flatten()).item()
     logits = scores(model_, tokens)
@@ -64,7 +64,7 @@ CASES = [
 
 @pytest.mark.parametrize(("preset", "vocab_size", "stack"), CASES)
 def test_a_fresh_model_knows_nothing(preset: str, vocab_size: int, stack) -> None:
-    # Tied embeddings of variance 1/D and hidden states of variance one give logits of variance one, which cost 1/2.
+    # Tied embeddings of variance 1/D and hidden states of variance 1 give logits of variance 1, which add 1/2.
     sure = 0.5 if "original-" in preset or "transformer" in preset else 0.0
     loss = first_loss(small(preset, stack, vocab_size=vocab_size))
     assert loss == pytest.approx(math.log(vocab_size) + sure, abs=0.1 + sure / 2)
@@ -94,9 +94,9 @@ def test_gpt2_has_gpt2s_parameters_with_the_tied_ones_counted_once() -> None:
     [
         # An attention has 4 (512 * 512 + 512) = 1,050,624, a network 2 * 512 * 2048 + 2048 + 512 = 2,099,712, a norm
         # 1,024. So 6 (1,050,624 + 2,099,712 + 2 * 1,024) in the encoder, 6 (2 * 1,050,624 + 2,099,712 + 3 * 1,024) in
-        # the decoder, 37,000 * 512 in the one matrix: 63,082,496. The paper says 65 million, of its vocabulary.
+        # the decoder, 37,000 * 512 in the shared matrix: 63,082,496. The paper reports 65 million.
         ("transformer-base", 37_000, 18_914_304 + 25_224_192 + 18_944_000),
-        # The same with 1024 and 4096; the paper says 213 million.
+        # The same with 1024 and 4096; the paper reports 213 million.
         ("transformer-big", 37_000, 75_577_344 + 100_780_032 + 37_888_000),
     ],
 )
@@ -109,8 +109,8 @@ def test_the_transformers_have_the_papers_parameters(preset: str, vocab_size: in
 @pytest.mark.parametrize(
     ("preset", "parameters"),
     [
-        # Those of transformers' BertForMaskedLM: bert-base is "110M". An embedding has (30,522 + 512 + 2) D and 2 D of
-        # the norm, a layer 12 D² + 13 D, the head D² + 3 D + 30,522.
+        # Sizes of transformers' BertForMaskedLM; bert-base is "110M". The embedding has (30,522 + 512 + 2) D + 2 D for
+        # its norm, a layer 12 D² + 13 D, the head D² + 3 D + 30,522.
         ("bert-base", 109_514_298),
         ("bert-small", 28_795_194),
         ("bert-mini", 11_201_594),
@@ -132,7 +132,7 @@ def test_encoders_have_the_papers_parameters(preset: str, parameters: int) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", ENCODERS)
 def test_every_encoder_learns_from_its_first_step(preset: str) -> None:
-    """No scheme of initial weights leaves a part that the loss cannot reach, now or after the unembedding has moved."""
+    """With every init scheme, each used part gets a gradient at some step while the unembedding is trained."""
     for init in ({"kind": "normal"}, {"kind": "xavier"}, {"kind": "zero_projections"}):
         encoder = small(preset, vocab_size=V, init=init).train()
         optimizer = torch.optim.SGD(encoder.parameters(), lr=1.0)
@@ -146,7 +146,7 @@ def test_every_encoder_learns_from_its_first_step(preset: str) -> None:
             for name, p in encoder.named_parameters()
             if not name.startswith(heads) and (p.grad is None or not p.grad.any())
         ]
-        # A key's bias shifts all scores of a query alike: rounding apart it has no gradient.
+        # A key's bias shifts all scores of a query equally, so its gradient is zero except for rounding.
         assert [name for name in still if "key.bias" not in name] == []
 
 

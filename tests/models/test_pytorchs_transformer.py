@@ -1,4 +1,4 @@
-"""The translator is `torch.nn.Transformer` between the embeddings of the 2017 paper, with the weights copied over."""
+"""With copied weights, the translator matches `torch.nn.Transformer` between the embeddings of the 2017 paper."""
 
 import math
 import random
@@ -16,7 +16,7 @@ V = 19
 
 
 def sinusoids(length: int, width: int) -> Tensor:
-    """Section 3.5 of the paper, number by number."""
+    """Compute the table of section 3.5 of the paper element by element."""
     table = torch.empty(length, width)
     for p in range(length):
         for i in range(width // 2):
@@ -26,8 +26,11 @@ def sinusoids(length: int, width: int) -> Tensor:
 
 
 class Theirs(nn.Module):
-    """PyTorch's encoder and decoder. It ends both with a norm in any placement; the paper has none after post-norm, its
-    last sublayer being normed already. There they are made without."""
+    """PyTorch's encoder and decoder.
+
+    PyTorch adds a final norm in any placement. The paper has none after post-norm, since the last sublayer ends with a
+    norm, so it is left out here.
+    """
 
     def __init__(self, spec: EncoderDecoderSpec) -> None:
         super().__init__()
@@ -65,7 +68,7 @@ class Theirs(nn.Module):
         hidden = self.transformer(
             x,
             y,
-            tgt_mask=torch.ones(y.shape[1], y.shape[1], dtype=torch.bool).triu(1),  # True hides, with them
+            tgt_mask=torch.ones(y.shape[1], y.shape[1], dtype=torch.bool).triu(1),  # True hides a position in PyTorch
             src_key_padding_mask=~source_token_mask,
             memory_key_padding_mask=~source_token_mask,
         )
@@ -73,7 +76,7 @@ class Theirs(nn.Module):
 
 
 def names(theirs: Theirs, values) -> dict[str, Tensor]:
-    """For each of our parameters theirs, or its gradient: what `values` reads."""
+    """Return, for each of our parameters, `values` of its counterpart: the parameter or its gradient."""
     found = {"source_embedding.weight": values(theirs.embedding)}
 
     def put(name: str, part: nn.Module) -> None:
@@ -108,7 +111,7 @@ class Pair:
 
 @torch.no_grad()
 def pair(number: int) -> Pair:
-    """The 2017 model where even, norms first where odd; the rest by lot."""
+    """Return the 2017 model for even numbers, pre-norm for odd ones; the rest is random."""
     draw = random.Random(number)
     heads = draw.choice([1, 2, 3, 5])
     bias = draw.random() < 0.7
@@ -127,7 +130,7 @@ def pair(number: int) -> Pair:
     writer = replace(side, n_layers=draw.choice([1, 2, 4]))
     spec = EncoderDecoderSpec(vocab_size=V, max_len=23, scale_embedding=True, encoder=side, decoder=writer)
     theirs = Theirs(spec)
-    for parameter in theirs.parameters():  # their norms and biases begin as if they were not there
+    for parameter in theirs.parameters():  # PyTorch's norms and biases start as the identity
         parameter.add_(torch.randn_like(parameter) * 0.1)
     ours, found = EncoderDecoder(spec), names(theirs, lambda parameter: parameter)
     parameters = dict(ours.named_parameters())
@@ -137,7 +140,7 @@ def pair(number: int) -> Pair:
     return Pair(ours, theirs)
 
 
-# The first four have each placement with each activation.
+# The first four numbers cover each placement with each activation.
 @pytest.mark.parametrize("number", [*range(6), *(pytest.param(n, marks=pytest.mark.exhaustive) for n in range(6, 20))])
 def test_logits_and_gradients_are_theirs(number: int) -> None:
     torch.manual_seed(number)
@@ -151,7 +154,7 @@ def test_logits_and_gradients_are_theirs(number: int) -> None:
     expected = names(both.theirs, lambda parameter: parameter.grad)
     for name, parameter in both.ours.named_parameters():
         assert parameter.grad is not None, name
-        # A bias on all keys alike moves no weight: its gradient is zero but for rounding, and has no direction.
+        # A bias on all keys has a gradient of zero except for rounding, so only its size can be compared.
         rounding = 1e-5 if name.endswith("key.bias") else 1e-7
         assert (parameter.grad - expected[name]).norm() <= 1e-4 * expected[name].norm() + rounding, name
 

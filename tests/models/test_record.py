@@ -1,4 +1,4 @@
-"""What is recorded is what happened, asking for it changes nothing, and an edit does what its words say."""
+"""Recordings contain the actual values, recording changes nothing, and edits match their description."""
 
 import gc
 import resource
@@ -27,7 +27,7 @@ def tokens(rows: int = B, length: int = T) -> Tensor:
 
 
 def made(family: str, **variant: object) -> tuple[AnyModel, Callable[[], Tensor]]:
-    """A model and a pass through it."""
+    """Return a model and a forward pass through it."""
     if family == "translator":
         one, source, target = translator(**variant), tokens(B, S), tokens()
         return one, lambda: one(source, target)
@@ -39,7 +39,7 @@ def close(one: Tensor, other: Tensor, atol: float = 1e-5) -> None:
     torch.testing.assert_close(one, other, atol=atol, rtol=0)
 
 
-# Asking changes nothing.
+# Recording changes nothing.
 
 VARIANTS = [
     {"position": POSITIONS[i % 5], "n_kv_heads": list(GROUPS.values())[i % 3], "placement": PLACEMENTS[i % 4]}
@@ -114,7 +114,7 @@ def test_decoding_steps_with_a_cache() -> None:
         for was, became in zip(before, within, strict=True):
             close(became, was)
         stack = "stack" if source is None else "decoder"
-        assert seen[f"{stack}.blocks.0.self_attention.weights"].shape == (B, 4, 1, 10)  # the last step's, on the cache
+        assert seen[f"{stack}.blocks.0.self_attention.weights"].shape == (B, 4, 1, 10)  # of the last step
 
 
 def test_in_bfloat16() -> None:
@@ -127,10 +127,10 @@ def test_in_bfloat16() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # the compiler's own
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # raised within the compiler
 @torch.no_grad()
 def test_compiled_blocks_are_recorded_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # checked shape annotations do not compile
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # checked shape annotations cannot be compiled
     one = model()
     for block in one.stack.blocks:
         block.compile(backend="eager")
@@ -145,7 +145,7 @@ def test_compiled_blocks_are_recorded_all_the_same(monkeypatch: pytest.MonkeyPat
     close(one(text), before)
 
 
-# What is recorded is true.
+# Recordings contain the actual values.
 
 
 @pytest.mark.parametrize("family", ["gpt", "bert", "translator"])
@@ -211,14 +211,14 @@ def test_a_later_pass_overwrites_and_only_chooses() -> None:
     with record(one, patterns=["*.weights"]) as again:
         one(text)
     assert len(again) == 2
-    assert seen["stack.blocks.0.self_attention.weights"].shape == (2, 4, 5, 5)  # and no second run adds to the first
+    assert seen["stack.blocks.0.self_attention.weights"].shape == (2, 4, 5, 5)  # not those of the second run
 
 
-# Nothing stays behind.
+# Nothing is left behind.
 
 
 def traces(one: nn.Module) -> list[tuple[object, ...]]:
-    """What each module has of its own: attributes and hooks."""
+    """Return each module's attributes and numbers of hooks."""
     return [(sorted(vars(part)), len(part._forward_hooks), len(part._forward_pre_hooks)) for part in one.modules()]
 
 
@@ -232,7 +232,7 @@ def test_the_model_is_as_it_was_after_an_exception_too() -> None:
     assert traces(one) == before
     beyond = Edit(name="encoder.blocks.0.self_attention.heads", heads=(4,))
     with pytest.raises(ValueError, match="has no head 4; it has 4, 0 to 3"), record(one, edits=[beyond]):
-        one(tokens(), tokens())  # fails within a pass
+        one(tokens(), tokens())  # raises during a forward pass
     assert traces(one) == before
     with record(one):
         one(tokens(), tokens())
@@ -240,7 +240,7 @@ def test_the_model_is_as_it_was_after_an_exception_too() -> None:
 
 
 class Mark:
-    """Lives as long as the graph that it is hung on."""
+    """An object that lives as long as the graph that refers to it."""
 
 
 @pytest.mark.slow

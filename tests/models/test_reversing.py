@@ -1,4 +1,4 @@
-"""A translator learns to reverse a sequence to the last symbol, and can be seen to look where the symbol stands."""
+"""A translator learns to reverse sequences, and its cross-attention points at the symbol that it copies."""
 
 import json
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.exhaustive  # `training/test_learning.py` holds that a translator learns to reverse
+@pytest.mark.exhaustive  # `training/test_learning.py` tests in less time that a translator learns to reverse
 @pytest.mark.parametrize("seed", [0, 1])
 def test_reverse_is_learnt_and_read_along_the_other_diagonal(seed: int) -> None:
     command = [sys.executable, Path(__file__).with_name("reversing.py"), str(seed)]

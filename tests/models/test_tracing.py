@@ -1,4 +1,4 @@
-"""Training, reading a prompt and stepping each trace as one graph: no Python value is taken from a tensor."""
+"""Training, prefill and decode steps each trace as one graph: no Python value is read from a tensor."""
 
 import subprocess
 import sys
@@ -39,7 +39,7 @@ def test_each_pass_is_one_graph_and_stays_one(traced: tuple[str, ...]) -> None:
     ids=lambda arguments: "-".join(arguments)[:20],
 )
 def test_all_from_the_embedding_to_the_loss_is_one_graph(arguments: tuple[str, ...]) -> None:
-    """In each form of the likelihood, of all variants if none is named; and of all shapes, if those change."""
+    """Embedding, blocks and loss are one graph in every form of the likelihood; "shapes" varies the sizes."""
     command = [sys.executable, Path(__file__).with_name("traced_losses.py"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -1,4 +1,4 @@
-"""A translator's steps are its full pass, however its rows are spread, reordered, dropped and given room."""
+"""Decode steps of a translator match the full pass, also after its rows are expanded, reordered, dropped or grown."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def sources(side: str = "scattered") -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("point", GRID)
 @torch.no_grad()
 def test_start_and_steps_are_the_full_pass(point) -> None:
-    """Beginnings of 3, 1 and 5 tokens in one batch, each row followed up to the last column."""
+    """Prefixes of 3, 1 and 5 tokens in one batch; each row is decoded up to the last column."""
     translator_, target = translator(**point), torch.randint(V, (3, MAX_LEN))
     source, token_mask = sources()
     full, rows = translator_(source, target, source_token_mask=token_mask), torch.arange(3)
@@ -42,7 +42,7 @@ def test_start_and_steps_are_the_full_pass(point) -> None:
 
 
 class Walk:
-    """What decoding should have done: each row's source and tokens, kept as lists and scored by the full pass."""
+    """The expected state of decoding: sources and tokens of each row as lists, scored by full passes."""
 
     def __init__(self, model_: AnyModel, *, capacity: int = 6) -> None:
         self.model, self.source, self.token_mask = model_, *sources()
@@ -85,7 +85,7 @@ class Walk:
             self.n *= 3
 
     def shuffle(self) -> None:
-        """Within each group, some rows twice and others not at all."""
+        """Reorder rows within each group; some rows are used twice and others are dropped."""
         rows = [
             start + int(torch.randint(self.n, ()))
             for start in range(0, len(self.tokens), self.n)
@@ -94,7 +94,7 @@ class Walk:
         self.reorder(rows)
 
     def drop(self) -> None:
-        """A whole group; those that stay may change places."""
+        """Drop a whole group; the remaining groups may change places."""
         groups = torch.randperm(len(self.tokens) // self.n)[:-1].tolist()
         if groups:
             self.reorder([group * self.n + row for group in groups for row in torch.randperm(self.n).tolist()])
@@ -143,7 +143,7 @@ def test_so_are_those_of_any_search(family: str) -> None:
 
 @torch.no_grad()
 def test_rows_without_a_source_go_singly() -> None:
-    """A language model's samples of one prompt are no group: any may finish first."""
+    """Samples of one prompt are not a group in a language model: any may finish first."""
     walk = Walk(model())
     walk.expand_beams()
     walk.reorder([8, 0, 4, 3, 3])
@@ -244,7 +244,7 @@ def test_wrong_use_is_told() -> None:
 def test_as_many_sources_as_beginnings(monkeypatch: pytest.MonkeyPatch) -> None:
     import jaxtyping
 
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # at work, annotations are not checked
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # annotations are not checked outside of tests
     made = translator()
     with pytest.raises(ValueError, match=r"2 sources for 4 prefixes.*call cache.expand_beams"):
         made.start(torch.randint(V, (4, 1)), torch.ones(4).long(), source=torch.randint(V, (2, S)), capacity=6)

@@ -1,4 +1,4 @@
-"""Who sees whom in a translator: no target token its future, every one the whole source, no one any padding."""
+"""Masks of a translator: target tokens see no future token, see the whole source, and never see padding."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ OTHER_SPEC = {
 
 
 def another(tokens: Tensor, at: int) -> Tensor:
-    """The same with another token in one column."""
+    """Return the tokens with another token in one column."""
     other = tokens.clone()
     other[:, at] = (other[:, at] + 1) % V
     return other
@@ -64,7 +64,7 @@ def test_a_mask_of_ones_is_no_mask() -> None:
 
 @torch.no_grad()
 def check_padded_rows(model: EncoderDecoder) -> None:
-    """Each pair alone, and with others of other lengths, padded on each side with any ids."""
+    """Check that pairs have the same logits in padded batches of other lengths, with random ids as padding."""
     sources = [torch.randint(V, (length,)) for length in (S, 1, 5)]
     targets = [torch.randint(V, (length,)) for length in (2, T, 1)]
     alone = [model(source[None], target[None])[0] for source, target in zip(sources, targets, strict=True)]
@@ -118,7 +118,7 @@ def test_so_it_is_with_the_other_parts(check, part) -> None:
 
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda spec: spec.kind)
 def test_padding_sends_back_finite_gradients(position) -> None:
-    """Also from a source, and from a target, of padding alone."""
+    """Some sources and targets consist only of padding."""
     model = translator(position=position)
     source, source_token_mask = padded([torch.randint(V, (length,)) for length in (0, 1, 5, S)], "left", S)
     target, target_token_mask = padded([torch.randint(V, (length,)) for length in (4, T, 0, 1)], "scattered", T)

@@ -1,4 +1,4 @@
-"""How a translator is put together: one matrix in three places, norms where they belong, no block like another."""
+"""The structure of a translator: one matrix in three places, norms in the right places, no two blocks alike."""
 
 from dataclasses import replace
 
@@ -90,7 +90,7 @@ def test_both_sides_end_with_a_norm_and_the_memory_is_normed(placement, normed: 
     memory = model.encode(source)
     assert len(seen) == 2
     assert all(torch.equal(each, memory) for each in seen)
-    # A fresh norm makes mean 0 and variance 1; post-norm's last sublayer ends with one of its own.
+    # A new norm gives mean 0 and variance 1; with post-norm the last sublayer already ends with one.
     torch.testing.assert_close(memory.mean(-1), torch.zeros(2, S), atol=1e-5, rtol=0)
     torch.testing.assert_close(memory.var(-1, unbiased=False), torch.ones(2, S), atol=0.05, rtol=0)
     if normed:

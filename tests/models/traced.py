@@ -1,6 +1,6 @@
-"""Run by test_tracing.py in a process of its own: the checks of shape annotations cannot be traced.
+"""Check that models trace as one graph: python traced.py decoder:rotary translator:alibi
 
-python traced.py decoder:rotary translator:alibi
+test_tracing.py runs this in a separate process, because the checks of shape annotations cannot be traced.
 """
 
 import sys
@@ -14,7 +14,7 @@ from torch._dynamo.testing import CompileCounter
 from tercet.models import Classifier, MaskedHead
 from tercet.nn.specs import Position
 
-LAYER = {"n_layers": 1, "n_kv_heads": 2}  # more layers would trace alike, and longer
+LAYER = {"n_layers": 1, "n_kv_heads": 2}  # more layers would trace in the same way, but take longer
 
 
 def trace_decoder(position: Position) -> None:
@@ -51,7 +51,7 @@ def trace_decoder(position: Position) -> None:
 
 
 def trace_encoder(position: Position) -> None:
-    """The masked rows alone are scored."""
+    """Only the masked rows are scored."""
     heads = {
         "n_segments": 2,
         "embedding_norm": True,
@@ -84,7 +84,7 @@ def sources() -> dict[str, Tensor]:
 
 
 def trace_translator(position: Position) -> None:
-    """Its rows become beams, change places and go."""
+    """Rows become beams, change places and are dropped."""
     layer = replace(STACK, position=position, **LAYER)
     made = translator(spec={"encoder": layer, "decoder": layer}).train()
     training = CompileCounter()
@@ -111,7 +111,7 @@ def trace_translator(position: Position) -> None:
         for each in (cache, eager):
             each.expand_beams(2)
         compare(2, rows=6)
-        assert stepping.frame_count == 2, f"{stepping.frame_count} graphs after spread"
+        assert stepping.frame_count == 2, f"{stepping.frame_count} graphs after expand_beams"
         for each in (cache, eager):
             each.reorder(torch.tensor([1, 1, 2, 3, 5, 4]))
         compare(1, rows=6)
@@ -119,13 +119,13 @@ def trace_translator(position: Position) -> None:
         for each in (cache, eager):
             each.reorder(torch.tensor([4, 5, 1, 0]))  # fewer rows: one more graph at most, then none
         compare(2, rows=4)
-        assert stepping.frame_count <= 3, f"{stepping.frame_count} graphs after a group has gone"
+        assert stepping.frame_count <= 3, f"{stepping.frame_count} graphs after dropping a group"
 
         reading = CompileCounter()
         start = torch.compile(made.start, fullgraph=True, backend=reading)
         for lengths in ([5, 3, 1], [1, 4, 2]):
             start(tokens[:, :5], torch.tensor(lengths), **sources(), capacity=MAX_LEN)
-        assert reading.frame_count == 1, f"{reading.frame_count} graphs for sources and beginnings"
+        assert reading.frame_count == 1, f"{reading.frame_count} graphs for sources and prefixes"
 
 
 torch.set_num_threads(1)

@@ -1,9 +1,8 @@
-"""Run by test_tracing.py in a process of its own: the checks of shape annotations cannot be traced.
+"""Check training on packed documents: python traced_documents.py [few | many | falling] ...
 
-python traced_documents.py [few | many | falling] ...
-
-A step over packed documents, masked by FlexAttention's table of squares as on a GPU: one graph or none, its loss and
-gradients are those of the dense mask, and no tensor has a number for each pair of tokens of a row.
+A step that is masked by FlexAttention's block mask, as on a GPU, is at most one graph, its loss and gradients are those
+of the dense mask, and no tensor has an element for each pair of tokens of a row. test_tracing.py runs this in a
+separate process, because the checks of shape annotations cannot be traced.
 """
 
 import sys
@@ -88,7 +87,7 @@ def check(name: str, expected: list[Tensor], found: list[Tensor]) -> None:
 torch.set_num_threads(1)
 torch.manual_seed(0)
 torch.compile = compiled
-flex_attention._validate_device = lambda *_: None  # has no gradients on a CPU, but its formula does
+flex_attention._validate_device = lambda *_: None  # its formula has gradients on a CPU, although PyTorch rejects them
 dense = partial(document_mask.__setattr__, "DEVICES", ())
 squares = partial(document_mask.__setattr__, "DEVICES", ("cpu",))
 document_mask.DTYPES = (torch.float32,)
@@ -109,10 +108,10 @@ for layout in sys.argv[1:]:
             check(f"{case.__name__}, {layout}, {form}", expected, learn(made, of_form, batch))
             graphs = counters["stats"]["unique_graphs"]
             check(f"{case.__name__}, {layout}, {form}, again", then, learn(made, of_form, other))
-            assert counters["stats"]["unique_graphs"] == graphs > 0, f"{form}: compiled again for other documents"
+            assert counters["stats"]["unique_graphs"] == graphs > 0, f"{form}: recompiled for other documents"
 assert 0 < largest < LENGTH * LENGTH, f"a tensor of {largest} numbers"
 if "many" in sys.argv:
     dense()
     torch.compiler.reset()
     learn(made, compile_loss(loss), batch)
-    assert largest >= LENGTH * LENGTH, "the dense mask was not seen"
+    assert largest >= LENGTH * LENGTH, "no dense mask was created"

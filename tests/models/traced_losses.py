@@ -1,8 +1,7 @@
-"""Run by test_tracing.py in a process of its own: the checks of shape annotations cannot be traced.
+"""Check that losses trace as one graph: python traced_losses.py whole [rotary documents ...]
 
-python traced_losses.py whole [rotary documents ...]
-
-Embedding, blocks and loss of every variant are one graph, whose loss and gradients are those of the eager form.
+The embedding, blocks and loss of every variant are one graph, with the loss and gradients of the eager form.
+test_tracing.py runs this in a separate process, because the checks of shape annotations cannot be traced.
 """
 
 import sys
@@ -89,7 +88,7 @@ CASES: dict[str, Any] = {
 
 def learn(made: AnyModel, loss: Any, batch: Any, smoothing: float) -> tuple[Tensor, ...]:
     made.zero_grad()
-    torch.manual_seed(5)  # what dropout draws
+    torch.manual_seed(5)  # seed for dropout
     found = loss(made, batch, smoothing=smoothing)
     (0.37 * found.total).backward()
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in made.parameters()]
@@ -107,7 +106,7 @@ def check(name: str, compiled: Any, made: AnyModel, loss: Any, batch: Any) -> No
 
 
 def check_each() -> None:
-    likelihood.MIN_CHUNK_ROWS, likelihood.CHUNK_ELEMENTS["cpu"] = 1, 11 * V  # three lots
+    likelihood.MIN_CHUNK_ROWS, likelihood.CHUNK_ELEMENTS["cpu"] = 1, 11 * V  # three chunks
     for name in sys.argv[2:] or CASES:
         loss, build, batch_of = CASES[name]
         torch.compiler.reset()
@@ -122,7 +121,7 @@ def check_all_shapes(name: str) -> None:
         (5, 11, 9),
         (2, 9, 10),
         (4, MAX_LEN, 5),
-    )  # from 16 tokens on a CPU has other kernels
+    )  # from 16 tokens on, PyTorch uses other kernels on a CPU
     made, compiled = build(n_layers=1).train(), compiling.compile_loss(loss, dynamic=True)
     torch.compiler.reset()
     counters.clear()
@@ -137,7 +136,7 @@ def check_all_shapes(name: str) -> None:
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
-torch.compile = partial(torch.compile, backend="aot_eager", fullgraph=True)  # graphs, but no machine code
+torch.compile = partial(torch.compile, backend="aot_eager", fullgraph=True)  # no machine code
 FORM: Form = "chunks" if sys.argv[1] == "chunks" else "whole"
 if sys.argv[1] == "shapes":
     for case in ("chat", "translation", "dropout"):

@@ -1,4 +1,4 @@
-"""Attention: two forms with one meaning, and PyTorch's own module as the reference."""
+"""Both implementations of attention agree with each other and with PyTorch's `nn.MultiheadAttention`."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def padding_mask(queries: int, keys: int) -> Tensor:
 
 
 def random_mask(queries: int, keys: int) -> Tensor:
-    """Any keys for any query, none at all for query 2 of row 0."""
+    """Return a random mask in which query 2 of row 0 sees no key."""
     mask = torch.rand(B, 1, queries, keys) < 0.6
     mask[0, :, 2] = False
     return mask
@@ -67,7 +67,7 @@ def test_both_forms_agree_forward_and_backward(kind: str, groups: int, biased: b
 
 
 def source_mask(queries: int, keys: int) -> Tensor:
-    """One row of the mask serves all queries, as of cross-attention and of a decode step."""
+    """Return a mask with one row for all queries, as in cross-attention and decode steps."""
     return padding_mask(1, keys)
 
 
@@ -77,7 +77,7 @@ def source_mask(queries: int, keys: int) -> Tensor:
 def test_heads_folded_into_queries_agree_forward_and_backward(
     kind: str, groups: int, biased: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a GPU; without a mask and a bias nothing is folded."""
+    """On GPUs, heads are folded into queries if there is a mask or bias."""
     causal = kind == "causal flag"
     keys = T if causal else S
     qkv = tensors(groups, keys)
@@ -90,7 +90,7 @@ def test_heads_folded_into_queries_agree_forward_and_backward(
 
 
 def test_folded_heads_ask_with_a_mask_of_one_row_and_read_the_keys_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a decode step on a GPU hands to PyTorch's kernel: the cache itself."""
+    """A decode step on a GPU passes the cache itself to PyTorch's kernel, without a copy."""
     monkeypatch.setattr(attention, "FOLD_DEVICES", ("cpu",))
     asked = dict[str, Any]()
 
@@ -148,7 +148,7 @@ def test_a_query_that_sees_nothing_takes_zeros_and_sends_none_back(form, biased:
         assert each.abs().sum() > 0
 
 
-@pytest.mark.parametrize("queries", [5, 130])  # 130 x 130 scores of 8 heads are what a kernel of ours would take
+@pytest.mark.parametrize("queries", [5, 130])  # compiled kernels accept 130 x 130 scores of 8 heads
 @pytest.mark.parametrize("kind", ["none", "causal", "random"])
 def test_a_learned_bias_gets_its_gradient_in_every_form(kind: str, queries: int) -> None:
     keys = max(queries, S)
@@ -170,10 +170,10 @@ def test_a_learned_bias_gets_its_gradient_in_every_form(kind: str, queries: int)
 def test_a_mask_of_numbers_is_refused(form, monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = tensors(2, S)
     mask = torch.ones(B, 1, T, S)
-    with pytest.raises(jaxtyping.TypeCheckError):  # annotations are checked in the tests ...
+    with pytest.raises(jaxtyping.TypeCheckError):  # tests check the annotations ...
         form(q, k, v, mask=mask)
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    with pytest.raises(ValueError, match=r"torch.float32; try mask.bool\(\)"):  # ... and at work the value is
+    with pytest.raises(ValueError, match=r"torch.float32; try mask.bool\(\)"):  # the value without them
         form(q, k, v, mask=mask)
 
 
@@ -193,7 +193,7 @@ def test_attend_is_pytorchs_where_no_kernel_answers(monkeypatch: pytest.MonkeyPa
     assert torch.equal(attend(q, k, v, mask=mask, bias=bias), attend_fused(q, k, v, mask=mask, bias=bias))
     monkeypatch.setattr("tercet.nn.kernels.attention", lambda *qkv, **options: q)
     assert attend(q, k, v, mask=mask, bias=bias) is q
-    with pytest.raises(ValueError, match="no mask"):  # what is wrong is told before anyone is asked
+    with pytest.raises(ValueError, match="no mask"):  # arguments are checked before a kernel is chosen
         attend(q, k[:, :, :T], v[:, :, :T], causal=True, mask=MASKS["causal"](T, T))
 
 
@@ -237,7 +237,7 @@ def test_dropout_keeps_the_mean(form) -> None:
 
 
 def copied(ours: Attention, theirs: nn.MultiheadAttention) -> None:
-    """PyTorch's module keeps query, key and value in one matrix, one above the other."""
+    """Copy the weights of PyTorch's module, whose query, key and value are stacked in one matrix."""
     state = theirs.state_dict()
     parts = (ours.query, ours.key, ours.value)
     with torch.no_grad():

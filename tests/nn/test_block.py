@@ -1,4 +1,4 @@
-"""A block against PyTorch's own layers, and its cross-attention with and without a cache."""
+"""A block matches PyTorch's layers, and its cross-attention gives the same result with and without a cache."""
 
 from functools import partial
 
@@ -33,7 +33,7 @@ def copy_attention(ours: Attention, theirs: nn.MultiheadAttention) -> None:
 
 @torch.no_grad()
 def pair(placement, *, cross: bool) -> tuple[Block, nn.Module]:
-    """One of our blocks and PyTorch's layer with the same random weights."""
+    """Return a block and PyTorch's layer with the same random weights."""
     kind = nn.TransformerDecoderLayer if cross else nn.TransformerEncoderLayer
     theirs = kind(D, 4, 31, dropout=0.0, batch_first=True, norm_first=placement == "pre").eval()
     for parameter in theirs.parameters():
@@ -90,7 +90,7 @@ def test_cached_steps_with_cross_attention_are_the_full_pass(placement, groups: 
     steps: list[Tensor] = []
     for t in range(T):
         mask = cache.mask(cache.positions(1))
-        source = memory if t == 0 else torch.full_like(memory, torch.nan)  # projected once, never read again
+        source = memory if t == 0 else torch.full_like(memory, torch.nan)  # projected once and never read again
         steps.append(layer(x[:, t : t + 1], mask=mask, memory=source, memory_mask=memory_mask, cache=cache.layers[0]))
         cache.advance(1)
     torch.testing.assert_close(torch.cat(steps, dim=1), expected, atol=1e-5, rtol=1e-5)

@@ -1,4 +1,4 @@
-"""The bookkeeping of decoding state alone: columns, rows that share a source, room for more."""
+"""Bookkeeping of the KV cache: columns, rows that share a source, and growing the capacity."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ B, G, K, CAPACITY, M = 3, 2, 5, 7, 11
 
 
 def cache() -> StackCache:
-    """Every number is another one, so that none can be mistaken."""
+    """Return a cache in which no two values are equal, so that wrong moves are detected."""
     made = StackCache(n_layers=2, n_kv_heads=G, d_head=K, batch=B, capacity=CAPACITY)
     made.lengths = torch.tensor([4, 1, 6])
     made.memory_token_mask = torch.arange(M) < torch.tensor([[M], [2], [5]])
@@ -77,7 +77,7 @@ def test_rows_change_places_within_a_group_and_groups_go_whole() -> None:
     made.expand_beams(2)
     made.reorder(torch.tensor([1, 1, 3, 2, 4, 5]))
     assert all(one is other for one, other in zip(cross(made), sources, strict=True))
-    made.reorder(torch.tensor([5, 4, 0, 1]))  # the middle group goes, the others change places
+    made.reorder(torch.tensor([5, 4, 0, 1]))  # drops the middle group and swaps the others
     assert made.lengths.tolist() == [6, 6, 4, 4]
     assert_all_equal(own(made), [table[[2, 2, 0, 0]] for table in tables])
     assert_all_equal(cross(made), [table[[2, 0]] for table in sources])
@@ -94,7 +94,7 @@ def test_grown_columns_are_empty_and_the_rest_stays() -> None:
     for table, before in zip(own(made), tables, strict=True):
         assert table.shape == (B, G, CAPACITY + 4 + 1, K)
         assert torch.equal(table[:, :, :CAPACITY], before[:, :, :CAPACITY])
-        assert (table[:, :, CAPACITY:] == 0).all()  # the spare column was a bin: nothing of it is kept
+        assert (table[:, :, CAPACITY:] == 0).all()  # the contents of the spare column are discarded
     assert_all_equal(cross(made), sources)
     assert made.lengths.tolist() == [4, 1, 6]
     assert made.positions(2).tolist() == [[4, 5], [1, 2], [6, 7]]

@@ -1,4 +1,4 @@
-"""Masks of packed documents as tables of squares: what FlexAttention computes, and when it is used."""
+"""FlexAttention's block masks of packed documents match the dense mask, and are used only where supported."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ each_causal = pytest.mark.parametrize("causal", [False, True], ids=["", "causal"
 
 
 def packed(length: int, rows: int = 3) -> Tensor:
-    """Documents of 1 to 200 tokens, from a first one on that another row began."""
+    """Return ids of documents of 1 to 200 tokens; the first may continue from another row."""
     return (torch.rand(rows, length) < torch.tensor([0.3, 0.01, 0.003])[:, None]).long().cumsum(1) + 7
 
 
@@ -86,7 +86,7 @@ def mask_of_stack(*, padded: bool = False, causal: bool = True, training: bool =
     return made._mask(x, torch.arange(1024)[None] < 800 if padded else None, documents.clamp(max=2))
 
 
-@pytest.mark.slow  # for what PyTorch imports to count
+@pytest.mark.slow  # because of PyTorch's import time
 @pytest.mark.usefixtures("on_a_gpu")
 @pytest.mark.parametrize("padded", [False, True], ids=["", "padded"])
 @each_causal

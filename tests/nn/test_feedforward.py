@@ -1,4 +1,4 @@
-"""The feed-forward network against its formulas, and the activations against their definitions."""
+"""The feed-forward network matches its formulas, and each activation matches its definition."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""How weights begin: each tensor's measured spread, the same seed the same weights, the global generator untouched."""
+"""Initial weights have their scheme's spread, depend only on the seed, and leave the global generator unchanged."""
 
 import math
 
@@ -123,10 +123,10 @@ def test_pytorchs_own_is_what_its_layers_begin_with() -> None:
         theirs = nn.Linear(module.in_features, module.out_features)
         bound = module.in_features**-0.5
         for ours, wanted in ((weight, theirs.weight), (module.bias, theirs.bias)):
-            if ours is None:  # the head's
+            if ours is None:  # the unembedding has no bias
                 continue
             assert ours.abs().max() <= bound, name
-            assert wanted.abs().max() <= bound, name  # or PyTorch's has changed
+            assert wanted.abs().max() <= bound, name  # fails if PyTorch's initialization has changed
             assert ours.std().item() == pytest.approx(wanted.std().item(), rel=0.25), name
             assert ours.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.25), name
 

@@ -1,4 +1,4 @@
-"""Weights in fewer bits stand for nearly the same numbers; everything else about a layer stays."""
+"""Quantized linear layers give nearly the same results, and otherwise behave as before."""
 
 import copy
 
@@ -47,7 +47,7 @@ def test_the_product_is_that_of_the_weight_that_is_meant(narrow: str, rows: int)
     with torch.no_grad():
         atol = (
             1e-4 if narrow == "int8" and rows <= MAX_GEMV_ROWS else 1e-5
-        )  # of few rows, the kernel rounds x to 16 bits
+        )  # with few rows, the kernel rounds x to 16 bits
         torch.testing.assert_close(layer(x).double(), meant, atol=atol, rtol=1e-5)
 
 
@@ -62,7 +62,7 @@ def test_a_model_in_fewer_bits_says_nearly_the_same(narrow: str) -> None:
     after = model(tokens).log_softmax(-1)
     assert 0 < float((before - after).abs().max()) < 0.05
     assert sum(p.numel() * p.element_size() for p in [*model.parameters(), *model.buffers()]) < 0.75 * size
-    assert model.embedding.weight.dtype == torch.float32  # the tied table is still read
+    assert model.embedding.weight.dtype == torch.float32  # the embedding still reads the tied matrix
     whole, cache = model.start(tokens[:, :9], torch.tensor([9, 7]), capacity=20)
     assert whole.shape == (2, 53)
     assert cache.layers[0].self_kv.keys.dtype == torch.float32

@@ -1,4 +1,4 @@
-"""One vector for a text, whatever padding stands around it."""
+"""Pooling gives one vector per text, which does not depend on padding."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ KINDS = ("mean", "first")
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_changes_no_vector(kind, side: str) -> None:
     alone = torch.randn(1, 5, 7)
-    beside = torch.full((1, 6, 7), float("nan"))  # what stands at padding is never read
+    beside = torch.full((1, 6, 7), float("nan"))  # values at padding must not be read
     token_mask = torch.tensor([[True] * 5 + [False] * 6])
     hidden = torch.cat((alone, beside), 1)
     if side == "left":

@@ -1,4 +1,4 @@
-"""Positions: each scheme against its paper, and each in one place only."""
+"""Position schemes match their papers, and each acts in one place only."""
 
 import itertools
 import math
@@ -78,7 +78,7 @@ def test_a_shared_rotation_leaves_the_rest_of_the_head_alone() -> None:
     turned = rotate(x, rotation)
     assert torch.equal(turned[..., 6:], x[..., 6:])
     torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1))
-    assert torch.equal(turned[:, :, 0], x[:, :, 0])  # position 0 is not turned
+    assert torch.equal(turned[:, :, 0], x[:, :, 0])  # position 0 is not rotated
     assert not torch.allclose(turned[:, :, 1:, :6], x[:, :, 1:, :6], atol=1e-3)
 
 
@@ -96,14 +96,14 @@ def test_a_half_precision_model_still_counts_beyond_256(spec) -> None:
 
 @pytest.mark.parametrize("spec", PLACES, ids=lambda spec: spec.kind)
 def test_nothing_but_parameters_is_lost_on_the_meta_device(spec) -> None:
-    """A model made on `meta` and filled from a file must not hold tables that no file fills."""
+    """A model that is created on `meta` and loaded from a file must not have tables that the file lacks."""
     assert list(spec.build(**SIZES).buffers()) == []
 
 
 def test_alibi_slopes_are_the_papers() -> None:
     assert alibi_slopes(8).tolist() == [2.0**-i for i in range(1, 9)]
     four = [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8]
-    assert alibi_slopes(6).tolist() == [*four, 2.0**-1, 2.0**-3]  # four heads', then every other one of eight heads'
+    assert alibi_slopes(6).tolist() == [*four, 2.0**-1, 2.0**-3]  # every other slope of eight heads
     assert alibi_slopes(1).tolist() == [2.0**-8]
 
 

@@ -1,4 +1,4 @@
-"""Residual placements and norms against their formulas, written out."""
+"""Residual placements and norms match their formulas."""
 
 import pytest
 import torch

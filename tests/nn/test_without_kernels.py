@@ -1,4 +1,4 @@
-"""The parts need nothing of the kernel room: with it deleted they import, and their own tests pass."""
+"""`tercet.nn` does not need `tercet.kernel`: without that package it imports, and its own tests pass."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ NEEDS_MODELS = {"test_without_kernels.py", "test_linear.py", "test_init.py", "te
 def test_with_the_kernel_room_deleted_the_parts_pass_their_tests(tmp_path: Path) -> None:
     package = tmp_path / "tercet"
     shutil.copytree(ROOT / "src/tercet/nn", package / "nn", ignore=shutil.ignore_patterns("__pycache__"))
-    # Of which specs are made and shown, and rooms.
+    # Modules and packages that `tercet.nn.specs` needs.
     for name in ("spec.py", "limits.py", "messages.py", "notebook.py", "lazy_exports.py"):
         shutil.copy(ROOT / "src/tercet" / name, package)
     (package / "__init__.py").write_text("")

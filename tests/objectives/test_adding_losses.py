@@ -1,4 +1,4 @@
-"""A loss is a sum and a count: small batches add up to the big one, whatever is padded."""
+"""A loss is a sum and a count, so that small batches add up to the large one, whatever the padding."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def model() -> DecoderOnly:
 
 
 def gradient(batches: list[CausalBatch]) -> Tensor:
-    """Of the mean over all batches' targets, as a training step takes it."""
+    """Return the gradient of the mean over all targets of all batches, as in a training step."""
     one = model()
     targets = sum(int((batch.targets != IGNORE_INDEX).sum()) for batch in batches)
     for batch in batches:
@@ -38,7 +38,7 @@ def test_four_small_batches_are_one_big_batch(side: str) -> None:
     big = collate_causal(rows.batch(numbers))
     small = [collate_causal(rows.batch(part)) for part in np.split(numbers, 4)]
     counts = [int((batch.targets != IGNORE_INDEX).sum()) for batch in small]
-    assert len(set(counts)) > 1  # means of means would be wrong
+    assert len(set(counts)) > 1  # a mean of means would be wrong
     whole = gradient([big])
     parts = gradient([*small, ignoring(small[0])])
     assert float((whole - parts).norm() / whole.norm()) <= 1e-5
@@ -49,9 +49,9 @@ def test_a_target_is_the_next_real_token() -> None:
     batch = collate_causal(rows.batch(np.arange(len(rows))))
     assert batch.token_mask is not None
     learnt = batch.targets != IGNORE_INDEX
-    assert int((learnt & ~batch.token_mask).sum()) == 0  # nothing is learnt from padding
-    assert learnt.any(1).all()  # no row for nothing
-    for row, targets in enumerate(learnt):  # in one piece, from the document's first token in the row to its last
+    assert int((learnt & ~batch.token_mask).sum()) == 0  # padding is not a target
+    assert learnt.any(1).all()  # no row without a target
+    for row, targets in enumerate(learnt):  # targets are contiguous within a row
         places = targets.nonzero().flatten()
         assert int(places[-1] - places[0]) + 1 == len(places)
         assert int(batch.token_mask[row].sum()) in (len(places), len(places) + 1)

@@ -1,4 +1,4 @@
-"""The loss of labels: each once, as PyTorch defines it, whatever stands beside a text and behind its end."""
+"""The classification loss is PyTorch's, counts each label once, and does not depend on padding."""
 
 from typing import Any
 
@@ -82,7 +82,7 @@ def test_as_torch_defines_it(over: Any, smoothing: float) -> None:
 @pytest.mark.parametrize("over", ["texts", "tokens"])
 def test_small_batches_add_up_to_the_large_one(over: Any, pooling: str) -> None:
     if over == "tokens" and pooling == "first":
-        pytest.skip("over tokens nothing is pooled")
+        pytest.skip("token classifiers do not pool")
     made = model(over, pooling=pooling)
 
     def learnt(parts: list[list[int]]) -> tuple[Tensor, Tensor, list[Tensor]]:
@@ -113,7 +113,7 @@ def test_more_padding_on_either_side_changes_nothing(over: Any) -> None:
         found = classify_loss(made, wider)
         torch.testing.assert_close(found.total, wanted.total, rtol=1e-5, atol=1e-5)
         assert found.count == wanted.count
-        blind = classify_loss(made, wider._replace(token_mask=None))  # the test can see a leak
+        blind = classify_loss(made, wider._replace(token_mask=None))  # this test can fail
         assert abs(float(blind.plain - wanted.plain)) > 1e-3
 
 

@@ -1,4 +1,4 @@
-"""The loss of sets of labels and of numbers: as PyTorch defines it, in sums that add up, in standard deviations."""
+"""Multi-label and regression losses are PyTorch's, add up over batches, and scale targets by standard deviations."""
 
 from typing import Any
 
@@ -96,7 +96,7 @@ def test_padding_changes_nothing(kind: str) -> None:
 
 def test_what_a_step_counts() -> None:
     assert count_targets(torch.tensor([0, 3, -100])) == 2
-    assert count_targets(torch.tensor([-0.5, 3.0, -100.0])) == 3, "a number may well be negative"
+    assert count_targets(torch.tensor([-0.5, 3.0, -100.0])) == 3, "targets may be negative"
     assert count_targets(torch.zeros(4, 7)) == 4
 
 
@@ -107,7 +107,7 @@ def test_another_scale_is_the_same_function(scale: tuple[float, float]) -> None:
         numbers = -300 + 7 * label_logits(made, one)[:, 0].double()
         plain = remove_target_scale(made)
         torch.testing.assert_close(label_logits(plain, one)[:, 0].double(), numbers, rtol=1e-6, atol=1e-6)
-        assert made.spec.classifier == HEADS["regression"], "the model itself stays"
+        assert made.spec.classifier == HEADS["regression"], "the model is unchanged"
         old = made.spec.classifier
         assert old is not None
         new = Classifier(labels=("n",), problem_type="regression", target_mean=scale[0], target_std=scale[1])

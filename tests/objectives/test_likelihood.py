@@ -1,4 +1,4 @@
-"""The likelihood worked out a few rows at a time is cross-entropy written out, in value and gradient."""
+"""The chunked likelihood equals cross-entropy in value and gradient."""
 
 from unittest.mock import Mock
 
@@ -41,7 +41,7 @@ def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "by the kernel":
         if library() is None:
-            pytest.skip("no C++ compiler here")
+            pytest.skip("no C++ compiler")
         monkeypatch.setattr(cross_entropy, "MIN_WORK", 1)
 
 
@@ -77,7 +77,7 @@ def test_equals_cross_entropy_written_out(smoothing: float, softcap: float | Non
         torch.testing.assert_close(mine, theirs)
 
 
-@pytest.mark.skipif(library() is None, reason="no C++ compiler here")
+@pytest.mark.skipif(library() is None, reason="no C++ compiler")
 @pytest.mark.parametrize("bias", [False, True])
 def test_kernels_take_every_lot_if_threads_must_not_matter(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(likelihood.CHUNK_ELEMENTS, "cpu", 1)
@@ -88,7 +88,7 @@ def test_kernels_take_every_lot_if_threads_must_not_matter(bias: bool, monkeypat
     head, hidden, targets = unembedding(bias=bias, width=16), torch.randn(60, 16), torch.randint(0, V, (60,))
     hidden.requires_grad_()
     negative_log_likelihood(hidden, head, targets).total.backward()
-    assert not product.called  # several lots are PyTorch's
+    assert not product.called  # several chunks use PyTorch
     plain = [hidden.grad, *(p.grad for p in head.parameters())]
     hidden.grad = None
     head.zero_grad()
@@ -175,7 +175,7 @@ def test_a_loss_in_bfloat16_is_summed_in_float32() -> None:
 
 @pytest.mark.usefixtures("at_once", "either_way")
 def test_autocast_reaches_in() -> None:
-    """Mixed precision multiplies in bfloat16 here as everywhere, and hands float32 gradients to float32 weights."""
+    """Autocast multiplies in bfloat16, and gives float32 gradients to float32 weights."""
     head, hidden = unembedding(), torch.randn(9, D, requires_grad=True)
     targets = torch.randint(0, V, (9,))
     with torch.autocast("cpu", torch.bfloat16):
@@ -204,17 +204,17 @@ def test_a_second_backward_pass_is_refused_and_not_wrong() -> None:
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_without_gradients_none_are_worked_out(mode: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Validation has weights that could learn, and must not pay for it."""
+    """Validation has trainable weights but must not compute gradients."""
 
     def refused(*_: object, **__: object) -> None:
-        raise AssertionError("a product for a gradient")
+        raise AssertionError("a gradient was computed")
 
     monkeypatch.setattr(torch, "mm", refused)
     head, hidden, targets = unembedding(), torch.randn(3, D), torch.tensor([1, IGNORE_INDEX, 2])
     with mode():
         found = negative_log_likelihood(hidden, head, targets)
     torch.testing.assert_close(found.plain, F.cross_entropy(head(hidden), targets, reduction="sum").detach())
-    with pytest.raises(AssertionError, match="a product for a gradient"):
+    with pytest.raises(AssertionError, match="a gradient was computed"):
         negative_log_likelihood(hidden, head, targets)
 
 
@@ -278,7 +278,7 @@ def test_the_form_follows_from_device_compiler_and_bytes(monkeypatch: pytest.Mon
     def form(n_rows: int, device: str = "cuda") -> Form:
         return choose_form(n_rows, 50304, torch.bfloat16, device)
 
-    assert form(12 * 1024) == "chunks"  # nothing fuses what is not compiled
+    assert form(12 * 1024) == "chunks"  # without a compiler, chunks save memory
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     assert [form(12 * 1024), form(21_345), form(21_346), form(1, "cpu")] == ["whole", "whole", "chunks", "chunks"]
     assert bytes_of_graph(12 * 1024, 50304, torch.bfloat16) == 2 * 12 * 1024 * 50304 * 2

@@ -1,4 +1,4 @@
-"""Log-probabilities of single tokens are the formula, however few logits are made at once, and add up to the loss."""
+"""Log-probabilities of tokens match the formula for any chunk size, and add up to the loss."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The masked loss is cross-entropy at the hidden places, whatever is padded, packed or empty."""
+"""The masked loss is cross-entropy at the masked positions, whether rows are padded, packed or empty."""
 
 import itertools
 import subprocess
@@ -50,7 +50,7 @@ def model(vocab_size: int, *, preset: str = "bert-tiny", dropout: float = 0.0, m
 
 
 def corpus(tokenizer: Tokenizer, lengths: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Documents with so many tokens, bos and eos among them, and where they start."""
+    """Return documents of the given lengths, including bos and eos, and their start offsets."""
     generator = np.random.default_rng(3)
     assert tokenizer.bos_id is not None
     assert tokenizer.eos_id is not None
@@ -67,7 +67,7 @@ def rows_of(tokenizer: Tokenizer, numbers: list[int], *, apart: bool = True) -> 
 
 
 def gradients(one: EncoderOnly, batches: list[MaskedBatch]) -> Tensor:
-    """Of the mean over all batches' targets, as a training step takes it."""
+    """Return the gradient of the mean over all targets of all batches, as in a training step."""
     one.zero_grad()
     targets = max(1, sum(int((batch.targets != IGNORE_INDEX).sum()) for batch in batches))
     for batch in batches:
@@ -76,7 +76,7 @@ def gradients(one: EncoderOnly, batches: list[MaskedBatch]) -> Tensor:
 
 
 def dense_loss(one: EncoderOnly, batch: MaskedBatch) -> Tensor:
-    """All B · T scores written out, as most implementations have it."""
+    """Compute all B · T scores, as most implementations do."""
     targets = torch.full((batch.inputs.numel(),), IGNORE_INDEX)
     used = batch.targets != IGNORE_INDEX
     targets[batch.positions[used]] = batch.targets[used]
@@ -90,7 +90,7 @@ def test_the_sparse_head_is_the_dense_one(tokenizer: Tokenizer, rate: float, pre
     one = model(tokenizer.vocab_size, preset=preset).double()
     batch = collate_masked(
         rows_of(tokenizer, [0, 1, 4]), tokenizer, masking=Masking(rate=rate), generator=np.random.default_rng(1)
-    )  # of which two hold several documents
+    )  # two of these rows contain several documents
     one.zero_grad()
     dense = dense_loss(one, batch)
     dense.backward()
@@ -109,7 +109,7 @@ def test_without_masks_the_loss_is_zero_and_moves_nothing(tokenizer: Tokenizer) 
     one = model(tokenizer.vocab_size)
     for rate in (0.0, 0.3):
         masking, generator = Masking(rate=rate), np.random.default_rng(0)
-        rows = TokenRows(tokens=np.array([[5, 6], [7, 8]]))  # nothing but what becomes bos and eos
+        rows = TokenRows(tokens=np.array([[5, 6], [7, 8]]))  # these tokens become bos and eos
         batch = collate_masked(rows, tokenizer, masking=masking, generator=generator)
         loss = masked_loss(one, batch)
         assert float(loss.total.detach()) == float(loss.mean.detach()) == int(loss.count) == 0
@@ -129,7 +129,7 @@ def test_short_rows_never_give_nan(tokenizer: Tokenizer) -> None:
 
 
 class Widest(TorchDispatchMode):
-    """The most bytes alive at once in tensors as wide as the vocabulary, seen at every operation, backward too."""
+    """Measure peak memory in tensors as wide as the vocabulary, at every operation of both passes."""
 
     def __init__(self, vocab_size: int, spared: list[Tensor]) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ class Widest(TorchDispatchMode):
 @pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.15, 0.3, 0.4])
 def test_the_sparse_head_needs_its_share_of_memory(rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All rows at once, so that the share is the head's own; a few at a time, as it runs, it needs less still."""
+    """With one chunk, only the head's share matters; in chunks, as in training, it needs even less."""
     vocab_size, generator = 1009, np.random.default_rng(0)
     one = model(vocab_size, max_len=127)
     batch, everything = (
@@ -174,7 +174,7 @@ def test_the_sparse_head_needs_its_share_of_memory(rate: float, monkeypatch: pyt
     as_it_runs = most(sparse, batch)
     monkeypatch.setitem(likelihood.CHUNK_ELEMENTS, "cpu", 1 << 40)
     at_once = most(sparse, batch)
-    limit = (rate + 0.05) * most(sparse, everything)  # even beside our own head over all rows, which holds one copy
+    limit = (rate + 0.05) * most(sparse, everything)  # the same head over all rows holds only one copy
     assert as_it_runs <= at_once <= limit < written_out
 
 
@@ -278,7 +278,7 @@ def test_packed_padded_and_alone_are_one(tokenizer: Tokenizer) -> None:
     assert not moved[:7].any()
     assert not moved[16:].any()
     unkept = (one.hidden(other)[0] - one.hidden(packed.inputs)[0]).abs().amax(-1) > 1e-6
-    assert unkept.all()  # where documents are not kept apart, they see each other
+    assert unkept.all()  # without document masks, all documents see each other
 
 
 def test_padding_is_not_learnt_from(tokenizer: Tokenizer) -> None:
@@ -303,7 +303,7 @@ def test_a_tokenizer_without_what_is_needed_is_refused() -> None:
 
 @pytest.mark.slow
 def test_a_training_step_is_one_graph_and_stays_one() -> None:
-    """Of a masked and of a causal language model."""
+    """Masked and causal language models trace as one graph."""
     script = Path(__file__).with_name("traced_training.py")
     done = subprocess.run([sys.executable, script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]

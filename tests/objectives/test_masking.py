@@ -1,4 +1,4 @@
-"""What is hidden: the law of its numbers, over all units, and the places where it could go wrong."""
+"""Masking has the documented distribution for every unit, and handles short rows and other edge cases."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from tercet.objectives import IGNORE_INDEX, Masking
 from tercet.objectives.masking import MaskedRows, mask_rows
 
-SPECIAL, MASK, V = 5, 4, 211  # ids 0..4 are special
+SPECIAL, MASK, V = 5, 4, 211  # ids 0 to 4 are special
 RANDOM_IDS = np.arange(SPECIAL, V)
 UNITS = ("tokens", "words", "spans")
 
 
 def text(n_rows: int, length: int, *, seed: int = 0, pieces: float = 0.3) -> tuple[np.ndarray, np.ndarray]:
-    """Rows with special ids strewn in and padding on either side, and where words begin."""
+    """Return rows with scattered special ids and padding on both sides, and the starts of words."""
     generator = np.random.default_rng(seed)
     tokens = generator.integers(SPECIAL, V, (n_rows, length))
     tokens[generator.random(tokens.shape) < 0.05] = 2
@@ -47,7 +47,7 @@ def masked(
 
 
 def chosen(made: MaskedRows) -> np.ndarray:
-    """(B, T) where a token is to be predicted."""
+    """Return a mask of the predicted tokens, (B, T)."""
     found = np.zeros(made.inputs.shape, bool)
     found.ravel()[made.positions[made.targets != IGNORE_INDEX]] = True
     return found
@@ -61,10 +61,10 @@ def test_the_law_over_200_000_tokens(unit: str, rate: float) -> None:
     candidates, hidden = tokens >= SPECIAL, chosen(made)
     assert candidates.sum() > 190_000
     assert abs(hidden.sum() / candidates.sum() - rate) < 0.005
-    assert not (hidden & ~candidates).any()  # nothing special, and no padding
+    assert not (hidden & ~candidates).any()  # no special token and no padding
     now, before = made.inputs[hidden], tokens[hidden]
     assert abs((now == MASK).mean() - 0.8) < 0.005
-    same = 1 / (V - SPECIAL)  # of the random tokens are by chance the token that stood there
+    same = 1 / (V - SPECIAL)  # probability that a random token equals the original
     assert abs((now == before).mean() - 0.1 * (1 + same)) < 0.005
     assert abs(((now != before) & (now != MASK)).mean() - 0.1 * (1 - same)) < 0.005
     np.testing.assert_array_equal(made.inputs[~hidden], tokens[~hidden])
@@ -76,13 +76,13 @@ def test_targets_are_the_original_tokens_wherever_one_is_chosen_and_nowhere_else
         made = masked(tokens, starts, unit=unit, rate=0.4)
         used = made.targets != IGNORE_INDEX
         np.testing.assert_array_equal(made.targets[used], tokens.ravel()[made.positions[used]])
-        assert len(set(made.positions[used].tolist())) == used.sum()  # none twice
+        assert len(set(made.positions[used].tolist())) == used.sum()  # no position twice
         assert not made.positions[~used].any()
         assert (made.targets[used] >= SPECIAL).all()
 
 
 def test_random_tokens_are_uniform_over_all_that_are_not_special() -> None:
-    tokens = np.full((1500, 127), 17)  # whatever the batch holds
+    tokens = np.full((1500, 127), 17)  # independent of the tokens in the batch
     made = masked(tokens, rate=0.3, masked=0.0, random=1.0)
     drawn = made.inputs[chosen(made)]
     counts = np.bincount(drawn, minlength=V)
@@ -91,14 +91,14 @@ def test_random_tokens_are_uniform_over_all_that_are_not_special() -> None:
     degrees = len(RANDOM_IDS) - 1
     chi_square = float(((counts[SPECIAL:] - expected) ** 2 / expected).sum())
     assert abs(chi_square - degrees) < 4 * np.sqrt(2 * degrees)
-    narrow = np.bincount(SPECIAL + (drawn - SPECIAL) % 200, minlength=V)[SPECIAL:]  # as if six were never drawn
+    narrow = np.bincount(SPECIAL + (drawn - SPECIAL) % 200, minlength=V)[SPECIAL:]  # as if six ids were never drawn
     assert float(((narrow - expected) ** 2 / expected).sum()) - degrees > 4 * np.sqrt(2 * degrees)
 
 
 def test_every_place_is_as_likely() -> None:
     made = masked(np.full((20_000, 11), 17), rate=0.3)
     np.testing.assert_allclose(chosen(made).mean(0), 0.3, atol=0.015)
-    hidden = (made.inputs == MASK).mean(0)  # nor do fates depend on the place
+    hidden = (made.inputs == MASK).mean(0)  # the replacement does not depend on the position either
     np.testing.assert_allclose(hidden, 0.24, atol=0.015)
 
 
@@ -130,7 +130,7 @@ def test_shapes_are_static_and_no_mask_is_lost(
     assert masking.max_predictions(length) <= rate * length + 1
     hidden = chosen(made)
     assert not (hidden & ~candidates).any()
-    assert not ((made.inputs != tokens) & ~hidden).any()  # what was changed is predicted
+    assert not ((made.inputs != tokens) & ~hidden).any()  # changed tokens are always predicted
     wanted = rate * candidates.sum(1)
     assert (hidden.sum(1) <= np.ceil(wanted)).all()
     if unit == "tokens":
@@ -138,7 +138,7 @@ def test_shapes_are_static_and_no_mask_is_lost(
 
 
 def test_a_row_has_its_share_by_itself_whatever_the_batch() -> None:
-    """B · round(p T) and round(p B T) are not the same: with 4 rows of 14 and 15 % two would be lost."""
+    """B · round(p T) differs from round(p B T): 4 rows of 14 tokens at 15 % would lose two."""
     for n_rows, length in ((4, 14), (1, 10), (7, 13)):
         for rate in (0.15, 0.4):
             made = masked(np.full((n_rows, length), 17), rate=rate)
@@ -157,7 +157,7 @@ def test_words_are_hidden_whole_or_not_at_all(unit: str) -> None:
     for rate in (0.15, 0.5):
         hidden = chosen(masked(tokens, starts, unit=unit, rate=rate))
         candidates = tokens >= SPECIAL
-        inside = candidates[:, 1:] & candidates[:, :-1] & ~starts[:, 1:]  # a token and the one before it are one word
+        inside = candidates[:, 1:] & candidates[:, :-1] & ~starts[:, 1:]  # a token and the previous one in a word
         assert inside.any()
         np.testing.assert_array_equal(hidden[:, 1:][inside], hidden[:, :-1][inside])
     split = chosen(masked(tokens, starts, unit="tokens", rate=0.15))
@@ -166,7 +166,7 @@ def test_words_are_hidden_whole_or_not_at_all(unit: str) -> None:
 
 def test_a_word_that_no_longer_fits_is_not_begun() -> None:
     starts = np.zeros((50, 20), bool)
-    starts[:, ::5] = True  # four words of five tokens, of which a fifth is four
+    starts[:, ::5] = True  # four words of five tokens, with a budget of four tokens
     tokens = np.full(starts.shape, 17)
     assert set(chosen(masked(tokens, starts, unit="words", rate=0.2)).sum(1).tolist()) == {0}
     assert set(chosen(masked(tokens, starts, unit="words", rate=0.25)).sum(1).tolist()) == {5}
@@ -182,7 +182,7 @@ def test_spans_are_runs_of_words_of_about_their_mean_length() -> None:
         return float(hidden.sum() / (hidden[:, 1:] & ~hidden[:, :-1]).sum())
 
     assert mean_run(unit="spans", rate=0.05, span=3.0) == pytest.approx(3.0, rel=0.1)
-    assert mean_run(unit="spans", rate=0.05, span=1.0) == pytest.approx(1.05, rel=0.05)  # some stand side by side
+    assert mean_run(unit="spans", rate=0.05, span=1.0) == pytest.approx(1.05, rel=0.05)  # some spans are adjacent
     assert mean_run(unit="words", rate=0.05) == pytest.approx(1.05, rel=0.05)
 
 

@@ -1,4 +1,4 @@
-"""The loss of sentence pairs: of each target token once, whatever stands beside a pair and behind its end."""
+"""The loss of sentence pairs counts each target token once and does not depend on padding."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from tercet.objectives import IGNORE_INDEX, PairBatch, collate_pairs, seq2seq_lo
 
 PAD, BOS, EOS, V = 0, 1, 2, 13
 DRAWS = np.random.default_rng(3)
-SENTENCES = [  # five pairs of unequal lengths, each side ended by eos
+SENTENCES = [  # five pairs of different lengths; each side ends with eos
     [[*DRAWS.integers(3, V, n).tolist(), EOS], [*DRAWS.integers(3, V, m).tolist(), EOS]]
     for n, m in ((2, 5), (5, 1), (3, 3), (1, 4), (5, 5))
 ]
@@ -43,12 +43,12 @@ def model(**changes: Any) -> EncoderDecoder:
     built = EncoderDecoder(spec, seed=5)  # pyright: ignore[reportArgumentType]
     with torch.no_grad():
         for parameter in built.parameters():
-            parameter.mul_(3)  # far enough from nothing for a fault to show
+            parameter.mul_(3)  # far enough from zero to make errors visible
     return built
 
 
 def gradient(one: EncoderDecoder, batches: list[PairBatch], *, smoothing: float = 0.0) -> Tensor:
-    """Of the mean over all batches' targets, as a training step takes it."""
+    """Return the gradient of the mean over all targets of all batches, as in a training step."""
     one.zero_grad()
     targets = sum(int((batch.targets != IGNORE_INDEX).sum()) for batch in batches)
     for batch in batches:
@@ -70,7 +70,7 @@ def test_the_decoder_reads_its_target_one_token_late() -> None:
 
 
 def test_no_mask_where_nothing_is_padded() -> None:
-    assert collate_pairs(rows(1, 4)).source_token_mask is None  # both sources are six long
+    assert collate_pairs(rows(1, 4)).source_token_mask is None  # both sources have six tokens
     assert collate_pairs(rows(1, 0)).source_token_mask is not None
 
 

@@ -1,4 +1,7 @@
-"""Run by test_masked.py in a process of its own: the checks of shape annotations cannot be traced."""
+"""Check that a training step traces as one graph.
+
+test_masked.py runs this in a separate process, because the checks of shape annotations cannot be traced.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -34,7 +37,7 @@ def model(preset: str) -> Any:
 
 def masked_batch(generator: np.random.Generator) -> MaskedBatch:
     tokens = generator.integers(5, V, (3, T))
-    candidates = generator.random(tokens.shape) < generator.random()  # so that the number of masks differs
+    candidates = generator.random(tokens.shape) < generator.random()  # so that the number of masks varies
     made = mask_rows(tokens, candidates, masking=Masking(), generator=generator, mask_id=4, random_ids=np.arange(5, V))
     documents = torch.from_numpy(generator.integers(0, 2, tokens.shape).cumsum(1))
     inputs, positions, targets = (torch.from_numpy(array) for array in (made.inputs, made.positions, made.targets))
@@ -47,7 +50,7 @@ def causal_batch(generator: np.random.Generator) -> CausalBatch:
 
 
 def train(one: nn.Module, loss: Any, batch: Any, *, fullgraph: bool, steps: int) -> int:
-    """Steps of training; how many graphs were traced."""
+    """Train for some steps and return the number of traced graphs."""
     torch.compiler.reset()
     counters.clear()
     passes.update(forward=0, backward=0)
@@ -67,7 +70,7 @@ def train(one: nn.Module, loss: Any, batch: Any, *, fullgraph: bool, steps: int)
 
 def broken(one: Any, batch: Any) -> Any:
     found = loss(one, batch)
-    if found.total > 0:  # a Python value taken from a tensor
+    if found.total > 0:  # a Python value is read from a tensor
         return found
     return found
 

@@ -1,4 +1,4 @@
-"""Tokenizers of every kind that adds a space before texts, or joins across spaces and line ends."""
+"""Tokenizers of every kind that adds a space before texts or merges across spaces and line ends."""
 
 import json
 from collections.abc import Callable
@@ -30,13 +30,13 @@ def _bytes_level(*, adds_space: bool, splits: bool) -> Library:
 
 
 def _pieces(before: str, *, splits: bool = False) -> Library:
-    """As SentencePiece makes them: `before` is the scheme of a Metaspace, or "normalizer" for the legacy form."""
+    """Return SentencePiece's kind; `before` is the Metaspace scheme, or "normalizer" for the legacy form."""
     library = Library(models.BPE(unk_token="<unk>", byte_fallback=True))
     library.pre_tokenizer = pre.Metaspace(prepend_scheme="always")
     trainer = trainers.BpeTrainer(vocab_size=400, show_progress=False, special_tokens=["<unk>", "<s>", "</s>", *BYTES])
     library.train_from_iterator([LINES * 3], trainer)
     structure = json.loads(library.to_str())
-    structure["added_tokens"] = structure["added_tokens"][:3]  # bytes are no added tokens
+    structure["added_tokens"] = structure["added_tokens"][:3]  # bytes are not added tokens
     library = Library.from_str(json.dumps(structure))
     if before == "normalizer":
         library.pre_tokenizer = None  # pyright: ignore[reportAttributeAccessIssue]
@@ -76,7 +76,7 @@ MAKERS: dict[str, Callable[[], Library]] = {
 
 @cache
 def foreign(kind: str) -> tuple[Tokenizer, Library]:
-    """Ours, and the library's own from the same file."""
+    """Return our tokenizer and the library's, both from the same file."""
     structure = MAKERS[kind]().to_str()
     library = Library.from_str(structure)
     library.encode_special_tokens = True

@@ -1,4 +1,4 @@
-"""Small .spm files, written by hand: the protobuf of sentencepiece_model.proto."""
+"""Small .spm files, written by hand in the protobuf format of sentencepiece_model.proto."""
 
 import struct
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ def spm(
     scores: Mapping[str, float], *, kinds: Mapping[str, int] | None = None, model: int = 1, table: bytes = b"",
     **settings: Any,
 ) -> bytes:  # fmt: skip
-    """The pieces with their scores, `<unk>`, `<s>` and `</s>` before them; `settings` by field number, f3=0."""
+    """Return a file of pieces with scores, after `<unk>`, `<s>` and `</s>`; keys of `settings` are field numbers."""
     kinds = {"<unk>": 2, "<s>": 3, "</s>": 3, **(kinds or {})}
     pieces = {"<unk>": 0.0, "<s>": 0.0, "</s>": 0.0, **scores}
     data = b""

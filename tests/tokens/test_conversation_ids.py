@@ -1,4 +1,4 @@
-"""Conversations as ids: answers are what would be generated, and nothing else is learnt, whatever the template."""
+"""Token ids of conversations: answers are encoded as they would be generated, and only answers are targets."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Text of one letter, or with a word that never ends, is learnt from, or rejected in one line."""
+"""Degenerate text (one letter, an endless word) can train a tokenizer, or is rejected with a one-line error."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ KINDS = [Characters(), Words(), BPE(vocab_size=300), Unigram(vocab_size=300), Wo
 
 
 def learn_and_save(spec: Any, text: str, folder: Path) -> Tokenizer | None:
-    """The tokenizer as its file has it; None if the text was rejected."""
+    """Return the tokenizer as loaded from its file, or None if the text was rejected."""
     try:
         tokenizer = Tokenizer.train(spec, [text])
     except UserError:

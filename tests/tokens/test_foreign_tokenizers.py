@@ -1,4 +1,4 @@
-"""The tokenizers of other people's folders cut and join as their own libraries do, and know their ends."""
+"""Tokenizers of third-party folders encode and decode as their own libraries do, including special tokens."""
 
 import contextlib
 import gzip
@@ -29,7 +29,7 @@ texts = st.text(st.characters(exclude_categories=("Cs",), exclude_characters=HID
 
 @cache
 def byte_level(*, special: tuple[str, ...] = ("<|endoftext|>",), llama3: bool = False) -> tokenizers.Tokenizer:
-    """GPT-2's kind, or with a pattern of its own and then bytes, as Llama 3 and SmolLM2."""
+    """Return GPT-2's kind, or one with its own pattern before the byte level, as in Llama 3 and SmolLM2."""
     built = tokenizers.Tokenizer(models.BPE())
     cut = [pre_tokenizers.Split(tokenizers.Regex(r"\p{N}{1,3}| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+"), "isolated")]
     own = pre_tokenizers.Sequence([*cut, pre_tokenizers.ByteLevel(False, use_regex=False)])
@@ -45,7 +45,7 @@ def byte_level(*, special: tuple[str, ...] = ("<|endoftext|>",), llama3: bool = 
 
 @cache
 def byte_fallback(*, metaspace: bool) -> tokenizers.Tokenizer:
-    """Llama 2's kind, its spaces written by the normalizer (older files) or by Metaspace (newer ones)."""
+    """Return Llama 2's kind; spaces come from the normalizer (older files) or from Metaspace (newer ones)."""
     letters = sorted(set(TEXT.replace("\n", "").replace(" ", "▁")))
     names = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *letters]
     merges = [("t", "h"), ("th", "e"), ("▁", "the"), ("▁", "s"), ("a", "t"), ("▁s", "at"), ("▁", "▁"), ("c", "at")]
@@ -75,7 +75,7 @@ KINDS = {
 
 @cache
 def pair(kind: str) -> tuple[Tokenizer, tokenizers.Tokenizer]:
-    """Ours, and the library's from the same file."""
+    """Return our tokenizer and the library's, both from the same file."""
     library = KINDS[kind]()
     return Tokenizer.from_json(library.to_str()), tokenizers.Tokenizer.from_str(library.to_str())
 
@@ -91,7 +91,7 @@ class TestAllInOne:
     @settings(suppress_health_check=[HealthCheck.differing_executors])
     def test_a_text_is_cut_and_joined_as_the_library_does(self, kind: str, line: str) -> None:
         ours, library = pair(kind)
-        library.encode_special_tokens = True  # what a document spells out is text
+        library.encode_special_tokens = True  # special tokens spelled out in a document are text
         ids = ours.encode(line)
         assert ids == library.encode(line, add_special_tokens=False).ids
         assert ours.decode(ids) == library.decode(ids) == streamed(ours, ids)
@@ -152,7 +152,7 @@ class TestTwoFiles:
 
 
 class TestWhoEnds:
-    """Told by name, then by the name itself, then by number."""
+    """The end token is set by name, then by the name itself, then by number."""
 
     FILES = (
         ("special_tokens_map.json", {"eos_token": "the"}),
@@ -227,7 +227,7 @@ def marian_files(folder: Path, **config: Any) -> Path:
 
 
 def best(line: str, scores: dict[str, float]) -> float:
-    """The best score of any way to cut a line of known characters, by trying all."""
+    """Return the best score of all segmentations of a line, which may contain only known characters."""
     line = "▁" + line.replace(" ", "▁")
     scored = [0.0, *[float("-inf")] * len(line)]
     for end in range(1, len(line) + 1):
@@ -242,7 +242,7 @@ class TestPieces:
 
     def test_each_side_is_cut_by_its_own_scores(self, tmp_path: Path) -> None:
         target, source = self.sides(tmp_path)
-        assert source.tokens(source.encode("ab  abc ")) == ["▁ab", "▁ab", "c"]  # -4.5, and -6.0 as abc
+        assert source.tokens(source.encode("ab  abc ")) == ["▁ab", "▁ab", "c"]  # -4.5, compared with -6.0 as abc
         assert target.tokens(target.encode("ab")) == ["▁", "a", "b"]
         assert [(one.eos_id, one.pad_id) for one in (source, target)] == [(0, IDS["<pad>"])] * 2
         assert target.bos_id == IDS["<pad>"]
@@ -325,7 +325,7 @@ class TestPieces:
         for _ in range(data.draw(st.integers(0, 3))):
             whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
         (marian_files(tmp_path) / "source.spm").write_bytes(whole[: data.draw(st.integers(0, len(whole)))])
-        with contextlib.suppress(UserError):  # and no other
+        with contextlib.suppress(UserError):  # other exceptions fail the test
             load_tokenizers(tmp_path, {})
 
     @pytest.mark.parametrize(
@@ -361,15 +361,15 @@ needs_sentencepiece = pytest.mark.skipif(
 @needs_sentencepiece
 @pytest.mark.slow
 class TestBesideSentencepiece:
-    """On 900 pieces of English and German captions each."""
+    """Compare with sentencepiece on 900 pieces each of English and German captions."""
 
     def files(self, folder: Path) -> dict[str, list[str]]:
-        """A folder of Marian's; the lines of each side."""
+        """Write a Marian folder and return the lines of each side."""
         import sentencepiece
 
         data = Path(os.environ.get("TERCET_DATA", "")) / "multi30k"
         if not data.is_dir():
-            pytest.skip("the captions are not on this machine: make data has them")
+            pytest.skip("the captions are not installed; run make data")
         ids = {"</s>": 0, "<unk>": 1}
         lines: dict[str, list[str]] = {}
         for side, language in (("source", "en"), ("target", "de")):

@@ -1,4 +1,4 @@
-"""tiktoken's ranks turned into merges must give tiktoken's ids; these ranks are learnt here, so no download."""
+"""tiktoken's ranks, converted to merges, give tiktoken's ids; the ranks are trained here, without a download."""
 
 import base64
 import hashlib
@@ -20,7 +20,7 @@ TEXT = "It's what they'll say: the thing that thought the other thing. 1234 naï
 
 
 def learnt_ranks() -> dict[bytes, int]:
-    """Bytes in GPT-2's order, then the merges of a BPE of ours."""
+    """Return the ranks of all bytes in GPT-2's order, then those of the merges of a trained BPE."""
     names = json.loads(Tokenizer.train(BPE(vocab_size=330, eos=False), [TEXT]).to_json())["model"]["vocab"]
     value = {character: byte for byte, character in enumerate(byte_characters())}
     tokens = [bytes(value[character] for character in name) for name in sorted(names, key=names.__getitem__)]
@@ -92,7 +92,7 @@ def test_ranks_among_the_files_of_a_package(name: str, monkeypatch: pytest.Monke
         gpt2, "RANK_FILES", (("not_installed", name), ("ships_ranks", "not/there"), ("ships_ranks", name))
     )
     monkeypatch.setitem(gpt2.SHA256, "there", "")
-    assert gpt2.find_installed_ranks() is None, "a file that is not the one published"
+    assert gpt2.find_installed_ranks() is None, "not the published file"
     monkeypatch.setitem(gpt2.SHA256, path.name, hashlib.sha256(path.read_bytes()).hexdigest())
     assert gpt2.find_installed_ranks() == RANKS
     assert Tokenizer.train(GPT2(), []).hash == OURS.hash
@@ -107,7 +107,7 @@ def test_gpt2_s_own_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         theirs = Tokenizer.train(GPT2(), [])
     except UserError as error:
-        pytest.skip(f"GPT-2's ranks are needed: {error}")
+        pytest.skip(f"GPT-2's ranks are not available: {error}")
     assert (theirs.kind, theirs.vocab_size, theirs.eos_id) == ("gpt2", 50_257, 50_256)
     assert [theirs.encode(word) for word in ("she", "her", " she", " her")] == [[7091], [372], [673], [607]]
     assert theirs.encode("Hello, world!") == [15496, 11, 995, 0]

@@ -1,4 +1,4 @@
-"""A mask in a text is one mask where a word would be, and words begin where the tokenizer cuts them."""
+"""A mask in a text is one mask token in the place of a word, and word starts follow the tokenizer."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -19,7 +19,7 @@ TEXT = (
     "t-shirt 5th"
 )
 TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cn", "Co"]), max_size=40)
-KNOWN = st.text(st.sampled_from(sorted(set(TEXT))), max_size=40)  # characters that every kind has
+KNOWN = st.text(st.sampled_from(sorted(set(TEXT))), max_size=40)  # only characters that every kind can encode
 MASKED = {
     "characters": Characters(pad=True, bos=True, mask=True),
     "bytes": Characters(byte_fallback=True, bos=True, mask=True),
@@ -101,7 +101,7 @@ def test_a_mask_anywhere_is_one_mask(before: str, after: str, name: str) -> None
         assert ids.dtype == np.uint32
         (place,) = np.flatnonzero(ids == mask(made))
         spaced = made.kind in ("words", "bpe", "unigram")
-        # What stands before it, less one space if words carry theirs; a prefix space belongs to the mask's own word.
+        # The part before the mask, without one space if words include theirs; a prefix space belongs to the mask.
         if not (spaced and before[-1:].isspace()):
             assert ids[:place].tolist() == made.encode(before)
         elif before.endswith(" ") and not (made.prefix_space and before == " "):
@@ -117,14 +117,14 @@ def test_a_mask_anywhere_is_one_mask(before: str, after: str, name: str) -> None
     after=st.sampled_from([space + right for right in ("", "cat", "on", "?") for space in ("", " ", "  ", "\n", ",")]),
 )
 def test_a_mask_hides_what_a_word_would_be(name: str, before: str, after: str) -> None:
-    """Put a word in the mask's place, take that word's token out, and nothing else is different."""
-    word = "12" if name == "bytes" else "sat"  # one token in the middle of a sentence
+    """Replacing the mask by a word gives the same ids, except for the mask and that word's token."""
+    word = "12" if name == "bytes" else "sat"  # one token within a sentence
     made = Tokenizer.train(
         replace(MASKED[name], vocab_size=400) if name != "bytes" else MASKED[name],
         [" sat sat\n12 sat\nsat", before + after, TEXT] * 3,
     )
     if before[-1:].isalpha() or after[:1].isalpha():
-        return  # the word would grow together with what stands beside it
+        return  # the word would merge with its neighbors
     whole, masked = made.encode(f"{before}{word}{after}"), made.encode_masked(f"{before}<mask>{after}").tolist()
     place = masked.index(mask(made))
     hidden = whole[place : len(whole) - (len(masked) - place - 1)]
@@ -198,11 +198,11 @@ def test_a_file_keeps_its_mask(tmp_path: Any) -> None:
     assert (again.mask_id, again.mask_token) == (4, "[MASK]")
 
 
-# Where words begin.
+# Where words start.
 
 
 def begins(tokenizer: Tokenizer, text: str) -> list[bool]:
-    """The slow way: the library says which word each token of a text belongs to."""
+    """Return where words start, computed slowly from the library's word ids."""
     library = tokenizers.Tokenizer.from_str(tokenizer.to_json())
     library.encode_special_tokens = True
     if tokenizer.kind == "characters":
@@ -213,7 +213,7 @@ def begins(tokenizer: Tokenizer, text: str) -> list[bool]:
     assert encoding.ids == tokenizer.encode(text)
     words = [None, *encoding.word_ids]
     first = [one != before for before, one in pairwise(words)]
-    unknown = [token == tokenizer.unk_id for token in encoding.ids]  # by itself, and so is what follows
+    unknown = [token == tokenizer.unk_id for token in encoding.ids]  # a separate word, and so is the next token
     return [one or two or three for one, two, three in zip(first, unknown, [False, *unknown], strict=False)]
 
 
@@ -224,7 +224,7 @@ def begins(tokenizer: Tokenizer, text: str) -> list[bool]:
 @settings(max_examples=60)
 def test_words_begin_where_the_library_cuts(text: str) -> None:
     for name, made in MADE.items():
-        known = made.kind != "unigram" or set(text) <= set(TEXT)  # elsewhere its <unk> may be space or word
+        known = made.kind != "unigram" or set(text) <= set(TEXT)  # otherwise its <unk> may be a space or a word
         if name != "characters" and known:
             ids = np.array(made.encode(text), dtype=np.int64)
             assert made.word_starts(ids).tolist() == begins(made, text), made.tokens(ids)
@@ -232,7 +232,7 @@ def test_words_begin_where_the_library_cuts(text: str) -> None:
 
 @given(texts=st.lists(TEXTS | KNOWN, min_size=1, max_size=5), rows=st.integers(1, 3))
 def test_rows_and_documents_are_read_by_themselves(texts: list[str], rows: int) -> None:
-    """Special tokens between texts, in rows of any number: each text's words begin as if it stood alone."""
+    """With special tokens between texts and any number of rows, words start as in separate texts."""
     for name in ("bytes", "bpe", "words", "unigram after a space", "wordpiece"):
         made = MADE[name]
         bos, eos = made.bos_id or 0, made.eos_id or 0
@@ -251,7 +251,7 @@ def test_rows_and_documents_are_read_by_themselves(texts: list[str], rows: int) 
 def test_any_ids_have_words(ids: list[int]) -> None:
     for made in MADE.values():
         starts = made.word_starts(np.array(ids))
-        assert starts[0] or not made.decode(ids[:1]), "a row begins with a word"
+        assert starts[0] or not made.decode(ids[:1]), "a row starts with a word"
         for place, token in enumerate(ids):
             if token in made.special_ids or not 0 <= token < made.vocab_size:
                 assert starts[place : place + 1].all()

@@ -1,4 +1,4 @@
-"""One text has one encoding: its pieces joined are the whole, and what is shown is what a prompt and its end read."""
+"""A text has one encoding: joined pieces equal the whole, and the text shown matches the prompt plus its completion."""
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ def test_a_long_text_is_cut_and_has_the_ids_of_the_whole(kind: str, monkeypatch:
     assert sum(piece.n_bytes for piece in pieces) == len(text.encode())
     ids = np.concatenate([piece.ids for piece in pieces]).tolist()
     assert ids == library.encode(text, add_special_tokens=False).ids
-    for skip in (1, len(pieces) - 1):  # as a writer goes on that was killed
+    for skip in (1, len(pieces) - 1):  # as when an interrupted writer is resumed
         rest = np.concatenate([piece.ids for piece in pieces[skip:]]).tolist()
         assert joined_ids(tokenizer, text, skip=skip) == rest
 
@@ -58,7 +58,7 @@ def test_a_place_where_nothing_is_joined_is_not_looked_for_far_away(monkeypatch:
 @given(before=parts.map("".join), after=parts.map("".join))
 @settings(max_examples=12, suppress_health_check=[HealthCheck.differing_executors])
 def test_a_stream_shows_what_it_adds_to_the_text_before_it(kind: str, before: str, after: str) -> None:
-    """transformers#22710, transformers#28776: the first space of what a Llama or Mistral writes is lost."""
+    """transformers#22710, transformers#28776: the first space of text written by Llama or Mistral is lost."""
     tokenizer, library = foreign(kind)
     prompt = [*tokenizer.opening, *tokenizer.encode(before)]
     new = tokenizer.encode_batch([after], continued=[True])[0].tolist()

@@ -1,4 +1,4 @@
-"""Fields, k-mers and ids: tokens of what is no prose, each a word of its own, and no text can spell a special one."""
+"""Tokenizers for fields, k-mers and ids: each token is a word, and no text can produce a special token."""
 
 import random
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_what_is_no_known_kmer_is_characters() -> None:
     assert MERS.tokens(MERS.encode("ACGNTGA")) == ["ACG", "N", "T", "G", "A"]
     assert MERS.encode("xyz") == [MERS.unk_id]
     assert {name for name in MERS.tokens(range(MERS.vocab_size)) if len(name) == 3} >= {"ACG", "TTT", "GAT"}
-    assert Tokenizer.train(KMers(k=2), ["ACACAC"]).id_of("CA") is None  # which stands only across two of them
+    assert Tokenizer.train(KMers(k=2), ["ACACAC"]).id_of("CA") is None  # CA occurs only across two k-mers
 
 
 @given(st.lists(st.integers(0, 19), max_size=9))

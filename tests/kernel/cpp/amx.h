@@ -1,7 +1,6 @@
-// The tiles of Intel's AMX, written out for CPUs that lack them, on top of AVX-512's instructions: with this header in
-// front the sources are those of the level x86-64-v4-amx. A tile of other shapes than it was given, or of none, ends the
-// process. For tests alone. Two products are added with two roundings, as the instruction does, which takes subnormal
-// numbers for zeros besides.
+// Emulation of Intel's AMX tiles for CPUs that lack them, based on the emulation of AVX-512; only for tests. Included
+// first, it compiles the kernels as for the level x86-64-v4-amx. Using a tile that is not configured, or with another
+// shape, aborts. Two products are added with two roundings, like the instruction, which also flushes subnormal numbers.
 #pragma once
 #include <cstdlib>
 
@@ -20,7 +19,7 @@
 namespace amx {
 
 struct Tile {
-    int rows = 0, bytes = 0;  // 0: it has no shape
+    int rows = 0, bytes = 0;  // 0: not configured
     char numbers[16][64];
 };
 inline thread_local Tile tiles[8];

@@ -1,8 +1,8 @@
-// The instructions of AVX-512 and AVX-512 BF16 that the kernels name, written out for CPUs that lack them: with this
-// header in front the same sources are those of the level x86-64-v4-bf16. For tests alone. One pair of bfloat16 is
-// multiplied and added with two roundings, where a CPU that has the instruction takes subnormal numbers for zeros.
+// Emulation of the AVX-512 and AVX-512 BF16 instructions that the kernels use, for CPUs that lack them; only for tests.
+// Included first, it compiles the kernels as for the level x86-64-v4-bf16. A pair of bfloat16 is multiplied and added
+// with two roundings; the real instruction also flushes subnormal numbers to zero.
 #pragma once
-#include <immintrin.h>  // before the names below: it has functions for them that would refuse this CPU
+#include <immintrin.h>  // before the names below, whose functions in it require AVX-512
 
 #include <cmath>
 #include <cstdint>
@@ -30,7 +30,7 @@ inline Vector load(const From* from) {
 template <typename Vector, typename To>
 inline void store(To* to, Vector x) { memcpy((void*)to, &x, sizeof x); }
 
-// Lanes that the mask leaves out are neither read nor written.
+// Lanes outside the mask are neither read nor written.
 template <typename Vector, typename Number, int LANES, typename From>
 inline Vector load_some(unsigned mask, const From* from) {
     Vector x = {};
@@ -72,7 +72,7 @@ inline uint16_t narrow(float x) {
     return x != x ? uint16_t(bits >> 16 | 64) : uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-// Blocks of 128 bits: two of one vector, then two of the other. `numbers` of so many to a block.
+// Interleave the numbers of two vectors within blocks of 128 bits; `NUMBERS` is the number per block.
 template <typename Vector, int NUMBERS>
 inline __m512i unpack(__m512i a, __m512i b, int from) {
     const Vector x = (Vector)a, y = (Vector)b;
@@ -87,7 +87,7 @@ inline __m512i shuffle(__m512i a, __m512i b, int which) {
     const Longs x = (Longs)a, y = (Longs)b;
     Longs z;
     for (int i = 0; i < 4; i++) {
-        const Longs& from = i < 2 ? x : y;  // with a name: GCC 12 reads the wrong one under -fsanitize=undefined else
+        const Longs& from = i < 2 ? x : y;  // GCC 12 with -fsanitize=undefined needs this name to read the right one
         for (int j = 0; j < 2; j++) z[2 * i + j] = from[2 * (which >> 2 * i & 3) + j];
     }
     return (__m512i)z;

@@ -1,9 +1,9 @@
-// The kernels without Python: each on inputs drawn from a seed, beside loops that say in double what it is to answer.
+// Test the kernels without Python: compare each on seeded random inputs with plain loops in double precision.
 //
 //     driver CASES SEED THREADS [overread | overflow | race]
 //
-// For what PyTorch is not there for: other CPUs in an emulator, and the sanitizer of threads. The last word plants a fault,
-// which must be noticed.
+// For targets that PyTorch does not support: other CPUs in an emulator, and ThreadSanitizer. The last argument plants a
+// fault, which must be detected.
 #include "kernels.cpp"
 
 #include <sys/syscall.h>
@@ -17,7 +17,7 @@
 
 namespace {
 
-constexpr double BFLOAT16 = 1.0 / 128;  // two roundings of it
+constexpr double BFLOAT16 = 1.0 / 128;  // error of two roundings
 
 template <typename W>
 void try_linear(void (*call)(const float*, const W*, const float*, const float*, float*, Index, Index, Index, int),
@@ -36,7 +36,7 @@ void try_linear(void (*call)(const float*, const W*, const float*, const float*,
                 const double product = double(x[m * K + k]) * widen_one(w[n * K + k]);
                 sum += product, size += std::abs(product);
             }
-            if (sizeof(W) == 1 && M <= MAX_GEMV_ROWS)  // x in 16 bits, by pieces of 1024 numbers
+            if (sizeof(W) == 1 && M <= MAX_GEMV_ROWS)  // the kernel rounds x to 16 bits, in pieces of 1024 numbers
                 for (Index first = 0; first < K; first += 1024) {
                     double top = 0, weights = 0;
                     for (Index k = first; k < std::min(K, first + 1024); k++)
@@ -48,7 +48,7 @@ void try_linear(void (*call)(const float*, const W*, const float*, const float*,
         }
 }
 
-// softmax(q kT / sqrt(K)) v of one query, zeros where it sees nothing.
+// softmax(q kT / sqrt(K)) v of one query, or zeros if all keys are masked.
 template <typename Key, typename Value, typename Sees>
 std::vector<double> attention(const double* q, Index K, Index columns, Key key, Value value, Sees sees) {
     std::vector<double> weights(columns), y(K);
@@ -63,7 +63,7 @@ std::vector<double> attention(const double* q, Index K, Index columns, Key key, 
     return y;
 }
 
-// Keys or values of so many heads and columns, whose axes lie in one order or the other.
+// Keys or values in memory, ordered by head or by column.
 struct Table {
     Index strides[3], K;
     Memory<float> numbers;
@@ -218,7 +218,7 @@ void try_activate(int threads) {
     activate_all<T>(x, grad_output, y, count, activation, threads);
     for (Index i = 0; i < count; i++) {
         const double at = widen_one(x[i]), step = 1e-6;
-        if (std::abs(at) < step) continue;  // where some have a corner
+        if (std::abs(at) < step) continue;  // some activations have no derivative here
         const double slope = (activation_of(at + step, activation) - activation_of(at - step, activation)) / (2 * step);
         const double wanted = learns ? slope * widen_one(grad_output[i]) : activation_of(at, activation);
         expect(widen_one(y[i]), wanted, std::abs(wanted) - 1 + 0.01, BFLOAT16);
@@ -235,7 +235,7 @@ void try_adam(int threads) {
     for (Index i = 0; i < 5 * count; i++) {
         tensors.push_back(std::make_unique<Memory<float>>(i < 4 * count ? counts[size_t(i % count)] : 1));
         Memory<float>& x = *tensors.back();
-        if (i >= 3 * count)  // squares, and steps
+        if (i >= 3 * count)  // squares and steps
             for (Index j = 0; j < x.count; j++) x[j] = i < 4 * count ? std::abs(x[j]) : 7;
         addresses.push_back(x.address());
         before.emplace_back(x + 0, x + x.count);
@@ -244,7 +244,7 @@ void try_adam(int threads) {
     double norm = -1, wanted_norm = 0;
     gradient_norm(addresses.data() + count, counts.data(), count, &norm, threads);
     const bool overlaps = one_in(4) && counts[0];
-    if (overlaps) addresses[size_t(2 * count)] = addresses[0];  // the first mean is the first parameter
+    if (overlaps) addresses[size_t(2 * count)] = addresses[0];  // the first mean is also the first parameter
     Index found = -1;
     adam(addresses.data(), counts.data(), count, settings.data(), 0.5f, &found, threads);
     expect(double(found), overlaps, 0);
@@ -318,7 +318,7 @@ void plant(const std::string& fault) {
 int main(int argc, char** argv) {
 #if defined(__AMX_TILE__) && !defined(SOFTWARE_AMX)
     constexpr int REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;
-    if (syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA)) return fprintf(stderr, "no tiles for this process\n"), 2;
+    if (syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA)) return fprintf(stderr, "this process may not use AMX tiles\n"), 2;
 #endif
     if (argc < 4) return fprintf(stderr, "driver CASES SEED THREADS [overread | overflow | race]\n"), 2;
     const Index cases = atoll(argv[1]), seed = atoll(argv[2]);

@@ -1,4 +1,4 @@
-// A layer's list of steps, worked off by `fused_step` and by an interpreter in double.
+// A layer's list of steps, executed by `fused_step` and by an interpreter in double precision.
 #pragma once
 #include "inputs.h"
 
@@ -9,7 +9,7 @@ struct Program {
     const Index B = between(1, 3), T = between(1, 3), M = B * T, G = between(1, 2), H = G * between(1, 2);
     const Index K = 8 * between(1, 3), R = one_in(2) ? K / 2 : K / 4, D = between(3, 40), F = between(3, 40);
     const Index queries = D, keys = queries + H * K, values = keys + G * K, mixed = values + G * K, hidden = mixed + H * K;
-    const Index gated = hidden + F, width = gated + F;  // buffers, by the numbers a token has before them
+    const Index gated = hidden + F, width = gated + F;  // offsets of buffers, in numbers per token
     Memory<float> x{M * D}, scratch{M * width}, cosines{M * R}, sines{M * R};
     Memory<Index> columns{M};
     Memory<uint8_t> source_mask{one_in(2) ? B * SOURCE : 0};
@@ -49,7 +49,7 @@ struct Program {
             bytes.push_back(std::make_unique<Memory<int8_t>>(outputs * inputs));
             kind.weight = bytes.back()->address();
         }
-        Memory<float>* scale = nullptr;  // sums stay of the size of 1, for rounding would grow from step to step
+        Memory<float>* scale = nullptr;  // keeps sums near 1, since errors grow with each step
         kind.scale = vector(outputs), scale = floats.back().get();
         for (Index i = 0; i < outputs; i++) (*scale)[i] *= kind.bytes == 1 ? 1e-3f : 0.05f;
         kind.bias = one_in(2) ? vector(outputs) : 0;
@@ -80,7 +80,7 @@ struct Program {
         normalise(-1, -1, 1, D);
     }
 
-    // The same in double, on numbers of its own.
+    // The interpreter, with separate buffers in double precision.
     struct Plain {
         const Program& program;
         std::vector<double> stream, scratch, keys, values;

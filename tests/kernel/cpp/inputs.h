@@ -1,4 +1,4 @@
-// What a kernel is tried on: sizes and numbers drawn from a seed, in memory that ends where they do.
+// Random inputs for the kernels: sizes and numbers from a seed, in memory that ends with the tensor.
 #pragma once
 #include <sys/mman.h>
 #include <unistd.h>
@@ -10,7 +10,7 @@
 namespace {
 
 std::mt19937_64 engine;
-const char* kernel;  // which one, and the number of the case: what is wrong is found again by them
+const char* kernel;  // name and case number, to reproduce an error
 Index case_number;
 
 Index between(Index low, Index high) { return low + Index(engine() % uint64_t(high - low + 1)); }
@@ -25,7 +25,7 @@ uint16_t draw() { return uint16_t(between(0x3c00, 0x4000) | between(0, 1) << 15)
 template <>
 int8_t draw() { return int8_t(between(-128, 127)); }
 template <>
-uint8_t draw() { return !one_in(4); }  // of a mask
+uint8_t draw() { return !one_in(4); }  // an element of a mask
 template <>
 Index draw() { return 0; }
 
@@ -37,7 +37,7 @@ constexpr bool HAS_REDZONES = __has_feature(address_sanitizer);
 constexpr bool HAS_REDZONES = false;
 #endif
 
-// A tensor. Right behind it, or right before it, is a page that nobody may touch, or what AddressSanitizer puts there.
+// A tensor directly before or after a protected page, or between the red zones of AddressSanitizer.
 template <typename T>
 struct Memory {
     Index count;
@@ -59,7 +59,7 @@ struct Memory {
     ~Memory() { pages ? void(munmap(pages, length)) : free(at); }
 
     T& operator[](Index i) const { return at[i]; }
-    operator T*() const { return count ? at : nullptr; }  // of no numbers: a tensor that is not there
+    operator T*() const { return count ? at : nullptr; }  // nullptr stands for a missing tensor
     Index address() const { return Index(at); }
 
 private:
@@ -68,10 +68,10 @@ private:
     size_t length = 0;
 };
 
-// `size`: that of what was added up, which is what rounding goes by.
+// `size`: sum of the absolute terms, to which rounding errors are proportional.
 void expect(double found, double wanted, double size, double tolerance = 2e-6) {
     if (std::abs(found - wanted) <= tolerance * (size + 1)) return;
-    fprintf(stderr, "%s, case %lld: %.9g in place of %.9g, of %.3g\n", kernel, (long long)case_number, found, wanted, size);
+    fprintf(stderr, "%s, case %lld: %.9g instead of %.9g, size %.3g\n", kernel, (long long)case_number, found, wanted, size);
     exit(1);
 }
 

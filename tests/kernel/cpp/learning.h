@@ -1,4 +1,4 @@
-// What learns: linear layers and attention, forward and backward, in one arithmetic or the other.
+// Tests of trained kernels: linear layers and attention, forward and backward, in float32 or bfloat16.
 #pragma once
 #include "inputs.h"
 
@@ -36,7 +36,7 @@ void try_linear_learning(int threads) {
     for (Index m = 0; m < db.count; m++) expect(db[m], totals[size_t(m)], double(N), 1e-5);
 }
 
-// (B, H, T, K) that lies in memory in one order or the other.
+// A tensor (B, H, T, K), ordered in memory by head or by token.
 template <typename A>
 struct Heads {
     Index strides[4];

@@ -20,7 +20,7 @@ CASES = [
     pytest.param(page, trains, id=f"{page.stem}-{'trained_model' if trains else 'parsed'}", marks=marks)
     for page in GUIDES
     for trains, marks in {
-        "what-your-model-learnt": [(True, ())],  # its Python opens what its commands train
+        "what-your-model-learned": [(True, ())],  # its Python opens what its commands train
         "from-laptop-to-cluster": [(False, ())],  # which wants other machines
     }.get(page.stem, [(False, ()), (True, pytest.mark.exhaustive)])
 ]

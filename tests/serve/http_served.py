@@ -1,4 +1,4 @@
-"""Tiny models with random weights of every kind, served; in this process, or on a socket by uvicorn in a thread."""
+"""HTTP servers with tiny models of random weights for each model class, in-process or on a socket."""
 
 import threading
 import time
@@ -50,7 +50,7 @@ LIMITS = Limits(slots=3, waiting=64, max_new_tokens=50, seconds=30)
 
 
 def trained_model(kind: str) -> TrainedModel:
-    """A model of this kind: gpt, chat, bert, texts, sets, numbers, words or translator."""
+    """Return a model of this kind: gpt, chat, bert, texts, sets, numbers, words or translator."""
     reader = {"vocab_size": READER.vocab_size, "max_len": ROOM, "stack": STACK}
     model: AnyModel
     match kind:
@@ -78,7 +78,7 @@ def trained_model(kind: str) -> TrainedModel:
 
 
 def shaken(model: AnyModel) -> AnyModel:
-    """Weights of the size that a trained model's are: answers depend on every token."""
+    """Scale the weights to the size of trained ones, so that answers depend on every token."""
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -88,14 +88,14 @@ def shaken(model: AnyModel) -> AnyModel:
 
 
 def broken(one: TrainedModel) -> TrainedModel:
-    """With weights that are not numbers, as a training that diverged leaves them."""
+    """Return the model with NaN weights, as after a diverged training run."""
     with torch.no_grad():
         next(one.model.parameters()).fill_(float("nan"))
     return one
 
 
 class Paced:
-    """An engine's stand-in that writes `letter` after `letter`, each only once `go` is set: time stands still."""
+    """Fake generation worker that writes one letter after another once `go` is set."""
 
     def __init__(self, *, room: int = 3, pause: float = 0, fails: Exception | None = None) -> None:
         self.go = threading.Event()
@@ -173,7 +173,7 @@ def registry(
 
 @contextmanager
 def client(*kinds: str, rules: AccessRules | None = None, **more: Any) -> Iterator[TestClient]:
-    """In this process."""
+    """Yield an in-process test client."""
     with (
         registry(*kinds, **more) as models,
         TestClient(application(models, rules), base_url="http://127.0.0.1", raise_server_exceptions=False) as asking,
@@ -183,7 +183,7 @@ def client(*kinds: str, rules: AccessRules | None = None, **more: Any) -> Iterat
 
 @contextmanager
 def on_a_socket(*args: Any, **kwargs: Any) -> Iterator[str]:
-    """The address; the server answers there in a thread of its own. As `server_on_a_socket`."""
+    """Yield the address of a server that runs in a thread. Takes the arguments of `server_on_a_socket`."""
     with server_on_a_socket(*args, **kwargs) as (_, address):
         yield address
 
@@ -201,7 +201,7 @@ def server_on_a_socket(
     head_seconds: float = HEAD_SECONDS,
     reading_seconds: float = READING_SECONDS,
 ) -> Iterator[tuple[ModelServer, str]]:
-    """It, and its address."""
+    """Yield a server and its address."""
     listening = open_socket("127.0.0.1", 0, send_timeout=30)
     server = ModelServer(
         application(models, rules, log=log),

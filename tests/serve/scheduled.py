@@ -1,4 +1,4 @@
-"""A scheduler with small models, and listeners who remember what they heard."""
+"""A scheduler with small models, and listeners that record their events."""
 
 import threading
 import time
@@ -31,25 +31,25 @@ GREEDY = Sampling(max_new_tokens=6, temperature=0)
 
 
 class Heard:
-    """What one request was told."""
+    """Events that one request received."""
 
     def __init__(self) -> None:
         self.events: list[TokenEvent | Exception] = []
         self.over = threading.Event()
 
     def __call__(self, event: TokenEvent | Exception) -> None:
-        assert not self.over.is_set(), "something was said after the end"
+        assert not self.over.is_set(), "event after the final one"
         self.events.append(event)
         if isinstance(event, Exception) or event.finish is not None:
             self.over.set()
 
     def wait(self) -> list[TokenEvent | Exception]:
-        assert self.over.wait(20), "no end came"
+        assert self.over.wait(20), "no final event within 20 seconds"
         return self.events
 
 
 class Held(Heard):
-    """Keeps the worker in its first event until it is let go."""
+    """Listener that blocks the worker in its first event until `go` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,5 +77,5 @@ def asked(made: Scheduler, prompt: str = "the cat", sampling: Sampling = GREEDY,
 def until(condition: Any) -> None:
     deadline = time.monotonic() + 20
     while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
+        assert time.monotonic() < deadline, "condition not met within 20 seconds"
         time.sleep(0.001)

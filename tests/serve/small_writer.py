@@ -1,4 +1,4 @@
-"""A language model of a few thousand weights, far from uniform, with a tokenizer whose tokens cut characters."""
+"""A small language model with far from uniform predictions, and a tokenizer whose tokens split characters."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -22,7 +22,7 @@ def writer(*, max_len: int = MAX_LEN, spec: dict[str, Any] | None = None, **stac
     model = DecoderOnly(made, seed=3)
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
-        for parameter in model.parameters():  # fresh weights are small or zero, and would hide a fault
+        for parameter in model.parameters():  # fresh weights are small or zero, which would hide errors
             parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.15)
     return model.eval()
 
@@ -37,7 +37,7 @@ def alone(model: DecoderOnly, prompt: str, sampling: Sampling) -> Completion:
 
 
 def assert_is(events: Sequence[TokenEvent | Exception], expected: Completion) -> None:
-    """The events are the whole of what the prompt gets alone."""
+    """Check that the events form the completion that the prompt gets without other requests."""
     for event in events:
         assert isinstance(event, TokenEvent), event
     assert [event.finish for event in events[:-1]] == [None] * (len(events) - 1)

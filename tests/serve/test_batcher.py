@@ -1,4 +1,4 @@
-"""Those with equal settings that wait together are answered together, and each gets its own answer."""
+"""Waiting requests with equal settings are batched, and each receives its own result."""
 
 import threading
 import time
@@ -14,7 +14,7 @@ from tercet.serve.engine import Batcher, Limits, QueueFull, ShuttingDown
 
 
 class Answers:
-    """What each item was told, once."""
+    """Results by item. Each item may be answered only once."""
 
     def __init__(self) -> None:
         self.told: dict[Any, Any] = {}
@@ -23,7 +23,7 @@ class Answers:
     def to(self, name: Any) -> Callable[[Any], None]:
         def tell(answer: Any) -> None:
             with self._changed:
-                assert name not in self.told, "told twice"
+                assert name not in self.told, "answered twice"
                 self.told[name] = answer
                 self._changed.notify_all()
 
@@ -36,7 +36,7 @@ class Answers:
 
 
 class Gate:
-    """A call that notes its batches and, once, waits to be let go."""
+    """Function that records its batches and blocks until `go` is set."""
 
     def __init__(self, answer: Callable[[Any, Any], Any] = lambda item, key: (item, key)) -> None:
         self.answer = answer
@@ -59,7 +59,7 @@ def batcher(call: Callable[[list[Any], Any], list[Any]], **limits: Any) -> Itera
 
 @contextmanager
 def held(gate: Gate, answers: Answers, **limits: Any) -> Iterator[Batcher[Any, Any, Any]]:
-    """The worker is at the item "first"; what is submitted now waits."""
+    """Yield a batcher whose worker is busy with the item "first", so that further items wait."""
     with batcher(gate, **limits) as made:
         made.submit("first", "k", answers.to("first"))
         assert gate.begun.wait(20)
@@ -101,7 +101,7 @@ def test_each_gets_its_own_answer_and_bad_ones_hurt_nobody(items: list[tuple[int
             else:
                 kept.append(name)
             if cancelled and not told:
-                answers.told[name] = "cancelled"  # from now on it would be told twice
+                answers.told[name] = "cancelled"  # a second answer would now fail the assertion
     for name, (number, key, cancelled) in enumerate(items):
         told = answers.told[name]
         if number == 0:
@@ -158,7 +158,7 @@ def test_how_long_to_stay_away_follows_how_long_requests_took() -> None:
             made.submit(item, "k", answers.to(item))
         with pytest.raises(QueueFull) as refused:
             made.submit("one more", "k", answers.to("one more"))
-        assert refused.value.retry_after == 25  # seven turns of 7 s, two at a time
+        assert refused.value.retry_after == 25  # seven rounds of 7 s, two requests each
 
 
 def test_time_runs_out_in_line_and_closing_ends_what_still_waits() -> None:

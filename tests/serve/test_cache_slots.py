@@ -1,4 +1,4 @@
-"""Rows come and go in a cache's slots: each keeps its own columns, and nothing of the one before."""
+"""Rows join and leave the slots of a cache: each keeps its own columns, without data of earlier rows."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ G, K, CAPACITY = 2, 5, 7
 
 
 def cache_of_three() -> StackCache:
-    """Every number is another one, so that none can be mistaken."""
+    """Return a cache in which all values differ, so that no two entries can be confused."""
     cache = StackCache(n_layers=2, n_kv_heads=G, d_head=K, batch=3, capacity=CAPACITY)
     cache.lengths = torch.tensor([4, 1, 6])
     for layer in cache.layers:
@@ -23,7 +23,7 @@ def own(cache: StackCache) -> list[torch.Tensor]:
 
 
 def filled(*lengths: int) -> CacheSlots:
-    """Rows of these lengths, each of them another of the caches."""
+    """Return slots with rows of these lengths, each from a separate cache."""
     slots = CacheSlots(StackCache(n_layers=2, n_kv_heads=G, d_head=K, batch=5, capacity=0), max_columns=CAPACITY)
     for length in lengths:
         slots.join(cache_of_three(), 1, length)
@@ -32,7 +32,7 @@ def filled(*lengths: int) -> CacheSlots:
 
 def test_rows_join_at_the_end_and_bring_their_real_columns_only() -> None:
     slots, other = filled(4, 2, 6), cache_of_three()
-    slots.leave(2)  # longer than the row that takes its place
+    slots.leave(2)  # longer than the row that replaces it
     before = own(slots.tables)
     slots.join(other, 2, 3)
     assert slots.lengths == [4, 2, 3]
@@ -51,7 +51,7 @@ def test_the_last_row_takes_the_slot_of_one_that_leaves_and_nothing_else_moves(s
     assert slots.lengths == [[4, 5, 2][row] for row in order]
     for table, old in zip(own(slots.tables), before, strict=True):
         for now, row in enumerate(order):
-            assert torch.equal(table[now], old[row])  # with zeros behind its last token
+            assert torch.equal(table[now], old[row])  # including the zeros after its last token
 
 
 def test_rows_is_a_cache_in_the_same_memory_as_wide_as_the_longest_row_needs() -> None:
@@ -62,7 +62,7 @@ def test_rows_is_a_cache_in_the_same_memory_as_wide_as_the_longest_row_needs() -
         assert table.shape == (2, G, 6, K)
         assert table.data_ptr() == whole.data_ptr()
     part.advance(1)
-    assert slots.lengths == [4, 2]  # until it is told
+    assert slots.lengths == [4, 2]  # until `advance` is called
     slots.advance()
     assert slots.lengths == [5, 3]
 

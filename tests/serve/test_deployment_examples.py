@@ -1,4 +1,4 @@
-"""The Dockerfile and the systemd unit: what they run is understood, they wait for a drain, and trust nobody."""
+"""Dockerfile and systemd unit: their commands parse, they wait for a drain, and they run with few privileges."""
 
 import json
 import re
@@ -34,7 +34,7 @@ def test_the_unit_waits_for_the_drain_and_is_confined() -> None:
     assert int(SETTINGS["TimeoutStopSec"]) > flags.shutdown_delay + flags.grace + LAST_ANSWER_SECONDS
     wanted = {"NoNewPrivileges": "yes", "ProtectSystem": "strict", "DynamicUser": "yes", "KillSignal": "SIGTERM"}
     assert {name: SETTINGS[name] for name in wanted} == wanted
-    assert flags.host is None  # this machine alone, so that it starts without a key
+    assert flags.host is None  # local only, so that it starts without an API key
 
 
 def test_systemd_takes_the_unit_for_whole(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_systemd_takes_the_unit_for_whole(tmp_path: Path) -> None:
         pytest.skip("systemd-analyze is not installed: nothing to verify the unit with")
     program = SETTINGS["ExecStart"].split()[0]
     copy = tmp_path / UNIT.name
-    copy.write_text(UNIT.read_text().replace(program, "/bin/true"))  # there is none on this machine
+    copy.write_text(UNIT.read_text().replace(program, "/bin/true"))  # not installed here
     done = subprocess.run([systemd, "verify", str(copy)], capture_output=True, text=True)
     about_it = [line for line in done.stderr.splitlines() if UNIT.name in line]
     assert (done.returncode, about_it) == (0, [])
@@ -68,7 +68,7 @@ def test_the_image_serves_what_is_mounted_as_nobody_in_particular() -> None:
 
 
 def test_the_image_is_built_from_what_there_is() -> None:
-    """And what it copies is not ignored."""
+    """Copied files are also allowed by .dockerignore."""
     kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     copied = [what.split()[:-1] for step, what in STEPS if step == "COPY" and "--from" not in what]
     assert {name for names in copied for name in names} == kept

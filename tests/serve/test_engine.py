@@ -1,4 +1,4 @@
-"""The engine from Python: several texts at once, each the very text that `generate` and `stream` give it alone."""
+"""`tercet.Engine` runs several texts at once; each equals the text from `generate` and `stream`."""
 
 import subprocess
 import sys
@@ -143,7 +143,7 @@ def test_what_cannot_be_asked_is_refused_at_once() -> None:
 
 @dataclass
 class BrokenRun:
-    """Not a `Run`, and good enough: the engine looks at `trained_model` alone."""
+    """Stand-in for a `Run`; the engine only reads `trained_model`."""
 
     trained_model: TrainedModel
 

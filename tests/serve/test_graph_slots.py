@@ -1,6 +1,6 @@
-"""The scheduler's promises with all state on the device and results one step late; a CPU runs it without graphs.
+"""The scheduler's guarantees with all state on the device and results one step late.
 
-The imported tests are those of the scheduler, run once more.
+On a CPU it runs without graphs. The imported tests are those of the scheduler and run again here.
 """
 
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ def test_a_step_is_launched_before_the_results_of_the_last_one_are_read(monkeypa
     rows = [BatchRow([1, 2, 3], DRAWN), BatchRow([4], DRAWN)]
     for row in rows:
         batch.add(row)
-    assert batch.step() == {}  # both are read, and their first tokens are on their way
+    assert batch.step() == {}  # both are prefilled, and their first tokens are not read yet
     for tokens in range(1, 4):
         results = batch.step()
         assert [len(row.ids) for row in rows] == [3 + tokens, 1 + tokens]

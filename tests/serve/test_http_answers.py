@@ -1,4 +1,4 @@
-"""What is answered over HTTP is what the verbs of the command line answer, whoever else is asking."""
+"""HTTP answers equal those of the command line, also with concurrent requests."""
 
 import base64
 import json
@@ -40,7 +40,7 @@ def asked(asking: TestClient, path: str, **body: Any) -> Any:
 
 
 def events(asking: TestClient, path: str, **body: Any) -> list[Any]:
-    """The events of a stream, up to its end."""
+    """Return the events of a stream up to its end."""
     with asking.stream("POST", path, json={**body, "stream": True}) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         told = "".join(answer.iter_text()).split("\n\n")
@@ -55,7 +55,7 @@ def written(prompt: str, *, samples: int = 1, **sampling: Any) -> list[Any]:
 
 
 def rounded(found: Any) -> Any:
-    """Sums over a batch of another size differ in the last digits."""
+    """Round floats, since sums over batches of different sizes differ in the last digits."""
     return json.loads(json.dumps(found), parse_float=lambda text: round(float(text), 3))
 
 
@@ -107,7 +107,7 @@ def test_a_stream_joined_is_the_answer_at_once(asking: TestClient, stop: list[st
     how: dict[str, Any] = {"model": "gpt", "prompt": PROMPTS, "n": 2, "max_tokens": 11, "seed": 5, "stop": stop}
     how |= {"logprobs": 3, "echo": True}
     whole = asked(asking, "/v1/completions", **how)
-    assert whole["usage"]["prompt_tokens"] == sum(len(WRITER.encode(prompt)) for prompt in PROMPTS)  # whatever n is
+    assert whole["usage"]["prompt_tokens"] == sum(len(WRITER.encode(prompt)) for prompt in PROMPTS)  # independent of n
     pieces = events(asking, "/v1/completions", **how, stream_options={"include_usage": True})
     assert pieces[-1]["choices"] == []
     assert pieces[-1]["usage"] == whole["usage"]
@@ -128,7 +128,7 @@ def test_a_stream_says_no_usage_where_none_is_asked_for(asking: TestClient) -> N
 
 
 def test_logprobs_are_the_models_own(asking: TestClient) -> None:
-    """Of the prompt and of what is written: beside one pass over the whole text."""
+    """Log-probabilities of prompt and completion equal those of one forward pass over the whole text."""
     prompt = "the cat sat"
     told = asked(
         asking, "/v1/completions", model="gpt", prompt=prompt, max_tokens=11, temperature=0, logprobs=4, echo=True
@@ -153,12 +153,12 @@ def test_logprobs_are_the_models_own(asking: TestClient) -> None:
         assert set(top) - set(want_top) <= {found["tokens"][place + 1]}
     text = told["text"]
     for offset, token in zip(found["text_offset"], found["tokens"], strict=True):
-        if "\\x" not in token:  # half a character
+        if "\\x" not in token:  # part of a character
             assert text[offset:].startswith(token)
 
 
 def test_an_echo_can_be_all_that_is_asked_for(asking: TestClient) -> None:
-    """As programs do that score given texts."""
+    """Programs that score given texts send such requests."""
     told = asked(asking, "/v1/completions", model="gpt", prompt="the cat sat", max_tokens=0, logprobs=0, echo=True)
     choice = told["choices"][0]
     assert (choice["text"], choice["finish_reason"]) == ("the cat sat", "length")
@@ -230,7 +230,7 @@ def test_what_a_person_writes_is_text_where_it_spells_a_special_token(content: s
 
 
 def test_a_message_may_have_any_character() -> None:
-    """All that have no meaning of their own, too."""
+    """This includes characters from the private use areas."""
     content = "".join(map(chr, [*range(0xE000, 0xF900), 0xF0000, 0x10FFFD]))
     ids = ChatTemplate("{{ messages[0].content }}", WRITER).encode([{"role": "user", "content": f"{content}<eos>"}])
     assert ids == WRITER.encode(f"{content}<eos>")
@@ -357,7 +357,7 @@ def test_labels_are_those_of_classify(asking: TestClient) -> None:
 
 @pytest.mark.slow
 def test_everybody_at_once_gets_their_own_answer(asking: TestClient) -> None:
-    """Every kind of question from many threads: each equals the answer to that question alone."""
+    """Requests of every kind from many threads each get the answer of the same request without others."""
     questions: list[tuple[str, dict[str, Any]]] = [
         *(("/v1/completions", {"model": "gpt", "prompt": one, "seed": 3, "max_tokens": 9}) for one in PROMPTS),
         *(("/v1/embeddings", {"model": "bert", "input": text}) for text in ("the cat", "a dog ran", "mat")),
@@ -376,7 +376,7 @@ def test_everybody_at_once_gets_their_own_answer(asking: TestClient) -> None:
 
 
 def read_with_logprobs(ids: list[int], stop: list[str], echo: int) -> tuple[TextRow, list[OffsetLogprob]]:
-    """The text of these tokens, and the tokens that are sent with it."""
+    """Return the text of these tokens, and the tokens that are sent with it."""
     text, certain, tokens = TextRow(WRITER, tuple(stop)), CertainTokens(WRITER, echo="x" * echo), []
     for place, token in enumerate(ids):
         finish = "eos" if token == WRITER.eos_id else "length" if place == len(ids) - 1 else None
@@ -396,7 +396,7 @@ def read_with_logprobs(ids: list[int], stop: list[str], echo: int) -> tuple[Text
     st.integers(0, 5),
 )
 def test_tokens_are_told_where_their_text_is(ids: list[int], stop: list[str], echo: int) -> None:
-    """However pieces fall: offsets never fall and lie within the text, and where nothing is cut all tokens are told."""
+    """For any split into pieces, offsets never decrease and lie within the text. Without a cut, all tokens are sent."""
     text, tokens = read_with_logprobs(ids, stop, echo)
     whole = "".join(text.pieces)
     offsets = [offset for offset, _ in tokens]
@@ -415,7 +415,7 @@ def test_tokens_of_a_stop_text_are_not_sent() -> None:
 
 
 def test_what_may_be_asked_is_what_may_be_said() -> None:
-    """A request that this page's schema describes can be made; the neutral values of others' clients too."""
+    """Requests that the schema allows can be made, including the neutral values that other clients send."""
     asked_for = CompletionRequest.model_validate(
         {"prompt": "a", "frequency_penalty": 0, "presence_penalty": 0.0, "logit_bias": {}, "best_of": 1, "user": "me",
          "suffix": None, "stop": None, "stream_options": None, "temperature": 1, "top_p": None}

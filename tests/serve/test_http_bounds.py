@@ -1,4 +1,4 @@
-"""No request makes others wait for long: answers are bounded, and large ones are encoded outside the event loop."""
+"""No request delays others for long: answers are bounded, and large ones are encoded outside the event loop."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""docs/how-to/serving.md tells the truth: its questions are answered, and its tables name what there is."""
+"""The commands and programs of docs/how-to/serving.md work, and its tables match the code."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""How a server ends: not ready first, then it takes no more, and what it took is finished or told that it is not."""
+"""Graceful shutdown: the server reports not ready, rejects new requests, and finishes or fails accepted ones."""
 
 import re
 import signal
@@ -19,7 +19,7 @@ ENDLESS = {"prompt": "a", "max_tokens": 10**6, "temperature": 0}
 
 
 def is_refused(address: str) -> bool:
-    """Nothing listens there any more."""
+    """Return True if the server no longer accepts connections."""
     try:
         httpx.get(address + "/health")
     except httpx.ConnectError:
@@ -42,7 +42,7 @@ def test_requests_are_taken_for_a_while_after_it_stopped_being_ready() -> None:
         until(lambda: httpx.get(address + "/ready").status_code == 503)
         assert httpx.get(address + "/ready").json() == {"status": "closing", "models": 1}
         assert httpx.get(address + "/health").json() == {"status": "alive"}
-        for _ in range(2):  # on the connection that there was, and on one that is made now
+        for _ in range(2):  # on the existing connection, and on a new one
             answer = kept.post(COMPLETE, json=BODY)
             assert (answer.status_code, answer.headers["connection"]) == (200, "close")
         assert not is_refused(address)
@@ -54,7 +54,7 @@ def test_requests_are_taken_for_a_while_after_it_stopped_being_ready() -> None:
 
 @pytest.mark.slow
 def test_a_request_that_was_taken_is_finished_whole() -> None:
-    """Also those of its texts that had not begun: they are handed to the model one by one."""
+    """This includes texts of the request that are still waiting, since they are submitted one at a time."""
     paced = Paced(room=2)
     with (
         registry("gpt", scheduler=paced, limits=Limits(slots=2)) as models,
@@ -76,7 +76,7 @@ def test_a_request_that_was_taken_is_finished_whole() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("signals", [1, 2])
 def test_what_cannot_be_finished_is_told_so(signals: int, stream: bool) -> None:
-    """After the grace; at once where a second signal comes, in the delay or after it."""
+    """Requests fail after the grace period, or immediately at a second signal."""
     limits = Limits(slots=1, max_new_tokens=10**6)
     grace = 0.1 if signals == 1 else 60
     with registry("gpt", limits=limits) as models, ThreadPoolExecutor(2) as pool:
@@ -104,7 +104,7 @@ def test_a_model_that_hangs_is_not_healthy(monkeypatch: pytest.MonkeyPatch) -> N
         batcher: Batcher[object, object, object] = asking.app.state.service.registry.get("bert").batcher("fill")  # type: ignore[attr-defined]
         batcher._call = lambda items, key: [go.wait(20) for _ in items]  # type: ignore[assignment]
         time.sleep(0.15)
-        assert asking.get("/health").status_code == 200  # it only waits
+        assert asking.get("/health").status_code == 200  # the request only waits
         assert asking.post("/fill-mask", json={"text": "[MASK]"}).status_code == 504
         until(lambda: asking.get("/health").status_code == 503)
         assert asking.get("/health").json() == {"status": "stalled"}

@@ -1,5 +1,7 @@
-"""What goes wrong on the way: full queues, time, broken weights, clients that go, stall or send for ever. Each gets the
-right status, nobody else notices, and nothing is left behind."""
+"""Failures: full queues, timeouts, broken weights, and clients that disconnect, stall or send endlessly.
+
+Each gets the right status, other requests are not affected, and nothing is left behind.
+"""
 
 import asyncio
 import json
@@ -28,7 +30,7 @@ SHORT = Limits(slots=3, waiting=64, max_new_tokens=50, seconds=0.3)
 def until(true: Callable[[], bool], seconds: float = 10) -> None:
     end = time.monotonic() + seconds
     while not true():
-        assert time.monotonic() < end, "it did not become so"
+        assert time.monotonic() < end, "condition not met in time"
         time.sleep(0.01)
 
 
@@ -53,7 +55,7 @@ def test_a_full_queue_is_a_429_that_says_when_to_come_back() -> None:
 
 @pytest.mark.slow
 def test_a_long_list_goes_through_a_short_queue() -> None:
-    """It waits for its own, and leaves the others' places alone."""
+    """Its texts wait for each other and leave the queue to other requests."""
     paced = Paced(room=2)
     paced.go.set()
     with client("gpt", scheduler=paced) as asking:
@@ -74,7 +76,7 @@ def test_time_is_a_504_and_frees_the_place() -> None:
             assert "0.3 seconds" in told["message"]
             assert paced.running == 0
     with client("gpt", limits=Limits(seconds=0.05, max_new_tokens=10**6)) as asking:
-        endless = {"prompt": "a", "max_tokens": 10**5, "temperature": 0}  # what is drawn may come to an end in time
+        endless = {"prompt": "a", "max_tokens": 10**5, "temperature": 0}  # a sampled text may end before the timeout
         told = error(asking.post(COMPLETE, json=endless), 504)
         assert "0.05 seconds" in told["message"]
 
@@ -195,7 +197,7 @@ def _disconnects(address: str, n: int) -> None:
 
 
 def _asking(address: str, **body: Any) -> socket.socket:
-    """A client that has asked and not yet listened."""
+    """Return a socket that has sent a request and not yet read the answer."""
     content = json.dumps({"prompt": "the", **body}).encode()
     one = _connected(address)
     head = f"POST {COMPLETE} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -219,7 +221,7 @@ def _read_until(one: socket.socket, end: bytes) -> bytes:
 
 @pytest.mark.slow
 def test_a_reader_that_stalls_holds_up_nobody() -> None:
-    """The worker writes to the end for others, and the stalled one is let go when its time is over."""
+    """The worker keeps serving others, and the stalled request is dropped at its timeout."""
     limits = Limits(slots=2, waiting=10, max_new_tokens=10**6, seconds=1.5)
     with registry("gpt", limits=limits) as models, on_a_socket(models) as address:
         with socket.socket() as stalled:
@@ -262,7 +264,7 @@ def test_a_sender_without_end_is_cut_off() -> None:
                     one.sendall(b"400\r\n" + b" " * 0x400 + b"\r\n")
                     sent += 0x400
         big = httpx.post(address + "/fill-mask", content=b" " * 100_000, headers={"Content-Type": "application/json"})
-        assert big.status_code == 413  # a sender who ends is told
+        assert big.status_code == 413  # a request that ends gets an answer
     assert sent < 10**7
 
 
@@ -300,8 +302,8 @@ def test_a_job_is_cancelled_however_its_reader_ends() -> None:
         heard[1](9)
         assert await heard_first == (1, 9)
         await every.aclose()
-        assert Job.cancelled == 2  # the one that ended is not
-        heard[0](1)  # said too late, heard by nobody
+        assert Job.cancelled == 2  # the finished job is not cancelled
+        heard[0](1)  # arrives too late and is dropped
         every = worker_answers([submit], max_running=1, seconds=0.1, is_last=bool)
         with pytest.raises(QueueFull):
             await anext(every)
@@ -317,7 +319,7 @@ def test_a_job_is_cancelled_however_its_reader_ends() -> None:
         for part in range(MAX_ANSWERS_PER_BATCH - 1):
             heard[0](part)
         await asyncio.sleep(0.05)
-        assert not arriving.done()  # nobody is woken for a few
+        assert not arriving.done()  # a few answers do not wake the reader
         heard[0](MAX_ANSWERS_PER_BATCH - 1)
         assert await arriving == (0, 0)
         heard[0](99)

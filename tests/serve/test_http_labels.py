@@ -1,4 +1,4 @@
-"""/classify of sets of labels and of numbers: what `tercet classify` says, described in the API's own document."""
+"""/classify for label sets and numbers: answers equal those of `tercet classify` and match the OpenAPI document."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""The official `openai` client, unchanged, over a socket; its own retries are off, so that it sees what there is."""
+"""The official `openai` client works over a socket. Its retries are off, so that it reports each error."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -87,7 +87,7 @@ def test_chat(ours: Any) -> None:
 
 def test_embeddings(ours: Any) -> None:
     want = Run(trained_model=trained_model("bert")).embed(["the cat", "a dog"])
-    told = ours.embeddings.create(model="bert", input=["the cat", "a dog"])  # base64 on the way, unless it is told
+    told = ours.embeddings.create(model="bert", input=["the cat", "a dog"])  # base64 unless requested otherwise
     assert [vector.embedding for vector in told.data] == [pytest.approx(row.tolist(), abs=1e-6) for row in want]
     plain = ours.embeddings.create(model="bert", input="the cat", encoding_format="float")
     assert plain.data[0].embedding == pytest.approx(told.data[0].embedding, abs=1e-6)

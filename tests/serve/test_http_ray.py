@@ -1,6 +1,6 @@
-"""Ray Serve runs our service: the example starts, answers as one server does, and a replica that hangs is replaced.
+"""The Ray Serve example starts, answers as one server does, and replaces a replica that hangs.
 
-Ray is large, and no dependency of ours: where it is not installed, nothing here runs.
+Ray is large and no dependency of Tercet: the test is skipped if it is not installed.
 """
 
 import importlib.util
@@ -31,7 +31,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def python_with_ray() -> str | None:
-    """Ours, or the one that TERCET_RAY_PYTHON names."""
+    """Return the interpreter named by TERCET_RAY_PYTHON, or the current one if it has Ray."""
     given = os.environ.get("TERCET_RAY_PYTHON")
     return given or (sys.executable if importlib.util.find_spec("ray") else None)
 
@@ -123,7 +123,7 @@ def test_the_example_and_its_settings_belong_together() -> None:
 
 
 def test_a_replica_whose_model_hangs_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The example without Ray: of its decorators nothing is left but what they were given."""
+    """The example runs without Ray: its decorators are replaced by ones that record their arguments."""
     deployed = dict[str, Any]()
 
     def deployment(**settings: Any) -> Any:

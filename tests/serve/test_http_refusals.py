@@ -1,5 +1,7 @@
-"""Who gets no answer is told why, in OpenAI's shape and with the status that fits; nothing gets an answer of 422 or 500
-that is not the server's fault."""
+"""Rejected requests get an error in OpenAI's format with a suitable status and remedy.
+
+No answer has status 422, and none has status 500 unless the server is at fault.
+"""
 
 import json
 import math
@@ -31,7 +33,7 @@ def asking() -> Iterator[TestClient]:
 
 
 def refused(answer: Any, status: int) -> dict[str, Any]:
-    """The one error of an answer, in its shape."""
+    """Return the error of an answer after checking its format."""
     assert answer.status_code == status, answer.text
     told = answer.json()
     assert set(told) == {"error"}
@@ -143,7 +145,7 @@ def test_json_by_its_longer_name_is_understood(asking: TestClient) -> None:
 
 
 def test_a_body_may_not_be_endless(asking: TestClient) -> None:
-    """Whether it says its size or not."""
+    """With and without a Content-Length."""
     whole = json.dumps({"model": "gpt", "prompt": "a" * 30_000}).encode()
     error = refused(asking.post(COMPLETE, content=whole, headers=JSON), 413)
     assert error["message"] == "the body exceeds 20,000 bytes; send less at once"
@@ -234,7 +236,7 @@ def test_the_key() -> None:
             "[2001:db8::1]",
             socket.gethostname(),
             "localhost",
-        ):  # nobody else's to point here
+        ):  # names that no other machine can claim
             assert asking.get("/health", headers={"Host": name}).status_code == 200, name
         told = asking.get("/openapi.json", headers=with_key).json()
         assert told["components"]["securitySchemes"]["HTTPBearer"]["scheme"] == "bearer"
@@ -256,7 +258,7 @@ def test_pages_of_others_may_not_read_answers_unless_it_is_said(asking: TestClie
         ):
             assert refused(answer, 403)["code"] == "wrong_origin"
             assert "access-control-allow-origin" not in answer.headers
-    assert asking.get("/v1/models", headers={"Origin": "http://127.0.0.1"}).status_code == 200  # its own page
+    assert asking.get("/v1/models", headers={"Origin": "http://127.0.0.1"}).status_code == 200  # the server's own page
     preflight = {**origin, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
     refused(asking.options(COMPLETE, headers=preflight), 403)
     with client("bert", rules=AccessRules(names=AllowedNames(origins=("https://a.example",)), key="k")) as other:
@@ -299,7 +301,7 @@ def test_the_openapi_page_says_what_may_be_asked(asking: TestClient) -> None:
 def test_the_openapi_page_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with client("bert") as asking:
         first = asking.get("/openapi.json")
-        monkeypatch.setattr(asking.app, "openapi", lambda: pytest.fail("it is made again"))
+        monkeypatch.setattr(asking.app, "openapi", lambda: pytest.fail("the document is built again"))
         assert asking.get("/openapi.json").content == first.content
 
 
@@ -340,7 +342,7 @@ def test_the_metrics_count(asking: TestClient) -> None:
     asking.post(COMPLETE, json={"model": "invented", "prompt": "a"})
     asking.get("/invented")
     assert {name: number(name) - before[name] for name in counted} == counted
-    assert "invented" not in asking.get("/metrics").text  # no series of a stranger's making
+    assert "invented" not in asking.get("/metrics").text  # clients cannot create metric series
     assert number('tercet_running{model="gpt",task="write"}') == 0
     assert number("process_resident_memory_bytes") > 1e7
 

@@ -1,4 +1,4 @@
-"""What the OpenAPI page promises holds for whatever schemathesis makes of it: every route, requests fit and unfit."""
+"""The OpenAPI document holds for every route, for valid and invalid requests from schemathesis."""
 
 import re
 import subprocess
@@ -10,8 +10,8 @@ from http_served import on_a_socket, registry
 
 from tercet.serve.engine import Limits
 
-# A text may be longer than the context, hold no mask, or be in a conversation whose roles the template does not know:
-# a 400 that no schema can foretell.
+# A schema cannot express some rules: a text may exceed the context or lack a mask, and the chat template may not know a
+# role. Such requests get a 400.
 SETTINGS = 'request-timeout = 100\n[checks.positive_data_acceptance]\nexpected-statuses = ["2xx", "400", "404"]\n'
 
 

@@ -1,4 +1,4 @@
-"""The manifests of examples/kubernetes agree with each other and with the server; no cluster has seen them."""
+"""The manifests of examples/kubernetes agree with each other and with the server. No cluster is needed."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ POD = DEPLOYMENT["template"]["spec"]
 
 @pytest.fixture(scope="module")
 def flags() -> Any:
-    """Of `tercet serve`, as it reads them."""
+    """Return the flags of `tercet serve` as parsed from the manifest."""
     verbs = Parser(prog="tercet").add_subparsers(parser_class=Parser)
     verb.register(verbs, "")
     program, name, *arguments = CONTAINER["command"] + CONTAINER["args"]

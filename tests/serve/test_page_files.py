@@ -1,4 +1,4 @@
-"""The server's pages as files: what is served, to whom, under which policy; and that they hold nothing of elsewhere."""
+"""The server's pages as files: content, access and security policy, and no references to other hosts."""
 
 import re
 import sys
@@ -46,7 +46,7 @@ def test_a_browser_runs_only_the_pages_own_files(path: str) -> None:
     assert "unsafe" not in policy(text)
     assert re.findall(r"<script(?! type=\"(?:importmap|module)\")|<style|\son\w+=|\sstyle=", text) == []
     wanted = set(re.findall(r'(?:href|src)="page/([^"]+)"', text))
-    for _ in page_files():  # what they import, and what that imports
+    for _ in page_files():  # imports of imports
         sources = [page_files()[name] for name in wanted]
         wanted |= {name for source in sources for name in re.findall(r'from "tercet/([^"]+)"', source)}
     assert wanted <= set(page_files())

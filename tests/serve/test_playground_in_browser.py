@@ -1,4 +1,4 @@
-"""The playground and the API's page in a real browser: each task, the key, keys alone, a phone, the dark."""
+"""The playground and the API page in a real browser: tasks, API key, keyboard use, small screens and dark mode."""
 
 import subprocess
 import sys
@@ -53,13 +53,16 @@ def key(one: Any, name: str) -> Any:
 
 
 def faults(one: Any) -> list[str]:
-    """What went wrong, beside what is no fault: Chromium's own word about a refusal, and that a stream which playwright
-    passes on counts as broken off, though it was read to its end."""
+    """Return the page's problems.
+
+    Two are ignored: Chromium's own message about a rejected request, and streams through playwright, which count as
+    aborted although they were read to the end.
+    """
     return [line for line in one.problems if "status of 40" not in line and not line.endswith("/completions")]
 
 
 def go(one: Any) -> None:
-    """Ask, and wait for the answer."""
+    """Send the request and wait for the answer."""
     key(one, "go").click()
     one.page.locator(".figures li").first.wait_for()
     key(one, "go").wait_for()
@@ -95,7 +98,7 @@ def test_a_text_can_be_stopped(browser: Any) -> None:
         key(one, "go").click()
         key(one, "stop").click()
         one.page.get_by_text("stopped", exact=True).wait_for()
-        until(lambda: worker.cancelled == 1)  # the page knows before the server does
+        until(lambda: worker.cancelled == 1)  # the page stops before the server does
         assert key(one, "go").is_visible()
 
 
@@ -135,7 +138,7 @@ def test_every_task_is_answered(browser: Any, address: str) -> None:
         go(one)
         assert one.page.locator(".conversation li").count() == 2
         assert (one.elsewhere, faults(one)) == ([], [])
-        key(one, "message").fill("and the dog")  # two turns are more than it sees at once
+        key(one, "message").fill("and the dog")  # two turns exceed the context
         key(one, "go").click()
         one.page.get_by_text("the conversation has").wait_for()
         assert one.page.locator(".conversation li").count() == 2

@@ -1,4 +1,4 @@
-"""Several replicas behind HAProxy, as in examples/haproxy: they are replaced in turn under load, and nobody notices."""
+"""Rolling restart of several replicas behind HAProxy, as in examples/haproxy: no request fails under load."""
 
 import json
 import os
@@ -28,20 +28,20 @@ from tercet.tokens import BPE, Tokenizer
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "haproxy" / "haproxy.cfg"
 HAPROXY = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin")
 FLAGS = ("--shutdown-delay", "5", "--grace", "120")
-SHORT, LONG = 20, 2000  # tokens of a completion, and of a stream: some seconds
+SHORT, LONG = 20, 2000  # tokens of a completion, and of a stream that takes some seconds
 COMPLETING, STREAMING = 4, 3  # clients
 
 
 def until(true: Callable[[], object], seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not true():
-        assert time.monotonic() < end, "it did not become so"
+        assert time.monotonic() < end, "condition not met in time"
         time.sleep(0.05)
 
 
 @dataclass
 class Replica:
-    """`tercet serve` at a port of its own; its log grows from one process to the next."""
+    """`tercet serve` on a port. Successive processes append to one log."""
 
     folder: Path
     port: int
@@ -66,12 +66,12 @@ class Replica:
         return False
 
     def entries(self) -> list[dict[str, Any]]:
-        """Of the log, one for each completion, and for each time that it closed."""
+        """Return the log entries of completions and of shutdowns."""
         lines = [json.loads(line) for line in self.log.read_text().splitlines()]
         return [line for line in lines if line.get("path") == "/v1/completions" or "closing" in line.get("message", "")]
 
     def replace(self) -> None:
-        """End it, start another, wait until that is asked too."""
+        """Stop the process, start another, and wait until it gets requests."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(timeout=150) == 143
@@ -82,10 +82,10 @@ class Replica:
 
 @dataclass
 class Load:
-    """Clients who ask without a pause.
+    """Clients that send requests without a pause.
 
     Attributes:
-        failures: what was wrong with an answer, or why there was none.
+        failures: Wrong answers and connection errors.
     """
 
     address: str
@@ -119,7 +119,7 @@ class Load:
             self.failures.append(f"the first of a stream came after {first} s: it was held back")
 
     def repeat(self, ask: Callable[[httpx.Client], None]) -> None:
-        """On connections that are kept."""
+        """Send requests on a persistent connection until `stop` is set."""
         with httpx.Client(base_url=self.address, timeout=120) as client:
             while not self.stop.is_set():
                 try:
@@ -150,10 +150,10 @@ def free_ports(n: int) -> list[int]:
 
 @contextmanager
 def replicas_behind_haproxy(folder: Path, flags: tuple[str, ...]) -> Iterator[tuple[str, list[Replica]]]:
-    """HAProxy with the example's settings, its ports apart."""
+    """Yield the address of HAProxy with the example's settings but other ports, and the replicas."""
     if HAPROXY is None:
         pytest.skip("haproxy is not installed: apt-get install haproxy")
-    tokenizer = Tokenizer.train(BPE(vocab_size=300, eos=False), TEXTS)  # no text ends before it is as long as asked
+    tokenizer = Tokenizer.train(BPE(vocab_size=300, eos=False), TEXTS)  # no text ends before the requested length
     model = DecoderOnly(DecoderOnlySpec(vocab_size=tokenizer.vocab_size, max_len=ROOM, stack=STACK))
     save_model(folder / "mine", shaken(model), tokenizer, Card(name="mine"))
     settings = EXAMPLE.read_text()
@@ -186,7 +186,7 @@ def answers(address: str) -> bool:
     return False
 
 
-@pytest.mark.exhaustive  # keeps every core busy for half a minute; test_http_drain.py stays
+@pytest.mark.exhaustive  # uses every core for half a minute; test_http_drain.py runs always
 def test_a_rolling_restart_loses_no_request(tmp_path: Path) -> None:
     with replicas_behind_haproxy(tmp_path, FLAGS) as (address, replicas):
         load = Load(address)
@@ -195,15 +195,15 @@ def test_a_rolling_restart_loses_no_request(tmp_path: Path) -> None:
                 replica.replace()
         print(load)
         assert load.failures == []
-        # Each was answered by one replica alone, and a stream from its beginning to its end;
+        # Each request was answered by exactly one replica, and a stream from its beginning to its end.
         asked = [(200, SHORT)] * load.completions + [(200, LONG)] * load.streams
         until(lambda: sorted(one for replica in replicas for one in answered(replica)) == asked)
-        # also on a replica that was ending.
+        # This includes a replica that was shutting down.
         assert any(map(streams_across_the_signal, replicas))
 
 
 def answered(replica: Replica) -> list[tuple[int, int]]:
-    """Status and length of each answer in the log."""
+    """Return status and length of each answer in the log."""
     return [(entry["status"], entry["wrote"]) for entry in replica.entries() if "path" in entry]
 
 
@@ -216,7 +216,7 @@ def streams_across_the_signal(replica: Replica) -> list[dict[str, Any]]:
 
 @pytest.mark.exhaustive
 def test_without_a_drain_requests_are_lost(tmp_path: Path) -> None:
-    """What is counted above is no zero that nothing could change."""
+    """The count of the test above is not always zero."""
     with replicas_behind_haproxy(tmp_path, ("--grace", "0")) as (address, replicas):
         load = Load(address)
         with load.running():

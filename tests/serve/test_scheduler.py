@@ -1,4 +1,4 @@
-"""Whatever the load, a request gets what `generate` gives its prompt alone; and what goes wrong hurts nobody else."""
+"""Under any load a request gets what `generate` gives its prompt, and failures do not affect other requests."""
 
 import threading
 from dataclasses import replace
@@ -42,15 +42,16 @@ requests = st.fixed_dictionaries(
     {
         "prompt": prompts,
         "sampling": samplings,
-        "stop": st.none() | st.tuples(st.integers(0, 30), st.integers(1, 5)),  # which part of what it would write
-        "after": st.integers(0, 40),  # events that were told to anyone before this one comes
-        "cancelled": st.sampled_from([None, None, None, 0, 1, 4]),  # after so many of its own events
+        "stop": st.none()
+        | st.tuples(st.integers(0, 30), st.integers(1, 5)),  # start and length in the unrestricted text
+        "after": st.integers(0, 40),  # number of events of all requests before this one arrives
+        "cancelled": st.sampled_from([None, None, None, 0, 1, 4]),  # cancelled after this number of events
     }
 )
 
 
 def with_stops(model: DecoderOnly, one: dict[str, Any]) -> dict[str, Any]:
-    """The request, its stop texts out of what it would write without: they begin and end anywhere in a token."""
+    """Take the stop strings from the unrestricted text, so that they start and end anywhere within a token."""
     text = alone(model, one["prompt"], one["sampling"]).text
     if not text or one["stop"] is None:
         return one
@@ -60,7 +61,7 @@ def with_stops(model: DecoderOnly, one: dict[str, Any]) -> dict[str, Any]:
 
 
 class Schedule:
-    """Requests that come and go at moments counted in events, so that a failure happens again."""
+    """Requests that arrive and leave at times counted in events, so that failures are reproducible."""
 
     def __init__(self, made: Scheduler, wanted: list[dict[str, Any]]) -> None:
         self.scheduler, self.left = made, sorted(wanted, key=lambda one: one["after"])
@@ -70,11 +71,11 @@ class Schedule:
         self.told, self.open, self.done = 0, set[int](), threading.Event()
 
     def run(self) -> None:
-        """All that follows is done in the worker's thread, between two of its steps."""
+        """Run all requests. Submissions and cancellations happen in the worker's thread, between two of its steps."""
         self.scheduler.submit(
             GenerationRequest(ids=(0,), sampling=Sampling(max_new_tokens=0)), lambda event: self.come()
         )
-        assert self.done.wait(20), "not all came to an end"
+        assert self.done.wait(20), "some requests did not finish"
 
     def come(self) -> None:
         while self.left and (not self.open or self.left[0]["after"] <= self.told):
@@ -96,7 +97,7 @@ class Schedule:
         self.open.discard(number)
 
     def tell(self, number: int, event: TokenEvent | Exception) -> None:
-        assert number in self.open, "something was said after the end"
+        assert number in self.open, "event after the final one"
         self.told += 1
         self.heard[number].append(event)
         if isinstance(event, Exception) or event.finish is not None:
@@ -210,7 +211,7 @@ def test_a_stop_text_is_never_shown_in_part_and_ends_the_row_at_once() -> None:
 
 @pytest.mark.slow
 def test_a_long_prompt_is_read_bit_by_bit_while_the_others_go_on() -> None:
-    """Between two tokens of a running row the model reads a chunk at most, and the row is not held up."""
+    """Between two tokens of a running row the model prefills at most one chunk, so the row is not delayed."""
     model = writer(max_len=601, position=Rotary())
     calls: list[tuple[int, int]] = []
     hidden = model.hidden
@@ -234,7 +235,9 @@ def test_a_long_prompt_is_read_bit_by_bit_while_the_others_go_on() -> None:
     between = [rows * width for rows, width in calls if width > 1]
     assert sum(between) == len(TOKENIZER.encode(long)) > 3 * slot_decoding.CHUNK_WHILE_DECODING
     assert max(between) <= slot_decoding.CHUNK_WHILE_DECODING
-    assert all(later - earlier == 2 for earlier, later in pairwise(reads)), "the running row has its step in between"
+    assert all(later - earlier == 2 for earlier, later in pairwise(reads)), (
+        "the running row must decode one step between two chunks"
+    )
 
 
 @pytest.mark.slow
@@ -262,7 +265,7 @@ def test_samples_of_one_prompt_are_read_once() -> None:
 
 
 def broken(token: int) -> DecoderOnly:
-    """A model for which one token is not a number."""
+    """Return a model whose embedding of one token is NaN."""
     model = writer(position=Learned(), spec={"tie_embeddings": False})
     with torch.no_grad():
         model.embedding.weight[token] = torch.nan
@@ -293,7 +296,7 @@ def test_a_row_that_is_no_number_ends_alone_and_leaves_nothing_behind() -> None:
 
 
 def test_what_an_earlier_row_left_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fault of the test above, planted: rows are copied into their place, and what stood to the right stays."""
+    """With a planted fault, the check of the test above fails: columns right of the copied row keep old values."""
 
     def careless(self: StackCache, slot: int, source: StackCache, row: int, *, columns: int) -> None:
         for mine, theirs in zip(self.layers, source.layers, strict=True):
@@ -309,7 +312,7 @@ def test_what_an_earlier_row_left_would_be_noticed(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.slow
 def test_a_row_that_keeps_a_gone_neighbours_place_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another fault: the last row is said to stand where the gone one stood, and is not copied there."""
+    """With another planted fault, the check fails: the last row gets a free slot but is not copied there."""
     honest = StackCache.write_rows
 
     def forgetful(self: StackCache, slot: int, source: StackCache, row: int, *, columns: int) -> None:
@@ -321,13 +324,13 @@ def test_a_row_that_keeps_a_gone_neighbours_place_would_be_noticed(monkeypatch: 
     held = Held()
     with scheduler() as made:
         asked(made, "the dog sat on", short, held)
-        held.begun.wait(20)  # a fast machine would have ended it before the others come
+        held.begun.wait(20)  # a fast machine would finish it before the others arrive
         stays, moved = asked(made, "a", long), asked(made, "né ", long)
         held.go.set()
         held.wait()
         assert_is(stays.wait(), alone(MODEL, "a", long))
         told = moved.wait()
-    with pytest.raises(AssertionError):  # it was moved to the first one's place
+    with pytest.raises(AssertionError):  # it was moved to the first row's slot
         assert_is(told, alone(MODEL, "né ", long))
 
 

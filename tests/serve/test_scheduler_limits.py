@@ -1,4 +1,4 @@
-"""Room, time and an end: who finds none, who runs out of it, who is cancelled, and what is left then."""
+"""Limits of the scheduler: full queues, timeouts, cancellation and shutdown, and the state that they leave."""
 
 import gc
 import threading
@@ -153,7 +153,7 @@ def test_cancelled_while_waiting_reading_and_running() -> None:
         assert made.running == 0
         until(lambda: len(made._batch) == 0)
         for job in (first, second, third):
-            job.cancel()  # again, and to no effect
+            job.cancel()  # a second cancellation has no effect
         assert (reading.events, waiting.events) == ([], [])
         assert len(held.events) == count
         assert_is(asked(made).wait(), alone(model, "the cat", GREEDY))

@@ -1,6 +1,6 @@
-"""A command of `tercet` in a child that may hang, eat memory or die: what came of it, measured.
+"""Run a `tercet` command in a child process that may hang, use up memory or die, and measure it.
 
-The child is forked, so that torch is imported once for thousands of attacks; what one of them spoils is gone with it.
+The child is forked, so that torch is imported once for thousands of attacks. Damage that one of them does ends with it.
 """
 
 import contextlib
@@ -19,17 +19,19 @@ from report import current_subject, record
 
 from tercet.cli.main import main
 
-SECONDS = 10.0  # beyond the start, which the fork has behind it
-MEMORY = 1 << 30  # bytes that a refusal may take beyond what the program has at its start
-END = "\x00end\x00"  # of what a command says, before its exit code
-ADDRESS_SPACE = 16 << 30  # beyond it malloc fails: a runaway child must not take the machine with it
+SECONDS = 10.0  # not counting startup, which the fork skips
+MEMORY = 1 << 30  # bytes that a rejected command may use beyond the memory of the parent
+END = "\x00end\x00"  # marks the end of a command's stderr, before its exit code
+ADDRESS_SPACE = 16 << 30  # malloc fails beyond it, so that a runaway child cannot exhaust the machine
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Attributes:
-    code: the exit code; 128 + n where signal n ended the child, as for a hang, which SIGKILL ends.
-    memory: bytes of resident memory at its peak, beyond what the parent had.
+    """Result of an attack.
+
+    Attributes:
+        code: Exit code, or 128 + n if signal n ended the child. A hanging child is ended by SIGKILL.
+        memory: Peak of the resident memory in bytes, beyond that of the parent.
     """
 
     code: int
@@ -39,7 +41,7 @@ class Outcome:
     memory: int
 
     def refused_in_one_line(self) -> bool:
-        """Exit code 2, one line that begins as all errors do, and no traceback."""
+        """Return True for exit code 2 and one line in the format of all errors, without a traceback."""
         lines = self.stderr.strip().splitlines()
         return self.code == 2 and bool(lines) and lines[-1].startswith("tercet: error: ") and not self.has_traceback()
 
@@ -48,12 +50,12 @@ class Outcome:
 
 
 def attack(arguments: Sequence[str], *, seconds: float = SECONDS, stdin: bytes = b"") -> Outcome:
-    """`tercet ARGUMENTS` in a child of its own."""
+    """Run `tercet ARGUMENTS` in a child process."""
     return attack_function(lambda: main(list(arguments)), seconds=seconds, stdin=stdin)
 
 
 def attack_with_each(commands: Sequence[Sequence[str]], *, seconds: float = SECONDS) -> list[Outcome]:
-    """What comes of each of several commands in one child, one after the other; of the memory, the peak of them all."""
+    """Run several commands in one child, one after the other. Each outcome has the peak memory of all."""
 
     def work() -> None:
         for command in commands:
@@ -73,7 +75,7 @@ def attack_with_each(commands: Sequence[Sequence[str]], *, seconds: float = SECO
 
 
 def attack_function(work: Callable[[], int | None], *, seconds: float = SECONDS, stdin: bytes = b"") -> Outcome:
-    """`work` in a child of its own; what it returns is the exit code."""
+    """Run `work` in a child process; its return value is the exit code."""
     with tempfile.TemporaryDirectory() as folder:
         streams = [Path(folder, name) for name in ("stdin", "stdout", "stderr")]
         streams[0].write_bytes(stdin)
@@ -97,7 +99,7 @@ def attack_function(work: Callable[[], int | None], *, seconds: float = SECONDS,
 
 
 def _become(work: Callable[[], int | None], streams: Sequence[Path]) -> None:
-    """In the child: never returns."""
+    """Run `work` in the child process and exit."""
     code = 1
     try:
         for number, path in enumerate(streams):
@@ -127,7 +129,7 @@ def _become(work: Callable[[], int | None], streams: Sequence[Path]) -> None:
 
 
 def _wait(pid: int, end: float) -> tuple[int, int]:
-    """The exit code and the peak of the resident memory in KiB."""
+    """Return the exit code and the peak of the resident memory in KiB."""
     child = os.pidfd_open(pid)
     if not select.select([child], [], [], max(0.0, end - time.monotonic()))[0]:
         os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The attacked models and prepared folders are those of the tests of the service, the explorer and the data."""
+"""Make the helpers of the service, explorer, dashboard and data tests importable."""
 
 import sys
 from pathlib import Path

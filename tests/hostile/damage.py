@@ -1,4 +1,4 @@
-"""Ways in which a file goes bad: of a disk, a copy that was cut short, a hand that mixed up two folders."""
+"""Kinds of file damage: disk errors, truncated copies, and files of another folder."""
 
 import os
 import random
@@ -49,7 +49,7 @@ def _lock(path: Path, chance: random.Random) -> None:
     path.chmod(0)
 
 
-# What is done to the file alone.
+# Damage that needs no other file.
 ALONE: dict[str, Callable[[Path, random.Random], None]] = {
     "bit in the first third": _flip(0),
     "bit in the middle": _flip(1),
@@ -64,9 +64,9 @@ ALONE: dict[str, Callable[[Path, random.Random], None]] = {
     "a link to nothing": _replace(lambda path: path.symlink_to("nothing")),
     "a link to /dev/zero": _replace(lambda path: path.symlink_to("/dev/zero")),
     "a pipe": _replace(os.mkfifo),
-    **({"not to be read": _lock} if os.geteuid() else {}),  # root reads everything
+    **({"not to be read": _lock} if os.geteuid() else {}),  # root can read every file
 }
-# What another file of the same name does in its place.
+# Damage by a file of the same name from another place.
 ANOTHERS = ("another run's", "another folder's", "another moment's")
 KINDS = (*ALONE, *ANOTHERS)
 
@@ -75,10 +75,10 @@ def damage(path: Path, kind: str, chance: random.Random, others: dict[str, Path]
     """Damage a file.
 
     Args:
-        others: by kind, files of the same name that are mistaken for it.
+        others: Files of the same name that replace it, by kind.
 
     Returns:
-        whether it is another file now.
+        True if the file has changed.
     """
     before = path.read_bytes()
     if kind in ALONE:
@@ -95,7 +95,7 @@ def damage(path: Path, kind: str, chance: random.Random, others: dict[str, Path]
 
 
 def others_of(file: str, *, run: Path, other_run: Path, other_moment: Path) -> dict[str, Path]:
-    """Files of the same name as `file` in `run`: where they are there."""
+    """Return existing files with the same name as `file` of `run`, by kind."""
     own = run / file
     beside = (
         path

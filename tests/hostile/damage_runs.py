@@ -1,6 +1,6 @@
-"""Runs of a second that can be damaged, killed and starved: one finished, one stopped half-way, one of another seed.
+"""Short runs to damage, kill and starve: a finished one, an interrupted one, and one with another seed.
 
-Every command runs in a forked child, without the compiled kernels: its result is one and the same to the last bit.
+Every command runs in a forked child without the compiled kernels, so results are bitwise identical.
 """
 
 import csv
@@ -35,10 +35,10 @@ from tiny_runs import PAIRS, TINY
 
 FACTOR = int(os.environ.get("TERCET_HOSTILE", "1"))
 FAMILIES = ("text", "pairs", "masked")
-SECONDS = 20.0  # a tiny run takes one; what takes longer hangs
+SECONDS = 20.0  # a tiny run takes one second, so longer ones hang
 MEMORY = 1 << 30  # more than a child needs beyond its parent
 STOPPED_AT = 6
-# So that other programs can have them.
+# These settings allow exports to other programs.
 CHANGES: dict[str, dict[str, Any]] = {
     "text": {"data": {"tokenizer": {"kind": "characters", "eos": True}}},
     "pairs": {"model": {"encoder": {"qk_norm": False}, "decoder": {"qk_norm": False}}},
@@ -47,7 +47,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 CLOCK = ("seconds", "tokens_per_second")
 STATES = ("finished", "stopped")
 
-# What each verb is asked, in a folder with `run`, and beside it what it writes.
+# Arguments of each command, run in a folder with `run`, and the files that it writes.
 ASKED: dict[str, dict[str, list[str]]] = {
     "text": {"generate": ["run", "--prompt", "3 times", "--seed", "1", "--max-new-tokens", "8"]},
     "pairs": {"translate": ["run", "--input", "in.txt", "--quiet"]},
@@ -66,7 +66,7 @@ TRAIN = ["recipe.yaml", "--out", "run", "--quiet"]
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command said on stdout and left in files, without what the clock put there."""
+    """Output of a command on stdout and in files, without times."""
 
     stdout: str
     files: dict[str, str]
@@ -74,10 +74,10 @@ class Answer:
 
 @dataclass
 class Prepared:
-    """The runs of a family, each in a folder of its own that is only ever copied.
+    """The runs of a family, each in a folder that is only copied.
 
     Attributes:
-        folder: holds `finished`, `stopped` and `other`, which hold a folder `run`; `data`, `cache`.
+        folder: Contains `data`, `cache`, and `finished`, `stopped` and `other` with a folder `run` each.
     """
 
     family: str
@@ -93,7 +93,7 @@ class Prepared:
         return {"train": TRAIN, **ASKED[self.family], **READERS}
 
     def lay_out(self, place: Path, state: str | None = "finished", *, own_cache: bool = False) -> Path:
-        """A folder to run commands in, with the recipe and a copy of the run in that state."""
+        """Create a working folder with the recipe and a copy of the run in that state."""
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
         for name in ("recipe.yaml", "in.txt"):
@@ -106,7 +106,7 @@ class Prepared:
         return place
 
     def call(self, place: Path, verb: str, arguments: list[str] | None = None, **options: Any) -> Outcome:
-        """`tercet VERB` in the folder that was laid out, with the cache in it, or else the shared one."""
+        """Run `tercet VERB` in a working folder, with its own cache if it has one, or else the shared one."""
         own = place / "cache"
         return call(
             [verb, *(self.verbs[verb] if arguments is None else arguments)],
@@ -116,7 +116,7 @@ class Prepared:
         )
 
     def answer(self, state: str, verb: str) -> Answer | None:
-        """Of the undamaged run; None where the verb refuses that state."""
+        """Return the answer for the undamaged run, or None if the verb rejects that state."""
         if (state, verb) not in self.answers:
             place = self.lay_out(self.folder / "reference", state)
             outcome = self.call(place, verb)
@@ -126,7 +126,7 @@ class Prepared:
 
 
 def prepare(family: str, folder: Path) -> Prepared:
-    """Train what is needed, once for a folder."""
+    """Train the required runs, once per folder."""
     prepared = _PREPARED.get(folder)
     if prepared is None:
         _import_everything()
@@ -161,7 +161,7 @@ def call(
     within: Callable[[Callable[[], int]], int] = lambda command: command(),
     seconds: float = SECONDS,
 ) -> Outcome:
-    """`tercet ARGUMENTS` in `place`; `before` is called in the child, just before, and `within` with the command."""
+    """Run `tercet ARGUMENTS` in `place`. In the child, `before` is called first, and `within` with the command."""
 
     def work() -> int:
         os.chdir(place)
@@ -170,7 +170,7 @@ def call(
         jaxtyping.config.update("jaxtyping_disable", True)
         warnings.simplefilter("default")
         torch.set_num_threads(1)
-        os.fsync = lambda fd: None  # processes die here, power does not
+        os.fsync = lambda fd: None  # only processes are killed here, so no sync is needed
         _bound_memory()
         before()
         return within(lambda: main(arguments))
@@ -179,7 +179,7 @@ def call(
 
 
 def at_step(step: int, act: Callable[[], None]) -> None:
-    """For a child that trains: `act` is called in this step."""
+    """Call `act` in this step of a training child."""
     from tercet.training.loop.interruption import Interruption
 
     plain = Interruption.after_step
@@ -197,7 +197,7 @@ def stop() -> None:
 
 
 def read_answer(place: Path, verb: str, outcome: Outcome) -> Answer:
-    """What a verb that ended well has said and written."""
+    """Return the output of a successful command."""
     files: dict[str, str] = {}
     match verb:
         case "train":
@@ -217,7 +217,7 @@ def read_answer(place: Path, verb: str, outcome: Outcome) -> Answer:
 
 
 def final_state(run: Path) -> dict[str, str]:
-    """By name, what must be one and the same however often a run was interrupted: weights and figures."""
+    """Return weights and metrics, by name, which must not depend on interruptions."""
     state: dict[str, str] = {}
     for folder in ("best", "last"):
         state[f"{folder}/model.safetensors"] = _hash(run / folder / "model.safetensors")
@@ -229,12 +229,16 @@ def final_state(run: Path) -> dict[str, str]:
 
 
 def files_of(folder: Path) -> list[str]:
-    """Every file below a folder, by its relative name."""
+    """Return every file below a folder as a relative name."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir() or path.is_symlink())
 
 
 def read_regular(path: Path) -> bytes:
-    """Raises OSError for what is no file: a pipe would be waited for, and /dev/zero has no end."""
+    """Return the content of a regular file. Pipes would block, and /dev/zero never ends.
+
+    Raises:
+        OSError: If the path is not a regular file.
+    """
     if not path.is_file():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     return path.read_bytes()
@@ -245,13 +249,13 @@ def _hash(path: Path) -> str:
 
 
 def _bound_memory() -> None:
-    """Who reads /dev/zero to its end must not take the machine with it."""
+    """Limit the memory, so that reading /dev/zero to its end cannot exhaust the machine."""
     now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY, now + MEMORY))
 
 
 def _import_everything() -> None:
-    """Once, so that no child has to."""
+    """Import all modules once, so that no child has to."""
     for module in pkgutil.walk_packages(tercet.__path__, "tercet."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)

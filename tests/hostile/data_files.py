@@ -1,4 +1,4 @@
-"""Files of text, of sentence pairs and of labelled texts as no program writes them, each drawn from a seed."""
+"""Malformed files of text, sentence pairs and labeled texts, each generated from a seed."""
 
 import bz2
 import csv
@@ -51,13 +51,13 @@ def refuse(outcome: Outcome, *words: str) -> None:
 
 
 def refuse_each(commands: Sequence[Sequence[str]], *words: str) -> None:
-    """Several commands, asked in one child; `words` are one text for each of them, or none."""
+    """Run several commands in one child; `words` has one expected text per command, or none."""
     for outcome, word in zip(attack_with_each(commands), words or [""] * len(commands), strict=True):
         refuse(outcome, word)
 
 
 def write_hostile_file(folder: Path, seed: int) -> tuple[Path, list[str]]:
-    """A file in `folder`, and arguments of `tercet data` to read it with."""
+    """Write a file to `folder` and return it with arguments of `tercet data` to read it."""
     draw = random.Random(seed)
     suffix = draw.choice(SUFFIXES)
     kind = suffix.removesuffix(".gz")
@@ -87,7 +87,7 @@ def write_hostile_file(folder: Path, seed: int) -> tuple[Path, list[str]]:
 
 
 def mutate(content: bytes, draw: random.Random) -> bytes:
-    """Some bytes of it changed, left out, repeated or put elsewhere."""
+    """Return the content with some bytes changed, removed, repeated or moved."""
     data = bytearray(content)
     for _ in range(draw.choice((1, 1, 2, 3, 8, 30))):
         at = draw.randrange(len(data) + 1)

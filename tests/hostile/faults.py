@@ -1,8 +1,8 @@
-"""Where a command changes files, seen from within by Python's audit hook, which may also refuse, or end the process.
+"""Watch file changes of a command with Python's audit hook, which can also fail them or kill the process.
 
-An open, a rename, a new folder or a removal is met before it happens; so is each `fsync`. What is then written, by
-native code too, is refused by the system itself: from that moment no file may grow (RLIMIT_FSIZE), as on a full disk.
-For children only: an audit hook stays for ever.
+Opens, renames, new folders and removals are intercepted before they happen, and so is each `fsync`. Later writes, also
+by native code, are rejected by the system: no file may grow (RLIMIT_FSIZE), as on a full disk. Use it only in children,
+since an audit hook cannot be removed.
 """
 
 import errno
@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import tercet
 
 SOURCE = str(Path(tercet.__file__).parent) + "/"
-# They write for others: the place is their caller's.
+# These modules write for others, so the place is that of their caller.
 WRITERS = ("checkpoint/atomic.py", "storage/")
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 EVENTS = {
@@ -37,10 +37,12 @@ EVENTS = {
 
 @dataclass(frozen=True)
 class Change:
-    """Attributes:
-    operation: "open" (to write), "fsync", or one of `EVENTS`.
-    path: of a rename the new name.
-    place: where in the package, as file:line function.
+    """A change of a file.
+
+    Attributes:
+        operation: "open" (to write), "fsync", or one of `EVENTS`.
+        path: Path, or the new name for a rename.
+        place: Place in the package, as file:line function.
     """
 
     operation: str
@@ -49,7 +51,7 @@ class Change:
 
 
 def watch(folders: Sequence[Path], act: Callable[[Change], None]) -> None:
-    """From now on `act` is called before each change below the folders, in this process."""
+    """Call `act` before each later change below the folders in this process."""
     roots = [os.path.realpath(folder) + "/" for folder in folders]
     busy = False
 
@@ -96,7 +98,7 @@ def _place(frame: FrameType | None) -> str:
 
 
 def die(*, after: int) -> Callable[[Change], None]:
-    """SIGKILL just before the change of that number, from 1."""
+    """Return an action that sends SIGKILL just before the change of that number, from 1."""
     count = 0
 
     def act(change: Change) -> None:
@@ -110,10 +112,12 @@ def die(*, after: int) -> Callable[[Change], None]:
 
 @dataclass(frozen=True)
 class Fault:
-    """Attributes:
-    error: what fails; ENOENT stands for a folder that is removed meanwhile, EFBIG for a disk that is full as soon as
-        something is written to it.
-    stays: whether everything after it fails, too; on a full disk things can still be removed.
+    """An error of the file system.
+
+    Attributes:
+        error: Error number. ENOENT simulates a folder that another process has removed, and EFBIG a disk that is full
+            as soon as something is written to it.
+        stays: If True, later operations fail as well. On a full disk files can still be removed.
     """
 
     error: int
@@ -139,7 +143,7 @@ FAULTS = (
 
 
 def fail(fault: Fault, target: Change) -> Callable[[Change], None]:
-    """An `act` that refuses the first change of `target`'s operation and place."""
+    """Return an action that fails the first change with the operation and place of `target`."""
     met = False
 
     def refuse(change: Change) -> NoReturn:
@@ -163,18 +167,18 @@ def fail(fault: Fault, target: Change) -> Callable[[Change], None]:
 
 
 def _fill_disk() -> None:
-    """No file grows beyond 10 bytes: what is longer is written in part, and then refused."""
+    """Limit files to 10 bytes: longer data is written in part and then rejected."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY))
 
 
 def speak_on_full_disk(main: Callable[[], int]) -> int:
-    """What is said goes into pipes, as it does in a shell, so that a limit on files does not silence it."""
+    """Run `main` with its output in pipes, so that a limit on file sizes does not affect it."""
     ends = [os.pipe() for _ in range(2)]
     files = [os.dup(number) for number in (1, 2)]
     for number, (_, write) in enumerate(ends, 1):
         os.dup2(write, number)
         os.close(write)
-        os.set_blocking(number, False)  # what overflows is lost
+        os.set_blocking(number, False)  # excess output is lost
     code = 1
     try:
         code = main()
@@ -201,12 +205,12 @@ def _read(descriptor: int) -> bytes:
 
 
 def refuse_all(change: Change) -> NoReturn:
-    """A file system for reading only."""
+    """Fail as a read-only file system does."""
     raise OSError(errno.EROFS, os.strerror(errno.EROFS), change.path)
 
 
 def set_clock_back() -> None:
-    """Each look at the clock is a minute before the last one."""
+    """Let each reading of the clock be a minute before the last one."""
     import time
 
     now = time.time()

@@ -1,4 +1,4 @@
-"""Small model folders of every kind, made once, their copies, and what changes to a copy must lead to."""
+"""Small model folders of every kind, created once, and copies to modify."""
 
 import atexit
 import shutil
@@ -23,7 +23,7 @@ def whole_folders() -> dict[str, Path]:
 
 
 def copy_folder(kind: str, root: Path) -> Path:
-    """A copy to be hurt, in the place of an earlier one."""
+    """Return a fresh copy to be damaged, replacing an earlier one."""
     source, target = whole_folders()[kind], root / "copy"
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source if source.is_dir() else source.parent, target)
@@ -31,7 +31,7 @@ def copy_folder(kind: str, root: Path) -> Path:
 
 
 def refuse_all(changes: dict[str, Callable[[], None]], folder: Path, *, memory: int = 300 << 20) -> None:
-    """After each change the folder is refused, soon, in one line; all of them in one child."""
+    """Check in one child that after each change the folder is rejected quickly and in one line."""
 
     def work() -> int:
         for name, change in changes.items():

@@ -1,4 +1,4 @@
-"""Small model folders of every kind that opens, and each of their files hurt in one way that a seed chooses."""
+"""Small model folders of every kind that Tercet opens, with one file damaged as a seed determines."""
 
 import json
 import os
@@ -40,7 +40,7 @@ LETTERS = {name: -float(n) for n, name in enumerate(["▁the", "▁", "t", "h", 
 
 
 def make_folders(root: Path) -> dict[str, Path]:
-    """One folder, or file, of each kind by name."""
+    """Create one folder, or file, of each kind, by name."""
     return {name: make(root / name) for name, make in MAKERS.items()}
 
 
@@ -130,7 +130,7 @@ def _gguf(folder: Path, model: DecoderOnly) -> Path:
 
 
 def _library_steps(folder: Path) -> Path:
-    """Ours, with a tokenizer.json of many parts."""
+    """Save a Tercet model with a tokenizer.json of many components."""
     model = tokenizers.models.BPE(vocab={"a": 0, "b": 1, "ab": 2, "<s>": 3}, merges=[("a", "b")])
     built = tokenizers.Tokenizer(model)
     built.normalizer = tokenizers.normalizers.Sequence(
@@ -169,7 +169,7 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
 }
 
 
-# What is done to a file
+# Ways to damage a file.
 
 NUMBERS: list[Any] = [
     *(0, 1, -1, 2, 3, 7, 10**6, 10**9, 10**12, 2**31, 2**31 - 1, 2**32, 2**53, 2**63, 2**64, 10**30, 10**100, -(2**63)),
@@ -183,7 +183,7 @@ SIZES = [0, 1, 2, 255, 2**16, 2**24, 2**31, 2**32 - 1, 2**40, 2**60, 2**62, 2**6
 
 
 def hurt(folder: Path, copy: Path, seed: int) -> tuple[Path, str]:
-    """A copy of a folder, or file, with one of its files hurt; and in words, how."""
+    """Copy a folder or file, damage one of its files, and return it with a description of the damage."""
     draw = random.Random(seed)
     if folder.is_file():
         copy.mkdir(parents=True)
@@ -205,7 +205,7 @@ def hurt(folder: Path, copy: Path, seed: int) -> tuple[Path, str]:
 
 def _hurt_bytes(path: Path, draw: random.Random) -> str:
     data = bytearray(path.read_bytes())
-    end = len(data) if draw.random() < 0.5 else min(len(data), 600)  # what a file says of itself stands in front
+    end = len(data) if draw.random() < 0.5 else min(len(data), 600)  # headers are at the start of a file
     place = draw.randrange(max(end, 1))
     match draw.randrange(6):
         case 0:
@@ -234,7 +234,7 @@ def _hurt_bytes(path: Path, draw: random.Random) -> str:
 
 
 def _hurt_sizes(path: Path, draw: random.Random) -> str:
-    """A number somewhere in front becomes a huge one, as a length or an offset would."""
+    """Replace a number near the start with a huge one, as if it were a length or an offset."""
     data = bytearray(path.read_bytes())
     place, size = draw.randrange(max(1, min(len(data), 3000))), draw.choice(SIZES)
     form = draw.choice(["<Q", "<I", ">I"])
@@ -274,7 +274,7 @@ def _hurt_json(path: Path, draw: random.Random) -> str:
 
 
 def change_json(data: Any, draw: random.Random) -> str:
-    """One value somewhere in `data` becomes another, or goes, or its key does."""
+    """Change or delete one value somewhere in `data`, or rename its key."""
     places = list(_places(data, ""))
     if not places:
         return "nothing"
@@ -299,7 +299,7 @@ def change_json(data: Any, draw: random.Random) -> str:
 
 
 def _places(data: Any, name: str) -> Any:
-    """Every value as its container, its key, and its name."""
+    """Yield the container, key and name of every value."""
     items = list(data.items()) if isinstance(data, dict) else list(enumerate(data)) if isinstance(data, list) else []
     for key, value in items:
         yield data, key, f"{name}.{key}"
@@ -307,7 +307,7 @@ def _places(data: Any, name: str) -> Any:
 
 
 def safe_header(path: Path) -> tuple[dict[str, Any], bytes]:
-    """A safetensors file's header, and the numbers behind it."""
+    """Return the header of a safetensors file and the data after it."""
     data = path.read_bytes()
     length = struct.unpack_from("<Q", data)[0]
     return json.loads(data[8 : 8 + length]), data[8 + length :]

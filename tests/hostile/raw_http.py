@@ -1,4 +1,4 @@
-"""HTTP by hand: what no client library would send, byte for byte, and what comes back."""
+"""Raw HTTP connections that send what no client library would, byte by byte."""
 
 import json
 import socket
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-SECONDS = 20.0  # for which an answer is waited for
+SECONDS = 20.0  # timeout of an answer
 
 
 @dataclass(frozen=True)
 class RawAnswer:
-    """Status 0 where the connection ended without an answer."""
+    """Answer of the server, with status 0 if the connection ended without one."""
 
     status: int
     headers: Mapping[str, str]
@@ -26,10 +26,10 @@ class RawAnswer:
 
 
 class RawConnection:
-    """One connection to `address`, closed at the end of the `with` block.
+    """Connection to `address`, closed at the end of the `with` block.
 
     Args:
-        receive_buffer: bytes that the kernel keeps for this end.
+        receive_buffer: Bytes that the kernel buffers for this end.
     """
 
     def __init__(self, address: str, *, receive_buffer: int | None = None) -> None:
@@ -48,17 +48,17 @@ class RawConnection:
         self.socket.close()
 
     def send(self, data: bytes) -> "RawConnection":
-        with suppress(ConnectionError):  # the other end has said what it has to say
+        with suppress(ConnectionError):  # the server has already answered and closed
             self.socket.sendall(data)
         return self
 
     def reset(self) -> None:
-        """Close without a farewell: the other end gets a reset."""
+        """Close the connection with a TCP reset."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.close()
 
     def read_until(self, mark: bytes) -> bytes:
-        """Up to and with `mark`; what there is, where the connection ends before."""
+        """Return data up to and including `mark`, or all data if the connection ends earlier."""
         while mark not in self.buffer and self._receive():
             pass
         end = self.buffer.find(mark) + len(mark) if mark in self.buffer else len(self.buffer)
@@ -66,7 +66,7 @@ class RawConnection:
         return data
 
     def answer(self) -> RawAnswer:
-        """The next answer."""
+        """Return the next answer."""
         head = self.read_until(b"\r\n\r\n")
         if not head.startswith(b"HTTP/1.1 "):
             return RawAnswer(0, {}, head)
@@ -82,7 +82,7 @@ class RawConnection:
         return RawAnswer(int(status.split()[1]), headers, body)
 
     def seconds_to_end(self) -> float:
-        """Until the other end closes."""
+        """Return the seconds until the server closes the connection."""
         began = time.monotonic()
         while self._receive():
             pass
@@ -98,7 +98,7 @@ class RawConnection:
 
 
 def post(path: str, body: Any, *headers: str) -> bytes:
-    """A request as it should be; further headers as `Name: value`."""
+    """Return a valid request; further headers are given as `Name: value`."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     lines = [f"POST {path} HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json", *headers]
     return "\r\n".join([*lines, f"Content-Length: {len(data)}", "", ""]).encode("latin-1") + data

@@ -1,4 +1,4 @@
-"""What a refusal is: one bounded line, and an error of one kind."""
+"""Checks of rejections: an error of one class with one line of limited length."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ from tercet.config import UserError
 
 MOST = 2000  # characters of a message
 TOO_LARGE = 10**400
-HUGE = int("f" * 5000, 16)  # Python refuses to write it down
+HUGE = int("f" * 5000, 16)  # Python raises an error when it converts this to text
 
 
 def refused(error: BaseException | None) -> None:
-    """In one bounded line that a terminal shows as it is."""
+    """Check that the error is one line of limited length and printable characters."""
     if error is not None:
         text = str(error)
         assert text
@@ -21,7 +21,7 @@ def refused(error: BaseException | None) -> None:
 
 
 def refusal(work: Any) -> UserError | None:
-    """What `work` was refused with; anything but a `UserError` is raised."""
+    """Return the `UserError` that `work` raises, or None. Other exceptions propagate."""
     try:
         work()
     except UserError as error:

@@ -1,9 +1,9 @@
-"""What attacks came to, gathered line by line while the tests run, and printed as a table at the end: `make hostile`.
+"""Results of the attacks, collected line by line during the tests and printed as a table by `make hostile`.
 
     TERCET_HOSTILE_REPORT=build/hostile.jsonl pytest tests/hostile && python tests/hostile/report.py build/hostile.jsonl
 
-Each attack is a line of its own; a test adds lines of other facts, such as what a damage came to. Without the variable
-nothing is written.
+Each attack is one line. Tests add lines with other facts, such as the result of a damage. Nothing is written unless
+the variable is set.
 """
 
 import json
@@ -15,16 +15,16 @@ from typing import Any, Protocol
 
 VARIABLE = "TERCET_HOSTILE_REPORT"
 KILLED = 137
-HANGS = 2.0  # seconds: who is killed sooner was meant to be
-WORST = "WHTUrn."  # the worst verdict first; what each means is in `MEANINGS`
+HANGS = 2.0  # seconds: attacks that are killed earlier were meant to be
+WORST = "WHTUrn."  # the worst verdict first; see `MEANINGS`
 MEANINGS = {
-    "n": "noticed: one line, exit code 2",
-    "r": "recovered: said in one line, and the result is that of the undamaged files",
-    ".": "harmless: the result is that of the undamaged files",
-    "U": "refused without the name of the file",
-    "T": "traceback, or another exit code than 0 and 2",
-    "H": "hangs, or takes all memory",
-    "W": "WRONG: another result, and nothing said",
+    "n": "reported in one line with exit code 2",
+    "r": "recovered: reported in one line, with the result of the undamaged files",
+    ".": "harmless: same result as with the undamaged files",
+    "U": "rejected without the name of the file",
+    "T": "traceback, or an exit code other than 0 and 2",
+    "H": "hangs, or uses up the memory",
+    "W": "WRONG: different result without a message",
 }
 
 
@@ -37,7 +37,7 @@ class _Measured(Protocol):
 
 
 def record(subject: str, outcome: _Measured) -> None:
-    """Count an attack: under the subject, which is the name of its file by custom."""
+    """Record an attack under a subject, which is the name of the test file by convention."""
     note(
         subject=subject,
         code=outcome.code,
@@ -48,13 +48,13 @@ def record(subject: str, outcome: _Measured) -> None:
 
 
 def count_inputs(*, taken: int = 0, refused: int = 0) -> None:
-    """Count malformed inputs that were not commands of their own: requests, or files that one child has read."""
+    """Count malformed inputs that were not separate commands: requests, or files that one child has read."""
     if subject := current_subject():
         note(subject=subject, taken=taken, refused=refused)
 
 
 def note(**facts: Any) -> None:
-    """Write a line of facts, whole even where several processes write."""
+    """Append a line of facts, also if several processes write."""
     if path := os.environ.get(VARIABLE):
         line = json.dumps(facts, ensure_ascii=False) + "\n"
         with Path(path).open("a", encoding="utf-8") as file:
@@ -62,14 +62,17 @@ def note(**facts: Any) -> None:
 
 
 def current_subject() -> str | None:
-    """The file of the test that is running; None outside of one, and while it is prepared."""
+    """Return the file of the running test, or None outside of a test and during its setup."""
     test = os.environ.get("PYTEST_CURRENT_TEST", "")
     return Path(test.partition("::")[0]).name if test.endswith("(call)") else None
 
 
 def attacks_table(lines: Sequence[dict[str, Any]]) -> str:
-    """A row a subject: how many commands in children, what came of them, the slowest, and the most memory; and how many
-    malformed inputs were given within."""
+    """Return a table with one row per subject.
+
+    It counts commands in children and their results, with the longest time and the peak memory, and malformed inputs
+    within them.
+    """
     rows: dict[str, list[dict[str, Any]]] = {}
     for line in lines:
         if "code" in line:
@@ -103,7 +106,7 @@ def attacks_table(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def damages_table(lines: Sequence[dict[str, Any]]) -> str:
-    """A row a file, a column a kind of damage: the worst that any verb made of it."""
+    """Return a table of the worst result of each kind of damage (columns) for each file (rows)."""
     cells: dict[str, dict[str, set[str]]] = {}
     kinds = sorted({line["kind"] for line in lines if "verdict" in line})
     for line in lines:
@@ -119,13 +122,13 @@ def damages_table(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def faults_table(lines: Sequence[dict[str, Any]]) -> str:
-    """A row a place that writes, and the errors it met: refused, gone on without, or not as it should be."""
+    """Return a table with one row per place that writes: it rejected each error, continued, or failed badly."""
     cells: dict[tuple[str, str], dict[str, set[str]]] = {}
     for line in lines:
         if "place" in line:
             row = cells.setdefault((line["place"], line["operation"]), {})
             if "fault" in line:
-                word = "BAD" if line["said"] else "refused" if line["ended"] else "went on"
+                word = "BAD" if line["said"] else "refused" if line["ended"] else "continued"
                 row.setdefault(line["fault"], set()).add(word)
     if not cells:
         return ""

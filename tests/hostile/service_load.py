@@ -1,20 +1,20 @@
-"""A service under attack: what do honest clients notice? Many requests, some of them faulty in every way, and a table.
+"""Load test of the server: measures how faulty requests affect honest clients.
 
     python -m tests.hostile.service_load --requests 20000 --faults 0.1 --rate 40 --connections 9000
     python -m tests.hostile.service_load --requests 840 --faults 0.2857 --rate 30 --kinds deaf --control
 
-The server is a child process with the tiny models of the service's tests. As many honest requests are sent without
-faults and with them; each answer must be the one that the model gives alone. Of all requests a share of `faults` is of
-each of these kinds, sent from a process of their own; where they ask for work at all, it is as much as the honest ones
-ask for.
+The server is a child process with the tiny models of the service tests. The same number of honest requests is sent
+without and with faults, and each answer must equal that of the model without other requests. `--faults` is the share of
+each kind of fault among all requests. Faults are sent from a separate process; those that request work request as much
+as the honest ones.
 
-With `--rate` requests come at random times (a Poisson process), whether or not those before them are answered, and
-their seconds count from when they were due; faults come at the rate that their share asks for. Without it each of a few
-clients asks again as soon as it is answered, so that the service is always busy: what is measured then is how its time
-is shared, for faults that wait for no answer come without bound.
+With `--rate`, requests arrive at random times (a Poisson process), whether or not earlier ones are answered, and their
+times count from when they were due. Faults arrive at the rate given by their share. Without it, each of a few clients
+sends its next request as soon as it gets an answer, so the server is always busy. This measures how its time is shared,
+since faults that wait for no answer arrive without limit.
 
-Clients, faults and server share the machine's cores. `--control` says how much of what honest clients notice is due to
-that alone: a third run, in which the same faults meet another server, a process that serves nobody else.
+Clients, faults and server share the cores of the machine. `--control` measures the effect of that: in a third run the
+same faults are sent to another server, which serves no honest clients.
 """
 
 import argparse
@@ -54,7 +54,7 @@ from tercet.web.server import BoundedServer, open_socket  # noqa: E402
 HONEST_CLIENTS = 4
 FAULTY_CLIENTS = 2
 TOKENS = 8
-SECONDS = 30.0  # for which a client waits for an answer
+SECONDS = 30.0  # timeout of an answer
 PROMPTS = [
     "the cat",
     "a dog ran",
@@ -69,7 +69,7 @@ PROMPTS = [
 
 @dataclass(frozen=True)
 class HonestRequest:
-    """Its bytes, and the text that the command line writes."""
+    """Bytes of a request, and the text that the command line writes for it."""
 
     data: bytes
     expected: str
@@ -96,7 +96,7 @@ def honest_requests() -> list[HonestRequest]:
     return requests
 
 
-# Faults: each takes the port and a source of randomness, and gives the status it got, 0 for none.
+# Faults take the port and a random generator and return the status of the answer, or 0 if there is none.
 
 
 async def read_status(reader: asyncio.StreamReader) -> int:
@@ -123,7 +123,7 @@ async def send(port: int, data: bytes) -> int:
 
 
 async def cut(port: int, rng: random.Random) -> int:
-    """The request ends at any byte."""
+    """Cut the request at a random byte."""
     data = rng.choice(HONEST).data
     async with connection(port) as (_, writer):
         writer.write(data[: rng.randrange(len(data))])
@@ -134,7 +134,7 @@ async def cut(port: int, rng: random.Random) -> int:
 
 
 async def leave(port: int, rng: random.Random) -> int:
-    """The client goes at any token of a stream."""
+    """Disconnect at a random token of a stream."""
     body = {"prompt": "the cat", "max_tokens": TOKENS, "temperature": 0, "stream": True}
     async with connection(port) as (reader, writer):
         writer.write(post("/v1/completions", body))
@@ -176,7 +176,7 @@ async def wrong_length(port: int, rng: random.Random) -> int:
 
 
 async def slow(port: int, rng: random.Random) -> int:
-    """A head or a body in drips, and then nothing: the connection is left open, up to a few hundred of them."""
+    """Send part of a request and leave the connection open. At most a few hundred stay open."""
     data = rng.choice(HONEST).data
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(data[: rng.randrange(1, len(data))])
@@ -187,7 +187,7 @@ async def slow(port: int, rng: random.Random) -> int:
 
 
 async def deaf(port: int, rng: random.Random) -> int:
-    """Asks for a stream, or for many pages, and reads nothing."""
+    """Request a stream or many pages and read nothing."""
     ask = post("/v1/completions", {"prompt": "a", "max_tokens": TOKENS, "stream": True})
     data = ask if rng.random() < 0.5 else b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -208,7 +208,7 @@ HONEST: list[HonestRequest] = []
 
 @dataclass
 class Figures:
-    """What honest clients saw, and what the server took."""
+    """Results of the honest clients, and the memory of the server."""
 
     seconds: list[float] = field(default_factory=list)
     wrong: int = 0
@@ -223,8 +223,11 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def ask_honestly(port: int, number: int, due: float, kept: list[Streams], figures: Figures) -> None:
-    """One request, on a connection that was kept if one is free; and on another where the server has closed that one
-    before it said anything, for it was idle for long: as libraries do."""
+    """Send one request, on a persistent connection if one is free.
+
+    If the server has closed that connection because it was idle, the request is sent on another one, as HTTP libraries
+    do.
+    """
     request, was_kept = HONEST[number % len(HONEST)], bool(kept)
     streams = kept.pop() if was_kept else await asyncio.open_connection("127.0.0.1", port)
     reader, writer = streams
@@ -256,7 +259,7 @@ async def ask_faultily(port: int, name: str, number: int, figures: Figures) -> N
 
 
 async def send_all(requests: Iterable[Callable[[float], Awaitable[None]]], clients: int, rate: float | None) -> None:
-    """Each is called with the time at which it is due: at `rate` a second, or when one of the clients is free."""
+    """Call each request with the time at which it is due: at `rate` per second, or when a client is free."""
     if rate is None:
         shared = iter(requests)
 
@@ -289,7 +292,7 @@ async def load(
     *,
     attacked: "Server | None" = None,
 ) -> Figures:
-    """Honest requests to `server`, and faults to it, or to the one that is `attacked` in its place."""
+    """Send honest requests to `server`, and faults to it or to `attacked`."""
     figures, kept, port = Figures(), list[Streams](), server.port
     watching = asyncio.create_task(watch_memory(server.process, figures))
     clients = HONEST_CLIENTS if faults else HONEST_CLIENTS + FAULTY_CLIENTS
@@ -324,7 +327,7 @@ def send_faults(port: int, faults: list[tuple[str, int]], rate: float | None) ->
 
 
 async def crowd(port: int, size: int) -> tuple[int, Counter[int]]:
-    """So many connections at once; then a request on each."""
+    """Open this number of connections at the same time, then send a request on each."""
     opened = list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]()
     with contextlib.suppress(OSError):
         while len(opened) < size:
@@ -341,7 +344,7 @@ def serve(socket_: socket.socket, control: Connection) -> None:
     with registry("gpt", "bert", "texts", "translator", limits=LIMITS) as models, tuned_interpreter():
         notes = list[str]()
         server = BoundedServer(application(models), note=notes.append, grace=1)
-        server.limits.head_seconds = 60.0  # so that a large crowd has time to gather
+        server.limits.head_seconds = 60.0  # so that a large crowd has time to connect
         thread = threading.Thread(target=server.run, kwargs={"sockets": [socket_]})
         thread.start()
         while control.recv() == "busy":
@@ -360,7 +363,7 @@ class Server:
     control: Connection
 
     def busy(self) -> tuple[dict[str, tuple[int, int]], int, list[str]]:
-        """What runs and waits, how many connections there are, and what it noted."""
+        """Return running and waiting requests per worker, the number of connections, and the notes."""
         self.control.send("busy")
         return self.control.recv()
 
@@ -392,11 +395,13 @@ def report(name: str, figures: Figures) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=20_000)
-    parser.add_argument("--faults", type=float, default=0.1, help="the share of each kind (default: 0.1)")
-    parser.add_argument("--kinds", nargs="+", choices=FAULTS, default=[*FAULTS], help="of faults (default: all)")
-    parser.add_argument("--rate", type=float, help="honest requests a second (default: as fast as they are answered)")
-    parser.add_argument("--connections", type=int, default=0, help="at once, at the end")
-    parser.add_argument("--control", action="store_true", help="a run in which the faults meet another server")
+    parser.add_argument("--faults", type=float, default=0.1, help="share of each kind of fault (default: 0.1)")
+    parser.add_argument("--kinds", nargs="+", choices=FAULTS, default=[*FAULTS], help="kinds of faults (default: all)")
+    parser.add_argument("--rate", type=float, help="honest requests per second (default: as fast as they are answered)")
+    parser.add_argument("--connections", type=int, default=0, help="simultaneous connections at the end (default: 0)")
+    parser.add_argument(
+        "--control", action="store_true", help="add a run in which the faults are sent to another server"
+    )
     args = parser.parse_args()
     HONEST.extend(honest_requests())
     count = int(args.requests * args.faults)
@@ -407,7 +412,7 @@ def main() -> None:
         server = stack.enter_context(started_server())
         other = stack.enter_context(started_server()) if args.control else None
         for one in filter(None, (server, other)):
-            asyncio.run(load(one, honest // 8, faults[: len(faults) // 8], args.rate))  # warms up
+            asyncio.run(load(one, honest // 8, faults[: len(faults) // 8], args.rate))  # warmup
         runs = {"without faults": asyncio.run(load(server, honest, [], args.rate))}
         if other is not None:
             runs["with faults at another server"] = asyncio.run(load(server, honest, faults, args.rate, attacked=other))

@@ -1,4 +1,4 @@
-"""A damaged file is named in one line, made again, or of no account: never a traceback, never another result."""
+"""A damaged file is reported in one line, rebuilt or harmless: no traceback and no different result."""
 
 import os
 import random
@@ -15,9 +15,9 @@ from damage_runs import FACTOR, FAMILIES, STATES, Answer, Prepared, files_of, pr
 from report import note
 
 PREPARE = Callable[[str], Prepared]
-QUICK = 1  # damages a family and state; times TERCET_HOSTILE
-SLICE = [("text", "stopped"), ("text", "finished"), ("text", "cache")]  # of one family, which others prepare too
-OF_CACHE = ("train", "evaluate", "explore")  # who reads what is kept of texts and tokenizers
+QUICK = 1  # damages per family and state; multiplied by TERCET_HOSTILE
+SLICE = [("text", "stopped"), ("text", "finished"), ("text", "cache")]  # a family that other tests prepare as well
+OF_CACHE = ("train", "evaluate", "explore")  # commands that read cached texts and tokenizers
 BAD = ("traceback", "hang", "unnamed", "WRONG")
 LETTERS = {
     "noticed": "n",
@@ -33,7 +33,7 @@ LETTERS = {
 @dataclass(frozen=True)
 class Damage:
     family: str
-    state: str  # of the run, or "cache"
+    state: str  # state of the run, or "cache"
     file: str
     kind: str
 
@@ -42,7 +42,7 @@ class Damage:
 
     @property
     def label(self) -> str:
-        """The file without what differs from run to run."""
+        """Name of the file without parts that differ between runs."""
         name = re.sub(r"[0-9a-f]{32}", "*", self.file)
         return re.sub(r"step-\d+", "step-*", name)
 
@@ -58,7 +58,7 @@ def all_damages(prepared: Prepared, state: str) -> list[Damage]:
 
 
 def attack_with(prepared: Prepared, damaged: Damage, place: Path, seed: int) -> Iterator[tuple[str, str, Outcome]]:
-    """Each verb that may meet the file, what came of it in a word, and all that it said."""
+    """Yield each verb that may read the file, the verdict, and the outcome."""
     of_cache = damaged.state == "cache"
     state = "stopped" if of_cache else damaged.state
     other_moment = "stopped" if state == "finished" else "finished"
@@ -80,10 +80,10 @@ def attack_with(prepared: Prepared, damaged: Damage, place: Path, seed: int) -> 
 
 
 def judge(damaged: Damage, place: Path, verb: str, outcome: Outcome, expected: Answer) -> str:
-    """What came of it, in a word."""
+    """Return the verdict on an outcome."""
     if outcome.code >= 128:
         return "hang"
-    name = Path(damaged.file).name  # or else the folder that it makes unusable
+    name = Path(damaged.file).name  # the file, or the folder that it makes unusable
     folder = "cache" if damaged.state == "cache" else f"run/{damaged.file.rpartition('/')[0]}"
     if outcome.refused_in_one_line():
         return "noticed" if name in outcome.stderr or (folder != "run/" and folder in outcome.stderr) else "unnamed"
@@ -91,7 +91,7 @@ def judge(damaged: Damage, place: Path, verb: str, outcome: Outcome, expected: A
         return "traceback"
     try:
         same = read_answer(place, verb, outcome) == expected
-    except (OSError, ValueError, LookupError, TypeError):  # what it left is not even a run
+    except (OSError, ValueError, LookupError, TypeError):  # the result is not even a readable run
         same = False
     if not same:
         return "WRONG"
@@ -130,7 +130,7 @@ def test_what_a_comparison_reads_of_itself_and_of_a_run(prepared: PREPARE, tmp_p
 
 
 def last_words(outcome: Outcome) -> str:
-    """The last line on stderr; of a traceback also where in the package it came from."""
+    """Return the last line on stderr, with the place in the package for a traceback."""
     frames = re.findall(r'tercet/([\w/]+\.py)", line (\d+)', outcome.stderr)
     place = f" at {':'.join(frames[-1])}" if outcome.has_traceback() and frames else ""
     return (outcome.stderr.strip().splitlines() or ["nothing on stderr"])[-1][-200:] + place

@@ -1,4 +1,4 @@
-"""Files of text that hang or eat memory, and numbers that ask for too much: worked off, or refused in one line."""
+"""Text files and numbers that could take endless time or memory are processed, or rejected in one line."""
 
 import gzip
 import io
@@ -34,11 +34,11 @@ from tercet.reading.text_files import open_regular_file
 from tercet.tokens import BPE, Tokenizer, TrainableTokenizerSpec, Unigram, WordPiece, Words, trainers
 
 SCALE = int(os.environ.get("TERCET_HOSTILE", "1"))
-BATCH = 25  # files that one child reads
+BATCH = 25  # files per child
 SECONDS = 10
 
 
-# Any bytes at all
+# Arbitrary bytes.
 
 
 @pytest.mark.slow
@@ -87,7 +87,7 @@ def test_any_text_becomes_ids(seed: int, tmp_path: Path, monkeypatch: pytest.Mon
     assert max(map(len, outcome.stdout.splitlines()), default=0) < 2000
 
 
-# Words without an end
+# Words of unlimited length.
 
 
 @pytest.mark.parametrize("text", ["a" * 300_000, "ACGT" * 75_000, "\t" * 300_000])
@@ -96,7 +96,7 @@ def test_a_word_of_any_length_is_learnt_from_in_time(spec: TrainableTokenizerSpe
     began = time.process_time()
     tokenizer = Tokenizer.train(spec, [text, "some other words"])
     tokenizer.encode(text)
-    assert time.process_time() - began < 5  # 300,000 characters took BPE and WordPiece 25 s and more
+    assert time.process_time() - began < 5  # 300,000 characters once took BPE and WordPiece more than 25 s
     assert max(map(len, tokenizer.tokens(range(tokenizer.vocab_size)))) <= 2 * trainers.LONGEST_WORD
 
 
@@ -138,7 +138,7 @@ def test_ordinary_text_is_learnt_from_as_it_is() -> None:
         assert list(trainers.cut_words([text], splitter)) == [text]
 
 
-# Lines, objects and rows
+# Lines, objects and rows.
 
 
 @pytest.mark.slow
@@ -149,7 +149,7 @@ def test_long_text_is_looked_through_once() -> None:
         return time.process_time() - began
 
     seconds(1 << 20)
-    assert seconds(16 << 20) < 2  # each 65,536 characters looked through 4 million: 20 s
+    assert seconds(16 << 20) < 2  # quadratic search once took 20 s, looking at 4 million characters per 65,536
 
 
 COSTLY = [
@@ -177,7 +177,7 @@ def test_lines_that_cost_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.slow
 def test_a_long_line_is_no_document(tmp_path: Path) -> None:
-    """Where no line is asked for, none is too long."""
+    """The limit on lines does not apply if no line is requested."""
     (tmp_path / "a.txt").write_bytes(b"x" * (17 << 20))
     outcome = attack(["data", str(tmp_path / "a.txt")])
     assert outcome.code == 0
@@ -217,13 +217,13 @@ def test_a_million_small_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "100,000" in outcome.stdout
 
 
-# What unpacks to more than anyone wrote
+# Compressed files that unpack to huge sizes.
 
 
 @pytest.mark.slow
 def test_gzip_bombs(tmp_path: Path) -> None:
     def packed(row: str, header: str = "") -> bytes:
-        """Few and long rows: what is counted are bytes."""
+        """The rows are few and long, since bytes are counted."""
         return gzip.compress((header + row.format("a" * 500) * (16 << 10)).encode())
 
     bomb = packed("{}\n")
@@ -267,8 +267,11 @@ def test_parquet_that_is_not_utf_8(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("version", "use_dictionary"), [("1.0", True), ("2.0", False)])
 def test_parquet_pages_that_are_not_what_their_headers_say(tmp_path: Path, version: str, use_dictionary: bool) -> None:
-    """Every byte of the pages, their headers' sizes and counts, the texts' lengths and the dictionary's numbers, and of
-    the footer that says where they are: text or one line, and the process lives."""
+    """Changing any byte leads to text or one line of error, and never kills the process.
+
+    The bytes are those of the pages, sizes and counts of their headers, lengths of texts, numbers of the dictionary,
+    and the footer with their places.
+    """
     table, whole, path = pa.table({"text": ["the cat", "a dog", "a dog", None]}), io.BytesIO(), tmp_path / "a.parquet"
     parquet.write_table(
         table, whole, compression="none", use_dictionary=use_dictionary, data_page_version=version, store_schema=False,
@@ -306,7 +309,7 @@ def test_a_hole_is_no_text(tmp_path: Path) -> None:
     refuse(attack(["data", str(path)]), "claims 1,099,511,627,777 bytes")
 
 
-# What is no file
+# Paths that are not regular files.
 
 
 @pytest.fixture(params=["/dev/zero", "/dev/random", "pipe", "socket", "folder", "loop", "/proc/kcore", "linked"])
@@ -346,7 +349,7 @@ def test_what_is_no_file_is_refused(no_file: str, tmp_path: Path) -> None:
         ["evaluate", "run", "--per-line", "--source", no_file, "--target", lines],
         ["evaluate", "run", "--per-line", "--source", lines, "--target", no_file],
     ]  # fmt: skip
-    # All of them ask the same function, and a pipe is what hangs if one does not.
+    # All commands use the same function. A pipe would hang if one did not.
     refuse_each(commands if stat.S_ISFIFO(os.lstat(no_file).st_mode) else commands[:2])
 
 
@@ -356,7 +359,7 @@ def test_names_that_are_linked_to_devices(tmp_path: Path) -> None:
     for path in paths:
         path.symlink_to("/dev/zero")
     refuse_each([["data", str(path)] for path in paths], *["is not a regular file"] * len(paths))
-    refuse(attack(["data", str(tmp_path)]), "has no readable file")  # none of them is one
+    refuse(attack(["data", str(tmp_path)]), "has no readable file")  # none of them is a regular file
 
 
 @pytest.mark.slow

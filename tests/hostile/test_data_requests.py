@@ -1,4 +1,4 @@
-"""Numbers that ask for too much, and files of named datasets that are not theirs: refused in one line."""
+"""Excessive numbers, and damaged files of named datasets, are rejected in one line."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import tercet.checkpoint
 import tercet.encoding
 import tercet.generation  # noqa: F401  # in the parent once, and not in every child
 
-# Numbers
+# Numbers.
 
 TRILLION, HUGE = str(10**12), str(10**30)
 
@@ -36,10 +36,10 @@ def test_numbers_that_ask_for_too_much() -> None:
     for command, outcome in zip(TOO_MUCH, attack_with_each(TOO_MUCH), strict=True):
         assert outcome.refused_in_one_line(), (command, outcome.stderr[-2000:])
         assert outcome.memory < MEMORY
-        assert "no such" not in outcome.stderr, f"the number was not looked at: {command}"
+        assert "no such" not in outcome.stderr, f"the number was not checked: {command}"
 
 
-# Named datasets
+# Named datasets.
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Queries that the explorer's page would never send: each is answered or refused in one line."""
+"""Explorer queries that its page would never send are answered, or rejected in one line."""
 
 import copy
 import json
@@ -48,7 +48,7 @@ def asking(request: pytest.FixtureRequest) -> Iterator[TestClient]:
 
 
 def paths(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The way to each thing in a JSON value."""
+    """Yield the path to each value in a JSON value."""
     if at:
         yield at
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -88,7 +88,7 @@ def test_odd_values(asking: TestClient, name: str, rng: random.Random) -> None:
 
 
 def test_half_a_surrogate_pair_is_no_text(asking: TestClient) -> None:
-    """Beside ids nothing encodes it, and the answer would repeat it."""
+    """With ids the text is never encoded, and the answer would repeat it."""
     body = {"ask": {"text": "\ud800", "ids": [1, 2]}}
     answer = asking.post("/api/look", content=json.dumps(body), headers=JSON)
     assert (answer.status_code, answer.json()) == (400, {"error": "the query is not valid JSON"})

@@ -1,6 +1,6 @@
-"""A disk that fails at any place where something is written: one line, and the same command again ends as it should.
+"""A disk error at any place that writes leads to one line, and the same command then succeeds when repeated.
 
-The list of places is made by code: whole commands are run, and each change of a file is noted with its line.
+The list of places is generated: whole commands run, and each change of a file is recorded with its line of code.
 """
 
 import errno
@@ -19,18 +19,18 @@ from damage_runs import FACTOR, Prepared, files_of, final_state, prepare
 from faults import FAULTS, Change, Fault, fail, refuse_all, set_clock_back, speak_on_full_disk, watch
 from report import note
 
-QUICK = 3  # places and errors of each action; times TERCET_HOSTILE
+QUICK = 3  # places and errors per action; multiplied by TERCET_HOSTILE
 FULL = FACTOR > 1
 
 
 @dataclass(frozen=True)
 class Action:
-    """A command that writes.
+    """A command that writes files.
 
     Attributes:
-        state: of the run that it finds; None for none.
-        written: what it writes beside the run; of training None.
-        kernels: with the kernels' cache, where a compiler that makes nothing useful writes.
+        state: State of the run before the command, or None.
+        written: Path that it writes outside of the run; None for training.
+        kernels: If True, use the kernel cache with a fake compiler whose output is unusable.
     """
 
     family: str
@@ -74,7 +74,7 @@ QUICK_ACTIONS = ("train on", "convert")
 
 @dataclass(frozen=True)
 class Scene:
-    """An action with its data, ready to be done again and again from the beginning."""
+    """An action with its data that can be repeated from the start."""
 
     action: Action
     own: Prepared
@@ -98,7 +98,7 @@ class Scene:
         return self.own.call(self.place, verb, arguments, before=prepare_child, seconds=60, **within)
 
     def result(self) -> dict[str, str]:
-        """What the action leaves, by the name of the file."""
+        """Return hashes of the files that the action writes, by name."""
         if self.action.written is None:
             return final_state(self.place / "run") if self.action.arguments == TRAIN else {}
         path = self.place / self.action.written
@@ -106,13 +106,13 @@ class Scene:
         return {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in files.items()}
 
     def files(self) -> set[str]:
-        """By their names; kernels are called after the compiler's time too, which is laid out anew each time."""
+        """Return names of all files. Kernel names depend on the time of the compiler, which is new each time."""
         return {re.sub(r"kernels/[0-9a-f]{24}\.", "kernels/*.", name) for name in files_of(self.place)}
 
 
 @dataclass(frozen=True)
 class Clean:
-    """An action that nothing disturbed: what it changed, and what it left."""
+    """An undisturbed action: its changes and its result."""
 
     scene: Scene
     changes: tuple[Change, ...]
@@ -157,7 +157,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Clean]:
 
 
 def places(clean: Clean) -> list[Change]:
-    """The first change of each place and operation."""
+    """Return the first change of each place and operation."""
     return list({(change.operation, change.place): change for change in reversed(clean.changes)}.values())
 
 
@@ -181,7 +181,7 @@ def test_a_disk_that_fails(clean: Callable[[str], Clean], name: str) -> None:
         for change in places(own)
         for fault in FAULTS
         if change.operation in fault.operations
-        and not (fault.error == errno.ENOENT and Path(change.path).parent == own.scene.place)  # where the command runs
+        and not (fault.error == errno.ENOENT and Path(change.path).parent == own.scene.place)  # the working folder
     ]
     chance = random.Random(f"{name} {os.environ.get('TERCET_HOSTILE_SEED', '0')}")
     chosen = chance.sample(every, min(len(every), QUICK * FACTOR))
@@ -199,36 +199,36 @@ def test_a_disk_that_fails(clean: Callable[[str], Clean], name: str) -> None:
 
 
 def names_of(place: Path, path: str) -> list[str]:
-    """What a line about a change may name: the file, or a folder that it is in, by their names in the end."""
+    """Return acceptable names in an error: the file, or a folder that contains it, by their final names."""
     parts = Path(path).relative_to(place.resolve()).parts
     names = [re.sub(r"^\.(.+)\.\w+-\d+-\d+\.new$", r"\1", part) for part in parts]
     return ["/".join(names[: end + 1]) for end in range(len(names))]
 
 
 def judge(own: Clean, change: Change, fault: Fault, outcome: Outcome) -> str:
-    """What is wrong with how a disk's failure ended; nothing where it ended well."""
+    """Return a description of how a failing disk was handled badly, or an empty string."""
     line = (outcome.stderr.strip().splitlines() or [""])[-1][-200:]
     if outcome.code not in (0, 2) or outcome.has_traceback():
         return f"exit code {outcome.code}: {line}"
     if outcome.code == 2:
         if not outcome.refused_in_one_line():
             return f"not one line: {outcome.stderr[-300:]}"
-        # Of what fails again and again the first may be passed over.
+        # If the fault persists, a later error may be reported instead of the first.
         if not fault.stays and not any(name in line for name in names_of(own.scene.place, change.path)):
-            return f"the line does not say where: {line}"
+            return f"the line does not name the place: {line}"
         again = own.scene.call()
         if again.code == 2 and fault.error == errno.ENOENT:
-            return ""  # what was removed meanwhile is missed
+            return ""  # the file is still missing
         if again.code:
             return f"the same command again: exit code {again.code}: {again.stderr.strip()[-200:]}"
     try:
         result = own.scene.result()
     except OSError as error:
-        return f"said nothing of it, and left no {error.filename}" if outcome.code == 0 else f"not whole: {error}"
+        return f"no message, and missing {error.filename}" if outcome.code == 0 else f"incomplete: {error}"
     if names := [name for name in own.result if result.get(name) != own.result[name]]:
-        return f"in the end {', '.join(names)} differ (exit code {outcome.code})"
+        return f"{', '.join(names)} differ (exit code {outcome.code})"
     stray = own.scene.files() - own.files
-    if outcome.code == 0 and change.operation in ("remove", "rmdir"):  # what a disk does not remove stays, out of sight
+    if outcome.code == 0 and change.operation in ("remove", "rmdir"):  # files that the disk fails to remove are hidden
         stray = {name for name in stray if "/." not in f"/{name}"}
     return f"left {sorted(stray)}" if stray else ""
 

@@ -1,4 +1,4 @@
-"""Sizes, files and headers of which a model folder lies: each refused in one line before it costs anything."""
+"""Model folders with false sizes, files or headers are rejected in one line before they use memory or time."""
 
 import json
 import os
@@ -135,7 +135,7 @@ def test_a_pipe_a_device_a_folder_or_a_link_out_in_place_of_any_file(kind: str, 
                         path.symlink_to("/etc/hostname")
                 with suppress(UserError):
                     load_model(folder).readme()
-                    assert what in ("pipe", "folder")  # what is no file is not there
+                    assert what in ("pipe", "folder")  # paths that are not regular files count as missing
                 path.rmdir() if what == "folder" else path.unlink()
                 path.write_bytes(kept)
         return 0

@@ -1,4 +1,4 @@
-"""Pickles in the place of weights: none is run, and none takes memory."""
+"""Pickles instead of weights are not run and take no memory."""
 
 import builtins
 import code
@@ -44,7 +44,7 @@ def copied(tmp_path: Path) -> Callable[[str], Path]:
 
 
 class Call:
-    """Unpickled, it calls."""
+    """Object that calls a function when it is unpickled."""
 
     def __init__(self, function: Any, *arguments: Any) -> None:
         self.call = function, arguments
@@ -54,7 +54,7 @@ class Call:
 
 
 def planted(ran: Path) -> dict[str, Any]:
-    """Objects that run something when they are unpickled, or take memory."""
+    """Return objects that run code or take memory when they are unpickled."""
     touch, path = f"open({str(ran)!r}, 'w').close()", str(ran)
     calls: dict[str, Any] = {
         "os.system": Call(os.system, f"touch {path}"),
@@ -129,7 +129,7 @@ def planted(ran: Path) -> dict[str, Any]:
 
 
 def raw_pickles(ran: Path) -> dict[str, bytes]:
-    """Written by hand."""
+    """Return handwritten pickles."""
     path = str(ran).encode()
     call = b"cos\nmkdir\n(S'" + path + b"'\ntR."
     return {
@@ -180,7 +180,7 @@ def test_no_pickle_is_run(form: str, copied: Callable[[str], Path], tmp_path: Pa
     if form.startswith("bare"):
         changes |= {name: lambda data=data: write(data) for name, data in raw_pickles(ran).items()}
     assert len(changes) >= 63
-    if form != "zip":  # only the wrapping differs: every fourth object, and once all that are written by hand
+    if form != "zip":  # other forms only differ in the wrapping: test every fourth object, and handwritten ones once
         chosen = [*list(planted(ran))[::4], *(raw_pickles(ran) if form == "bare" else ())]
         changes = {name: changes[name] for name in chosen}
     refuse_all(changes, folder)

@@ -1,4 +1,4 @@
-"""Tokenizers that claim too much, take for ever or make the library panic."""
+"""Tokenizers that claim huge sizes, take endless time or make the library panic."""
 
 import io
 import json
@@ -211,7 +211,7 @@ def test_what_the_library_panics_at_does_not_reach_it(case: str, capfd: pytest.C
 
 
 def small_table(texts: Mapping[str, bytes]) -> bytes:
-    """A table of characters as sentencepiece's, of ASCII characters and what each becomes."""
+    """Return a character table in the format of sentencepiece that maps ASCII characters to texts."""
     units, ends, root = [0] * 512, b"", 256
     units[0] = root << 10
     for character, text in texts.items():
@@ -248,7 +248,7 @@ def test_tables_of_sentencepiece_are_taken(rule: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_table_of_characters_leads_nowhere_else(capfd: pytest.CaptureFixture[str]) -> None:
-    """What is taken here, the library takes without a panic; whole tables are taken."""
+    """The library accepts all tables that are accepted here without a panic. Intact tables are accepted."""
     whole = small_table({"a": b"xyz", "b": "\u00fc".encode(), "!": b""})
     check_table(whole)
     assert library_takes(whole)

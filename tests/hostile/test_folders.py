@@ -1,4 +1,4 @@
-"""Whatever a model folder says of itself, to open it ends soon: in a model, or in one line."""
+"""Opening any model folder ends quickly, with a model or with an error in one line."""
 
 import os
 import shutil
@@ -21,14 +21,14 @@ from tercet.cli.main import main
 from tercet.config import UserError
 
 INPUTS = 72 * int(os.environ.get("TERCET_HOSTILE", "1"))
-BATCH = 12  # inputs of one child
-SECONDS = 10.0  # of the processor for one input; a child that waits is ended after BATCH times as long
+BATCH = 12  # inputs per child
+SECONDS = 10.0  # CPU time per input; a waiting child is killed after BATCH times as long
 MEMORY = 1 << 30
 PROMPT = "the cat  sat on <s> the mat, naïve\n\t 1984!" * 3
 
 
 def open_folder(path: Path) -> str:
-    """What becomes of it in a word; a mistake of ours is raised."""
+    """Open a folder and return its outcome, "read" or "refused". Errors other than `UserError` propagate."""
     try:
         trained_model = load_model(path)
         for tokenizer in (trained_model.tokenizer, trained_model.source_tokenizer):
@@ -60,7 +60,7 @@ def test_a_whole_folder_opens(kind: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, INPUTS, BATCH))
 def test_a_hurt_folder_is_read_or_refused(first: int, tmp_path: Path) -> None:
-    """One child for some inputs; its output is a line for each, of which the last tells where it stopped."""
+    """One child opens a batch of inputs and prints one line for each, so the last line identifies a failure."""
 
     folders = whole_folders()
 

@@ -1,4 +1,4 @@
-"""Foreign models and runs whose cards and links point at files of this machine."""
+"""Third-party models and runs whose cards and links refer to files of this machine."""
 
 import json
 import os
@@ -26,7 +26,7 @@ PAGES = {"explore": ("explore", "{model}", "--export", "{out}"), "report": ("wat
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The home folder, which is the current folder as well."""
+    """Return the home folder, which is also the current folder."""
     folder = tmp_path / "home"
     folder.mkdir()
     monkeypatch.setenv("HOME", str(folder))
@@ -40,7 +40,7 @@ def _model_that_names(folder: Path, source: str) -> Path:
     card = json.loads((folder / "card.json").read_text())
     card |= {"data_hash": "0" * 64, "recipe": {"task": {"kind": "language"}, "data": {"source": source}}}
     (folder / "card.json").write_text(json.dumps(card))
-    (folder / "manifest.json").unlink()  # a foreign folder need not have one
+    (folder / "manifest.json").unlink()  # a third-party folder need not have one
     return folder
 
 
@@ -74,7 +74,7 @@ def test_foreign_model_is_not_scored_on_a_file_with_another_hash(verb: str, home
     assert not (tmp_path / "cache" / "corpora").exists()
 
 
-# A command of each verb that takes a run; "{out}" is a path that is free, "{text}" a file of texts.
+# A command of each verb that takes a run. "{out}" is a free path, and "{text}" a file of texts.
 COMMANDS = {
     "train": "train {run} --more 3",
     "watch": "watch {run} --port 0",
@@ -99,7 +99,7 @@ COMMANDS = {
     "doctor --verify": "doctor --verify {run}",
     "doctor": "doctor {run}",
 }
-LINKS = (  # as many kinds of places as a run has
+LINKS = (  # one of each kind of place in a run
     "last", "best/card.json", "pretrained", "checkpoints", "checkpoints/step-000060/state.ckpt", "samples",
     "samples/step-000060.txt", "plots/loss.png", "recipe.yaml", "run.json", "metrics.csv", "tensorboard", "wandb",
     ".lock", ".owner.json",
@@ -108,7 +108,7 @@ LINKS = (  # as many kinds of places as a run has
 
 @pytest.fixture
 def run(home: Path, tmp_path: Path) -> Path:
-    """A finished run of 60 steps."""
+    """Return a finished run of 60 steps."""
     folder = make_run(tmp_path / "theirs", steps=60, finished=True, pid=None)
     save_model(folder / "best", llama(), BYTES, Card(name="theirs"))
     return folder
@@ -144,8 +144,8 @@ def test_run_with_a_link_out_of_it_is_refused_by_every_verb(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for server in ("tercet.serve.server.serve", "tercet.web.page_server.serve_page"):  # would not return
-        monkeypatch.setattr(server, lambda *arguments, **settings: pytest.fail("it is served"))
+    for server in ("tercet.serve.server.serve", "tercet.web.page_server.serve_page"):  # these would not return
+        monkeypatch.setattr(server, lambda *arguments, **settings: pytest.fail("the run is served"))
     (home / "secret.txt").write_text(SECRET)
     _link(run / "samples" / "step-000060.txt", home / "secret.txt")
     assert main(COMMANDS[verb].format(run=run, out=tmp_path / "out", text=home / "secret.txt").split()) == 2
@@ -211,6 +211,6 @@ def test_links_within_a_run_and_to_a_run_are_followed(run: Path, home: Path, tmp
     (run / "samples" / "step-000061.txt").symlink_to("step-000060.txt")
     (run / "wandb" / "logs").mkdir(parents=True)
     (run / "wandb" / "latest").symlink_to("logs")
-    (run / "wandb" / "logs" / "debug.log").symlink_to(home)  # as wandb makes one
+    (run / "wandb" / "logs" / "debug.log").symlink_to(home)  # wandb creates such a link
     (home / "runs").symlink_to(tmp_path)
     assert "After step 61" in tercet.report(home / "runs" / "theirs").read_text()

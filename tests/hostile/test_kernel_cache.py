@@ -1,6 +1,4 @@
-"""The compiled kernels are code that waits in a folder: what others could have put there does not run, and what is not
-whole is compiled anew.
-"""
+"""Cached kernels are only loaded if no other user could have written them, and damaged ones are rebuilt."""
 
 import os
 import time
@@ -14,17 +12,17 @@ from attack import Outcome, attack_function
 from tercet.kernel.build import choose_kernels, kernels, library
 from tercet.nn.linear import Linear
 
-OTHER = 65534  # a user that is not this one
-PLAIN = 3  # the exit code where everything goes the plain way
+OTHER = 65534  # id of another user
+PLAIN = 3  # exit code for the fallback to PyTorch
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """One that takes no time: it gives out what the real one made on this machine."""
+    """Provide a fast fake compiler that copies the library that the real one built on this machine."""
     if library() is None:
-        pytest.skip("no kernels here, so there is nothing to load")
+        pytest.skip("kernels are not available on this machine")
     script = tmp_path_factory.mktemp("compiler") / "c++"
     script.write_text(f'#!/bin/sh\nfor last; do :; done\ncp "{kernels()._name}" "$last"\n')
     script.chmod(0o755)
@@ -34,7 +32,7 @@ def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def load(cache: Path, umask: int = 0o022) -> Outcome:
-    """What a new process says when it asks for the kernels."""
+    """Return the outcome of a new process that loads the kernels."""
 
     def ask() -> int:
         os.umask(umask)
@@ -47,7 +45,7 @@ def load(cache: Path, umask: int = 0o022) -> Outcome:
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
-    """With kernels in it."""
+    """Return a cache that contains kernels."""
     assert load(tmp_path / "cache").code == 0
     return tmp_path / "cache"
 
@@ -132,7 +130,7 @@ def test_what_others_may_write_is_not_loaded(cache: Path, place: str, mode: int)
 @as_root
 def test_what_a_group_of_several_may_write_is_not_loaded(cache: Path) -> None:
     cache.chmod(0o770)
-    assert load(cache).code == 0  # root's own group
+    assert load(cache).code == 0  # the group of root
     os.chown(cache, -1, OTHER)
     assert refused(load(cache), f"other users can write to {cache}")
 
@@ -160,10 +158,10 @@ def test_a_cache_may_be_a_link_to_a_folder_of_ones_own_alone(cache: Path, tmp_pa
 
 @pytest.mark.slow
 def test_where_all_may_write_one_has_a_folder_of_ones_own(cache: Path) -> None:
-    """As below /tmp: only the owner may remove what is there, so that no one puts another in its place."""
+    """In a folder such as /tmp only the owner may remove files, so they cannot be replaced."""
     cache.chmod(0o1777)
     assert load(cache).code == 0
-    file_in(cache).parent.chmod(0o1777)  # but where the library itself lies, no one else writes at all
+    file_in(cache).parent.chmod(0o1777)  # but no other user may write to the folder of the library
     assert refused(load(cache), "other users can write")
 
 
@@ -194,7 +192,7 @@ def test_the_plain_way_is_gone_where_the_library_is_refused(cache: Path) -> None
 
 
 def test_looking_takes_no_time(cache: Path) -> None:
-    """Less than 10 ms at each start; measured, a third of one."""
+    """Checking the owner takes less than 10 ms at each start; about 0.3 ms were measured."""
     from tercet.cache_dir import check_owner
     from tercet.kernel.library_cache import _is_whole  # pyright: ignore[reportPrivateUsage]
 

@@ -1,6 +1,6 @@
-"""A run that is killed at any change of any file, and run again, ends as the run that was never killed.
+"""A run that is killed at any file change and resumed ends as the uninterrupted run.
 
-In between, whoever opens its models finds whole ones. Of two processes on one folder one trains, and the other says so.
+Readers always find complete models. If two processes train in one folder, one of them is rejected.
 """
 
 import json
@@ -18,8 +18,8 @@ from damage_runs import FACTOR, FAMILIES, TRAIN, Prepared, at_step, files_of, fi
 from faults import Change, die, watch
 from report import KILLED
 
-KILLS = 3  # in a family; times TERCET_HOSTILE
-PAIRS = 1  # of processes on one folder; times TERCET_HOSTILE
+KILLS = 3  # per family; multiplied by TERCET_HOSTILE
+PAIRS = 1  # pairs of processes in one folder; multiplied by TERCET_HOSTILE
 
 CHOSEN = FAMILIES if FACTOR > 1 else FAMILIES[:1]
 
@@ -30,13 +30,13 @@ def own(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 def lay_out(own: Prepared, place: Path) -> None:
-    """Without a run, and with an empty cache."""
+    """Create a working folder without a run, and with an empty cache."""
     own.lay_out(place, None)
     (place / "cache").mkdir()
 
 
 def measure_a_run(own: Prepared, place: Path) -> tuple[int, set[str]]:
-    """How many changes of files a whole run makes, and the files that it leaves."""
+    """Return the number of file changes of a whole run, and its files."""
     lay_out(own, place)
     log = place.parent / "changes"
 
@@ -82,7 +82,7 @@ def test_killed_at_any_change_of_a_file(own: Prepared, tmp_path: Path) -> None:
 
 
 def whole_models(own: Prepared, place: Path) -> str:
-    """What is wrong with the models of a run that was killed, where there are some; nothing else."""
+    """Return a description of a damaged model in a killed run, or an empty string."""
     run = place / "run"
     for folder in ("best", "last"):
         if (run / folder).exists() or ever_whole(run, folder):
@@ -93,7 +93,7 @@ def whole_models(own: Prepared, place: Path) -> str:
 
 
 def ever_whole(run: Path, folder: str) -> bool:
-    """Whether the folder's very first save had ended."""
+    """Return True if the first save of the folder was completed."""
     return (run / folder / "model.safetensors").exists()
 
 
@@ -106,7 +106,7 @@ def differences(own: Prepared, place: Path, outcome: Outcome) -> str:
 
 @pytest.mark.slow
 def test_a_reader_at_every_moment_finds_whole_models(own: Prepared, tmp_path: Path) -> None:
-    """At each change of a file a child opens both models: their step and their weights belong together."""
+    """At each change of a file, a child opens both models: step and weights must belong together."""
     place, log = own.lay_out(tmp_path / "place", None), tmp_path / "read"
 
     def before() -> None:
@@ -114,9 +114,9 @@ def test_a_reader_at_every_moment_finds_whole_models(own: Prepared, tmp_path: Pa
 
         def read(change: Change) -> None:
             if change.operation in ("open", "fsync"):
-                return  # nothing has got or lost a name
+                return  # no name changes
             if not any(name in change.path for name in ("best", "last")):
-                return  # nothing of a model
+                return  # not a file of a model
             if child := os.fork():
                 os.waitpid(child, 0)
                 return
@@ -145,7 +145,7 @@ def test_a_reader_at_every_moment_finds_whole_models(own: Prepared, tmp_path: Pa
     broken = set[str]()
     for folder, step, weights, error in readings:
         if error:
-            if seen[folder]:  # before its first save has ended, a model may not be there
+            if seen[folder]:  # a model may be missing until its first save has ended
                 broken.add(f"{folder}: {error}")
         else:
             seen[folder].add(step)
@@ -172,12 +172,12 @@ def test_of_two_on_one_folder_one_is_refused(own: Prepared, tmp_path: Path) -> N
         if codes != [0, 2] or not refused[0].refused_in_one_line() or "run" not in refused[0].stderr:
             wrong.append(f"exit codes {codes}: {[outcome.stderr.strip()[-120:] for outcome in both]}")
         if won is None or read_answer(place, "train", won) != expected:
-            wrong.append("what was lost: " + differences(own, place, own.call(place, "train")))
+            wrong.append("lost: " + differences(own, place, own.call(place, "train")))
     assert not wrong, "\n".join(wrong)
 
 
 def train_twice(own: Prepared, place: Path, ended: Path) -> list[Outcome]:
-    """The same command from two processes at the same time; who trains waits for the other one to end, if it does."""
+    """Run the same command in two processes at once. The one that trains waits until the other has ended."""
 
     def wait() -> None:
         for _ in range(500):

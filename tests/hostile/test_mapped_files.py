@@ -1,4 +1,4 @@
-"""A file that another program cuts while it is mapped: the process cannot live, and says where it died."""
+"""If another program truncates a mapped file, the process dies and reports where."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""Damaged and foreign folders of tokens: rejected in one line that names a file, or read as the whole folder is."""
+"""Damaged and third-party token folders are rejected in one line that names a file, or read correctly."""
 
 import io
 import json
@@ -34,18 +34,18 @@ from tercet.storage.sealed_json import read_sealed_json, write_sealed_json
 
 SCALE = int(os.environ.get("TERCET_HOSTILE", "1"))
 MANIFESTS = 50 * SCALE
-DAMAGES = 24 * SCALE  # of each place
+DAMAGES = 24 * SCALE  # per place
 SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two prepared folders of one tokenizer, in a folder of their own."""
+    """Return a folder with two prepared folders of one tokenizer."""
     return prepare_two_folders(tmp_path_factory.mktemp("prepared"), documents=90)
 
 
 def read_all(spec: TextSpec) -> bytes:
-    """All that a training or an evaluation reads."""
+    """Return all data that training or evaluation reads."""
     corpus, parts = prepare(spec), list[Any]()
     for folder in corpus.folders:
         rows = ShardedRows(
@@ -80,7 +80,7 @@ def files_below(folder: Path) -> list[Path]:
 def test_a_damaged_folder_is_rejected_or_read_as_the_whole_one(
     whole: Path, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every kind of damage to every file; after each the file is put back, and everything is read as before."""
+    """Apply kinds of damage to files. After each the file is restored, and everything is read as before."""
     monkeypatch.setattr(remote_tokens, "FIRST_WAIT", 0.0)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
@@ -98,7 +98,7 @@ def test_a_damaged_folder_is_rejected_or_read_as_the_whole_one(
         for path, kind in damages:
             data = path.read_bytes()
             if not is_cache:
-                shutil.rmtree(cache, ignore_errors=True)  # of a mixture and a URL
+                shutil.rmtree(cache, ignore_errors=True)  # the cache of a mixture and a URL
             if not damage(path, kind, random.Random(path.name), {}):
                 continue
             try:
@@ -126,7 +126,7 @@ def test_a_damaged_folder_is_rejected_or_read_as_the_whole_one(
 
 
 def reseal(folder: Path, file: str, data: bytes) -> None:
-    """Another file with the hash of the manifest, as whoever makes a folder can write it."""
+    """Replace a file together with its hash in the manifest, as the author of a folder could."""
     (folder / file).write_bytes(data)
     manifest = read_sealed_json(folder / "manifest.json")
     hashed = FileHash.from_bytes(data)

@@ -1,6 +1,6 @@
-"""A foreign run's `state.ckpt`, malformed in every part: the run is not resumed, in one line, or to its right end.
+"""Malformed `state.ckpt` files: the run is rejected in one line, or resumed to the correct end.
 
-The manifest agrees with each malformed file, because the maker of the run also wrote it.
+The manifest agrees with each malformed file, because the author of the run also wrote it.
 """
 
 import json
@@ -34,12 +34,12 @@ from tercet.training.run_folder.sharded_state import flatten_checkpoint
 
 sys.path.append(str(Path(__file__).parent))
 
-NAME = "model.embedding.weight"  # weight, and 0 is its parameter
+NAME = "model.embedding.weight"  # a weight, whose parameter number is 0
 State = dict[str, Any]
 
 
 class Planted:
-    """Unpickled, it makes a folder."""
+    """Object that creates a folder when it is unpickled."""
 
     def __reduce__(self) -> Any:
         return os.mkdir, ("ran",)
@@ -73,7 +73,7 @@ MOMENTS = (*OPTIMIZER, "state", 0)
 VALIDATION = ("callbacks", "StepActions", "Validation")
 TINY = torch.zeros(1)
 
-# Each is noticed, in one line.
+# Each of these is rejected in one line.
 CHANGES: dict[str, Callable[[State], None]] = {
     **{f"no {key}": put(key, value=...) for key in ("global_step", "state_dict", "optimizer_states", "callbacks")},
     **{f"no {key}": put(key, value=...) for key in ("arithmetic", "recipe_hash")},
@@ -138,7 +138,7 @@ CHANGES: dict[str, Callable[[State], None]] = {
     "bytes without end": put("planted", value=pickle.loads(pickle.dumps(bytearray(3)))),
 }  # fmt: skip
 
-# Each is read as if it were not there: all of it follows from the step, or nothing asks for it.
+# Each of these is ignored, because it follows from the step or is not used.
 HARMLESS: dict[str, Callable[[State], Any]] = {
     "loops, a version and schedulers missing": lambda state: [
         state.pop(key) for key in ("loops", "pytorch-lightning_version", "lr_schedulers", "epoch")
@@ -154,14 +154,14 @@ HARMLESS: dict[str, Callable[[State], Any]] = {
 
 
 def share_counters(state: State) -> None:
-    """Let all parameters have one counter of steps, which each of them would raise."""
+    """Let all parameters share one step counter, which each of them would increment."""
     moments = state["optimizer_states"][0]["state"]
     for one in moments.values():
         one["step"] = moments[0]["step"]
 
 
 def rewrite_zip(path: Path, change: Callable[[str, bytes], bytes | None], *, packed: bool = False) -> None:
-    """Write each entry as `change` has it, or leave it out."""
+    """Rewrite each entry with `change`, or leave it out if `change` returns None."""
     with zipfile.ZipFile(path) as archive:
         entries = [(name, archive.read(name)) for name in archive.namelist()]
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED) as archive:
@@ -174,7 +174,7 @@ def add_entry(path: Path, name: str, data: bytes) -> None:
     with (
         warnings.catch_warnings(action="ignore"),
         zipfile.ZipFile(path, "a") as archive,
-    ):  # of a second entry of one name
+    ):  # about a second entry with the same name
         archive.writestr(name, data)
 
 
@@ -183,12 +183,12 @@ def in_pickle(path: Path, change: Callable[[bytes], bytes]) -> None:
 
 
 def claim(path: Path, size: bytes) -> None:
-    """Let the first storage claim another number of numbers: a push of an integer before the end of its tuple."""
+    """Change the number of elements of the first storage: an integer that is pushed before the end of its tuple."""
     in_pickle(path, lambda data: re.sub(rb"M..t", lambda _: size + b"t", data, count=1, flags=re.DOTALL))
 
 
 EVIL = pickle.dumps(Planted(), protocol=2)
-# What is done to the file itself; each is noticed.
+# Changes of the file itself. Each is rejected.
 FILES: dict[str, Callable[[Path], Any]] = {
     "empty": lambda path: path.write_bytes(b""),
     "cut in half": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
@@ -264,7 +264,7 @@ def rewrite(folder: Path, change: Callable[[State], Any]) -> None:
 
 
 def as_pieces(folder: Path) -> None:
-    """Turn a checkpoint into one of two ranks: each has half of the rows of the embedding, the second all else."""
+    """Convert a checkpoint to one of two ranks: each has half of the embedding rows, the second everything else."""
     state = torch.load(folder / STATE, weights_only=True)
     names = [name for name in state["state_dict"] if name != "model.unembedding.weight"]
     [optimizer] = state["optimizer_states"]

@@ -1,4 +1,4 @@
-"""Requests that no client would send: each is answered or refused, as OpenAI's errors are, never by a fault of ours."""
+"""Requests that no client would send are answered or rejected with OpenAI's errors, never with a server error."""
 
 import json
 import math
@@ -73,12 +73,12 @@ def asking() -> Iterator[TestClient]:
 
 
 def check(answer: Any) -> int:
-    """That it is an answer, or an error in one line of OpenAI's shape."""
+    """Check that this is an answer, or an error in one line in OpenAI's format."""
     body = answer.content
     count_inputs(taken=answer.status_code == 200, refused=answer.status_code != 200)
     if answer.status_code == 200:
         if answer.headers["content-type"].startswith(JSON):
-            json.loads(body, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+            json.loads(body, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
         return 200
     assert 400 <= answer.status_code < 500, (answer.status_code, body)
     assert set(told := json.loads(body)) == {"error"}
@@ -107,7 +107,7 @@ def test_odd_values_of_known_fields(asking: TestClient, path: str, rng: random.R
 @pytest.mark.slow
 @pytest.mark.parametrize("path", GOOD)
 def test_each_number_in_each_field(asking: TestClient, path: str) -> None:
-    """Also where a second field turns the first one on."""
+    """Numbers are also tested together with a second field that enables the first one."""
     beside: list[dict[str, Any]] = [{"sample": True}, {"length_penalty": "gnmt"}] if path == "/translate" else []
     for field in fields(path):
         for number in NUMBERS if SCALE > 1 else EXTREMES:
@@ -121,7 +121,7 @@ def test_each_number_in_each_field(asking: TestClient, path: str) -> None:
 
 @pytest.mark.parametrize("alpha", [16.0, 16.5, 99.0, 1e3, 1e300, 1.7e308])
 def test_a_length_penalty_is_a_number_or_refused(asking: TestClient, alpha: float) -> None:
-    """The power of a length is no float64 before it is infinite, but an OverflowError."""
+    """A large power raises OverflowError before it becomes infinite."""
     for norm in ("average", "gnmt"):
         body = {"model": "translator", "text": "a dog " * 12, "alpha": alpha, "length_penalty": norm}
         assert check(asking.post("/translate", json=body)) == (200 if alpha <= 16 else 400)
@@ -220,7 +220,7 @@ def test_addresses_that_are_none(asking: TestClient, method: str, text: str, und
 
 
 def test_bodies_are_held_within_bounds(asking: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all requests together; what is refused is held no longer."""
+    """The bound holds for all requests together, and rejected bodies are released."""
     monkeypatch.setattr(bounded_request, "MAX_BODIES_BYTES", 200)
     long = {**GOOD["/classify"], "text": "a " * 100}
     for _ in range(3):
@@ -231,7 +231,7 @@ def test_bodies_are_held_within_bounds(asking: TestClient, monkeypatch: pytest.M
 
 
 def test_nothing_is_left_of_it(asking: TestClient) -> None:
-    """Every slot is free, and who asks sensibly gets what he asked for."""
+    """After all attacks every slot is free, and valid requests are answered."""
     for path, body in GOOD.items():
         assert check(asking.post(path, json=body)) == 200
     service = asking.app.state.service  # type: ignore[attr-defined]

@@ -1,5 +1,7 @@
-"""Connections that no client would make: slow, silent, deaf, cut off, too many. Each ends, every slot comes back, and
-what others are answered is, to the byte, what they would get alone."""
+"""Connections that are slow, silent, cut off, too many, or never read.
+
+Each of them ends, every slot is freed, and the answers of other clients do not change by a byte.
+"""
 
 import io
 import json
@@ -44,7 +46,7 @@ def address(models: ModelRegistry) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def expected(models: ModelRegistry) -> str:
-    """What the command line writes."""
+    """Return the text that the command line writes."""
     trained_model = models.get("gpt").trained_model.require("generate")
     sampling = Sampling(max_new_tokens=TOKENS, temperature=0)
     return generate(trained_model.model, trained_model.tokenizer, ["the cat"], sampling)[0].text
@@ -52,7 +54,7 @@ def expected(models: ModelRegistry) -> str:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(models: ModelRegistry, address: str, expected: str) -> Iterator[None]:
-    """After each test every slot is free, and who asks gets the right answer."""
+    """Check after each test that every slot is free and requests are answered correctly."""
     yield
     scheduler = models.get("gpt").scheduler
     until(lambda: (scheduler.running, scheduler.waiting) == (0, 0))  # type: ignore[attr-defined]
@@ -62,7 +64,7 @@ def nothing_is_left(models: ModelRegistry, address: str, expected: str) -> Itera
 def until(true: Any, seconds: float = 10) -> None:
     end = time.monotonic() + seconds
     while not true():
-        assert time.monotonic() < end, "it did not become so"
+        assert time.monotonic() < end, "condition not met in time"
         time.sleep(0.01)
 
 
@@ -90,7 +92,7 @@ def test_a_request_that_is_cut_at_any_byte(address: str) -> None:
 
 @pytest.mark.slow
 def test_a_stream_that_is_left_at_any_token(address: str, expected: str) -> None:
-    """Beside others, whose answers stay what they are."""
+    """The answers of concurrent requests do not change."""
     with ThreadPoolExecutor(2) as pool:
         others = [pool.submit(ask, address, GOOD) for _ in range(8)]
         for events in range(TOKENS + 2):
@@ -105,7 +107,7 @@ def test_a_stream_that_is_left_at_any_token(address: str, expected: str) -> None
 def test_a_head_that_comes_slowly(address: str) -> None:
     with RawConnection(address) as slow, RawConnection(address) as silent, RawConnection(address) as between:
         text(between.send(GOOD).answer())
-        between.send(b"P")  # the first byte of a second request must not stop the clock
+        between.send(b"P")  # the first byte of a second request must not stop the timeout
         for byte in GOOD[:9]:
             slow.send(bytes([byte]))
             time.sleep(0.1)
@@ -119,7 +121,7 @@ def test_a_head_that_comes_slowly(address: str) -> None:
 
 @pytest.mark.slow
 def test_a_body_that_drips_behind_its_answer(address: str) -> None:
-    """The answer does not wait for the body, and the connection ends though bytes come."""
+    """The answer does not wait for the body, and the connection is closed although bytes arrive."""
     with RawConnection(address) as connection:
         connection.send(b"POST /classify HTTP/1.1\r\nHost: localhost\r\nContent-Type: x\r\nContent-Length: 900\r\n\r\n")
         assert connection.answer().status == 415
@@ -132,12 +134,12 @@ def test_a_body_that_drips_behind_its_answer(address: str) -> None:
                     break
             except TimeoutError:
                 continue
-        assert time.monotonic() < ended, "it was never closed"
+        assert time.monotonic() < ended, "the connection was never closed"
 
 
 @pytest.mark.slow
 def test_a_reader_of_nothing_is_cut_off(models: ModelRegistry) -> None:
-    """Also one who asks on and on, and takes no answer."""
+    """This includes a client that keeps sending requests without reading answers."""
     with on_a_socket(models, reading_seconds=0.3) as address, RawConnection(address, receive_buffer=4096) as deaf:
         asked = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
         deaf.socket.settimeout(0.2)
@@ -211,7 +213,7 @@ def test_heads_that_are_none(address: str, name: str, capfd: pytest.CaptureFixtu
     with RawConnection(address) as connection:
         began = time.monotonic()
         answer = connection.send(HEADS[name]).answer()
-        # A reset may overtake the answer, where what was sent is longer than what was read.
+        # A reset may overtake the answer if more was sent than read.
         long = len(HEADS[name]) > MAX_HEAD_BYTES
         assert answer.status in ((400, 0, 408) if long else (400, 403)), answer
         if answer.status == 400:
@@ -235,7 +237,7 @@ def test_chunks_that_are_none(address: str, kind: bytes, chunk: bytes, capfd: py
         if kind == b"x":
             assert connection.answer().status == 415
         connection.send(b"1\r\n{\r\n" + chunk)
-        if kind != b"x" and chunk not in (b"1\r\na", b"5\r\nab\r\n"):  # which may still go on
+        if kind != b"x" and chunk not in (b"1\r\na", b"5\r\nab\r\n"):  # these may still continue
             assert connection.answer().status in (0, 400)
     time.sleep(0.05)
     assert "Traceback" not in capfd.readouterr().err
@@ -248,14 +250,14 @@ def test_a_length_that_is_too_long_or_short(address: str) -> None:
     head = head.replace(b"KIND", b"application/json")
     with RawConnection(address) as short:
         assert error(short.send(head % (len(body) - 1) + body).answer(), 400)["code"] == "invalid_json"
-        assert short.answer().status in (0, 400, 408)  # the byte that is left begins no request
+        assert short.answer().status in (0, 400, 408)  # the remaining byte is not a request
     with RawConnection(address) as long:
         long.send(head % (len(body) + 1) + body).socket.shutdown(1)
         assert long.answer().status in (0, 400)
 
 
 def test_two_lengths_of_one_request(address: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """A proxy may go by the other one, and take the rest of the body for a request of its own."""
+    """A proxy may use the other length and treat the rest of the body as a request."""
     both = CHUNKED.replace(b"KIND", b"application/json").replace(b"\r\n\r\n", b"\r\nContent-Length: 5\r\n\r\n")
     with RawConnection(address) as connection:
         assert error(connection.send(both + b"0\r\n\r\n").answer(), 400)["code"] == "invalid_http"
@@ -298,7 +300,7 @@ def test_the_key_is_in_no_log(
         statuses.append(ask(address, post(f"/x/{KEY}", body, f"Authorization: Bearer {KEY}")).status)
     assert statuses == [404, 401, 403, 405, 405, 200, 400, 401, 401, 200, 400, 404]
     told = log.getvalue() + "".join(capfd.readouterr()) + caplog.text
-    assert len(log.getvalue().splitlines()) == len(statuses) - 1  # of what is no HTTP there is no line
+    assert len(log.getvalue().splitlines()) == len(statuses) - 1  # invalid HTTP is not logged
     assert KEY.lower() not in told.lower()
 
 
@@ -333,7 +335,7 @@ def crowd(address: str, size: int) -> Iterator[list[RawConnection]]:
 
 @pytest.mark.slow
 def test_many_at_once(models: ModelRegistry, address: str, expected: str) -> None:
-    """More than the queue takes: each is answered rightly, or told to come again."""
+    """With more requests than the queue can hold, each is answered correctly, or rejected with a 429."""
     with crowd(address, 100 * SCALE) as connections:
         for connection in connections:
             connection.send(GOOD)

@@ -1,4 +1,4 @@
-"""More connections than files may be open: those that there are go on, one line says so, and it ends by itself."""
+"""With more connections than open files allowed, existing ones work, one line is logged, and the server recovers."""
 
 import os
 import resource
@@ -25,11 +25,11 @@ HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 def served(
     before: Callable[[], None], commands: dict[bytes, Callable[[], None]]
 ) -> Iterator[tuple[str, Callable[[bytes], None], Future[Outcome]]]:
-    """A service in a child: its address, how to have it do something, and what comes of it.
+    """Yield the address of a service in a child process, a function to send it commands, and its outcome.
 
     Args:
-        before: is called in the child, before the server is made.
-        commands: what else it may be told to do.
+        before: Called in the child before the server is created.
+        commands: Functions to call in the child, by command.
     """
     listening = open_socket("127.0.0.1", 0, send_timeout=30)
     reading, writing = os.pipe()
@@ -76,7 +76,7 @@ def limit_files(count: int) -> None:
 
 @pytest.mark.slow
 def test_more_connections_than_files() -> None:
-    """The server takes as many as fit, and newcomers take the place of who has waited longest."""
+    """The server accepts up to its limit, and new connections replace those that have been idle longest."""
     with served(lambda: limit_files(open_files() + 100), {}) as (address, _, outcome):
         crowd = [RawConnection(address) for _ in range(300)]
         assert [ask(address, GOOD).status for _ in range(3)] == [200] * 3
@@ -88,7 +88,7 @@ def test_more_connections_than_files() -> None:
 
 @pytest.mark.slow
 def test_no_file_is_left_for_a_connection() -> None:
-    """Others in the process have taken them. Without the bounds asyncio tells it thousands of times."""
+    """Other code in the process has used up the files. Without the bounds asyncio logs this thousands of times."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     commands = {
         b"-": lambda: limit_files(open_files()),
@@ -98,7 +98,7 @@ def test_no_file_is_left_for_a_connection() -> None:
         assert first.send(GOOD).answer().status == 200
         tell(b"-")
         crowd = [RawConnection(address).send(HEALTH) for _ in range(100)]
-        for _ in range(2):  # a second in which asyncio tries again and again
+        for _ in range(2):  # asyncio retries during this second
             assert first.send(GOOD).answer().status == 200
             time.sleep(0.6)
         tell(b"+")

@@ -1,4 +1,4 @@
-"""Settings that nobody sane writes: refused in one line, soon and in little memory, wherever they come from."""
+"""Malformed settings are rejected in one line, quickly and with little memory."""
 
 import math
 import os
@@ -96,7 +96,7 @@ HOSTILE: list[Any] = [
 ]
 
 
-# ---- what a file says, with its line
+# ---- files, with line numbers
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_yaml(text: str, words: str) -> None:
 
 
 def bomb(kind: str) -> str:
-    """Ten billion values in a few lines."""
+    """Return YAML that expands to ten billion values."""
     lines = ["a0: &a0 [x, x]" if kind == "list" else "a0: &a0 {x: y}"]
     for level in range(1, 34):
         alias = f"*a{level - 1}"
@@ -257,7 +257,7 @@ def test_a_change_has_no_line_of_the_file(tmp_path: Path) -> None:
         load_recipe(str(path), parse_assignment("training.max_steps=0"))
 
 
-# ---- files that are none
+# ---- paths that are not files
 
 
 @pytest.mark.slow
@@ -280,11 +280,11 @@ def test_a_recipe_that_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert len(outcome.stderr) < MOST
 
 
-# ---- fuzz
+# ---- fuzzing
 
 
 def leaves(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where something stands: mappings and what is in them."""
+    """Yield the path to every value, including mappings and lists."""
     yield path
     for key, value in data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ():
         yield from leaves(value, (*path, key))
@@ -296,7 +296,7 @@ PLACES = {name: [path for path in leaves(data) if path] for name, data in PLAIN.
 
 @st.composite
 def mutated_recipes(draw: st.DrawFn) -> dict[str, Any]:
-    """A packaged recipe with one to four of its places spoiled."""
+    """Return a packaged recipe with one to four values changed."""
     name = draw(st.sampled_from(sorted(PLAIN)))
     data: Any = deepcopy(PLAIN[name])
     for _ in range(draw(st.integers(1, 4))):
@@ -327,7 +327,7 @@ def mutated_recipes(draw: st.DrawFn) -> dict[str, Any]:
                     inside[path[-1]] = deepcopy(other)
                 case _:
                     inside[path[-1]] = draw(st.sampled_from(HOSTILE))
-        except (KeyError, TypeError, IndexError, AttributeError):  # spoiled above already
+        except (KeyError, TypeError, IndexError, AttributeError):  # already changed by an earlier step
             continue
     return data
 
@@ -336,7 +336,7 @@ def mutated_recipes(draw: st.DrawFn) -> dict[str, Any]:
 @settings(FULL, max_examples=60 * SCALE)
 @given(data=mutated_recipes())
 def test_spoiled_recipes(data: dict[str, Any]) -> None:
-    """What is not refused is a recipe, and comes back from its YAML."""
+    """Every changed recipe is rejected, or survives a round trip through YAML."""
     error = refusal(lambda: parse_recipe(data, name="spoiled"))
     if error is None:
         recipe = parse_recipe(data, name="spoiled")
@@ -384,7 +384,7 @@ def test_any_text_is_yaml_or_refused(text: str) -> None:
 @settings(FULL, max_examples=30 * SCALE)
 @given(data=st.data(), name=st.sampled_from(sorted(PLAIN)))
 def test_spoiled_yaml_of_recipes(data: st.DataObject, name: str) -> None:
-    """Bytes of a packaged recipe cut, doubled or changed."""
+    """The bytes of a packaged recipe are cut, doubled or changed."""
     raw = bytearray(recipe_text(name).encode())
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(raw)))
@@ -451,7 +451,7 @@ def test_any_set_is_a_change_or_refused(key: str, value: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", [DecoderOnlySpec, EncoderOnlySpec], ids=lambda spec: spec.__name__)
 def test_a_models_config(spec: type) -> None:
-    """As `config.json` of a model's folder is read."""
+    """The model's `config.json` is parsed in the same way."""
     name = {DecoderOnlySpec: "gpt2-124m", EncoderOnlySpec: "cramming"}[spec]
     model = PLAIN[name]["model"]
     for key, value in product(model, HOSTILE):

@@ -1,4 +1,4 @@
-"""Settings that nobody sane writes, on the command line and in Python."""
+"""Malformed settings on the command line and in Python."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Chat templates without end, without measure and out of their sandbox: refused soon, and the next is rendered."""
+"""Chat templates that never end, grow or escape the sandbox are rejected quickly, and the next one is rendered."""
 
 import json
 import signal

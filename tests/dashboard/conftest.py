@@ -1,4 +1,4 @@
-"""The page of runs is looked at with the browser of the explorer's tests."""
+"""Fixtures of the dashboard tests, which use the browser of the explorer tests."""
 
 import sys
 from collections.abc import Iterator

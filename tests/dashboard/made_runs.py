@@ -1,4 +1,4 @@
-"""Folders as runs leave them, made without training."""
+"""Run folders created without training."""
 
 import json
 import math
@@ -14,7 +14,7 @@ HOSTILE = "<script>document.title='gone'</script><b>bold</b> & \u202e text"
 
 
 def line(step: int, *, loss: float | None = None, validate: bool = False) -> str:
-    """Of a metrics.csv, as `MetricsLogger` writes it; a spike at step 777."""
+    """Return a line of metrics.csv as `MetricsLogger` writes it, with a spike at step 777."""
     cells = {
         "step": str(step), "epoch": f"{step / 1000:.9g}", "lr": f"{1e-3 / step:.9g}", "grad_norm": "0.5",
         "train/loss": f"{(50 if step == 777 else 2 + 1 / step) if loss is None else loss:.9g}",
@@ -39,7 +39,11 @@ def make_run(
     lr: float = 0.001,
     pid: int | None = 0,
 ) -> Path:
-    """pid: who trains; this process by default, None for nobody."""
+    """Create a run folder.
+
+    Args:
+        pid: Process that trains: 0 for this process, None for no process.
+    """
     (folder / "samples").mkdir(parents=True)
     write_metrics(folder / "metrics.csv", range(1, steps + 1))
     total = total or steps

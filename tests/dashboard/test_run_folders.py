@@ -1,4 +1,4 @@
-"""What is read of a run's folder while it grows, and how few points become of it."""
+"""Reading a run folder while it grows, and downsampling its metrics."""
 
 import os
 import time
@@ -31,7 +31,7 @@ def test_only_what_was_appended_is_read(tail: MetricsFile) -> None:
     write_metrics(tail.path, range(1, 1001))
     tail.refresh()
     with tail.path.open("a", newline="") as file:
-        file.write(line(1001)[:30])  # as far as it has come
+        file.write(line(1001)[:30])  # an incomplete line
     tail.refresh()
     assert len(tail) == 1000
     with tail.path.open("a", newline="") as file:
@@ -52,7 +52,7 @@ def test_a_file_that_was_cut_back_is_read_anew(tail: MetricsFile) -> None:
     assert len(tail) == 51
     assert tail.column("train/loss")[-1] == 9.0
     assert tail.generation == 2
-    tail.path.write_text(kept + line(51, loss=8.0) + line(52), newline="")  # no shorter than what was read
+    tail.path.write_text(kept + line(51, loss=8.0) + line(52), newline="")  # the file is not shorter than before
     tail.refresh()
     assert tail.column("train/loss")[-2] == 8.0
     assert tail.generation == 3
@@ -127,7 +127,7 @@ def test_answers_of_two_runs(tmp_path: Path) -> None:
     assert [run["name"] for run in answers.answer("runs", {})["runs"]] == ["a/run", "b/run"]
     curves = answers.answer("curves", {"buckets": 50})
     loss = [curve for curve in curves["curves"] if curve["metric"] == "train/loss"]
-    assert [max(curve["high"]) for curve in loss] == [50, 50]  # one step's spike
+    assert [max(curve["high"]) for curve in loss] == [50, 50]  # the spike of one step
     assert all(len(curve["x"]) <= 52 for curve in curves["curves"])
     part = answers.answer("curves", {"x": "seconds", "start": 77.0, "end": 78.0, "buckets": 50})
     assert [one["x"][1] for one in part["curves"] if one["metric"] == "lr"] == pytest.approx([77, 77])

@@ -1,4 +1,4 @@
-"""The page of runs: served on this machine alone, drawn by a browser, beside a training and after."""
+"""The dashboard: served locally, drawn by a browser, during and after a training run."""
 
 import subprocess
 import sys
@@ -61,7 +61,7 @@ def test_the_background_dashboard_a_training_ends_with_it(tmp_path: Path) -> Non
         assert process.stdin is not None
         assert process.stderr is not None
         assert process.stderr.readline().startswith("tercet: dashboard: http://127.0.0.1:")
-        process.stdin.close()  # as when whoever started it is killed
+        process.stdin.close()  # as if the process that started it were killed
         assert process.wait(20) == 0
 
 
@@ -72,7 +72,7 @@ def test_the_background_dashboard_a_training_ends_with_it(tmp_path: Path) -> Non
         ({"RANK": "0", "LOCAL_RANK": "0", "SLURM_PROCID": "0"}, 1),
         ({"RANK": "4", "LOCAL_RANK": "0"}, 0),
         ({"SLURM_PROCID": "1"}, 0),
-        ({"LOCAL_RANK": "1", "NODE_RANK": "0"}, 0),  # as Lightning starts those of --devices
+        ({"LOCAL_RANK": "1", "NODE_RANK": "0"}, 0),  # as Lightning launches the processes of --devices
         ({"LOCAL_RANK": "0", "NODE_RANK": "1"}, 0),
     ],
     ids=str,
@@ -129,7 +129,7 @@ def test_two_runs_side_by_side_in_a_browser(browser: Any, tmp_path: Path) -> Non
                 assert "one training: 2.157 (2.042 to 3)" in field.locator("output").text_content()
                 assert "two training" in field.locator("output").text_content()
                 page.keyboard.press("End")
-                assert "two" not in field.locator("output").text_content()  # which ended after 500 steps
+                assert "two" not in field.locator("output").text_content()  # this run ended after 500 steps
                 page.keyboard.press("Home")
                 page.keyboard.press("+")
                 page.locator("[data-key=all]:enabled").wait_for()
@@ -148,7 +148,7 @@ def test_two_runs_side_by_side_in_a_browser(browser: Any, tmp_path: Path) -> Non
 
 @slow
 def test_two_runs_of_100_000_steps_are_there_at_once(tmp_path: Path) -> None:
-    """Processor time, which a busy machine does not stretch; measured in benchmarks/log/explorer.md."""
+    """The test measures CPU time, which is independent of the load. See benchmarks/log/explorer.md."""
     answers = RunAnswers([make_run(tmp_path / name, steps=100_000) for name in ("one", "two")])
     started = time.process_time()
     answers.answer("runs", {})

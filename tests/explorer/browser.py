@@ -1,4 +1,4 @@
-"""A real browser before the explorer's page: served models, tabs that note what goes wrong, what stands on them."""
+"""Test helpers for the explorer's page in a real browser: served models, and tabs that record problems."""
 
 import contextlib
 import shutil
@@ -13,18 +13,18 @@ from urllib.parse import urlsplit
 
 import pytest
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: no browser to look with")
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
 from tercet.explorer import Answers  # noqa: E402
 from tercet.explorer.server import application  # noqa: E402
 
 FLAGS = [
-    "--no-sandbox",  # the sandbox needs a user who is not root
-    "--disable-gpu",  # there is none, and looking for it takes time
-    "--disable-quic",  # no other way out than the proxy
-    "--proxy-server=http://127.0.0.1:9",  # nothing listens there, so all that is not on this machine is blocked
-    "--no-first-run",  # no page of greetings
-    "--disable-background-networking",  # no look for updates of lists,
+    "--no-sandbox",  # the sandbox requires a user who is not root
+    "--disable-gpu",  # the search for one takes time
+    "--disable-quic",  # no way around the proxy
+    "--proxy-server=http://127.0.0.1:9",  # nothing listens there, so everything outside of this machine is blocked
+    "--no-first-run",  # no welcome page
+    "--disable-background-networking",  # no updates of lists,
     "--disable-component-update",  # of components,
     "--disable-sync",  # or of an account
 ]
@@ -41,10 +41,10 @@ COLOURS = """
 
 @contextlib.contextmanager
 def chromium() -> Generator[Any]:
-    """Debian's Chromium; the test is skipped where there is none."""
+    """Yield Debian's Chromium, or skip the test if it is not installed."""
     path = shutil.which("chromium")
     if path is None:
-        pytest.skip("chromium is not installed: no browser to look with")
+        pytest.skip("chromium is not installed")
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
         try:
@@ -55,12 +55,12 @@ def chromium() -> Generator[Any]:
 
 @dataclass
 class Tab:
-    """A page and what it did.
+    """A page with its problems and requests.
 
     Attributes:
-        problems: console errors and warnings, exceptions, failed requests, dialogs.
-        elsewhere: addresses off this machine that it tried.
-        requests: every address that it asked, in order.
+        problems: Console errors and warnings, exceptions, failed requests and dialogs.
+        elsewhere: Requested addresses outside of this machine.
+        requests: All requested addresses in order.
     """
 
     page: Any
@@ -69,7 +69,7 @@ class Tab:
     requests: list[str] = field(default_factory=list)
 
     def key(self, name: str, pane: int = 0) -> Any:
-        """What has this data-key, in a pane if it stands in one."""
+        """Return the element with this data-key, in the pane if the pane contains it."""
         inside = self.page.locator(f'[data-pane="{pane}"] [data-key="{name}"]')
         return inside if inside.count() > 0 else self.page.locator(f'[data-key="{name}"]').first
 
@@ -79,18 +79,18 @@ class Tab:
         self.settle()
 
     def settle(self, frames: int = 2) -> None:
-        """Wait until everything that was asked for has come and is drawn."""
+        """Wait until all requested data has arrived and is drawn."""
         until = time.monotonic() + PATIENCE / 1000
         while not self.page.evaluate(DRAWN, frames):
-            assert time.monotonic() < until, f"it is not drawn yet: {self.problems}"
+            assert time.monotonic() < until, f"the page is not drawn in time: {self.problems}"
             self.page.wait_for_timeout(10)
 
     def colours(self, where: str) -> list[int]:
-        """How many colours each canvas there has."""
+        """Return the number of colors of each canvas there."""
         return self.page.locator(where).evaluate_all(COLOURS)
 
     def told(self, key: str) -> str:
-        """What a heat map says of the cell that its cursor is at."""
+        """Return the text that a heat map shows for the cell at its cursor."""
         return self.key(key).locator("output").text_content() or ""
 
     def assert_well(self) -> None:
@@ -98,7 +98,7 @@ class Tab:
         assert self.problems == []
 
     def assert_accessible(self) -> None:
-        """By all rules of axe, as the page stands."""
+        """Check the current page by all rules of axe."""
         axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
         if self.page.evaluate("window.axe === undefined"):
             self.page.evaluate(axe.axe_script)
@@ -107,7 +107,7 @@ class Tab:
         assert not faults, "\n".join(faults)
 
 
-# What is busy says so; a change draws in the next frame, and may ask for more in the one after.
+# Busy elements have aria-busy. A change is drawn in the next frame, and may request more in the one after.
 DRAWN = """async (frames) => {
   const begun = () => [...document.querySelectorAll(".pane")].length > 0
     && [...document.querySelectorAll(".pane")].every((pane) => pane.querySelector(".facts:not(:empty)") !== null
@@ -123,7 +123,7 @@ DRAWN = """async (frames) => {
 
 @contextlib.contextmanager
 def tab(browser: Any, size: dict[str, int] = WIDE, *, files: bool = False, **context: Any) -> Generator[Tab]:
-    """A fresh tab, whose requests off this machine are blocked and noted; with `files`, all but those of files are."""
+    """Yield a new tab that blocks and records requests outside of this machine, or all but files if `files` is True."""
     one = browser.new_context(viewport=size, accept_downloads=True, **context)
     one.set_default_timeout(PATIENCE)
     made = Tab(one.new_page())
@@ -160,13 +160,13 @@ def watch(made: Tab, *, files: bool = False) -> None:
 
 
 def served(answers: Answers, *, until_it_ends: bool = False) -> contextlib.AbstractContextManager[str]:
-    """The address of a model's page while it is served."""
+    """Yield the address of a model's page while it is served."""
     return served_application(application(answers), until_it_ends=until_it_ends)
 
 
 @contextlib.contextmanager
 def served_application(app: Any, *, until_it_ends: bool = False) -> Generator[str]:
-    """The address of a page while it is served, in a thread of its own, which ends soon after, or before this does."""
+    """Yield the address of a page while a thread serves it. The thread may end later if `until_it_ends` is False."""
     import uvicorn
 
     listening = socket.create_server(("127.0.0.1", 0))  # the server closes it
@@ -187,7 +187,7 @@ def served_application(app: Any, *, until_it_ends: bool = False) -> Generator[st
 def opened(
     browser: Any, answers: Answers, hash: str = "", size: dict[str, int] = WIDE, **context: Any
 ) -> Iterator[Tab]:
-    """A tab with the page of a model, drawn to the end."""
+    """Yield a tab with the page of a model, drawn completely."""
     with served(answers) as address, tab(browser, size, **context) as made:
         made.page.goto(address + hash)
         made.settle()
@@ -196,7 +196,7 @@ def opened(
 
 @contextlib.contextmanager
 def from_disk(browser: Any, path: Path, hash: str = "", size: dict[str, int] = WIDE, **context: Any) -> Iterator[Tab]:
-    """A tab with a saved page, everything but files blocked."""
+    """Yield a tab with a saved page. Everything but files is blocked."""
     with tab(browser, size, files=True, **context) as made:
         made.page.goto(path.as_uri() + hash)
         made.settle()

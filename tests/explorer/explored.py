@@ -1,4 +1,4 @@
-"""Tiny random models of each family with their tokenizers, as if they had been loaded; tensors read by numpy alone."""
+"""Tiny random models of each family with tokenizers, and tensors read with NumPy only."""
 
 import base64
 from dataclasses import replace
@@ -58,7 +58,7 @@ TRANSLATORS: dict[str, dict[str, Any]] = {
     "6 + 3": {"layers": (6, 3), "stack": {"placement": "post", "n_heads": 2}},
     "3 + 6": {"layers": (3, 6), "stack": {"position": Rotary(), "n_heads": 2, "n_kv_heads": 1}, "own": True},
 }
-FAST = ("sandwich, rotary, grouped, gated, qk norm", "as the paper", "1 + 2")  # one of each family, with most in it
+FAST = ("sandwich, rotary, grouped, gated, qk norm", "as the paper", "1 + 2")  # one of each family
 OWN_SOURCE = "3 + 6"
 EVERY = [
     pytest.param(
@@ -69,7 +69,7 @@ EVERY = [
 
 
 def trained_model(name: str, *, max_len: int = 23) -> TrainedModel:
-    """The model of this name in the tables above."""
+    """Return the model of this name in the tables above."""
     spec: Any
     if name in GPTS:
         settings = dict(GPTS[name])
@@ -97,13 +97,13 @@ def trained_model(name: str, *, max_len: int = 23) -> TrainedModel:
 
 def loaded(model: Any, *, source: Tokenizer = TOKENIZER) -> TrainedModel:
     with torch.no_grad():
-        for parameter in model.parameters():  # fresh weights are small or zero, and would hide a fault
+        for parameter in model.parameters():  # fresh weights are small or zero, which would hide errors
             parameter.add_(torch.randn_like(parameter) * 0.15)
     return TrainedModel.wrap(model.eval(), TOKENIZER, source_tokenizer=source, folder=Path("runs", "tiny", "best"))
 
 
 def asked(name: str) -> dict[str, Any]:
-    """Something to ask of that model."""
+    """Return a query for that model."""
     if name in BERTS:
         originals = [TOKENIZER.bos_id, *TOKENIZER.encode(TEXT), TOKENIZER.eos_id]
         masked = [token if place not in (2, 5) else TOKENIZER.mask_id for place, token in enumerate(originals)]
@@ -115,12 +115,12 @@ def asked(name: str) -> dict[str, Any]:
 
 
 def tensors_of(answer: dict[str, Any]) -> dict[str, Any]:
-    """The packed tensors of a block, those that are the same as others under their own names too."""
+    """Return the packed tensors of a block. Tensors that equal others are included under their own names."""
     return answer["tensors"] | {name: answer["tensors"][other] for name, other in answer["same"].items()}
 
 
 def numbers(packed: dict[str, Any]) -> np.ndarray:
-    """A packed tensor, read as its description says and by nothing of ours."""
+    """Read a packed tensor from its description, without Tercet's code."""
     kinds = {"float32": "<f4", "uint16": "<u2", "uint8": "|u1", "bool": "|u1"}
     found = np.frombuffer(base64.b64decode(packed["data"]), kinds[packed["type"]]).reshape(packed["shape"])
     if packed["type"] == "bool":
@@ -129,5 +129,5 @@ def numbers(packed: dict[str, Any]) -> np.ndarray:
 
 
 def near(packed: dict[str, Any]) -> float:
-    """How far a number may be from the model's."""
+    """Return how far a number may differ from the model's."""
     return 1e-5 + (packed["step"] / 2 if packed["type"].startswith("uint") else 0.0)

@@ -1,4 +1,4 @@
-"""What no file of a page may hold, and what a browser says of any page: who cannot read it, or see where they are."""
+"""Rules for page sources, and checks of accessibility that a browser runs on any page."""
 
 import re
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ FORBIDDEN = (
 
 
 def faults_of_source(files: Mapping[str, str]) -> list[str]:
-    """What makes up numbers, writes markup, keeps something in the browser, or names an address elsewhere."""
+    """Return random numbers, markup, browser storage and addresses of other hosts in the files."""
     faults = list[str]()
     for name, text in files.items():
         code = re.sub(r"/\*.*?\*/|^\s*//.*?$", "", text, flags=re.DOTALL | re.MULTILINE)  # types are comments
@@ -28,7 +28,7 @@ NAMELESS = """
   .filter((one) => !one.closest("label")?.textContent.trim() && !one.matches("#workspace"))
   .map((one) => one.outerHTML.slice(0, 150))
 """
-# WCAG 2's ratio, of each visible text and what is painted behind it; what is switched off does not count.
+# Contrast ratio of WCAG 2 for each visible text and its background. Disabled elements are excluded.
 PALE = """
 () => {
   const dot = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });

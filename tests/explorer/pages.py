@@ -1,4 +1,4 @@
-"""The families whose pages are tested, and what a page shows, read off it."""
+"""Model families of the page tests, and functions that read what a page shows."""
 
 import re
 from collections.abc import Callable
@@ -54,11 +54,11 @@ FAMILIES: dict[str, Callable[[], Answers]] = {
     "translator, 3 + 6": lambda: translator("3 + 6"),
 }
 VIEWS = ("flow", "maps", "lens", "heads", "beams")
-ALIKE = ("gpt, modern", "translator, 3 + 6")  # in what the page does for them to one that is always looked at
+ALIKE = ("gpt, modern", "translator, 3 + 6")  # the page treats them as one that is always tested
 
 
 def families(*alike: str) -> pytest.MarkDecorator:
-    """A test of each family; those that are `alike` to another in what it looks at are left to the exhaustive ones."""
+    """Parametrize a test over the families. Those in `alike` only run in the exhaustive tests."""
     marks = {family: pytest.mark.exhaustive if family in alike else () for family in FAMILIES}
     return pytest.mark.parametrize("family", [pytest.param(family, marks=marks[family]) for family in FAMILIES])
 
@@ -71,7 +71,7 @@ def number(text: str) -> float:
 
 
 def candidates(tab: Tab, pane: int = 0) -> dict[int, tuple[float, float]]:
-    """By id, the probability after the sampler's settings, 0 where they filter it out, and the model's own."""
+    """Return two probabilities by id: after the sampler's settings (0 if filtered out), and of the model."""
     found = {}
     for label in tab.page.locator(f'[data-pane="{pane}"] .candidate').evaluate_all(
         "(all) => all.map((one) => one.getAttribute('aria-label'))"
@@ -83,7 +83,7 @@ def candidates(tab: Tab, pane: int = 0) -> dict[int, tuple[float, float]]:
 
 
 def offers(tab: Tab, scores: torch.Tensor) -> None:
-    """The page's next tokens are as likely as the scores (V) say."""
+    """Check that the page's next tokens have the probabilities of the scores (V)."""
     for token, (share, _) in candidates(tab).items():
         assert share == pytest.approx(float(scores.softmax(-1)[token]), abs=NEAR)
 
@@ -96,7 +96,7 @@ def row_of(tab: Tab, pane: int = 0) -> int:
 
 
 def chips(tab: Tab, stack: str = "stack", pane: int = 0) -> list[tuple[int, str]]:
-    """The ids and texts of the tokens read."""
+    """Return ids and texts of the tokens that were read."""
     labels = tab.page.locator(f'[data-pane="{pane}"] .side[data-stack="{stack}"] .token').evaluate_all(
         "(all) => all.map((one) => [one.getAttribute('aria-label'), one.textContent])"
     )
@@ -104,16 +104,16 @@ def chips(tab: Tab, stack: str = "stack", pane: int = 0) -> list[tuple[int, str]
 
 
 def passed(answers: Answers, ids: list[int], target: list[int] | None = None, edits: list[Edit] | None = None) -> Any:
-    """A plain pass: what was recorded and the logits, asked of the model itself."""
+    """Run the model directly and return its recorded activations and logits."""
     rows = [torch.tensor([ids])] + ([] if target is None else [torch.tensor([target])])
-    # The server may still be asking the same model.
+    # The server may still use the same model.
     with answers.lock, torch.no_grad(), record(answers.trained_model.model, edits=edits or []) as seen:
         logits = answers.trained_model.model(*rows)[0]
     return seen, logits
 
 
 def read_now(tab: Tab, answers: Answers, edits: list[Edit] | None = None) -> Any:
-    """The same for the tokens that stand on the page."""
+    """Run the model directly on the tokens that the page shows."""
     if answers.model()["can"]["translate"]:
         encoder, decoder = ([one for one, _ in chips(tab, name)] for name in ("encoder", "decoder"))
         return passed(answers, encoder, decoder, edits)
@@ -126,7 +126,7 @@ def no_sideways(tab: Tab) -> None:
 
 
 def cell_told(tab: Tab, key: str) -> tuple[int, int, float, float]:
-    """Row, column, number and half a step of the cell that a heat map tells of."""
+    """Return row, column, number and half a step of the cell that a heat map describes."""
     told = tab.told(key)
     match = re.search(
         r"(?:row|query) (\d+).*?(?:key|dimension) (\d+).*?; (?:weight )?(−?[\d.e−]+)(?: ± ([\d.e-]+))?", told

@@ -1,4 +1,4 @@
-"""The explorer's answers and the terminal's tables hold the same numbers of one text."""
+"""The explorer and `tercet inspect` report the same numbers for one text."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ def test_they_hold_the_same_numbers(name: str, tmp_path: Path, capsys: pytest.Ca
         prompt = told["prompt"]
         assert list(prompt["sides"]) == [side["stack"] for side in look["sides"]]
         assert prompt["lens"]["names"] == look["lens"]["names"]
-        rows = list(zip(*look["lens"]["ids"], strict=True))  # by row, as on the terminal
+        rows = list(zip(*look["lens"]["ids"], strict=True))  # by row, as in the terminal
         assert [[[token["id"] for token in cell] for cell in row] for row in prompt["lens"]["rows"]] == [
             list(row) for row in rows
         ]

@@ -1,4 +1,4 @@
-"""What may be asked, what is told of mistakes, and how large and how quick an answer is."""
+"""Queries of the explorer: valid ones, errors, and size and time of answers."""
 
 import json
 import time
@@ -221,9 +221,9 @@ def test_there_is_always_something_to_open_with(name: str) -> None:
     look = Answers(one).answer("look", {"ask": query_to_plain(ask)})
     assert name in TRANSLATORS or not look["truncated"]
     if name in BERTS:
-        assert look["loss"]["tokens"][look["at"]] is not None  # one token is masked, and known
+        assert look["loss"]["tokens"][look["at"]] is not None  # one token is masked, and its original is known
     assert opening_query(one, "abc").text == "abc"
-    assert opening_query(replace(one, source_tokenizer=OTHER)).text  # no letter of the sentence is in it
+    assert opening_query(replace(one, source_tokenizer=OTHER)).text  # it has no letter of the sentence
 
 
 @pytest.mark.parametrize("text", ["a\n", "", "\n\n"])
@@ -248,7 +248,7 @@ def test_a_run_opens_with_a_line_that_it_has_not_learnt(tmp_path: Any, monkeypat
     }
     card = Card(recipe={"data": data}, data_hash=prepare(parse(TextSpec, data), tokenizer=TOKENIZER).hash)
     assert opening_query(replace(trained_model(GPT), card=card)).text == "cafe hide"
-    for data_hash in ("", "0" * 64):  # not the file that the model was trained on, but another of its name
+    for data_hash in ("", "0" * 64):  # another file with the name of the training file
         assert opening_query(replace(trained_model(GPT), card=replace(card, data_hash=data_hash))).text != "cafe hide"
 
 

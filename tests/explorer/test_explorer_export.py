@@ -1,4 +1,4 @@
-"""The page as one file: everything in it, nothing asked, and nothing in it breaks out."""
+"""The page as a single file: it is complete, requests nothing, and is safe against injected markup."""
 
 import base64
 import json
@@ -31,7 +31,7 @@ def answers_in(page: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def page() -> str:
-    """That of a small model; what reads it changes nothing."""
+    """Return the page of a small model, which tests only read."""
     return page_of(GPT)
 
 
@@ -73,7 +73,7 @@ def test_a_token_cannot_end_the_script() -> None:
     assert SCRIPT not in page
     look = next(answer for key, answer in answers_in(page).items() if key.startswith("api/look "))
     assert "".join(token["text"] for token in look["sides"][0]["tokens"]) == SCRIPT
-    assert page.count("</script>") == 3  # the import map, the answers, the page itself
+    assert page.count("</script>") == 3  # import map, answers and page
 
 
 def test_line_ends_of_javascript_are_escaped() -> None:
@@ -87,7 +87,7 @@ def test_it_asks_no_one(page: str) -> None:
     assert not re.findall(r"url\(\s*[\"']?(?!data:|#)", page)
     styles = "".join(re.findall(r"<style>(.*?)</style>", page, re.DOTALL))
     assert "@import" not in styles
-    assert "default-src 'none'" in page  # and if it did, the browser would refuse
+    assert "default-src 'none'" in page  # the browser would block requests
 
 
 def test_its_modules_are_the_pages(page: str) -> None:
@@ -199,7 +199,7 @@ def test_mistakes_end_with_two(
     monkeypatch.chdir(folder.parent)
     code = main(["explore", *arguments])
     if not told:
-        assert code == 0  # an empty prompt is the end of the text before
+        assert code == 0  # an empty prompt starts with the end-of-text token
         return
     assert code == 2
     err = capsys.readouterr().err

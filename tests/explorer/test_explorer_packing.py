@@ -1,4 +1,4 @@
-"""Tensors as JSON: what comes back is what went in, to half a step."""
+"""Tensors packed as JSON are restored to within half a step."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The page over HTTP: what is served, and who is held off."""
+"""The page over HTTP: served files, queries and rejected requests."""
 
 import contextlib
 import os
@@ -174,7 +174,7 @@ def test_a_fault_of_ours_is_told_without_its_insides(answers: Answers, monkeypat
 
 @pytest.mark.slow
 def test_two_at_once_get_their_own_answers(client: TestClient) -> None:
-    """The model is one, and recording it is for one at a time."""
+    """Requests share one model, which only one at a time can record."""
     texts = [letter * n for letter in "abcdef" for n in (1, 3)]
     found: dict[str, Any] = {}
 
@@ -240,7 +240,7 @@ def test_the_program_serves_until_it_is_stopped(number: signal.Signals, code: in
             process.kill()
     assert (process.returncode, out) == (code, "")
     assert "Traceback" not in err
-    assert "POST" not in err  # no line for each request
+    assert "POST" not in err  # requests are not logged
 
 
 def test_the_help_is_quick() -> None:

@@ -1,4 +1,4 @@
-"""Every number of an answer is the model's: held against plain hooks, and worked out again from a saved page alone."""
+"""Every number of an answer equals the model's: compared with plain hooks, and recomputed from a saved page."""
 
 import json
 import re
@@ -26,7 +26,7 @@ PAGE = {
 
 
 def plain_pass(model: Any, look: dict[str, Any]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """What each module gave in a pass without anything of ours, and the logits."""
+    """Return the output of each module in a pass without Tercet's recording, and the logits."""
     seen: dict[str, torch.Tensor] = {}
 
     def note(name: str, _module: Any, _inputs: Any, output: Any) -> None:
@@ -56,7 +56,7 @@ def test_every_number_is_that_of_a_plain_pass(name: str) -> None:
                 assert numbers(packed) == pytest.approx(seen[tensor][0].numpy(), abs=near(packed)), tensor
                 told.add(tensor)
     modules = {part for part in seen if ".blocks." in part}
-    assert modules <= told  # nothing in a block is left out
+    assert modules <= told  # every module of a block is included
     assert {f"{side['stack']}.{part}" for side in look["sides"] for part in ("dropout", "final_norm")} <= told
     for row in range(len(look["sides"][-1]["tokens"])):
         answer = answers.answer("logits", {"ask": look["ask"], "at": row})
@@ -106,7 +106,7 @@ def test_cross_attention_is_target_by_source() -> None:
 
 
 def saved(monkeypatch: pytest.MonkeyPatch, one: TrainedModel, ask: dict[str, Any]) -> dict[str, Any]:
-    """The answers of a saved page, read from its text."""
+    """Return the answers in a saved page, read from its text."""
     monkeypatch.setattr(exporting, "page_files", lambda: PAGE)
     page = export_page(Answers(one), Query(**{key: tuple(v) if isinstance(v, list) else v for key, v in ask.items()}))
     found = re.search(r'<script type="application/json" id="answers">(.*?)</script>', page, re.DOTALL)
@@ -121,7 +121,7 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 def norm(x: np.ndarray, weights: dict[str, np.ndarray], name: str, stack: dict[str, Any]) -> np.ndarray:
     if f"{name}.weight" not in weights:
-        return x  # no norm stands there
+        return x  # this placement has no norm there
     x = x - x.mean(-1, keepdims=True) if stack["norm"] == "layer" else x
     x = x / np.sqrt(np.square(x).mean(-1, keepdims=True) + stack["norm_eps"]) * weights[f"{name}.weight"]
     return x + weights.get(f"{name}.bias", 0.0)
@@ -181,7 +181,7 @@ def recomputed(
     stack: dict[str, Any],
     memory: np.ndarray | None,
 ) -> None:
-    """Block by block: attention across and within, the feed-forward network, the sums between them."""
+    """Recompute a block: self-attention, cross-attention, feed-forward network and the residual sums."""
     stream = seen[source]
     for kind in ["self", *(["cross"] if stack["cross"] else [])]:
         part, residual = f"{block}.{kind}_attention", f"{block}.{kind}_residual"
@@ -222,7 +222,7 @@ def recomputed(
 
 @pytest.mark.slow
 def test_a_fault_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Were one number of the page not the model's, working it out again would show it."""
+    """Recomputing a page detects a single wrong number."""
     answers = saved(monkeypatch, trained_model("pre, learned"), {"text": TEXT})
     block = next(answer for answer in answers.values() if answer.get("name") == "stack.blocks.1")
     stack = answers["api/model {}"]["stacks"][0]

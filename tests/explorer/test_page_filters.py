@@ -1,4 +1,4 @@
-"""The page's filters beside the sampler's own: the same functions, written twice."""
+"""The page's filters agree with the sampler's, which are separate implementations of the same functions."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ from tercet.generation.filters import apply_temperature, keep_min_p, keep_top_k,
 
 NEAR = 1e-6
 SOURCE = page_files()["filters.js"]
-# Node runs the page's own module; a case comes as a line, and its answer goes as one.
+# Node runs the page's module. It reads one case per line and prints one answer per line.
 PROGRAM = """
 import readline from "node:readline";
 const filters = await import("data:text/javascript," + encodeURIComponent(process.env.FILTERS));
@@ -60,7 +60,7 @@ Filtered = Callable[[list[float], Sampling], dict[str, Any]]
 
 @contextlib.contextmanager
 def filters(source: str = SOURCE) -> Generator[Filtered]:
-    """The page's filters, in a process that answers case after case."""
+    """Yield a function that runs the page's filters in a separate process."""
     with subprocess.Popen(
         node(PROGRAM), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={"FILTERS": source}
     ) as process:
@@ -82,7 +82,7 @@ def filters(source: str = SOURCE) -> Generator[Filtered]:
 def node(program: str) -> list[str]:
     path = shutil.which("node")
     if path is None:
-        pytest.skip("node is not installed: the page's own filters cannot be run without it")
+        pytest.skip("node is not installed, which runs the page's filters")
     return [path, "--input-type=module", "--eval", program]
 
 
@@ -93,7 +93,7 @@ def page() -> Iterator[Filtered]:
 
 
 def reference(logits: list[float], sampling: Sampling) -> np.ndarray:
-    """What generation/filters.py makes of them in float64, as the page counts."""
+    """Return probabilities by generation/filters.py in float64, as the page computes them."""
     made = apply_temperature(torch.tensor([logits], dtype=torch.float32).double(), sampling.temperature)
     if sampling.top_k is not None:
         made = keep_top_k(made, sampling.top_k)
@@ -116,7 +116,7 @@ def all_agree(page: Filtered) -> None:
 
 
 def random_cases(count: int) -> Iterator[tuple[list[float], Sampling]]:
-    """Vocabularies of prime sizes; every third row of whole numbers, so with many equal ones."""
+    """Yield logits for vocabularies of prime sizes. Every third row has integer logits, with many ties."""
     random = np.random.default_rng(5)
     for number in range(count):
         size = int(random.choice([1, 2, 7, 31, 101, 509]))
@@ -142,7 +142,7 @@ def test_they_agree_with_the_filters_of_the_sampler(page: Filtered) -> None:
 
 @pytest.mark.slow
 def test_they_agree_with_the_sampler_itself(page: Filtered) -> None:
-    """It counts in float32, where a token at the very edge of a filter may fall on its other side, and no other."""
+    """The sampler uses float32, so a token at the boundary of a filter may differ, but no other."""
     elsewhere = 0
     for logits, sampling in random_cases(400):
         found = np.array(page(logits, sampling)["probabilities"])
@@ -157,7 +157,7 @@ def test_they_agree_with_the_sampler_itself(page: Filtered) -> None:
 @pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(
-    # In steps: logits that differ by less than a probability shows are told apart by one and not by the other.
+    # The logits are multiples of a step, since smaller differences are rounded differently by the two implementations.
     logits=st.lists(st.integers(-3, 3) | st.integers(-2560, 2560).map(lambda n: n / 64), min_size=1, max_size=23),
     temperature=st.sampled_from([0.0, 0.2, 1.0, 3.0]),
     top_k=st.none() | st.integers(1, 29),
@@ -191,7 +191,7 @@ def test_of_equals_the_lowest_ids_stay(page: Filtered) -> None:
 def test_what_is_no_number_is_refused(page: Filtered) -> None:
     for bad in (math.nan, math.inf):
         assert "training diverged" in page([0.0, bad], Sampling())["error"]
-    assert page([0.0, -math.inf], Sampling())["probabilities"] == [1, 0]  # what a model forbids
+    assert page([0.0, -math.inf], Sampling())["probabilities"] == [1, 0]  # the model excludes this token
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_a_fault_would_be_seen(right: str, wrong: str) -> None:
 
 @pytest.mark.slow
 def test_a_large_vocabulary_is_no_burden() -> None:
-    """50,257 logits: a slider that is dragged moves the bars within a frame or three."""
+    """With 50,257 logits the bars follow a dragged slider within three frames."""
     done = subprocess.run(node(TIMED), capture_output=True, text=True, check=True, env={"FILTERS": SOURCE}, timeout=60)
     took = json.loads(done.stdout)
     assert took["rank"] < 50

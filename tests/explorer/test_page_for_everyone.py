@@ -1,4 +1,4 @@
-"""The page with wrong input, without a mouse, read out loud, in either colours: in a real browser."""
+"""The page with invalid input, by keyboard, for screen readers and in both color schemes, in a real browser."""
 
 import re
 from typing import Any
@@ -53,7 +53,7 @@ def goes_on(tab: Tab) -> None:
 )
 def test_axe_finds_nothing(browser: Any, family: str, scheme: str, size: dict[str, int]) -> None:
     with opened(browser, FAMILIES[family](), size=size, color_scheme=scheme) as tab:
-        for view in VIEWS if "translator" in family else VIEWS[:1]:  # a translator has the views of all others
+        for view in VIEWS if "translator" in family else VIEWS[:1]:  # a translator has all views
             tab.click(f"view:{view}")
             tab.assert_accessible()
         tab.click("view:flow")
@@ -78,7 +78,7 @@ def test_wrong_input_is_one_line_and_the_page_goes_on(browser: Any) -> None:
         tab.click("read")
         assert tab.page.locator("[role=alert]:visible").count() == 0
         assert "its last 23 tokens" in tab.page.locator(".warning").text_content()
-        assert all("status of 400" in one for one in tab.problems)  # Chromium's own word about the refused question
+        assert all("status of 400" in one for one in tab.problems)  # Chromium's own message about the rejected query
         assert tab.elsewhere == []
     with opened(browser, translator("6 + 3")) as tab:
         tab.key("text").fill("")

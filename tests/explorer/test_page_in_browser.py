@@ -1,6 +1,6 @@
-"""The page in a real browser: every family, driven by clicks and keys, beside what the model itself says.
+"""The page of every family in a real browser, used by mouse and keyboard, shows the model's numbers.
 
-Nothing off this machine can be reached from it, and nothing may try. `browser.py` says how Chromium is started.
+It cannot reach other machines, and must not try to. `browser.py` starts Chromium.
 """
 
 import os
@@ -79,7 +79,7 @@ def test_every_view_opens(browser: Any, family: str, look: str) -> None:
 @slow
 @every_family
 def test_what_a_map_tells_is_the_models_own_weight(browser: Any, family: str) -> None:
-    """By keys alone: to the tabs, to a head, into its map, and from cell to cell."""
+    """The maps are reached and read by keyboard only."""
     answers = FAMILIES[family]()
     with opened(browser, answers) as tab:
         tab.key("view:flow").focus()
@@ -110,7 +110,7 @@ def test_what_a_map_tells_is_the_models_own_weight(browser: Any, family: str) ->
     "family", ["translator, 6 + 3", pytest.param("translator, 3 + 6", marks=pytest.mark.exhaustive)]
 )
 def test_unequal_depths_and_lengths(browser: Any, family: str) -> None:
-    """Each block of each side, stepped through; the cross-attention is as high as the target, as wide as the source."""
+    """Blocks of both sides open in turn. Cross-attention maps have a row per target and a column per source token."""
     answers = FAMILIES[family]()
     depths = {"encoder": 6, "decoder": 3} if "6 + 3" in family else {"encoder": 3, "decoder": 6}
     with opened(browser, answers) as tab:
@@ -230,7 +230,7 @@ def test_tokens_are_appended_drawn_and_taken_off(browser: Any) -> None:
 
 @slow
 def test_a_full_context_is_read_on_as_the_sampler_does(browser: Any) -> None:
-    """When it is full, its older half is dropped."""
+    """A full context drops its older half."""
     answers = Answers(trained_model("pre, learned", max_len=7), start=Query(text="abcdefg"))
     with opened(browser, answers) as tab:
         assert len(chips(tab)) == 7
@@ -242,7 +242,7 @@ def test_a_full_context_is_read_on_as_the_sampler_does(browser: Any) -> None:
 
 @slow
 def test_a_run_of_a_moment_ago(browser: Any, tmp_path: Path) -> None:
-    """Trained for 20 steps, opened and saved by its path with the program, and nothing in between."""
+    """A run of 20 training steps is opened and exported by its path from the command line."""
     text = tmp_path / "text.txt"
     text.write_text("".join(f"{n} times {m} is {n * m}.\n" for n in range(3, 9) for m in range(2, 8)))
     settings = {

@@ -1,4 +1,4 @@
-"""What outlasts a page: its address, and a page saved to disk, in a real browser."""
+"""State that a page keeps: its address and its saved file, in a real browser."""
 
 import json
 from pathlib import Path
@@ -55,7 +55,7 @@ def exported_by_button(tab: Tab, folder: Path) -> Path:
 
 
 def assert_says_what_it_cannot_do(tab: Tab) -> None:
-    """Of a saved page: nothing that needs the model looks as if it worked, by mouse or by key."""
+    """Check that a saved page disables everything that needs the model, by mouse and by keyboard."""
     assert "It does not contain the model" in tab.page.locator(".saved").text_content()
     assert tab.key("text").get_attribute("readonly") is not None
     assert tab.key("read").is_hidden()
@@ -135,7 +135,7 @@ def test_two_saved_pages_do_not_disturb_each_other(browser: Any, tmp_path: Path)
         second.settle()
         assert seen_now(first) == before
         assert "".join(text for _, text in chips(second)) == "fed␣cab"
-        other = first.page.context.new_page()  # and in one window, from one file to the other
+        other = first.page.context.new_page()  # the same window loads the other file
         other.goto((tmp_path / "two.html").as_uri())
         shared = Tab(other)
         shared.settle()
@@ -146,7 +146,7 @@ def test_two_saved_pages_do_not_disturb_each_other(browser: Any, tmp_path: Path)
 
 
 def word_gpt() -> TrainedModel:
-    """One of its tokens is a script's whole text."""
+    """Return a model that has a whole script as one of its tokens."""
     data = json.loads(Tokenizer.train(Words(), [f"one two three four {n}" for n in range(9)]).to_json())
     vocab = data["model"]["vocab"]
     name = next(name for name in vocab if name.strip("Ġ ▁") == "two")
@@ -156,7 +156,7 @@ def word_gpt() -> TrainedModel:
     model = of(DecoderOnly(spec), tokenizer)
     with torch.no_grad():
         model.model.embedding.weight[tokenizer.id_of(SCRIPT)] *= (
-            3  # tied: it is among the likeliest, or the unlikeliest
+            3  # tied weights make it one of the likeliest or unlikeliest tokens
         )
     return model
 

@@ -1,4 +1,4 @@
-"""Each part of the page by itself in a browser: header, tabs, keys, panes, focus, the saved file."""
+"""Parts of the explorer's page in a browser: header, tabs, keys, panes, focus and the saved file."""
 
 import re
 from typing import Any
@@ -14,7 +14,7 @@ PARTS = ("main.js", "header.js", "tabs.js", "keys.js", "pane.js", "focus.js", "s
 
 
 def address(tab: Tab) -> dict[str, str]:
-    """What the address says of the state."""
+    """Return the state in the address."""
     return {key: values[0] for key, values in parse_qs(tab.page.evaluate("location.hash.slice(1)")).items()}
 
 
@@ -59,7 +59,7 @@ def test_the_tabs_are_moved_among_by_arrows(browser: Any) -> None:
     with opened(browser, gpt()) as tab:
         tab.key("view:flow").focus()
         views = [press(tab, "ArrowRight").get("view", "flow") for _ in range(4)]
-        assert views == ["maps", "lens", "heads", "flow"]  # no beams without a translator; after the last the first
+        assert views == ["maps", "lens", "heads", "flow"]  # only translators have beams; the first tab follows the last
         assert press(tab, "ArrowLeft")["view"] == "heads"
         assert tab.page.locator("[role=tab][aria-selected=true]").all_text_contents() == ["Heads"]
         assert focus(tab) == "view:heads"
@@ -82,8 +82,8 @@ def test_keys_move_the_state(browser: Any) -> None:
         assert "layer" not in press(tab, "Escape")
         assert "b.text" in press(tab, "c")
         assert tab.page.locator(".pane").count() == 2
-        assert focus(tab) is not None  # the second text is to be written
-        press(tab, "Escape")  # leaves it
+        assert focus(tab) is not None  # the field of the second text has the focus
+        press(tab, "Escape")  # leaves the field
         assert "b.text" not in press(tab, "Escape")
         tab.assert_well()
 
@@ -103,7 +103,7 @@ def test_a_pane_says_what_went_wrong_and_reads_on(browser: Any) -> None:
 def test_the_focus_stays_where_it_was_and_the_browser_goes_back(browser: Any) -> None:
     with opened(browser, gpt()) as tab:
         tab.click("flow-block-0")
-        assert focus(tab) == "flow-block-0"  # drawn anew, and still it
+        assert focus(tab) == "flow-block-0"  # it is redrawn and keeps the focus
         assert address(tab)["layer"] == "0"
         tab.page.go_back()
         tab.settle()

@@ -1,4 +1,4 @@
-"""Tokens, heads and texts changed on the page, in a real browser, beside the model with the same change."""
+"""Changed tokens, heads and texts on the page, in a real browser, compared with the model with the same change."""
 
 import re
 from typing import Any
@@ -59,7 +59,7 @@ def test_a_token_is_masked_and_put_back(browser: Any) -> None:
         assert chips(tab)[2][1] == "cat"
         tab.click("unmask")
         assert [text for _, text in chips(tab)] == texts
-        tab.click("token:stack:0")  # a special one is chosen, not masked
+        tab.click("token:stack:0")  # special tokens are selected, not masked
         assert chips(tab)[0][1] == "[CLS]"
         tab.click("token:stack:3")
         first = next(iter(candidates(tab)))
@@ -106,7 +106,7 @@ def test_a_head_is_set_to_zero_and_let_be(browser: Any) -> None:
 
 @slow
 def test_what_each_head_is_worth_is_told_and_true(browser: Any) -> None:
-    """The table's largest rise; its head is set to zero there by Enter, and its chip takes that back."""
+    """Enter on the largest rise in the table sets that head to zero, and its chip restores it."""
     answers = gpt()
     with opened(browser, answers, "#view=heads") as tab:
         ids = [one for one, _ in chips(tab)]

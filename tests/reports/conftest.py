@@ -1,4 +1,4 @@
-"""Reports are made of the tiny runs of the trainings' tests and of made ones, and seen in the explorer's browser."""
+"""Fixtures of the report tests: tiny trained runs, and the browser of the explorer tests."""
 
 import sys
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ def browser() -> Iterator[Any]:
 
 
 class TinyRuns:
-    """A finished run of each kind of task, 12 steps each, trained when it is first asked for."""
+    """Finished runs of 12 steps for each kind of task, trained when they are first requested."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""A report read as a browser reads it, with all that is wrong with its marks."""
+"""Parse a report and find errors in its markup."""
 
 import re
 from html.parser import HTMLParser
@@ -10,10 +10,12 @@ LINKS = ("src", "href", "action", "data", "poster", "xlink:href", "srcset", "for
 
 
 class Page(HTMLParser):
-    """Attributes:
-    tags: each tag with its attributes, in order.
-    words: by the id of a section what stands in it; "" for what stands in none.
-    tables: of each table its rows of cells.
+    """A parsed report.
+
+    Attributes:
+        tags: Each tag with its attributes, in order.
+        words: Text of each section by its id, with "" for text outside of sections.
+        tables: Rows of cells for each table.
     """
 
     def __init__(self, html: str) -> None:
@@ -54,7 +56,7 @@ class Page(HTMLParser):
         return "".join(self.words.values())
 
     def cell(self, name: str) -> str:
-        """What stands beside a row's heading."""
+        """Return the cell after a row's heading."""
         return next(row[1] for row in self.rows if row[0] == name)
 
 
@@ -65,7 +67,7 @@ def read_page(path: Path) -> Page:
 
 
 def faults(page: Page) -> list[str]:
-    """What no report may have: addresses, scripts, styles at elements, headings out of order or of nothing."""
+    """Return forbidden parts: addresses, scripts, inline styles, and headings in the wrong order or without text."""
     found = list[str]()
     ids = [known["id"] for _, known in page.tags if "id" in known]
     for tag, known in page.tags:

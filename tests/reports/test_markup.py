@@ -1,4 +1,4 @@
-"""The parts of a report that need no run: markup, and which value of a measure is the best one."""
+"""Parts of a report that need no run: markup, and the best value of each metric."""
 
 from tercet.checkpoint.metrics import COLUMNS
 from tercet.reports.markup import Markup, element, join

@@ -1,4 +1,4 @@
-"""What a report says of each kind of task: the run's own numbers, and nothing that is not there."""
+"""A report of each kind of task contains the run's own numbers, and only those that exist."""
 
 import math
 import shutil
@@ -17,7 +17,7 @@ from tercet.notebook import format_count
 from tercet.training import read_recipe
 from tercet.training.planning.flops import training_flops
 
-KINDS = {  # of each run: kind, unit of its loss, what stands for guessing, and of what its parts are counted
+KINDS = {  # of each run: kind, unit of its loss, baseline, and unit of its dataset parts
     "text": ("A language model", "nats per token", "uniform over", "tokens"),
     "pairs": ("A translator", "nats per target token", "uniform over", "pairs"),
     "masked": ("A masked language model", "nats per masked token", "counting tokens", "tokens"),
@@ -28,7 +28,7 @@ KINDS = {  # of each run: kind, unit of its loss, what stands for guessing, and 
 }
 
 
-RARE = ("labels", "sets", "chat")  # whose tables others have as well
+RARE = ("labels", "sets", "chat")  # their tables also occur in other runs
 
 
 @pytest.fixture(
@@ -89,7 +89,7 @@ def test_each_task_has_its_own_scores(runs: Mapping[str, Path]) -> None:
     assert "BLEU, greedy" in {row[0] for row in pairs.rows}
     recipe = replace(read_recipe(runs["pairs"]), model=read_spec(runs["pairs"]))
     tokens = read_metrics(runs["pairs"] / "metrics.csv")["tokens"][-1][1]
-    flops = round(training_flops(recipe).per_token * tokens / 2)  # those of a pair are of one token on each side
+    flops = round(training_flops(recipe).per_token * tokens / 2)  # FLOPs are per token of each side
     assert pairs.cell("Arithmetic").startswith(f"{format_count(flops)}FLOPs")
 
 
@@ -122,7 +122,7 @@ def test_data_that_is_gone_or_changed_is_not_counted(runs: Mapping[str, Path], t
         text.unlink()
         page = read_page(tercet.report(run))
         assert "the data is missing or has changed since the training" in page.words["data"]
-        assert any(tag == "img" for tag, _ in page.tags)  # of tokens that the model knows, in place of its data
+        assert any(tag == "img" for tag, _ in page.tags)  # shows tokens that the model knows, instead of its data
         with pytest.raises(UserError, match="which is not on this machine"):
             tercet.report(run, evaluate=True)
     finally:

@@ -1,4 +1,4 @@
-"""Folders that are not a finished run: one that trains, one that stopped, a model alone, damaged and hostile ones."""
+"""Reports of folders other than finished runs: running, interrupted, damaged or hostile ones, and single models."""
 
 import json
 import shutil
@@ -55,7 +55,7 @@ def test_a_run_without_a_step_says_so(tmp_path: Path) -> None:
 def test_resumptions_and_changes_are_told(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", steps=100)
     lines = (run / "metrics.csv").read_text().splitlines(keepends=True)
-    for step in (1, 41, 81):  # of which a session's first line has no speed
+    for step in (1, 41, 81):  # the first line of a session has no speed
         lines[step] = lines[step].replace("51234.5", "")
     (run / "metrics.csv").write_text("".join(lines))
     record = read_record(run)
@@ -205,11 +205,11 @@ def test_spikes_of_one_step_are_drawn(tmp_path: Path) -> None:
     points = next(known["points"] for tag, known in read_page(run / "report.html").tags if tag == "polyline")
     heights = [float(point.partition(",")[2]) for point in points.split()]
     assert len(heights) <= 400
-    assert min(heights) == pytest.approx(10.0)  # the top: step 777's
+    assert min(heights) == pytest.approx(10.0)  # the top of the picture: step 777
 
 
 def test_a_report_can_be_made_of_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A GGUF file has no folder of its own: the page goes beside it, under its name."""
+    """A GGUF file has no folder, so the page is written next to it under its name."""
     from tercet.reports import write
 
     (file := tmp_path / "tiny.gguf").touch()

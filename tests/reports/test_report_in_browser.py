@@ -1,4 +1,4 @@
-"""The report in a real browser: its policy lets all of it through, nothing goes sideways, and all can be read."""
+"""The report in a real browser: its policy allows all content, it fits the width, and everything is readable."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,5 +33,5 @@ def test_a_report_opens_in_both_colours_and_on_a_phone(browser: Any, runs: Mappi
         one.page.goto(page.as_uri())
         one.page.emulate_media(media="print")
         assert one.page.locator("nav").is_hidden()
-        assert one.page.locator("details pre").last.bounding_box()["height"] > 100  # what is folded is printed
+        assert one.page.locator("details pre").last.bounding_box()["height"] > 100  # collapsed sections are printed
         one.assert_well()

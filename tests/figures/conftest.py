@@ -1,4 +1,4 @@
-"""Runs of a second, on texts whose bytes, characters and tokens are three different numbers."""
+"""Fixtures: short runs on texts with different numbers of bytes, characters and tokens."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def plain() -> Iterator[None]:
-    """No pictures, and no checks of shape annotations in functions within functions."""
+    """Disable plots, and the checks of shape annotations in nested functions."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plots, "plot_loss", lambda metrics, *, title: None)
         patch.setattr(plots, "save", lambda figure, picture: picture.write_bytes(b""))
@@ -33,7 +33,7 @@ def plain() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def small_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The run of that name, trained once for all tests that look at it."""
+    """Return the run of that name, which is trained once for all tests."""
     folder = tmp_path_factory.mktemp("runs")
 
     def run(name: str) -> Path:

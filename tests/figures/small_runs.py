@@ -1,4 +1,4 @@
-"""Texts of one to four bytes a character, with combining marks, in documents of unequal length; and recipes on them."""
+"""Recipes on texts with one to four bytes per character, combining marks and documents of different lengths."""
 
 import json
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from tercet.training import Recipe, parse_recipe
 DOCUMENTS = [
     "Zoë aß 3 Äpfel.",
     "東京は雨🙂 und Zoë aß",
-    "e\u0301te\u0301, a\u0308pfel 3",  # an accent is a character of its own here
+    "e\u0301te\u0301, a\u0308pfel 3",  # an accent is a separate character here
     "🙂🙂 3",
     "Äpfel für Zoë: 雨, 雨, 🙂.",
     "der Regen 雨 aß Äpfel",
@@ -44,7 +44,7 @@ BPE: dict[str, Any] = {"kind": "bpe", "vocab_size": 290, "pad": True}  # whose t
 
 
 def text_files(folder: Path) -> dict[str, Any]:
-    """Both parts, a document a line, as `data`."""
+    """Write both parts, one document per line, and return the settings of `data`."""
     for name, documents in (("train", DOCUMENTS), ("held_out", HELD_OUT)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
     return {
@@ -101,7 +101,7 @@ def pairs_recipe(folder: Path, **training: Any) -> Recipe:
 def labels_recipe(folder: Path) -> Recipe:
     lines = ({"text": text, "label": label} for text, label in LABELLED)
     (folder / "labels.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    # Held out: one class is absent.
+    # The held-out part lacks one class.
     held_out = ({"text": text + "!", "label": label} for text, label in LABELLED[:20] if label != "c")
     (folder / "held_labels.jsonl").write_text("".join(json.dumps(line) + "\n" for line in held_out))
     return parse_recipe(

@@ -1,4 +1,4 @@
-"""What is said of a chat model, worked out again from the text of its conversations and its weights."""
+"""Metrics of a chat model, recomputed from the text of its conversations and its weights."""
 
 import json
 import math
@@ -16,7 +16,7 @@ from tercet.training import parse_recipe, train
 from tercet.training.sweep.compare_runs import score_held_out
 
 QUESTIONS = ["any tea", "no coffee", "how are you", "what is two", "who is there", "why not", "is it late", "go on"]
-ROOM = 40  # tokens that the model takes
+ROOM = 40  # context in tokens
 
 
 @pytest.mark.slow
@@ -43,8 +43,8 @@ def test_answers_are_scored_token_by_token(tmp_path: Path, monkeypatch: pytest.M
     assert isinstance(model, DecoderOnly)
     nats, tokens, scored, cut = 0.0, 0, 0, 0
     for talk in talks[2:]:
-        ids, wanted, before = list[int](), list[int](), ""  # `wanted` are the places of what is scored
-        for role, text in talk:  # the plain template by hand
+        ids, wanted, before = list[int](), list[int](), ""  # `wanted` are the places of scored tokens
+        for role, text in talk:  # the plain template, applied by hand
             before += f"{role}:\n"
             if role == "user":
                 before += f"{text}\n\n"

@@ -1,4 +1,4 @@
-"""What is counted of data, and what is noted of models for a comparison, counted again."""
+"""Counts of datasets and values of a comparison, recomputed."""
 
 import csv
 import io
@@ -51,7 +51,7 @@ def test_pairs_and_their_characters(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_labelled_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A text that comes back twice with one label and once with another has other labels once."""
+    """A text that occurs three times with two labels has a conflicting label once."""
     rows = [("雨", "a"), ("雨", "a"), ("雨", "b"), ("🙂🙂", "b"), ("e\u0301te\u0301", "b"), ("", "a")]
     path = tmp_path / "texts.jsonl"
     path.write_text("".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows))
@@ -91,7 +91,7 @@ def test_what_a_comparison_says_is_what_evaluation_says(name: str, small_run: Sm
 
 @pytest.mark.slow
 def test_pseudo_bits_are_over_bytes(small_run: SmallRun) -> None:
-    """Of two kinds of model beside each other; the pieces' bytes are not their characters."""
+    """The score is comparable across two kinds of models, since it is per byte, not per character."""
     runs = [small_run("masked") / "last", small_run("packed") / "last"]
     found = score_held_out(runs)[0].scores["pseudo_bits_per_byte"]
     trained_model = load_model(runs[0]).require("fill")
@@ -104,7 +104,7 @@ def test_pseudo_bits_are_over_bytes(small_run: SmallRun) -> None:
         for place in range(1, len(ids) - 1):
             row = torch.tensor([ids])
             end = next((i for i in range(place + 1, len(ids)) if starts[i]), len(ids))
-            row[0, place:end] = tokenizer.mask_id  # the rest of its word is hidden as well
+            row[0, place:end] = tokenizer.mask_id  # the rest of its word is masked as well
             with torch.no_grad():
                 nats -= float(model.logits(model.hidden(row))[0, place].double().log_softmax(-1)[ids[place]])
     n_bytes = sum(len(piece.encode()) for piece in pieces)

@@ -1,4 +1,4 @@
-"""The figures of models that fill masks and of classifiers, worked out again, a row and a token at a time."""
+"""Metrics of masked language models and classifiers, recomputed one row and one token at a time."""
 
 import json
 import math
@@ -32,7 +32,7 @@ def ids_of(tokenizer: Tokenizer, documents: list[str]) -> list[int]:
 
 
 def guesses_of(model: Any, batch: Any) -> list[tuple[Tensor, int]]:
-    """ln p of the vocabulary at each hidden place, and what stood there: each row, and each document in it, alone."""
+    """Return ln p of the vocabulary and the target at each masked place, for each row and document separately."""
     found = list[tuple[Tensor, int]]()
     length = batch.inputs.shape[1]
     for position, target in zip(batch.positions.tolist(), batch.targets.tolist(), strict=True):
@@ -78,7 +78,7 @@ def test_masked_figures(name: str, small_run: SmallRun, capsys: pytest.CaptureFi
     assert scores["unigram_entropy"] == pytest.approx(entropy)
     assert scores["most_frequent_accuracy"] == wanted.count(commonest) / n
     assert scores["tokens"] == n
-    # Of the tokens of text: those whose place bos and eos took at the ends of a row are none.
+    # Tokens of text do not include those that bos and eos replaced at the ends of a row.
     batches = list(map(task.validation_batch, task.validation_groups()))
     text = sum(int((batch.inputs == token).sum()) for batch in batches for token in counts) + n
     stray = {int(x) for batch in batches for x in batch.inputs.flatten()} - set(counts) - special
@@ -89,7 +89,7 @@ def test_masked_figures(name: str, small_run: SmallRun, capsys: pytest.CaptureFi
 
 
 def alone(model: Any, tokenizer: Tokenizer, text: str) -> list[float]:
-    """ln p of each token of a text, with it alone hidden."""
+    """Return ln p of each token of a text if only that token is masked."""
     ids = [tokenizer.bos_id, *tokenizer.encode(text), tokenizer.eos_id]
     logprobs = list[float]()
     for place in range(1, len(ids) - 1):
@@ -112,7 +112,7 @@ def test_pseudo_likelihood(small_run: SmallRun, capsys: pytest.CaptureFixture[st
         assert score["logprob"] == pytest.approx(sum(logprobs), rel=1e-5)
         assert score["tokens"] == len(logprobs) == len(text)
         assert score["nats_per_token"] == pytest.approx(-sum(logprobs) / len(text), rel=1e-5)
-    # Of documents of the validation part, cut to what the model takes; over all their tokens together.
+    # The score covers documents of the validation part, cut to the context, over all their tokens.
     scores = answer(["evaluate", str(run), "--pseudo-perplexity", "2"], capsys)
     cut = [text[: 14 - 1] for text in HELD_OUT[:2]]  # a span begins with bos
     logprobs = [x for text in cut for x in alone(trained_model.model, trained_model.tokenizer, text[: 14 - 2])]
@@ -136,7 +136,7 @@ def test_classifier_figures(small_run: SmallRun, capsys: pytest.CaptureFixture[s
     for label in "abc":
         right, there = pairs[label, label], sum(n for (true, _), n in pairs.items() if true == label)
         predicted = sum(n for (_, guess), n in pairs.items() if guess == label)
-        if there + predicted:  # a class that nobody has and nobody says counts for nothing
+        if there + predicted:  # a class that neither targets nor predictions contain is ignored
             f1[label] = 2 * right / (there + predicted)
     accuracy = sum(pairs[label, label] for label in "abc") / len(examples)
     macro = sum(f1.values()) / len(f1)

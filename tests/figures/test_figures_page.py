@@ -1,4 +1,4 @@
-"""The page of all figures has a row for each that the code has, no other, and tests that are there."""
+"""The page of all metrics has exactly one row for each metric of the code, and its tests exist."""
 
 import re
 from dataclasses import fields
@@ -28,7 +28,7 @@ from tercet.training.planning.throughput import Throughput
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
-WORDS = {  # fields that say what something is, and hold no figure
+WORDS = {  # descriptive fields without a number
     "signature", "chrf_signature", "protocol", "references", "search", "notes", "labels", "name", "settings", "seed",
     "folder", "scores", "precision", "rows", "unit", "memory", "kind", "tied_to", "recipe", "cluster", "strategy",
     "length_from", "checkpointing", "fits", "time", "throughput", "basis", "described",

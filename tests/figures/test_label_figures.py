@@ -1,4 +1,4 @@
-"""The figures of sets of labels and of numbers, worked out again a text at a time, and by scikit-learn where it is."""
+"""Metrics of label sets and numbers, recomputed one text at a time, and with scikit-learn if it is installed."""
 
 import io
 import math
@@ -40,7 +40,7 @@ def as_rows(sets: Sequence[set[str]]) -> np.ndarray:
 
 
 def counted(pairs: Sequence[tuple[set[str], set[str]]]) -> dict[str, Any]:
-    """By counting, a text and a label at a time: (said, wanted)."""
+    """Count over (predicted, target) pairs, one text and one label at a time."""
     own, sums = dict[str, tuple[int, int, int]](), [0, 0, 0]
     for name in NAMES:
         both = sum(name in said and name in wanted for said, wanted in pairs)
@@ -57,7 +57,7 @@ def counted(pairs: Sequence[tuple[set[str], set[str]]]) -> dict[str, Any]:
 
 @given(pairs=SETS)
 @example(pairs=[(set(), set())])
-@example(pairs=[({"cat"}, {"cat"})])  # the other labels are nobody's
+@example(pairs=[({"cat"}, {"cat"})])  # no text has the other labels
 def test_sets_counted_one_by_one(pairs: list[tuple[set[str], set[str]]]) -> None:
     scores = multi_label_scores(as_rows([said for said, _ in pairs]), as_rows([there for _, there in pairs]), NAMES)
     by_hand = counted(pairs)
@@ -76,7 +76,7 @@ def test_sets_counted_one_by_one(pairs: list[tuple[set[str], set[str]]]) -> None
 
 
 def ranks_of(values: Sequence[float]) -> list[float]:
-    """Each value's mean place among those equal to it."""
+    """Return the mean rank of each value among its ties."""
     return [sum(other < value for other in values) + (values.count(value) + 1) / 2 for value in values]
 
 
@@ -165,7 +165,7 @@ def examples(kind: Any, names: tuple[str, ...] = NAMES) -> LabeledExamples:
 
 
 def scores_alone(made: EncoderOnly, labelled: LabeledExamples) -> np.ndarray:
-    """(N, L), each text by itself."""
+    """Return scores (N, L) with each text in a separate batch."""
     rows = list[np.ndarray]()
     for number in range(len(labelled)):
         ids = labelled.ids[labelled.starts[number] : labelled.starts[number + 1]][:17].tolist()

@@ -1,4 +1,4 @@
-"""A language model's figures worked out again, from the raw text and the saved model, a token at a time."""
+"""Metrics of a language model, recomputed from raw text and the saved model one token at a time."""
 
 import gzip
 import json
@@ -22,7 +22,7 @@ SmallRun = Callable[[str], Path]
 
 
 class Target(NamedTuple):
-    """A token that is predicted: which one, after which one, and from what."""
+    """A predicted token, its predecessor, and the tokens that predict it."""
 
     token: int
     before: int
@@ -34,7 +34,7 @@ def encode(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def targets_of(tokenizer: Tokenizer, documents: list[str], *, apart: bool, stride: int = CONTEXT) -> list[Target]:
-    """All tokens of the documents laid end to end, each seen from its window, or from its own document in it."""
+    """Return the tokens of the concatenated documents, with the context from the window or the document in it."""
     stream = [(number, token) for number, text in enumerate(documents) for token in encode(tokenizer, text)]
     targets, done, start = list[Target](), 1, 0
     while done < len(stream):
@@ -56,7 +56,7 @@ def nats_of(trained_model: LanguageModel, targets: list[Target]) -> list[float]:
 
 
 def first_bytes(tokenizer: Tokenizer, text: str) -> int:
-    """Bytes of a document's first token: of a byte-level one as many as its name has characters."""
+    """Return the number of bytes of a document's first token. Byte-level names have one character per byte."""
     vocabulary: dict[str, int] = json.loads(tokenizer.to_json())["model"]["vocab"]
     name = next(name for name, number in vocabulary.items() if number == tokenizer.encode(text)[0])
     return 1 if name.startswith("<0x") else len(name) if tokenizer.kind == "bpe" else len(name.encode())
@@ -87,7 +87,7 @@ def test_likelihood_figures(name: str, small_run: SmallRun, capsys: pytest.Captu
         assert scores["perplexity"] == pytest.approx(math.e**mean, rel=1e-4)
         assert scores["bits_per_byte"] == pytest.approx(text_nats / math.log(2) / n_bytes, rel=1e-5)
         assert (scores["context"], scores["stride"]) == (CONTEXT, stride)
-        if stride == CONTEXT:  # as the training validates
+        if stride == CONTEXT:  # the stride of validation during training
             assert read_metrics(run / "metrics.csv")["val/loss"][-1] == (9, pytest.approx(mean, rel=1e-5))
             assert trained_model.card.metrics == {"val/loss": pytest.approx(mean, rel=1e-5)}
 

@@ -1,4 +1,4 @@
-"""What a run logs of its steps, worked out again: by PyTorch's own losses and optimizer, and by counting."""
+"""Logged training metrics, recomputed with PyTorch's losses and optimizer and by counting."""
 
 import math
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def column(run: Path, name: str) -> list[float]:
 
 
 def real_tokens(task: Any, batch: Any) -> int:
-    """By the ids: none of the texts holds the padding's."""
+    """Count ids that are not padding, which no text contains."""
     if isinstance(batch, PairBatch):
         source, target = task.corpus.source_tokenizer.pad_id, task.corpus.tokenizer.pad_id
         return int((batch.source != source).sum() + (batch.inputs != target).sum()) - finished_rows(batch)
@@ -46,7 +46,7 @@ def real_tokens(task: Any, batch: Any) -> int:
 
 
 def finished_rows(batch: PairBatch) -> int:
-    """Shorter targets than the batch's longest: their last token, eos, stands among the inputs, and is not read."""
+    """Count targets shorter than the longest, whose last input token, eos, is not read."""
     return int((batch.targets[:, -1] < 0).sum())
 
 
@@ -54,13 +54,13 @@ def finished_rows(batch: PairBatch) -> int:
 @pytest.mark.parametrize("name", NAMES)
 def test_tokens_are_those_that_the_model_reads(name: str, world: int, tmp_path: Path) -> None:
     task, seen = task_for(name, tmp_path), 0
-    counted = [task.tokens_before(step) for step in range(26)]  # of several epochs, which steps do not end with
+    counted = [task.tokens_before(step) for step in range(26)]  # several epochs, which do not end at a step
     for step in range(25):
         assert counted[step] == seen
         seen += sum(real_tokens(task, batch) for rank in range(world) for batch in task.batches(step, rank, world))
     assert counted[25] == seen
     assert task.plan.epoch(25) > 1.5
-    assert task.tokens_before(17) == counted[17]  # back in an earlier epoch, as another run on the same data
+    assert task.tokens_before(17) == counted[17]  # back to an earlier epoch, as for another run on the same data
 
 
 @pytest.mark.parametrize("name", ["left", "right", "masked-padded", "labels", "pairs"])
@@ -80,7 +80,7 @@ def replaced(task: Task, **settings: Any) -> Task:
 
 
 def logits_and_targets(model: Any, batch: Any) -> tuple[Tensor, Tensor]:
-    """The model's whole output, and what it is compared with."""
+    """Return the whole output of the model and its targets."""
     if isinstance(batch, CausalBatch):
         assert isinstance(model, DecoderOnly)
         logits = model(batch.inputs, token_mask=batch.token_mask, documents=batch.documents)
@@ -143,8 +143,8 @@ def test_rates_epochs_and_the_card(name: str, small_run: SmallRun) -> None:
     fall = [0.02 * (0.1 + 0.9 * (1 + math.cos(math.pi * (step - 3) / 5)) / 2) for step in range(3, 9)]
     assert column(run, "lr") == pytest.approx([*rise, *fall])
     rows = np.cumsum([0, *(len(task.plan.rows(step)[0]) for step in range(9))])
-    assert column(run, "epoch") == pytest.approx([x / task.plan.n_rows for x in rows[:-1]])  # when the step began
-    assert column(run, "tokens") == [task.tokens_before(step) for step in range(1, 10)]  # when it ended
+    assert column(run, "epoch") == pytest.approx([x / task.plan.n_rows for x in rows[:-1]])  # at the start of the step
+    assert column(run, "tokens") == [task.tokens_before(step) for step in range(1, 10)]  # at the end of the step
     trained_model, columns = load_model(run / "last"), read_metrics(run / "metrics.csv")
     assert trained_model.card.step == 9
     assert trained_model.card.tokens_seen == task.tokens_before(9)
@@ -163,7 +163,7 @@ def test_rates_epochs_and_the_card(name: str, small_run: SmallRun) -> None:
 
 
 def test_seconds_and_speed_by_the_clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Steps of 2, 3, 4, ... seconds, and 100 real tokens more each; noted every second one."""
+    """Steps take 2, 3, 4, ... seconds, each with 100 more real tokens, and every second one is logged."""
     clock = SimpleNamespace(now=1000.0)
     monkeypatch.setattr(step_actions, "time", SimpleNamespace(perf_counter=lambda: clock.now))
     logged = list[tuple[int, dict[str, float]]]()
@@ -184,7 +184,7 @@ def test_seconds_and_speed_by_the_clock(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert [step for step, _ in logged] == [1, 2, 4, 6]
     assert [metrics["seconds"] for _, metrics in logged] == [52, 55, 64, 77]
     assert [metrics["tokens"] for _, metrics in logged] == [100, 300, 1000, 2100]
-    assert "tokens_per_second" not in logged[0][1]  # nothing to measure from
+    assert "tokens_per_second" not in logged[0][1]  # there is no earlier time
     assert [metrics["tokens_per_second"] for _, metrics in logged[1:]] == [200 / 3, 700 / 9, 1100 / 13]
     assert {metrics["train/loss"] for _, metrics in logged} == {1.5}
     assert {metrics["train/nll"] for _, metrics in logged} == {1.25}
@@ -201,7 +201,7 @@ def test_seconds_and_speed_by_the_clock(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_counts_are_written_to_the_last_digit(tmp_path: Path) -> None:
-    """A long run reads more tokens than nine digits hold."""
+    """A long run reads more tokens than fit in nine digits."""
     tokens = 98_765_432_109
     MetricsLogger(tmp_path / "metrics.csv").log_metrics({"tokens": tokens, "train/loss": 1 / 3}, 7)
     columns = read_metrics(tmp_path / "metrics.csv")
@@ -210,7 +210,7 @@ def test_counts_are_written_to_the_last_digit(tmp_path: Path) -> None:
 
 
 class Counts:
-    """A task whose validation is a list of sums."""
+    """Task whose validation is a list of sums."""
 
     def __init__(self, sums: list[tuple[float, int, int]], task: Task) -> None:
         self.sums, self.recipe = sums, task.recipe
@@ -247,7 +247,7 @@ def validated(sums: list[tuple[float, int, int]], folder: Path) -> dict[str, flo
 
 
 def test_validation_adds_up_beyond_what_float32_counts(tmp_path: Path) -> None:
-    """2^24 + 1 is no float32: in those, a hundred batches of one target after a big one would be none."""
+    """2^24 + 1 is not a float32, so in float32 a hundred batches of one target would be lost after a large one."""
     big = 1 << 24
     metrics = validated([(2.0 * big, big, big), *[(1.0, 0, 1)] * 100], tmp_path)
     assert metrics["val/loss"] == (2 * big + 100) / (big + 100)
@@ -260,7 +260,7 @@ def test_validation_is_a_mean_over_targets_not_over_batches(tmp_path: Path) -> N
 
 
 def test_validation_batches_are_cut_by_what_is_in_them(tmp_path: Path) -> None:
-    """A pair that is cut, since it is too long, makes them no smaller."""
+    """A pair that is truncated because it is too long does not make the batches smaller."""
     long = "Wort " * 900
     task: Any = task_for("pairs", tmp_path)
     before = [len(group) for group in task.validation_groups()]

@@ -1,4 +1,4 @@
-"""A translator's figures, worked out again: pair by pair, and by the counts in BLEU's and chrF's papers."""
+"""Metrics of a translator, recomputed pair by pair and with the formulas of the BLEU and chrF papers."""
 
 import json
 import math
@@ -28,7 +28,7 @@ def ngrams(items: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
 
 
 def bleu_by_hand(written: Sequence[str], references: Sequence[str]) -> float:
-    """Papineni et al. 2002, over words between spaces."""
+    """Compute BLEU of Papineni et al. 2002 over words separated by spaces."""
     right, total = [0] * 4, [0] * 4
     for one, other in zip(written, references, strict=True):
         for n in range(1, 5):
@@ -41,7 +41,7 @@ def bleu_by_hand(written: Sequence[str], references: Sequence[str]) -> float:
 
 
 def chrf_by_hand(written: Sequence[str], references: Sequence[str]) -> float:
-    """Popović 2015: characters without spaces, n to 6, recall counting twice as much (beta 2)."""
+    """Compute chrF of Popović 2015: characters without spaces, n up to 6, recall weighted twice (beta 2)."""
     precision, recall = list[float](), list[float]()
     for n in range(1, 7):
         right = mine = theirs = 0
@@ -66,7 +66,7 @@ def test_bleu_and_chrf_by_their_papers() -> None:
 
 
 def logprobs_of(trained_model: Translator, source: str, target: str) -> list[float]:
-    """ln p of each of the target's tokens, eos the last."""
+    """Return ln p of each target token, with eos last."""
     tokenizer, own, model = trained_model.tokenizer, trained_model.source_tokenizer, trained_model.model.eval()
     read = torch.tensor([[*own.encode(source), own.eos_id]])
     wanted = [*tokenizer.encode(target), tokenizer.eos_id]

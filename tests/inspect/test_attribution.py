@@ -1,4 +1,4 @@
-"""The parts of a logit sum to it, whatever the model is made of; and a part is what it says."""
+"""Logit attribution: the parts sum to the logit for every architecture, and each part is correct."""
 
 import sys
 from pathlib import Path
@@ -20,7 +20,7 @@ IDS, ROW, POSITION = [0, 3, 16, 3], 2, 4
 
 
 def parts(one: AnyModel, *edits: Edit) -> tuple[Attribution, Tensor, dict[str, Tensor]]:
-    """The attribution of a random text's logits, and the logits before the softcap."""
+    """Return the attribution of a random text's logits, the logits before the softcap, and the recording."""
     given = torch.randint(V, (3, 5)), torch.randint(V, (3, 7))
     with record(one, edits=edits) as seen:
         _ = one(*given) if isinstance(one, EncoderDecoder) else one(given[1])
@@ -65,7 +65,7 @@ def test_the_parts_sum_to_the_logit(family, norm: str, placement: str) -> None:
 
 
 def test_a_head_of_the_last_block_is_what_its_absence_takes_away() -> None:
-    """With a norm that stays as it is. Nothing reads the last block's mlp but the final norm."""
+    """This holds for a fixed norm: only the final norm reads the MLP of the last block."""
     one = model(placement="pre")
     torch.nn.init.zeros_(one.stack.blocks[1].feedforward.down.weight)  # else it would read the head
     one.stack.final_norm = torch.nn.Identity()
@@ -112,7 +112,7 @@ def test_words() -> None:
 
 
 def test_a_fault_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is put into the rest does not hide a part that is wrong: the rest is held near zero."""
+    """The rest must be near zero, so it cannot hide a wrong part."""
     true = attribution_file._name_heads
     monkeypatch.setattr(attribution_file, "_name_heads", lambda prefix, count: ["one"] * (count - 1) + true(prefix, 1))
     found, logits, _ = parts(model())

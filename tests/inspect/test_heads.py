@@ -1,4 +1,4 @@
-"""Where heads look and what they are worth, on heads that are made to do one thing."""
+"""Attention patterns and ablations of heads, tested on heads with a known effect."""
 
 import sys
 from collections.abc import Callable
@@ -21,7 +21,7 @@ BEFORE, INDUCTION = "stack.blocks.0.self_attention", "stack.blocks.1.self_attent
 
 
 def looking(offset: int, head: int):
-    """Scores with which one head looks `offset` tokens back, and the others everywhere alike."""
+    """Return scores with which one head attends `offset` tokens back, and the others uniformly."""
 
     def scores(q: Tensor, k: Tensor, *, bias: Tensor | None = None) -> Tensor:
         found = torch.zeros(*q.shape[:-1], k.shape[-2])
@@ -79,7 +79,7 @@ def test_encoders_look_back_and_do_not_repeat() -> None:
     assert len(found.previous) == 2 + 3
     assert list(found.induction) == [f"decoder.blocks.{i}.self_attention" for i in range(3)]
     own = translator(spec={"source_vocab_size": 11, "share_embeddings": False})
-    assert len(head_scores(own, length=6).previous) == 5  # ids of the source are its own
+    assert len(head_scores(own, length=6).previous) == 5  # ids of the source vocabulary
 
 
 def test_words() -> None:
@@ -93,7 +93,7 @@ def test_words() -> None:
 
 
 def counted(one: AnyModel, *given: Tensor) -> tuple[Callable[[], float], list[float]]:
-    """A loss, and what it came to at each call."""
+    """Return a loss function and the list of values that it has returned."""
     calls: list[float] = []
 
     @torch.no_grad()

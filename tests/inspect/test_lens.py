@@ -1,4 +1,4 @@
-"""The logit lens: at the last block it is the model, before it the model's own parts on an earlier stream."""
+"""The logit lens equals the model at the last block, and applies the model's own modules to earlier streams."""
 
 import sys
 from pathlib import Path
@@ -49,7 +49,7 @@ def test_the_names_are_the_stream_from_bottom_to_top() -> None:
     assert [len(stream) for stream in names.values()] == [3, 4]
     seen, _ = recorded(translator(), (torch.randint(V, (1, 5)), torch.randint(V, (1, 7))))
     assert all(name in seen for stream in names.values() for name in stream)
-    # The stream below a block is what the block reads: before the norm of its first sublayer nothing happens to it.
+    # The stream below a block is its input: nothing changes it before the norm of the first sublayer.
     post = model(placement="post")
     seen, _ = recorded(post, (torch.randint(V, (2, 7)),))
     for below, block in zip(stream_names(post)["stack"], ("stack.blocks.0", "stack.blocks.1"), strict=False):
@@ -76,7 +76,7 @@ def test_it_makes_no_graph() -> None:
     assert not logit_lens(model(), torch.zeros(1, 7, 24)).requires_grad
 
 
-@pytest.mark.parametrize("rows", [1, 3, 64])  # fewer and more at once than the text has
+@pytest.mark.parametrize("rows", [1, 3, 64])  # fewer and more than the text has
 def test_the_top_tokens_are_those_of_the_lens_at_every_block(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tercet.objectives.logprobs.MAX_LOGITS", rows * V)
     one = model()
@@ -90,4 +90,4 @@ def test_the_top_tokens_are_those_of_the_lens_at_every_block(rows: int, monkeypa
         torch.testing.assert_close(top.probabilities, best.values)
     last = find_top_tokens(logits[0], 3)
     assert last.ids == lens["stack.blocks.1"].ids
-    assert len(find_top_tokens(logits[0], 10_000).ids[0]) == V  # all that there are
+    assert len(find_top_tokens(logits[0], 10_000).ids[0]) == V  # the whole vocabulary

@@ -1,4 +1,4 @@
-"""The loss of each token is -ln p of what was to be predicted, and nothing where nothing was."""
+"""The loss of each token is -ln p of its target, and None without a target."""
 
 import math
 
@@ -41,7 +41,7 @@ def test_a_masked_row_predicts_what_stood_there() -> None:
     losses = token_losses(read, logits, original_ids=originals)
     assert [row for row, loss in enumerate(losses) if loss is not None] == [1, 3]
     assert [losses[1], losses[3]] == pytest.approx([nats(logits[1], 6), nats(logits[3], 5)], abs=1e-5)
-    assert token_losses(read, logits) == [None] * 5  # nobody says what stood there
+    assert token_losses(read, logits) == [None] * 5  # the originals are unknown
     assert mean_loss(token_losses(read, logits)) is None
 
 
@@ -49,5 +49,5 @@ def test_other_logits_may_be_scored() -> None:
     read, logits = recording([5, 6, 7], causal=True)
     assert token_losses(read, logits + torch.tensor([[1.0], [2.0], [3.0]])) == pytest.approx(
         token_losses(read, logits), abs=1e-5
-    )  # a softmax does not see what is added to all
+    )  # a softmax is invariant to a constant added to all logits
     assert token_losses(read, -logits) != pytest.approx(token_losses(read, logits), abs=1e-2)

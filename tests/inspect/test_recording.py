@@ -1,4 +1,4 @@
-"""A text is read as in training, by each family, and the tokens shown are the tokens fed."""
+"""Reading texts as in training for each model family. Displayed tokens are those of the input."""
 
 from pathlib import Path
 

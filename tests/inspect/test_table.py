@@ -1,4 +1,4 @@
-"""The table's sums are the model's own: parameters as PyTorch counts them, FLOPs as its counter does."""
+"""The model table: parameters equal PyTorch's count, and FLOPs equal those of its counter."""
 
 import io
 import json
@@ -58,7 +58,7 @@ def shrunk(preset: str) -> AnySpec:
     return model_spec({"preset": preset, "vocab_size": 13, "max_len": 9, **sizes})
 
 
-FEW = ("gpt2", "transformer-tiny", "modern-translator", "bert-original")  # the others are alike
+FEW = ("gpt2", "transformer-tiny", "modern-translator", "bert-original")  # the others are similar
 SAMPLED = [pytest.param(preset, marks=() if preset in FEW else pytest.mark.exhaustive) for preset in PRESETS]
 
 
@@ -78,7 +78,7 @@ def test_gpt2_has_as_many_as_published() -> None:
     assert [row.tied_to for row in table.rows if row.tied_to] == ["embedding"]
     untied = model_table(replace(PRESETS["gpt2"], tie_embeddings=False))
     assert untied.parameters == 124_439_808 + 50_257 * 768
-    assert untied.flops_forward == table.flops_forward  # tied or not, the scores are worked out
+    assert untied.flops_forward == table.flops_forward  # logits are computed with and without tied weights
     assert table.memory.cache_per_token_bfloat16 == 2 * 12 * 768 * 2
 
 
@@ -99,8 +99,8 @@ def check_flops(spec: AnySpec, length: int) -> None:
     table = model_table(spec, length=length)
     model = build(spec)
     tokens = torch.zeros(2, table.length, dtype=torch.long)
-    # The formula's two products: the counter has no entry for the fused kernel of the CPU, nor for ours, which leaves
-    # passes with gradients alone.
+    # Use the unfused attention: the counter does not support the fused kernels of the CPU, including Tercet's, which
+    # ignores passes with gradients.
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         model(tokens, tokens) if isinstance(model, EncoderDecoder) else model(tokens)
     assert counter.get_total_flops() == table.flops_forward * tokens.numel()
@@ -168,10 +168,10 @@ def test_an_encoder_is_counted_as_if_every_place_were_scored() -> None:
     rows = {row.name: row for row in table.rows}
     assert table.parameters == sum(row.parameters for row in table.rows)
     assert table.parameters == sum(parameter.numel() for parameter in build(ENCODER).parameters())
-    assert (rows["unembedding"].tied_to, rows["unembedding"].parameters) == ("embedding", 13)  # the bias is its own
+    assert (rows["unembedding"].tied_to, rows["unembedding"].parameters) == ("embedding", 13)  # the bias is separate
     assert (rows["unembedding"].shape, rows["unembedding"].flops) == ((7, 13), 2 * 24 * 13)
     assert (rows["transform.dense"].shape, rows["transform.dense"].flops) == ((7, 24), 2 * 24 * 24)
-    once = rows["pooler.dense"], rows["next_sentence"], rows["classifier"]  # of a text, not of each token
+    once = rows["pooler.dense"], rows["next_sentence"], rows["classifier"]  # once per text, not per token
     assert [(row.shape, row.flops) for row in once] == [((24,), 0), ((2,), 0), ((3,), 0)]
     over_tokens = replace(ENCODER, classifier=Classifier(labels=("a", "b"), over="tokens"))
     assert model_table(over_tokens).flops_forward == table.flops_forward + 2 * 24 * 2

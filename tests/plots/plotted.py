@@ -1,4 +1,4 @@
-"""Models and runs to draw, and what is read off a picture."""
+"""Models and runs to plot, and functions that read numbers from a figure."""
 
 import csv
 from pathlib import Path
@@ -43,7 +43,7 @@ def translator(encoder_layers: int = 3, decoder_layers: int = 2, position: Posit
 
 
 def images(figure: Figure) -> list[np.ndarray]:
-    """The arrays of all images but the colour bars', in the order in which they were drawn."""
+    """Return the arrays of all images except color bars, in drawing order."""
     return [axes.images[0].get_array() for axes in figure.axes if axes.images]
 
 
@@ -62,7 +62,7 @@ def write(path: Path, rows: list[dict[str, float | str]], columns: tuple[str, ..
 
 
 def lines(figure: Figure, panel: int = 0) -> dict[str, tuple[list[float], list[float]]]:
-    """The lines of a panel by how their labels begin."""
+    """Return the lines of a panel by the start of their labels."""
     return {
         str(line.get_label()).split(",")[0]: (list(line.get_xdata()), list(line.get_ydata()))
         for line in figure.axes[panel].lines

@@ -1,4 +1,4 @@
-"""What a translator looked at: the rows of a picture, its words, and the files it is drawn to."""
+"""Cross-attention of a translation: rows, words and image files."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -103,7 +103,7 @@ def test_what_stands_before_a_source_is_no_word_of_it() -> None:
     source, target = ("<bos>", "the", " house", "(end)"), ("das", " haus", "(end)")
     seen = replace(diagonal(source, target, [0, 2, 3]), opening=1)
     assert seen.words[0] == [range(1, 2), range(2, 3)]
-    assert seen.pharaoh == "0-0 1-1"  # the first word, though <bos> is looked at more than any other token
+    assert seen.pharaoh == "0-0 1-1"  # the first word, though <bos> has the largest weight
 
 
 @pytest.mark.slow
@@ -113,7 +113,7 @@ def test_pictures(suffix: str, start: bytes, tmp_path: Path) -> None:
     for name in ("one", "two"):
         draw_cross_attention([odd, odd], tmp_path / f"{name}{suffix}")
     one, two = (tmp_path / f"{name}{suffix}" for name in ("one", "two"))
-    assert one.read_bytes() == two.read_bytes()  # no time of day in it
+    assert one.read_bytes() == two.read_bytes()  # files contain no time
     assert one.read_bytes().startswith(start)
 
 

@@ -1,4 +1,4 @@
-"""A diagram says what the model is: every box's shape is that of the running module, every number the spec's."""
+"""Diagrams match the model: shapes equal those of the running modules, and numbers those of the spec."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.slow
 
 B, T, S = 2, 5, 7
 NAMES = [*PRESETS, *(name for name in recipes_from_scratch() if name not in PRESETS)]
-DRAWN = [  # a third of them, since a model or a picture takes up to a second
+DRAWN = [  # a third of them, since each takes up to a second
     pytest.param(name, marks=[] if number % 3 == 0 else pytest.mark.exhaustive) for number, name in enumerate(NAMES)
 ]
 SMALL = StackSpec(d_model=24, n_layers=3, n_heads=6, n_kv_heads=2, d_head=10, d_ff=31, qk_norm=True)
@@ -53,7 +53,7 @@ def spec_of(name: str) -> AnySpec:
 
 
 def full(spec: AnySpec) -> AnySpec:
-    """The spec with what only the data know, made up."""
+    """Fill in values of the spec that depend on the data."""
     spec = replace(spec, vocab_size=spec.vocab_size or 53)
     if isinstance(spec, EncoderOnlySpec) and spec.classifier is not None and not spec.classifier.labels:
         labels = ("number",) if spec.classifier.problem_type == "regression" else ("yes", "no", "maybe")
@@ -66,7 +66,7 @@ def stacks(spec: AnySpec) -> list[StackSpec]:
 
 
 def steps(diagram: ModelDiagram) -> Iterator[Box]:
-    """Every box."""
+    """Yield every box."""
     for side in diagram.sides:
         own = [side.tokens, side.embedding, *side.additions, side.embedding_norm, side.final_norm]
         for sublayer in side.sublayers:
@@ -78,7 +78,7 @@ def steps(diagram: ModelDiagram) -> Iterator[Box]:
 
 
 def running_shapes(spec: AnySpec) -> dict[str, tuple[int, ...]]:
-    """The shape that each module gives, by its name, of a pass of B rows, T tokens, S source tokens."""
+    """Return the output shape of each module, by name, for B rows, T tokens and S source tokens."""
     shapes: dict[str, tuple[int, ...]] = {}
 
     def hook(name: str) -> Any:
@@ -118,7 +118,7 @@ def test_shapes_are_those_of_the_running_model(name: str) -> None:
     checked = 0
     for step in steps(diagram):
         place = step.name.replace("*", "0")
-        if place and step.kind != "position":  # which is asked, and not called
+        if place and step.kind != "position":  # positions are read, not called
             assert step.shape == shapes[place], step
             checked += 1
     assert checked >= 3 + 2 * len(diagram.sides)
@@ -187,8 +187,8 @@ def test_the_svg_holds_the_numbers_and_nothing_lies_on_each_other(name: str, tmp
 
 
 def assert_readable(figure: Any) -> None:
-    """No word outside the picture or of its box, and no two on top of each other."""
-    figure.set_dpi(300)  # where letters are as wide as they are, and not fitted to few points
+    """Check that texts lie within the figure and their box, and do not overlap."""
+    figure.set_dpi(300)  # a resolution at which letters have their real width
     figure.draw_without_rendering()
     width, height = figure.canvas.get_width_height()
     boxes = [(text.get_text(), text.get_window_extent()) for text in figure.findobj(Text) if text.get_text()]
@@ -264,7 +264,7 @@ def test_all_heads_of_an_encoder() -> None:
     ("placement", "cross"), [("pre", False), ("post", True), ("sandwich", False), ("branch", True)]
 )
 def test_parts_side_by_side(placement: Any, cross: bool) -> None:
-    """Parallel sublayers are one, whose branches read the same; norms are those of the running block."""
+    """Parallel sublayers are drawn as one with several branches, and norms match those of the block."""
     dropout = Dropout(activation=0.2, residual=BranchDropout(attention=0.1, feedforward=0.4))
     stack = replace(SMALL, parallel=True, placement=placement, dropout=dropout, norm="layer_std", gated=True)
     common: dict[str, Any] = {"vocab_size": 50, "logit_bias": True}

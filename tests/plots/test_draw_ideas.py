@@ -1,4 +1,4 @@
-"""What is drawn without a run equals its formula: positions, schedules, masks, label smoothing."""
+"""Plots without a run match their formulas: positions, schedules, masks and label smoothing."""
 
 import math
 

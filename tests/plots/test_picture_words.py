@@ -1,4 +1,4 @@
-"""What can be read in a picture: no word is cut off, tokens of any script, the same bytes twice."""
+"""Text in figures: complete words, tokens of any script, and reproducible files."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -26,11 +26,11 @@ from tercet.plots import (
 )
 from tercet.tokens import Characters, Tokenizer
 
-pytestmark = pytest.mark.slow  # matplotlib takes its time
+pytestmark = pytest.mark.slow  # matplotlib is slow
 
 
 def cut_off(figure: Figure) -> list[str]:
-    """The texts that stand, in part at least, outside of the picture."""
+    """Return texts that are at least partly outside of the figure."""
     from matplotlib.text import Text
 
     figure.draw_without_rendering()
@@ -65,7 +65,7 @@ def test_no_word_of_a_translator_s_is(n_heads: int, layer: int | None) -> None:
     titles = sorted((box.x0, box.x1, box.y0) for words, box in tops if "-attention" in words)
     assert len(titles) == 3
     side_by_side = layer is None
-    assert all(one[1] < other[0] for one, other in pairwise(titles)) == side_by_side, "and none runs into the next"
+    assert all(one[1] < other[0] for one, other in pairwise(titles)) == side_by_side, "titles must not overlap"
 
 
 def test_a_long_name_is_broken_into_lines(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_tokens_of_any_script_and_none_are_text(tmp_path: Path) -> None:
     save(plot_attention(one, "$\\^_{$}<&漢\U0001f989\t\n \x07--", layer=0), tmp_path / "a.svg")
     save(plot_neighbours(one), tmp_path / "b.svg")
     metrics = write(tmp_path / "metrics.csv", [{"step": 1, "train/loss": 2, "val/bleu": 1, "lr": 1, "seconds": 1}])
-    for number, plot in enumerate((plot_loss, plot_score, plot_schedule)):  # a run may be called anything
+    for number, plot in enumerate((plot_loss, plot_score, plot_schedule)):  # runs may have any name
         save(plot(metrics, title="$\\frac$_$"), tmp_path / f"{number}.svg")
     for name in "ab012":
         ElementTree.parse(tmp_path / f"{name}.svg")

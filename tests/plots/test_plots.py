@@ -1,4 +1,4 @@
-"""What is drawn is what was measured: the numbers of a picture's lines, points and images against their sources."""
+"""Plots show measured values: lines, points and images are compared with their sources."""
 
 import math
 from contextlib import suppress
@@ -33,7 +33,7 @@ from tercet.spec import spec
 from tercet.tokens import BPE, Characters, Tokenizer, WordPiece
 from tercet.training.tasks.plan import Plan
 
-pytestmark = pytest.mark.slow  # matplotlib takes its time
+pytestmark = pytest.mark.slow  # matplotlib is slow
 
 
 def test_losses_are_the_file_s(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_losses_are_the_file_s(tmp_path: Path) -> None:
     figure = plot_loss(write(tmp_path / "metrics.csv", rows), title="run")
     assert figure.axes[0].get_yscale() == "log"
     drawn = lines(figure)
-    assert drawn["training"][0] == [2, 5, 8, 11]  # the epochs' means, drawn after the batches
+    assert drawn["training"][0] == [2, 5, 8, 11]  # means of the epochs, drawn after the batches
     batches = figure.axes[0].lines[0]
     assert list(batches.get_xdata()) == list(range(1, 12))
     assert list(batches.get_ydata()) == pytest.approx([7 / step for step in range(1, 12)])
@@ -60,7 +60,7 @@ def test_losses_are_the_file_s(tmp_path: Path) -> None:
 def test_the_mean_of_each_finished_epoch_is_drawn(
     tmp_path: Path, every: int, n_steps: int, last_steps: list[int]
 ) -> None:
-    """Epochs of 33 rows in steps of 7: a step begins in one epoch and may end in the next; the last one is logged."""
+    """Epochs have 33 rows and steps 7, so a step may cross an epoch boundary. The last step is logged."""
     plan = Plan(n_rows=33, unit=7)
     logged = [step for step in range(1, n_steps + 1) if step % every == 0 or step in (1, n_steps)]
     rows: list[dict[str, float | str]] = [
@@ -95,7 +95,7 @@ def test_scores_against_minutes(tmp_path: Path) -> None:
     rows: list[dict[str, float | str]] = [
         {"step": 10, "val/loss": 2, "val/accuracy": 0.5, "val/f1": 0.25, "seconds": 60},
         {"step": 20, "val/loss": 1, "val/accuracy": 0.75, "val/f1": 0.5, "seconds": 150},
-        {"step": 30, "val/loss": 1, "val/accuracy": 0.7},  # the time is not known
+        {"step": 30, "val/loss": 1, "val/accuracy": 0.7},  # the time is missing
     ]
     path = write(tmp_path / "metrics.csv", rows)
     drawn = lines(plot_score(path, title="run"))
@@ -184,7 +184,7 @@ def test_positions_are_the_model_s(position: Position) -> None:
 
 @pytest.mark.parametrize("base", [Sinusoidal, ALiBi])
 def test_positions_of_a_scheme_that_is_not_tercets(base: Any) -> None:
-    """Its kind names it."""
+    """A third-party scheme is labeled with its kind."""
 
     @spec
     class Mine(base):
@@ -206,13 +206,13 @@ def test_rotary_angles_and_wavelengths() -> None:
     assert np.allclose(cos, np.cos(angles), atol=1e-5)
     wavelengths = figure.axes[1].lines[0].get_ydata()
     assert np.allclose(wavelengths, [2 * math.pi * 50.0 ** (2 * pair / 8) for pair in range(4)], rtol=1e-5)
-    assert "1 of 4 pairs make a full turn" in words(figure)  # 6.3, 16.7, 44.4, 118 tokens, and a context of 13
+    assert "1 of 4 pairs make a full turn" in words(figure)  # 6.3, 16.7, 44.4 and 118 tokens, with a context of 13
     assert "4 of 8 numbers are not rotated" in words(plot_positions(gpt(Rotary(share=0.5))))
 
 
 def test_alibi_and_no_position() -> None:
     figure = plot_positions(gpt(ALiBi()))
-    slopes = [2**-4, 2**-8, 2**-2]  # of two heads; the third is from four
+    slopes = [2**-4, 2**-8, 2**-2]  # of two heads; the third is that of four heads
     for line, slope in zip(figure.axes[0].lines, slopes, strict=True):
         assert np.allclose(line.get_ydata(), [-slope * distance for distance in range(ROOM)])
     with pytest.raises(NothingToDraw, match=r"has no position scheme \(position: none\)"):
@@ -279,7 +279,7 @@ def test_three_kinds_of_unequal_depth(n_encoder: int, n_decoder: int) -> None:
     assert all(np.array_equal(np.ma.getdata(image), one) for image, one in zip(drawn, wanted, strict=True))
     assert "block 2" in words(figure)
     assert len(images(plot_attention(one, "abc", target="de", stack="encoder"))) == 3 * n_encoder
-    deep = plot_attention(one, "abc", target="de", layer=2)  # the deeper side alone has it
+    deep = plot_attention(one, "abc", target="de", layer=2)  # only the deeper side has it
     assert len(images(deep)) == (3 if n_encoder == 3 else 6)
 
 

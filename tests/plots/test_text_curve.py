@@ -1,4 +1,4 @@
-"""A run's losses on a terminal: where they stand, for whom they are, and when they are left out."""
+"""Loss curves in the terminal: position of points, colors, and when they are omitted."""
 
 import io
 import math
@@ -31,7 +31,7 @@ def test_a_point_is_the_mean_of_its_steps_on_a_logarithmic_scale() -> None:
     assert text_curve(columns([3.0, 1.0] * 480), width=36).splitlines()[0].split()[0] == "2"  # 20 steps in a bucket
     lines = text_curve(columns([100.0] * 24 + [10.0] * 23 + [1.0]), width=36, height=9).splitlines()
     third = [row for row in range(9) if "\u2801" <= lines[row].ljust(36)[11 + 18] <= "\u28ff"]
-    assert third == [4]  # 10 is half of the way from 100 to 1
+    assert third == [4]  # on a logarithmic scale 10 is halfway from 100 to 1
 
 
 def test_colour_tells_the_two_apart() -> None:

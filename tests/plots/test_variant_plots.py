@@ -1,4 +1,4 @@
-"""The picture of a comparison: what is drawn is what was noted, and only like losses share an axis."""
+"""Plots of a comparison show logged values, and only comparable losses share an axis."""
 
 from itertools import product
 from pathlib import Path
@@ -26,7 +26,7 @@ def variant(name: str, *runs: Columns, panel: str = "language model|t|k", **sett
 
 
 def lines(axes: Axes) -> dict[str, list[tuple[float, float]]]:
-    """Of each line that the legend names, its points."""
+    """Return the points of each line in the legend."""
     return {
         str(line.get_label()): list(zip(line.get_xdata(), line.get_ydata(), strict=True))
         for line in axes.get_lines()
@@ -70,7 +70,7 @@ def test_a_grid_has_a_panel_for_each_value_of_the_shorter_key() -> None:
     assert [axes.get_title() for axes in above] == ["p=0", "p=1"]
     assert [list(lines(axes)) for axes in above] == [["q=0", "q=1", "q=2"]] * 2
     assert lines(above[1])["q=2"][-1] == (30, 2.12)
-    assert all(len(axes.get_lines()) == 6 for axes in above)  # the other panel's stand behind
+    assert all(len(axes.get_lines()) == 6 for axes in above)  # the lines of the other panel are in the background
     colors = [{line.get_label(): line.get_color() for line in axes.get_lines()[-3:]} for axes in above]
     assert colors[0] == colors[1]
     assert above[0].get_ylim() == above[1].get_ylim()

@@ -1,4 +1,4 @@
-"""A run of a second, for all that a notebook shows of one."""
+"""Fixtures: a tiny run to display in notebooks."""
 
 from pathlib import Path
 

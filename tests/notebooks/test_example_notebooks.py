@@ -1,4 +1,4 @@
-"""The notebooks among the examples are those of their sources, and run from the first cell to the last."""
+"""The example notebooks match their sources and run completely."""
 
 import re
 import sys
@@ -17,7 +17,7 @@ from build import chapters, notebooks, sources, to_json, to_notebook  # noqa: E4
 def test_each_notebook_is_that_of_its_source() -> None:
     written = {path: path.read_text(encoding="utf-8") for path in EXAMPLES.glob("*.ipynb")}
     assert len(written) == len(sources()) + len(chapters())
-    assert written == notebooks(), "write them anew: python examples/notebooks/build.py"
+    assert written == notebooks(), "rebuild them: python examples/notebooks/build.py"
 
 
 @pytest.mark.slow
@@ -57,7 +57,7 @@ def test_a_notebook_runs(source: Path, tmp_path: Path, monkeypatch: pytest.Monke
     pytest.importorskip("sklearn")
     monkeypatch.setenv("TERCET_CACHE", fill_cache(tmp_path / "cache"))
     code = source.read_text(encoding="utf-8")
-    if source.stem == "look_inside":  # whose model need not have learnt
+    if source.stem == "look_inside":  # its model does not have to learn
         code, found = STEPS.subn(r'"training.compile": "never", "training.\1": 2', code)
         assert found == 3
     notebook = nbformat.reads(to_json(to_notebook(code)), as_version=4)
@@ -68,4 +68,4 @@ def test_a_notebook_runs(source: Path, tmp_path: Path, monkeypatch: pytest.Monke
     pages = "".join(output["data"].get("text/html", "") for output in shown if "data" in output)
     assert pages
     if source.stem == "look_inside":
-        assert "step 2/2" in pages  # the display of the training, as it was last
+        assert "step 2/2" in pages  # the final display of the training

@@ -1,4 +1,4 @@
-"""What a run noted, as columns and as a picture; a prompt or several, and what is written of each."""
+"""The history of a run as columns and as a plot, and generation from one or several prompts."""
 
 import math
 from pathlib import Path
@@ -12,7 +12,7 @@ from tercet.checkpoint.metrics import read_metrics, to_history
 
 def test_a_history_is_columns_of_one_length(tiny_run: tercet.Run) -> None:
     history = tiny_run.history
-    assert history["step"] == [1, 2, 3, 4, 6]  # the first, each second, each validation
+    assert history["step"] == [1, 2, 3, 4, 6]  # the first, every second, and each validation
     assert next(iter(history)) == "step"
     assert {len(column) for column in history.values()} == {5}
     assert [math.isnan(loss) for loss in history["val/loss"]] == [True, True, False, True, False]
@@ -59,7 +59,7 @@ def test_completions_are_the_samples_of_each_prompt(tiny_run: tercet.Run, monkey
     whole = tiny_run.completions(prompts, samples=2, max_new_tokens=4)
     assert [[one.prompt for one in samples] for samples in whole] == [[prompt] * 2 for prompt in prompts]
     assert [[one.seed for one in samples] for samples in whole] == [[0, 1]] * 3
-    monkeypatch.setattr("tercet.run.ROWS", 3)  # one prompt at once
+    monkeypatch.setattr("tercet.run.ROWS", 3)  # one prompt per batch
     again = tiny_run.completions(prompts, samples=2, max_new_tokens=4)
     assert [[one.text for one in samples] for samples in again] == [[one.text for one in samples] for samples in whole]
     with pytest.raises(ValueError, match="samples=0 must be 1 or more"):

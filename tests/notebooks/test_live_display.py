@@ -1,4 +1,4 @@
-"""In a notebook training is watched as a picture that changes; elsewhere as lines, and IPython is not asked for."""
+"""Training in a notebook shows a live plot. Elsewhere it prints lines, and IPython is not imported."""
 
 import sys
 from html import escape
@@ -13,7 +13,7 @@ from tercet.training.loop.notebook_display import in_notebook
 
 
 class Shown:
-    """What a display showed, one after the other."""
+    """Pages that a display showed, in order."""
 
     def __init__(self) -> None:
         self.pages = list[str]()
@@ -29,7 +29,7 @@ class Shown:
 
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
-    """IPython with a kernel, as small as can be."""
+    """Install a minimal fake of IPython with a kernel."""
     shown, package, display = Shown(), ModuleType("IPython"), ModuleType("IPython.display")
     vars(package).update(get_ipython=lambda: SimpleNamespace(kernel=object()), display=display, version_info=(9, 0))
     vars(display).update(HTML=lambda data: SimpleNamespace(data=data), display=shown.display)
@@ -52,7 +52,7 @@ def test_a_notebook_shows_how_far_it_is_the_losses_and_the_last_sample(
     assert "<polyline" in last
     sample = (tmp_path / "run/samples/step-000006.txt").read_text()
     assert f">{escape(sample)}</pre>" in last
-    assert "step 6/6" not in capsys.readouterr().err  # said once
+    assert "step 6/6" not in capsys.readouterr().err  # progress is shown once
 
 
 @pytest.mark.slow
@@ -70,7 +70,7 @@ def test_a_run_outside_of_a_kernel_is_watched_in_lines(
 ) -> None:  # fmt: skip
     assert not in_notebook()
     package = ModuleType("IPython")
-    vars(package).update(get_ipython=SimpleNamespace, version_info=(9, 0))  # IPython on a terminal has no kernel
+    vars(package).update(get_ipython=SimpleNamespace, version_info=(9, 0))  # IPython in a terminal has no kernel
     monkeypatch.setitem(sys.modules, "IPython", package)
     assert not in_notebook()
     monkeypatch.delitem(sys.modules, "IPython")
@@ -79,7 +79,7 @@ def test_a_run_outside_of_a_kernel_is_watched_in_lines(
     assert "IPython" not in sys.modules
 
 
-@pytest.mark.exhaustive  # one of the examples is run by a kernel in any case
+@pytest.mark.exhaustive  # a kernel runs one of the examples in any case
 def test_a_real_kernel_shows_a_run(tiny_text: Path, tiny_settings: dict[str, Any], tmp_path: Path) -> None:
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
@@ -90,7 +90,7 @@ def test_a_real_kernel_shows_a_run(tiny_text: Path, tiny_settings: dict[str, Any
     notebook = nbformat.v4.new_notebook(cells=cells)
     nbclient.NotebookClient(notebook, timeout=200, kernel_name="python3").execute()
     pages = [output.data["text/html"] for output in notebook.cells[0].outputs if "text/html" in output.get("data", {})]
-    assert len(pages) == 2  # the display, as it was last, and the run
+    assert len(pages) == 2  # the final display, and the run
     assert "step 6/6" in pages[0]
     assert "best validation loss" in pages[1]
     assert all("<polyline" in page for page in pages)

@@ -1,4 +1,4 @@
-"""The classifier and the vectoriser are scikit-learn's: cloned, searched, cross-validated, kept in pipelines."""
+"""The classifier and the vectorizer follow scikit-learn's API: clone, search, cross-validation and pipelines."""
 
 import pickle
 import subprocess
@@ -94,7 +94,7 @@ def test_vectors_are_the_encoders(fitted: TercetClassifier, tmp_path: Path) -> N
     assert vectorizer.get_feature_names_out()[[0, -1]].tolist() == ["tercetvectorizer0", "tercetvectorizer15"]
     pipeline = make_pipeline(clone(vectorizer), LogisticRegression())
     assert cross_val_score(pipeline, TEXTS, LABELS, cv=2).min() > 0.9
-    np.testing.assert_array_equal(kept.predict_proba(TEXTS), fitted.predict_proba(TEXTS))  # the seed decides
+    np.testing.assert_array_equal(kept.predict_proba(TEXTS), fitted.predict_proba(TEXTS))  # reproducible
 
 
 CHECKS = [
@@ -108,7 +108,7 @@ CHECKS = [
 @pytest.mark.parametrize("estimator", [TercetClassifier(), TercetVectorizer("runs/bert")], ids=["labels", "vectors"])
 def test_the_checks_of_scikit_learn_that_need_no_numbers(check: str, estimator: Any) -> None:
     if check == "check_no_attributes_set_in_init" and isinstance(estimator, TercetClassifier):
-        assert set(vars(estimator)) - set(estimator.get_params()) == {"settings"}  # the recipe's, by name in get_params
+        assert set(vars(estimator)) - set(estimator.get_params()) == {"settings"}  # the recipe's settings
         return
     getattr(estimator_checks, check)(type(estimator).__name__, estimator)
 

@@ -1,4 +1,4 @@
-"""What Python prints of a result is short, and what a notebook shows of it is escaped and holds what matters."""
+"""The repr of results is short, and their HTML in notebooks is escaped and complete."""
 
 import io
 import math
@@ -56,7 +56,7 @@ PLAIN: dict[str, Any] = {
 
 
 class Tags(HTMLParser):
-    """Whether each tag that is opened is closed, and the words between them."""
+    """Parser that checks that every tag is closed, and collects text."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ def test_results_are_short_in_python_and_escaped_in_a_notebook(name: str) -> Non
     tags = Tags(result._repr_html_())
     assert "script" not in tags.seen
     assert ("<script>" in "".join(tags.words)) == (name in RESULTS)
-    assert "color:" not in result._repr_html_().replace("color:inherit", "")  # of no theme
+    assert "color:" not in result._repr_html_().replace("color:inherit", "")  # independent of the theme
 
 
 def test_what_is_said_of_results() -> None:

@@ -1,4 +1,4 @@
-"""The wheels, built once for all tests of this folder, and an environment with nothing but one of them."""
+"""Fixtures: the wheels, built once, and environments that contain only one of them."""
 
 import importlib.util
 import os
@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 from wheels import ANY, MACHINE, ROOT, SDIST, copied, install
 
-Built = Callable[..., Path]  # from the kind and the place
+Built = Callable[..., Path]  # kind and place to path
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +28,10 @@ PLACES = {"a": (0o022, 1_500_000_000), "another-folder": (0o077, 1_700_000_000)}
 
 @pytest.fixture(scope="session")
 def built(release: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Each kind, built in a folder of that name when it is first asked for: kernels take half a minute."""
+    """Return a function that builds each kind at the first request, in a folder of that name.
+
+    Compiling the kernels takes half a minute.
+    """
 
     @cache
     def build(kind: str, place: str = "a") -> Path:

@@ -1,4 +1,4 @@
-"""What is installed for development is exact, and known by its hashes: a file that someone changed is refused."""
+"""Development installs are pinned by version and hash, and a modified file is rejected."""
 
 import base64
 import hashlib
@@ -20,7 +20,7 @@ HASHED = sorted(set(LOCKS) - {"requirements-torch.lock"})
 
 
 def requirements(lock: Path) -> dict[str, list[str]]:
-    """By what is pinned, such as numpy==2.4.6: its hashes."""
+    """Return the hashes of each pin, such as numpy==2.4.6."""
     text = re.sub(r"^#.*\n", "", lock.read_text(), flags=re.MULTILINE).replace(" \\\n", "")
     lines = (line.split() for line in text.splitlines())
     return {pin: hashes for pin, *hashes in lines}
@@ -31,7 +31,7 @@ def test_a_lock_is_exact_and_names_no_registry(name: str) -> None:
     pins = requirements(LOCKS[name])
     assert pins
     for pin, hashes in pins.items():
-        assert re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][0-9A-Za-z.]*", pin), f"{pin!r} is not one version that all have"
+        assert re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][0-9A-Za-z.]*", pin), f"{pin!r} is not one exact version"
         assert "nvidia" not in pin
         assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", one) for one in hashes)
         assert hashes or name == "requirements-torch.lock", f"{pin} has no hash"
@@ -50,7 +50,7 @@ def test_the_locks_are_those_that_are_installed() -> None:
 
 
 def needed(requirement: str, found: set[str]) -> None:
-    """Into `found`: the package's name, and of all that it needs on any system, with its extras."""
+    """Add the package, with its extras, and everything it requires on any system to `found`."""
     asked = Requirement(requirement)
     key = f"{canonicalize_name(asked.name)}{sorted(asked.extras)}"
     if key in found:
@@ -72,13 +72,13 @@ def test_what_it_takes_to_run_is_in_its_lock_and_nothing_else() -> None:
     found: set[str] = set()
     needed("tercet[explore]", found)
     names = {name.partition("[")[0] for name in found} - {"tercet", "torch"}
-    names = {name for name in names if not name.startswith(("nvidia-", "cuda-", "triton"))}  # of a GPU's build
+    names = {name for name in names if not name.startswith(("nvidia-", "cuda-", "triton"))}  # of GPU builds
     locked = {canonicalize_name(pin.partition("==")[0]) for pin in requirements(ROOT / "requirements.lock")}
     assert names == locked
 
 
 def test_nothing_comes_in_besides_the_locks() -> None:
-    """Neither what a package needs, nor what builds it: pip fetches such things without a look at their hashes."""
+    """The locks cover dependencies and build requirements, which pip would otherwise fetch without checking hashes."""
     makefile = (ROOT / "Makefile").read_text()
     [flags] = re.findall(r"^LOCKED := \$\(PIP_INSTALL\) (.*)$", makefile, re.MULTILINE)
     assert {"--require-hashes", "--no-deps", "--no-build-isolation"} <= {*flags.split()}
@@ -88,7 +88,7 @@ def test_nothing_comes_in_besides_the_locks() -> None:
 
 
 def write_wheel(folder: Path, code: str) -> Path:
-    """A package as small as can be."""
+    """Write a minimal package."""
     path, info = folder / "smallest-1.0-py3-none-any.whl", "smallest-1.0.dist-info"
     files = {
         "smallest.py": code,

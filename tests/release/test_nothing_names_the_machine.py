@@ -1,6 +1,6 @@
-"""What a model is given to others with names no folder, no user and no host: every byte of what is written is searched.
+"""Published models and files contain no folder, user or host name: every written byte is searched.
 
-A run's recipe.yaml says where the data lie: it is what the run is resumed by, and stays with it.
+The recipe.yaml of a run contains the location of the data. It is needed to resume the run and stays in its folder.
 """
 
 import base64
@@ -21,7 +21,7 @@ from tercet.checkpoint import load_model
 from tercet.cli.main import main
 from tercet.settings_yaml import read_yaml, write_yaml
 
-SECRET = "telltale"  # in the name of every folder, of the user and of the host
+SECRET = "telltale"  # part of every folder name, the user name and the host name
 SPELLINGS = re.compile(b"|".join(re.escape(SECRET.encode(code)) for code in ("utf-8", "utf-16-le", "utf-32-le")))
 
 
@@ -36,7 +36,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             patch.setenv(name, f"{SECRET}-user")
         patch.setenv("HOME", str(folder))
         patch.setenv("TERCET_CACHE", str(folder / "cache"))
-        patch.setenv("TERCET_KERNEL", "off")  # else they would be compiled anew, in this cache
+        patch.setenv("TERCET_KERNEL", "off")  # otherwise they would be compiled again for this cache
         yield folder
 
 
@@ -126,7 +126,7 @@ def classifier(place: Path) -> Path:
 
 
 def contents(path: Path) -> Iterator[bytes]:
-    """The file's bytes as they are, and what is packed in them."""
+    """Yield the bytes of a file and of compressed data in it."""
     data = path.read_bytes()
     yield data
     if zipfile.is_zipfile(path):  # .npz, .ckpt
@@ -142,7 +142,7 @@ def contents(path: Path) -> Iterator[bytes]:
 
 
 def telling(*folders: Path, besides: tuple[str, ...] = ()) -> list[str]:
-    """The files that name the machine, in their content or by their own name."""
+    """Return the files that name the machine in their content or name."""
     files = [path for folder in folders for path in ([folder] if folder.is_file() else folder.rglob("*"))]
     files = [path for path in files if path.is_file() and path.name not in besides]
     assert files
@@ -156,7 +156,7 @@ def telling(*folders: Path, besides: tuple[str, ...] = ()) -> list[str]:
 def test_a_run(name: str, request: pytest.FixtureRequest) -> None:
     run: Path = request.getfixturevalue(name)
     assert telling(run, besides=("recipe.yaml",)) == []
-    assert telling(run / "recipe.yaml") == [str(run / "recipe.yaml")]  # the search finds it where it is
+    assert telling(run / "recipe.yaml") == [str(run / "recipe.yaml")]  # the search finds an existing name
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_a_run(name: str, request: pytest.FixtureRequest) -> None:
 def test_a_converted_model(
     name: str, to: str | None, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # ONNX's exporter cannot follow these checks
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # ONNX's exporter cannot trace these checks
     run: Path = request.getfixturevalue(name)
     target = tmp_path / "exported"
     assert main(["convert", str(run), str(target), *([] if to is None else ["--to", to])]) == 0
@@ -181,7 +181,7 @@ def test_a_converted_model(
 @pytest.mark.slow
 @pytest.mark.parametrize("to", [None, "hf"])
 def test_a_model_of_an_earlier_version_that_is_given_away(to: str | None, language: Path, tmp_path: Path) -> None:
-    """Whose card has the folders in it still."""
+    """The card of such a model still contains the folders."""
     old = tmp_path / "old"
     shutil.copytree(language / "best", old, ignore=shutil.ignore_patterns("manifest.json"))
     (old / "card.json").write_text((old / "card.json").read_text().replace('"./', f'"/home/{SECRET}/'))
@@ -218,10 +218,11 @@ def test_vectors(suffix: str, place: Path, classifier: Path, tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_a_comparison(language: Path, place: Path) -> None:
-    """It names the folders of its runs as they were given, here from where the command was called."""
-    assert (place / "language.yaml").exists()  # the fixture's
+    """A comparison contains the folders of its runs as they were passed, here relative to the working folder."""
+    assert (place / "language.yaml").exists()  # created by the fixture
     assert main(["compare", "language.yaml", "--seeds", "1,2", "--out", "compared", "--quiet"]) == 0
-    assert telling(place / "compared", besides=("recipe.yaml", "settings.json")) == []  # what it is resumed by
+    # These files are needed to resume it.
+    assert telling(place / "compared", besides=("recipe.yaml", "settings.json")) == []
 
 
 def test_the_search_sees_what_is_packed(tmp_path: Path) -> None:
@@ -250,7 +251,7 @@ def test_a_run_is_still_scored_on_its_data(
     tmp_path: Path,
 ) -> None:  # fmt: skip
     run: Path = request.getfixturevalue(name)
-    capsys.readouterr()  # where this test is the first to ask for the run, what its training printed
+    capsys.readouterr()  # drop the output of the fixture
     assert SECRET not in json.dumps(load_model(run).card.recipe)
     monkeypatch.chdir(tmp_path)
     part = ["--part", "validation"] if name == "translator" else []
@@ -264,7 +265,7 @@ def test_a_run_is_still_scored_on_its_data(
     captured = capsys.readouterr()
     reason = f"was trained on ./{source}, which is not on this machine"
     assert captured.err == f"tercet: error: {exported} {reason}; pass {flags}\n"
-    for file in run.parent.iterdir():  # put beside, they are found by name, and known by their hash
+    for file in run.parent.iterdir():  # files in the working folder are found by name and verified by hash
         if file.is_file():
             shutil.copy(file, tmp_path)
     assert main(["evaluate", str(exported), "--json", *part]) == 0

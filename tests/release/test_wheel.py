@@ -1,5 +1,4 @@
-"""The wheels, one for any machine and one with kernels for this kind of it, are the same wherever they are built, and
-work where there is nothing but what they ask for."""
+"""The wheels, with and without kernels, have reproducible bytes and work with only their declared dependencies."""
 
 import hashlib
 import json
@@ -22,7 +21,7 @@ from tercet.kernel.levels import Level, cpu_instructions, find_compiler, levels_
 Built = Callable[..., Path]
 LEVELS = levels_of(platform.machine()) if platform.libc_ver()[0] == "glibc" and find_compiler() else ()
 RUNNABLE = [level for level in LEVELS if not missing_instructions(level, cpu_instructions())]
-needs_levels = pytest.mark.skipif(not RUNNABLE, reason="no C++ compiler, or this CPU has no level")
+needs_levels = pytest.mark.skipif(not RUNNABLE, reason="no C++ compiler, or no supported instruction set")
 WITH_KERNELS = pytest.param(MACHINE, marks=[needs_levels, pytest.mark.exhaustive])  # half a minute to build
 
 
@@ -71,7 +70,7 @@ def test_a_wheel_holds_the_package_alone_and_the_kernels_that_it_is_for(
 @pytest.mark.exhaustive
 @needs_levels
 def test_the_wheel_with_kernels_says_on_which_machines_it_runs(built: Built, tmp_path: Path) -> None:
-    """By the youngest glibc that a function is asked of, and by nothing that PyTorch does not bring along."""
+    """The tag has the newest glibc version of any symbol, and libraries are those that PyTorch also needs."""
     path = built(MACHINE)
     with ZipFile(path) as wheel:
         wheel.extractall(tmp_path)
@@ -117,7 +116,7 @@ def test_that_nobody_answered_is_no_answer(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where the service knows no package, pip-audit itself says "No known vulnerabilities found"."""
+    """If the service knows no package, pip-audit itself reports "No known vulnerabilities found"."""
     report = "" if packages is None else f"open(sys.argv[-1], 'w').write({json.dumps({'dependencies': packages})!r})"
     script = tmp_path / "pip-audit"
     script.write_text(f"#!{sys.executable}\nimport sys\n{report}\nsys.exit('details\\nno network')\n")
@@ -134,7 +133,7 @@ def test_the_installed_wheel_is_what_runs(installed: Path, tmp_path: Path) -> No
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
     file, compiled = done.stdout.split()
     assert Path(file).is_relative_to(installed)
-    assert compiled == "False"  # no compiler: the plain way
+    assert compiled == "False"  # no compiler: fallback to PyTorch
     assert not list(tmp_path.rglob("*.so"))
 
 
@@ -143,13 +142,13 @@ def test_the_installed_wheel_is_what_runs(installed: Path, tmp_path: Path) -> No
 def test_with_kernels_in_the_wheel_the_first_command_compiles_nothing_and_uses_them(
     installed_with_kernels: Path, tmp_path: Path
 ) -> None:
-    """Where there is no compiler."""
+    """No compiler is available."""
     found = json.loads(tercet(installed_with_kernels, "doctor", "--json", folder=tmp_path))
     assert found["compiler"] is None
     assert (found["kernel_level"], found["kernel_origin"]) == (RUNNABLE[0].name, "prebuilt")
     train_and_write(installed_with_kernels, tmp_path)
     [state] = tmp_path.glob("run/checkpoints/*/state.ckpt")
-    assert found["kernel_build"].encode() in state.read_bytes()  # the arithmetic that a run is exactly resumed by
+    assert found["kernel_build"].encode() in state.read_bytes()  # part of the arithmetic that an exact resume requires
     assert not list(tmp_path.rglob("*.so"))
 
 
@@ -164,15 +163,15 @@ def test_each_level_of_the_wheel_is_taken_by_its_name(installed_with_kernels: Pa
 @needs_levels
 @pytest.mark.skipif(choose_kernels().origin != "compiled", reason="no kernels were compiled here")
 def test_what_is_compiled_here_is_the_code_of_the_wheel(installed_with_kernels: Path, tmp_path: Path) -> None:
-    """So a run that was begun with one goes on with the other to the last bit, and neither is the faster."""
+    """Either build can resume a run of the other bit for bit, at equal speed."""
     level = next((level for level in RUNNABLE if level.name == choose_kernels().level), None)
     if level is None:
-        pytest.skip("the compiler here knows none of the levels")
+        pytest.skip("the compiler supports none of the instruction sets")
     assert kernels_of(installed_with_kernels, level, tmp_path) == build_id()
 
 
 def kernels_of(installed: Path, level: Level, folder: Path) -> str:
-    """The name of the kernels that a process takes which is told the level."""
+    """Return the build id of the kernels in a process that requests this level."""
     names = "build_id(), k().level, k().origin, k().reason"
     code = f"from tercet.kernel.build import build_id, choose_kernels as k; print({names})"
     done = subprocess.run(
@@ -184,7 +183,7 @@ def kernels_of(installed: Path, level: Level, folder: Path) -> str:
     return build
 
 
-@pytest.mark.exhaustive  # a story trains and serves so as well
+@pytest.mark.exhaustive  # a guide trains and serves in the same way
 def test_without_a_compiler_a_model_is_trained_and_writes(installed: Path, tmp_path: Path) -> None:
     train_and_write(installed, tmp_path)
 

@@ -1,4 +1,4 @@
-"""A checkout's files, an environment with a wheel alone, and a command in it."""
+"""Copy a checkout, install only a wheel in a new environment, and run commands there."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ SDIST, ANY, MACHINE = "sdist", "any machine", "this kind of machine"
 
 
 def copied(target: Path) -> Path:
-    """The project's files, as a checkout has them."""
+    """Copy the project's files, as a checkout contains them."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
     )
@@ -30,20 +30,23 @@ def copied(target: Path) -> Path:
 
 
 def install(wheel: Path, environment: Path) -> Path:
-    """A virtual environment with the wheel alone. PyTorch and the others are those of the tests, by a line in a .pth
-    file: downloading them again would show nothing that `make setup` does not."""
+    """Create a virtual environment that contains only the wheel.
+
+    A line in a .pth file adds PyTorch and the other dependencies of the tests. `make setup` already covers their
+    download.
+    """
     subprocess.run([sys.executable, "-m", "venv", environment], check=True)
     pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-index"]
     subprocess.run([environment / "bin" / "python", *pip, wheel], check=True)
     [own] = environment.glob("lib/python*/site-packages")
     libraries = dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))
     others = [path for path in sys.path if path.endswith("site-packages") and path not in libraries]
-    (own / "libraries.pth").write_text("\n".join([*libraries, *others]) + "\n")  # after the wheel's own folder
+    (own / "libraries.pth").write_text("\n".join([*libraries, *others]) + "\n")  # after the wheel's folder
     return environment
 
 
 def tercet(installed: Path, *arguments: str, folder: Path, stdin: Path = Path(os.devnull), **variables: str) -> str:
-    """In an environment of its own, where no compiler is found."""
+    """Run a command in the environment, without a compiler."""
     environment = {
         "PATH": str(installed / "bin"),
         "HOME": str(folder),
@@ -58,5 +61,5 @@ def tercet(installed: Path, *arguments: str, folder: Path, stdin: Path = Path(os
             command, cwd=folder, env=environment, stdin=given, capture_output=True, text=True, check=False
         )
     assert done.returncode == 0, done.stderr
-    assert "compiled kernels" not in done.stderr  # neither made here nor missed
+    assert "compiled kernels" not in done.stderr  # neither compiled nor missing
     return done.stdout

@@ -1,7 +1,7 @@
-"""The language model of the fifth walk-through, written a second time from its prose, with `torch.nn` alone.
+"""The language model of the fifth walk-through, implemented again from its text with `torch.nn` only.
 
-Where its program has a fault this has none: the future is hidden as well as padding, the sinusoids have their exponent
-once, and positions are counted from the first token that is no padding.
+Faults of the original program are corrected: the future is masked as well as padding, the exponent of the sinusoids is
+applied once, and positions are counted from the first token that is not padding.
 """
 
 import math
@@ -51,7 +51,7 @@ class Model(nn.Module):
         self.head = nn.Linear(width, vocab)
 
     def forward(self, ids: Tensor, real: Tensor) -> Tensor:
-        """`real` is True where a token is no padding, which stands on the left."""
+        """Return logits; `real` is True for tokens that are not padding, which is on the left."""
         places = (real.long().cumsum(-1) - 1).clamp(min=0)
         seen = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).tril() & real[:, None]
         x = self.norm(self.tokens(ids) + self.table[places])

@@ -1,6 +1,6 @@
-"""GPT-2 and BERT of the second walk-through, written a second time from its description, with `torch.nn` alone.
+"""GPT-2 and BERT of the second walk-through, implemented again from its description with `torch.nn` only.
 
-They differ in two things: what a token may see, and whether positions are learned or fixed.
+They differ in two ways: the attention mask, and learned or fixed positions.
 """
 
 import math
@@ -56,7 +56,7 @@ def sinusoids(length: int, width: int) -> Tensor:
 
 
 class Model(nn.Module):
-    """`rates`: embeddings, attention's weights, attention's output, the feed-forward network's output."""
+    """The model; `rates` are those of embeddings, attention weights, attention output and feed-forward output."""
 
     def __init__(
         self, *, vocab: int, length: int, width: int, layers: int, heads: int, inner: int,

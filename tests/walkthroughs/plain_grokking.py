@@ -1,4 +1,4 @@
-"""The encoder-decoder of the fourth walk-through, written a second time from its description, with `torch.nn` alone."""
+"""The encoder-decoder of the fourth walk-through, implemented again from its text with `torch.nn` only."""
 
 import math
 
@@ -28,7 +28,7 @@ class Attention(nn.Module):
         self.project = nn.Linear(width, width)
 
     def forward(self, x: Tensor, source: Tensor, mask: Tensor) -> Tensor:
-        """`mask` is added to the scores: 0, or -inf."""
+        """Return the output; `mask` is added to the scores and contains 0 or -inf."""
         b, _, d = x.shape
         q, k, v = (
             part(given).view(b, -1, self.heads, d // self.heads).transpose(1, 2)
@@ -69,7 +69,7 @@ class Model(nn.Module):
         self.linear = nn.Linear(width, vocab)
 
     def forward(self, source: Tensor, target: Tensor, real: Tensor) -> Tensor:
-        """`real` is True at the source's tokens, False at its padding."""
+        """Return logits; `real` is True for source tokens and False for padding."""
         padding = torch.zeros(real.shape).masked_fill(~real, -math.inf)[:, None, None]  # (B, 1, 1, S)
         places = torch.arange(target.shape[1])
         future = torch.zeros(len(places), len(places)).masked_fill(places[None] > places[:, None], -math.inf)

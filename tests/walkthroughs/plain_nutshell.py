@@ -1,4 +1,4 @@
-"""The GPT of the first walk-through, written a second time from its description, with `torch.nn` alone."""
+"""The GPT of the first walk-through, implemented again from its description with `torch.nn` only."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The decoder of the third walk-through, written a second time from its description, with `torch.nn` alone."""
+"""The decoder of the third walk-through, implemented again from its description with `torch.nn` only."""
 
 import math
 
@@ -17,7 +17,7 @@ class Norm(nn.Module):
 
 
 class Positions(nn.Module):
-    """A table of 5000 positions, whatever the length of a row."""
+    """Table of 5000 positions, independent of the length of a row."""
 
     def __init__(self, width: int, rate: float, size: int = 5000) -> None:
         super().__init__()
@@ -85,4 +85,4 @@ NAMES = {
     "stack.final_norm": "norm",
     "unembedding": "generator",
 }
-LETTERS = {"weight": "a", "bias": "b"}  # what its norms call theirs
+LETTERS = {"weight": "a", "bias": "b"}  # names of the norms' parameters

@@ -1,4 +1,4 @@
-"""Every number in docs/explanation/walkthroughs.md is a key of the text's recipe or has a test that the page names."""
+"""Numbers in docs/explanation/walkthroughs.md are keys of the recipes or have a test that the page names."""
 
 import math
 import re
@@ -37,7 +37,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "walkthroughs.md"
 
 @dataclass(frozen=True)
 class Row:
-    """What a text says, what stands here, and why that is something else."""
+    """The original value, Tercet's value, and the reason for a difference."""
 
     recipe: str
     said: str
@@ -46,7 +46,7 @@ class Row:
 
 
 def rows_of(page: str) -> list[Row]:
-    """The rows of the tables; a table belongs to the recipe that its head or the paragraph before it names last."""
+    """Return the rows of the tables, with the recipe named last in the header or the paragraph before."""
     rows: list[Row] = []
     recipe = ""
     for line in page.splitlines():
@@ -94,7 +94,7 @@ def test_a_recipe_and_a_preset_of_one_name_are_one_model(name: str) -> None:
     assert replace(of_recipe, vocab_size=0) == replace(of_preset, vocab_size=0)
 
 
-# What no key of a recipe says.
+# Numbers without a key in a recipe.
 
 
 def test_residual_matrices_begin_smaller() -> None:
@@ -213,8 +213,8 @@ def test_masks_have_the_texts_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     real = torch.ones(3, 7, dtype=torch.bool)
     model(torch.zeros(3, 7, dtype=torch.long), torch.zeros(3, 5, dtype=torch.long), source_token_mask=real)
     encoder, (own, across) = masks[0], masks[2:4]
-    assert encoder == (torch.Size([3, 1, 7, 7]), False)  # the padding mask, written out for each query
-    assert own == (None, True)  # the look-ahead mask, which is
+    assert encoder == (torch.Size([3, 1, 7, 7]), False)  # the padding mask, expanded for each query
+    assert own == (None, True)  # the look-ahead mask, which has this shape:
     assert causal_mask(torch.zeros(1, 1, 5, 5)).shape == (1, 1, 5, 5)
     assert across == (torch.Size([3, 1, 1, 7]), False)
 
@@ -232,7 +232,7 @@ def test_padding_counts_for_no_loss() -> None:
 def test_labels_are_smoothed_as_pytorchs_loss_does() -> None:
     model = build(small("grokking", ODD_SIZES[0])).eval()
     hidden = 30 * torch.randn(2, 5, 24)
-    targets = model.logits(hidden).argmax(-1)  # where the two ways differ most
+    targets = model.logits(hidden).argmax(-1)  # targets at which both ways differ most
     ours = negative_log_likelihood(hidden, model.unembedding, targets, smoothing=0.1).mean
     logits = model.logits(hidden).flatten(0, 1)
     torch.testing.assert_close(ours, F.cross_entropy(logits, targets.flatten(), label_smoothing=0.1))
@@ -291,7 +291,7 @@ def test_a_window_for_each_character_but_the_first(tmp_path: Path, monkeypatch: 
     assert len(rows) == len(text) - 1
     whole = rows.batch(np.arange(len(rows)))
     assert whole.mask is not None
-    assert whole.mask.sum(1).min() == 2  # the first window that has something to predict
+    assert whole.mask.sum(1).min() == 2  # the first window with a target
     assert (whole.mask.sum(1) == 21).sum() == len(text) - 20
 
 

@@ -1,6 +1,6 @@
-"""Each recipe of a walk-through is the model that the text describes: it is built a second time, in `torch.nn` alone.
+"""The recipes of the walk-throughs build the described models, which are implemented again with `torch.nn` only.
 
-Our weights are copied over; then parameters, logits, gradients and the places of dropout must be the same.
+After Tercet's weights are copied, parameters, logits, gradients and dropout must be equal.
 """
 
 import re
@@ -35,12 +35,12 @@ B, S, T = 3, 7, 11
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """A recipe, and how its model is built and called the second time."""
+    """A recipe, and functions that build and call its second implementation."""
 
     recipe: str
     module: Any
     build: Callable[[AnySpec, float], nn.Module]
-    letters: Mapping[str, str] = field(default_factory=dict)  # where a norm calls its parameters otherwise
+    letters: Mapping[str, str] = field(default_factory=dict)  # different names of the norms' parameters
 
 
 def sizes(spec: Any, stack: Any) -> dict[str, int]:
@@ -95,7 +95,7 @@ WRITTEN = {
 
 
 def small(recipe: str, odd: Mapping[str, int], *, rate: float = 0.0) -> AnySpec:
-    """The recipe's model at a small size; where it drops, by rates that tell the places apart."""
+    """Return the spec of a small model with dropout rates that distinguish the places."""
     spec = replace(load_recipe(recipe).model, vocab_size=61, max_len=20, pad_vocab_to=1)
     if isinstance(spec, EncoderDecoderSpec):
         sides = {side: resized(getattr(spec, side), odd, rate) for side in ("encoder", "decoder")}
@@ -104,7 +104,7 @@ def small(recipe: str, odd: Mapping[str, int], *, rate: float = 0.0) -> AnySpec:
 
 
 def resized(stack: Any, odd: Mapping[str, int], rate: float) -> Any:
-    """Each place that drops in the recipe drops here; `Model`s of parts with a rate each have a share of it each."""
+    """Set the dropout of each place that has one in the recipe. Models with separate rates get shares of it."""
     old = stack.dropout
     if isinstance(old.residual, BranchDropout) and old.residual.attention:
         branches: Any = BranchDropout(attention=rate / 3, feedforward=rate / 4)
@@ -129,7 +129,7 @@ def copied(written: Written, ours: AnyModel, *, rate: float = 0.0) -> nn.Module:
 
 
 def translated(written: Written, plain: nn.Module, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Our tensors under the names of the second writing; a tied one comes under both of its names."""
+    """Return tensors under the names of the second implementation. A tied tensor has both of its names."""
     parts: dict[str, list[Tensor]] = {}
     for name, tensor in named.items():
         part, _, letter = name.rpartition(".")
@@ -138,7 +138,7 @@ def translated(written: Written, plain: nn.Module, named: Mapping[str, Tensor]) 
         place = place if number is None else place.replace("N", number[1], 1)
         norm = "norm" in place or place.endswith(("norms.0", "norms.1"))
         letter = written.letters.get(letter, letter) if norm else letter
-        if "*" in place:  # a part for each head
+        if "*" in place:  # one part per head
             heads = len(
                 [one for one in plain.state_dict() if re.fullmatch(f"{place.replace('*', '[0-9]+')}.{letter}", one)]
             )
@@ -154,7 +154,7 @@ def translated(written: Written, plain: nn.Module, named: Mapping[str, Tensor]) 
 
 
 def batch(ours: AnyModel) -> tuple[tuple[Tensor, ...], dict[str, Tensor], tuple[Tensor, ...]]:
-    """What the two are called with, and which targets are asked for: padding stands where the text has some."""
+    """Return the arguments of both implementations. They contain padding if the text has padding."""
     generator = torch.Generator().manual_seed(3)
     spec = ours.spec
     ids = torch.randint(spec.vocab_size, (B, T), generator=generator)
@@ -169,7 +169,11 @@ def batch(ours: AnyModel) -> tuple[tuple[Tensor, ...], dict[str, Tensor], tuple[
 
 
 def check_same(recipe: str, ours: AnyModel) -> None:
-    """Raises AssertionError (or cannot copy the weights) where the two models are not one."""
+    """Check that both implementations are equal.
+
+    Raises:
+        AssertionError: If they differ. Copying the weights may raise other errors.
+    """
     written = WRITTEN[recipe]
     plain = copied(written, ours)
     assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in plain.parameters())
@@ -192,7 +196,7 @@ def check_same(recipe: str, ours: AnyModel) -> None:
 
 
 def drawn(spec: AnySpec) -> AnyModel:
-    """With every weight, bias and norm somewhere else than where it begins, so that all of them matter."""
+    """Return a model with all weights, biases and norms changed from their initial values, so that each matters."""
     model = build(spec, seed=5)
     generator = torch.Generator().manual_seed(6)
     with torch.no_grad():
@@ -210,7 +214,7 @@ def test_parameters_logits_and_gradients_are_the_texts(recipe: str, odd: dict[st
 @pytest.mark.parametrize("odd", ODD_SIZES, ids=["24", "40"])
 @pytest.mark.parametrize("recipe", WRITTEN)
 def test_dropout_acts_in_the_texts_places(recipe: str, odd: dict[str, int]) -> None:
-    """From one seed both draw the same masks, if they draw them in the same places and in the same order."""
+    """With one seed both draw the same masks, if they apply them in the same places and order."""
     ours = drawn(small(recipe, odd, rate=0.4)).train()
     plain = copied(WRITTEN[recipe], ours, rate=0.4).train()
     args, kwargs, theirs = batch(ours)
@@ -261,7 +265,7 @@ FAULTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 def test_a_planted_difference_is_noticed(fault: str) -> None:
     recipe, plant = FAULTS[fault]
     spec = replace(plant(small(recipe, ODD_SIZES[0])), init=Normal())
-    check_same(recipe, drawn(replace(small(recipe, ODD_SIZES[0]), init=Normal())))  # the same draw without the fault
+    check_same(recipe, drawn(replace(small(recipe, ODD_SIZES[0]), init=Normal())))  # the same weights without the fault
     with pytest.raises((AssertionError, RuntimeError, KeyError)):
         check_same(recipe, drawn(spec))
 

@@ -1,4 +1,4 @@
-"""Run by test_same_models.py in a process of its own: the checks of shape annotations cannot be traced."""
+"""Compile the models in a separate process for test_same_models.py, since shape annotations cannot be traced."""
 
 import sys
 

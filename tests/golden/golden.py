@@ -1,12 +1,12 @@
-"""What every packaged recipe comes to: weights after a few steps as SHA-256, and what the verbs answer about them.
+"""Record results of all packaged recipes: SHA-256 of the weights after a few steps, and output of the commands.
 
-A change that moves no figure moves nothing here. Two checkouts on one machine (other CPUs, threads and versions of
-PyTorch round otherwise):
+A change that preserves all numbers leaves the record unchanged. Compare two checkouts on one machine, because other
+CPUs, thread counts and PyTorch versions round differently:
 
-    OMP_NUM_THREADS=1 python -m tests.golden.golden record before.json     # in the one
-    OMP_NUM_THREADS=1 python -m tests.golden.golden compare before.json    # in the other: exit code 1 where they differ
+    OMP_NUM_THREADS=1 python -m tests.golden.golden record before.json     # in one checkout
+    OMP_NUM_THREADS=1 python -m tests.golden.golden compare before.json    # in the other; exit code 1 if they differ
 
-Recipes whose data is neither here nor to be had are recorded as what refuses them.
+Recipes whose data is not available are recorded with their error.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from tercet.cli.main import main
 from tercet.training.recipe.files import recipes_from_scratch
 
 LENGTH = ("training.max_steps=3", "training.max_epochs=null", "training.max_hours=null", "training.patience=null")
-# Made small where a step takes more than a few seconds of a laptop; every part stays.
+# Reduced sizes for recipes whose steps take more than a few seconds on a laptop. Every component remains.
 SMALLER: dict[str, tuple[str, ...]] = {
     "cramming": ("task.batch_size=4", "task.micro_batch_size=2", "model.stack.n_layers=2"),
     "gpt2-124m": (
@@ -41,7 +41,7 @@ SMALLER: dict[str, tuple[str, ...]] = {
     "wmt14-en-de-base": ("task.batch_tokens=300",),
 }
 COMMON = ("training.precision=fp32", "training.compile=never", "logging.wandb=none")
-# Every verb is asked of every run: what a family refuses is an answer, too.
+# Every command runs for every run. An error for an unsupported model family is also recorded.
 VERBS: tuple[tuple[str, ...], ...] = (
     ("inspect",),
     ("generate", "--prompt", "the ", "--max-new-tokens", "24", "--num-samples", "2", "--seed", "5", "--json"),
@@ -55,17 +55,17 @@ VERBS: tuple[tuple[str, ...], ...] = (
     ("evaluate", "--data", "LINES", "--json"),
 )
 LINES = "a man rides a horse .\nthe day is long\n12 and 7\n"
-# Keys of records that were made when these commands had another name.
+# Keys for records from before these commands were renamed.
 KEYS = {
     "evaluate --per-line --data LINES --json": "score --input LINES --json",
     "evaluate --per-line --source LINES --target LINES --json": "score --source LINES --target LINES --json",
 }
-# What a clock or a folder says, not the model.
+# Values that depend on time or folders, not on the model.
 UNSTEADY = re.compile(r'"[a-z_]*(?:seconds|per_second|milliseconds|path|folder|run|model|signature)": [^,}\n]*')
 
 
 def answer(arguments: Sequence[str], folder: Path) -> dict[str, Any]:
-    """One command in this process: exit code and stdout; stderr only where it failed."""
+    """Run one command in this process and return exit code and stdout, with stderr if it failed."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = main(list(arguments))
@@ -74,7 +74,7 @@ def answer(arguments: Sequence[str], folder: Path) -> dict[str, Any]:
 
 
 def trained_model(recipe: str, seed: int, folder: Path) -> dict[str, Any]:
-    """A recipe's few steps and what its verbs answer: {command: answer, "weights": SHA-256}."""
+    """Train a recipe for a few steps and return {command: answer, "weights": SHA-256}."""
     run, lines = folder / "run", folder / "lines.txt"
     lines.write_text(LINES)
     settings = (*COMMON, *LENGTH, *SMALLER.get(recipe, ()), f"training.seed={seed}")
@@ -82,7 +82,7 @@ def trained_model(recipe: str, seed: int, folder: Path) -> dict[str, Any]:
     recorded = {"train": answer(["train", recipe, "--out", str(run), *sets], folder)}
     if recorded["train"]["code"]:
         return recorded
-    recorded["train"].pop("out")  # speeds
+    recorded["train"].pop("out")  # contains speeds
     for verb, *rest in VERBS:
         arguments = [str(lines) if each == "LINES" else each for each in rest]
         command = " ".join((verb, *rest))
@@ -92,7 +92,7 @@ def trained_model(recipe: str, seed: int, folder: Path) -> dict[str, Any]:
 
 
 def record(recipes: Sequence[str], seeds: Sequence[int]) -> Iterator[tuple[str, Any]]:
-    """Each recipe and seed in a process of its own: (key, what it came to)."""
+    """Yield the key and the result of each recipe and seed, each run in a separate process."""
     for recipe in recipes:
         for seed in seeds:
             command = [sys.executable, "-m", "tests.golden.golden", "one", recipe, str(seed)]
@@ -105,20 +105,20 @@ def record(recipes: Sequence[str], seeds: Sequence[int]) -> Iterator[tuple[str, 
 
 
 def differences(before: dict[str, Any], after: dict[str, Any], at: str = "") -> Iterator[str]:
-    """Where two recorded trees differ, as paths."""
+    """Yield paths at which two recorded trees differ."""
     for key in sorted(before.keys() | after.keys()):
         old, new = before.get(key), after.get(key)
         if isinstance(old, dict) and isinstance(new, dict):
             yield from differences(old, new, f"{at}{key}: ")
         elif old != new:
-            yield f"{at}{key}: {str(old)[:200]!r} was, {str(new)[:200]!r} is"
+            yield f"{at}{key}: was {str(old)[:200]!r}, is {str(new)[:200]!r}"
 
 
 def command_line() -> int:
-    """The program; 1 where something differs."""
+    """Run the program and return 1 if results differ."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("record", "compare", "one"))
-    parser.add_argument("file", help="of JSON; with `one` a recipe's name")
+    parser.add_argument("file", help="JSON file, or with `one` the name of a recipe")
     parser.add_argument("seed", nargs="?", type=int, default=1)
     parser.add_argument("--recipes", nargs="+", default=None)
     parser.add_argument("--seeds", nargs="+", type=int, default=(1, 2, 3))

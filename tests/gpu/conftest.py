@@ -1,7 +1,7 @@
-"""Tests of what a GPU computes; `make test-gpu` runs them.
+"""Fixtures of the GPU tests, which `make test-gpu` runs.
 
-Their device is TERCET_TEST_DEVICE: "cuda", or "cpu" to check the tests themselves on a machine without a GPU. All other
-tests are about the CPU, so without the variable these are skipped.
+TERCET_TEST_DEVICE is their device: "cuda", or "cpu" to check the tests themselves without a GPU. They are skipped
+unless the variable is set, since all other tests use the CPU.
 """
 
 import os
@@ -15,7 +15,7 @@ import torch
 from own_cache import fill_cache
 
 TESTS = Path(__file__).parents[1]
-# The small models and runs of the tests for the CPU.
+# Helpers of the CPU tests: small models and runs.
 sys.path += [str(TESTS / folder) for folder in ("encoding", "evaluate", "models", "serve", "training")]
 
 DEVICE = os.environ.get("TERCET_TEST_DEVICE")
@@ -45,15 +45,15 @@ def device() -> torch.device:
 
 @pytest.fixture
 def cuda(device: torch.device) -> torch.device:
-    """The device, for tests of what only CUDA has: its allocator."""
+    """Return the device, for tests of CUDA's allocator."""
     if device.type != "cuda":
-        pytest.skip("about the memory of a GPU")
+        pytest.skip("tests the memory of a GPU")
     return device
 
 
 @pytest.fixture(scope="session")
 def accelerator(device: torch.device) -> str:
-    """The value of `training.accelerator` for the device."""
+    """Return the value of `training.accelerator` for the device."""
     return "gpu" if device.type == "cuda" else device.type
 
 

@@ -1,4 +1,4 @@
-"""Texts, translations and vectors of a GPU in fp32 are those of the CPU, and do not depend on the batch."""
+"""Texts, translations and vectors on a GPU in fp32 equal those on the CPU, independent of the batch."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Gradients of the three families on a GPU, compared with those of the formula in float64 on the CPU."""
+"""Gradients of the three model families on a GPU, compared with those of the formula in float64 on the CPU."""
 
 import copy
 from collections.abc import Callable
@@ -22,8 +22,8 @@ from tercet.objectives import (
 )
 
 LENGTHS = (MAX_LEN - 1, 1, 5, 8)
-FP32, BF16 = 1e-4, 3e-2  # largest difference, as a share of the norm of all gradients
-# A batch, our loss of a model and a batch, and the formula: logits and targets in float64.
+FP32, BF16 = 1e-4, 3e-2  # largest difference relative to the norm of all gradients
+# A batch, the loss of a model and a batch, and the formula: logits and targets in float64.
 Case = tuple[Any, Callable[[Any, Any], Any], Callable[[Any], tuple[Tensor, Tensor]]]
 
 

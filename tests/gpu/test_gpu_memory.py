@@ -1,4 +1,4 @@
-"""The memory of a GPU: what a plan predicts is what a step takes, and a step that does not fit is halved."""
+"""GPU memory: plans predict the memory of a step, and steps that do not fit are split in half."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,12 +16,12 @@ from tercet.training import Recipe, train
 from tercet.training.distributed.devices import free_unused_memory
 
 WITHIN = 0.1
-LIMIT = 5 << 30  # bytes that the process of the halving test may take
+LIMIT = 5 << 30  # memory limit in bytes of the test that splits steps
 SIZES: dict[str, Any] = {"max_len": 512, "stack": {"d_model": 768, "n_layers": 6, "n_heads": 12, "d_ff": 3072}}
 
 
 def recipe_of(family: str, folder: Path, accelerator: str, *, rows: int, micro: int | None, **settings: Any) -> Recipe:
-    """A model that is large beside the workspaces of the libraries, and three steps of it."""
+    """Return a recipe of three steps with a model that is large compared with the workspaces of the libraries."""
     (folder / "text.txt").write_text("".join(f"{n} times {n + 3} is {n * (n + 3)}.\n" for n in range(4000)))
     more = {"accelerator": accelerator, "batch_size": rows, "micro_batch_size": micro, "sample_tokens": 0,
             "max_steps": 3, "warmup_steps": 1, "precision": "bf16", **settings}  # fmt: skip

@@ -1,4 +1,4 @@
-"""On a GPU, decoding with a cache is the full pass, and padding and neighbors change nothing."""
+"""On a GPU, decoding with a cache equals the full forward pass, independent of padding and other rows."""
 
 import pytest
 import torch
@@ -91,7 +91,7 @@ def test_packed_documents_do_not_see_each_other(position, device: torch.device) 
 def test_packed_documents_in_bf16_learn_as_by_the_dense_mask(
     point, family, cuda: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By FlexAttention's squares, of which these rows have three by three."""
+    """FlexAttention uses blocks, of which these rows have three by three."""
     made = family(d_model=64, **point).to(cuda)
     tokens = torch.randint(V, (2, 300), device=cuda)
     starts = torch.rand(2, 300, device=cuda) < torch.tensor([[0.1], [0.005]], device=cuda)
@@ -105,7 +105,7 @@ def test_packed_documents_in_bf16_learn_as_by_the_dense_mask(
         out = hidden.float()[real]
         (out * torch.linspace(-1, 1, out.numel(), device=cuda).view_as(out)).sum().backward()
         found.append([out.detach(), *(p.grad for p in made.parameters() if p.grad is not None)])
-    norm = torch.stack([one.norm() for one in found[1][1:]]).norm()  # a key's bias has no gradient but rounding
+    norm = torch.stack([one.norm() for one in found[1][1:]]).norm()  # a key's bias has only rounding
     torch.testing.assert_close(found[0][0], found[1][0], atol=5e-2, rtol=5e-2)
     for squares, dense in zip(found[0][1:], found[1][1:], strict=True):
         assert (squares - dense).norm() < 3e-2 * norm

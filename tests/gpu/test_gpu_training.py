@@ -1,4 +1,4 @@
-"""Runs on a GPU: killed and resumed, repeated to the last bit, and moved to the CPU and back."""
+"""Training on a GPU: killed and resumed, bitwise reproducible, and moved to the CPU and back."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ each_family = pytest.mark.parametrize("family", FAMILIES)
 
 
 def killed_after_a_checkpoint(recipe: Recipe, out: Path) -> None:
-    """Start the run in another process, and kill it as soon as it has saved."""
+    """Start the run in another process, and kill it after its first checkpoint."""
     file = out.with_suffix(".yaml")
     file.write_text(write_yaml(recipe))
     process = subprocess.Popen([sys.executable, str(PROGRAM), str(file), str(out)], stderr=subprocess.PIPE, text=True)
@@ -53,7 +53,7 @@ def test_exact_run_has_the_same_bits_twice(family: str, precision: str, tmp_path
 
 @each_family
 def test_run_moves_to_the_cpu_and_back(family: str, tmp_path: Path, device: torch.device, accelerator: str) -> None:
-    """Without dropout, whose numbers differ between devices, the losses are those of a run on the CPU."""
+    """Without dropout, which depends on the device, losses equal those of a run on the CPU."""
     sides = ("encoder", "decoder") if family == "pairs" else ("stack",)
     undropped = {side: {"dropout": UNDROPPED} for side in sides}
 

@@ -1,4 +1,4 @@
-"""The choice of the tests that may catch a fault: a recorded run of the suite knows which test executes which line."""
+"""Select the tests that may catch a fault, from a recorded run that contains the executed lines of each test."""
 
 import ast
 import hashlib
@@ -13,11 +13,11 @@ from pathlib import Path
 from coverage import CoverageData
 from fault_list import ROOT, SOURCE, Fault
 
-FIRST_STAGE, SECOND_STAGE = 60.0, 240.0  # seconds of tests, as they took in the recorded run
+FIRST_STAGE, SECOND_STAGE = 60.0, 240.0  # seconds of tests in the recorded run
 
 
 class RecordedRun:
-    """One run of the whole suite: the lines that each test executed, its seconds, and whether it passed."""
+    """One run of the whole suite: executed lines, time and result of each test."""
 
     def __init__(self, folder: Path, source: Path = SOURCE) -> None:
         self.source = source
@@ -26,17 +26,18 @@ class RecordedRun:
         self.files = {Path(path).relative_to(source).as_posix(): path for path in self.coverage.measured_files()}
         self.seconds: dict[str, float] = {}
         for case in ElementTree.parse(folder / "tests.xml").iter("testcase"):
-            if len(case):  # failed or skipped: proves nothing
+            if len(case):  # failed or skipped tests prove nothing
                 continue
             # JUnit's class name of tests/nn/test_block.py is tests.nn.test_block.
             file = case.attrib["classname"].replace(".", "/") + ".py"
             self.seconds[f"{file}::{case.attrib['name']}"] = float(case.attrib["time"])
 
     def stages(self, fault: Fault) -> Iterator[list[str]]:
-        """Yield lists of tests, the most likely to catch the fault first; a test is in one list at most.
+        """Yield lists of tests, with the most likely to catch the fault first. A test is in at most one list.
 
-        First the tests that execute the changed statements, then those that a fixture may connect with them: the rest
-        of their files, and the tests of the package. In each the cheapest come first, up to a budget.
+        The first list has the tests that execute the changed statements. The second has tests that a fixture may
+        connect with them: the rest of their files, and the tests of the package. Both are sorted by time, up to a
+        limit.
         """
         package = f"tests/{fault.file.split('/')[0].removesuffix('.py')}/"
         executing = self._executing(fault)
@@ -72,8 +73,8 @@ class RecordedRun:
 def changed_lines(text: str, first: int, last: int) -> set[int]:
     """Return the lines whose execution shows a change of lines `first` to `last`.
 
-    Those are the lines of the statements that overlap them; of a compound statement only its header, but of a
-    function whose header changes also its body, since the header runs at import.
+    Those are the lines of the statements that overlap them. A compound statement counts with its header only. A
+    function whose header changes counts with its body, since the header runs at import.
     """
     lines: set[int] = set()
     for node in ast.walk(ast.parse(text)):
@@ -89,7 +90,7 @@ def changed_lines(text: str, first: int, last: int) -> set[int]:
 
 
 def record_run(folder: Path) -> RecordedRun:
-    """Run `make test`'s tests under coverage into `folder`, unless a run of the same sources and tests is there."""
+    """Run the tests of `make test` under coverage into `folder`, unless it has a run of the same sources and tests."""
     digest = _digest([ROOT / "src", ROOT / "tests"])
     key = folder / "sources"
     if not key.is_file() or key.read_text() != digest:
@@ -100,7 +101,7 @@ def record_run(folder: Path) -> RecordedRun:
         settings.write_text(f"[run]\ndata_file = {folder / 'coverage'}\n")
         command += [f"--cov-config={settings}", "--cov-report=", f"--junitxml={folder / 'tests.xml'}"]
         code = subprocess.run(command, cwd=ROOT, check=False).returncode
-        if code not in (0, 1):  # a failed test is left out, a broken run is of no use
+        if code not in (0, 1):  # a failed test is left out, but a broken run is useless
             raise SystemExit(f"pytest ended with {code}: no tests were recorded")
         key.write_text(digest)
     return RecordedRun(folder)

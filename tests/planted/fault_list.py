@@ -1,7 +1,7 @@
-"""Faults to be planted in `src/tercet`, one at a time; the tests must catch each of them.
+"""Faults to plant in `src/tercet`, one at a time. The tests must catch each of them.
 
-A fault is one edit after which the program still runs and its results still look plausible. They are listed by package
-in the YAML files next to this module; `make faults` plants them (`plant.py`).
+A fault is one edit after which the program still runs with plausible results. The YAML files next to this module list
+them by package; `make faults` plants them (`plant.py`).
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ SOURCE = ROOT / "src" / "tercet"
 
 
 class Fault(NamedTuple):
-    """An edit of one source file."""
+    """Edit of one source file."""
 
     what: str
     """The fault in a few words, unique among all faults."""

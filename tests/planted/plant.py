@@ -46,7 +46,7 @@ class FirstFailure:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed and not self.test:
             self.test, self.why = report.nodeid, str(report.longrepr).strip().rsplit("\n", 1)[-1][:200]
-            if "from pytest-timeout" in str(report.longrepr):  # which a busy machine causes, too
+            if "from pytest-timeout" in str(report.longrepr):  # also caused by a busy machine
                 self.test, self.broken = "", f"{report.nodeid} timed out"
         self.passed += report.passed and report.when == "call"
 
@@ -67,7 +67,7 @@ class Outcome:
 def plant(fault: Fault, run: RecordedRun | None, folder: Path) -> Outcome:
     """Plant one fault and run candidate tests until one fails."""
     started = time.monotonic()
-    shutil.copytree(ROOT / "src", folder / "src")  # with its bytecode: the changed module's is recompiled
+    shutil.copytree(ROOT / "src", folder / "src")  # with its bytecode; only the changed module is recompiled
     fault.plant(folder / "src" / "tercet")
     outcome = Outcome(fault.what, fault.file, "survived")
     for arguments in _stages(fault, run):
@@ -99,7 +99,7 @@ def _run_tests(arguments: list[str], folder: Path) -> FirstFailure:
             os.dup2(output.fileno(), 1)
             os.dup2(output.fileno(), 2)
         os.chdir(ROOT)
-        os.environ["PYTHONPATH"] = str(folder / "src")  # for the processes that tests start
+        os.environ["PYTHONPATH"] = str(folder / "src")  # for processes that tests start
         sys.path.insert(0, str(folder / "src"))
         first, status = FirstFailure(), 1
         try:
@@ -108,7 +108,7 @@ def _run_tests(arguments: list[str], folder: Path) -> FirstFailure:
             if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
                 first.broken = first.broken or f"pytest {code!r}: {' '.join(arguments)[:200]}"
             status = 0
-        except BaseException:  # such as a resource that a failed test has not closed
+        except BaseException:  # for example a resource that a failed test has not closed
             traceback.print_exc()
             status = 0 if first.test else 1
         finally:
@@ -164,7 +164,7 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ |= {"TERCET_CACHE": str(options.out / "cache"), "OMP_NUM_THREADS": "1"}
     os.environ |= {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline"}
     run = None if options.named else record_run(options.out)
-    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # pytest wants to rewrite some before LIBRARIES import them
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # pytest would rewrite some of them before LIBRARIES import them
     recorded = time.monotonic()
     # Kernels are compiled before a test waits for them.
     subprocess.run([sys.executable, "-c", "from tercet.kernel import warm_up; warm_up()"], check=True)

@@ -1,4 +1,4 @@
-"""The lists of planted faults fit the source. Planting them all takes up to an hour: `make faults`."""
+"""The lists of planted faults match the source. `make faults` plants all of them, which takes up to an hour."""
 
 from pathlib import Path
 
@@ -57,8 +57,8 @@ def cut(
     ("first", "last", "lines"),
     [
         (1, 1, {1}),
-        (5, 5, set(range(3, 12))),  # a default: all callers of the function
-        (8, 8, {7, 8, 9}),  # the header of a compound statement, not its body
+        (5, 5, set(range(3, 12))),  # a default affects all callers of the function
+        (8, 8, {7, 8, 9}),  # the header of a compound statement without its body
         (10, 10, {10}),
         (10, 11, {10, 11}),
     ],

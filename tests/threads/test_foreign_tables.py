@@ -1,4 +1,4 @@
-"""Tables as spreadsheets and data libraries write them are read, or rejected with their columns."""
+"""Tables from spreadsheets and data libraries are read, or rejected with a list of their columns."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Texts and chats of other libraries keep their spaces and their opening; broken folders are rejected."""
+"""Texts and chats of other libraries keep their spaces and first token, and broken folders are rejected."""
 
 import json
 from functools import cache
@@ -28,7 +28,7 @@ RENDERED = "<s>[INST] hello you [/INST]yes </s>[INST]  go on [/INST]"
 
 @cache
 def metaspace(scheme: str) -> tokenizers.Tokenizer:
-    """A tokenizer of Llama's kind that writes a space before its text: before the first part, each part, or none."""
+    """Return a Llama tokenizer that adds a space before the first part, each part, or none."""
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *"▁helouysgin[]INST/"]
     library = tokenizers.Tokenizer(
         models.BPE(vocab={piece: i for i, piece in enumerate(pieces)}, merges=[], unk_token="<unk>", byte_fallback=True)
@@ -49,7 +49,7 @@ def test_a_chat_has_the_spaces_of_the_library(scheme: str) -> None:
     assert chat.render(TALK) == RENDERED
     expected = library.encode(RENDERED, add_special_tokens=False).ids
     assert chat.encode(TALK) == expected
-    if scheme != "always":  # an answer is encoded by itself, and then has a space
+    if scheme != "always":  # an answer is encoded separately and then has a space
         conversation, _ = chat.encode_conversation(TALK[:2])
         assert conversation == expected[: len(conversation)]
         assert conversation[-1] == library.token_to_id("</s>")
@@ -69,7 +69,7 @@ def test_a_chat_is_opened_once() -> None:
 
 @pytest.fixture
 def llama(tmp_path: Path) -> Path:
-    """A small Llama with an untied output matrix, as transformers writes it."""
+    """Return a small Llama with an untied output matrix, as transformers saves it."""
     tokenizer = Tokenizer.train(BPE(vocab_size=260), ["hello you"])
     stack = {"d_model": 8, "n_layers": 1, "n_heads": 2, "n_kv_heads": 2, "d_ff": 12}
     spec = model_spec({"preset": "llama", "vocab_size": tokenizer.vocab_size, "max_len": 16, "stack": stack})

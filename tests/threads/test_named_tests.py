@@ -1,4 +1,4 @@
-"""Public threads and known traps each have a test in this suite: `threads.yaml` and `traps.yaml` name them."""
+"""Public threads and known pitfalls each have a test, which `threads.yaml` and `traps.yaml` name."""
 
 import ast
 from functools import cache
@@ -24,7 +24,7 @@ TRAPS: dict[str, dict[str, Any]] = {
 
 @cache
 def functions_of(file: str) -> frozenset[str]:
-    """Names of all functions of a test file; empty if there is no such file."""
+    """Return names of all functions of a test file; empty if there is no such file."""
     path = TESTS / file
     if not path.is_file():
         return frozenset()
@@ -33,7 +33,7 @@ def functions_of(file: str) -> frozenset[str]:
 
 
 def find_missing(tests: list[str]) -> list[str]:
-    """The named tests that do not exist."""
+    """Return the named tests that do not exist."""
     parts = [(test, *test.split("::")) for test in tests]
     return [test for test, file, name in parts if not name.startswith("test_") or name not in functions_of(file)]
 

@@ -1,4 +1,4 @@
-"""Penalties, filters and log-probabilities are those of transformers."""
+"""Penalties, filters and log-probabilities equal those of transformers."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def test_filters_are_the_warpers_of_transformers(case: dict[str, Any]) -> None:
     }
     logits = logits_of(200)
     expected, ids = logits, torch.zeros(200, 1, dtype=torch.long)
-    for name, warper in warpers.items():  # this is their order
+    for name, warper in warpers.items():  # transformers applies them in this order
         if name in case:
             expected = warper(case[name])(ids, expected)
     assert torch.allclose(distribution(logits, Sampling(**case)), expected.softmax(-1), atol=1e-6)

@@ -46,12 +46,12 @@ class Row:
 
 
 def rows_of(page: str) -> list[Row]:
-    """Return the rows of the tables, with the recipe named last in the header or the paragraph before."""
+    """Return the rows of the tables, with the recipe of the last paragraph that begins with "Recipe"."""
     rows: list[Row] = []
     recipe = ""
     for line in page.splitlines():
-        named = re.search(r"^Recipe `([\w-]+)`|the text says, of `([\w-]+)`", line)
-        recipe = next((name for name in named.groups() if name), recipe) if named else recipe
+        named = re.match(r"Recipe `([\w-]+)`", line)
+        recipe = named[1] if named else recipe
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         here = re.fullmatch(r"`(.+)`", cells[1]) if len(cells) == 3 else None
         if line.startswith("|") and here is not None:

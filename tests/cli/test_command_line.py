@@ -196,7 +196,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("translate run --prefix a --prefix-text b", "exclude each other; pass one of them"),
         ("translate run --input none.txt", "--input none.txt: cannot read it: No such file"),
         ("translate run --attention picture.gif", "--attention picture.gif: a picture's name ends in .png, .svg"),
-        ("translate run --attention none/a.png", "there is no folder none; make it first"),
+        ("translate run --attention none/a.png", "no such folder: none; create it first"),
         ("translate run --batch-tokens 0", "argument --batch-tokens: 0 must be at least 1"),
         ("translate run --pool 0", "argument --pool: 0 must be at least 1"),
         ("evaluate run --per-line --target b.txt", "--target b.txt requires --source; add it"),

@@ -197,7 +197,7 @@ def test_a_run_and_a_recipe_of_one_s_own(here: Path, capsys: pytest.CaptureFixtu
         (["model", "gpt2", "--source-length", "5"], "source_length=5 is for a translator"),
         (["attention", "gpt2", "--which", "cross"], "which='cross': the decoder-only family has self"),
         (["model", "gpt2", "--out", "a.gif"], "--out a.gif: a picture's name ends in .png, .svg, .pdf"),
-        (["model", "gpt2", "--out", "none/a.svg"], "--out none/a.svg: there is no folder none; make it first"),
+        (["model", "gpt2", "--out", "none/a.svg"], "--out none/a.svg: no such folder: none; create it first"),
     ],
     ids=lambda value: " ".join(value)[:30] if isinstance(value, list) else "",
 )

@@ -187,7 +187,7 @@ def test_a_run_without_a_model_yet(runs: dict[str, Path], tmp_path: Path, capsys
         ("positions --stack encoder", "has no such stack; known: stack"),
         ("neighbours --token zebra", "--token 'zebra' is not a token of the vocabulary"),
         ("loss --out a.gif", "--out a.gif: a picture's name ends in .png, .svg, .pdf"),
-        ("loss --out none/a.png", "--out none/a.png: there is no folder none; make it first"),
+        ("loss --out none/a.png", "--out none/a.png: no such folder: none; create it first"),
         ("--out a.png", "--out a.png: there are several pictures; pass a folder, or choose one picture"),
         ("--out none/a", "--out none/a: no such folder: none; create it first"),
         ("loss --tokens a", "unknown argument '--tokens'; did you mean '--token'?"),

@@ -55,7 +55,7 @@ def test_a_training_writes_it_when_it_ends(run: Path, tmp_path: Path, capsys: py
         (["nosuch", "--export", "a.html"], "no such folder: nosuch"),
         ([".", "--export", "a.html"], "no model in .: it has no config.json, best/ or last/"),
         (["nosuch", "--export", "."], "--export . is a folder; pass a file name, such as page.html"),
-        (["nosuch", "--export", "no/page.html"], "--export no/page.html: there is no folder no; make it first"),
+        (["nosuch", "--export", "no/page.html"], "--export no/page.html: no such folder: no; create it first"),
         (["nosuch", "--export", "a.html", "--device", "nosuch"], "unknown device: nosuch"),
         (["one", "two", "--export", "a.html"], "--export writes the report of one run; leave two out"),
         (["nosuch", "--export", "a.html", "--text"], "--text and --export exclude each other; pass one of them"),

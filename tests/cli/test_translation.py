@@ -377,7 +377,7 @@ def test_comparing(run: Path, other: Path, tmp_path: Path, capsys: pytest.Captur
         ("--source {a} --target {b}", "has 216 lines and"),
         ("--source {a} --target {a} --part test", "has no parts; omit --part"),
         ("--part test", "has no test part"),
-        ("--output {none}/out", "there is no folder"),
+        ("--output {none}/out", "no such folder"),
         ("--protocol lc-tok", "requires the language of the translations; pass it, such as --language de"),
         ("--batch-tokens 0", "argument --batch-tokens: 0 must be at least 1"),
         ("--n-best 2", "unknown argument '--n-best'"),

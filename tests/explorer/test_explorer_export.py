@@ -183,7 +183,7 @@ def test_a_long_prompt_is_told(folder: Path, tmp_path: Path, capsys: pytest.Capt
     ("arguments", "told"),
     [
         (["none"], "no such folder: "),
-        (["run", "--export", "none/page.html"], "there is no folder "),
+        (["run", "--export", "none/page.html"], "no such folder: "),
         (["run", "--export", "run"], "is a folder; pass a file name, such as "),
         (["run", "--export", "page.html", "--port", "80"], "--port and --export exclude each other; pass one of them"),
         (["run", "--export", "page.html", "--prompt", "Ü"], "the vocabulary has no 'Ü'"),

@@ -146,7 +146,7 @@ def test_words(tmp_path: Path) -> None:
         draw_cross_attention([replace(one, target=())], tmp_path / "a.png")
     with pytest.raises(UserError, match=r"a picture's name ends in .png, .svg, .pdf"):
         check_picture(tmp_path / "a.gif", "--attention")
-    with pytest.raises(UserError, match=r"there is no folder .*none; make it first"):
+    with pytest.raises(UserError, match=r"no such folder: .*none; create it first"):
         check_picture(tmp_path / "none" / "a.png", "--attention")
     (tmp_path / "a.png").mkdir()
     with pytest.raises(UserError, match=r"cannot write .*a.png: Is a directory"):

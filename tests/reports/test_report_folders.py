@@ -134,9 +134,9 @@ def test_what_holds_no_run_is_refused_in_a_line(
 
 
 def test_where_no_page_can_be_written_is_told_before_anything_is_read(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"--out .* is a folder; pass a file name"):
+    with pytest.raises(UserError, match=r"out .* is a folder; pass a file name"):
         tercet.report("nosuch", tmp_path)
-    with pytest.raises(UserError, match=r"there is no folder .*nosuch; make it first"):
+    with pytest.raises(UserError, match=r"no such folder: .*nosuch; create it first"):
         tercet.report("nosuch", tmp_path / "nosuch" / "page.html")
 
 

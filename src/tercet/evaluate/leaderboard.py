@@ -57,8 +57,8 @@ MEASURES = {
     "nats_per_label": Measure(heading="nats per label"),
     "bleu": Measure(heading="BLEU", digits=2, higher_is_better=True),
     "chrf": Measure(heading="chrF", digits=2, higher_is_better=True),
-    "accuracy": Measure(heading="right", percent=True, higher_is_better=True),
-    "exact_match": Measure(heading="all right", percent=True, higher_is_better=True),
+    "accuracy": Measure(heading="accuracy", percent=True, higher_is_better=True),
+    "exact_match": Measure(heading="exact match", percent=True, higher_is_better=True),
     "f1": Measure(heading="F1", percent=True, higher_is_better=True),
     "micro_f1": Measure(heading="micro F1", percent=True, higher_is_better=True),
     "rmse": Measure(heading="RMSE"),
@@ -90,7 +90,7 @@ class RunResult:
         folder: Run folder.
         scores: Held-out scores; None if the training diverged.
         seconds: Training time of all sessions, including validation; None if not recorded, like the following.
-        tokens_per_second: Mean throughput.
+        tokens_per_second: Median throughput.
         steps: Number of training steps.
         tokens: Number of training tokens, including repetitions.
         precision: Precision of the training.

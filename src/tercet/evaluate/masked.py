@@ -94,7 +94,7 @@ class MaskedScores(ScoreSummary):
         ]
         facts = f"{self.tokens:,} tokens masked, {self.mask_rate:.1%} of the text; context {self.context:,}"
         pseudo = [] if pseudo_perplexity is None else [f"pseudo-perplexity {pseudo_perplexity:,.2f}"]
-        table = Table(header=("", "nats per masked token", "right"), rows=rows)
+        table = Table(header=("", "nats per masked token", "accuracy"), rows=rows)
         return View((table, "", f"{facts}, seed {self.seed}", *pseudo))
 
 

@@ -25,7 +25,7 @@ def check_picture(path: Path, flag: str) -> None:
     if path.suffix not in PICTURES:
         raise UserError(f"{flag} {path}: a picture's name ends in {', '.join(PICTURES)}")
     if not path.parent.is_dir():
-        raise UserError(f"{flag} {path}: there is no folder {path.parent}; make it first")
+        raise UserError(f"{flag} {path}: no such folder: {path.parent}; create it first")
 
 
 def save(figure: "Figure", path: Path, *, flag: str = "--out", dpi: int = DPI, as_text: bool = False) -> None:

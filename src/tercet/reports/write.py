@@ -49,13 +49,13 @@ def write_report(
         device: Device for the model; by default its current one.
     """
     if out is not None:
-        check_page(Path(out), "--out")  # before anything is read
+        check_page(Path(out), "out")  # before anything is read
     subject = open_subject(folder, trained_model)
     if subject.trained_model is not None and device is not None:
         subject.trained_model.model.to(device)
     default_path = subject.folder.with_suffix(".html") if subject.folder.is_file() else subject.folder / NAME
     path = default_path if out is None else Path(out)
-    check_page(path, "--out")
+    check_page(path, "out")
     write_atomically(path, report_page(subject, evaluate=evaluate).encode())
     return path
 

@@ -33,7 +33,7 @@ def check_page(path: Path, flag: str) -> None:
     if path.is_dir():
         raise UserError(f"{flag} {path} is a folder; pass a file name, such as {path / 'page.html'}")
     if not path.parent.is_dir():
-        raise UserError(f"{flag} {path}: there is no folder {path.parent}; make it first")
+        raise UserError(f"{flag} {path}: no such folder: {path.parent}; create it first")
 
 
 def hash_of(text: str) -> str:

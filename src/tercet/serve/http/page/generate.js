@@ -92,7 +92,7 @@ export function writePanel(page, model) {
   );
   return panel(page, {
     path,
-    verb: "Write",
+    verb: "Generate",
     inputs: [label, prompt],
     settings: sampler.elements,
     buttons: [continueButton],

@@ -16,7 +16,7 @@ import { openByArrows } from "tercet/tablist.js";
 /** Tasks by the route that a model must support. */
 const TASKS = [
   { name: "Chat", key: "chat", route: "/v1/chat/completions", open: chatPanel },
-  { name: "Write", key: "write", route: "/v1/completions", open: writePanel },
+  { name: "Generate", key: "write", route: "/v1/completions", open: writePanel },
   { name: "Translate", key: "translate", route: "/translate", open: translatePanel },
   { name: "Fill", key: "fill", route: "/fill-mask", open: fillPanel },
   { name: "Classify", key: "classify", route: "/classify", open: classifyPanel },

@@ -10,8 +10,8 @@ def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "convert",
         help=summary,
-        description="Convert the model in SRC to another format, and print the path of the result. SRC may be a run, a Tercet "
-        "model folder, a GPT-2, Llama, Mistral, Qwen2, Qwen3, Gemma, BERT, RoBERTa, XLM-RoBERTa, CamemBERT, "
+        description="Convert the model in SRC to another format, and print the path of the result. SRC may be a run, "
+        "a Tercet model folder, a GPT-2, Llama, Mistral, Qwen2, Qwen3, Gemma, BERT, RoBERTa, XLM-RoBERTa, CamemBERT, "
         "DistilBERT, T5, mT5, umT5 or Marian model of the transformers library, or a Llama or GPT-2 model in a "
         "GGUF file. The format of SRC is detected automatically. If a model has no equivalent in the other "
         "format, the first setting that prevents it is named.",

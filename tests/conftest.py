@@ -1,4 +1,4 @@
-"""What every test shares: checks of shape annotations, few threads, a fixed seed, the sample text."""
+"""Setup of all tests: checks of shape annotations, few threads, a fixed seed, and the sample text."""
 
 import gc
 import os
@@ -10,22 +10,22 @@ import hypothesis
 import jaxtyping
 import pytest
 
-# The suite is about the CPU. On a machine with a GPU, "auto" would select it, and results that are compared with those
-# of a CPU would differ. CUDA is hidden from this process and from all programs that tests start, before PyTorch is
-# imported. `make test-gpu` sets the variable, for the tests in tests/gpu.
+# The suite tests the CPU. On a machine with a GPU, "auto" would select it, and results that are compared with those of
+# a CPU would differ. CUDA is hidden from this process and from all programs that tests start, before PyTorch is
+# imported. `make test-gpu` sets the variable for the tests in tests/gpu.
 if "TERCET_TEST_DEVICE" not in os.environ:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
-# Before anything imports these rooms: every jaxtyping annotation in them then runs.
+# Before any import of these packages, so that all their jaxtyping annotations are checked.
 jaxtyping.install_import_hook(["tercet.nn", "tercet.models"], "beartype.beartype")
 
 import torch  # noqa: E402
 
-# One thread: the tensors are tiny, and more threads only wait for each other. `make test` runs some tests with several,
-# so that nothing holds on one thread alone.
+# One thread: the tensors are tiny, and more threads only wait for each other. `make test` runs some tests with several
+# threads, so that no result depends on a single thread.
 torch.set_num_threads(int(os.environ.get("TERCET_TEST_THREADS", "1")))
 
-# No deadline: how long an example takes depends on what else the machine is doing.
+# No deadline: the duration of an example depends on the load of the machine.
 hypothesis.settings.register_profile("tercet", deadline=None, max_examples=30)
 hypothesis.settings.load_profile("tercet")
 
@@ -36,7 +36,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Millions of objects are made, and all of them stay: looking for garbage among them takes seconds."""
+    """Disable garbage collection, which takes seconds among the millions of objects that collection creates and keeps."""
     gc.disable()
     try:
         return (yield)
@@ -47,13 +47,13 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What is exhaustive is slow, for who asks for fast tests alone."""
+    """Mark exhaustive tests as slow too, so that `-m "not slow"` excludes them."""
     for item in items:
         if item.get_closest_marker("exhaustive"):
             item.add_marker("slow")
 
 
-# The folders whose tests check shape annotations. In the others the checks would take half of the time.
+# Folders whose tests check shape annotations. In the others the checks would take half of the time.
 SHAPES_CHECKED = ("kernel", "models", "nn", "objectives", "training")
 
 
@@ -65,7 +65,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.fixture(autouse=True)
 def seed() -> Iterator[int]:
-    """The global generator starts anew in each test and is handed back as it was."""
+    """Seed the global generator for each test, and restore its state afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1234)
         yield 1234
@@ -73,7 +73,7 @@ def seed() -> Iterator[int]:
 
 @pytest.fixture
 def shakespeare() -> Path:
-    """TinyShakespeare in the folder TERCET_DATA, as `shakespeare/input.txt` or `input.txt`."""
+    """Return TinyShakespeare in the folder TERCET_DATA, `shakespeare/input.txt` or `input.txt`."""
     given = os.environ.get("TERCET_DATA")
     if not given:
         pytest.skip("TERCET_DATA is not set: no Shakespeare to read")

@@ -1,4 +1,4 @@
-"""A disk that is full, as this process sees it: no file grows beyond some bytes (RLIMIT_FSIZE)."""
+"""A simulated full disk: no file of this process can grow beyond a limit (RLIMIT_FSIZE)."""
 
 import resource
 from collections.abc import Generator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def full_disk(n_bytes: int) -> Generator[None]:
-    """Limit files to `n_bytes` within the block: a longer one is written in part, without a signal."""
+    """Limit files to `n_bytes` within the block; a longer write is truncated, without a signal."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
     try:

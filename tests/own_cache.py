@@ -1,4 +1,4 @@
-"""A cache of their own for tests, in which the kernels of this machine are compiled already."""
+"""A separate cache folder for tests that contains the compiled kernels of this machine."""
 
 import shutil
 from pathlib import Path
@@ -8,9 +8,9 @@ from tercet.kernel import warm_up
 
 
 def fill_cache(folder: Path) -> str:
-    """Copy the compiled kernels, which take 15 seconds of a CPU, into a new cache folder, and return its name."""
+    """Copy the compiled kernels (15 s of CPU time to build) into a new cache folder, and return its path."""
     warm_up()
     compiled = cache_dir() / "kernels"
-    if compiled.is_dir() and compiled != folder / "kernels":  # another package's tests may have made it in this process
+    if compiled.is_dir() and compiled != folder / "kernels":  # perhaps filled by other tests
         shutil.copytree(compiled, folder / "kernels", dirs_exist_ok=True)
     return str(folder)

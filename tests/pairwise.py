@@ -1,6 +1,6 @@
-"""Pairwise samples of grids: few combinations in which every pair of values of two axes occurs.
+"""Pairwise samples of grids: few combinations that contain every pair of values of two axes.
 
-Most faults depend on one or two of the options of a grid, so a sample finds them at a fraction of the cost.
+Most faults depend on one or two options of a grid, so a sample finds them at a fraction of the cost.
 """
 
 import itertools
@@ -11,7 +11,10 @@ import pytest
 
 
 def pairwise(**axes: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return combinations of one value per axis that contain every pair of values of two axes, the same in each run."""
+    """Return combinations of one value per axis that contain every pair of values of two axes.
+
+    The result is the same in each run.
+    """
     names, sizes = list(axes), [len(values) for values in axes.values()]
     return [
         {name: axes[name][place] for name, place in zip(names, row, strict=True)}
@@ -20,7 +23,7 @@ def pairwise(**axes: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def parametrize_pairs(**axes: Sequence[Any]) -> pytest.MarkDecorator:
-    """Parametrize a test over a grid: the pairwise sample always, the other combinations if exhaustive tests run."""
+    """Parametrize a test over a grid: the pairwise sample always, the other combinations as exhaustive tests."""
     sizes = [len(values) for values in axes.values()]
     sample = set(_cover_pairs(sizes))
     cases = [
@@ -34,10 +37,10 @@ def parametrize_pairs(**axes: Sequence[Any]) -> pytest.MarkDecorator:
 
 
 def _cover_pairs(sizes: Sequence[int]) -> list[tuple[int, ...]]:
-    """Choose rows of indices below `sizes` greedily: each begins with the first pair that is missing."""
+    """Choose rows of indices below `sizes` greedily: each row starts with the first missing pair."""
     axes = range(len(sizes))
     missing = {
-        ((a, i), (b, j)): None  # a dictionary for its order
+        ((a, i), (b, j)): None  # a dictionary, because it is ordered
         for a, b in itertools.combinations(axes, 2)
         for i in range(sizes[a])
         for j in range(sizes[b])

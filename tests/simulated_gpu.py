@@ -1,7 +1,7 @@
 """A GPU that is simulated on the CPU, to count how often the host waits for it.
 
-A `GPUTensor` reports cuda as its device. An operation on one and on a tensor of the CPU is an error, as on a GPU. Each
-operation after which a number is on the host, or is needed there for a shape, is a wait.
+A `GPUTensor` reports cuda as its device. An operation on a `GPUTensor` and a CPU tensor is an error, as on a GPU. Each
+operation that moves a number to the host, or needs one there for a shape, counts as a wait.
 """
 
 import re
@@ -21,7 +21,7 @@ READING_METHODS = ("item", "tolist", "numpy", "__bool__", "__int__", "__float__"
 
 
 class GPUTensor(Tensor):
-    """A tensor of the simulated GPU, kept in the memory of the CPU."""
+    """A tensor of the simulated GPU, stored in CPU memory."""
 
     elem: Tensor
 
@@ -59,7 +59,7 @@ WAITS: list[str] = []  # of the current simulation
 
 
 class _Simulation(TorchFunctionMode):
-    """Moves between the devices, and tensors that are made on the GPU."""
+    """Interception of moves between the devices and of the creation of tensors on the GPU."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, name = dict(kwargs or {}), getattr(func, "__name__", "")
@@ -84,7 +84,7 @@ class _Simulation(TorchFunctionMode):
 
 
 class _Stream:
-    """Events and streams that are always done; a wait is counted."""
+    """Events and streams that are always complete; each wait is counted."""
 
     def synchronize(self) -> None:
         WAITS.append("synchronize")
@@ -100,7 +100,7 @@ class _Event:
 
 @contextmanager
 def simulated_gpu(*models: nn.Module) -> Generator[list[str]]:
-    """Run within on a simulated GPU, to which the models are moved for good; the waits so far are yielded.
+    """Run the block on a simulated GPU, to which the models are moved permanently, and yield the list of waits.
 
     "event" is a wait for work that was launched before the last launch.
     """
@@ -118,5 +118,5 @@ def simulated_gpu(*models: nn.Module) -> Generator[list[str]]:
 
 
 def numbers_in(answers: Any) -> list[float]:
-    """Return all numbers with a decimal point in the representation of some answers."""
+    """Return all numbers with a decimal point in the representation of `answers`."""
     return [float(number) for number in re.findall(r"-?\d+\.\d+(?:e[-+]\d+)?", repr(answers))]

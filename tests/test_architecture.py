@@ -1,4 +1,4 @@
-"""The house rules that a program can check: who imports whom, what is loaded when, how long files are."""
+"""The architecture rules that a program can check: import directions, lazy imports, lengths of files."""
 
 import ast
 import graphlib
@@ -19,7 +19,7 @@ from tercet.kernel.levels import CPP
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
-MAX_FUNCTION_LINES = 60  # from the definition to the end, with the docstring
+MAX_FUNCTION_LINES = 60  # from the definition to the end, including the docstring
 
 
 @cache
@@ -37,7 +37,7 @@ def functions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
 
 def test_imports_go_one_way(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(ROOT)
-    # It would disable the loggers of all tests that run in this process afterwards.
+    # Its logging setup would disable the loggers of all tests that run in this process afterwards.
     monkeypatch.setattr(importlinter, "_configure_logging", lambda verbose: None)
     code = importlinter.lint_imports(config_filename="pyproject.toml", no_cache=True)
     assert code == 0, capsys.readouterr().out
@@ -59,15 +59,15 @@ def test_nn_imports_torch_only_and_one_file_of_it_the_kernels() -> None:
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
-    """Imports within functions and for the type checker count as well."""
+    """Imports within functions and for type checkers count too."""
     graph = grimp.build_graph("tercet", cache_dir=None)
     arrows = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     assert len(arrows) > 400
-    graphlib.TopologicalSorter(arrows).prepare()  # raises CycleError with the modules of a circle
+    graphlib.TopologicalSorter(arrows).prepare()  # raises CycleError with the modules of a cycle
 
 
 def test_no_two_public_classes_have_one_name() -> None:
-    """Classes within functions are nobody else's."""
+    """Classes within functions are not public."""
     classes: dict[str, list[str]] = {}
 
     def collect(body: list[ast.stmt], path: Path) -> None:
@@ -87,7 +87,7 @@ def test_type_checkers_are_told_that_the_package_is_typed() -> None:
 
 
 def test_a_wheel_carries_the_sources_of_the_kernels() -> None:
-    """It takes all files of the package that git does not ignore."""
+    """The wheel includes all files of the package that git does not ignore."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["src/tercet"]
     sources = [*(ROOT / "src/tercet/kernel/cpp").iterdir()]
@@ -105,7 +105,7 @@ def test_nothing_heavy_is_loaded_before_it_is_needed(program: str) -> None:
 
 
 def test_help_comes_at_once() -> None:
-    """Processor time, which a busy machine does not stretch: measured at 0.06 s."""
+    """The limit is on processor time, which does not depend on the load of the machine: measured at 0.06 s."""
     times: list[float] = []
     for _ in range(5):
         start = cpu_seconds_of_children()
@@ -148,7 +148,7 @@ def test_nothing_names_the_machine_it_was_written_on() -> None:
     )
     if listed.returncode:
         pytest.skip("not a git checkout: no list of the project's files")
-    # Put together here, so that this file names neither.
+    # Assembled here, so that this file contains neither path.
     places = [b"/".join(parts) for parts in ((b"", b"work", b""), (b"..", b"shared"))]
     for name in map(Path, listed.stdout.splitlines()):
         if name == Path(".ci/run") or not (ROOT / name).is_file():

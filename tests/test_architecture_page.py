@@ -1,4 +1,4 @@
-"""What docs/explanation/architecture.md says is where: each file is there, and each name is defined in it."""
+"""The architecture page: files and names of docs/explanation/architecture.md exist at the stated places."""
 
 import ast
 import re
@@ -30,7 +30,7 @@ def table(title: str, page: str = PAGE) -> list[list[str]]:
 
 
 def defined(path: Path) -> set[str]:
-    """Functions and classes of a file, and methods as `Class.method`."""
+    """Return the functions and classes of a file, and its methods as `Class.method`."""
     names = set[str]()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -41,7 +41,7 @@ def defined(path: Path) -> set[str]:
 
 
 def wrong(row: str) -> Iterator[str]:
-    """What a row says that is not so: code that ends in .py is a file, other code a name in the file before it."""
+    """Yield the errors of a row: code that ends in .py must be a file, other code a name in the preceding file."""
     names: set[str] | None = None
     for code in CODE.findall(row):
         path = PACKAGE / code

@@ -1,7 +1,7 @@
-"""Every command of the README and the documents is one that the program understands: its verb, flags, recipes and keys.
+"""Every command of the README and the documentation is valid: its verb, flags, recipes and keys.
 
-Those that need no model and take no time are run. All commands of data.md, large-corpora.md and stories.md are run by
-tests of their own.
+Commands that need no model and little time are also run. The commands of data.md, large-corpora.md and stories.md are
+run by other test files.
 """
 
 import re
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^ *```(\w*)[^\n]*\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
 SHELLS = ("", "sh", "bash", "console")
-# What is run as well, for it needs no model: commands by their first word, by a word of a drawing, or by this flag.
+# Commands that are also run, since they need no model: by their first word, by the name of a plot, or by this flag.
 MARKS = {
     "recipes": (), "--print-completion": (), "--plan": pytest.mark.exhaustive,
     **dict.fromkeys(DRAWINGS, pytest.mark.slow),
@@ -33,7 +33,7 @@ KEYS = recipe_keys()
 
 
 def commands(page: Path) -> list[list[str]]:
-    """The words of each command of Tercet's; what is piped or redirected is none of them."""
+    """Return the words of each `tercet` command, without pipes and redirections."""
     found = list[list[str]]()
     for language, block in BLOCK.findall(page.read_text()):
         if language not in SHELLS:
@@ -63,12 +63,12 @@ ALL = [(page, words) for page in PAGES for words in commands(page)]
 def test_the_commands_are_found() -> None:
     assert len(ALL) > 170
     assert {words[0] for _, words in ALL} >= set(VERBS) - {"doctor"}
-    assert ["translate", "runs/numbers"] in [words for _, words in ALL]  # behind a pipe
+    assert ["translate", "runs/numbers"] in [words for _, words in ALL]  # after a pipe
     assert ["classify", "runs/classifier"] in [words for _, words in ALL]  # before <
 
 
 def check_command(page: Path, words: list[str]) -> None:
-    """Fail unless the program takes the command: its verb and flags, its recipes, and the keys that it sets."""
+    """Fail unless the program accepts the command: its verb and flags, its recipes, and the keys that it sets."""
     args = read_arguments(*make_parser(words), words)
     known = {*recipe_names(), *(PRESETS if args.verb in ("plot", "inspect") else ())}
     for name in named_recipes(args):
@@ -102,7 +102,7 @@ def named_recipes(args: Any) -> list[str]:
 
 
 def names_of_folders(page: Path) -> set[str]:
-    """What commands of the page write to, or go on from."""
+    """Return the words of the page's commands, among them the folders that they write or resume."""
     return {word.rstrip("/") for where, words in ALL for word in words if where == page}
 
 
@@ -127,7 +127,7 @@ def test_a_mistake_would_be_noticed(line: str) -> None:
 
 
 def without_model(words: list[str]) -> str:
-    """The word by which `MARKS` has the command; its verb, if it has none."""
+    """Return the key of the command in `MARKS`, or its verb if it has none."""
     if words[0] == "plot":
         return words[1] if len(words) > 1 else words[0]
     return "--plan" if "--plan" in words else words[0]
@@ -137,7 +137,7 @@ def without_model(words: list[str]) -> str:
 def test_recipes_take_the_keys_of_every_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All keys of a command together, as values that fit each other, if its recipe starts from scratch."""
+    """The keys of a command are parsed together, since their values must fit, if its recipe trains from scratch."""
     monkeypatch.chdir(tmp_path)
     count = 0
     for page, words in ALL:

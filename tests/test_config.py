@@ -1,4 +1,4 @@
-"""Settings from nested mappings and back: what is laid over what, which values are taken, how two differ."""
+"""Settings from nested mappings and back: merging, validation of values, and differences."""
 
 from typing import Annotated, Any, Literal
 
@@ -41,7 +41,7 @@ class Model:
     [
         ({"a": {"b": 1, "c": 2}}, {"a": {"c": 3}}, {"a": {"b": 1, "c": 3}}),
         ({"a": {"b": {"c": 1, "d": 2}}}, {"a": {"b": {"d": 3}}}, {"a": {"b": {"c": 1, "d": 3}}}),
-        ({"p": {"kind": "x", "base": 1}}, {"p": {"kind": "y"}}, {"p": {"kind": "y"}}),  # the old kind's keys go
+        ({"p": {"kind": "x", "base": 1}}, {"p": {"kind": "y"}}, {"p": {"kind": "y"}}),  # old keys are dropped
         ({"p": {"kind": "x", "base": 1}}, {"p": {"kind": "x", "size": 2}}, {"p": {"kind": "x", "base": 1, "size": 2}}),
         ({"p": {"kind": "x", "base": 1}}, {"p": {"size": 2}}, {"p": {"kind": "x", "base": 1, "size": 2}}),
         ({"p": "x"}, {"p": {"base": 5}}, {"p": {"kind": "x", "base": 5}}),
@@ -114,7 +114,7 @@ def test_differences_are_leaves_of_either_side() -> None:
 
 def test_nest_opens_a_path_of_keys() -> None:
     assert nest("a.b.c", 1) == {"a": {"b": {"c": 1}}}
-    assert nest(".".join("abcdefghijklmnop"), 1)  # 16 keys, as deep as settings may be
+    assert nest(".".join("abcdefghijklmnop"), 1)  # 16 keys, the maximum depth of settings
     for path in ("", "a..b", ".a", "a.", ".".join("abcdefghijklmnopq")):
         with pytest.raises(UserError, match="is not a recipe key"):
             nest(path, 1)

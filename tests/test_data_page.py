@@ -1,4 +1,4 @@
-"""Every command of docs/how-to/data.md runs on files of the kind that it describes, with a model of a few steps."""
+"""Every command of docs/how-to/data.md runs on files of the described kind, with a model of a few steps."""
 
 import json
 import random
@@ -21,7 +21,7 @@ PAIRS = {**FEW, "task.batch_tokens": 512, "data.tokenizer.vocab_size": 330, "dat
 
 
 def write_files() -> None:
-    """What the page's commands name."""
+    """Write the files that the page's commands name."""
     draw = random.Random(1)
     texts = [f"Number {n} was {'much ' * (n % 7)}better than the one before, I say." for n in range(300)]
     Path("reviews.txt").write_text("".join(text + "\n" for text in texts))
@@ -58,7 +58,7 @@ def test_every_command_runs(
     assert len(commands) >= 15
     looks = [
         line for line in commands if line.startswith("tercet data look") and " runs/" in line
-    ]  # which a reader has by then
+    ]  # which exist once the other commands have run
     for line in [*(line for line in commands if line not in looks), *looks]:
         name, *arguments = shlex.split(line)
         assert name == "tercet"

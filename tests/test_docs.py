@@ -1,4 +1,4 @@
-"""The documents tell the truth: their code runs, every setting is explained, and every link leads somewhere."""
+"""The documentation is correct: its code runs, every setting is described, and every link has a target."""
 
 import dataclasses
 import importlib
@@ -30,7 +30,7 @@ LINK = re.compile(r"\]\(([^)\s]+)\)|^\[[^\]]+\]: (\S+)", re.MULTILINE)
 
 
 def keys(spec: type) -> set[str]:
-    """All keys that a recipe can hold, however deep."""
+    """Return all keys that a recipe can contain, at any depth."""
     found: set[str] = set()
     for name, hint in get_type_hints(spec).items():
         found.add(name)
@@ -42,7 +42,7 @@ def keys(spec: type) -> set[str]:
 
 
 def choices(spec: type) -> set[str]:
-    """All words that a recipe can hold where only certain ones will do."""
+    """Return all values of enumerated settings that a recipe can contain."""
     found: set[str] = set()
     for hint in get_type_hints(spec).values():
         for member in get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,):
@@ -54,7 +54,7 @@ def choices(spec: type) -> set[str]:
 
 
 def documented() -> set[str]:
-    """Every word in code marks."""
+    """Return every word in code marks."""
     text = generated_pages()[DOCS / "reference" / "settings.md"]
     return set(re.findall(r"[a-z_0-9-]+", " ".join(re.findall(r"`([^`]*)`", text))))
 
@@ -95,7 +95,7 @@ def test_python_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (tmp_path / "my_texts" / f"{i}.txt").write_text(f"Once upon a time there were {i} bears. " * 40)
     blocks = PYTHON.findall((ROOT / "README.md").read_text())
     assert len(blocks) >= 2
-    names: dict[str, Any] = {}  # one after the other, as a reader would
+    names: dict[str, Any] = {}  # shared, since the blocks run one after the other
     for block in blocks:
         code = block.replace('"training.max_steps": 500', '"training.max_steps": 3, "model.stack.d_model": 32')
         exec(compile(code, "README.md", "exec"), names)
@@ -105,7 +105,7 @@ def test_python_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.slow
 @pytest.mark.parametrize("page", ["add-a-position-scheme.md", "add-a-task.md"])
 def test_python_in_the_how_tos_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a process of its own, as a reader's: here types are checked at each call, and a new scheme is no member."""
+    """The code runs in a separate process: here types are checked at each call, which would reject a new scheme."""
     monkeypatch.setenv("TERCET_CACHE", fill_cache(tmp_path / "cache"))
     blocks = PYTHON.findall((DOCS / "how-to" / page).read_text())
     assert len(blocks) >= 3
@@ -123,13 +123,13 @@ def test_python_in_the_how_tos_runs(page: str, tmp_path: Path, monkeypatch: pyte
 def test_python_in_the_chapters_prints_what_stands_there(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """Exercises' answers too, which assert what they say."""
+    """The answers to exercises are run too, with the assertions that they contain."""
     monkeypatch.chdir(tmp_path)
     text = page.read_text()
     assert len(re.findall(r"^<details", text, re.MULTILINE)) >= 3
     names: dict[str, Any] = {"__name__": "__main__"}
     for block in PRINTED.finditer(text):
-        lines = "\n" * text.count("\n", 0, block.start(1))  # an error's line is then the page's
+        lines = "\n" * text.count("\n", 0, block.start(1))  # so that the line number of an error is that of the page
         exec(compile(lines + block[1], page.name, "exec"), names)
         assert capsys.readouterr().out == (block[2] or ""), f"after line {lines.count(chr(10))} of {page.name}"
 
@@ -142,7 +142,7 @@ def test_each_chapter_shows_the_tools_that_answer_its_questions(page: Path) -> N
 
 
 def links(page: Path) -> list[tuple[Path, str]]:
-    """The file and the anchor of every link that leads to no other site."""
+    """Return the file and the anchor of every link within the documentation."""
     found = (a or b for a, b in LINK.findall(CODE.sub("", page.read_text())))
     parts = (link.partition("#") for link in found if "://" not in link)
     return [((page.parent / path).resolve() if path else page, anchor) for path, _, anchor in parts]
@@ -150,13 +150,13 @@ def links(page: Path) -> list[tuple[Path, str]]:
 
 @cache
 def generated_pages() -> dict[Path, str]:
-    """The pages that `docs/reference_pages.py` writes when the site is built."""
+    """Return the pages that `docs/reference_pages.py` generates when the site is built."""
     pages = load_script("reference_pages").PAGES
     return {DOCS / "reference" / name: page() for name, page in pages.items()}
 
 
 def anchors(page: Path) -> set[str]:
-    """What GitHub and the site call a page's headings."""
+    """Return the anchors that GitHub and the site generate for the headings of a page."""
     text = page.read_text() if page.exists() else generated_pages()[page]
     headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
     return {re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", heading.lower())) for heading in headings}
@@ -192,7 +192,7 @@ def test_measurements_are_narrow(page: Path) -> None:
 
 
 def load_script(name: str) -> Any:
-    """A script of `docs`, which is no package."""
+    """Import a script of `docs`, which is not a package."""
     spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -219,7 +219,7 @@ def test_the_api_reference_has_every_exported_name() -> None:
         module = importlib.import_module(package)
         assert [name for name in names if not hasattr(module, name)] == []
         assert set(getattr(module, "__all__", names)) == set(names)
-        for name in names:  # where a docstring begins with its arguments, they are not read as such
+        for name in names:  # an entry at the start of a docstring would not be parsed as an argument
             members = [getattr(module, name)]
             members += vars(members[0]).values() if isinstance(members[0], type) else []
             wrong = [member for member in members if (getattr(member, "__doc__", None) or "").startswith("Args:")]

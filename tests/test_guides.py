@@ -1,4 +1,4 @@
-"""The guides of docs/tutorials: their Python runs, and prints what stands there; their commands run on small files."""
+"""The tutorials: their Python prints the documented output, and their commands run on small files."""
 
 import random
 import re
@@ -20,21 +20,21 @@ CASES = [
     pytest.param(page, trains, id=f"{page.stem}-{'trained_model' if trains else 'parsed'}", marks=marks)
     for page in GUIDES
     for trains, marks in {
-        "what-your-model-learned": [(True, ())],  # its Python opens what its commands train
-        "from-laptop-to-cluster": [(False, ())],  # which wants other machines
+        "what-your-model-learned": [(True, ())],  # its Python code opens the models that its commands train
+        "from-laptop-to-cluster": [(False, ())],  # which requires several machines
     }.get(page.stem, [(False, ()), (True, pytest.mark.exhaustive)])
 ]
-ENDLESS = {"serve", "watch"}  # until Ctrl-C: parsed alone
+ENDLESS = {"serve", "watch"}  # they run until Ctrl-C, so they are only parsed
 
 
 def blocks(page: Path) -> list[tuple[str, str, str | None, int]]:
-    """Of each block its language, its text, what it prints, and how many lines stand before it."""
+    """Return for each block its language, its text, its expected output, and the number of lines before it."""
     text = page.read_text(encoding="utf-8")
     return [(found[1], found[2], found[3], text.count("\n", 0, found.start(2))) for found in BLOCK.finditer(text)]
 
 
 def pairs_of_a_grammar() -> None:
-    """`train`, `valid` and `test` in German and English, and `mono.en`, where the guide has captions of pictures."""
+    """Write `train`, `valid` and `test` in German and English, and `mono.en`, in place of image captions."""
     draw = random.Random(1)
     who = {"Ein Mann": "A man", "Eine Frau": "A woman", "Ein Kind": "A child", "Ein Hund": "A dog"}
     does = {"sieht": "sees", "kauft": "buys", "trägt": "carries", "sucht": "looks for"}
@@ -77,7 +77,7 @@ def test_a_guide_runs_from_its_first_block_to_its_last(
 
 
 def run_line(words: list[str], trains: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command, and what it says alone where nothing is to be trained or the verb has no end."""
+    """Run a command, or only print its settings if nothing is to be trained; a verb that does not end is parsed."""
     if trains and words[:1] == ["cat"]:
         joined = "".join(Path(word).read_text(encoding="utf-8") for word in words[1 : words.index(">")])
         return print(joined, end="")

@@ -1,4 +1,4 @@
-"""Which names and addresses are this machine's own."""
+"""The names and addresses that are recognized as loopback."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Memory that is freed is not cleared by the system again and again."""
+"""Freed memory is reused instead of being cleared by the operating system each time."""
 
 import ctypes
 import os
@@ -30,7 +30,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 @cache
 def steps(how: str, by: str = "numpy", **environment: str) -> tuple[str, int]:
-    """What `keep_memory` said, and how many pages were cleared for 16 steps of so many blocks of this package."""
+    """Return the result of `keep_memory`, and the number of cleared pages in 16 steps of such blocks of `by`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     done = subprocess.run(
         [sys.executable, "-c", STEPS, how, by], env={**kept, **environment}, capture_output=True, text=True, check=True
@@ -44,7 +44,7 @@ def steps(how: str, by: str = "numpy", **environment: str) -> tuple[str, int]:
 def test_freed_memory_comes_back_without_being_cleared() -> None:
     said, pages = steps("kept", "torch")
     assert said == "True"
-    assert 4 * pages < steps("as it comes", "torch")[1]  # 16 steps x 44 MB in pages, of 4 KiB as a rule
+    assert 4 * pages < steps("as it comes", "torch")[1]  # 16 steps x 44 MB in pages, usually of 4 KiB
 
 
 @pytest.mark.slow
@@ -66,7 +66,7 @@ def test_tunables_of_something_else_change_nothing() -> None:
 @glibc
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
 def test_another_allocator_is_noticed(tmp_path: Path) -> None:
-    """One that has a malloc, and glibc's `mallopt` behind it."""
+    """The library defines malloc, but `mallopt` is still that of glibc."""
     source = tmp_path / "own.c"
     source.write_text(
         "#include <stddef.h>\nvoid *__libc_malloc(size_t);\nvoid *malloc(size_t size) { return __libc_malloc(size); }\n"
@@ -104,11 +104,11 @@ for line in open("/proc/self/smaps_rollup", encoding="ascii"):
 @pytest.mark.skipif(memory.large_pages() != "madvise", reason="this system has no large pages on request")
 @pytest.mark.parametrize("limit", [0, 1 << 40])
 def test_what_is_allocated_lies_in_large_pages(limit: int) -> None:
-    """Unless a limit counts addresses: then the heap grows as it always did."""
+    """If a limit counts addresses, the heap grows as by default."""
     done = subprocess.run([sys.executable, "-c", LARGE, str(limit)], capture_output=True, text=True, check=True)
     said, megabytes = done.stdout.split()
     assert said == "True"
-    assert (int(megabytes) >= 32) == (limit == 0)  # of 64; a machine short of large pages gives some
+    assert (int(megabytes) >= 32) == (limit == 0)  # of 64; the machine may have few large pages left
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""No file of the package or the examples can write or run a pickle, which is code.
+"""No file of the package or the examples can write or load a pickle, which can execute code.
 
 The scan resolves imported names, so that `np.load`, `from numpy import load as read` and `numpy.load` are one function.
 """
@@ -10,7 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 MODULES = {"pickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
-# Functions that pickle or unpickle unless this argument says otherwise. np.savez takes none in every NumPy 2.
+# Functions that pickle or unpickle unless this argument disables it. np.savez does not have the argument in every NumPy
+# 2.
 SAFE_WITH = {
     "numpy.save": ("allow_pickle", False),
     "numpy.load": ("allow_pickle", False),
@@ -19,7 +20,7 @@ SAFE_WITH = {
     "torch.load": ("weights_only", True),
 }
 NEVER = {"numpy.savez", "numpy.savez_compressed"}
-ONLY_IN = {"torch.save": {"src/tercet/training/loop/checkpoint_io.py"}}  # it writes what a weights-only load reads
+ONLY_IN = {"torch.save": {"src/tercet/training/loop/checkpoint_io.py"}}  # its files pass a weights-only load
 
 
 def unsafe_calls(source: str, name: str) -> list[str]:
@@ -46,17 +47,17 @@ def unsafe_calls(source: str, name: str) -> list[str]:
 
 
 def _bound(node: ast.Import | ast.ImportFrom, full: str) -> str:
-    """Return what an import without `as` binds: `import a.b` binds a, `from a import b` binds a.b."""
+    """Return the name that an import without `as` binds: `import a.b` binds a, `from a import b` binds a.b."""
     return full.partition(".")[0] if isinstance(node, ast.Import) else full
 
 
 def _is_unsafe(function: str, call: ast.Call | None, name: str) -> bool:
-    """Return whether a use of a function, called or not, may pickle or unpickle."""
+    """Return whether a use of a function, as a call or a reference, may pickle or unpickle."""
     if function in SAFE_WITH:
         argument, value = SAFE_WITH[function]
         given = {word.arg: word.value for word in call.keywords} if call else {}
         return not (isinstance(literal := given.get(argument), ast.Constant) and literal.value is value)
-    if function.endswith((".dump", ".dumps")):  # of an array, it is a pickle
+    if function.endswith((".dump", ".dumps")):  # of a NumPy array, this writes a pickle
         return not function.startswith(("json.", "yaml."))
     return function in NEVER or (function in ONLY_IN and name not in ONLY_IN[function])
 

@@ -1,4 +1,4 @@
-"""Notes and logs that cannot be written are lost, and nothing else is: failing to report is not failing to work."""
+"""Notes and logs that cannot be written are dropped without an error: work does not depend on reporting."""
 
 import io
 import os
@@ -20,7 +20,7 @@ SOURCES = sorted(Path(tercet.__file__).parent.rglob("*.py"))
 
 
 class Interrupted(io.StringIO):
-    """A stream in the middle of a write, as a signal handler finds it."""
+    """A stream in the middle of a write, as a signal handler may find it."""
 
     def write(self, _: str) -> int:
         raise RuntimeError("reentrant call inside <_io.BufferedWriter name='<stderr>'>")
@@ -60,12 +60,12 @@ def test_what_libraries_write_to_standard_error_is_lost() -> None:
         assert stream.write("words\n" * 5000) == 30_000
     stream.flush()
     with open(os.devnull, "wb") as null:
-        os.dup2(null.fileno(), stream.fileno())  # or closing would try again
+        os.dup2(null.fileno(), stream.fileno())  # otherwise closing would write again
     stream.close()
 
 
 def test_notes_have_one_writer() -> None:
-    """Everything else that writes to standard error would raise if that is full."""
+    """Other code that writes to standard error would raise if the stream is full."""
     assert len(SOURCES) > 400
     writes = re.compile(r"file=sys\.stderr|sys\.stderr\.write")
     assert not [path for path in SOURCES if writes.search(path.read_text(encoding="utf-8"))]

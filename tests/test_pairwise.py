@@ -1,4 +1,4 @@
-"""Pairwise samples: every pair occurs, in few rows."""
+"""Pairwise samples contain every pair of values in few rows."""
 
 import itertools
 
@@ -12,7 +12,7 @@ def test_pairwise_sample_contains_every_pair_in_few_rows() -> None:
     for first, second in itertools.combinations(AXES, 2):
         wanted = itertools.product(AXES[first], AXES[second])
         assert [pair for pair in wanted if pair not in [(row[first], row[second]) for row in rows]] == []
-    assert len(rows) <= 17  # of 120; 15 pairs of position and family need 15
+    assert len(rows) <= 17  # of 120; 15 pairs of position and family need 15 rows
 
 
 def test_pairwise_of_one_axis_is_the_axis() -> None:

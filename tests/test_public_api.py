@@ -1,4 +1,4 @@
-"""What `import tercet` offers is typed to the last keyword, and documented."""
+"""The public API of `import tercet` is fully typed and documented."""
 
 import inspect
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def public_functions() -> Iterator[tuple[str, Any]]:
 
 
 def test_dir_shows_public_names_only() -> None:
-    assert isinstance(tercet.nn, ModuleType)  # a submodule that is imported
+    assert isinstance(tercet.nn, ModuleType)  # an imported submodule
     assert {name for name in dir(tercet) if not name.startswith("__")} == set(tercet.__all__)
 
 
@@ -45,7 +45,7 @@ def test_every_keyword_has_a_type(name: str, function: Any) -> None:
     ("options", "function"), [(SamplingOptions, Sampling), (BeamOptions, Beam), (ServeOptions, serve)]
 )
 def test_options_are_the_keywords_of_what_they_are_for(options: Any, function: Any) -> None:
-    hints = get_type_hints(function.__init__ if inspect.isclass(function) else function)  # without their ranges
+    hints = get_type_hints(function.__init__ if inspect.isclass(function) else function)  # without ranges
     keywords = {
         name: hints[name]
         for name, parameter in inspect.signature(function).parameters.items()

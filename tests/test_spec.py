@@ -1,4 +1,4 @@
-"""Each number of each setting has its range in its type, and is checked in recipes and in Python."""
+"""The ranges of numeric settings: stated in their types, and checked in recipes and in Python."""
 
 import dataclasses
 import math
@@ -21,11 +21,11 @@ from tercet.training.optim.schedules import WSD, Cosine, LinearDecay
 from tercet.training.optim.specs import Adam, AdamW, Muon
 from tercet.training.recipe.recipe import RECIPES
 
-HUGE = int("f" * 5000, 16)  # Python refuses to write it down
+HUGE = int("f" * 5000, 16)  # too long for Python to print
 
 
 def specs(annotation: Any) -> Iterator[type]:
-    """All dataclasses that can stand in a slot, and all that can stand in theirs."""
+    """Yield all dataclasses that an annotation allows, and recursively those of their fields."""
     for member in (annotation, *get_args(annotation)):
         if dataclasses.is_dataclass(member) and isinstance(member, type):
             yield member
@@ -41,7 +41,7 @@ SPECS = all_specs(*RECIPES.values(), Limits, Sampling, Beam, Lookup, Draft, *QUE
 
 
 def numeric(annotation: Any) -> bool:
-    """Whether an annotation without its ranges allows a number; a switch is none."""
+    """Return whether an annotation without its ranges allows a number; a boolean is not a number."""
     if annotation in (int, float):
         return True
     return get_origin(annotation) is not Literal and any(map(numeric, get_args(annotation)))
@@ -81,7 +81,7 @@ def test_each_number_has_a_lower_and_an_upper_bound_and_each_text_a_length(spec:
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.__name__)
 def test_what_is_outside_of_a_range_is_refused_however_it_is_made(spec: type) -> None:
-    """Field by field, from Python; `parse` asks the same function."""
+    """The fields are set from Python; `parse` uses the same check."""
     required = {
         field.name
         for field in dataclasses.fields(spec)
@@ -95,7 +95,8 @@ def test_what_is_outside_of_a_range_is_refused_however_it_is_made(spec: type) ->
             for value in (low, math.nan, "1", *([] if math.isinf(high) else [high, math.inf])):
                 with pytest.raises(ValueError, match=f"{name}=.* must be "):
                     check_range(name, value, annotation)
-                # Parts check the types of what they are given as well while tests run: a number of the right one.
+                # Modules also check the types of their arguments while tests run, so the number must have the right
+                # type.
                 kind = float if float in _kinds(plain[name]) else int
                 if not required - {name} and not isinstance(value, str) and (kind is float or isinstance(value, int)):
                     with pytest.raises(ValueError, match=f"{name}=.* must be "):

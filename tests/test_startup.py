@@ -1,4 +1,4 @@
-"""What is imported when: nothing before it is needed, torch not for what needs no tensor, its compiler for no model."""
+"""Imports are lazy: no torch without tensors, and no compiler of torch for inference."""
 
 import ast
 import importlib
@@ -40,7 +40,7 @@ def model_folder(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_importing_all_names_starts_nothing_and_imports_nothing_heavy(tmp_path: Path) -> None:
-    """No thread, no process, no compiler, and no file of the kernels read, beside what `import torch` does itself."""
+    """It starts no thread, process or compiler and reads no file of the kernels, except for what `import torch` does."""
     done = run_python(
         f"""
 import os, sys, threading
@@ -70,7 +70,7 @@ assert not loaded, loaded
 
 @pytest.mark.slow
 def test_a_model_is_opened_and_writes_without_the_compiler(model_folder: Path) -> None:
-    """PyTorch imports it, which doubles the time to the first token, to draw numbers on the meta device."""
+    """PyTorch would import its compiler to draw numbers on the meta device, and double the time to the first token."""
     program = f"""
 import sys
 import tercet
@@ -90,7 +90,7 @@ def refused_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.mark.slow
 def test_what_needs_no_tensor_is_refused_without_torch(refused_places: Path) -> None:
-    """In one process: the first command that imports torch fails the test, whatever comes after it."""
+    """The commands run in one process: the first command that imports torch fails the test."""
     program = f"""
 import contextlib, io, json, sys
 from tercet.cli.main import main

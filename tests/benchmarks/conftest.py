@@ -1,4 +1,4 @@
-"""The benchmarks are run from the repository's root, which a test may not be."""
+"""Setup of these tests: the benchmarks run from the root of the repository, which may not be the current folder."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is brought along to a machine with a GPU: wheels by their hashes, data, and nanoGPT with its ids."""
+"""The bundle for a machine with a GPU: wheels with verified hashes, data, and nanoGPT with its ids."""
 
 import pickle
 import subprocess

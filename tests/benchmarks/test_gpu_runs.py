@@ -1,4 +1,4 @@
-"""Whole runs on a GPU: a figure is read from what a process writes, and a run without one is recorded."""
+"""Whole runs on a GPU: results are parsed from the output of a process, and runs without a result are recorded."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Medians, quartiles and ratios, from numbers made by hand."""
+"""Medians, quartiles and ratios of given numbers."""
 
 import statistics
 

@@ -1,4 +1,4 @@
-"""The rows of a GPU, at tiny sizes and without one; and a run that has so many seconds, or goes on."""
+"""The GPU rows at tiny sizes on a CPU, and runs with a time budget or on top of earlier results."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ def of(*contenders: Contender, name: str = "made") -> Row:
 
 
 class Ticking:
-    """A clock that a contender's work moves on."""
+    """A clock that advances by the work of a contender."""
 
     now = 0.0
 

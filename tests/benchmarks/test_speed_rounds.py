@@ -1,4 +1,4 @@
-"""Rounds by clocks made by hand: turns, repeats, failures."""
+"""Rounds with simulated clocks: order, repetitions, failures."""
 
 import random
 import subprocess
@@ -15,7 +15,7 @@ NAMES = st.lists(st.sampled_from("abcdefg"), min_size=1, max_size=5, unique=True
 
 
 class Clock:
-    """Time passes where somebody works, and nowhere else."""
+    """A clock that advances only by simulated work."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -25,7 +25,7 @@ class Clock:
 
 
 class Told(Others):
-    """Tells one share after another, and then none."""
+    """A fake `Others` that returns the given shares in order, and then zero."""
 
     def __init__(self, *shares: float) -> None:
         self.shares = list(shares)
@@ -76,7 +76,7 @@ def test_the_order_changes_from_round_to_round() -> None:
     compete(work, rounds=12, generator=random.Random(3), others=Told(), clock=clock, rest=0.0)
     orders = {tuple(log[i : i + 4]) for i in range(0, len(log), 4)}
     assert len(orders) > 6
-    assert {order[0] for order in orders} == set("abcd")  # who comes first gets no favour
+    assert {order[0] for order in orders} == set("abcd")  # every contender comes first in some round
 
 
 @given(shares=st.lists(st.floats(0, 2), max_size=12), rounds=st.integers(1, 4), repeats=st.integers(0, 3))
@@ -92,7 +92,7 @@ def test_disturbed_rounds_are_repeated_up_to_the_limit_and_the_calmest_counts(
     for one in found:
         tries = told[: one.tries]
         assert one.others == min(tries)
-        assert all(share > LIMIT for share in tries[:-1])  # nothing calm was run again
+        assert all(share > LIMIT for share in tries[:-1])  # no undisturbed round was run again
         assert tries[-1] <= LIMIT or one.tries == repeats + 1
         assert one.disturbed() == (min(tries) > LIMIT)
         told = told[one.tries :]
@@ -131,7 +131,7 @@ def test_one_that_fails_leaves_and_the_others_go_on(at: int) -> None:
     work = {"a": working(clock, 1.0, 5.0, log, "a"), "bad": failing, "c": working(clock, 1.0, 7.0, log, "c")}
     found, failed = compete(work, rounds=6, generator=random.Random(1), others=Told(), clock=clock, rest=0.0)
     assert failed == {"bad": "MemoryError: no room"}
-    assert calls == at  # it is not asked again
+    assert calls == at  # it is not called again
     assert [one.speeds for one in found] == [{"a": 5.0, "c": 7.0}] * 6
 
 

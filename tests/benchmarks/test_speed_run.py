@@ -1,4 +1,4 @@
-"""A whole run at tiny sizes: what is checked before it is timed, and what is written."""
+"""A whole benchmark run at tiny sizes: checks before timing, and the written files."""
 
 import contextlib
 import json
@@ -139,7 +139,7 @@ def test_rows_run_at_tiny_sizes_and_who_holds_our_weights_answers_as_we_do(tmp_p
     assert any(figure["side"] == "ours" for figure in result.figures.values())
     same = sum("same answer" in line for line in said)
     if name in TRAINED:
-        assert same >= 2  # transformers in several ways, or PyTorch's own
+        assert same >= 2  # transformers in several ways, or PyTorch's Transformer
         for figure in result.figures.values():
             assert figure["bound"] == "matmul"
     if name in DECODED and "CTranslate2, fp32" in result.figures:
@@ -229,7 +229,7 @@ def test_the_picture_has_a_bar_of_each_kind(tmp_path: Path) -> None:
     draw([result], tmp_path / "one.png")
     pixels = (255 * matplotlib.image.imread(tmp_path / "two.png")[..., :3]).round().astype(int)
     for colour in ((192, 80, 77), (154, 165, 177), (91, 124, 153), (227, 227, 227)):
-        assert np.all(pixels == colour, axis=-1).sum() > 2000  # more than a legend's patch
+        assert np.all(pixels == colour, axis=-1).sum() > 2000  # more than the patch of a legend
     assert png_size(tmp_path / "two.png")[1] > png_size(tmp_path / "one.png")[1]
 
 

@@ -1,4 +1,4 @@
-"""Ours with a kernel off: that it is off, and only there."""
+"""Tercet with a kernel disabled: the kernel is off in that contender only."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from tercet.nn import Linear
 
 
 class Product(Contender):
-    """Notes by which function its product was made."""
+    """A contender that records the function that computed its product."""
 
     def __init__(self) -> None:
         super().__init__("tercet", "ours", Settings())

@@ -1,4 +1,4 @@
-"""The benchmark's own arithmetic: every target once, what counts as reached, and a process from start to number."""
+"""The arithmetic of the time-to-quality benchmark: every target once, the verdict, and parsing of a process."""
 
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,7 @@ def found(loss: float, seconds: float, steps: int = 100) -> dict[str, Any]:
 def test_the_verdict_needs_both(loss: float, seconds: float, word: str, tmp_path: Path) -> None:
     figures = {f"nanogpt {seed}": found(1.9, 120.0) for seed in (1, 2)}
     figures |= {f"ours {seed} 1": found(loss, seconds) for seed in (1, 2)}
-    figures["ours 1 4"] = found(1.6, 500.0, steps=400)  # another length says nothing about the goal
+    figures["ours 1 4"] = found(1.6, 500.0, steps=400)  # runs of another length do not count for the verdict
     told = bench.table(figures)
     assert told.endswith(word)
     assert f"in 1 / {120 / seconds:.2f} of" in told
@@ -87,7 +87,7 @@ def test_their_run_is_a_process_that_ends_with_the_number(tmp_path: Path) -> Non
     assert run["characters"] == 3999
     assert run["loss"] < run["curve"][0][1]
     assert 0 < run["to_number"] <= run["seconds"]
-    assert len(run["curve"]) == 3  # in the beginning, after 250 steps, in the end
+    assert len(run["curve"]) == 3  # at the start, after 250 steps, and at the end
 
 
 def test_a_run_without_a_number_is_an_error() -> None:

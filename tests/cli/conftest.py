@@ -1,5 +1,4 @@
-"""Each file's tests have a cache folder of their own, do not wait for a disk, and draw no losses unless they are about
-pictures."""
+"""Setup of these tests: a cache folder per file, no waits for the disk, and no loss plots unless they are tested."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""`tercet` as a program beside a test, but as a fork of its process, which has all imports and kernels already."""
+"""`tercet` as a separate process that is a fork of the test's process, with all imports and kernels loaded."""
 
 import gc
 import io
@@ -15,12 +15,12 @@ from tercet.cli.main import entry
 def start_forked(
     *arguments: object, environment: Mapping[str, str] | None = None, **streams: Any
 ) -> "subprocess.Popen[str]":
-    """Begin a command; `streams` are those of Popen."""
+    """Start a command; `streams` are those of Popen."""
 
     def become() -> NoReturn:
         code = 1
         try:
-            os.closerange(3, 4096)  # one of them tells Popen that a program has begun, which is `entry` here
+            os.closerange(3, 4096)  # one of them signals to Popen that the program has started, which is `entry` here
             gc.enable()
             os.environ.update(environment or {})
             for number, (name, mode) in enumerate({"stdin": "rb", "stdout": "wb", "stderr": "wb"}.items()):

@@ -1,4 +1,4 @@
-"""What is printed behind "Next:", run as a shell would, and trainings of a second to print it."""
+"""Runs of the commands printed after "Next:", as in a shell, and of short trainings that print them."""
 
 import io
 import shlex
@@ -27,13 +27,13 @@ def train(recipe: str, flags: list[str], keys: list[str]) -> None:
 
 
 def next_lines(out: str) -> list[str]:
-    """The commands behind "Next:"."""
+    """Return the commands after "Next:"."""
     assert "\nNext:\n" in out
     return [line.strip() for line in out.split("\nNext:\n")[-1].splitlines() if line.strip()]
 
 
 def run_line(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a shell runs it, but in this process; a server is started and stopped, a chat is asked once."""
+    """Run a command in this process as a shell would; a server is started and stopped, a chat gets one message."""
     program, *words = shlex.split(line)
     assert program == "tercet"
     if words[0] == "serve":

@@ -1,4 +1,4 @@
-"""`tercet chat` on a tiny model with random weights: through a pipe, on a terminal, and what can be wrong."""
+"""`tercet chat` on a tiny model with random weights: through a pipe, on a terminal, and with invalid arguments."""
 
 import io
 import json
@@ -37,7 +37,7 @@ FEW = ["--max-new-tokens", "8"]
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`chat`, which has a template, `plain` without one, and an encoder."""
+    """Return a folder with a model with a chat template (`chat`), one without (`plain`), and an encoder."""
     folder = tmp_path_factory.mktemp("models")
     torch.manual_seed(3)
     tokenizer = Tokenizer.train(Characters(eos=True, pad=True, mask=True, bos=True), [ALPHABET])
@@ -99,7 +99,7 @@ def test_the_oldest_turns_are_left_out_and_that_is_said_once(
     code, out, err = talk(models / "chat", "how are you today?\n" * 4, flags, monkeypatch, capsys)
     dropped = [json.loads(line)["dropped"] for line in out.splitlines()]
     assert code == 0
-    assert dropped == [0, 2, 4, 6] or dropped == [0, 0, 2, 4]  # the system's message is never one of them
+    assert dropped == [0, 2, 4, 6] or dropped == [0, 0, 2, 4]  # the system message is never dropped
     assert err.count("its oldest turns are left out") == 1
     assert f"longer than the context of {MAX_LEN} tokens" in err
 
@@ -183,7 +183,7 @@ def test_a_conversation_is_turns_behind_what_the_system_says(deeds: list[str], s
 
 
 class Terminal:
-    """A chat on a terminal of its own."""
+    """A chat on a pseudo-terminal."""
 
     def __init__(self, model: Path, *flags: str) -> None:
         self._ours, theirs = pty.openpty()
@@ -196,11 +196,11 @@ class Terminal:
         os.write(self._ours, text.encode())
 
     def interrupt(self) -> None:
-        """As a terminal does, whose whole foreground group gets it."""
+        """Send SIGINT to the whole foreground process group, as a terminal does."""
         os.killpg(self.process.pid, signal.SIGINT)
 
     def until(self, pattern: str, seconds: float = 90) -> str:
-        """What is shown up to this."""
+        """Return the output up to a match of the pattern."""
         end, found = time.monotonic() + seconds, None
         while (found := re.search(pattern, self.seen)) is None:
             assert time.monotonic() < end, f"no {pattern!r} in {self.seen!r}"
@@ -230,16 +230,16 @@ def test_a_session_on_a_terminal(models: Path) -> None:
         terminal.send("/nosuch\n")
         terminal.until("tercet: error: unknown command.*\r\n> ")
         terminal.send("hello\n")
-        terminal.until("hello\r\n[^>]+")  # it writes
+        terminal.until("hello\r\n[^>]+")  # the answer is being generated
         terminal.interrupt()
         terminal.until("stopped; press Ctrl-C again to quit\r\n> ")
         terminal.send("/reset\n")
         terminal.until("> ")
-        terminal.send("and now?\n")  # the template's own process has outlived the interrupt
+        terminal.send("and now?\n")  # the template's separate process has survived the interrupt
         terminal.until("and now\\?\r\n[^>]+")
         terminal.interrupt()
         terminal.until("stopped.*\r\n> ")
-        for _ in range(30):  # Python's readline does not see one that comes between its prompt and its waiting
+        for _ in range(30):  # Python's readline misses a signal between its prompt and its read
             terminal.interrupt()
             with suppress(subprocess.TimeoutExpired):
                 terminal.process.wait(2)

@@ -1,4 +1,4 @@
-"""`tercet classify` and Python on models of sets of labels and of numbers: typed answers, columns, JSON, refusals."""
+"""`tercet classify` and its Python API on multi-label models and regressors: types, columns, JSON and errors."""
 
 import io
 import json
@@ -32,7 +32,7 @@ HEADS = {
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    warm_up()  # or the first verb says that it compiles them
+    warm_up()  # otherwise the first verb reports that it compiles them
     folder, tokenizer = tmp_path_factory.mktemp("runs"), Tokenizer.train(WordPiece(vocab_size=80), LINES)
     stack = StackSpec(d_model=24, n_layers=1, n_heads=3, d_ff=41)
     for name, head in HEADS.items():
@@ -60,7 +60,7 @@ def said(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 def logits_alone(run: tercet.Run) -> np.ndarray:
-    """(N, L), each text by itself."""
+    """Return the logits of each text, computed without batching, of shape (N, L)."""
     model, tokenizer = run.trained_model.require("classify").model, run.tokenizer
     rows = list[np.ndarray]()
     for line in LINES:

@@ -1,4 +1,4 @@
-"""Words in, exit code and one line out: what needs no trained model."""
+"""Arguments, exit codes and error lines of the command line that need no trained model."""
 
 import os
 import re
@@ -70,7 +70,7 @@ FLAGS = {
 
 
 def failed(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line on stderr of a command that must end with 2 and write nothing on stdout."""
+    """Return the one line on stderr of a command that must exit with 2 and write nothing to stdout."""
     assert main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""

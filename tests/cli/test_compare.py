@@ -1,4 +1,4 @@
-"""`tercet compare`: the table, the same as JSON, a line for each mistake, a command killed and given again."""
+"""`tercet compare`: the table, its JSON form, one line per error, and a command that is killed and run again."""
 
 import json
 import signal
@@ -48,7 +48,7 @@ GRID = ["--vary", "model.stack.placement=pre,post", "--vary", "model.stack.posit
 
 @pytest.fixture(scope="module")
 def whole(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A comparison that was never stopped: two placements, two positions, two seeds."""
+    """Return an uninterrupted comparison: two placements, two positions, two seeds."""
     out = tmp_path_factory.mktemp("whole") / "out"
     assert main(comparing(text, out, *GRID, "--seeds", "1,2", "--quiet")) == 0
     return out
@@ -142,7 +142,7 @@ def test_killed_and_given_again_it_ends_with_the_same_table(
     assert process.wait() == -signal.SIGKILL
     process.communicate()
     assert not (out / "comparison.json").exists()
-    records = [*out.glob("*/run.json")]  # a run that has just begun has none
+    records = [*out.glob("*/run.json")]  # a run that has just started has none
     finished = [path.parent for path in records if '"finished": true' in path.read_text()]
     assert 2 <= len(finished) <= 3
 

@@ -1,4 +1,4 @@
-"""What TAB offers: by the program's own answer, and in bash, zsh and fish as they are."""
+"""Shell completion: the candidates that the program prints, and real completion in bash, zsh and fish."""
 
 import fcntl
 import json
@@ -33,7 +33,7 @@ NORMS = ("layer", "layer_std", "rms")
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with two runs, one with a space in its name, a model in a file, and other things."""
+    """Return a folder with two runs, one with a space in its name, a model in a file, and other files."""
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "place"
     for name in ("runs/mine", "runs/my other", "texts"):
@@ -153,7 +153,7 @@ def test_a_line_is_split_as_a_shell_does(words: list[str]) -> None:
 
 @pytest.mark.slow
 def test_it_is_quick_and_needs_no_torch(place: Path) -> None:
-    """In the time that `tercet --help` may take, of the processor: measured at 0.09 s. Nothing heavy is imported."""
+    """The limit is the processor time allowed for `tercet --help`: measured at 0.09 s. No heavy module is imported."""
     program = """
 import sys
 from tercet.cli.main import main
@@ -170,7 +170,7 @@ sys.exit(code)
         assert process.returncode == 0
         return used.ru_utime + used.ru_stime
 
-    cached_recipe_keys()  # which are kept from now on
+    cached_recipe_keys()  # cached from now on
     lines = ("tercet tr", "tercet train g", "tercet generate r", "tercet train --set model.stack.p")
     assert max(seconds("-c", program, line) for line in lines) < 0.3
 
@@ -187,7 +187,7 @@ def test_the_script_is_printed(shell: str, capsys: pytest.CaptureFixture[str]) -
 
 
 def find_shell(name: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Its path; `tercet` is this checkout's from then on."""
+    """Return the shell's path, and put `tercet` of this checkout on PATH."""
     if (path := shutil.which(name)) is None:
         pytest.skip(f"{name} is not installed here")
     program = place.parent / "bin/tercet"
@@ -241,7 +241,7 @@ def test_fish_completes(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert words == ["recipes", "training.optimizer=muon", "runs/mine", "runs/my other", "--data=texts/"], done.stderr
 
 
-TYPED = {  # what is typed, and what the shell makes of it
+TYPED = {  # typed text, and the line to which the shell completes it
     "tercet reci\t": "tercet recipes ",
     "tercet train demo --set training.optimizer=mu\t": "training.optimizer=muon ",
     "tercet train demo --set training.max_st\t": "training.max_steps=",
@@ -282,7 +282,7 @@ def test_who_types_on_a_terminal_is_helped(shell: str, place: Path, monkeypatch:
         for typed, made in TYPED.items():
             os.write(ours, typed.encode())
             until(made)
-            os.write(ours, b"\x15")  # Ctrl-U: the line is empty again
+            os.write(ours, b"\x15")  # Ctrl-U clears the line
     finally:
         process.kill()
         process.wait()

@@ -1,4 +1,4 @@
-"""`tercet convert`: a path on stdout, or one line and nothing written."""
+"""`tercet convert`: a path on stdout, or one error line and no written file."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Where a model's weights go, and in which precision."""
+"""The device and precision of loaded weights."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def model(family: str) -> Any:
 def placed(
     monkeypatch: pytest.MonkeyPatch, device: str, narrow: str | None, *, family: str = "decoder-only"
 ) -> tuple[torch.dtype, torch.dtype]:
-    """The dtypes of the embedding and of a linear layer; a move to a GPU leaves the weights where they are."""
+    """Return the dtypes of the embedding and of a linear layer; a move to a GPU is ignored."""
     made, to = model(family), torch.nn.Module.to
     monkeypatch.setattr(
         torch.nn.Module, "to", lambda part, to_what: part if to_what == torch.device("cuda") else to(part, to_what)

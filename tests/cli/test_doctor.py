@@ -1,4 +1,4 @@
-"""`tercet doctor` says of this machine what is so."""
+"""`tercet doctor` reports correct facts about this machine."""
 
 import json
 import socket

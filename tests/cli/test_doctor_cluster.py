@@ -1,4 +1,4 @@
-"""`tercet doctor` among several processes: who started it, whom it reaches, who is missing; and what a recipe uses."""
+"""`tercet doctor` on several processes: the launcher, reachable and missing ranks, and the needs of a recipe."""
 
 import json
 import socket
@@ -49,7 +49,7 @@ def start(rank: int, world: int, port: int, *flags: str) -> "subprocess.Popen[st
 
 def test_who_started_it_is_known_from_the_variables() -> None:
     assert find_rank_place({}) is None
-    assert find_rank_place({"SLURM_JOB_ID": "7"}) is None  # a shell within a job is no task of it
+    assert find_rank_place({"SLURM_JOB_ID": "7"}) is None  # a shell within a job is not a task of it
     launch = find_rank_place(TORCHRUN)
     assert launch is not None
     assert (launch.by, launch.world_size, launch.rank, launch.local_rank) == ("torchrun", 4, 3, 1)
@@ -125,7 +125,7 @@ def test_who_is_missing_is_named() -> None:
     second, first = start(2, 3, port, "--timeout", "4"), start(0, 3, port, "--timeout", "2")
     out, err = first.communicate(timeout=200)
     assert first.returncode == 2
-    assert out.startswith("tercet ")  # this machine is told all the same
+    assert out.startswith("tercet ")  # the report of this machine is printed nevertheless
     last = err.splitlines()[-1]
     assert last.startswith("tercet: error: missing after 2 s: rank 1")
     assert f"reach 127.0.0.1:{port}, or increase --timeout" in last

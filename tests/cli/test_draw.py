@@ -1,4 +1,4 @@
-"""`tercet plot`: each picture's path on stdout, the numbers drawn with --json, one line for each mistake."""
+"""`tercet plot` of schedules, masks and other concepts: the path of each plot on stdout, its numbers as JSON, errors."""
 
 import json
 from pathlib import Path
@@ -16,14 +16,14 @@ from tercet.cli.main import main
 from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
 from tercet.tokens import Characters, Tokenizer
 
-pytestmark = pytest.mark.slow  # matplotlib takes its time
+pytestmark = pytest.mark.slow  # matplotlib is slow
 
 EVERY = ["positions", "schedules", "masks It rains today", "smoothing", "model gpt2", "attention transformer-base"]
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Pictures go to the current folder where nobody says another."""
+    """Change to a temporary folder, the default place of plots."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -70,7 +70,7 @@ def test_positions_of_one_s_own(capsys: pytest.CaptureFixture[str]) -> None:
     sinusoidal, rotary, alibi = out["schemes"]
     wanted = [[f(p / 100 ** (2 * i / 16)) for i in range(8) for f in (np.sin, np.cos)] for p in range(5)]
     assert np.allclose(sinusoidal["vectors"], wanted, atol=1e-6)
-    assert (sinusoidal["base"], rotary["base"]) == (100, 50)  # what a scheme says itself stands
+    assert (sinusoidal["base"], rotary["base"]) == (100, 50)  # a base that is given within a scheme takes precedence
     assert np.allclose(
         rotary["cosines"], [[np.cos(p * 50 ** (-2 * i / 8)) for i in range(4)] for p in range(5)], atol=1e-6
     )
@@ -134,7 +134,7 @@ def test_a_model_s_diagram(here: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "maximum: the vocabulary is learned from the data" in (here / "model.svg").read_text(encoding="utf-8")
     letters = draw_as_json(
         ["model", "shakespeare-quick"], capsys
-    )  # its characters are counted by training, and not for a drawing
+    )  # the characters are counted by training, not for a plot
     assert letters["letters"] == {"B": "batch size", "T": "tokens of a text", "V": "tokens of the vocabulary"}
     cross = draw_as_json(
         ["attention", "transformer-tiny", "--which", "cross", "--length", "7", "--source-length", "9"], capsys
@@ -214,7 +214,7 @@ def test_mistakes(arguments: list[str], words: str, here: Path, capsys: pytest.C
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(max_size=12))
 def test_any_words_are_a_pair_a_schedule_or_a_mistake(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """No words of the reader's end in a traceback."""
+    """No input ends in a traceback."""
     for flags in ([text], [f"--schedule={text}"]):
         assert main(["plot", "schedules", "--steps", "2", *flags]) in (0, 2)
         capsys.readouterr()

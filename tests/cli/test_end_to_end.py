@@ -1,4 +1,4 @@
-"""The verbs on real, tiny runs: text in, a model that writes and is scored out; and everything that can be wrong."""
+"""The verbs on real, tiny runs: training, generation, evaluation, and every error."""
 
 import gzip
 import io
@@ -48,7 +48,7 @@ def training(data: Path | str, out: Path, *changes: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of 20 steps."""
+    """Return a run of 20 steps."""
     folder = tmp_path_factory.mktemp("runs")
     (folder / "text.txt").write_text(TEXT)
     assert main(training(folder / "text.txt", folder / "run")) == 0
@@ -56,7 +56,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_training_says_where_the_run_is_and_what_comes_next(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(training(run.parent / "text.txt", run)) == 0  # finished already, so nothing is trained
+    assert main(training(run.parent / "text.txt", run)) == 0  # the run is already finished, so no step is trained
     out = capsys.readouterr().out
     loss = r"best validation loss \d\.\d{4} nats per token, at step 20, the last"
     assert re.match(rf"The run is in {re.escape(str(run))}; {loss}\.\nNext:", out)
@@ -155,7 +155,7 @@ def test_without_a_prompt_it_says_where_it_begins(
     assert main(["generate", str(run), *few]) == 0
     assert capsys.readouterr().err == "tercet: no prompt: starting after '<eos>', the beginning of a text\n"
     trained_model = load_model(run)
-    names = "".join(sorted(set("0123456789 isabc"), reverse=True))  # no end of a text, no new line
+    names = "".join(sorted(set("0123456789 isabc"), reverse=True))  # neither an end-of-text token nor a newline
     tokenizer = Tokenizer.train(Characters(alphabet=names, eos=False), [])
     model = build(replace(trained_model.model.spec, vocab_size=tokenizer.vocab_size))
     save_model(
@@ -195,7 +195,7 @@ def test_evaluation_as_json_for_people_and_from_python(run: Path, capsys: pytest
     assert main(["evaluate", str(run)]) == 0
     assert f"{told['bits_per_byte']:.4f}" in capsys.readouterr().out
     assert tercet.load(run).evaluate().bits_per_byte == told["bits_per_byte"]
-    # Whoever sees more guesses better, even after 20 steps: the stride reaches the scorer.
+    # More context gives a lower loss even after 20 steps, so the stride has reached the scorer.
     assert main(["evaluate", str(run), "--json", "--stride", "4"]) == 0
     assert json.loads(capsys.readouterr().out)["stride"] == 4
     assert main(["evaluate", str(run), "--stride", "17"]) == 2
@@ -208,7 +208,7 @@ def test_evaluation_on_other_text_takes_all_of_it(
     (tmp_path / "other.txt").write_text("7 is followed by 8.\n" * 3)
     assert main(["evaluate", str(run), "--data", str(tmp_path / "other.txt"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["tokens"] == 60  # 60 characters and the end of the text, less the first
+    assert told["tokens"] == 60  # 60 characters and the end of the text, minus the first
     assert set(told["baselines"]) == {"gzip -9", "xz -9e"}
 
 
@@ -285,7 +285,7 @@ def test_training_from_python_is_the_same_run(run: Path) -> None:
 
 
 def broken(kind: str, folder: Path) -> Path:
-    """A source with something wrong with it."""
+    """Return a damaged source of this kind."""
     path = folder / {"gzip": "a.txt.gz", "jsonl": "a.jsonl", "field": "a.jsonl"}.get(kind, "a.txt")
     match kind:
         case "missing":
@@ -389,7 +389,7 @@ def refused(arguments: list[str], words: str, out: Path, capsys: pytest.CaptureF
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["train", "demo", "--data", "none.txt"], ["generate", "none"]])
 def test_a_mistake_is_told_soon(arguments: list[str], tmp_path: Path) -> None:
-    """In processor time, which a busy machine does not stretch. Most of it is importing torch."""
+    """The limit is on processor time, which does not depend on the load of the machine. Most of it is importing torch."""
     start = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run([sys.executable, "-m", "tercet", *arguments], cwd=tmp_path, capture_output=True, text=True)
     end = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -402,7 +402,7 @@ def test_a_mistake_is_told_soon(arguments: list[str], tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code"),
-    [pytest.param(signal.SIGINT, 130, marks=pytest.mark.exhaustive), (signal.SIGTERM, 143)],  # `compare` takes SIGINT
+    [pytest.param(signal.SIGINT, 130, marks=pytest.mark.exhaustive), (signal.SIGTERM, 143)],  # `compare` tests SIGINT
 )
 def test_a_stopped_training_says_how_to_go_on(number: signal.Signals, code: int, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(TEXT)

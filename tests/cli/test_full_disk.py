@@ -1,4 +1,4 @@
-"""A disk that fills up in the middle of a training: one line, exit code 2, and the same command resumes afterwards."""
+"""A disk that becomes full during training: one line, exit code 2, and the same command resumes afterwards."""
 
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
@@ -13,7 +13,7 @@ from tercet.training.loop.checkpoint_io import CheckpointFolderIO
 
 SETTINGS = ("training.save_every=1", "task.sample_tokens=0", "model.stack.n_layers=1", "model.stack.d_model=32")
 FLAGS = ["--quiet", *(word for setting in SETTINGS for word in ("--set", setting))]
-STATE_BYTES = 100_000  # fewer than a checkpoint has, and more than all other files of these runs
+STATE_BYTES = 100_000  # less than a checkpoint, and more than all other files of these runs
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @contextmanager
 def full_at(step: int) -> Generator[None]:
-    """Within the block the checkpoint of this step does not fit the disk."""
+    """Simulate a disk without space for the checkpoint of this step within the block."""
     save = CheckpointFolderIO.save_checkpoint
 
     def save_checkpoint(self: CheckpointFolderIO, checkpoint: dict[str, Any], *args: Any, **more: Any) -> None:

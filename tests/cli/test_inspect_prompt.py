@@ -1,4 +1,4 @@
-"""`tercet inspect RUN --prompt`: the path of a sentence for people and programs, and every mistake in one line."""
+"""`tercet inspect RUN --prompt`: the logit lens of a prompt as a table and as JSON, and one line per error."""
 
 import json
 from typing import Any
@@ -57,7 +57,7 @@ def test_a_row_for_each_token_and_a_column_for_each_block(runs: dict[str, str], 
     out = asked(capsys, runs["gpt"], "--prompt", "ab [/b]", "--top", "2").splitlines()
     assert out[0].split() == ["row", "token", "id", "loss", "embedding", "block", "0", "block", "1", "block", "2"]
     rows = [line for line in out if line[:3].strip().isdecimal()]
-    assert [line[5:13].strip() for line in rows] == ["a", "b", "(space)", "[", "/", "b", "]"]  # [/b] is no markup
+    assert [line[5:13].strip() for line in rows] == ["a", "b", "(space)", "[", "/", "b", "]"]  # [/b] is not markup
     assert len(out[1 : out.index("")]) == 2 * len(rows)
     assert any("mean loss: " in line for line in out)
     assert not any("parameters" in line for line in out)
@@ -94,7 +94,7 @@ def test_a_head_at_zero(short: str, runs: dict[str, str], capsys) -> None:
     assert changed["loss_after"] == pytest.approx(answer["prompt"]["loss"]["mean"])
     rise = plain["heads"][1]["ablation"][3]
     assert changed["loss_after"] - changed["loss_before"] == pytest.approx(rise, abs=1e-5)
-    assert answer["heads"][1]["ablation"][3] == 0.0  # gone already
+    assert answer["heads"][1]["ablation"][3] == 0.0  # its effect is already removed
     said = asked(capsys, *given)
     assert f"with {short} set to zero, the loss goes from {changed['loss_before']:.4f} to" in said.replace("\n", " ")
     assert "before" in said.splitlines()[0]

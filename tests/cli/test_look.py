@@ -1,4 +1,4 @@
-"""`tercet data look` from the command line: a table, or one JSON object, and mistakes in one line."""
+"""`tercet data look` on the command line: a table, or one JSON object, and one line per error."""
 
 import json
 from pathlib import Path
@@ -71,7 +71,7 @@ def test_conversations_and_their_template(capsys: pytest.CaptureFixture[str]) ->
     assert "are longer and are cut to this length" in out
     Path("chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
     template, _ = printed(f"{named} --tokenizer . --max-len 70 --json", capsys)
-    assert json.loads(template)["fit"]["longer"] < int(out.splitlines()[-1].split()[2])  # no names of roles
+    assert json.loads(template)["fit"]["longer"] < int(out.splitlines()[-1].split()[2])  # without the names of roles
 
 
 def test_conversations_by_a_models_own_template(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""What training prints as the next commands works as it is printed, for every recipe and for texts of any alphabet."""
+"""The next commands that training prints work as printed, for every recipe and for texts in any alphabet."""
 
 import os
 import re
@@ -31,7 +31,7 @@ FILES = {
     "sets.jsonl": SETS,
 }  # fmt: skip
 SMALL_WORDPIECE = "data.tokenizer.vocab_size=300"
-# What each recipe is given: flags beside --set, and keys. Those not here learn from shakespeare or prose.
+# Flags (apart from --set) and keys for each recipe. Recipes that are not listed train on shakespeare or prose.
 GIVEN: dict[str, tuple[list[str], list[str]]] = {
     "animals": ([], [*DECODER, "model.max_len=20", "model.stack.d_ff=16"]),
     "induction": ([], DECODER),
@@ -48,7 +48,7 @@ GIVEN: dict[str, tuple[list[str], list[str]]] = {
         [*QUICK, "model.max_len=32", "task.batch_tokens=64", "task.micro_batch_tokens=64"],
     ),
 }
-# One recipe of each kind of task, tokenizer and data; the other recipes are left to the exhaustive tests.
+# One recipe for each kind of task, tokenizer and data; the other recipes are exhaustive tests.
 KINDS_OF_RECIPE = (
     "animals", "bert-python-docs", "classify-docstring-code", "classify-docstrings", "finetune-chat", "multi30k-de-en",
     "numbers", "regress-docstring-lines",
@@ -89,7 +89,7 @@ def train_recipe(name: str) -> None:
         flags, keys = ["--source", "pairs.tsv"], [*PAIRS, f"data.tokenizer={kind}", *own]
     else:
         vocabulary = ["data.tokenizer.vocab_size=350"] if "vocab_size" in _text_of(name) else []
-        if name == "original-decoder":  # whose own tokenizer is a package or a download
+        if name == "original-decoder":  # its own tokenizer is a package or a download
             vocabulary = ["data.tokenizer={kind: bpe, vocab_size: 350}"]
         flags = ["--data", "prose.txt", "--documents", "line"]
         keys = [*DECODER, "model.max_len=32", "logging.wandb=none", *vocabulary]
@@ -150,13 +150,13 @@ def test_the_text_to_write_on_is_of_the_data(
         assert "".join(beside).strip()
         assert all(part.strip() in text for part in beside)
     else:
-        assert kind in ("tabs", "dashes")  # a text that begins as a flag does is not printed
+        assert kind in ("tabs", "dashes")  # a text that starts like a flag is not printed
     run_line(first, monkeypatch)
 
 
 @pytest.mark.slow
 def test_a_shell_runs_them(capsys: pytest.CaptureFixture[str]) -> None:
-    """What `run_line` takes for granted, once with a shell and the program itself."""
+    """The assumptions of `run_line` are checked once with a shell and the real program."""
     Path("shell.txt").write_text("".join(f'it\'s `{n}` $HOME "{n}" & so on\n' for n in range(500)))
     keys = [*DECODER, "model.max_len=32", "data.tokenizer.vocab_size=300"]
     train("demo", ["--data", "shell.txt", "--out", "runs/a shell's"], keys)

@@ -1,4 +1,4 @@
-"""The next commands of `tercet data prepare`, of `tercet train --try`, and of runs on ids, genomes and fields work."""
+"""The next commands of `data prepare`, `train --try`, and runs on ids, genomes and fields work."""
 
 import ast
 import re
@@ -83,7 +83,7 @@ def test_what_preparing_prints_works(
     for line in lines:
         run_line(f"{line} {short}" if " train " in line else line, monkeypatch)
     capsys.readouterr()
-    assert main(words) == 0  # again, and now the run's folder is taken
+    assert main(words) == 0  # run again, when the run's folder exists already
     again = next_lines(capsys.readouterr().out)
     assert again[-2:] == lines[-2:]
     assert all(f"--out 'runs/the {kind}-2'" in line for line in again[:-2])
@@ -123,7 +123,7 @@ def test_what_the_demo_prints_works(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert main(["train", "demo", "--out=-a demo", "--try"]) == 0
     out, err = capsys.readouterr()
     steps = [line.removeprefix("$ ") for line in err.splitlines() if line.startswith("$ ")]
-    lines = next_lines(out)[:4]  # what they print comes after them
+    lines = next_lines(out)[:4]  # their output comes after them
     assert [step.split()[1] for step in steps] == ["generate", "evaluate"]
     assert {step.partition(" --temperature")[0] for step in steps} < set(lines)
     for line in lines:
@@ -131,7 +131,7 @@ def test_what_the_demo_prints_works(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
 
 def statements_with(text: str, path: Path) -> list[str]:
-    """The innermost statements of a file in whose strings this stands, docstrings aside."""
+    """Return the innermost statements of a file whose strings contain this text, except for docstrings."""
     source = path.read_text()
     if text not in source:
         return []
@@ -143,7 +143,7 @@ def statements_with(text: str, path: Path) -> list[str]:
 
 
 def test_no_source_prints_a_command_with_something_left_to_fill_in() -> None:
-    """What is printed below "Next:" is made of what is there. Who prints it in another file adds a test of it here."""
+    """Commands below "Next:" contain no placeholders. Another file that prints "Next:" needs a test in this file."""
     printed = {path.name: lines for path in CLI.parent.rglob("*.py") if (lines := statements_with("Next:", path))}
     assert set(printed) == {"prepare.py", "train.py"}
     made = [*chain(*printed.values()), *statements_with("tercet", CLI / "next_steps.py")]

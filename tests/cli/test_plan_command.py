@@ -1,4 +1,4 @@
-"""`tercet train --plan` for people, at 80 columns, and for programs; and from Python."""
+"""`tercet train --plan` as text at 80 columns, as JSON, and from Python."""
 
 import json
 from importlib import import_module
@@ -21,7 +21,7 @@ def test_people_and_programs_and_python_get_the_same_plan(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = import_module("tercet.training.planning.plan_run")
-    found = list[Any]()  # each call's arguments, and the plan of the first
+    found = list[Any]()  # each call's arguments, and the plan of the first call
 
     def plan_once(*given: object, progress: bool, **more: object) -> Any:
         found.append((given, more, found[0][2] if found else plan_run(*given, **more)))
@@ -33,10 +33,10 @@ def test_people_and_programs_and_python_get_the_same_plan(
     assert main([*GPT2, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(own.to_dict()))
     assert own.flops_per_token == model_table(PRESETS["gpt2"]).flops_training + 6 * 768 * (50_304 - 50_257)
-    assert own.parameters == 124_439_808 + 768 * (50_304 - 50_257)  # rows that only pad
+    assert own.parameters == 124_439_808 + 768 * (50_304 - 50_257)  # rows of padding
     assert own.vocabulary_at_most == {"vocab_size": 50_257}
     assert own.tokens == 20_000 * 480 * 1024
-    assert own.memory[0].optimizer - 2 * own.memory[0].weights < 1000  # two moments, and a step count a tensor
+    assert own.memory[0].optimizer - 2 * own.memory[0].weights < 1000  # two moments, and a step count per tensor
     assert own.time is not None
     assert own.time.cost == pytest.approx(2.5 * 8 * own.time.seconds / 3600)
 

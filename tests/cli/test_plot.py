@@ -1,4 +1,4 @@
-"""`tercet plot` on tiny runs of each family: paths on stdout, one line for each mistake."""
+"""`tercet plot` on tiny runs of each family: paths on stdout, one line per error."""
 
 import csv
 import json
@@ -26,7 +26,7 @@ from tercet.models import (
 from tercet.nn.specs import ALiBi, NoPosition, Rotary
 from tercet.tokens import Characters, Tokenizer, WordPiece
 
-pytestmark = pytest.mark.slow  # matplotlib takes its time
+pytestmark = pytest.mark.slow  # matplotlib is slow
 
 ALL = ["loss", "schedule", "score", "positions", "attention", "neighbours"]
 FAMILIES = ["gpt", "bert", "translator"]
@@ -34,7 +34,7 @@ FAMILIES = ["gpt", "bert", "translator"]
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A run of each family, as training leaves it; and models that were trained elsewhere."""
+    """Return a run of each family, as training leaves it, and models that were trained elsewhere."""
     folder = tmp_path_factory.mktemp("runs")
     tokenizer = Tokenizer.train(WordPiece(vocab_size=60), ["the cat sat on the mat", "a dog ran"])
     digits = Tokenizer.train(Characters(alphabet="0123456789"), [])
@@ -136,7 +136,7 @@ def test_a_translator_s_sides(runs: dict[str, Path], tmp_path: Path, capsys: pyt
 
 
 def test_into_a_folder(runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = str(runs["bert"] / "best")  # the run's curves are found from its model, too
+    run = str(runs["bert"] / "best")  # the run's curves are also found from its model
     out, _ = said(["plot", run, "loss", "--out", str(tmp_path)], capsys)
     assert out == [str(tmp_path / "loss.png")]
     out, _ = said(["plot", run, "--out", str(tmp_path / "new")], capsys)
@@ -198,7 +198,7 @@ def test_mistakes(
 ) -> None:
     run = tmp_path / "gpt"
     shutil.copytree(runs["gpt"], run)
-    (run / "metrics.csv").unlink()  # so that nothing is drawn before the mistake
+    (run / "metrics.csv").unlink()  # so that no plot is drawn before the error
     assert main(["plot", str(run), *arguments.split()]) == 2
     err = capsys.readouterr().err.splitlines()[-1]
     assert err.startswith("tercet: error: ")

@@ -1,4 +1,4 @@
-"""`tercet data prepare` from the shell, and every command of its page."""
+"""`tercet data prepare` on the command line, and every command of its documentation page."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""`tercet watch --export` from the shell: what is printed where, and what is refused."""
+"""`tercet watch --export` on the command line: its output and its errors."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`tercet embed --query`: the same from texts, from their vectors and from Python, and mistakes in one line."""
+"""`tercet embed --query`: equal results from texts, from vectors and from Python, and one line per error."""
 
 import io
 import json
@@ -28,7 +28,7 @@ NUMERALS = st.sampled_from(["007", "+5", "1_000", "\uff11\uff12"])
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Encoders `bert`, `other` and the wider `wide`, `gpt`, which is none, a table and its vectors by `bert`."""
+    """Return a folder with encoders `bert`, `other` and the wider `wide`, a decoder `gpt`, a table and its vectors."""
     folder, tokenizer = tmp_path_factory.mktemp("runs"), Tokenizer.train(WordPiece(vocab_size=80), TEXTS)
     stack, wide = (StackSpec(d_model=width, n_layers=1, n_heads=2) for width in (24, 32))
     of: dict[str, Any] = {"vocab_size": tokenizer.vocab_size, "max_len": MAX_LEN}
@@ -61,7 +61,7 @@ def here(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def said(
     arguments: list[str], capsys: pytest.CaptureFixture[str], given: str = "", *, code: int = 0
 ) -> tuple[list[str], str]:
-    """The lines on stdout and all of stderr, of a command with this on stdin."""
+    """Return the lines on stdout and the text on stderr of a command that reads `given` from stdin."""
     capsys.readouterr()
     with mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode()))):
         found = main(arguments)
@@ -71,8 +71,11 @@ def said(
 
 
 def first_numbers(numbers: Any) -> list[int]:
-    """Of rows the first ones with their texts: in a batch the vectors of equal texts may differ in their last bits, by
-    which processor it is, and then either is the nearer."""
+    """Replace each row number by the first row with an equal text.
+
+    In a batch the vectors of equal texts may differ in their last bits, depending on the processor, and then either of
+    them may be the nearest.
+    """
     return [TEXTS.index(TEXTS[number]) for number in numbers]
 
 
@@ -130,7 +133,7 @@ def test_ids_of_texts_are_those_of_the_search_in_their_vectors(
     said(["embed", "bert", "--input", "ids.jsonl", "--output", "ids.npz"], capsys)
     lines, _ = said(["embed", "bert", *asked("mats"), "--vectors", "ids.npz", "--json"], capsys)
     rows = sorted(json.loads(lines[0])["neighbours"], key=lambda row: row["index"])
-    if any(isinstance(id, bool) for id in ids):  # which is no id
+    if any(isinstance(id, bool) for id in ids):  # a boolean is not an id
         assert not any("id" in row for row in rows)
     else:
         assert [str(row["id"]) for row in rows] == [str(id) for id in ids]
@@ -138,14 +141,14 @@ def test_ids_of_texts_are_those_of_the_search_in_their_vectors(
 
 def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     lines, _ = said(["embed", "bert", *asked("a dog ran"), "--top", "2", *TABLE], capsys)
-    assert sorted(lines) == ["1.0000\t10\ta dog ran", "1.0000\t30\ta dog ran"]  # of equal texts either comes first
+    assert sorted(lines) == ["1.0000\t10\ta dog ran", "1.0000\t30\ta dog ran"]  # equal texts may come in any order
     texts = "".join(text.replace("\n", " ") + "\n" for text in TEXTS)
     lines, _ = said(["embed", "bert", "--input", "-", "--top", "1", *asked("mats")], capsys, texts)
     assert lines == ["1.0000\t4\tmats"]
     lines, _ = said(["embed", "bert", "--vectors", "v.npz", "--top", "6", *asked("-")], capsys, "mats\nthe cat\n")
     assert [lines[place] for place in (0, 7, 8)] == ["mats", "", "the cat"]
     assert len(lines) == 2 * 7 + 1
-    assert [line for line in lines[1:7] if line.endswith("\tthe dog sat on a mat")]  # one line
+    assert [line for line in lines[1:7] if line.endswith("\tthe dog sat on a mat")]  # newlines of a text are replaced
     assert said(["embed", "bert", "--vectors", "v.npz", *asked("-")], capsys)[0] == []
 
 

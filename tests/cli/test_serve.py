@@ -1,4 +1,4 @@
-"""`tercet serve` as a user runs it: a program of its own, curl's questions, signals, and every mistake in one line."""
+"""`tercet serve` as users run it: a separate process, requests of curl, signals, and one line per error."""
 
 import gc
 import re
@@ -44,7 +44,7 @@ def folder(tmp_path: Path) -> Write:
             for parameter in model.parameters():
                 if parameter.dim() > 1:
                     parameter.normal_(std=0.2, generator=torch.Generator().manual_seed(3))
-            model.embedding.weight[tokenizer.eos_id] = 0  # so that it seldom ends
+            model.embedding.weight[tokenizer.eos_id] = 0  # so that texts rarely end early
         save_model(tmp_path / name, model, tokenizer, Card(name=name))
         return tmp_path / name
 
@@ -94,7 +94,7 @@ def test_it_answers_as_generate_does_and_ends_when_it_is_told(
     assert (process.returncode, out) == (130, "")
     assert "one: a language model; endpoints /v1/completions" in err
     assert re.search(r"POST /v1/completions 200 in \d+\.\d+ s, one: 5 tokens read, \d+ written\n", err)
-    assert "a bad" not in err  # what was asked is nobody else's
+    assert "a bad" not in err  # prompts are not logged
     assert "Bearer" not in err
     assert "Traceback" not in err
 
@@ -116,7 +116,7 @@ def test_what_runs_is_finished_although_the_log_is_full(folder: Write) -> None:
 
 @pytest.mark.slow
 def test_what_runs_is_finished_when_a_signal_comes(folder: Write) -> None:
-    """Under load: those that are being answered get all of it, those that come later are sent on."""
+    """Under load: running requests are completed, later requests are rejected."""
     body = {"prompt": "a", "max_tokens": 400, "temperature": 0, "stream": True}
     with running(folder("run"), "--grace", "60", "--json-log") as (process, address), ThreadPoolExecutor(6) as pool:
         begun = threading.Barrier(7)
@@ -158,7 +158,7 @@ def test_what_takes_longer_than_the_grace_is_told_so(folder: Write) -> None:
 
 @pytest.mark.slow
 def test_a_balancer_has_the_time_it_is_given_to_notice(folder: Write) -> None:
-    """And all of a request is finished that was taken meanwhile, though most of its texts wait for a slot."""
+    """A request that arrives in the meantime is completed too, although most of its texts wait for a slot."""
     body = {"prompt": "a", "max_tokens": 100, "n": 16, "temperature": 0}
     flags = ["--shutdown-delay", "1.5", "--grace", "60", "--slots", "2"]
     with running(folder("run"), *flags) as (process, address), ThreadPoolExecutor(1) as pool:
@@ -168,7 +168,7 @@ def test_a_balancer_has_the_time_it_is_given_to_notice(folder: Write) -> None:
         while httpx.get(f"{address}ready").status_code == 200:
             assert time.monotonic() < began + 1
         asked = pool.submit(httpx.post, f"{address}v1/completions", json=body, timeout=60)
-        with suppress(httpx.TransportError):  # refused, or cut off at the moment when the server stops listening
+        with suppress(httpx.TransportError):  # rejected, or cut off when the server stops listening
             while httpx.get(f"{address}health").status_code == 200:
                 pass
         assert time.monotonic() - began > 1.4

@@ -1,4 +1,4 @@
-"""Streams that are full or closed, a home or a folder that is missing: one line, or nothing, and never a traceback."""
+"""Full or closed streams, a missing home or folder: one line or none, and never a traceback."""
 
 import os
 import shlex
@@ -13,7 +13,7 @@ from tercet.cli.main import VERBS, main
 FULL = Path("/dev/full")
 pytestmark = pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full here")
 
-# How a shell sets each condition before it starts the program.
+# Shell commands that establish each condition before the program starts.
 CONDITIONS: dict[str, str] = {
     "output full": "exec >/dev/full",
     "output closed": "exec >&-",
@@ -42,7 +42,7 @@ COMMANDS = [
 
 
 def start(command: str, condition: str, folder: Path, run: Path | None = None) -> "subprocess.CompletedProcess[bytes]":
-    """What a program said that was started in `folder`."""
+    """Return the result of a command that runs in `folder` under this condition."""
     (folder / "text.txt").write_text("some words, and some more words. " * 60)
     words = command.replace("RUN", str(run)).replace("TEXT", str(folder / "text.txt"))
     program = f"{shlex.quote(sys.executable)} -m tercet {words}"

@@ -1,4 +1,4 @@
-"""Every verb that reads texts takes the column of a table, and says in one line which columns there are."""
+"""The verbs that read texts accept a column of a table, and list the columns of a table in one error line."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ STACK = StackSpec(d_model=24, n_layers=1, n_heads=3, d_ff=41, position=Rotary())
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A model of each family, with random weights."""
+    """Return a model of each family, with random weights."""
     torch.manual_seed(4)
     folder, tokenizer = tmp_path_factory.mktemp("runs"), Tokenizer.train(WordPiece(vocab_size=60), TEXTS)
     of = {"vocab_size": tokenizer.vocab_size, "max_len": 23}

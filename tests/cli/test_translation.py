@@ -1,4 +1,4 @@
-"""The verbs of a translator on a real, tiny run: lines in, lines out, scores, and everything that can be wrong."""
+"""The verbs of a translator on a real, tiny run: translations per line, scores, and every error."""
 
 import io
 import json
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow  # a translator is trained first
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A few digits at a time from German to English, half learnt."""
+    """Return a partly trained translator of a few digits from German to English."""
     folder = tmp_path_factory.mktemp("runs")
     write(folder / "train.de", SOURCES)
     write(folder / "train.en", TARGETS)
@@ -42,14 +42,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def other(run: Path) -> Path:
-    """The same with another seed."""
+    """Return the same run with another seed."""
     assert main(training(run.parent, run.parent / "other", "training.seed=2", "training.max_steps=9")) == 0
     return run.parent / "other"
 
 
 @pytest.fixture(scope="module")
 def writer(tmp_path_factory: pytest.TempPathFactory, run: Path) -> Path:
-    """A language model."""
+    """Return a language model."""
     folder = tmp_path_factory.mktemp("writer")
     sizes = ["model.max_len=8", "model.stack.d_model=8", "model.stack.n_layers=1", "model.stack.n_heads=1"]
     quick = [
@@ -66,7 +66,7 @@ def writer(tmp_path_factory: pytest.TempPathFactory, run: Path) -> Path:
 
 
 def translated(arguments: list[str], given: str | bytes) -> tuple[str, str]:
-    """What `tercet translate` says on stdout and stderr of what it gets on stdin."""
+    """Return the stdout and stderr of `tercet translate` on this stdin."""
     data = given.encode() if isinstance(given, str) else given
     out, err = io.StringIO(), io.StringIO()
     with (
@@ -322,7 +322,7 @@ def test_evaluation(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert isinstance(scores, TranslationScores)
     assert scores.bleu == told["bleu"]
     written = (tmp_path / "out").read_bytes().decode().split("\n")[:-1]
-    assert len(written) == told["sentences"] == 21  # a tenth of 216 kept for validation
+    assert len(written) == told["sentences"] == 21  # a tenth of 216, the validation part
     assert main(["evaluate", str(run)]) == 0
     out = capsys.readouterr().out
     assert f"{told['bleu']:.2f}" in out
@@ -356,7 +356,7 @@ def test_comparing(run: Path, other: Path, tmp_path: Path, capsys: pytest.Captur
     better = evaluated([str(run), "--compare", str(path)], capsys)
     assert better["compared"]["bleu"] == better["bleu"] - worse["bleu"]
     assert better["compared"]["p_value"] < 0.05
-    (tmp_path / "out").write_text("changed\n")  # so what would be compared is no longer what was scored
+    (tmp_path / "out").write_text("changed\n")  # so the saved scores no longer belong to these translations
     assert evaluated([str(run), "--compare", str(path)], capsys)["compared"]["p_value"] is None
     assert main(["evaluate", str(run), "--compare", str(path)]) == 0
     assert re.search(rf"compared with {re.escape(str(path))}: BLEU \+\d", capsys.readouterr().out)
@@ -432,7 +432,7 @@ def test_a_translation_scores_as_its_search_said(run: Path, tmp_path: Path, caps
     assert main(["evaluate", str(run), "--per-line", "--source", source, "--target", target, "--json"]) == 0
     again = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     same = [(one, two) for one, two in zip(told, again, strict=True) if one["tokens"] == two["tokens"]]
-    assert len(same) > len(told) / 2  # the others are spelt with other tokens than the tokenizer would
+    assert len(same) > len(told) / 2  # the others are spelled with other tokens than the tokenizer would use
     for one, two in same:
         assert one["logprob"] == pytest.approx(two["logprob"], abs=1e-3)
 

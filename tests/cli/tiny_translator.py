@@ -1,4 +1,4 @@
-"""A translator that is trained in seconds: its sentences and settings; and somebody at a terminal."""
+"""The sentences and settings of a translator that trains in seconds, and a simulated terminal."""
 
 import io
 from pathlib import Path
@@ -39,7 +39,7 @@ def training(folder: Path, out: Path, *changes: str) -> list[str]:
 
 
 class Terminal(io.RawIOBase):
-    """Somebody who types a line when the last one is answered."""
+    """A simulated user, who types each line when the previous line has been answered."""
 
     def __init__(self, lines: list[bytes], out: io.StringIO) -> None:
         self.lines, self.out, self.typed = lines, out, 0

@@ -1,8 +1,7 @@
-"""Two hosts on this machine: Linux network namespaces, each with its own address and host name, and between them a
-cable that can be cut, or made slow and lossy.
+"""Two simulated hosts: network namespaces with their own address and host name, joined by a controllable cable.
 
-The cable is two TUN devices and a thread that carries packets from one to the other, so that it needs no kernel module
-such as netem. Files are those of this machine, as on a shared file system.
+The cable, which can be cut, slow or lossy, is two TUN devices and a thread that forwards packets between them, so that
+it needs no kernel module such as netem. Both hosts use the file system of this machine, like a shared file system.
 """
 
 import fcntl
@@ -31,7 +30,7 @@ MTU = 1500
 
 
 def why_not() -> str | None:
-    """What is missing to make hosts here."""
+    """Return the reason why hosts cannot be created here, or None."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "only root on Linux makes network namespaces"
     if missing := [name for name in ("ip", "unshare", "hostname") if shutil.which(name) is None]:
@@ -48,10 +47,11 @@ def why_not() -> str | None:
 
 
 class Cable:
-    """Carries packets between two devices, each way after `delay` seconds, but for a share of them.
+    """A link that forwards packets between two devices, with a delay and a loss rate.
 
     Attributes:
-        delay, loss: may be set at any time; a loss of 1 is a cut.
+        delay: Seconds per direction; may be set at any time.
+        loss: Share of lost packets; may be set at any time. 1 cuts the cable.
     """
 
     def __init__(self, ends: tuple[int, int]) -> None:
@@ -70,7 +70,7 @@ class Cable:
 
     def _carry(self) -> None:
         chance, number = random.Random(1), itertools.count()
-        on_the_way: list[tuple[float, int, int, bytes]] = []  # when it arrives, its number, where, the packet
+        on_the_way: list[tuple[float, int, int, bytes]] = []  # time of arrival, number, target device, packet
         while not self.closed.is_set():
             wait = min(0.1, max(0.0, on_the_way[0][0] - time.monotonic())) if on_the_way else 0.1
             for end in select.select(self.ends, [], [], wait)[0]:
@@ -89,9 +89,11 @@ class Cable:
 
 @dataclass
 class Host:
-    """Attributes:
-    name: also of its namespace.
-    started: what runs there, each under torchrun.
+    """A simulated host.
+
+    Attributes:
+        name: Host name, and the name of its namespace.
+        started: Commands that were started on it, each under torchrun.
     """
 
     name: str
@@ -104,8 +106,8 @@ class Host:
         return self.folder / f"{self.name}.log"
 
     def start(self, command: Sequence[str], *, environment: Mapping[str, str]) -> None:
-        """Begin a command there, whose output is in `log`."""
-        # torchrun and gloo look their own host up by its name.
+        """Start a command on this host, with its output in `log`."""
+        # torchrun and gloo look up the host's address by its name.
         script = f'hostname {self.name} && mount --bind {self.folder}/hosts /etc/hosts && exec "$@"'
         words = ["ip", "netns", "exec", self.name, "unshare", "--uts", "sh", "-c", script, "sh", *command]
         with self.log.open("wb") as log:
@@ -122,7 +124,7 @@ class Host:
         return []
 
     def kill(self) -> None:
-        """All that runs there, at once."""
+        """Kill all processes on this host at once."""
         for started in self.started:
             if started.poll() is None:
                 processes = [psutil.Process(started.pid), *psutil.Process(started.pid).children(recursive=True)]
@@ -135,7 +137,7 @@ class Host:
 
 @contextmanager
 def two_hosts(folder: Path) -> Generator[tuple[Host, Host, Cable]]:
-    """Their files are in `folder`; what still runs there is killed at the end."""
+    """Yield two hosts and their cable, with files in `folder`; kill the remaining processes at the end."""
     with ExitStack() as stack:
         hosts, ends = list[Host](), list[int]()
         mark = secrets.token_hex(2)

@@ -1,5 +1,7 @@
-"""A SLURM of two nodes on this machine: real daemons on loopback, whose files are all in one folder and which end with
-the block that they were started for."""
+"""A SLURM cluster of two nodes on this machine: real daemons on loopback, for the duration of a block.
+
+All their files are in one folder.
+"""
 
 import os
 import secrets
@@ -15,8 +17,8 @@ from pathlib import Path
 import psutil
 
 DAEMONS = ("munged", "slurmctld", "slurmd")
-NODES = ("127.0.0.1", "127.0.0.2")  # names that any machine finds, both its own
-# Two partitions, for what is queued in `urgent` goes before what runs in `normal`. Without cgroups, which need systemd.
+NODES = ("127.0.0.1", "127.0.0.2")  # addresses that resolve on any machine, both loopback
+# Two partitions: jobs in `urgent` preempt those in `normal`. Without cgroups, which require systemd.
 SETTINGS = """
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -50,7 +52,7 @@ PartitionName=urgent Nodes=ALL PriorityTier=2 PreemptMode=OFF
 
 
 def why_not() -> str | None:
-    """What is missing to start one here."""
+    """Return the reason why a cluster cannot be started here, or None."""
     if missing := [name for name in (*DAEMONS, "srun") if find(name) is None]:
         return f"{', '.join(missing)} not installed: apt-get install slurmctld slurmd slurm-client munge"
     return None if os.geteuid() == 0 else "slurmd starts jobs as root alone"
@@ -71,7 +73,7 @@ class SlurmCluster:
         }
 
     def __call__(self, *command: str, check: bool = True) -> str:
-        """What a command of SLURM's, or one that it starts, prints."""
+        """Return the output of a command of SLURM, or of a command that it starts."""
         done = subprocess.run(
             command, env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=150, check=False
         )
@@ -79,7 +81,7 @@ class SlurmCluster:
         return done.stdout + done.stderr
 
     def job(self, number: str) -> dict[str, str]:
-        """What SLURM knows of a job: JobState, Restarts, ExitCode, ..."""
+        """Return SLURM's fields of a job: JobState, Restarts, ExitCode, ..."""
         words = self("scontrol", "show", "job", number).split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
@@ -94,8 +96,10 @@ class SlurmCluster:
         return self("sinfo", "-h", "-N", "-p", "normal", "-o", "%T", check=False).split() == [state] * len(NODES)
 
     def processes(self, *names: str) -> list[psutil.Process]:
-        """Daemons, steps and tasks that were started under these settings, whoever their parents are by now: those of
-        these names, or all."""
+        """Return the daemons, steps and tasks with these settings, whatever their parents are.
+
+        With `names`, only processes of these names.
+        """
         found: list[psutil.Process] = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
@@ -105,7 +109,7 @@ class SlurmCluster:
         return found
 
     def listens_to(self) -> set[str]:
-        """The addresses at which SLURM can be reached: its daemons and its commands, not what they have started."""
+        """Return the addresses at which SLURM's daemons and commands listen, without the programs that they started."""
         return {
             connection.laddr.ip
             for process in self.processes(*DAEMONS, "slurmstepd", "srun")
@@ -125,7 +129,7 @@ def slurm_cluster(folder: Path) -> Generator[SlurmCluster]:
     cluster.settings.write_text(SETTINGS.format(host=host, folder=folder, ports=free_ports(3), nodes=NODES))
     munge = [
         f"--{name}-file={folder}/munge.{name}" for name in ("key", "pid", "log", "seed")
-    ]  # forced, for pytest's folders are closed to other users
+    ]  # forced, as pytest's folders are closed to other users
     with ExitStack() as stack:
         stack.callback(end_processes, cluster)
         for daemon, *options in (
@@ -145,7 +149,7 @@ def slurm_cluster(folder: Path) -> Generator[SlurmCluster]:
             yield cluster
         finally:
             cluster("scancel", "--user=root", check=False)
-            with suppress(AssertionError):  # what is left then is ended by force
+            with suppress(AssertionError):  # remaining processes are killed below
                 cluster.wait(lambda: cluster.nodes_are("idle"), "jobs to end", 40)
 
 

@@ -1,5 +1,7 @@
-"""Two hosts, a rank on each, and what networks and machines do to them: whoever is left says who is lost and ends, and
-the same command goes on from the last whole checkpoint, to the unbroken run's weights."""
+"""Two hosts with one rank each under faults of networks and machines: survivors report the lost rank and end.
+
+The same command resumes from the last complete checkpoint and gives the weights of the uninterrupted run.
+"""
 
 import os
 import re
@@ -21,21 +23,21 @@ from tercet.training import train
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 from tiny_runs import tiny_recipe, weights
 
-TIMEOUT = 5.0  # of ranks, for the tests whose subject is not that it is long enough
+TIMEOUT = 5.0  # of ranks, for tests of other subjects than the length of the timeout
 LONG: dict[str, Any] = {"max_steps": 100, "save_every": 20, "validate_every": 50, "log_every": 40}
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 class Cluster:
-    """A run on two hosts in a folder that both see; `left` has rank 0 and the store that ranks meet in."""
+    """A run on two hosts with a shared folder; `left` has rank 0 and the rendezvous store."""
 
     def __init__(self, folder: Path, left: Host, right: Host, cable: Cable) -> None:
         self.folder, self.out = folder, folder / "run"
         self.left, self.right, self.cable = left, right, cable
 
     def start(self, *, environment: Mapping[str, Mapping[str, str]] | None = None, **training: Any) -> None:
-        """Begin the run, or go on with it."""
+        """Start or resume the run."""
         self.recipe = tiny_recipe(self.folder, exact=True, nodes=2, **training)
         (self.folder / "recipe.yaml").write_text(write_yaml(self.recipe))
         for host in (self.left, self.right):
@@ -58,7 +60,7 @@ class Cluster:
         self.wait(lambda: [*self.out.glob("checkpoints/step-*")], "the first checkpoint")
 
     def wait_for_end(self, host: Host, seconds: float = 90) -> int:
-        """Of all its processes: the launcher's exit code."""
+        """Wait until all processes of a host have ended, and return the exit code of the launcher."""
         ranks = host.ranks()
         try:
             code = host.started[-1].wait(seconds)
@@ -68,7 +70,7 @@ class Cluster:
         return code
 
     def assert_ended(self, host: Host, says: str) -> None:
-        """By the exit code of mistakes, which torchrun reports, and with one line."""
+        """Check that the host ends with the exit code of user errors, as torchrun reports it, and with one line."""
         assert self.wait_for_end(host) != 0
         self.assert_said(host, says)
         assert re.search(r"exitcode +: 2 ", log := host.log.read_text()), log
@@ -111,7 +113,7 @@ def cluster(possible: None, tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def whole(possible: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The unbroken run, on one rank."""
+    """Return the uninterrupted run, on one rank."""
     folder = tmp_path_factory.mktemp("whole")
     return train(tiny_recipe(folder, exact=True, **LONG), folder / "run", quiet=True)
 
@@ -122,12 +124,15 @@ def rank_of(host: Host) -> psutil.Process:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Also where its launcher, which waits for the other host, has not noticed its end yet."""
+    """Return whether a process is alive.
+
+    It may be a zombie, since its launcher waits for the other host and has not noticed its end.
+    """
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 def test_a_cut_cable_ends_both_sides(cluster: Cluster, whole: Path) -> None:
-    """No packet says that the other one is gone."""
+    """No packet signals that the other host is gone."""
     cluster.start(**LONG, rank_timeout=TIMEOUT)
     cluster.wait_for_checkpoint()
     ranks = [rank_of(host) for host in (cluster.left, cluster.right)]
@@ -135,9 +140,9 @@ def test_a_cut_cable_ends_both_sides(cluster: Cluster, whole: Path) -> None:
     cluster.wait(lambda: not any(map(is_alive, ranks)), "the ranks to end", 2 * TIMEOUT + 5)
     left, right = cluster.left, cluster.right
     cluster.assert_ended(left, f"rank 0 of 2 on {left.name}: rank 1 on {right.name} has sent no heartbeat for 5 s")
-    # torchrun itself waits for minutes there, for the store that is on the left.
+    # On the right, torchrun itself waits for minutes for the store, which is on the left.
     cluster.assert_said(right, f"rank 1 of 2 on {right.name}: rank 0 on {left.name} has sent no heartbeat for 5 s")
-    train(tiny_recipe(cluster.folder, exact=True, **LONG), cluster.out, quiet=True)  # goes on, on one rank
+    train(tiny_recipe(cluster.folder, exact=True, **LONG), cluster.out, quiet=True)  # resume on one rank
     cluster.assert_same(whole)
 
 
@@ -147,13 +152,13 @@ def test_a_rank_that_is_stopped_for_ever_ends_the_others(cluster: Cluster, whole
     cluster.wait_for_checkpoint()
     rank_of(cluster.right).suspend()
     cluster.assert_ended(cluster.left, f"rank 1 on {cluster.right.name} has sent no heartbeat for 5 s")
-    assert cluster.wait_for_end(cluster.right) != 0  # torchrun there has lost the store, and ends what it has started
+    assert cluster.wait_for_end(cluster.right) != 0  # torchrun has lost the store there, and ends its processes
     cluster.assert_goes_on(whole)
 
 
 @pytest.mark.exhaustive
 def test_a_killed_rank_ends_the_one_on_the_other_host(cluster: Cluster, whole: Path) -> None:
-    """At once: its kernel says so."""
+    """The end comes at once, because the kernel of its host closes the connection."""
     cluster.start(**LONG)
     cluster.wait_for_checkpoint()
     survivor = rank_of(cluster.left)
@@ -179,7 +184,7 @@ os.replace = replace
 
 @pytest.mark.exhaustive
 def test_both_are_killed_while_the_checkpoint_is_written(cluster: Cluster, whole: Path) -> None:
-    """Rank 0 hangs before it gives the third one its name, in longer than the others' patience: nobody is lost."""
+    """Rank 0 hangs before it renames the third checkpoint, for longer than the timeout of the others: no rank is lost."""
     hook = cluster.folder / "sitecustomize.py"
     hook.write_text(HANGS_IN_A_SAVE)
     path = os.pathsep.join([str(cluster.folder), os.environ.get("PYTHONPATH", "")])
@@ -207,8 +212,10 @@ time.time_ns = lambda: now_ns() + {0} * 10**9
 
 @pytest.mark.exhaustive
 def test_slow_cables_pauses_and_clocks_change_nothing(cluster: Cluster, tmp_path: Path) -> None:
-    """100 ms there and back, every hundredth packet lost, rank 1 stopped for 20 s, its clock a day ahead: with the
-    timeout that is the default."""
+    """The round trip takes 100 ms, 1 % of packets are lost, rank 1 is suspended for 20 s, and its clock is a day ahead.
+
+    The timeout has its default value.
+    """
     (cluster.folder / "sitecustomize.py").write_text(SKEWED.format(86_400))
     path = os.pathsep.join([str(cluster.folder), os.environ.get("PYTHONPATH", "")])
     cluster.cable.delay, cluster.cable.loss = 0.05, 0.01

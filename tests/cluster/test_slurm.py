@@ -1,4 +1,4 @@
-"""The example's job, under a SLURM: ended in the middle, queued again, and in the end what an unbroken run is."""
+"""The example job under SLURM: preempted and requeued, it gives the same result as an uninterrupted run."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -34,15 +34,15 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
 
 
 def by_preemption(slurm: SlurmCluster, job: str) -> None:
-    """Another job needs all nodes, for a moment."""
+    """Another job requires all nodes for a moment."""
     slurm("sbatch", "--partition=urgent", "--nodes=2", "--ntasks-per-node=2", "--output=/dev/null", "--wrap=sleep 1")
 
 
 def by_its_time(slurm: SlurmCluster, job: str) -> None:
-    """What `--signal=TERM@120` sends: SIGTERM to the tasks, and not to the script."""
+    """Send SIGTERM to the tasks and not to the script, as `--signal=TERM@120` does."""
     slurm("scancel", "--signal=TERM", job)
     for task in slurm.processes("tercet"):
-        task.resume()  # which SLURM does itself where another job goes before
+        task.resume()  # SLURM does this itself on preemption
 
 
 @pytest.mark.parametrize(
@@ -70,11 +70,12 @@ def test_a_job_that_is_ended_and_queued_again_trains_what_an_unbroken_run_does(
     tasks = slurm.processes("tercet")
     assert len(tasks) == 2
     for task in tasks:
-        task.suspend()  # or they would be done before the end comes
+        task.suspend()  # otherwise they would finish before the signal
     assert slurm.listens_to() == {"127.0.0.1"}
     end(slurm, job)
     slurm.wait(lambda: slurm.job(job)["JobState"] == "PENDING", "its place in the queue")
-    # In place of SLURM's two minutes; but before the first beginning is gone, its exit code would be the second's.
+    # This replaces SLURM's two minutes of delay. If the first attempt were still ending, its exit code would be taken
+    # for that of the second.
     slurm.wait(lambda: slurm.nodes_are("idle"), "the end of the first beginning")
     slurm("scontrol", "update", f"JobId={job}", "StartTime=now")
     slurm.wait(lambda: slurm.job(job)["Restarts"] == "1", "the second beginning")
@@ -103,7 +104,7 @@ def test_what_is_wrong_is_not_queued_again(slurm: SlurmCluster, tmp_path: Path) 
 
 @pytest.mark.exhaustive
 def test_tasks_are_counted_however_they_were_asked_for(slurm: SlurmCluster, tmp_path: Path) -> None:
-    """Without `--ntasks-per-node`, and of a job with an interactive job's name."""
+    """The job has no `--ntasks-per-node`, and the name of an interactive job."""
     recipe = tiny_recipe(tmp_path, exact=True, max_steps=4)
     (tmp_path / "recipe.yaml").write_text(write_yaml(recipe))
     command = ("tercet", "train", str(tmp_path / "recipe.yaml"), "--quiet", "--out")

@@ -1,4 +1,4 @@
-"""Batches of like length: every row once, within the budget, as full as they can be, and the answers in order."""
+"""Batches of similar lengths: every row once, within the budget, as full as possible, results in the original order."""
 
 import itertools
 from itertools import pairwise
@@ -81,7 +81,7 @@ def test_micro_batches_are_of_like_length_and_each_row_is_in_one(each: int, worl
 def test_ranks_of_any_power_of_two_have_the_same_micro_batches_in_the_same_order(
     digits: int, odd: int, size: int, data: st.DataObject
 ) -> None:
-    """And each half of them is about as long as the other, for they are dealt, not cut."""
+    """The two halves are of about equal length, because rows are dealt out in turn, not cut into blocks."""
     numbers = np.arange(odd * size << digits)
     lengths = np.array(data.draw(st.lists(st.integers(1, 99), min_size=len(numbers), max_size=len(numbers))))
 

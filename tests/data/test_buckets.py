@@ -1,4 +1,4 @@
-"""Every pair comes once an epoch, no batch is dearer than was asked for, and little of it is padding."""
+"""Buckets of sentence pairs: every pair once per epoch, no batch above the budget, and little padding."""
 
 import os
 import time
@@ -16,7 +16,7 @@ LENGTHS = st.lists(st.tuples(st.integers(1, 13), st.integers(1, 13)), min_size=1
 
 
 def pairs(lengths: list[tuple[int, int]]) -> Pairs:
-    """Pair n of source ids 100, 101, ... and target ids 1000, 1001, ..., so that every id tells its place."""
+    """Return pairs of source ids 100, 101, ... and target ids 1000, 1001, ..., so that each id identifies its position."""
     starts = [np.cumsum([0, *(pair[side] for pair in lengths)]) for side in (0, 1)]
     return Pairs(
         source=100 + np.arange(starts[0][-1]),
@@ -76,7 +76,7 @@ def test_a_bucket_is_a_function_of_seed_epoch_and_number() -> None:
     asked = [(bucket, epoch) for epoch in (4, 0, 3, 4, 1, 0) for bucket in (7, 0, 3)]
     once = Buckets(data, tokens=200, max_len=61, seed=3)
     for bucket, epoch in asked:
-        anew = Buckets(data, tokens=200, max_len=61, seed=3)  # as after a resume: nothing was asked before
+        anew = Buckets(data, tokens=200, max_len=61, seed=3)  # as after a resume, without previous calls
         np.testing.assert_array_equal(once.numbers(bucket, epoch), anew.numbers(bucket, epoch))
     orders = {
         tuple(Buckets(data, tokens=200, max_len=61, seed=seed).numbers(7, epoch).tolist())
@@ -106,7 +106,7 @@ def test_a_batch_by_hand(lengths: list[tuple[int, int]], data: st.DataObject, ma
     )
     for tokens, mask, ids, starts, pad, before in sides:
         whole = [ids[starts[number] : starts[number + 1]].tolist() for number in numbers]
-        # Cut to `max_len`; a source that is cut keeps its end.
+        # Cut to `max_len`; a cut source keeps its end token.
         cut = [ids[:max_len] if before or len(ids) <= max_len else [*ids[: max_len - 1], ids[-1]] for ids in whole]
         sentences = [before + ids for ids in cut]
         width = max(map(len, sentences))
@@ -137,7 +137,7 @@ def test_little_of_multi30k_is_padding(
 ) -> None:
     if not os.environ.get("TERCET_DATA"):
         pytest.skip("TERCET_DATA is not set")
-    monkeypatch.setenv("TERCET_CACHE", str(Path(tmp_path_factory.getbasetemp(), "multi30k")))  # learnt once for all
+    monkeypatch.setenv("TERCET_CACHE", str(Path(tmp_path_factory.getbasetemp(), "multi30k")))  # one tokenizer for all
     train = prepare_pairs(PairsSpec(source="multi30k")).train
     buckets = Buckets(train, tokens=tokens, max_len=128, seed=0)
     assert (buckets.skipped, buckets.padding < 0.06) == (0, True)

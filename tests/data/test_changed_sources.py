@@ -1,4 +1,4 @@
-"""A file that is changed between its hash and its last line leaves nothing in the cache under the old hash."""
+"""A file that changes between hashing and its last line leaves no entry in the cache under the old hash."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +25,7 @@ PREPARED: dict[str, Callable[[str], Any]] = {
 def test_what_changes_while_it_is_read_is_refused(
     name: str, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While a vocabulary is learnt from it, and while it is encoded."""
+    """The change occurs while a vocabulary is trained on the file, or while the file is encoded."""
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
     path, plain = tmp_path / name, getattr(Tokenizer, method)
     path.write_text(FILES[name])

@@ -1,4 +1,4 @@
-"""Conversations in files: read, divided, kept as ids with the answers marked, and what is wrong said in one line."""
+"""Conversations in files: parsing, splitting, ids with marked answers, and one line per error."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""A name finds its dataset, a path its files; a download is checked, and refused when it should be."""
+"""Dataset names and paths are resolved; downloads are verified, and rejected if they are invalid."""
 
 import hashlib
 import io
@@ -30,7 +30,7 @@ def test_every_dataset_says_what_it_is() -> None:
 
 def test_animals_are_plain_short_facts() -> None:
     texts = [piece.text for piece in text_datasets.find_documents("animals").pieces()]
-    assert len(texts) == 1  # in one text, as the windows slide over all of them
+    assert len(texts) == 1  # in one text, since the windows slide over all of them
     facts = texts[0].split(". ")
     assert len(facts) == 13
     assert set(texts[0]) <= set("abcdefghijklmnopqrstuvwxyz0123456789 .")

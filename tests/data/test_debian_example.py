@@ -1,4 +1,4 @@
-"""Files of Debian's packages: every package once, and nothing held out in the text for pretraining."""
+"""The example on Debian's packages: each package once, and no held-out text in the text for pretraining."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def test_descriptions_are_put_together() -> None:
 
 
 def index(n: int = 400) -> tuple[str, str]:
-    """What apt would give: sources of two packages each, in sections of unequal size."""
+    """Return an index as apt provides it: sources of two packages each, in sections of unequal size."""
     packages, translations = list[str](), list[str]()
     for number in range(n):
         section = "libs" if number < 0.8 * n else f"contrib/section{number % 14}"
@@ -51,7 +51,7 @@ def index(n: int = 400) -> tuple[str, str]:
 
 @pytest.fixture
 def apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A stand-in for apt, which notes its arguments."""
+    """Install a fake apt that records its arguments."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name, text in zip(("Packages", "Translations"), index(), strict=True):

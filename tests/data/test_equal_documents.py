@@ -1,4 +1,4 @@
-"""Equal documents are on one side, so that no validation document is also trained on."""
+"""Equal documents are on one side of the split, so no validation document is trained on."""
 
 import hashlib
 import json
@@ -32,7 +32,7 @@ def jsonl(folder: Path, texts: list[str]) -> str:
 
 
 def sides(spec: TextSpec) -> tuple[list[str], list[str]]:
-    """The training and the validation documents."""
+    """Return the training and the validation documents."""
     corpus = prepare(spec)
     assert corpus.validation_documents is not None
     train, held_out = (
@@ -80,12 +80,12 @@ def test_unequal_documents_are_drawn_by_their_number_alone(tmp_path: Path) -> No
 
 
 def test_long_documents_that_differ_at_their_end_are_not_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "PIECE", 20)  # many pieces of each
+    monkeypatch.setattr(documents, "PIECE", 20)  # several pieces per document
     texts = ["a word and another\n" * 9 + end for end in ("x", "y", "x", "z")]
     train, held_out = sides(TextSpec(source=jsonl(tmp_path, texts), tokenizer=Characters(), validation=Documents()))
     assert sorted(train + held_out) == sorted(texts)
     assert len(held_out) == 1
-    assert held_out[0].endswith(("y", "z"))  # the two that are equal are more than one document
+    assert held_out[0].endswith(("y", "z"))  # the two equal documents are more than one document
 
 
 def test_many_documents_take_a_moment(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Sequences are read exactly, in pieces that no k-mer notices, and what is no whole record is told with its line."""
+"""FASTA and FASTQ: sequences are read exactly, cuts do not affect k-mers, and invalid records are reported by line."""
 
 import gzip
 import re
@@ -138,4 +138,4 @@ def test_kmers_do_not_notice_where_a_sequence_is_cut(tmp_path: Path, monkeypatch
         expected = [*corpus.tokenizer.encode(sequence), *eos, *corpus.tokenizer.encode("ACG"), *eos]
         assert [*corpus.train, *corpus.validation] == expected
     assert len(sequence) > 3 * fasta.PIECE
-    assert not any(fasta.PIECE % k for k in range(1, 9))  # all that `KMers` takes
+    assert not any(fasta.PIECE % k for k in range(1, 9))  # all values of k that `KMers` accepts

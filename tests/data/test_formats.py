@@ -1,4 +1,4 @@
-"""A file is read by its format, whatever its name looks like, or rejected by name; a folder says what it leaves out."""
+"""Files are read by their format, whatever their name is, or rejected by name; folders report skipped files."""
 
 import gzip
 import json
@@ -130,7 +130,7 @@ def test_a_folder_reads_all_text_and_counts_the_rest(
     other.mkdir()
     (other / "in.txt").write_text("linked")
     (folder / "link").symlink_to("../other")
-    (folder / "sub" / "back").symlink_to("..")  # a link to a folder above it
+    (folder / "sub" / "back").symlink_to("..")  # a link to a parent folder
     read = ["D.TXT", "a.txt", "b.log", "c.rst", "d.json.txt", "e", "sub/f.Py"]
     for name in read:
         (folder / name).write_text(f"text of {name}")

@@ -1,4 +1,4 @@
-"""Ids that were made elsewhere are trained on as they are, in whatever file, and refused before anything is written."""
+"""Files of token ids are read unchanged, in any format, and invalid files are rejected before anything is written."""
 
 import gzip
 import io
@@ -163,7 +163,7 @@ def test_a_corpus_has_the_ids_of_the_file(name: str, tmp_path: Path, cache: Path
 
 
 def test_documents_end_where_the_data_says(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(id_files_module, "BLOCK", 8)  # documents go on from block to block
+    monkeypatch.setattr(id_files_module, "BLOCK", 8)  # documents continue across blocks
     path = write(tmp_path / "a.bin", [[5, 6, 9, 9, 7, 7, 7, 7, 7, 7, 9, 8]])
     tokenizer = PlainIds(eos_id=9)
     corpus = prepare(TextSpec(source=str(path), tokenizer=tokenizer, validation=HeldOut(source=str(path))))
@@ -232,7 +232,7 @@ def test_text_of_numbers_is_ids_too(tmp_path: Path, cache: Path) -> None:
 def test_ids_of_another_width_are_rejected(vocab_size: int, written: str, dtype: Any, tmp_path: Path) -> None:
     ids = np.random.default_rng(vocab_size).zipf(1.2, 1000) % vocab_size
     if written == "uint16" and (vocab_size > 1 << 16 or dtype == "uint32"):
-        return  # pairs of ids make numbers that no vocabulary has
+        return  # pairs of ids give numbers beyond any vocabulary
     path = write(tmp_path / "a.bin", [ids.tolist()], written)
     if written == dtype:
         assert read(IdFile(path=path, dtype=dtype)) == [ids.tolist()]

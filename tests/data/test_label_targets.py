@@ -1,4 +1,4 @@
-"""Numbers and sets of labels on disk, their scale, what cannot be learnt, and what is seen of them before."""
+"""Numeric and multi-label targets on disk: their scale, targets that cannot be learned, and their summary."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Labels of all kinds come out of files as they were written; what is none is one line with file and row."""
+"""Labels of all kinds are read exactly; invalid labels are reported in one line with file and row."""
 
 import csv
 import io
@@ -71,7 +71,7 @@ def test_numbers_to_the_last_bit(numbers: list[float], tmp_path_factory: pytest.
 
 @given(text=st.text(st.sampled_from("0123456789+-.eE_naif x１²"), max_size=9))
 def test_a_number_is_what_json_or_c_writes(text: str) -> None:
-    """Whatever is taken is Python's number, and Python's own words for numbers are not."""
+    """An accepted number equals Python's float, and Python's own spellings of numbers are rejected."""
     with suppress(UserError):
         label = parse_number(text, "a.csv line 2", "label")
         assert float(label) == float(text)

@@ -1,4 +1,4 @@
-"""Labelled texts on disk must be those of the file, on the right side, each word's label on its first piece alone."""
+"""Labeled texts on disk: those of the file, in the right part, with the label of a word on its first token only."""
 
 import json
 from collections import Counter
@@ -177,7 +177,7 @@ def test_words_of_which_nothing_is_left(tmp_path: Path) -> None:
     spaced = Tokenizer.train(Characters(alphabet="a b"), [])
     assert [firsts.tolist() for _, firsts in encode_words(spaced, [("", "a"), ("b", "", "a"), ()])] == [
         [-1, 1],
-        [0, 1, 3],  # a space is something
+        [0, 1, 3],  # a space is a token
         [],
     ]
 

@@ -1,4 +1,4 @@
-"""The named sets are what they say: enough texts, nothing on both sides, and nothing that leaks into pretraining."""
+"""The named labeled datasets: enough texts, disjoint parts, and no overlap with the text for pretraining."""
 
 import sys
 from collections import Counter
@@ -73,7 +73,7 @@ def test_docstrings_of_this_python(monkeypatch: pytest.MonkeyPatch, kept: Path) 
     assert [one.text for one in train] == sorted(one.text for one in train)
     assert {one.labels[0] for one in validation} == set(counts)
     docstrings._split.cache_clear()
-    monkeypatch.setattr(docstrings, "read_library", None)  # the second time nothing is read
+    monkeypatch.setattr(docstrings, "read_library", None)  # the second call reads no file
     assert read_label_examples(LabelsSpec(source="python-docstrings"), "train") == train
 
 

@@ -1,4 +1,4 @@
-"""Labelled texts come out of files as they were written into them, and what is wrong is told with its line."""
+"""Labeled texts are read from files as they were written, and errors are reported with their line."""
 
 import csv
 import gzip
@@ -47,7 +47,7 @@ def test_what_was_written_is_read(
         data = "".join("\t".join(row) + ending for row in table)
     else:
         buffer = io.StringIO(newline="")
-        # Python 3.11 writes a lone "\r" without the quotes that its reader wants.
+        # Python 3.11 writes a single "\r" without the quotes that its reader requires.
         quoting = csv.QUOTE_ALL if any("\r" in text for text, _ in rows) else csv.QUOTE_MINIMAL
         writer = csv.writer(buffer, lineterminator=ending, quoting=quoting)
         writer.writerows([("label", "text", "n"), *((label, text, "3") for text, label in rows)])

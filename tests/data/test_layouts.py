@@ -1,4 +1,4 @@
-"""Orders of rows for data without end: each row once an epoch, shares that hold, and nothing but (seed, position)."""
+"""Orders of rows for endless data: each row once per epoch, exact shares, functions of (seed, position) only."""
 
 import numpy as np
 import pytest
@@ -61,7 +61,7 @@ def test_a_mixture_holds_its_shares_and_reads_each_source_in_order(data: st.Data
         assert part_epochs.tolist() == (np.arange(len(mine)) // size).tolist()
         assert layout.part_position(source, n) == len(mine)
         for start in range(0, len(mine) - size + 1, size):
-            assert sorted(mine[start : start + size].tolist()) == list(range(size))  # each row once an epoch
+            assert sorted(mine[start : start + size].tolist()) == list(range(size))  # each row once per epoch
 
 
 def test_equal_sources_are_not_in_the_same_order() -> None:

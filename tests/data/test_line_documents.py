@@ -1,4 +1,4 @@
-"""A text file is one document, one a line, or one between empty lines: as is said, never as is guessed."""
+"""A text file is one document, one per line, or one per paragraph: as set, never guessed."""
 
 import gzip
 import random
@@ -90,7 +90,7 @@ WRAPPED = (
     ("text", "expected"),
     [
         ("\n".join(REVIEWS) + "\n", True),
-        ("\n".join(f"{n}: " + "word " * 40 for n in range(30)) + "\n", True),  # long, no sentences
+        ("\n".join(f"{n}: " + "word " * 40 for n in range(30)) + "\n", True),  # long, without sentences
         ("\n".join(REVIEWS[:15]) + "\n", False),  # too few
         ("\n\n".join(REVIEWS) + "\n", False),
         (WRAPPED * 20, False),
@@ -117,6 +117,6 @@ def test_the_hint_is_one_line_and_changes_nothing(
     assert err.count("\n") == 1
     assert "data.documents: line (--documents line)" in err
     assert len(corpus.train_documents) == 1
-    prepare(TextSpec(source=str(path), tokenizer=Characters()))  # from the cache: it has been said
+    prepare(TextSpec(source=str(path), tokenizer=Characters()))  # read from the cache, which prints no second hint
     prepare(TextSpec(source=str(path), tokenizer=Characters(), documents="line"))
     assert capsys.readouterr() == ("", "")

@@ -1,4 +1,4 @@
-"""Validation items that are in training except for case, punctuation and white space are counted."""
+"""Validation items that equal training items except for case, punctuation and white space are counted."""
 
 import json
 import os
@@ -30,7 +30,7 @@ from tercet.tokens import Characters, Words
 
 TRAIN = ["The cat sleeps.", "A dog barks", "Hens lay eggs", "12 + 3 = 15", "!?"]
 HELD_OUT = ["the cat  SLEEPS", "A dog, barks!\n", "Hens lay 3 eggs", "12+3=15", "!?", "???"]
-NEAR = 4  # of these; of punctuation alone only what is equal
+NEAR = 4  # of these; items of punctuation only must be equal
 
 
 @pytest.fixture(autouse=True)

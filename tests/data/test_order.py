@@ -1,4 +1,4 @@
-"""The order is a pure function of the step, and no row is left out or seen twice in an epoch."""
+"""The order of rows is a pure function of the step, with every row exactly once per epoch."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Numbers are right and their parts disjoint; Multi30k is found, checked, and read in either direction."""
+"""The named datasets of pairs: numbers are correct with disjoint parts; Multi30k is found, verified and reversible."""
 
 import gzip
 import hashlib

@@ -1,4 +1,4 @@
-"""Line n of one file translates line n of the other, whatever characters they hold; what is wrong is named."""
+"""Line n of one file translates line n of the other, with any characters; errors name the file and line."""
 
 import gzip
 import json
@@ -53,7 +53,7 @@ def test_two_files_come_back(pairs: list[tuple[str, str]], last: str, tmp_path_f
         [pair[side].removeprefix("\ufeff" * (number == 0)) for number, pair in enumerate(pairs)] for side in (0, 1)
     ]
     whole = [(source.strip(), target.strip()) for source, target in zip(*sides, strict=True)]
-    # A last line without text needs its "\n" to be one.
+    # A last line without text needs its "\n" to count as a line.
     end = last if pairs and all(pairs[-1]) else "\n"
     texts = ["".join(line + "\n" for line in side).removesuffix("\n" if end == "" else "") for side in sides]
     with pytest.MonkeyPatch.context() as patch:

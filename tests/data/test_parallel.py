@@ -1,4 +1,4 @@
-"""Pairs on disk must be those of the files, on the right side, and a vocabulary must not know what validation holds."""
+"""Encoded pairs equal those of the files, in the right part, and no vocabulary is trained on validation text."""
 
 import json
 from pathlib import Path
@@ -138,7 +138,7 @@ def test_vocabularies_are_learnt_on_training_text_alone(tmp_path: Path, validati
         spec = files(
             tmp_path, SENTENCES, tokenizer=Words(), validation=HeldOutPairs(source=held.source, target=held.target)
         )
-    else:  # where it is drawn, the words of what was drawn
+    else:  # if the part is drawn, the words of the drawn pairs
         planted = read_pairs(spec, "validation")
     corpus = prepare_pairs(spec)
     assert list(corpus.validation_texts) == planted
@@ -148,7 +148,7 @@ def test_vocabularies_are_learnt_on_training_text_alone(tmp_path: Path, validati
     known = {token.strip() for token in corpus.tokenizer.tokens(range(corpus.tokenizer.vocab_size))}
     assert not own & known
     assert corpus.tokenizer.unk_id in corpus.validation.source
-    everything = Tokenizer.train(Words(), [text for pair in planted for text in pair])  # the test can see a leak
+    everything = Tokenizer.train(Words(), [text for pair in planted for text in pair])  # a leak would be detected
     assert own & {token.strip() for token in everything.tokens(range(everything.vocab_size))}
 
 
@@ -300,4 +300,4 @@ def test_sources_may_begin_with_bos_and_targets_do_not(tmp_path: Path, joint: bo
         text = begun.source_tokenizer.decode(row)
         assert begun.source_tokenizer.frame(begun.source_tokenizer.encode(text), max_len=128) == row
     assert begun.train.target.tolist() == plainly.train.target.tolist()
-    assert (begun.source_tokenizer is begun.tokenizer) == joint  # one vocabulary stays one
+    assert (begun.source_tokenizer is begun.tokenizer) == joint  # a joint vocabulary stays joint

@@ -1,4 +1,4 @@
-"""Ids on disk must be the ids of the text, in the right part, and never those of another text."""
+"""The ids on disk are those of the text, in the right part, and never those of another text."""
 
 import errno
 import json

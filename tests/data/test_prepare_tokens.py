@@ -1,4 +1,4 @@
-"""Shards of tokens: those of the whole text, the same bytes whoever made them, and refusals in one line."""
+"""Shards of tokens contain the whole text, have the same bytes for any workers, and report each error in one line."""
 
 import gzip
 import json
@@ -36,7 +36,7 @@ def sentence(draw: random.Random, n: int) -> str:
 
 @pytest.fixture
 def texts(tmp_path: Path) -> Path:
-    """Files of all kinds, one of them empty."""
+    """Return a folder with files of all kinds, one of them empty."""
     folder, draw = tmp_path / "texts", random.Random(5)
     (folder / "deep").mkdir(parents=True)
     for number in range(6):
@@ -159,7 +159,7 @@ def test_in_parts_in_any_order(texts: Path, tmp_path: Path, reference: dict[str,
         prepare_tokens(spec_of(texts), out, part=(1, 2), **settings)
     assert prepare_tokens(spec_of(texts), out, part=(2, 3), **settings).contents is not None
     assert bytes_of(out) == reference
-    assert prepare_tokens(spec_of(texts), out, part=(3, 3), **settings).contents is not None  # nothing is left to do
+    assert prepare_tokens(spec_of(texts), out, part=(3, 3), **settings).contents is not None  # no part is left
 
 
 def killed(spec: TextSpec, out: Path, n: int, *, after: bool) -> int:
@@ -216,7 +216,7 @@ def test_a_shard_that_is_there_is_not_made_again(texts: Path, tmp_path: Path, mo
     assert len(records) >= 2
     inodes = {path.stat().st_ino for path in before if path.name.partition(".")[0] in records}
     whole(spec_of(texts), out)
-    assert {path.stat().st_ino for path in out.iterdir()} & inodes  # renamed, not written anew
+    assert {path.stat().st_ino for path in out.iterdir()} & inodes  # renamed, not written again
 
 
 @pytest.mark.parametrize("kind", ["validation.bin", "validation.documents.npy", "counts.npy"])

@@ -1,4 +1,4 @@
-"""A prepared folder behind a URL: what comes is what was prepared, and no more of it is kept than is read."""
+"""A prepared folder at a URL: its rows equal those of the local folder, and few shards are cached at a time."""
 
 import json
 import os
@@ -30,7 +30,7 @@ ALWAYS = -1  # every moment
 
 @pytest.fixture
 def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of many shards, which lies at `URL` too."""
+    """Yield a folder of many shards, which is also served at `URL`."""
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(remote_tokens, "FIRST_WAIT", 0.001)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
@@ -62,7 +62,7 @@ def kept(folder: RemoteTokenFolder) -> list[Path]:
 
 
 def mapped(folder: RemoteTokenFolder) -> set[str]:
-    """The shards that take space on the disk because they are mapped, with or without a name."""
+    """Return the shards that take space on the disk because they are mapped, with or without a name."""
     maps = Path("/proc/self/maps").read_text().splitlines()
     return {line.split()[4] for line in maps if f"{folder._folder}/" in line and "train-" in line}
 
@@ -119,7 +119,7 @@ def test_the_next_group_comes_meanwhile(tokens: Path) -> None:
     rows.fetch_ahead(3, 1)
     folder.wait()
     names = {path.name for path in kept(folder)}
-    fsspec.filesystem("memory").store.clear()  # from here on nothing can be fetched
+    fsspec.filesystem("memory").store.clear()  # from here on, no shard can be fetched
     following = rows.layout.following(3, 1)
     assert {f"train-{shard:05d}.bin" for shard in following} <= names
     assert len(folder.ids(folder.contents.shards[following[0]]))
@@ -143,7 +143,7 @@ def in_child(work: Callable[[], None]) -> None:
 
 
 def remove_shards(cache: Path) -> None:
-    """What another reader does that needs none of these shards."""
+    """Remove these shards, as another reader does that does not need them."""
     for path in [*cache.rglob("train-*"), *cache.rglob(".train-*.lock")]:
         path.unlink(missing_ok=True)
 
@@ -151,7 +151,7 @@ def remove_shards(cache: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("is_cached", [False, True])
 def test_names_removed_at_any_moment_change_nothing(tokens: Path, tmp_path: Path, is_cached: bool) -> None:
-    """Before each open, rename, removal and map of a reader in turn, and before all of them, the names are removed."""
+    """The names are removed before each open, rename, removal and map of a reader in turn, and before all of them."""
     cache, positions = tmp_path / "cache", range(0, 280, 40)
     expected = rows_of(open_folder(str(tokens), group=1))
     count, moment = 0, -1
@@ -161,7 +161,7 @@ def test_names_removed_at_any_moment_change_nothing(tokens: Path, tmp_path: Path
         if event == "mmap.__new__" or (event in ("open", "os.rename", "os.remove") and "train-" in str(arguments[0])):
             count += 1
             if moment in (count, ALWAYS):
-                before, moment = moment, 0  # the removals are not met
+                before, moment = moment, 0  # the hook must not act on the removals
                 remove_shards(cache)
                 moment = before
 
@@ -180,7 +180,7 @@ def test_names_removed_at_any_moment_change_nothing(tokens: Path, tmp_path: Path
             assert rows.batch(numbers).tokens.tolist() == expected.batch(numbers).tokens.tolist()
 
     def work() -> None:
-        sys.addaudithook(meet)  # for ever, so in a child
+        sys.addaudithook(meet)  # an audit hook is permanent, so it is added in a child
         read_with_removals(0)
         n_moments = count
         assert n_moments > 20
@@ -249,7 +249,7 @@ def test_two_readers_that_need_one_shard_fetch_it_once(tokens: Path, monkeypatch
         thread.start()
     while not opened:
         time.sleep(0.001)
-    time.sleep(0.05)  # in which the other one would have opened it, too
+    time.sleep(0.05)  # during which the other reader would also have opened it
     release.set()
     for thread in threads:
         thread.join()
@@ -257,7 +257,7 @@ def test_two_readers_that_need_one_shard_fetch_it_once(tokens: Path, monkeypatch
 
 
 class Failing:
-    """Opens that fail, or give other bytes, as often as `faults` says."""
+    """Opens that fail, or give other bytes, according to the list `faults`."""
 
     def __init__(self, faults: list[Any]) -> None:
         self.faults, self.opened = faults, list[str]()

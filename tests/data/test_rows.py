@@ -1,4 +1,4 @@
-"""Each reader against its definition by brute force, in odd sizes."""
+"""The readers of rows equal their brute-force definitions, at odd sizes."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ DOCUMENTS = st.lists(st.integers(1, 17), min_size=1, max_size=6)
 
 
 def corpus(lengths: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Ids 100, 101, ... in documents of these lengths."""
+    """Return ids 100, 101, ... in documents of these lengths."""
     starts = np.append(0, np.cumsum(lengths)[:-1]).astype(np.int64)
     return np.arange(100, 100 + sum(lengths), dtype=np.uint16), starts
 
@@ -37,7 +37,7 @@ def test_packed_rows_stay_inside_and_leave_little(total: int, length: int, shift
     rows = PackedRows(*corpus([total]), length=length)
     tokens = rows.batch(np.arange(len(rows)), shift=shift % length).tokens
     targets = tokens[:, 1:].ravel()
-    assert targets.tolist() == list(range(targets[0], targets[0] + len(targets)))  # all in a row, none twice
+    assert targets.tolist() == list(range(targets[0], targets[0] + len(targets)))  # consecutive and without duplicates
     assert total - len(targets) < 2 * length + 1
     assert tokens.min() >= 100
     assert tokens.max() < 100 + total
@@ -162,7 +162,7 @@ def test_nothing_cannot_be_cut_into_blocks() -> None:
 
 @given(lengths=DOCUMENTS, length=st.integers(1, 6))
 def test_sliding_windows_are_those_of_the_text_behind_a_row_of_padding(lengths: list[int], length: int) -> None:
-    """With a stride of 1: every window of the padded document that has something to predict, and no other."""
+    """With a stride of 1, these are exactly the windows of the padded document that have a target."""
     ids, starts = corpus(lengths)
     if max(lengths) < 2:
         with pytest.raises(UserError, match="nothing to predict"):

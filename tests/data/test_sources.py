@@ -1,4 +1,4 @@
-"""Reading must lose nothing, cut where no tokenizer notices, and say what is wrong with a file in one line."""
+"""Reading files loses no text, cuts do not affect any tokenizer, and errors are reported in one line."""
 
 import gzip
 import json
@@ -46,7 +46,7 @@ def test_a_text_file_is_one_document(tmp_path: Path, name: str) -> None:
 def test_any_text_is_read_exactly(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = written(tmp_path_factory.mktemp("any") / "a.txt", text.encode())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files_module, "BLOCK", 3)  # blocks end inside characters
+        patch.setattr(files_module, "BLOCK", 3)  # blocks end within characters
         read = [piece.text for piece in DocumentFiles(root=path).pieces()] if text != "\ufeff" else [text]
     assert "".join(read) == (text if text == "\ufeff" else text.removeprefix("\ufeff"))
 
@@ -86,7 +86,7 @@ def test_no_tokenizer_notices_the_cuts(tokenizer: Tokenizer, text: str) -> None:
         pieces = list(cut_pieces([text[:7], text[7:]]))
         patch.setattr(
             documents_module, "MAX_PIECE", 4
-        )  # and where a text has no lone newline, before the last of a run
+        )  # and in a text without single newlines, before the last of a run
         patch.setattr(documents_module, "_SINGLE_NEWLINE", documents_module.re.compile("(?!)"))
         place = documents_module._LAST_OF_RUN.search(text, 4)
     assert "".join(piece.text for piece in pieces) == text

@@ -1,4 +1,4 @@
-"""What is told of data is what is in it: counts, lengths, scripts, doubles, and what is wrong."""
+"""The summary of data is correct: counts, lengths, scripts, duplicates and errors."""
 
 import gzip
 import json
@@ -134,7 +134,7 @@ def test_tokens_of_conversations_are_those_that_training_reads(tmp_path: Path) -
     for max_len in (None, 7, 16, 99):
         found = measure_tokens(spec, tokenizer=tokenizer, chat_template=template, max_len=max_len)
         assert found.tokens == Lengths.of(Counter(lengths))
-        inputs = [length - 1 for length in lengths]  # the last is predicted alone
+        inputs = [length - 1 for length in lengths]  # the last token is only predicted
         assert found.longer == sum(each > max_len for each in inputs if max_len)
         assert found.beyond == sum(each - max_len for each in inputs if max_len and each > max_len)
         assert found.unanswered == sum(2 * n + 1 > max_len for n in range(1, 9) if max_len)
@@ -234,7 +234,7 @@ def test_tokens_are_those_of_training(tmp_path: Path) -> None:
 def test_a_large_file_takes_little_memory(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("some words of a line that is not the same as the others\n" * 50_000)
-    summarize_data("animals")  # what is imported and made once
+    summarize_data("animals")  # fill caches and import modules
     tracemalloc.start()
     try:
         found = summarize_data(TextSpec(source=str(path)))
@@ -242,7 +242,7 @@ def test_a_large_file_takes_little_memory(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert found.texts["text"].words.total == 13 * 50_000
-    assert peak < 32 << 20  # 9 of these are how often each code point comes
+    assert peak < 32 << 20  # 9 of these are the counts of code points
 
 
 def test_a_first_line_that_is_no_table_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Texts and pairs in the columns of CSV and TSV files, by their names."""
+"""Texts and pairs in the columns of CSV and TSV files, by the names of the columns."""
 
 import csv
 import io
@@ -109,7 +109,7 @@ def test_a_tsv_without_a_header_is_pairs_from_its_first_line_on(tmp_path: Path) 
     path = table(tmp_path / "a.tsv", [["source", "Quelle"], ["two", "zwei"]])
     assert list(PairFiles(source=path).examples()) == [("source", "Quelle"), ("two", "zwei")]
     quoted = tmp_path / "b.tsv"
-    quoted.write_text('"a\tb"\n')  # quotes are text where there is no header
+    quoted.write_text('"a\tb"\n')  # without a header, quotes are text
     assert list(PairFiles(source=quoted).examples()) == [('"a', 'b"')]
 
 

@@ -1,4 +1,4 @@
-"""What is read of a prepared folder was compared with its hash: a shard once, when it is opened first."""
+"""The shards of a prepared folder are verified by hash, each once, when they are first opened."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ LENGTH = 8
 
 @pytest.fixture(scope="module")
 def two_folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Prepared folders `one` and `two` of one tokenizer, with shards of some 400 ids."""
+    """Return the prepared folders `one` and `two` of one tokenizer, with shards of about 400 ids."""
     return prepare_two_folders(tmp_path_factory.mktemp("prepared"), documents=150)
 
 
@@ -38,7 +38,7 @@ def folders(two_folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 def hashed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """Each file of ids that is hashed, by its name, and the thread that did it."""
+    """Record the name of each hashed file of ids, and the thread that hashed it."""
     found, of_file = list[tuple[str, str]](), FileHash.from_file
 
     def note(file, *arguments, **settings):
@@ -75,7 +75,7 @@ def test_a_shard_is_hashed_once_when_its_first_row_is_read(folders: Path, hashed
     assert len(shards) > 3
     assert names(hashed) == sorted([*shards, "validation.bin"])
     path = folders / "one" / "train-00000.bin"
-    os.utime(path, ns=(1, 1))  # perhaps it was written to
+    os.utime(path, ns=(1, 1))  # the file may have been written to
     rows_of(open_folder(str(folders / "one"))).batch(np.array([0]))
     assert names(hashed).count(path.name) == 2
 
@@ -141,7 +141,7 @@ def test_a_damaged_shard_is_named_by_the_step_that_reads_it(folders: Path) -> No
     folder = prepare(TextSpec(source=str(folders / "one"))).folders[0]
     rows = rows_of(folder)
     rows.fetch_ahead(0, 1)
-    folder.wait()  # the thread has met the damage; who reads is told
+    folder.wait()  # the thread has found the damage, which is reported to the reader
     rows.batch(np.array([0]))
     with pytest.raises(UserError, match=r"train-00001\.bin is damaged: its hash does not match manifest\.json; copy"):
         rows.batch(np.arange(len(rows)))
@@ -165,7 +165,7 @@ def test_a_damaged_validation_part_is_rejected_and_forgotten_once_it_is_repaired
 
 
 def test_folders_of_narrow_and_wide_ids_have_one_validation_part(folders: Path) -> None:
-    """As of a foreign program that writes 32 bits where 16 are enough."""
+    """Other programs may write 32 bits per id even if 16 bits are enough."""
     from dataclasses import replace
 
     from tercet.storage import Manifest, write_sealed_json

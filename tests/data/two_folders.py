@@ -1,4 +1,4 @@
-"""Two small prepared folders of one tokenizer, for tests of what reads them whole, joined or damaged."""
+"""Two small prepared folders of one tokenizer, for tests of complete, joined and damaged folders."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ from tercet.tokens import Characters, Tokenizer
 
 
 def prepare_two_folders(top: Path, *, documents: int) -> Path:
-    """Prepare the folders `one` and `two` in `top`, each of `documents` documents, in shards of some 400 ids."""
+    """Prepare the folders `one` and `two` in `top`, each of `documents` documents, in shards of about 400 ids."""
     tokenizer = Tokenizer.train(Characters(), ["0123456789 timesplus."])
     for name in ("one", "two"):
         lines = [json.dumps({"text": f"{n} {'plus' if name == 'one' else 'times'} {n}."}) for n in range(documents)]

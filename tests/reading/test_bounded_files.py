@@ -1,4 +1,4 @@
-"""Files of others within their bounds: each bound at its end and one beyond it."""
+"""Untrusted files are read within their limits: each limit is tested at its value and one beyond it."""
 
 import io
 import os
@@ -61,7 +61,7 @@ def test_file_of_the_most_bytes_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"12345\r\n")
     assert read_regular_file(path, 7) == b"12345\r\n"
-    assert read_text_file(path, 7) == "12345\r\n"  # line ends stay
+    assert read_text_file(path, 7) == "12345\r\n"  # line ends are unchanged
     with pytest.raises(UserError, match="it has 7 bytes, more than the allowed 6"):
         read_regular_file(path, 6)
 
@@ -79,7 +79,7 @@ def test_links_stay_in_the_folder_or_in_the_cache_of_its_snapshot(tmp_path: Path
         (snapshot, "../12/file"),
         (snapshot, "../../blobs.secret/file"),
         (snapshot, "../../secret/file"),
-        (plain, "../../blobs/file"),  # no snapshot of a cache
+        (plain, "../../blobs/file"),  # not a snapshot of a cache
     ]:
         os.symlink(target, folder / "out")
         with pytest.raises(UserError, match="is a link out of its folder"):
@@ -103,7 +103,7 @@ def test_text_file_ends_where_it_ended_when_it_was_opened(tmp_path: Path) -> Non
 
 def test_file_that_unpacks_to_too_much_is_refused() -> None:
     ratio, least = limits.UNPACKED_RATIO, limits.UNPACKED_BYTES
-    text_files.check_unpacked(Path("a"), 1, least)  # small ones may unpack to anything
+    text_files.check_unpacked(Path("a"), 1, least)  # small files may unpack to any size
     packed = least  # so that the ratio decides
     text_files.check_unpacked(Path("a"), packed, ratio * packed)
     with pytest.raises(UserError, match="unpack to more than"):

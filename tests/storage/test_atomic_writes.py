@@ -1,4 +1,4 @@
-"""Whatever happens in the middle of a write, the file under its name is whole: the old one or the new one."""
+"""A file is always complete under its name: whatever interrupts a write leaves the old or the new file."""
 
 import errno
 import os
@@ -22,7 +22,7 @@ def test_bytes_and_functions(tmp_path: Path) -> None:
 
     def write(file: BinaryIO) -> None:
         file.write(b"new")
-        assert path.read_bytes() == b"old"  # until all is written
+        assert path.read_bytes() == b"old"  # until all bytes are written
 
     write_atomically(str(path), write)
     assert path.read_bytes() == b"new"
@@ -68,13 +68,13 @@ def test_a_disk_that_refuses(number: int, words: str, where: str, tmp_path: Path
 
 
 def test_a_disk_that_is_full_behind_another_error(tmp_path: Path) -> None:
-    """Libraries raise errors of their own after a failed write, as PyTorch's archive writer does."""
+    """Libraries raise their own errors after a failed write, as PyTorch's archive writer does."""
     path = tmp_path / "file"
     write_atomically(path, b"old")
 
     def write(file: BinaryIO) -> None:
         try:
-            file.write(bytes(100_000))  # more than is buffered
+            file.write(bytes(100_000))  # more than the buffer
         except OSError:
             raise RuntimeError("unexpected pos 576 vs 466") from None
 
@@ -109,12 +109,12 @@ def test_killed_in_the_middle(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"writing\n"
         other = f".file.{atomic._host()}-{process.pid}-0.new"
-        write_atomically(path, b"meanwhile")  # another writer alive: its temporary file is left alone
+        write_atomically(path, b"meanwhile")  # the other writer is alive, so its temporary file is kept
         assert sorted(os.listdir(tmp_path)) == [other, "file"]
         process.send_signal(signal.SIGKILL)
     assert path.read_bytes() == b"meanwhile"
     assert sorted(os.listdir(tmp_path)) == [other, "file"]
-    write_atomically(tmp_path / "another", b"")  # removes its own leavings only
+    write_atomically(tmp_path / "another", b"")  # removes only its own temporary files
     assert other in os.listdir(tmp_path)
     write_atomically(path, b"new")
     assert sorted(os.listdir(tmp_path)) == ["another", "file"]

@@ -1,4 +1,4 @@
-"""A manifest knows each byte of its folder, a folder is read from one state, and only dead writers are cleaned up."""
+"""A manifest covers each byte of its folder, reads see one state, and only files of dead writers are removed."""
 
 import os
 from pathlib import Path

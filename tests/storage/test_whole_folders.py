@@ -1,4 +1,4 @@
-"""A folder is the old one or the new one, each file is known by its hash, and one process owns it."""
+"""A folder is replaced atomically, its files are verified by hash, and one process owns it."""
 
 import errno
 import json
@@ -63,7 +63,7 @@ def test_a_folder_takes_the_place_of_another(
     write(tmp_path / "deep" / "a", one="1", two="2")
     with replace_folder(tmp_path / "deep" / "a", keep=lambda entry: entry.name == "two") as new:
         (new / "one").write_text("new")
-        assert contents(tmp_path / "deep" / "a") == {"one": "1", "two": "2"}  # until all is written
+        assert contents(tmp_path / "deep" / "a") == {"one": "1", "two": "2"}  # until all files are written
     assert contents(tmp_path / "deep" / "a") == {"one": "new", "two": "2"}
     assert os.listdir(tmp_path / "deep") == ["a"]
 
@@ -73,7 +73,7 @@ def is_users(entry: Path) -> bool:
 
 
 def lay_out_with_others(folder: Path) -> dict[str, tuple[int, bytes]]:
-    """Return inode and bytes of what is the user's beside one file that will be replaced, and one that will go."""
+    """Create a user's files, a file that will be replaced and one that will be removed; return `others_of`."""
     write(folder, one="1", old="2")
     (folder / "logs").mkdir()
     (folder / "logs" / "a.log").write_text("first\n")
@@ -146,7 +146,7 @@ def test_a_folder_of_the_name_of_a_new_file_is_not_replaced(tmp_path: Path) -> N
 
 
 def end_at_move(n: int, folder: Path, end: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Call `end` in place of the n-th move out of or into a folder."""
+    """Call `end` instead of the n-th move out of or into a folder."""
     rename, moves = os.replace, 0
 
     def replace(source: Path, target: Path) -> None:
@@ -188,7 +188,7 @@ def test_an_error_between_two_files_leaves_all_as_it_was(
 def test_a_kill_between_two_files_leaves_others_alone_and_is_noticed(
     n: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The old files are whole, or readers notice that some are missing, until all the new ones are there."""
+    """The old files are complete, or readers detect that some are missing, until all new files exist."""
     folder = tmp_path / "a"
     before = lay_out_with_others(folder)
     if not (pid := os.fork()):
@@ -284,7 +284,7 @@ def test_any_changed_bit_is_noticed(tmp_path_factory: pytest.TempPathFactory, da
     damaged = bytearray(path.read_bytes())
     damaged[data.draw(st.integers(0, len(damaged) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     if path.name == "manifest.json" and _parsed(damaged) == _parsed(path.read_bytes()):
-        return  # white space
+        return  # a change of white space only
     path.write_bytes(damaged)
     with pytest.raises(DamagedFile, match=path.name):
         manifest_of(folder).check(folder)
@@ -336,14 +336,14 @@ def test_a_seal(tmp_path: Path) -> None:
         path.write_text(damaged)
         with pytest.raises(UserError, match=r"a\.json is damaged"):
             read_sealed_json(path)
-    assert read_sealed_json(path, since="new") == {"b": 2}  # written before there were seals
+    assert read_sealed_json(path, since="new") == {"b": 2}  # written before seals existed
     path.write_text('{"b": 2, "new": 2}')
     with pytest.raises(UserError, match=r"a\.json is damaged"):
         read_sealed_json(path, since="new")
 
 
 def test_a_reader_sees_one_state(tmp_path: Path) -> None:
-    """While another exchanges the folder again and again, what is read belongs together."""
+    """While another thread replaces the folder repeatedly, the contents of a read are consistent."""
     folder, stop, seen = tmp_path / "a", threading.Event(), set[str]()
     write(folder, one="0", two="0")
 
@@ -394,7 +394,7 @@ def test_one_owner(tmp_path: Path) -> None:
         (tmp_path / ".owner.json").write_text("[")
         with pytest.raises(FolderInUse, match=r"is in use by another process"), lock_folder(tmp_path):
             pass
-        owner.kill()  # a dead owner's lock is taken over
+        owner.kill()  # the lock of a dead owner is taken over
     with lock_folder(tmp_path), pytest.raises(FolderInUse, match=f"process {os.getpid()} "), lock_folder(tmp_path):
         pass
     with lock_folder(tmp_path):

@@ -1,4 +1,4 @@
-"""A run written out as a loop over any task's steps, with the moving average as its formula says."""
+"""A run written as a loop over the steps of any task, with the formula of the moving average."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -17,15 +17,15 @@ State = dict[str, Tensor]
 
 
 class Step(NamedTuple):
-    """After an optimizer step, on the CPU in float32."""
+    """The state after an optimizer step, on the CPU in float32."""
 
-    loss: Loss  # of the batch, before the weights moved
+    loss: Loss  # of the batch, before the update
     weights: State
-    average: State  # of all steps' weights so far
+    average: State  # of the weights of all steps so far
 
 
 def steps_by_hand(task: Task) -> Iterator[Step]:
-    """Each step of a run on one device."""
+    """Yield each step of a run on one device."""
     spec = task.recipe.training
     model = build(task.recipe.model, seed=spec.seed)
     optimizer = build_optimizer(spec.optimizer, model)
@@ -57,7 +57,7 @@ def validation_batches(task: Task) -> list[Any]:
 
 
 def accumulated(task: Task, model: Any) -> list[Tensor]:
-    """The loss of step 1 on one device, its targets, and the gradients that its micro-batches add up to."""
+    """Return the loss of step 1 on one device, its targets, and the accumulated gradients of its micro-batches."""
     loss = zero_loss(torch.device("cpu"))
     for batch in task.batches(1, 0, 1):
         part = task.loss(model, batch)

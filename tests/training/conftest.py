@@ -1,4 +1,4 @@
-"""What these tests prepare goes with them, and nothing waits for the disk: processes die here, power does not."""
+"""Setup of these tests: a temporary cache, and no waits for the disk, since processes are killed but power is not."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes as long as training here, so pictures are blank; tests of pictures have a fixture of this name."""
+    """Replace plots by empty files, as plotting takes as long as training here; tests of plots override this fixture."""
 
     monkeypatch.setattr(plots, "plot_loss", lambda metrics, *, title: None)
     monkeypatch.setattr(plots, "save", lambda figure, picture: picture.write_bytes(b""))
@@ -32,14 +32,17 @@ def pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checks of shape annotations take half of a tiny run. `finished` has them, and so have the tests of the parts."""
+    """Disable the checks of shape annotations, which take half of a tiny run.
+
+    `finished` enables them, and so do the tests of the modules.
+    """
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     monkeypatch.setattr(jaxtyping, "jaxtyped", lambda **_: lambda function: function)  # of functions within functions
 
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The tiny run of a family, trained once for all tests that only look at it."""
+    """Return a function that gives the tiny run of a family, trained once for all tests that only read it."""
     folder = tmp_path_factory.mktemp("finished")
 
     def run(family: str) -> Path:

@@ -1,5 +1,7 @@
-"""The program that each rank of `test_reshard_after_forward.py` runs: train the folder's recipe, and note the bytes
-that a step's passes have sent to other ranks, as in a ring."""
+"""Program of each rank in `test_reshard_after_forward.py`.
+
+It trains the folder's recipe and records the bytes that the passes of a step send to other ranks, as in a ring.
+"""
 
 import os
 import sys

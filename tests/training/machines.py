@@ -1,4 +1,4 @@
-"""A run on one rank or several, whole or sharded. Ranks are forks of this process, so that they import nothing."""
+"""Runs on one rank or several, replicated or sharded. Ranks are forks of this process, so that they import nothing."""
 
 import os
 import runpy
@@ -32,8 +32,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "masked": {"best_by": "loss"},
     "pairs": {"ema": None, "best_by": "loss", "validation_sentences": 0, "batch_tokens": 256},
 }
-CHANGES: dict[str, dict[str, Any]] = {"text": {"model": {"stack": {"n_layers": 2}}}}  # of the recipe's parts
-GRACE = 10  # seconds that other ranks have to end and to say why, after one has ended with an error
+CHANGES: dict[str, dict[str, Any]] = {"text": {"model": {"stack": {"n_layers": 2}}}}  # of parts of the recipe
+GRACE = 10  # seconds for other ranks to end and report the reason, after one has ended with an error
 Work = Callable[[], Any]
 
 
@@ -42,8 +42,8 @@ class Ranks:
     """The processes of one run.
 
     Attributes:
-        processes: Ids of those that have not ended.
-        stderr: File with the messages of all of them.
+        processes: Process ids of the ranks that have not ended.
+        stderr: File with the messages of all ranks.
     """
 
     processes: list[int]
@@ -93,7 +93,7 @@ def start_ranks(world: int, work: Work, stderr: Path) -> Ranks:
     def start(rank: int) -> None:
         sys.stderr = stderr.open("a", buffering=1)
         os.dup2(sys.stderr.fileno(), 2)
-        # Threads of this process are not in its forks, which would wait for them.
+        # Threads of this process do not exist in its forks, which would wait for them.
         os.environ["OMP_NUM_THREADS"] = "1"
         torch.set_num_threads(1)
         if world > 1:
@@ -101,7 +101,7 @@ def start_ranks(world: int, work: Work, stderr: Path) -> Ranks:
                            "LOCAL_WORLD_SIZE": world, "MASTER_PORT": port}  # fmt: skip
             os.environ |= {name: str(value) for name, value in environment.items()}
             os.environ |= {"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": "forks"}
-            rank_zero_only.rank = rank  # which Lightning reads from the environment when it is imported
+            rank_zero_only.rank = rank  # read by Lightning from the environment on import
         work()
 
     return Ranks([child(lambda rank=rank: start(rank)) for rank in range(world)], stderr)
@@ -126,13 +126,13 @@ def start(
     folder: Path, family: str, machine: str, out: Path, *, changes: dict[str, Any] | None = None,
     prepare: Work | None = None, **settings: Any,
 ) -> Ranks:  # fmt: skip
-    """Begin or resume the family's run in `out` on this machine; `changes` replace CHANGES."""
+    """Start or resume the family's run in `out` on this machine; `changes` replace CHANGES."""
     settings = {"exact": True, **FAMILIES[family], **(MACHINES | NOT_EXACT)[machine], **settings}
     return start_run(TINY[family](folder, changes or CHANGES.get(family), **settings), out, prepare=prepare)
 
 
 def run_ranks(program: Path, folder: Path, world: int) -> list[dict[str, Any]]:
-    """Run a program on `world` ranks, and return what each has written into `folder`, its argument."""
+    """Run a program on `world` ranks, and return the results that each has written to `folder`, its argument."""
 
     def work() -> None:
         sys.argv = [str(program), str(folder)]

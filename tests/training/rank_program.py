@@ -1,4 +1,4 @@
-"""The program that each rank of `test_reduction.py` runs: pairs of what ranks came to and what one process comes to."""
+"""Program of each rank in `test_reduction.py`: pairs of the results of several ranks and of one process."""
 
 import sys
 from pathlib import Path

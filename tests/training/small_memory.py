@@ -1,4 +1,4 @@
-"""A device that holds so many rows of a micro-batch and no more, for lack of a small one."""
+"""A simulated device with memory for a limited number of rows per micro-batch."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,15 +15,17 @@ TASKS = (LanguageTask, MaskedTask, LabelsTask, ChatTask, TranslationTask)
 
 
 def hold_rows(rows: Callable[[int], int], set_attribute: Callable[[Any, str, Any], None] = setattr) -> dict[int, Any]:
-    """Have training run out of memory, on its way back, where a micro-batch of a step, counted from 0, has more rows
-    than `rows(step)`. Returns the rows of the micro-batches that each step has been taken in."""
+    """Make the backward pass run out of memory if a micro-batch of a step has more rows than `rows(step)`.
+
+    Steps are counted from 0. Returns the numbers of rows of the micro-batches of each step.
+    """
     held: dict[int, list[int]] = {}
 
     def limit(kind: type[Any]) -> None:
         batches, loss = kind.batches, kind.loss
 
         def noted_batches(self: Any, step: int, rank: int, world: int) -> Any:
-            held.pop(step, None)  # an attempt that failed
+            held.pop(step, None)  # a failed attempt
             held[step] = []
             return batches(self, step, rank, world)
 

@@ -1,5 +1,7 @@
-"""The program that each rank of `test_tensor_parallel.py` runs: losses and gradients of models that ranks have parts
-of, and those of the same models whole."""
+"""Program of each rank in `test_tensor_parallel.py`.
+
+It computes losses and gradients of models that are split over ranks, and of the same models on one rank.
+"""
 
 import sys
 from dataclasses import replace
@@ -47,8 +49,8 @@ MODELS: dict[str, Any] = {
 
 
 def gradients(model: AnyModel, spec: Any, tokens: Tensor) -> dict[str, Tensor]:
-    """And the loss."""
-    real = torch.arange(tokens.shape[1]) < torch.tensor([20, 13])[:, None]  # a row is padded
+    """Return the gradients by name, and the loss."""
+    real = torch.arange(tokens.shape[1]) < torch.tensor([20, 13])[:, None]  # one row is padded
     if isinstance(spec, EncoderDecoderSpec):
         scores = model(tokens, tokens.flip(1), source_token_mask=real)
     else:

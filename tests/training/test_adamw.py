@@ -1,4 +1,4 @@
-"""AdamW by one call is AdamW: clipped, resumed, and with a closure."""
+"""The fused AdamW equals PyTorch's AdamW: clipped, resumed, and with a closure."""
 
 import copy
 
@@ -31,7 +31,7 @@ def learn(model: nn.Module, seed: int, *, size: float = 1.0) -> None:
 
 
 @pytest.mark.parametrize("spec", [AdamW(lr=0.03, weight_decay=0.2), Adam(lr=0.03)], ids=lambda spec: spec.kind)
-@pytest.mark.parametrize("size", [0.001, 10.0])  # below the limit, and above
+@pytest.mark.parametrize("size", [0.001, 10.0])  # below and above the limit
 def test_clipped_steps_are_those_of_pytorch(spec: AdamW | Adam, size: float) -> None:
     ours, theirs = two_of(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3)))
     mine = build_optimizer(spec, ours)
@@ -67,7 +67,7 @@ def test_one_clipping_serves_one_step() -> None:
 
 @pytest.mark.parametrize("kernel_first", [True, False])
 def test_each_goes_on_from_where_the_other_stopped(kernel_first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkpoint of the one is one of the other: a run may move to a machine without a compiler, or from it."""
+    """Their checkpoints are interchangeable: a run may move to a machine without a compiler and back."""
     model = nn.Linear(8, 3)
     optimizer = FusedAdamW(model.parameters(), fused=True)
 

@@ -1,4 +1,4 @@
-"""A run with an adapter: what learns and what rests, what is written, and that a killed one ends as an unbroken one."""
+"""A run with an adapter: trainable and frozen weights, written files, and resumption after a kill."""
 
 import json
 import random
@@ -34,7 +34,7 @@ LORA: dict[str, Any] = {"kind": "lora", "rank": 3, "alpha": 5, "targets": ["all"
 
 
 def adapted(old: Path, family: str, changes: dict[str, Any] | None = None) -> Recipe:
-    """The family's tiny recipe, which goes on from the run `old` with an adapter."""
+    """Return the family's tiny recipe, fine-tuned from the run `old` with an adapter."""
     settings = to_plain(TINY[family](old.parent))
     settings["model"] = {}
     return parse_recipe(
@@ -44,7 +44,7 @@ def adapted(old: Path, family: str, changes: dict[str, Any] | None = None) -> Re
 
 @pytest.fixture(scope="module")
 def whole(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """The run with an adapter that was never killed."""
+    """Return a function that gives the uninterrupted run with an adapter."""
     folder = tmp_path_factory.mktemp("whole")
 
     def run(family: str) -> Path:
@@ -136,7 +136,7 @@ def test_where_every_checkpoint_is_lost_it_goes_on_from_the_weights(
 
 @pytest.mark.slow
 def test_a_moving_average_of_an_adapter(finished: Finished, tmp_path: Path) -> None:
-    """Validated and written is the average, of the two matrices as of all that learns."""
+    """The average is validated and written, for the two matrices and for all other trainable weights."""
     changes = {"training": {"ema": 0.5, "max_steps": 4}}
     out = train(adapted(finished("labels"), "labels", changes), tmp_path / "run", quiet=True)
     state, last = resume_state(out)["state_dict"], read_adapter(out / "last")

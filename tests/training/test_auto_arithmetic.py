@@ -1,4 +1,4 @@
-"""What `auto` comes to: by instructions, then by times that are measured once for a machine; a run keeps to it."""
+"""`auto` chooses the precision by instruction set, then by times measured once per machine; a run keeps its choice."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -44,8 +44,8 @@ def test_the_faster_library_is_taken_where_it_is_worth_it(
         ({"avx2", "avx512_bf16"}, 0.5, "bf16"),
         ({"avx2", "avx512_bf16"}, 0.9, "fp32"),
         ({"asimd", "bf16"}, 0.5, "bf16"),
-        ({"avx2"}, 0.1, "fp32"),  # what has no such instruction is not faster, whatever a disturbed look says
-        (set(), 0.5, "bf16"),  # a system that tells nothing
+        ({"avx2"}, 0.1, "fp32"),  # without the instruction it cannot be faster, whatever a disturbed measurement gives
+        (set(), 0.5, "bf16"),  # a system that reports no instruction set
     ],
 )
 def test_bf16_is_taken_where_the_cpu_has_it_and_it_is_worth_it(
@@ -58,7 +58,7 @@ def test_bf16_is_taken_where_the_cpu_has_it_and_it_is_worth_it(
 
 
 def test_a_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two fresh runs have the same arithmetic, even where the second look would come to another end."""
+    """Two new runs use the same arithmetic, even if a second measurement would give another result."""
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path))
     looks = iter([{"bf16": 0.5, "medium": float("inf")}, {"bf16": 0.9, "medium": 0.5}])
     monkeypatch.setattr(auto_arithmetic, "measure_products", lambda: next(looks))
@@ -66,7 +66,7 @@ def test_a_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert product_times() == first == {"bf16": 0.5, "medium": float("inf")}
     (kept,) = (tmp_path / "arithmetic").glob("*.json")
     kept.write_text(kept.read_text().replace("0.5", "0.4"))
-    assert product_times()["bf16"] == 0.9  # what is damaged is measured anew
+    assert product_times()["bf16"] == 0.9  # damaged measurements are repeated
     monkeypatch.setattr(measurement_cache, "cpu_model", lambda: "another")
     with pytest.raises(StopIteration):
         product_times()

@@ -1,4 +1,4 @@
-"""A run by the clock: hours become steps once, and stay so."""
+"""Runs with a time budget: hours are converted to steps once, and the number is kept."""
 
 import json
 import signal

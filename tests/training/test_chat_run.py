@@ -1,4 +1,4 @@
-"""A chat model's run: what its batches learn, its loss by hand, what it leaves to be served, and that it learns."""
+"""A chat model's run: the targets of its batches, its loss by the formula, its files, and that it learns."""
 
 import json
 import math
@@ -34,7 +34,7 @@ def messages_of(folder: Path) -> list[list[dict[str, str]]]:
 
 
 def learnt(batches: list[CausalBatch]) -> list[tuple[int, ...]]:
-    """Of each row the targets that are learnt."""
+    """Return the trained targets of each row."""
     return [tuple(row[row != IGNORE_INDEX].tolist()) for batch in batches for row in batch.targets]
 
 
@@ -70,7 +70,7 @@ def test_the_loss_is_the_formula(tmp_path: Path) -> None:
     loss, nats, count = task.loss(model, batch), 0.0, 0
     for inputs, targets in zip(batch.inputs, batch.targets, strict=True):
         length = int((targets != IGNORE_INDEX).nonzero().max()) + 1
-        logprobs = model(inputs[None, :length])[0].detach().double().log_softmax(-1)  # alone, without padding
+        logprobs = model(inputs[None, :length])[0].detach().double().log_softmax(-1)  # unbatched, without padding
         for position in range(length):
             if targets[position] != IGNORE_INDEX:
                 nats -= float(logprobs[position, targets[position]])
@@ -115,7 +115,7 @@ def test_another_file_is_scored_as_its_own_was_read(tmp_path: Path) -> None:
 
 
 def test_what_is_in_the_way_is_told_before_anything_is_written(finished: Finished, tmp_path: Path) -> None:
-    old = finished("text")  # whose tokenizer has no end
+    old = finished("text")  # its tokenizer has no end token
     tiny_chat_recipe(tmp_path)
     settings = {"task": "chat", "pretrained": str(old), "data": {"source": str(tmp_path / "chat.jsonl")}}
     cases: list[tuple[dict[str, Any], str]] = [

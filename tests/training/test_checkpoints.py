@@ -1,4 +1,4 @@
-"""Which checkpoint is resumed, and which ones are kept."""
+"""The choice of the checkpoint to resume, and of those to keep."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +17,7 @@ def test_the_newest_of_several_is_resumed_and_the_one_before_it_if_that_is_damag
 
 
 def test_the_oldest_are_removed_by_number_and_damaged_ones_too(tmp_path: Path) -> None:
-    """A million steps have one digit more, and would come first by name."""
+    """A million steps have one digit more, and would sort first by name."""
     checkpoints = Checkpoints(tmp_path, keep=2)
     steps = (999_997, 999_998, 999_999, 1_000_000)
     folders = {step: checkpoints.state_path(step).parent for step in steps}

@@ -1,4 +1,4 @@
-"""How a run on one GPU decides to compile: by the seconds that it saves over the run, whatever the device is here."""
+"""The decision of a run on one GPU to compile, by the seconds saved over the run, simulated on any device."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from tercet.training.tasks.task import Task
 
 
 class TimedSteps:
-    """Steps that take as long as a test says, by what is compiled."""
+    """Steps whose durations are set by the test, depending on what is compiled."""
 
     times: dict[str, float]
     launching = 0.0
@@ -56,7 +56,7 @@ def choice(recipe: Recipe) -> tuple[str, str]:
 
 
 def test_a_run_compiles_if_its_seconds_are_more_than_the_compilers(tmp_path: Path) -> None:
-    """One block: compiling is estimated at 13 s, of which a run of 43 s saves about a third."""
+    """For one block, compiling is estimated at 13 s; a run of 43 s saves about a third of its time."""
     assert choice(tiny_recipe(tmp_path, compile="auto", max_steps=1600)) == (
         "never", "about 42 s of training, too short for compiling to pay off"
     )  # fmt: skip
@@ -136,7 +136,7 @@ def test_blocks_or_one_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_gradients_of_a_replayed_pass_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A backward pass that overwrites the gradients of the one before, as a CUDA graph's replay does."""
+    """The backward pass overwrites the gradients of the previous pass, as the replay of a CUDA graph does."""
     task = task_of(tiny_recipe(tmp_path), progress=False)
 
     def learn(*, replayed: bool) -> list[torch.Tensor]:

@@ -1,11 +1,11 @@
-"""Where tasks of a SLURM job find each other, by variables that a SLURM of two nodes has really set."""
+"""The rendezvous of the tasks of a SLURM job, by variables recorded on a SLURM cluster of two nodes."""
 
 import pytest
 from pytorch_lightning.plugins.environments import LightningEnvironment
 
 from tercet.training.distributed.cluster import SlurmStep, cluster_environment
 
-SALLOC = {  # of `salloc --nodes=2 --ntasks=4`: its shell is a task of a step of its own, and has what the job has
+SALLOC = {  # of `salloc --nodes=2 --ntasks=4`: its shell is a task of a separate step with the variables of the job
     "SLURM_JOB_ID": "20004", "SLURM_JOB_NAME": "interactive", "SLURM_NTASKS": "4", "SLURM_NNODES": "2",
     "SLURM_STEP_ID": "4294967290", "SLURM_STEP_NODELIST": "node7", "SLURM_STEP_NUM_TASKS": "1",
     "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0",

@@ -1,4 +1,4 @@
-"""Variants side by side: all looked at before one is trained, killed and gone on with, scored alike."""
+"""Comparisons of variants: all are checked before the first is trained, resumed after a kill, and scored alike."""
 
 import json
 import math
@@ -31,7 +31,7 @@ TWO = [VariedKey.of("model.stack.placement", ["pre", "sandwich"])]
 
 @pytest.fixture(scope="module")
 def recipes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """The YAML file of a tiny recipe of each kind."""
+    """Return a function that writes the YAML file of a tiny recipe of each kind."""
     folder = tmp_path_factory.mktemp("recipes")
 
     def write(kind: str) -> str:
@@ -45,7 +45,7 @@ def recipes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 
 @pytest.fixture(scope="module")
 def compared(recipes: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> ComparedRuns:
-    """Two placements, two seeds, never stopped."""
+    """Return an uninterrupted comparison of two placements and two seeds."""
     out = tmp_path_factory.mktemp("whole") / "out"
     return compare_runs([recipes("text")], varied_keys=TWO, seeds=[1, 2], out=out, quiet=True)
 
@@ -182,7 +182,7 @@ def test_a_variant_that_diverges_is_told_and_the_others_go_on(
     assert [row.diverged for row in result.rows] == [0, 1]
     assert "placement=pre is ranked last: 1 of 1 runs diverged" in result.notes
     assert json.loads((tmp_path / "out" / "comparison.json").read_text())["rows"][1]["runs"][0]["diverged"]
-    assert len(result.plot().axes) == 2  # one panel, not one for it
+    assert len(result.plot().axes) == 2  # one panel, none for the diverged run
 
 
 @pytest.mark.slow
@@ -224,14 +224,14 @@ def test_two_kinds_stand_apart(recipes: Callable[[str], str], tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_tokenizers_compare_by_the_byte_on_one_text(recipes: Callable[[str], str], tmp_path: Path) -> None:
-    """The tails that two tokenizers hold out differ in length; both are scored on the shorter."""
+    """The validation tails of two tokenizers differ in length; both are scored on the shorter one."""
     varied_keys = [VariedKey.of("data.tokenizer", ["characters", {"kind": "bpe", "vocab_size": 280, "eos": False}])]
     result = compare_runs([recipes("text")], varied_keys=varied_keys, out=tmp_path / "out", quiet=True)
     assert list(result.leaderboard.ranked_by.values()) == ["bits_per_byte"]
     scored = [run.scores for row in result.rows for run in row.runs if run.scores]
     own = [evaluation_of(load_model(run.folder)).load_held_out() for row in result.rows for run in row.runs]
     lengths = {corpus.validation_bytes for corpus in own}
-    assert len(lengths) == 2  # or there was nothing to make equal
+    assert len(lengths) == 2  # otherwise the lengths would be equal already
     assert {sum(len(text.encode()) for text in one.validation) for one in scored} == {min(lengths)}
     assert len({one.text for one in scored}) == 1
 
@@ -240,7 +240,7 @@ def test_tokenizers_compare_by_the_byte_on_one_text(recipes: Callable[[str], str
 def test_other_validation_data_are_not_ranked(recipes: Callable[[str], str], tmp_path: Path) -> None:
     varied_keys = [VariedKey.of("data.validation", [{"kind": "tail", "fraction": f} for f in (0.1, 0.2)])]
     tails = compare_runs([recipes("text")], varied_keys=varied_keys, out=tmp_path / "tails", quiet=True)
-    assert list(tails.leaderboard.ranked_by.values()) == ["nats_per_token"]  # one tail holds the other
+    assert list(tails.leaderboard.ranked_by.values()) == ["nats_per_token"]  # one tail contains the other
 
     other = tmp_path / "other.txt"
     other.write_text("nothing of this is in the other text; " * 30)
@@ -274,7 +274,7 @@ def test_a_run_beside_a_recipe(compared: ComparedRuns, recipes: Callable[[str], 
     run = str(compared.folder / "placement=pre,seed=1")
     result = compare_runs([recipes("text"), run], changes={"model": {"max_len": 6}}, out=tmp_path / "out", quiet=True)
     assert {row.name for row in result.rows} == {"text", "placement=pre,seed=1"}
-    assert list(result.leaderboard.ranked_by.values()) == ["nats_per_token"]  # the context is the model's own matter
+    assert list(result.leaderboard.ranked_by.values()) == ["nats_per_token"]  # the context length belongs to the model
 
 
 def plan(names: list[str], out: Path, *vary: str, **settings: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Settings that contradict each other are refused in one line, which names the key and the remedy."""
+"""Contradictory settings are rejected in one line with the key and the remedy."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ from tercet.training.tasks.open_task import task_of
 
 
 def refused(recipe: Any, folder: Path, words: str) -> None:
-    """By `train`, before a folder is made."""
+    """Check that `train` rejects the recipe before it creates a folder."""
     with pytest.raises(UserError, match=words) as refusal:
         train(recipe, folder / "run", quiet=True)
     assert "\n" not in str(refusal.value)
@@ -111,7 +111,7 @@ def test_sentences_that_do_not_fit(tmp_path: Path) -> None:
 
 
 def test_any_number_of_devices_may_share_tokens(tmp_path: Path) -> None:
-    """`batch_size` stands at its default, which three devices could not share; pairs do not ask for it."""
+    """The default `batch_size` cannot be divided by three devices, but pairs do not use it."""
     recipe = tiny_pairs_recipe(tmp_path, devices=3)
     assert len(task_of(recipe, progress=False).batches(0, 1, 3)) == 1
 

@@ -1,4 +1,4 @@
-"""Weights, gradients and optimizer in the host's memory: the same training, and less on the device."""
+"""Weights, gradients and optimizer state in host memory: equal training, and less memory on the device."""
 
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ def test_what_does_not_go_together(settings: dict[str, Any], message: str, tmp_p
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["text", pytest.param("pairs", marks=pytest.mark.exhaustive)])
 def test_two_ranks_train_as_without_and_go_on_with_it(family: str, tmp_path: Path) -> None:
-    """On a CPU all memory is the host's; what is tested is that FSDP's path with it works, and its checkpoints."""
+    """On a CPU all memory is host memory; the test covers FSDP's code path for offloading and its checkpoints."""
     model = {"stack": {"dropout": UNDROPPED}} if family == "text" else None
     changes = None if model is None else {"model": model}
 

@@ -1,4 +1,4 @@
-"""`training.exact`: the same weights to the last bit on any machine, and on one after the other."""
+"""`training.exact`: bitwise identical weights on any machine, and on several machines in sequence."""
 
 import json
 import random
@@ -13,7 +13,7 @@ from tiny_runs import dies_at_rename, figures, tiny_pairs_recipe, tiny_recipe, w
 from tercet.config import UserError
 from tercet.training import read_recipe, train
 
-OF_A_WHOLE_MODEL = "val/unigram_entropy"  # no device has one where it is sharded
+OF_A_WHOLE_MODEL = "val/unigram_entropy"  # sharded runs do not have it on any device
 
 
 def assert_same(one: Path, other: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_run_whose_data_follow_from_its_devices_stays_on_them(
 
 @pytest.mark.slow
 def test_what_it_runs_on_is_noted_where_it_changes(tmp_path: Path) -> None:
-    """And a start says it anew each time: the one before is not kept, as other settings that have changed are."""
+    """The strategy is recorded at each start; unlike other changed settings, the previous one is not kept."""
     out = train(tiny_recipe(tmp_path, max_steps=2, schedule="constant"), tmp_path / "run", quiet=True)
     train(tiny_recipe(tmp_path, max_steps=4, schedule="constant", strategy="single"), out, quiet=True)
     assert read_recipe(out).training.strategy == "single"

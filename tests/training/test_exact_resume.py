@@ -1,4 +1,4 @@
-"""A run that was killed and run again is the run that was never killed, to the last bit."""
+"""A run that is killed and resumed is bitwise identical to an uninterrupted run."""
 
 import os
 import random
@@ -53,7 +53,7 @@ def recipe_of(case: str, folder: Path) -> Recipe:
 
 @pytest.fixture(scope="session")
 def whole(finished: Whole, tmp_path_factory: pytest.TempPathFactory) -> Whole:
-    """The run that was never killed, and beside it its data."""
+    """Return a function that gives the uninterrupted run, next to its data."""
     folder = tmp_path_factory.mktemp("whole")
 
     def run(case: str) -> Path:
@@ -66,7 +66,7 @@ def whole(finished: Whole, tmp_path_factory: pytest.TempPathFactory) -> Whole:
 
 
 def dying(recipe: Recipe, out: Path, n: int, *, after: bool, name: str = "") -> int:
-    """Train in a process of its own, which may kill itself at its n-th rename; its exit code."""
+    """Train in a separate process, which may kill itself at its n-th rename, and return its exit code."""
 
     def work() -> None:
         dies_at_rename(n, after=after, name=name)()
@@ -92,7 +92,7 @@ def test_killed_in_the_middle_of_saving(whole: Whole, tmp_path: Path, case: str,
         assert code in (0, -signal.SIGKILL)
         deaths += code != 0
         if (out / "best" / "model.safetensors").exists():
-            load_model(out)  # whatever there is can be used
+            load_model(out)  # any model that exists can be loaded
         if any((out / "checkpoints").glob(CHECKPOINT)):
             resume_state(out)
     assert deaths >= 2
@@ -179,7 +179,7 @@ def remembers_another_best(state: dict[str, Any]) -> None:
 
 @pytest.fixture(scope="module")
 def killed_in_an_epoch(whole: Whole, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A translation run that was killed right after its first save, at step 4 and 4 buckets into an epoch of 11."""
+    """Return a translation run that was killed right after its first save: at step 4, 4 buckets into an epoch of 11."""
     out = tmp_path_factory.mktemp("killed") / "run"
     recipe = recipe_of("pairs", whole("pairs").parent)
     assert dying(recipe, out, 1, after=True, name=CHECKPOINT) == -signal.SIGKILL
@@ -221,7 +221,7 @@ def test_whatever_is_not_restored_is_noticed(
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["text", "pairs"])
 def test_a_run_killed_out_of_patience_stops_at_once(tmp_path: Path, case: str) -> None:
-    """A rate of zero learns nothing: neither loss nor BLEU gets better, and the run saves and stops at step 6."""
+    """At a rate of zero, neither loss nor BLEU improves, and the run saves and stops at step 6."""
     recipe = TINY[case](
         tmp_path, optimizer={"kind": "adam", "lr": 0.0}, patience=2, validate_every=2, save_every=30, max_steps=30
     )
@@ -242,7 +242,7 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
     out = tmp_path / "run"
 
     def stuck() -> None:
-        CheckpointWriter.after_step = lambda *_: time.sleep(60)  # the step that never ends
+        CheckpointWriter.after_step = lambda *_: time.sleep(60)  # a step that never ends
         train(recipe, out, quiet=True)
 
     pid = child(stuck)
@@ -253,7 +253,7 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
     time.sleep(0.2)
     os.kill(pid, signal.SIGINT)
     assert exit_code(pid) == 130
-    assert time.perf_counter() - started < 30  # not the 60 that the step would take
+    assert time.perf_counter() - started < 30  # not the 60 s of the step
 
 
 @pytest.mark.parametrize("case", ["text-muon", "pairs"])

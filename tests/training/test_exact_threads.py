@@ -1,4 +1,4 @@
-"""With `training.exact` a run ends with the same bits on any number of threads, and records how many there were."""
+"""With `training.exact` the weights are bitwise identical for any number of threads, which is recorded."""
 
 import json
 import os
@@ -22,7 +22,7 @@ RECIPES = {**TINY, "numbers": tiny_numbers_recipe, "sets": tiny_sets_recipe}
 NORMS: dict[str, dict[str, Any]] = {"layer": {}, "layer_std": {}, "rms": {"norm_bias": False}}
 POSITIONS = ("learned", "sinusoidal", "rotary", "alibi", "relative_bias")
 WIDE = {"d_model": 64, "n_layers": 2, "n_heads": 4}
-LARGE = {"batch_size": 64, "micro_batch_size": 32}  # enough rows for PyTorch to share them out
+LARGE = {"batch_size": 64, "micro_batch_size": 32}  # enough rows for PyTorch to use several threads
 LARGE_PAIRS = {"batch_tokens": 512, "micro_batch_tokens": 256, "ema": None, "best_by": "loss"}
 
 pytestmark = pytest.mark.threads
@@ -38,7 +38,7 @@ def threads() -> Iterator[None]:
 
 @pytest.mark.slow
 def test_each_number_of_threads_ends_with_the_same_weights(tmp_path: Path) -> None:
-    """The layer norm's weight gradient is enough to make them differ."""
+    """The gradient of the layer norm's weight is enough to make them differ."""
     ends: list[tuple[bytes, Any]] = []
     for count in (1, 3):
         torch.set_num_threads(count)
@@ -81,7 +81,7 @@ def test_each_model_ends_with_the_same_weights_on_1_2_and_3_threads(
     ],
 )
 def test_a_command_ends_with_the_same_weights_as_one_thread(tmp_path: Path, count: str | None, devices: int) -> None:
-    """Run the command of the guide; `count` is OMP_NUM_THREADS, None if it is not set."""
+    """Run the command of the guide; `count` is OMP_NUM_THREADS, or None if it is not set."""
     changes = {"model": {"stack": {"n_layers": 2}}}
     recipe = tiny_recipe(tmp_path, changes, exact=True, max_steps=3, validate_every=3, save_every=3)
     path, out = tmp_path / "recipe.yaml", tmp_path / "command"
@@ -101,7 +101,7 @@ def test_a_command_ends_with_the_same_weights_as_one_thread(tmp_path: Path, coun
 
 
 def test_processes_of_a_node_divide_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lightning, which divides them later, does nothing if the variable is set."""
+    """Lightning divides the threads later, but not if the variable is set."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     torch.set_num_threads(4)
     with process_threads(TrainingSpec(max_steps=1, accelerator="cpu", devices=2)):

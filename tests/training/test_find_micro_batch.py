@@ -1,4 +1,4 @@
-"""`auto`: a device's share in as few equal parts as its memory is counted to hold, settled when a run begins."""
+"""`auto` micro-batches: a device's share in as few equal parts as fit its memory, fixed when a run starts."""
 
 from dataclasses import fields, replace
 from math import ceil
@@ -27,7 +27,7 @@ KEYS = {family: "micro_batch_tokens" if family == "pairs" else "micro_batch_size
 
 
 def memory_for(recipe: Recipe, micro: int) -> int:
-    """Bytes that a step of just so much takes, and the headroom."""
+    """Return the bytes of a step with this micro-batch, including the headroom."""
     sized = task_of(recipe, progress=False).recipe
     step = measure_step(sized, micro=micro, device="cpu", precision="fp32", checkpointing=False)
     total = step.weights + step.gradients + step.optimizer + step.average + step.activations + step.workspace
@@ -52,14 +52,14 @@ def test_it_is_settled_once(
     record = read_record(out)
     assert record is not None
     assert (record.saved, record.micro_batches) == (4, ((0, half),))
-    if family != "pairs":  # whose buckets stay a device's share
+    if family != "pairs":  # with pairs, a micro-batch stays a device's share of a bucket
         told = TINY[family](tmp_path, max_steps=4, schedule="constant", **{KEYS[family]: half})
         assert weights(out) == weights(train(told, tmp_path / "told", quiet=True))
 
 
 @pytest.mark.slow
 def test_where_one_row_is_too_much_it_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a count is no more than that."""
+    """The estimate does not prevent the attempt."""
     monkeypatch.setattr(FREE, lambda *_: 10)
     recipe = tiny_recipe(tmp_path, max_steps=1, micro_batch_size="auto")
     record = read_record(train(recipe, tmp_path / "run", quiet=True))
@@ -78,7 +78,7 @@ def test_parts_are_equal_and_as_few_as_fit(share: int, fit: int, tmp_path: Path)
     )
     assert micro <= fit
     assert ceil(share / micro) == ceil(share / fit)
-    assert micro * ceil(share / micro) - share < ceil(share / micro)  # no row fewer in each would do
+    assert micro * ceil(share / micro) - share < ceil(share / micro)  # one row fewer in each part would not be enough
 
 
 @pytest.mark.slow
@@ -88,7 +88,7 @@ def test_a_plan_finds_it_too(tmp_path: Path) -> None:
     plan, expected = (plan_run("tiny", recipe, cluster=Cluster(GPU("small", free, None), 1)) for recipe in (auto, told))
     assert plan == expected
     assert (plan.micro_batch, plan.micro_batches) == (32, 2)
-    assert plan_run("tiny", auto).micro_batch == 64  # on nobody knows what
+    assert plan_run("tiny", auto).micro_batch == 64  # the memory of no device is known
 
 
 @pytest.mark.slow

@@ -1,5 +1,4 @@
-"""The packaged recipes that go on from a model: with a run of each family, with what others keep, with another recipe's
-sizes in the way."""
+"""The packaged fine-tuning recipes: from a run of each family, from third-party models, and despite given sizes."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +27,7 @@ TASKS: dict[str, Any] = {"translate": {"batch_tokens": 64, "micro_batch_tokens":
 
 
 def finetune(kind: str, pretrained: Path, out: Path, changes: dict[str, Any] | None = None) -> Path:
-    """Two steps of the recipe on the data of the tiny run of its family."""
+    """Run two steps of the recipe on the data of the tiny run of its family."""
     data = to_plain(TINY["labels" if kind == "classify" else FAMILY[kind]](out.parent).data)
     del data["tokenizer"]
     data.pop("source_tokenizer", None)
@@ -48,9 +47,9 @@ def test_it_takes_a_step(finished: Finished, tmp_path: Path, kind: str) -> None:
     out = finetune(kind, old, tmp_path / "run")
     tuned, before = load_model(out / "last"), load_model(old)
     assert tuned.tokenizer.hash == before.tokenizer.hash
-    assert tuned.model.spec.max_len == before.model.spec.max_len  # the recipe's are more than it knows
+    assert tuned.model.spec.max_len == before.model.spec.max_len  # the recipe's length is more than the model supports
     assert tuned.card.step == 2
-    finetune(kind, old, out)  # the same again: it is finished
+    finetune(kind, old, out)  # the same command again: the run is finished
 
 
 @pytest.mark.slow
@@ -93,7 +92,7 @@ def test_dropout_and_the_length_of_rows_are_the_recipes(finished: Finished, tmp_
         RunRequest(recipe=str(tmp_path / "own.yaml"), out=tmp_path / "run", pretrained=str(finished("text")))
     ).recipe
     assert recipe.model.max_len == 5
-    assert recipe.model.stack.position == Learned(size=8)  # the table stays as long as it is
+    assert recipe.model.stack.position == Learned(size=8)  # the table keeps its length
     assert recipe.model.stack.dropout.residual == 0.4
     assert recipe.model.stack.d_model == old.stack.d_model == 16
 
@@ -142,7 +141,7 @@ def test_without_a_model_it_says_what_to_give(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_was_pretrained_on_characters_becomes_a_classifier(tmp_path: Path) -> None:
-    """Its vocabulary has no padding, of which a mask has no need."""
+    """The vocabulary has no padding, which is not needed with a mask."""
     letters = {"kind": "characters", "byte_fallback": True, "bos": True, "mask": True}
     changes = {"data": {"tokenizer": letters}, "training": {"max_steps": 2}}
     old = train(tiny_masked_recipe(tmp_path, changes), tmp_path / "old", quiet=True)

@@ -1,4 +1,4 @@
-"""A run that has begun is made longer, or a setting of it becomes another: to which end, and in which words."""
+"""Runs that are extended or continued with a changed setting: their results and messages."""
 
 import json
 import os
@@ -43,7 +43,7 @@ STUCK: dict[str, Any] = {"optimizer": {"kind": "adam", "lr": 0.0}, "patience": 2
 
 
 def stopped(recipe: Recipe, out: Path, saves: int = 2) -> Path:
-    """A run that was killed right after so many saves, of four steps each."""
+    """Return a run that was killed right after `saves` saves, at intervals of four steps."""
 
     def work() -> None:
         dies_at_rename(saves, after=True, name=CHECKPOINT)()
@@ -123,7 +123,7 @@ def test_a_rate_that_has_fallen_rises_and_says_so(
 
 @pytest.mark.slow
 def test_steps_before_a_change_stay_as_they_were(finished: Finished, tmp_path: Path) -> None:
-    """The checkpoint at which the run was made longer is lost, and the steps to it are taken once more."""
+    """The checkpoint at which the run was extended is lost, and the steps up to it are repeated."""
     expected = shutil.copytree(finished("text"), tmp_path / "expected")
     recipe = read_recipe(expected)
     out = shutil.copytree(expected, tmp_path / "run")
@@ -143,7 +143,7 @@ def test_steps_before_a_change_stay_as_they_were(finished: Finished, tmp_path: P
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "after"), [(1, False), (1, True), (2, False)])
 def test_killed_while_the_change_is_written(finished: Finished, tmp_path: Path, number: int, after: bool) -> None:
-    """The run before the change or the one after it; and the same command again does not make it longer twice."""
+    """The run is in the state before or after the change, and the same command does not extend it twice."""
     out = shutil.copytree(finished("text"), tmp_path / "run")
     recipe = read_recipe(out)
 
@@ -183,7 +183,7 @@ def read_with(out: Path, **training: Any) -> Recipe:
 
 
 def own(recipe: Recipe, out: Path) -> ResolvedRecipe:
-    """The recipe of the run in a folder as it is now."""
+    """Return the current recipe of the run in a folder."""
     return ResolvedRecipe(recipe=recipe, folder=out, from_run=True)
 
 
@@ -199,7 +199,7 @@ def test_a_run_out_of_patience_goes_on(tmp_path: Path, capsys: pytest.CaptureFix
     said = capsys.readouterr().err
     assert "changed: training.patience 2 -> 3\nresuming at step 7 of 30\n" in said
     assert "it stopped at step 8 of 30, after 3 validations without improvement" in said
-    train(recipe, out, Resume(More(2)), quiet=True)  # it counts anew
+    train(recipe, out, Resume(More(2)), quiet=True)  # the count of validations starts again
     assert resume_state(out)["global_step"] == 14
     assert resume_state(out)["callbacks"]["StepActions"]["Validation"]["best_step"] == 2
     assert load_model(out).card.step == 2
@@ -216,7 +216,7 @@ def test_what_may_change_of_a_stopped_run(tmp_path: Path) -> None:
     assert weights(out) == weights(whole)
     assert len(list((out / "checkpoints").iterdir())) == 4
     assert [step for step, _ in figures(out)["val/loss"]] == [3, 6, 10, 12]
-    train(tiny_recipe(tmp_path, **CONSTANT), out, quiet=True)  # the command that began it takes none of that back
+    train(tiny_recipe(tmp_path, **CONSTANT), out, quiet=True)  # the original command reverts no change
     assert len(changes(out)) == len(changed)
     train_resolved(own(read_with(out, keep=2), out), quiet=True)
     assert changes(out)[-1] == (12, "training.keep", 4, 2)
@@ -237,7 +237,7 @@ def test_models_are_named_by_what_they_are(finished: Finished, family: str, word
     out = finished(family)
     name = {"text": "val/loss", "pairs": "val/bleu", "labels": "val/accuracy"}[family]
     values = [(value if name == "val/loss" else -value, step) for step, value in figures(out)[name]]
-    value, step = min(values)  # of equals the first
+    value, step = min(values)  # the first of equal values
     best, last = load_model(out).card, load_model(out / "last").card
     assert (best.kept_as, best.step, last.kept_as, last.step) == ("best", step, "last", 12)
     assert best.choice == words.format(abs(value)) + f" at step {step}"
@@ -270,7 +270,7 @@ def test_all_else_stays(finished: Finished, tmp_path: Path) -> None:
 def test_killed_at_any_time_on_its_way_to_the_new_end(
     finished: Finished, tmp_path: Path, case: str, n_kills: int
 ) -> None:
-    """Each time with the same command: neither lengthened twice nor another run at its end."""
+    """Repetitions of the command neither extend the run twice nor change its result."""
     recipe = TINY[case](finished(case).parent, save_every=2)
     begun = train(recipe, tmp_path / "begun", quiet=True)
     expected, out = (shutil.copytree(begun, tmp_path / name) for name in ("expected", "run"))
@@ -284,7 +284,7 @@ def test_killed_at_any_time_on_its_way_to_the_new_end(
         kills += exit_code(pid) != 0
         record = read_record(out)
         assert record is not None
-        if record.finished and record.changes:  # it was faster, and begins anew
+        if record.finished and record.changes:  # it finished before it was killed, so it starts again
             shutil.rmtree(out)
             shutil.copytree(begun, out)
         assert changes(out) in ([], [(12, "training.max_steps", 12, 40)])

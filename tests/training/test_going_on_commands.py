@@ -1,5 +1,4 @@
-"""`tercet train RUN`: a run's folder in the place of a recipe, with --more, --until and --set; and the same from
-Python."""
+"""`tercet train RUN` with a run folder instead of a recipe, --more, --until and --set; and the Python API."""
 
 import os
 import shutil
@@ -26,7 +25,7 @@ def files_of(folder: Path) -> dict[Path, bytes]:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """The one line on stderr of a command that must end with 2."""
+    """Return the one line on stderr of a command that must exit with 2."""
     assert main(["train", *map(str, arguments)]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -36,7 +35,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 @pytest.fixture
 def run(finished: Finished, tmp_path: Path) -> Path:
-    """A finished run of 12 steps."""
+    """Return a finished run of 12 steps."""
     return shutil.copytree(finished("text"), tmp_path / "run")
 
 

@@ -1,4 +1,4 @@
-"""Clusters as they are written, and GPUs as drivers call them."""
+"""Descriptions of clusters, and GPU names as reported by drivers."""
 
 from contextlib import suppress
 

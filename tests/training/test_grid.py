@@ -1,4 +1,4 @@
-"""What `--vary` and `--seeds` mean: whatever values there are come through the commas, and names never meet."""
+"""The values of `--vary` and `--seeds`: any value can be written between commas, and names are unique."""
 
 import json
 
@@ -19,7 +19,7 @@ from tercet.training.sweep.grid import (
     split_values,
 )
 
-# JSON is YAML, but for what it writes of surrogates and of a few characters that YAML takes for a line's end.
+# JSON is YAML, except for surrogates and a few characters that are line breaks in YAML.
 TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Zl", "Zp", "Cn"]), max_size=12)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**9), 10**9) | TEXTS,
@@ -42,7 +42,7 @@ def test_values_are_read_as_yaml(values: list[object]) -> None:
         varied_keys = VariedKey.read(text)
     except UserError as error:
         varied_keys, reason = None, str(error)
-    if varied_keys is None:  # 1 and "1" are two values and one label, which nobody could tell apart
+    if varied_keys is None:  # 1 and "1" are two values with one label, which could not be distinguished
         assert "stands there twice" in reason
         return
     assert varied_keys.key == "a.b"
@@ -51,7 +51,7 @@ def test_values_are_read_as_yaml(values: list[object]) -> None:
 
 @given(st.text(max_size=30))
 def test_any_text_is_split_or_refused(text: str) -> None:
-    """No comma outside of brackets and quotes is left, and no character but blanks is lost."""
+    """No comma outside of brackets and quotes is left, and only blanks are dropped."""
     try:
         pieces = split_values(text)
     except UserError as error:
@@ -159,7 +159,7 @@ def test_keys_are_as_short_as_they_can_be_told_apart() -> None:
 @given(st.lists(st.text(min_size=1, max_size=200), max_size=8, unique=True))
 def test_folders_are_safe_and_no_two_are_one(labels: list[str]) -> None:
     names = folder_names(labels)
-    assert len({name.casefold() for name in names}) == len(labels)  # on file systems that know no case, too
+    assert len({name.casefold() for name in names}) == len(labels)  # also on case-insensitive file systems
     assert all(len(name) <= MAX_NAME_LENGTH + 11 and not set(name) & set("/\\:*?\"<>| '\n") for name in names)
     assert all(name not in (".", "..") and not name.startswith(".") for name in names)
 

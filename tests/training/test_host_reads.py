@@ -1,4 +1,4 @@
-"""A step on a GPU does not wait for it, unless its figures are logged: no number is read from a tensor."""
+"""A step on a GPU does not wait for it unless its metrics are logged: no number is read from a tensor."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,8 +18,8 @@ from tercet.training.optim.optimizers import base_rates, build_optimizer
 from tercet.training.recipe.recipe import Recipe
 from tercet.training.tasks.open_task import task_of
 
-# What makes the host wait for a GPU: a number that is read, a size that depends on numbers, and a number that is copied
-# to the device from memory that is not pinned.
+# Operations that make the host wait for a GPU: reading a number, a size that depends on values, and copying a number to
+# the device from memory that is not pinned.
 WAITS = (
     "_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique2", "unique_dim", "repeat_interleave.Tensor",
     "lift_fresh",
@@ -44,7 +44,7 @@ def is_chosen_by_mask(args: Any) -> bool:
 
 
 def reads(recipe: Recipe, monkeypatch: pytest.MonkeyPatch, *, steps: int) -> list[list[str]]:
-    """What each step reads that believes itself on a GPU: without the kernels of a CPU."""
+    """Return the reads of each step of a module that reports a GPU as its device, without CPU kernels."""
     monkeypatch.setattr(adamw, "supports_gradients", lambda *_, **__: False)
     task = task_of(recipe, progress=False)
     module = TrainingModule(build(task.recipe.model), task, MicroBatchHalving(task, exact=False, save=lambda *_: None))
@@ -69,7 +69,7 @@ def reads(recipe: Recipe, monkeypatch: pytest.MonkeyPatch, *, steps: int) -> lis
         with HostReads() as mode:
             module.training_step(batches, place.step)
             if place.step and not mode.found:
-                assert module.current_loss > 0  # what a progress bar shows waits for nothing
+                assert module.current_loss > 0  # the value of a progress bar causes no wait
         found.append(mode.found)
     return found
 

@@ -1,4 +1,4 @@
-"""The induction task is learnt within a minute; one head stands out, by where it looks and by what it is worth."""
+"""The induction task is learned within a minute; one head has the highest attention score and ablation effect."""
 
 import statistics
 from collections import Counter
@@ -24,12 +24,12 @@ def test_the_texts_are_words_said_again_and_again() -> None:
     sizes = Counter[int]()
     for text in texts:
         assert len(text) == 64
-        size = len(set(text))  # no letter twice in a word
+        size = len(set(text))  # no letter occurs twice in a word
         assert text == (text[:size] * 8)[:64]
         sizes[size] += 1
     assert sorted(sizes) == list(range(8, 25))
     assert all(abs(count - 20_000 / 17) < 200 for count in sizes.values())
-    beginnings = Counter(text[:2] for text in texts)  # no pair of letters is likelier than another
+    beginnings = Counter(text[:2] for text in texts)  # all pairs of letters are equally likely
     assert len(beginnings) == 26 * 25
     assert max(beginnings.values()) < 70
 
@@ -42,7 +42,7 @@ def test_the_best_induction_head_is_worth_five_times_the_median_head(
     run = tercet.train("induction", out=tmp_path / "run", quiet=True)
     model, corpus = run.model, prepare(load_recipe("induction").data)
     windows = Windows(corpus.validation, 64, document_starts=corpus.validation_documents)
-    batch = collate_windows(windows.batch(torch.arange(100).numpy()))  # a hundred words that training never saw
+    batch = collate_windows(windows.batch(torch.arange(100).numpy()))  # a hundred words that were held out
 
     def loss() -> float:
         with inference_mode(model.modules()):
@@ -51,16 +51,16 @@ def test_the_best_induction_head_is_worth_five_times_the_median_head(
 
     with inference_mode(model.modules()):
         right = model(batch.inputs).argmax(-1)[:, 24:63] == batch.targets[:, 24:63]
-    assert right.float().mean() > 0.99  # every word has been said once
+    assert right.float().mean() > 0.99  # after the first occurrence of every word
     letters = [corpus.tokenizer.encode(letter)[0] for letter in "abcdefghijklmnopqrstuvwxyz"]
     scores, rises = head_scores(model, ids=letters), ablations(model, loss)
     assert list(scores.induction) == list(rises)
-    induction = torch.cat(list(scores.induction.values()))  # (16,)
+    induction = torch.cat(list(scores.induction.values()))  # shape (16,)
     previous = torch.cat(list(scores.previous.values()))
     rise = torch.tensor([rise for heads in rises.values() for rise in heads])
     median = statistics.median(rise.tolist())
     assert rise[induction.argmax()] >= 5 * median
     assert rise[previous.argmax()] >= 5 * median
-    assert induction.argmax() >= 8 > previous.argmax()  # the second block repeats what the first one has found
+    assert induction.argmax() >= 8 > previous.argmax()  # the second block uses heads of the first
     assert induction.max() > 0.4
     assert previous.max() > 0.4

@@ -1,4 +1,4 @@
-"""A signal stops all of a run's processes after the same step, and each of them knows what it was."""
+"""A signal stops all processes of a run after the same step, and each process gets the number of the signal."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ from tercet.training.loop.step_actions import StepActions
 
 
 def trainer_of(others: int, *, should_stop: bool = False) -> Any:
-    """One whose other process has come to `others`."""
+    """Return a trainer whose other process has reached the state `others`."""
     strategy = SimpleNamespace(
         root_device=torch.device("cpu"),
         reduce=lambda tensor, reduce_op: torch.maximum(tensor, torch.tensor(others)) if reduce_op == "max" else None,
@@ -33,9 +33,9 @@ def trainer_of(others: int, *, should_stop: bool = False) -> Any:
     ("mine", "stopping", "others", "stops", "number"),
     [
         (None, False, 0, False, None),
-        (None, True, 0, True, None),  # patience has run out
+        (None, True, 0, True, None),  # patience is exhausted
         (None, False, 1, True, None),
-        (None, False, 15, True, 15),  # or the first would take the run for finished
+        (None, False, 15, True, 15),  # otherwise the first process would record a finished run
         (15, False, 0, True, 15),
         (2, True, 15, True, 15),
     ],
@@ -48,7 +48,7 @@ def test_all_stop_and_know_why(mine: int | None, stopping: bool, others: int, st
 
 
 def test_lightning_puts_no_handlers_in_the_place_of_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nor the one for SIGUSR1 that queues a SLURM job again."""
+    """Lightning's handler of SIGUSR1, which requeues a SLURM job, is not installed either."""
     seen: list[Any] = []
     monkeypatch.setattr(
         StepActions,
@@ -64,7 +64,7 @@ def test_lightning_puts_no_handlers_in_the_place_of_ours(monkeypatch: pytest.Mon
 
 
 def test_in_another_thread_it_leaves_signals_alone() -> None:
-    """As under Ray, which trains in one."""
+    """Ray trains in another thread."""
     before, entered = signal.getsignal(signal.SIGTERM), list[Interruption]()
 
     def work() -> None:
@@ -82,7 +82,7 @@ def test_in_another_thread_it_leaves_signals_alone() -> None:
 def test_a_process_of_a_training_leaves_one_interrupt_to_the_first(
     rank: str, is_left: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It hears Ctrl-C as well, and if it ended while it starts, Lightning would kill the first one."""
+    """It receives Ctrl-C too, and if it ended during startup, Lightning would kill the first process."""
     monkeypatch.setenv("LOCAL_RANK", rank)
     monkeypatch.setattr(sys, "argv", ["tercet", "--version"])
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -130,7 +130,7 @@ def test_two_devices_interrupted_before_the_first_step_save_and_say_so_once(tmp_
     children = Path(f"/proc/{training.pid}/task/{training.pid}/children")
     while training.poll() is None and not children.read_text():
         time.sleep(0.05)
-    time.sleep(1)  # the second process is being imported
+    time.sleep(1)  # the second process is still importing
     os.killpg(training.pid, signal.SIGINT)
     errors = training.communicate(timeout=120)[1]
     assert training.returncode == 130, errors

@@ -1,4 +1,4 @@
-"""Runs on sets of labels and on numbers: they learn, log what is evaluated, share a step, and survive being killed."""
+"""Runs on multi-label and numeric targets: learning, logged metrics, data parallelism and resumption."""
 
 import json
 import shutil
@@ -41,7 +41,7 @@ Finished = Callable[[str], Path]
 
 @pytest.fixture(scope="module")
 def own_run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """A run of a kind that was never killed."""
+    """Return a function that gives an uninterrupted run of a kind."""
     folder = tmp_path_factory.mktemp("own")
 
     def run(kind: str) -> Path:
@@ -113,7 +113,7 @@ def test_they_are_learnt(kind: str, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main(["evaluate", str(out), "--json", "--device", "cpu"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["count"] == scores.count
-    # All of a file, read as the training's were; in it are the texts that were learnt.
+    # The whole file, parsed as in training; it includes the training texts.
     assert main(["evaluate", str(out), "--data", str(tmp_path / f"{kind}.jsonl"), "--json", "--device", "cpu"]) == 0
     assert json.loads(capsys.readouterr().out)["count"] == 100
     [held_out] = score_held_out([out / "best"])
@@ -171,7 +171,7 @@ def test_killed_at_any_time(kind: str, own_run: Finished, tmp_path: Path) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", RECIPES)
 def test_made_longer_it_is_the_longer_run(kind: str, own_run: Finished, tmp_path: Path) -> None:
-    """The numbers' scale and the labels are the data's, and no change of the recipe."""
+    """The scale of numbers and the labels come from the data, and are not a change of the recipe."""
     out = shutil.copytree(own_run(kind), tmp_path / "run")
     assert main(["train", str(out), "--more", "4"]) == 0
     assert load_model(out / "last").card.step == 16
@@ -225,7 +225,7 @@ def test_the_same_labels_of_another_kind_are_other_labels(tmp_path: Path, capsys
 
 @pytest.mark.slow
 def test_a_number_goes_on_in_the_new_datas_scale(own_run: Finished, tmp_path: Path) -> None:
-    """The same numbers before a step is taken, though the new texts' are spread otherwise."""
+    """Predictions are the same before the first step, although the new targets have another mean and spread."""
     (tmp_path / "b.jsonl").write_text(
         "".join(
             json.dumps({"text": f"the cat {'eats ' * (n % 5)}", "label": 9e3 + 100 * (n % 5)}) + "\n" for n in range(60)

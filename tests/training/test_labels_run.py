@@ -1,4 +1,4 @@
-"""A classifier's run: its figures counted again, its batches, and that easy labels are learnt."""
+"""A classifier's run: its metrics computed independently, its batches, and that easy labels are learned."""
 
 import json
 import random
@@ -30,7 +30,7 @@ def task_for(folder: Path, changes: dict[str, Any] | None = None, /, **training:
 
 
 def texts_of(batches: list[LabeledBatch]) -> list[tuple[tuple[int, ...], int]]:
-    """Each text's real tokens, and its label."""
+    """Return the tokens without padding and the label of each text."""
     found = list[tuple[tuple[int, ...], int]]()
     for batch in batches:
         real = torch.ones_like(batch.inputs, dtype=torch.bool) if batch.token_mask is None else batch.token_mask
@@ -94,7 +94,7 @@ def test_accumulation_equals_one_big_batch(tmp_path: Path, over: str) -> None:
 
 
 def words_and_tags(folder: Path) -> dict[str, Any]:
-    """Sentences whose every word has a label."""
+    """Return settings for sentences with a label for each word."""
     chance, lines = random.Random(0), list[str]()
     for _ in range(60):
         words = [chance.choice(["red", "blue", "cat", "cow", "runs"]) for _ in range(chance.randint(1, 6))]
@@ -116,7 +116,7 @@ def test_words_are_labelled_as_well(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_easy_labels_are_learnt(tmp_path: Path) -> None:
-    """The label is the word that stands twice, wherever."""
+    """The label is the word that occurs twice, at any position."""
     chance, lines = random.Random(0), list[str]()
     names = ["lion", "bear", "frog", "hare"]
     for _ in range(800):

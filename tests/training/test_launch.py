@@ -1,4 +1,4 @@
-"""Ranks are counted as the launcher has started them."""
+"""The launcher of a process and its number of ranks are detected from environment variables."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,15 +18,15 @@ LONE = {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1"}
     ("environment", "found"),
     [
         ({}, None),
-        ({"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}, None),  # of whatever else
+        ({"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}, None),  # of an unknown launcher
         (TORCHRUN, Launch("torchrun", 4, 2)),
         (SRUN, Launch("srun", 2, 3)),
         ({**SRUN, "SLURM_STEP_TASKS_PER_NODE": "6"}, Launch("srun", 6, 1)),
         (
             {**SRUN, "SLURM_NTASKS_PER_NODE": "4", "SLURM_NNODES": "9"},
             Launch("srun", 2, 3),
-        ),  # the job's, not the step's
-        ({"SLURM_NTASKS": "1"}, None),  # a job's script
+        ),  # of the job, not of the step
+        ({"SLURM_NTASKS": "1"}, None),  # the script of a job
         ({"SLURM_NTASKS": "1", **LONE}, None),  # srun --pty bash
         ({**SRUN, **TORCHRUN}, Launch("torchrun", 4, 2)),  # srun starts torchrun
     ],

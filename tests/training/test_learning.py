@@ -1,4 +1,4 @@
-"""A loss that falls proves little: here a task must be learnt to the last character."""
+"""Training solves small tasks exactly, which a falling loss does not prove."""
 
 import random
 import string
@@ -59,7 +59,7 @@ def test_a_task_on_strings_is_learnt_wholly(tmp_path: Path, task: str) -> None:
 
 @pytest.mark.parametrize("task", [pytest.param("copy", marks=pytest.mark.exhaustive), "reverse"])
 def test_a_translation_is_learnt_wholly(tmp_path: Path, task: str) -> None:
-    """With all that a translation run can have: lengths that vary, micro-batches, smoothing, an average, BLEU."""
+    """The run uses all features of translation: varying lengths, micro-batches, smoothing, an average, and BLEU."""
     chance = random.Random(0)
     letters = string.ascii_lowercase[:5]
     lines = sorted({" ".join(chance.choices(letters, k=chance.randint(3, 5))) for _ in range(2000)})
@@ -70,7 +70,7 @@ def test_a_translation_is_learnt_wholly(tmp_path: Path, task: str) -> None:
 
     (tmp_path / "seen.tsv").write_text("".join(pair(line) for line in lines[80:]))
     (tmp_path / "unseen.tsv").write_text("".join(pair(line) for line in lines[:80]))
-    n_layers = 2 if task == "copy" else 1  # of letters that come twice one layer copies now and then one too few
+    n_layers = 2 if task == "copy" else 1  # one layer sometimes copies a repeated letter once too few
     dropout = {"embedding": 0.0, "residual": 0.0}
     stack = {"d_model": 32, "n_layers": n_layers, "n_heads": 2, "d_ff": 64, "dropout": dropout}
     recipe = parse_recipe(

@@ -1,4 +1,4 @@
-"""Ranks that show that they are alive, as threads of one process with beats of 20 ms."""
+"""Heartbeats of ranks, which are threads of one process with intervals of 20 ms."""
 
 import socket
 import subprocess
@@ -22,7 +22,7 @@ HOST = socket.gethostname()
 
 
 class Ranks:
-    """`reports` has what each rank has found wrong."""
+    """Ranks with heartbeats; `reports` contains the failures that each rank has detected."""
 
     def __init__(self, store: Any, world_size: int) -> None:
         self.reports = [Queue[str]() for _ in range(world_size)]
@@ -42,7 +42,7 @@ class Ranks:
         self.beating.pop(rank).stop(sign)
 
     def silence(self, rank: int) -> None:
-        """As a SIGKILL does: no sign that it is the last."""
+        """Stop a rank as SIGKILL does, without a last sign."""
         heartbeat = self.beating.pop(rank)
         heartbeat.stop_event.set()
         for thread in heartbeat.threads:
@@ -106,7 +106,7 @@ def test_one_that_fails_ends_the_others_before_they_would_miss_it(ranks: Ranks) 
 
 @pytest.mark.slow
 def test_a_broken_exchange_is_explained_by_who_is_silent(ranks: Ranks) -> None:
-    """Also by a rank that watches rank 0 alone."""
+    """A rank that only observes rank 0 gives the explanation too."""
     assert ranks.beating[1].explain() is None
     ranks.silence(2)
     said = ranks.beating[1].explain()
@@ -116,7 +116,7 @@ def test_a_broken_exchange_is_explained_by_who_is_silent(ranks: Ranks) -> None:
 
 @pytest.mark.slow
 def test_an_observer_that_stood_still_takes_nobody_for_lost(ranks: Ranks) -> None:
-    """Its own beats count, not the seconds: as where SIGSTOP held it, and all clocks went on. The others miss it."""
+    """An observer counts its own beats, not seconds, since SIGSTOP may suspend it while clocks advance."""
     heartbeat, go_on = ranks.beating[0], Event()
     wait = heartbeat.stop_event.wait
 
@@ -128,7 +128,7 @@ def test_an_observer_that_stood_still_takes_nobody_for_lost(ranks: Ranks) -> Non
     assert "rank 0" in ranks.reports[1].get(timeout=5)
     heartbeat.stop_event.wait = wait
     go_on.set()
-    time.sleep(PATIENCE / 2 * BEAT)  # not longer, for who has found somebody lost beats no more
+    time.sleep(PATIENCE / 2 * BEAT)  # not longer, since a rank that has detected a loss stops beating
     assert ranks.reports[0].empty()
 
 
@@ -144,7 +144,7 @@ time.sleep(100)
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["suspend", "kill"])
 def test_a_store_that_is_gone_is_a_host_that_is(end: str) -> None:
-    """Its process is stopped, as one is behind a cut cable: reading in it never returns. Or killed."""
+    """Its process is suspended, which is like a cut cable: a read never returns. Or it is killed."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -1,4 +1,4 @@
-"""What a logger lacks is reported in one line before any data is read."""
+"""Missing requirements of a logger are reported in one line before any data is read."""
 
 import errno
 import os

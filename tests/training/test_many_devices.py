@@ -1,4 +1,4 @@
-"""Two processes train what one trains: the batch is shared among them, and the figures are of all of it."""
+"""Two processes train as one process does: the batch is divided among them, and metrics cover all of it."""
 
 import json
 import os
@@ -33,11 +33,11 @@ PROGRAM = Path(__file__).with_name("train_one.py")
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 PLAIN_CALL: list[str] = []  # the first process starts the second
 ALIKE: dict[str, dict[str, Any]] = {
-    # Without biases too: the gradient of a key's bias is nothing but rounding, which Adam blows up to a step.
+    # Without biases: the gradient of a key's bias is rounding noise, which Adam scales to a full step.
     "text": {"model": {"stack": {"bias": False, "dropout": UNDROPPED}}},
     "pairs": {
         "model": {"encoder": {"dropout": UNDROPPED}, "decoder": {"dropout": UNDROPPED}},
-        "task": {"batch_tokens": 256},  # four buckets, which two can share
+        "task": {"batch_tokens": 256},  # four buckets, divisible by two
     },
     "masked": {"model": {"stack": {"dropout": UNDROPPED}}},
     "labels": {"model": {"classifier": {"dropout": 0.0}}},
@@ -45,7 +45,7 @@ ALIKE: dict[str, dict[str, Any]] = {
     "sets": {"model": {"classifier": {"dropout": 0.0}}},
 }
 RECIPES = {**TINY, "numbers": tiny_numbers_recipe, "sets": tiny_sets_recipe}
-WHOLE = {"ema": None, "best_by": "loss", "validation_sentences": 0}  # what sharded models can do
+WHOLE = {"ema": None, "best_by": "loss", "validation_sentences": 0}  # the features available for sharded models
 
 pytestmark = pytest.mark.slow
 
@@ -74,7 +74,7 @@ SCORED = (
     "val/pearson",
     "val/spearman",
     "val/unigram_entropy",
-)  # by a whole model, which no device has where it is sharded
+)  # computed on the whole model, which no device has in a sharded run
 
 
 def assert_nearly_same(one: Path, two: Path, *, sharded: bool = False) -> None:
@@ -97,7 +97,7 @@ def exhaustive(*values: Any) -> Any:
     return pytest.param(*values, marks=pytest.mark.exhaustive)
 
 
-@pytest.mark.exhaustive  # test_exact_threads.py has a command start its second process, and the others are forks
+@pytest.mark.exhaustive  # test_exact_threads.py covers a command that starts its second process; the other tests fork
 @pytest.mark.parametrize(
     ("launcher", "family", "training"),
     [
@@ -149,7 +149,7 @@ def test_two_processes_are_one(tmp_path: Path, family: str, training: dict[str, 
 
 @pytest.mark.parametrize("family", ["text", exhaustive("pairs"), exhaustive("labels")])
 def test_two_processes_train_one_adapter(tmp_path: Path, finished: Callable[[str], Path], family: str) -> None:
-    """Most weights have no gradient, which a strategy that waits for one must know."""
+    """Most weights have no gradient, and a strategy that waits for gradients must skip them."""
     settings = to_plain(TINY[family](tmp_path, ALIKE[family]))
     settings["model"] = {"stack": {"dropout": UNDROPPED}} if family == "text" else ALIKE[family]["model"]
     settings |= {"pretrained": str(finished(family)), "adapter": {"kind": "lora", "rank": 3, "targets": ["all"]}}
@@ -178,7 +178,7 @@ def test_two_processes_go_on_where_they_stopped(tmp_path: Path, family: str, tra
 @pytest.mark.parametrize("launcher", [TORCHRUN, PLAIN_CALL], ids=["torchrun", "lightning"])
 @pytest.mark.exhaustive
 def test_launched_processes_make_a_run_longer(tmp_path: Path, launcher: list[str]) -> None:
-    """Each finds out by itself, before or after the first has written it down, how long it is to be."""
+    """The processes determine the new length separately, before or after the first has recorded it."""
     one = train(TINY["text"](tmp_path, ALIKE["text"], schedule="constant"), tmp_path / "one", quiet=True)
     launch(tmp_path, launcher, recipe_for_two(tmp_path, "text", schedule="constant", max_steps=6))
     assert_nearly_same(one, launch(tmp_path, launcher, recipe_for_two(tmp_path, "text", schedule="constant")))

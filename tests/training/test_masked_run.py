@@ -1,4 +1,4 @@
-"""A masked language model's run: what is hidden at which step, what is measured, and that both sides are looked at."""
+"""A masked language model's run: the hidden tokens of each step, its metrics, and the use of both contexts."""
 
 import random
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def task_for(folder: Path, changes: dict[str, Any] | None = None, /, **training:
 
 
 def rows_of(batches: list[MaskedBatch]) -> list[tuple[list[int], dict[int, int]]]:
-    """Each row's inputs, and what is hidden at which of its places."""
+    """Return each row's inputs, and its hidden tokens by position."""
     found = list[tuple[list[int], dict[int, int]]]()
     for batch in batches:
         length = batch.inputs.shape[1]
@@ -45,7 +45,7 @@ def rows_of(batches: list[MaskedBatch]) -> list[tuple[list[int], dict[int, int]]
 @pytest.mark.parametrize("rows", ["packed", {"kind": "packed", "document_mask": True}, {"kind": "padded", "stride": 5}])
 def test_masks_depend_on_the_row_of_the_step_alone(tmp_path: Path, rows: Any) -> None:
     changes = {"data": {"rows": rows}}
-    size = 2 * (BLOCK + BLOCK // 2 + 1)  # blocks that two devices cut
+    size = 2 * (BLOCK + BLOCK // 2 + 1)  # blocks that are divided between two devices
     whole = task_for(tmp_path, changes, batch_size=size, micro_batch_size=None)
     for micro in (1, 7, size // 2):
         other = task_for(tmp_path, changes, batch_size=size, micro_batch_size=micro)
@@ -57,7 +57,7 @@ def test_masks_depend_on_the_row_of_the_step_alone(tmp_path: Path, rows: Any) ->
 
 
 def test_every_epoch_hides_other_tokens_and_a_step_always_the_same(tmp_path: Path) -> None:
-    text = {"data": {"rows": {"kind": "padded", "side": "right", "stride": 9}}}  # rows that stay where they are
+    text = {"data": {"rows": {"kind": "padded", "side": "right", "stride": 9}}}  # rows at fixed positions
     task, again = task_for(tmp_path, text), task_for(tmp_path, text)
     assert rows_of(task.batches(5, 0, 1)) == rows_of(again.batches(5, 0, 1))
     hidden: dict[int, list[dict[int, int]]] = {}
@@ -77,7 +77,7 @@ def test_each_step_and_each_block_of_its_rows_hides_other_places(tmp_path: Path)
 
 
 def test_each_hidden_token_was_there_and_no_special_one_is_hidden(tmp_path: Path) -> None:
-    task = task_for(tmp_path, masking={"masked": 0.0, "random": 0.0})  # all stay as they are
+    task = task_for(tmp_path, masking={"masked": 0.0, "random": 0.0})  # all stay unchanged
     special = task.corpus.tokenizer.special_ids
     for inputs, hidden in rows_of(task.batches(2, 0, 1)):
         assert all(inputs[place] == token and token not in special for place, token in hidden.items())
@@ -198,8 +198,10 @@ WORDS = [f"{a}{b}" for a in "bcdfgklmnp" for b in "aeiou"]
 
 
 def key_values(n: int) -> list[str]:
-    """Three words, their three numbers, and both again; or the numbers first. What is hidden stands in three other
-    places, half of the time all of them to the right."""
+    """Return lines of three words and their three numbers, or the numbers first, followed by both again.
+
+    The hidden tokens occur at three other places, in half of the lines all to the right.
+    """
     chance = random.Random(0)
     lines = list[str]()
     for _ in range(n):

@@ -1,4 +1,4 @@
-"""The moving average is what is judged and exported; the run itself goes on from the weights as they are."""
+"""The moving average is validated and exported; the run itself continues from the plain weights."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,16 +20,16 @@ from tercet.training.loop.out_of_memory import MicroBatchHalving
 from tercet.training.optim.optimizers import build_optimizer
 from tercet.training.tasks.open_task import task_of
 
-pytestmark = pytest.mark.slow  # each trains a whole run
+pytestmark = pytest.mark.slow  # each test trains a whole run
 
 
 def families(*normal: str) -> list[Any]:
-    """All families; those that are not named, for the exhaustive tests."""
+    """Return all families; those that are not named are exhaustive tests."""
     return [name if name in normal else pytest.param(name, marks=pytest.mark.exhaustive) for name in TINY]
 
 
 def raw(run: Path) -> dict[str, Tensor]:
-    """The weights that a run goes on from."""
+    """Return the weights that a run resumes from."""
     state = resume_state(run)["state_dict"]
     return {name.removeprefix("model."): x for name, x in state.items() if name.startswith("model.")}
 
@@ -67,7 +67,7 @@ def test_an_average_that_forgets_too_slowly_is_noticed(tmp_path: Path, monkeypat
 
 
 def test_a_young_average_is_not_the_beginning(tmp_path: Path) -> None:
-    """With 0.999 and no warm-up of it, five steps would leave the average at the first step's weights."""
+    """With a decay of 0.999 and no warm-up, the average would still be the weights of the first step after five steps."""
     out = train(tiny_pairs_recipe(tmp_path, ema=0.999, max_steps=5), tmp_path / "run", quiet=True)
     first = train(tiny_pairs_recipe(tmp_path, max_steps=1), tmp_path / "first", quiet=True)
     average = load_model(out / "last").model.state_dict()["embedding.weight"]

@@ -1,4 +1,4 @@
-"""Muon's iteration by Gram matrices is the plain iteration, at fewer products, for matrices of every spectrum."""
+"""Muon's iteration by Gram matrices equals the plain iteration with fewer products, for any spectrum."""
 
 import pytest
 import torch
@@ -10,11 +10,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from tercet.training.optim import muon
 from tercet.training.optim.muon import COEFFICIENTS, orthogonalize
 
-CLOSE = 1e-2  # in the spectral norm, beside singular values that end between 0.7 and 1.2; 2e-3 is the worst seen
+CLOSE = 1e-2  # in the spectral norm, with singular values that end between 0.7 and 1.2; the worst measured is 2e-3
 
 
 def plainly(matrix: Tensor, iterations: int) -> Tensor:
-    """The iteration as it is published, in float64."""
+    """Return the result of the published iteration, in float64."""
     a, b, c = COEFFICIENTS
     x = matrix.double()
     x = x.T if len(x) > x.shape[1] else x
@@ -81,7 +81,7 @@ def test_many_iterations_need_a_gram_matrix_made_anew(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("shape", [(11, 60), (60, 11), (24, 24)])
 def test_a_step_within_autocast_is_as_exact(shape: tuple[int, int]) -> None:
-    """In a trainer that runs whole steps so, its products would be rounded to bfloat16, and it would not learn."""
+    """If a trainer runs whole steps within autocast, rounding the products to bfloat16 would prevent learning."""
     matrix = with_spectrum(*shape, torch.logspace(0, -4, min(shape)), seed=2)[None]
     with torch.autocast("cpu", torch.bfloat16):
         found = orthogonalize(matrix)

@@ -1,4 +1,4 @@
-"""What a run must not depend on, what it must not survive, and what it reports."""
+"""A single run: independence of irrelevant conditions, fatal errors, and its reports."""
 
 from collections.abc import Callable
 from functools import partial
@@ -58,7 +58,7 @@ def test_the_global_generator_is_nothing_to_it(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [{"kind": "packed"}, {"kind": "padded", "stride": 8}], ids=lambda rows: rows["kind"])
 def test_micro_batches_are_one_batch(tmp_path: Path, rows: dict[str, Any]) -> None:
-    # Without biases: the gradient of a key's bias is nothing but rounding, which Adam blows up to a step.
+    # Without biases: the gradient of a key's bias is rounding noise, which Adam scales to a full step.
     changes: dict[str, Any] = {
         "data": {"rows": rows, "tokenizer": {"kind": "characters", "eos": False, "pad": True}},
         "model": {"stack": {"bias": False, "dropout": {"embedding": 0.0, "attention": 0.0, "residual": 0.0}}},
@@ -154,7 +154,7 @@ def test_every_precision_learns(tmp_path: Path, finished: Callable[[str], Path],
     losses = [y for _, y in half["train/loss"]]
     assert losses[-1] < losses[0] - 0.05
     assert losses == pytest.approx([y for _, y in whole["train/loss"]], rel=0.03)
-    # Clipped after it is unscaled: a norm as large as in fp32.
+    # Clipping follows unscaling, so the norm is as large as in fp32.
     assert half["grad_norm"][0][1] == pytest.approx(whole["grad_norm"][0][1], rel=0.05)
     assert load_model(out / "last").model.embedding.weight.dtype == torch.float32
 
@@ -176,10 +176,10 @@ def test_muon_learns_in_bf16_as_it_does_in_fp32(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # the compiler's own
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # of the compiler
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.exhaustive)])
 def test_compiled_is_eager(tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In graphs, whose machine code takes another half of a minute to be made."""
+    """This tests the graphs; generating machine code would take another half minute."""
     changes = {"model": {"stack": {"bias": False, "dropout": UNDROPPED}}}
     eager = train(tiny_recipe(tmp_path, changes), tmp_path / "eager", quiet=True)
     compiled = tmp_path / "compiled"

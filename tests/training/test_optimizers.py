@@ -1,4 +1,4 @@
-"""Which parameter gets what, and Muon against the formula, `torch.optim.AdamW` and `torch.optim.Muon`."""
+"""Parameter groups, and Muon compared with its formula, `torch.optim.AdamW` and `torch.optim.Muon`."""
 
 import copy
 from typing import Any
@@ -33,7 +33,7 @@ def test_every_parameter_is_in_one_group(optimizer: OptimizerSpec, tied: bool) -
 
 @pytest.mark.parametrize("optimizer", [Adam(), AdamW(), Muon()], ids=lambda spec: spec.kind)
 def test_frozen_parameters_are_in_no_group(optimizer: OptimizerSpec) -> None:
-    """Weight decay would move them, also without a gradient."""
+    """Weight decay would change them even without a gradient."""
     model = small_model()
     frozen = [
         model.embedding.weight,
@@ -75,7 +75,7 @@ def test_muon_refuses_a_vector() -> None:
 @pytest.mark.parametrize("shape", [(24, 24), (24, 96), (96, 24), (5, 7)])
 def test_orthogonalise_keeps_the_singular_vectors(shape: tuple[int, int]) -> None:
     matrix = torch.randn(*shape)
-    if shape[0] == shape[1]:  # a random square matrix has values near zero, which five iterations do not lift
+    if shape[0] == shape[1]:  # a random square matrix has values near zero, which five iterations do not raise
         u, _, v = torch.linalg.svd(matrix)
         matrix = u @ torch.diag(torch.linspace(0.1, 3.0, shape[0])) @ v
     u, _, v = torch.linalg.svd(matrix, full_matrices=False)
@@ -127,7 +127,7 @@ class Calls(TorchDispatchMode):
 
 
 def test_muon_on_a_gpu_makes_as_few_calls_for_many_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The numbers of both ways are the same; a CPU goes matrix by matrix, which needs less memory."""
+    """Both ways give the same numbers; a CPU processes one matrix at a time, which needs less memory."""
 
     def trained_model(n: int) -> tuple[list[Tensor], list[str]]:
         torch.manual_seed(3)

@@ -1,4 +1,4 @@
-"""Other data than a recipe's own: each setting that belongs to the data is replaced, or reported."""
+"""Recipes on other data than their own: settings that belong to the data are replaced or reported."""
 
 from pathlib import Path
 from typing import Any

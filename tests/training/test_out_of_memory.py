@@ -1,4 +1,4 @@
-"""A step that does not fit is done again in halves: of the same batch, and as if it had been so from the beginning."""
+"""A step that runs out of memory is repeated with half the micro-batch: same batch, same result as if set so."""
 
 import json
 import os
@@ -58,7 +58,7 @@ def test_a_bucket_of_pairs_goes_through_in_parts(tmp_path: Path, monkeypatch: py
     a, b = (load_model(run / "last").model.state_dict() for run in (expected, out))
     for name in a:
         torch.testing.assert_close(a[name], b[name], atol=1e-4, rtol=1e-3)
-    assert weights(out) != weights(expected)  # or nothing was cut
+    assert weights(out) != weights(expected)  # otherwise no bucket was divided
 
 
 @pytest.mark.slow
@@ -71,7 +71,7 @@ def test_it_goes_on_with_the_smaller_size(
     assert [held[step] for step in (4, 5, 11)] == [[8, 8], [4] * 4, [4] * 4]
     out = train(TINY["text"](tmp_path, micro_batch_size=8, max_steps=8), tmp_path / "run", quiet=True)
     capsys.readouterr()
-    monkeypatch.undo()  # now there is enough
+    monkeypatch.undo()  # now there is enough memory
     train(recipe, out, quiet=True)
     record = read_record(out)
     assert record is not None
@@ -82,7 +82,7 @@ def test_it_goes_on_with_the_smaller_size(
     assert json.loads((out / "run.json").read_text())["micro_batches"] == [[5, 4]]
     state = torch.load(newest_checkpoint(out) / "state.ckpt", weights_only=True)
     assert [one.get("micro_batch") for one in state["arithmetic"]] == [None, "4"]
-    # A cosine of 12 steps was one of 8 at first, so the weights are others; the rows of each step are not.
+    # The first cosine had 8 steps instead of 12, so the weights differ; the rows of each step do not.
     assert figures(expected)["tokens"] == figures(out)["tokens"]
 
 

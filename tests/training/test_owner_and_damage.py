@@ -1,4 +1,4 @@
-"""What a run goes on from is whole, its own, and worked out in the same numbers; and nobody else trains there."""
+"""A run resumes only from undamaged files of the same run, with the same arithmetic, and has one trainer at a time."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ Finished = Callable[[str], Path]
 
 
 def stopped_at(step: int, finished: Path, out: Path) -> Path:
-    """A run of the same recipe that was killed right after its save at `step`."""
+    """Create a run of the same recipe that was killed right after its save at `step`."""
     recipe = read_recipe(finished)
 
     def work() -> None:
@@ -67,7 +67,7 @@ def test_without_any_checkpoint_there_are_choices(
     command = ["train", str(tmp_path / "recipe.yaml"), "--out", str(out)]
     shutil.rmtree(out / "checkpoints")
     assert main(command) == 2
-    # The save at step 8 was killed before it was noted.
+    # The run was killed at step 8 after the save, before it was recorded.
     assert "run: 4 steps were trained, but" in (err := capsys.readouterr().err)
     assert "pass --from-weights to continue from its last model, or --restart to delete it and start again" in err
     assert err.count("\n") == 1
@@ -100,7 +100,7 @@ def test_without_any_checkpoint_there_are_choices(
 def test_what_was_saved_before_a_run_was_killed_is_compared_at_its_end(
     finished: Finished, tmp_path: Path, model: str
 ) -> None:
-    """Nothing is left to train, so that neither is written anew."""
+    """No step is left, so neither model is written again."""
     out = stopped_at(12, finished("text"), tmp_path / "run")
     flip(out / model / "model.safetensors")
     with pytest.raises(UserError, match=rf"{model}/model.safetensors is damaged"):
@@ -216,7 +216,7 @@ def test_a_second_trainer_is_refused(finished: Finished, tmp_path: Path, capsys:
             err = capsys.readouterr().err
             assert f"run is in use by process {os.getpid()} on " in err
             assert err.count("\n") == 1
-        assert load_model(out).card.step == 6  # who only reads is not in the way
+        assert load_model(out).card.step == 6  # readers are not blocked
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
@@ -227,7 +227,7 @@ def test_two_that_begin_together(finished: Finished, tmp_path: Path) -> None:
     assert sorted(exit_code(pid) for pid in pids) in (
         [0, 0],
         [0, 1],
-    )  # where the first was done already, the second sees
+    )  # if the first has finished already, the second detects it
     assert_same_run(finished("text"), out)
 
 
@@ -254,4 +254,4 @@ def test_only_so_many_checkpoints_are_kept(tmp_path: Path) -> None:
     record = read_record(out)
     assert record is not None
     assert (record.saved, record.finished) == (12, True)
-    train(TINY["text"](tmp_path, keep=3), out, quiet=True)  # how many are kept may change
+    train(TINY["text"](tmp_path, keep=3), out, quiet=True)  # the number of kept checkpoints may change

@@ -1,4 +1,4 @@
-"""Every recipe that comes with Tercet builds, and takes a step when its sizes are made small."""
+"""Every packaged recipe builds, and takes a step at reduced sizes."""
 
 import csv
 import importlib.util
@@ -47,7 +47,7 @@ SMALL_CLASSIFIER: dict[str, Any] = {
     "task": {"batch_size": 2, "micro_batch_size": 1},
     "training": FEW,
 }
-# Those that go on from another model are tried in test_finetuning.py.
+# Fine-tuning recipes are tested in test_finetuning.py.
 RECIPES = recipes_from_scratch()
 ENCODERS = [name for name in RECIPES if load_recipe(name).model.family == "encoder-only"]
 CLASSIFIERS = [name for name in ENCODERS if load_recipe(name).task.kind == "labels"]
@@ -58,15 +58,15 @@ WRITERS = {
     "multi_label_classification": tiny_sets_recipe,
     "regression": tiny_numbers_recipe,
 }
-# Tokenizers learnt on a toy's sixty words have no room for more.
+# A tokenizer trained on the toy's sixty words has fewer tokens.
 WORDS = {"kind": "words", "min_count": 1, "vocab_size": 32_000}
 
 
 def small(name: str, folder: Path) -> Recipe:
-    """The recipe with its own choices, at sizes and on data of a toy."""
+    """Return the recipe with its own choices, at toy sizes and on toy data."""
     if name in CLASSIFIERS:
         kind = load_recipe(name).data.problem_type  # pyright: ignore[reportAttributeAccessIssue]
-        source = WRITERS[kind](folder).data.source  # which writes the texts
+        source = WRITERS[kind](folder).data.source  # writes the texts
         data = {**SMALL_CLASSIFIER["data"], "source": source}
         return load_recipe(name, {**SMALL_CLASSIFIER, "data": data})
     if name not in TRANSLATORS:
@@ -98,7 +98,7 @@ has_tensorboard = pytest.mark.skipif(importlib.util.find_spec("tensorboard") is 
 def test_it_builds_at_its_own_size(name: str) -> None:
     recipe = load_recipe(name)
     assert parse_recipe(parse_yaml(write_yaml(recipe), name=name), name=name) == recipe
-    assert recipe_names()[name]  # its first line says what it is
+    assert recipe_names()[name]  # its first line is a description
     assert recipe_text(name).startswith("# ")
     own: dict[str, Any] = {"source_size": 100} if getattr(recipe.data, "source_tokenizer", None) else {}
     if isinstance(recipe, LabelsRecipe):

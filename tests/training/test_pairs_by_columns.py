@@ -1,4 +1,4 @@
-"""Pairs in columns with names: training, evaluation and scoring read the same ones from every format."""
+"""Pairs in named columns: training, evaluation and scoring read the same pairs from every format."""
 
 import csv
 import json

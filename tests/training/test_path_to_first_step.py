@@ -1,7 +1,7 @@
-"""The path from `tercet.train` to the first step: short, and without a way back.
+"""The call path from `tercet.train` to the first step is short and enters no file twice.
 
-Counted while a run begins: each call of a function of `tercet.api` or `tercet.training` that is given the run as it is
-so far (the request, the resolved recipe, one of its states, or the training loop) by a function of another file.
+The test counts calls of functions of `tercet.api` or `tercet.training` from another file during startup, if an argument
+is a state of the run: the request, the resolved recipe, a later state, or the training loop.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""The loop that a learner reads, and the training that a user runs, are one algorithm."""
+"""The readable example loop and the training of a run are the same algorithm."""
 
 import importlib.util
 from pathlib import Path

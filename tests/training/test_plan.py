@@ -1,4 +1,4 @@
-"""Which rows each step takes: in closed form, and in the same order whatever the batch grows by."""
+"""The rows of each step: in closed form, and in the same order for any growth of the batch."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Runs on prepared folders: the same to the last bit after a kill, wherever the shards are, and flat in memory."""
+"""Runs on prepared folders: bitwise identical after a kill, local or remote, in constant memory."""
 
 import json
 import os
@@ -33,7 +33,7 @@ DRAWN = Documents(fraction=0.1)
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Prepared folders of three kinds of text; two of them have the same tokenizer."""
+    """Return prepared folders of three kinds of text; two of them have the same tokenizer."""
     folder = tmp_path_factory.mktemp("prepared")
     for name, word in (("times", "times"), ("plus", "plus")):
         lines = [json.dumps({"text": f"{n} {word} {m} is {n * m}.\n" * 3}) for n in range(9) for m in range(2, 8)]
@@ -68,7 +68,7 @@ def recipe_of(case: str, folder: Path, **settings: Any) -> Recipe:
 
 
 def forget_orders() -> None:
-    """As another process knows none."""
+    """Clear the caches of orders, as in a new process."""
     for cached in (layouts._group_rows, layouts._group_ends, order._permutation):
         cached.cache_clear()
 
@@ -170,7 +170,7 @@ print(most)
 
 
 def big_folder(folder: Path, shards: int) -> Path:
-    """A prepared folder of random ids, 4 million a shard."""
+    """Return a prepared folder of random ids with 4 million per shard."""
     from dataclasses import replace
 
     from tercet.data.corpora.prepared import open_folder
@@ -204,6 +204,6 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path, group: int) -> Non
         command = [sys.executable, "-c", MEASURE, str(folder) if not group else f"file://{folder}", str(group)]
         env = {**os.environ, "TERCET_CACHE": str(tmp_path / "cache")}
         grown.append(int(subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout))
-    small, large = grown  # bytes; all of the tokens are 25 and 134 MB
+    small, large = grown  # in bytes; the tokens take 25 and 134 MB
     assert large < small + 5e7, grown
     assert large < 8e7, grown

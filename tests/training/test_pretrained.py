@@ -1,4 +1,4 @@
-"""Training goes on from a model that is there, and needs nothing of its folder afterwards."""
+"""Fine-tuning from an existing model, whose folder is not needed afterwards."""
 
 import shutil
 import signal
@@ -32,7 +32,7 @@ Finished = Callable[[str], Path]
 
 
 def going_on(run: Path, recipe: Recipe, changes: dict[str, Any] | None = None) -> Recipe:
-    """The recipe, from the model in `run`, of whose sizes it says nothing."""
+    """Return the recipe, fine-tuned from the model in `run`, without any sizes of the model."""
     data = to_plain(recipe)
     data["model"] = {}
     return parse_recipe(merge(data, {"pretrained": str(run), **(changes or {})}), name="going on")
@@ -87,7 +87,7 @@ def test_a_classifier_takes_the_encoder_and_gets_a_new_head(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["pretrained", CHECKPOINT])
 def test_a_run_that_goes_on_resumes_without_the_old_folder(finished: Finished, tmp_path: Path, name: str) -> None:
-    """Killed before its first save, and after it."""
+    """It is killed before its first save, and after it."""
     old = tmp_path / "old"
     shutil.copytree(finished("masked"), old)
     recipe = going_on(old, tiny_labels_recipe(tmp_path))
@@ -103,7 +103,7 @@ def test_a_run_that_goes_on_resumes_without_the_old_folder(finished: Finished, t
     shutil.rmtree(old)
     train(recipe, out, quiet=True)
     assert_same_run(reference, out)
-    assert load_model(out).card.recipe["pretrained"] == "./old"  # a card names no folder
+    assert load_model(out).card.recipe["pretrained"] == "./old"  # a card contains no paths
     assert read_yaml(out / "recipe.yaml")["pretrained"] == str(old)
 
 

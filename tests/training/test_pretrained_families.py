@@ -1,4 +1,4 @@
-"""Training goes on from a folder of `transformers`, whichever of the families it is, as from one of ours."""
+"""Fine-tuning from a folder of `transformers`, for each supported family, as from a run folder."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ STILL = {"training": {"optimizer": {"kind": "adam", "lr": 0.0}, "max_steps": 1}}
 
 
 def folder_of(path: Path, model: Any) -> Path:
-    """The folder of one of theirs, beside a tokenizer of words."""
+    """Save a model of transformers with a tokenizer of words, and return the folder."""
     torch.manual_seed(3)
     model.save_pretrained(path)
     built = tokenizers.Tokenizer(
@@ -65,7 +65,7 @@ def t5(**settings: Any) -> Any:
 
 
 def given_to(theirs: Any, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
-    """A translator reads and writes the same."""
+    """Return the inputs of a model; a translator gets the same tokens on both sides."""
     return {"input_ids": tokens} | ({"decoder_input_ids": tokens} if theirs.config.is_encoder_decoder else {})
 
 
@@ -90,7 +90,7 @@ def test_a_run_goes_on_from_it_and_leaves_as_it(build: Any, tiny: Any, written: 
     before = load_model(folder)
     still = train(going_on(folder, tiny(tmp_path), STILL), tmp_path / "still", quiet=True)
     same, state = load_model(still / "last").model.state_dict(), before.model.state_dict()
-    own = [name for name in same if not name.startswith("classifier.")]  # the labels are others
+    own = [name for name in same if not name.startswith("classifier.")]  # the labels differ
     assert own
     assert all(torch.equal(same[name], state[name]) for name in own)
     out = train(going_on(folder, tiny(tmp_path), {"training": {"max_steps": 3}}), tmp_path / "run", quiet=True)
@@ -162,7 +162,7 @@ SOME = ("gpt2", "qwen3", "roberta", "distilbert", "t5")
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")  # which peft asks transformers
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")  # a call of peft in transformers
 @pytest.mark.parametrize(
     "name", [name if name in SOME else pytest.param(name, marks=pytest.mark.exhaustive) for name in EVERY]
 )

@@ -1,4 +1,4 @@
-"""What training shows on a terminal, seen from the terminal's side."""
+"""The output of training on a pseudo-terminal."""
 
 import fcntl
 import io
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 def seen(folder: Path, *, lines: int = 40, term: str = "xterm-256color") -> str:
-    """All that a training writes to a terminal of so many lines."""
+    """Return all output of a training on a terminal with this number of lines."""
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, 90, 0, 0))
 
@@ -47,7 +47,7 @@ def seen(folder: Path, *, lines: int = 40, term: str = "xterm-256color") -> str:
 def test_the_losses_are_drawn_at_each_validation(tmp_path: Path) -> None:
     text = seen(tmp_path)
     assert "┤" in text[: text.index("6/6")]
-    assert "┤" not in text[text.rindex("6/6") :]  # taken away: what follows says how it went
+    assert "┤" not in text[text.rindex("6/6") :]  # removed at the end, before the summary
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_terminal_with_no_room_for_them_has_the_bar_alone(tmp_path: Path, line
 def test_a_training_from_python_goes_on_if_its_progress_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A script whose log is on a full disk: `nohup python train.py 2> log`."""
+    """The script's log is on a full disk: `nohup python train.py 2> log`."""
     with Path("/dev/full").open("wb", buffering=0) as full:
         monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(full, write_through=True))
         train(tiny_recipe(tmp_path, max_steps=2, log_every=1), tmp_path / "run")

@@ -1,4 +1,4 @@
-"""Sums over ranks, whose ranks are threads of this process: the exchanges between them are four lines each."""
+"""Sums over ranks, which are threads of this process with simulated collectives of four lines each."""
 
 import threading
 from collections.abc import Callable
@@ -29,7 +29,10 @@ Work = Callable[[int], Any]
 
 @pytest.fixture
 def run_ranks(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Work], list[Any]]:
-    """Call a function once for each rank, in threads that meet at each exchange; the results in the ranks' order."""
+    """Return a function that calls `work` once per rank, in threads that synchronize at each exchange.
+
+    The results are in the order of the ranks.
+    """
 
     def run(world: int, work: Work) -> list[Any]:
         local, sent, barrier = threading.local(), [torch.empty(0)] * world, threading.Barrier(world, timeout=20)
@@ -64,7 +67,7 @@ def run_ranks(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Work], list[Any
             monkeypatch.setattr(dist, name, fake)
         with ThreadPoolExecutor(world) as pool:
             futures = [pool.submit(start, rank) for rank in range(world)]
-        for future in futures:  # the error that broke the barrier, not those of the ranks that waited there
+        for future in futures:  # raise the error that broke the barrier, not those of the waiting ranks
             with suppress(threading.BrokenBarrierError):
                 future.result()
         return [future.result() for future in futures]
@@ -73,7 +76,7 @@ def run_ranks(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Work], list[Any
 
 
 def micro_batches(count: int) -> list[list[Tensor]]:
-    """Gradients of so different sizes that each order of addition has a sum of its own."""
+    """Return gradients of such different magnitudes that each order of addition gives another sum."""
     chance = torch.Generator().manual_seed(3)
     size = lambda shape: 10 ** torch.randn(shape, generator=chance)  # noqa: E731
     return [[torch.randn(shape, generator=chance) * size(shape) for shape in SHAPES] for _ in range(count)]
@@ -101,7 +104,7 @@ def test_gradients_of_ranks_add_up_in_the_order_of_the_tree(world: int, run_rank
         assert all(map(torch.equal, gradients, whole))
         assert torch.equal(loss, whole[1])
     one_by_one = [torch.stack(list(some)).cumsum(0)[-1] for some in zip(*tensors, strict=True)]
-    assert not all(map(torch.equal, one_by_one, whole))  # or any order would pass
+    assert not all(map(torch.equal, one_by_one, whole))  # otherwise any order would pass
 
 
 def test_ranks_that_are_no_power_of_two_each_get_their_piece_of_the_sum(run_ranks: Any) -> None:
@@ -115,7 +118,7 @@ def test_ranks_that_are_no_power_of_two_each_get_their_piece_of_the_sum(run_rank
 
 
 class Piece:
-    """What `exact_norm` asks of a DTensor that is cut along its rows as `torch.chunk` cuts them."""
+    """The interface of a DTensor that `exact_norm` uses, sharded by rows as `torch.chunk` does."""
 
     full_tensor = None
 
@@ -135,7 +138,7 @@ class Piece:
 
 @pytest.mark.parametrize("world", [2, 4])
 def test_the_norm_of_uneven_pieces_is_that_of_whole_gradients(world: int, run_ranks: Any) -> None:
-    """Of 7, 5 and 1 rows: ranks have unequally many, and some have none."""
+    """Ranks have different numbers of 7, 5 and 1 rows, and some have none."""
     (tensors,) = micro_batches(1)
     norm = exact_norm(tensors)
     torch.testing.assert_close(norm, torch.cat([x.flatten() for x in tensors]).norm())
@@ -144,7 +147,7 @@ def test_the_norm_of_uneven_pieces_is_that_of_whole_gradients(world: int, run_ra
 
 
 def test_the_mean_over_ranks_is_that_of_all_targets(run_ranks: Any) -> None:
-    """Ranks have unequally many targets, and DDP divides the sum of their gradients by the number of ranks."""
+    """Ranks have different numbers of targets, and DDP divides the sum of their gradients by the number of ranks."""
     rows = [torch.arange(1.0, 4.0), torch.tensor([10.0]), torch.tensor([2.0, 5.0])]
 
     def work(rank: int) -> tuple[Tensor, Tensor]:
@@ -165,7 +168,7 @@ def test_the_mean_over_ranks_is_that_of_all_targets(run_ranks: Any) -> None:
 
 
 def test_only_the_last_micro_batch_of_a_sharded_exact_step_leaves_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Branches of the sum are in the reduce-scatters' trees; what an earlier pass leaves would be added once more."""
+    """The reduce-scatter trees already contain these branches; gradients left by an earlier pass would be added twice."""
     stack = {"d_model": 8, "n_layers": 1, "n_heads": 1}
     model = build(model_spec({"preset": "gpt2", "vocab_size": 5, "max_len": 3, "stack": stack}))
     for name in ("set_custom_reduce_scatter", "set_gradient_divide_factor", "set_requires_gradient_sync"):

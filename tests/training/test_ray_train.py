@@ -1,6 +1,6 @@
-"""Ray Train's workers are ranks: what they train is what one process trains.
+"""Ray Train's workers are ranks, and train as one process does.
 
-Ray is large, and no dependency of ours: where it is not installed, nothing here runs.
+Ray is large and not a dependency: if it is not installed, these tests are skipped.
 """
 
 import importlib.util
@@ -28,7 +28,7 @@ def test_workers_are_ranks(tmp_path: Path) -> None:
         )
     recipe = tiny_recipe(tmp_path, exact=True)
     (tmp_path / "recipe.yaml").write_text(write_yaml(recipe))
-    with tempfile.TemporaryDirectory(prefix="ray") as folder:  # a short name, for there are sockets in it
+    with tempfile.TemporaryDirectory(prefix="ray") as folder:  # a short name, since it contains sockets
         environment = {
             **os.environ, "HOME": str(tmp_path), "RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0",
             "OMP_NUM_THREADS": "1",

@@ -1,4 +1,4 @@
-"""How long a run is to be: a recipe says it in steps, epochs or hours, and whoever changes it in any of them."""
+"""The length of a run in steps, epochs or hours, and changes of it in any of these units."""
 
 from pathlib import Path
 from typing import Any

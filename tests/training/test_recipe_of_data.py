@@ -1,4 +1,4 @@
-"""Data in a recipe's place: which recipe is taken, what of it is changed, and what is no data."""
+"""Data instead of a recipe: the chosen recipe, its changed settings, and invalid data."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A step's sum is one tree, whoever has which branch, and its norm one number."""
+"""The gradient sum of a step is one binary tree, however ranks share its branches, and the norm is one number."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ RANKS = Path(__file__).with_name("rank_program.py")
 
 
 def leaves(count: int, seed: int) -> list[Tensor]:
-    """Numbers of so different sizes that each order has a sum of its own."""
+    """Return tensors of such different magnitudes that each order of addition gives another sum."""
     chance = torch.Generator().manual_seed(seed)
     return [torch.randn(5, generator=chance) * 10 ** torch.randn(5, generator=chance) for _ in range(count)]
 
@@ -41,7 +41,7 @@ def branch(tensors: list[Tensor]) -> Tensor:
 
 @given(odd=st.sampled_from([1, 3, 5, 7]), height=st.integers(0, 4), seed=st.integers(0, 999))
 def test_a_sum_is_that_of_its_two_halves(odd: int, height: int, seed: int) -> None:
-    """Whether one rank works out all of it or each a branch."""
+    """One rank may compute the whole sum, or each rank a branch."""
     tensors = leaves(odd << height, seed)
     wanted = by_definition(tensors)
     assert torch.equal(branch(tensors), wanted)
@@ -52,7 +52,7 @@ def test_a_sum_is_that_of_its_two_halves(odd: int, height: int, seed: int) -> No
 
 
 def test_orders_differ() -> None:
-    """Else the tests above would hold of any."""
+    """Otherwise the tests above would pass for any order."""
     tensors = leaves(8, 0)
     assert not torch.equal(branch(tensors), torch.stack(tensors).flip(0).sum(0))
 
@@ -79,7 +79,7 @@ def test_the_norm_is_the_norm(shapes: list[tuple[int, ...]], size: float, seed: 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", [pytest.param(2, marks=pytest.mark.exhaustive), 4])
 def test_ranks_add_up_in_the_order_of_the_tree(world: int, tmp_path: Path) -> None:
-    """Sums, reduce-scatters and the norm of pieces, over gloo, beside one process's."""
+    """Sums, reduce-scatters and the norm of shards over gloo are compared with those of one process."""
     for result in run_ranks(RANKS, tmp_path, world):
         for name, (got, wanted) in result.items():
             assert torch.equal(got, wanted), name

@@ -1,4 +1,4 @@
-"""Whether fsdp lets go of what it has gathered: the same training, and less or more to send."""
+"""Resharding of gathered weights in fsdp: equal training, and the trade-off between memory and communication."""
 
 from pathlib import Path
 from typing import Any
@@ -54,8 +54,10 @@ def test_what_is_kept_takes_the_memory_of_ddp_but_for_the_optimizer(tmp_path: Pa
     ids=str,
 )
 def test_a_plan_says_what_is_sent(settings: dict[str, Any], tmp_path: Path) -> None:
-    """A rank's gathers and reduce-scatters, within what pads a matrix whose rows two ranks cannot share equally, and
-    the few numbers of a loss."""
+    """The gathers and reduce-scatters of a rank are as planned.
+
+    The tolerance is the padding of matrices whose rows two ranks cannot share equally, and the few numbers of a loss.
+    """
     recipe = task_of(sharded(tmp_path, max_steps=2, **settings), progress=False).recipe
     (tmp_path / "recipe.yaml").write_text(write_yaml(recipe))
     step = measure_step(recipe, micro=4, device="cpu", precision="fp32", checkpointing=False)
@@ -69,7 +71,7 @@ def test_a_plan_says_what_is_sent(settings: dict[str, Any], tmp_path: Path) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("keep", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
 def test_three_ranks_take_the_steps_of_one(keep: bool, tmp_path: Path) -> None:
-    """Sums over ranks that are no power of two, which `exact` never has."""
+    """The number of ranks is not a power of two, which `exact` does not support."""
     runs = {"one rank": {}, "fsdp on 2": {"devices": 3, "reshard_after_forward": keep}}
     for machine, more in runs.items():
         settings = {"exact": False, "optimizer": ADAMW, "batch_size": 12, "ema": None, "max_steps": 6, **more}
@@ -82,8 +84,10 @@ def test_three_ranks_take_the_steps_of_one(keep: bool, tmp_path: Path) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("family", ["text", "pairs"])
 def test_two_ranks_train_as_without_and_go_on_with_it(family: str, tmp_path: Path) -> None:
-    """Within rounding, which AdamW makes large where a gradient is nearly zero; with `exact` to the last bit, in
-    `test_exact_ranks.py`."""
+    """The tolerance is rounding, which AdamW amplifies if a gradient is nearly zero.
+
+    `test_exact_ranks.py` tests bitwise identity with `exact`.
+    """
 
     def run(out: str, **settings: Any) -> None:
         settings = {"exact": False, "optimizer": ADAMW, "schedule": "constant", **settings}

@@ -1,4 +1,4 @@
-"""What a change does to a plan, a rate and a recipe, held against the words of each by brute force."""
+"""The effect of changes on a plan, a learning rate and a recipe, compared with brute-force definitions."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +42,7 @@ def changed(plan: Plan, said: list[tuple[int, int]]) -> Plan:
 def test_a_length_holds_from_its_step_on(said: list[tuple[int, int]], ramp: float) -> None:
     plan = changed(Plan(n_rows=50, unit=2, units=4, ramp=ramp, seed=3, steps=25), said)
     of_step = [25] * 70
-    for at, steps in said:  # the last word holds, also of a run that had to go back
+    for at, steps in said:  # the last change applies, also to a run that had to go back to an earlier step
         of_step[at:] = [steps] * (70 - at)
     assert [plan.length_at(step) for step in range(70)] == of_step
     assert plan.steps == said[-1][1]
@@ -60,7 +60,7 @@ def test_no_row_is_skipped_or_comes_twice(said: list[tuple[int, int]], ramp: flo
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[tuple[int, int]]:
-    """Of a run of 25 steps: each time it has done some more of them, and is to have another number in all."""
+    """Draw changes of a run of 25 steps: the steps trained so far, and the new total number of steps."""
     said, done, total = list[tuple[int, int]](), 0, 25
     for _ in range(draw(st.integers(1, 3))):
         done = draw(st.integers(done, total))

@@ -1,4 +1,4 @@
-"""A folder holds one run: what is refused, what is accepted, and in which words."""
+"""A folder contains one run: rejected and accepted commands, and their messages."""
 
 import json
 import math
@@ -25,7 +25,7 @@ SHORT: dict[str, Any] = {"max_steps": 2, "sample_tokens": 0}
 
 @pytest.fixture(autouse=True)
 def pictures() -> None:
-    """Here they are drawn."""
+    """Enable plots, which conftest.py disables."""
 
 
 @pytest.mark.slow
@@ -108,7 +108,7 @@ def test_its_recipe_is_read_back(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_patience(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # A rate of zero learns nothing: the second validation is not better than the first, nor the third.
+    # At a rate of zero, neither the second nor the third validation is better than the first.
     recipe = tiny_recipe(tmp_path, optimizer={"kind": "adam", "lr": 0.0}, patience=2, validate_every=2, max_steps=30)
     out = train(recipe, tmp_path / "run", quiet=True)
     assert resume_state(out)["global_step"] == 6
@@ -202,7 +202,7 @@ def test_metrics_are_cut_back(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         metrics.log_metrics({"train/loss": 1.0 / step}, step)
     with metrics.path.open("a") as file:
-        file.write("4,0.0")  # a killed process's last line
+        file.write("4,0.0")  # the last line of a killed process
     assert [step for step, _ in metrics_until(tmp_path, 2)] == [1, 2]
     assert metrics_until(tmp_path, 0) == []
     metrics.log_metrics({"train/loss": 7.0}, 1)
@@ -230,7 +230,7 @@ def test_metrics_of_which_nothing_is_whole(tmp_path: Path, left: bytes) -> None:
 def test_the_first_process_may_begin_the_run_at_any_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
 ) -> None:
-    """While another one looks whether there is a run, the recipe and the record appear."""
+    """The recipe and the record appear while another process checks whether a run exists."""
     recipe, out, looks = tiny_recipe(tmp_path, **SHORT), tmp_path / "run", 0
     out.mkdir()
 

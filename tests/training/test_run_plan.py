@@ -1,4 +1,4 @@
-"""What a plan says is what a run does: steps, tokens, FLOPs; and the arithmetic of time, cost and network."""
+"""A plan equals the run in steps, tokens and FLOPs; and its computation of time, cost and network traffic."""
 
 import json
 import statistics
@@ -72,13 +72,13 @@ def test_every_family_has_a_plan_that_json_can_hold(family: str, tmp_path: Path)
     assert again.activations < kept.activations
     assert kept.fits
     assert kept.largest_micro_batch == plan.batch // devices
-    most = sum((plan.vocabulary_at_most or {}).values())  # or fewer tokens, where the text has no more
+    most = sum((plan.vocabulary_at_most or {}).values())  # the text may have fewer tokens
     assert plan.parameters >= sum(p.numel() for p in build(task_of(recipe, progress=False).recipe.model).parameters())
     assert (plan.parameters > most * 16) if most else plan.vocabulary_at_most is None
 
 
 def counted_flops(recipe: Recipe) -> tuple[float, int]:
-    """What PyTorch counts of a step's first micro-batch, forward and backward, and its tokens or pairs of them."""
+    """Return PyTorch's FLOP count of a step's first micro-batch, forward and backward, and its number of tokens."""
     task = task_of(recipe, progress=False)
     model = build(task.recipe.model).train()
     set_trainable(model, freeze=recipe.freeze, adapter=recipe.adapter)
@@ -219,7 +219,7 @@ def test_what_cannot_be_shared_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_nothing_of_the_models_size_is_allocated(tmp_path: Path) -> None:
-    """A model of 3 TB is planned like another."""
+    """Planning a model of 3 TB works too."""
     stack = {"d_model": 65_536, "n_heads": 64, "n_layers": 16}
     recipe = tiny_recipe(tmp_path, {"model": {"stack": stack}})
     plan = planned(recipe, cluster=Cluster(FAST, 16))

@@ -1,4 +1,4 @@
-"""A learning rate's way: above zero at the first step, at full height after the warm-up, at the end what it says."""
+"""Learning-rate schedules: positive at the first step, the full rate after the warm-up, and the documented end."""
 
 import math
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def test_a_factor_is_a_share(schedule: Schedule, warmup: int, total: int) -> Non
 def test_the_warm_up_is_a_straight_line_that_begins_above_zero(schedule: Schedule) -> None:
     factors = [rate_factor(schedule, step=step, warmup=5, total=50) for step in range(5)]
     assert [factor / factors[-1] for factor in factors] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
-    assert factors[-1] == pytest.approx(1.0) or schedule == WSD(cooldown=1.0, final=0.2)  # falling from the first step
+    assert factors[-1] == pytest.approx(1.0) or schedule == WSD(cooldown=1.0, final=0.2)  # decays from the first step
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_the_last_step_reaches_final(schedule: LinearDecay | Cosine, warmup: int
     assert factors == sorted(factors, reverse=True)
 
 
-Factor = Callable[[int, int, int], float]  # of step, warm-up and total, as the table at the top of the file has it
+Factor = Callable[[int, int, int], float]  # of step, warm-up and total, as in the table at the top of the source file
 
 DOCUMENTED: list[tuple[Schedule, Factor, Factor]] = [  # after the warm-up, and at the last step
     (Constant(), lambda s, W, S: 1.0, lambda s, W, S: 1.0),

@@ -1,4 +1,4 @@
-"""Checkpoints in pieces: any number of ranks, and whole models, go on from them."""
+"""Sharded checkpoints can be resumed on any number of ranks, and as whole models."""
 
 import json
 import os
@@ -57,7 +57,7 @@ def test_pieces_are_read_as_one_tensor(tmp_path: Path) -> None:
     ids=" and ".join,
 )
 def test_every_machine_goes_on_from_pieces(machines: tuple[str, ...], tmp_path: Path) -> None:
-    """Of two ranks, at one step: to the same weights whether they become whole, or pieces of two or four."""
+    """A checkpoint of two ranks gives the same weights on one rank and as shards on two or four ranks."""
     settings: dict[str, Any] = {"max_steps": 6, "schedule": "constant", "validate_every": 6}
     begun = tmp_path / "begun"
     dies = dies_at_rename(1, after=True, name=CHECKPOINT)
@@ -75,7 +75,7 @@ def test_every_machine_goes_on_from_pieces(machines: tuple[str, ...], tmp_path: 
 
 
 def fill_disk_of_rank_1() -> None:
-    """For a rank: its second save fails."""
+    """Make the second save of this rank fail."""
     write_data, saves = HuggingFaceStorageWriter.write_data, list[Any]()
 
     def write(writer: HuggingFaceStorageWriter, plan: Any, planner: Any) -> Any:
@@ -90,7 +90,7 @@ def fill_disk_of_rank_1() -> None:
 
 @pytest.mark.slow
 def test_a_disk_that_is_full_on_one_rank_ends_all(tmp_path: Path) -> None:
-    """With the reason, and the checkpoint before is there to go on from."""
+    """The reason is reported, and the previous checkpoint can be resumed."""
     out, settings = tmp_path / "run", {"max_steps": 6, "save_every": 2}
     ranks = start(tmp_path, "text", "fsdp on 2", out, prepare=fill_disk_of_rank_1, **settings)
     assert ranks.wait() == 1
@@ -111,7 +111,7 @@ def test_a_disk_that_is_full_on_one_rank_ends_all(tmp_path: Path) -> None:
     ids=["tp to one rank", "one rank to tp", "tp and fsdp"],
 )
 def test_matrices_that_are_cut_either_way_go_anywhere(switches: tuple[tuple[str, str], ...], tmp_path: Path) -> None:
-    """Tensor parallelism cuts some along their rows, others along their columns, and leaves the rest whole."""
+    """Tensor parallelism shards some matrices by rows and some by columns, and replicates the other parameters."""
     changes = {"model": {"stack": {"dropout": {"attention": 0.0, "activation": 0.0, "residual": 0.1}}}}
     settings: dict[str, Any] = {"changes": changes, "exact": False, "schedule": "constant", "max_steps": 4}
     longer = {**settings, "max_steps": 8}

@@ -1,4 +1,4 @@
-"""Processes that start at once on a machine of which nothing is known: one compiles, one measures, all choose alike."""
+"""Concurrent starts on a new machine: one process compiles, one measures, and all make the same choices."""
 
 import os
 import subprocess
@@ -42,4 +42,4 @@ def test_one_compiles_and_one_measures(starts: int, tmp_path: Path) -> None:
         assert [process.returncode for process in processes] == [0, 0]
         assert len({answer for answer, _ in said}) == 1
         assert sum(notes.count("measured") for _, notes in said) == 1
-        assert len(calls.read_text()) == 2  # to compile and to link, once
+        assert len(calls.read_text()) == 2  # compiled and linked once

@@ -1,4 +1,4 @@
-"""A step that is counted on fake tensors holds what a real one holds, as PyTorch's own hooks and profiler see it."""
+"""The memory of a step on fake tensors equals that of a real step, by PyTorch's hooks and profiler."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,13 +21,13 @@ from tercet.training.recipe.recipe import TranslationRecipe
 from tercet.training.tasks.open_task import task_of
 from tercet.training.tasks.task import Task
 
-WITHIN = 0.1  # what docs/how-to/planning.md says of activations on a CPU
+WITHIN = 0.1  # the tolerance of activations on a CPU in docs/how-to/planning.md
 FAMILIES = ("text", "masked", "pairs")
 EXHAUSTIVE = pytest.mark.exhaustive
 
 
 def recipe_of(family: str, folder: Path, *, dropout: float = 0.0, **training: Any) -> Recipe:
-    """Two layers of 64 over 128 tokens: large enough for attention to go by blocks."""
+    """Return a recipe of two layers of width 64 and 128 tokens, large enough for blockwise attention."""
     (folder / "text.txt").write_text(TEXT * 40)
     rows = "".join(f"{' '.join([source] * 30)}\t{' '.join([target] * 30)}\n" for source, target in PAIRS)
     (folder / "pairs.tsv").write_text(rows)
@@ -43,7 +43,7 @@ def recipe_of(family: str, folder: Path, *, dropout: float = 0.0, **training: An
 
 
 class RealStep:
-    """The first micro-batch of a run, with gradients of an earlier one there."""
+    """The first micro-batch of a run, with gradients of an earlier micro-batch allocated."""
 
     def __init__(self, recipe: Recipe, *, checkpointing: bool = False) -> None:
         self.task: Task = task_of(recipe, progress=False)
@@ -53,7 +53,7 @@ class RealStep:
             stack.activation_checkpointing = checkpointing
         self.optimizer = build_optimizer(self.recipe.training.optimizer, self.model)
         self.batch = self.task.batches(0, 0, 1)[0]
-        if isinstance(recipe, TranslationRecipe):  # as long as its sentences are, not as long as they may be
+        if isinstance(recipe, TranslationRecipe):  # by the actual length of its sentences, not the maximum
             self.recipe = replace(self.recipe, model=replace(self.recipe.model, max_len=self.batch.source.shape[1]))
         for parameter in self.model.parameters():
             parameter.grad = torch.zeros_like(parameter)
@@ -67,7 +67,7 @@ class RealStep:
         return self.task.loss(self.model, self.batch, smoothing=self.recipe.training.label_smoothing).total
 
     def saved_bytes(self) -> int:
-        """What autograd keeps for the backward pass, beside the weights."""
+        """Return the bytes that autograd saves for the backward pass, except for the weights."""
         weights = {p.untyped_storage().data_ptr() for p in self.model.parameters()}
         kept: dict[int, torch.UntypedStorage] = {}
 
@@ -84,15 +84,17 @@ class RealStep:
         return size
 
     def likelihood_bytes(self) -> int:
-        """The gradients that the likelihood works out at once, which are no saved tensors: of hidden states, and of the
-        unembedding."""
+        """Return the bytes of the gradients that the likelihood computes in its forward pass.
+
+        They are no saved tensors: the gradients of the hidden states and of the unembedding.
+        """
         targets = self.batch.targets.numel()
         weight: torch.Tensor = self.model.unembedding.weight  # type: ignore[assignment]
         return 4 * (targets * weight.shape[1] + weight.numel())
 
 
 def bytes_by_profiler(work: Callable[[], Any]) -> tuple[int, int, Any]:
-    """What is allocated when `work` is done, the most on the way, and what it gives."""
+    """Return the bytes that are allocated after `work`, the peak during it, and its result."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         result = work()
     events = [event for event in recorded.profiler.kineto_results.events() if event.name() == "[memory]"]  # type: ignore[union-attr]
@@ -112,7 +114,7 @@ def test_weights_gradients_and_optimizer_are_exact(family: str, optimizer: dict[
     model = build(task.recipe.model)
     real = build_optimizer(recipe.training.optimizer, model)
     task.loss(model, task.batches(0, 0, 1)[0]).total.backward()
-    for parameter in model.parameters():  # a row that no batch had is a row of zeros
+    for parameter in model.parameters():  # rows that occur in no batch have gradients of zero
         parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
     real.step()
     memory = measure_step(
@@ -148,7 +150,7 @@ def test_activations_are_what_the_hooks_of_autograd_count(family: str, dropout: 
 )
 def test_the_peak_of_both_passes_is_what_the_profiler_sees(family: str, checkpointing: bool, tmp_path: Path) -> None:
     real = RealStep(recipe_of(family, tmp_path), checkpointing=checkpointing)
-    real.loss().backward()  # whatever is made once
+    real.loss().backward()  # one-time allocations
     held, forward_peak, loss = bytes_by_profiler(real.loss)
     _, backward_peak, _ = bytes_by_profiler(loss.backward)
     memory = measure_step(real.recipe, micro=real.micro, device="cpu", precision="fp32", checkpointing=checkpointing)
@@ -184,7 +186,7 @@ def test_what_is_kept_grows_with_the_rows_and_not_with_checkpointing(tmp_path: P
     assert activations(8) - activations(6) == activations(6) - activations(4)
     assert activations(4, checkpointing=True) < 0.3 * activations(4)
     assert activations(4) < activations(4, precision="fp32")
-    # A GPU keeps no (T, S) weights and a byte for what is dropped.
+    # A GPU stores no (T, S) weights, and no byte mask for dropout.
     assert activations(4, device="cuda", precision="fp32") < 0.6 * activations(4, device="cpu", precision="fp32")
 
 
@@ -201,7 +203,7 @@ def test_fsdp_shares_and_ddp_copies(tmp_path: Path) -> None:
     shard = estimate_rank(sharded, step, checkpointing=False, available_bytes=shard_room(step.weights))
     assert shard.weights == -(-step.weights // 4)
     assert shard.optimizer == -(-step.optimizer // 4)
-    assert step.largest_block + step.outside_blocks == 4 * step.parameters  # of a model of one block
+    assert step.largest_block + step.outside_blocks == 4 * step.parameters  # for a model of one block
     assert not shard.fits
 
 

@@ -1,4 +1,4 @@
-"""Batches that are built one step ahead: the same ones, in order, without a thread that is left over."""
+"""Batches that are built one step ahead: equal and in order, and the thread always ends."""
 
 import threading
 import time
@@ -19,7 +19,7 @@ from tercet.training.loop.steps_ahead import CopyOnSideStream, StepsAhead, copy_
 
 
 class Unchanged:
-    """A copy that is none, and notes on which thread each batch was built."""
+    """A copy that does nothing, and records the thread that built each batch."""
 
     def __init__(self) -> None:
         self.threads = list[str]()
@@ -61,8 +61,8 @@ def test_the_next_batch_is_built_while_a_step_trains() -> None:
     batches = ahead(build)
     steps = iter(batches)
     assert next(steps) == [0]
-    assert wait.wait(5.0)  # of step 1, which nobody has asked for yet
-    assert built == [0, 1]  # and none beyond it
+    assert wait.wait(5.0)  # of step 1, which has not been requested yet
+    assert built == [0, 1]  # and not the step after it
     batches.close()
 
 
@@ -87,7 +87,7 @@ def test_a_batch_of_larger_micro_batches_is_built_again() -> None:
     steps = iter(batches)
     assert next(steps) == [(0, 4)]
     time.sleep(0.01)
-    micro = 2  # as after a step that was out of memory
+    micro = 2  # as after a step that ran out of memory
     assert list(steps) == [[(step, 2)] for step in range(1, 5)]
     batches.close()
 

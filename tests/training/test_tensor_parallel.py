@@ -1,4 +1,4 @@
-"""A model that ranks have parts of is the model."""
+"""A model that is split over ranks by tensor parallelism equals the whole model."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ UNDROPPED: dict[str, Any] = {"attention": 0.0, "activation": 0.0}
 @pytest.mark.slow
 @pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.exhaustive)])
 def test_losses_and_gradients_are_those_of_the_whole(world: int, tmp_path: Path) -> None:
-    """Of all families, position schemes and forms of attention, over gloo."""
+    """The test covers all families, position schemes and forms of attention, over gloo."""
     for results in run_ranks(RANKS, tmp_path, world):
         assert len(results) >= 18
         for name, (got, wanted, numbers) in results.items():
@@ -89,7 +89,7 @@ def test_a_plan_counts_what_a_device_has(family: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_hidden_states_are_what_is_sent(tmp_path: Path) -> None:
-    """For each sublayer one sum there, and one back: a ring sends (R - 1)/R of twice its bytes."""
+    """For each sublayer there is one sum per direction: a ring sends (R - 1)/R of twice its bytes."""
     recipe = tp(tmp_path)
     step = count_step(recipe, "cpu", "fp32", 1, False)
     stack, rows = recipe.model.stack, recipe.task.batch_size  # pyright: ignore

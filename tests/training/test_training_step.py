@@ -38,7 +38,7 @@ def embedding(model: Any) -> Tensor:
 
 
 def test_the_average_is_taken_after_the_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first average is the first step's weights, and not those that the run began with."""
+    """The first average is the weights after the first step, not the initial weights."""
     module, _ = module_of(tiny_recipe(tmp_path, ema=0.9, warmup_steps=0), monkeypatch)
     assert torch.equal(embedding(module.eval_model), initial := embedding(module.model))
     module.training_step(module.task.batches(0, 0, 1), 0)
@@ -50,7 +50,7 @@ def test_the_average_is_taken_after_the_step(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("decay", [0.5, 0.999])
 def test_a_young_average_has_a_smaller_decay(decay: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In step n, counted from 0, min(decay, (1 + n) / (10 + n)); the first average is the first weights."""
+    """In step n, counted from 0, it is min(decay, (1 + n) / (10 + n)); the first average is the first weights."""
     module, _ = module_of(tiny_recipe(tmp_path, ema=decay), monkeypatch)
     assert module.average is not None
     expected = 0.0
@@ -64,7 +64,7 @@ def test_a_young_average_has_a_smaller_decay(decay: float, tmp_path: Path, monke
 
 
 def test_each_micro_batch_of_each_rank_draws_its_own_dropout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of two ranks are numbered as those of one."""
+    """The micro-batches of two ranks are numbered like those of one rank."""
     module, _ = module_of(tiny_recipe(tmp_path, devices=2, strategy="ddp", micro_batch_size=4, seed=5), monkeypatch)
     seeds = list[int]()
     monkeypatch.setattr(module_file, "seed_generators", lambda seed, device: seeds.append(seed))

@@ -1,4 +1,4 @@
-"""A translation run: its figures counted again by hand, and what its steps must not depend on."""
+"""A translation run: its metrics computed independently, and its invariances."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -105,7 +105,7 @@ def test_validation_bleu_is_sacrebleus_of_what_the_best_model_writes(finished: F
     logged = dict(figures(out)["val/bleu"])
     best = load_model(out / "best").card
     assert best.step == max(logged, key=lambda step: logged[step])
-    assert len(set(logged.values())) > 2  # a figure that moves
+    assert len(set(logged.values())) > 2  # the metric changes
     sources, references = zip(*corpus_of(out).validation_texts, strict=True)
     expected = sacrebleu.corpus_bleu(greedy(out, "best", list(sources)), [list(references)], force=True).score
     assert logged[best.step] == pytest.approx(expected, rel=1e-8)
@@ -177,7 +177,7 @@ def test_devices_share_a_steps_pairs_and_see_each_pair_once_an_epoch(tmp_path: P
     for epoch in epochs:
         seen = [pair for bucket in epoch for pair in bucket]
         assert len(seen) == len(set(seen)) == 94
-    # Each epoch brings them together anew.
+    # Each epoch groups them differently.
     companies = {frozenset(frozenset(bucket) for bucket in epoch) for epoch in epochs}
     assert len(companies) == 3
 
@@ -206,7 +206,7 @@ ALIKE: dict[str, Any] = {
 
 
 def together(batches: list[PairBatch], *, pad: int, more: int = 0) -> PairBatch:
-    """All pairs in one batch, with `more` columns of padding on each side."""
+    """Return all pairs in one batch, with `more` columns of padding on each side."""
     s, t = (max(batch[i].shape[1] for batch in batches) + more for i in (0, 2))
 
     def wide(x: Tensor, length: int, value: int) -> Tensor:
@@ -272,7 +272,7 @@ def test_means_of_means_are_noticed(tmp_path: Path, in_micro_batches: Path, monk
 
 
 def test_padding_and_the_beginning_are_never_likeliest(finished: Finished) -> None:
-    """They are never a target, so what is learnt first of all is not to say them."""
+    """They are never targets, so the first thing a model learns is not to predict them."""
     model, trained_model = loaded(finished("pairs"), "last")
     task = task_for(finished("pairs").parent)
     never = {trained_model.tokenizer.pad_id, trained_model.tokenizer.bos_id}

@@ -1,4 +1,4 @@
-"""Which of a run's models is the best, and when its patience is at an end, without training one."""
+"""The choice of the best model and the end of patience, tested without training."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ from tercet.training.tasks.open_task import task_of
 def validated(
     folder: Path, monkeypatch: pytest.MonkeyPatch, family: str, name: str, values: list[float], **settings: Any
 ) -> tuple[Validation, list[bool], Any]:
-    """A validation after each step, what it says of each value, and its trainer."""
+    """Return a validation after each step, its result for each value, and its trainer."""
     recipe = TINY[family](folder, validate_every=1, max_steps=100, **settings)
     validation = Validation(task_of(recipe, progress=False))
     trainer: Any = SimpleNamespace(global_step=0, should_stop=False)
@@ -57,7 +57,7 @@ def test_patience_is_the_number_of_validations_without_a_better_one(
 
 
 def test_a_count_sum_over_batches_keeps_its_last_digit(tmp_path: Path) -> None:
-    """Beyond 2^24 float32 has no odd numbers."""
+    """Beyond 2^24, float32 has no odd integers."""
     task = task_of(TINY["text"](tmp_path), progress=False)
     trainer: Any = SimpleNamespace(global_rank=0)
     module: Any = SimpleNamespace(spec=task.recipe.training)

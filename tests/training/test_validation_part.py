@@ -1,4 +1,4 @@
-"""What a run reports of its validation part when it starts, and one validation loss for training and evaluation."""
+"""The report on the validation part at the start of a run, and the equality of validation loss and evaluation."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Runs of a second: the recipe, the comparison of two runs, and children that may be killed."""
+"""Runs that take a second: recipes, comparison of two runs, and child processes that may be killed."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from tercet.storage import atomic
 from tercet.training import Interrupted, Recipe, parse_recipe, train
 from tercet.training.recipe.recipe import RECIPES
 
-# What a run of text or pairs leaves in its folder, beside its lock.
+# Files of a run of text or pairs, except for its lock.
 RUN_FILES = {"recipe.yaml", "run.json", "metrics.csv", "loss.png", "samples", "best", "last", "checkpoints"}
 CHECKPOINT = "step-??????"  # the name of a checkpoint's folder
 TEXT = "".join(f"{n} times {m} is {n * m}.\n" for n in range(3, 9) for m in range(2, 8))
@@ -32,7 +32,7 @@ PAIRS_MUON: dict[str, Any] = {"kind": "muon", "lr": 0.05, "adam_lr": 0.06}
 
 
 def recipe_of(base: dict[str, Any], changes: dict[str, Any] | None, settings: dict[str, Any]) -> Recipe:
-    """`base` with `settings`, keys of the task and of the training, and `changes` laid over it."""
+    """Merge `settings`, keys of the task and of the training, and `changes` into `base`."""
     of_task = {field.name for field in fields(get_type_hints(RECIPES[base["task"]["kind"]])["task"])}
     parts = {"task": {}, "training": {}}
     for key, value in settings.items():
@@ -41,7 +41,7 @@ def recipe_of(base: dict[str, Any], changes: dict[str, Any] | None, settings: di
 
 
 def tiny_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **settings: Any) -> Recipe:
-    """One layer, 8 tokens of context, 12 steps of 16 rows in four micro-batches; an epoch is about 4 steps."""
+    """Return one layer, 8 tokens of context, 12 steps of 16 rows in four micro-batches; an epoch is about 4 steps."""
     text = folder / "text.txt"
     if not text.exists():
         text.write_text(TEXT)
@@ -90,9 +90,10 @@ PAIRS = [
 
 
 def tiny_pairs_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **settings: Any) -> Recipe:
-    """One layer a side and all that a translation run can have; 12 steps of 192 tokens a side in three micro-batches.
+    """Return one layer per side with all features of translation.
 
-    An epoch is 3.67 steps: saves fall inside of epochs, and steps reach from one into the next.
+    The run takes 12 steps of 192 tokens per side in three micro-batches. An epoch is 3.67 steps: saves occur within
+    epochs, and steps extend from one epoch into the next.
     """
     pairs = folder / "pairs.tsv"
     if not pairs.exists():
@@ -104,7 +105,7 @@ def tiny_pairs_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **
         "d_ff": 32,
         "dropout": {"embedding": 0.1, "attention": 0.1, "residual": 0.1},
     }
-    init = {"kind": "normal", "std": 0.2}  # large enough for BLEU to move within 12 steps
+    init = {"kind": "normal", "std": 0.2}  # large enough for BLEU to change within 12 steps
     base: dict[str, Any] = {
         "task": {"kind": "translation", "batch_tokens": 192, "micro_batch_tokens": 64, "best_by": "bleu"},
         "data": {
@@ -132,7 +133,7 @@ def tiny_pairs_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **
 
 
 def tiny_masked_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **settings: Any) -> Recipe:
-    """As `tiny_recipe`, for an encoder: 12 steps of 16 rows in four micro-batches of 10 tokens, word by word."""
+    """Return an encoder's `tiny_recipe`: 12 steps of 16 rows in four micro-batches of 10 tokens, word by word."""
     text = folder / "text.txt"
     if not text.exists():
         text.write_text(TEXT)
@@ -168,7 +169,7 @@ def tiny_masked_recipe(folder: Path, changes: dict[str, Any] | None = None, /, *
 
 
 def tiny_labels_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **settings: Any) -> Recipe:
-    """The sentences of `PAIRS`, labelled by their animal: 12 steps of 16 texts in four micro-batches."""
+    """Return the sentences of `PAIRS`, labeled by their animal: 12 steps of 16 texts in four micro-batches."""
     labels = folder / "labels.jsonl"
     if not labels.exists():
         lines = ({"text": source, "label": source.split()[2]} for source, _ in PAIRS)
@@ -197,7 +198,7 @@ def tiny_labels_recipe(folder: Path, changes: dict[str, Any] | None = None, /, *
 
 
 def tiny_chat_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **settings: Any) -> Recipe:
-    """`PAIRS` as questions and answers, nine of two turns: 12 steps of 16 conversations in four micro-batches."""
+    """Return `PAIRS` as chats, nine with two turns: 12 steps of 16 conversations in four micro-batches."""
     chat = folder / "chat.jsonl"
     if not chat.exists():
         turns = [[("user", source), ("assistant", target)] for source, target in PAIRS]
@@ -244,7 +245,7 @@ UNDROPPED: dict[str, float] = {"embedding": 0.0, "attention": 0.0, "residual": 0
 
 
 def weights(run: Path, folder: str = "last") -> bytes:
-    """What was learnt: the model's weights, or an adapter's."""
+    """Return the trained weights of the model or of an adapter."""
     names = ("model.safetensors", "adapter_model.safetensors")
     return next(path for name in names if (path := run / folder / name).exists()).read_bytes()
 
@@ -258,13 +259,13 @@ def newest_checkpoint(run: Path) -> Path:
 
 
 def figures(run: Path) -> dict[str, list[tuple[int, float]]]:
-    """All columns but those of the clock."""
+    """Return all columns of the metrics that do not depend on the clock."""
     columns = read_metrics(run / "metrics.csv")
     return {name: column for name, column in columns.items() if name not in ("seconds", "tokens_per_second")}
 
 
 def assert_same_run(one: Path, other: Path) -> None:
-    """To the last bit: weights, optimizer, figures and samples."""
+    """Check that weights, optimizer, metrics and samples of two runs are bitwise identical."""
     for folder in ("last", "best"):
         assert weights(one, folder) == weights(other, folder), folder
     a, b = resume_state(one), resume_state(other)
@@ -291,7 +292,7 @@ def assert_equal_trees(a: Any, b: Any, path: str) -> None:
 
 
 def child(work: Callable[[], Any]) -> int:
-    """`work` in a process of its own, which has all imports already; its id."""
+    """Call `work` in a forked process, which has all imports already, and return its process id."""
     assert torch.get_num_threads() == 1, "the threads of GNU's OpenMP do not survive a fork, and the child would hang"
     pid = os.fork()
     if pid:
@@ -309,13 +310,15 @@ def child(work: Callable[[], Any]) -> int:
 
 
 def exit_code(pid: int) -> int:
-    """Of a child, when it has ended; -9 where it was killed."""
+    """Wait for a child and return its exit code, -9 if it was killed."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def killed_at_random(recipe: Recipe, out: Path, *, timed: Path) -> int:
-    """Start the run in `out` until it ends, and kill it each time within the first third of the time that it takes as a
-    whole, as that in `timed` does; how often it was still running."""
+    """Start the run in `out` until it finishes, and kill each attempt within the first third of `timed`'s duration.
+
+    Returns how often it was still running when killed.
+    """
     started = time.perf_counter()
     assert exit_code(child(lambda: train(recipe, timed, quiet=True))) == 0
     takes, chance, deaths = time.perf_counter() - started, random.Random(3), 0
@@ -330,9 +333,9 @@ def killed_at_random(recipe: Recipe, out: Path, *, timed: Path) -> int:
 
 
 def dies_at_rename(n: int, *, after: bool, name: str = "") -> Callable[[], None]:
-    """For a child: makes it kill itself just before or just after its n-th rename, the moment a file appears.
+    """Return a function that makes a child kill itself just before or after its n-th rename, when a file appears.
 
-    With a `name`, only those to files and folders of that name count; it may be a pattern, as of `CHECKPOINT`.
+    With a `name`, only renames to files and folders of that name count; it may be a pattern such as `CHECKPOINT`.
     """
 
     def prepare() -> None:
@@ -358,13 +361,13 @@ def dies_at_rename(n: int, *, after: bool, name: str = "") -> Callable[[], None]
 
 
 def tiny_numbers_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **settings: Any) -> Recipe:
-    """The recipe of `tiny_labels_recipe` for a number a text: its letters, in an unlikely unit."""
+    """Return `tiny_labels_recipe` with a number per text: its number of letters, on an unusual scale."""
     lines = [{"text": source, "label": 1e4 + 25 * len(source)} for source, _ in PAIRS]
     return _other_labels(folder, "numbers", lines, "regression", "spearman", changes, settings)
 
 
 def tiny_sets_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **settings: Any) -> Recipe:
-    """The same for sets of labels: the words of a sentence that are colours or animals, but not all of them."""
+    """Return `tiny_labels_recipe` with a set of labels per text: its colors and animals, except for two of them."""
     known = {*COLOURS, *ANIMALS} - {"red", "cat"}
     lines = [{"text": source, "label": [word for word in source.split() if word in known]} for source, _ in PAIRS]
     return _other_labels(folder, "sets", lines, "multi_label_classification", "f1", changes, settings)

@@ -1,4 +1,4 @@
-"""The program that tests start in processes: train the recipe of a file into a folder."""
+"""Program that tests start in processes: train the recipe of a file into a folder."""
 
 import sys
 from pathlib import Path

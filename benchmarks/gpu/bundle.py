@@ -1,8 +1,8 @@
-"""Collect what `benchmarks/gpu.sh` needs on a machine without a network, in one folder that git ignores.
+"""Collect the files that `benchmarks/gpu.sh` needs on a machine without a network, in a folder that git ignores.
 
     python -m benchmarks.gpu.bundle --nanogpt PATH     # from the root of the repository
 
-The folder, `.gpu` by default, then has
+The folder, `.gpu` by default, then contains
 
     wheels/   packages that a machine with PyTorch, Lightning and transformers may lack, in the versions of the locks
     data/     TinyShakespeare and Multi30k, from TERCET_DATA, the cache or the network; the value of TERCET_DATA there
@@ -32,7 +32,7 @@ LOCKS = ("requirements.lock", "requirements-dev.lock")
 PACKAGES = (
     "annotated-types", "num2words", "platformdirs", "pydantic", "pydantic-core", "typing-extensions",
     "typing-inspection",
-    # Of the tests:
+    # For the tests:
     "beartype", "fastapi", "gguf", "grimp", "import-linter", "opentelemetry-api", "sacremoses", "starlette", "uvicorn",
 )  # fmt: skip
 GLIBC = (17, 24, 27, 28, 31, 34)  # pip matches the minor version of a manylinux tag exactly
@@ -57,7 +57,7 @@ def locked(packages: Sequence[str]) -> str:
 
 
 def download_wheels(folder: Path, *, python: str, machine: str) -> None:
-    """Download a wheel of each package for another machine's Python, checked by its hash."""
+    """Download a wheel of each package for another machine's Python, and verify its hash."""
     platforms = [f"--platform=manylinux_2_{minor}_{machine}" for minor in GLIBC]
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as requirements:
         requirements.write(locked(PACKAGES))
@@ -71,7 +71,7 @@ def download_wheels(folder: Path, *, python: str, machine: str) -> None:
 
 
 def copy_data(folder: Path) -> Path:
-    """Copy the datasets of the rows, and return Shakespeare's text."""
+    """Copy the datasets of the rows, and return the path of Shakespeare's text."""
     files = {("shakespeare", "input.txt"): (SHAKESPEARE_URL, SHAKESPEARE_SHA256)}
     files |= {("multi30k", name): (MULTI30K_URL + name, sha256) for name, sha256 in MULTI30K_SHA256.items()}
     for (dataset, name), (url, sha256) in files.items():
@@ -82,7 +82,7 @@ def copy_data(folder: Path) -> Path:
 
 
 def copy_nanogpt(source: Path, folder: Path, text: Path) -> None:
-    """Copy the program, and write Shakespeare as its `prepare.py` does.
+    """Copy nanoGPT, and write Shakespeare as its `prepare.py` does.
 
     Raises:
         SystemExit: If `source` is neither a checkout nor a bare repository.

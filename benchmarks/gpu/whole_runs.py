@@ -1,4 +1,4 @@
-"""Whole runs on a GPU, each a process of its own: what a user waits for, harness, data and compiling included.
+"""Whole runs on a GPU, each in a separate process: the time that a user waits, including startup, data and compiling.
 
     python -m benchmarks.gpu.whole_runs --nanogpt PATH --out DIR [--budget S]
 
@@ -7,8 +7,8 @@
     time-to-loss seconds from the start of a process to the first validation loss of at most 1.4697 nats, of `tercet
                  train nanogpt-gpu` and of nanoGPT's `train.py config/train_shakespeare_char.py`
 
-nanoGPT validates on 200 random batches, ours on the whole validation part; both every 250 steps. Results are written to
-runs.json as they come, and what is there is not run again.
+nanoGPT validates on 200 random batches, Tercet on the whole validation part; both every 250 steps. Results are written
+to runs.json as they become available, and runs with a result are not repeated.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from typing import Any
 
 from tercet.checkpoint.metrics import read_metrics
 
-GOAL = 1.4697  # nats a character, as nanoGPT's README has it
+GOAL = 1.4697  # nats per character, from nanoGPT's README
 THEIRS = re.compile(r"val loss (\d+\.\d+)")
 BASE = {
     "model.max_len": 1024, "model.pad_vocab_to": 50304, "model.stack.n_layers": 12, "model.stack.n_heads": 12,
@@ -48,12 +48,14 @@ THEIRS_TINY = (
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """Args:
-    nanogpt: a checkout that has the ids of Shakespeare's characters.
-    folder: of the runs.
-    goal: the validation loss.
-    seconds: that a run may take.
-    tiny: a few steps of tiny models, on any device.
+    """Options of the runs.
+
+    Args:
+        nanogpt: Checkout that contains the ids of Shakespeare's characters.
+        folder: Folder of the runs.
+        goal: Validation loss to reach.
+        seconds: Maximum duration of a run.
+        tiny: If True, run a few steps of tiny models, on any device.
     """
 
     nanogpt: Path | None
@@ -64,12 +66,12 @@ class Asked:
 
 
 class Missed(Exception):
-    """A run ended, or was ended, without the figure."""
+    """A run ended, or was stopped, without a result."""
 
 
 @contextmanager
 def process(command: Sequence[str], seconds: float, log: Path, cwd: Path | None = None) -> Iterator[Callable[[], bool]]:
-    """Run a command, whose output goes to a file; yield a function that says whether it still runs.
+    """Run a command with its output in a file, and yield a function that returns whether it is still running.
 
     Raises:
         Missed: If it runs for longer than `seconds`, or ends with an error.

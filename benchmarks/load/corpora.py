@@ -1,12 +1,12 @@
-"""How fast text becomes shards of tokens, in what memory, and how long a step waits for its rows.
+"""The speed and memory of preparing shards of tokens, and the time that a training step waits for its rows.
 
     python benchmarks/load/corpora.py                       # 64 MB of text, one worker and two
     python benchmarks/load/corpora.py --megabytes 2000 --workers 2
-    python benchmarks/load/corpora.py --datatrove PYTHON    # beside datatrove's DocumentTokenizer, in that Python
+    python benchmarks/load/corpora.py --datatrove PYTHON    # compare with datatrove's DocumentTokenizer in that Python
 
-The text is made: words of a Zipf distribution over 200,000, in sentences of JSONL, so that no line is another's. A
-worker has one thread. Times are of one run; those of processors depend less on what else the machine does. Memory is
-the most that a process and its workers had resident together, looked at ten times a second.
+The text is generated: words of a Zipf distribution over 200,000, in sentences of JSONL, so that no line is repeated. A
+worker has one thread. Times are of one run; processor times depend less on the load of the machine. Memory is the peak
+resident size of a process and its workers, sampled ten times per second.
 """
 
 import argparse
@@ -43,7 +43,7 @@ if __name__ == "__main__":
 
 
 def write_texts(folder: Path, n_bytes: int) -> None:
-    """JSONL files of `FILE_BYTES` each."""
+    """Write JSONL files of `FILE_BYTES` each."""
     draw = np.random.default_rng(1)
     letters = np.array(list("etaoinshrdlucmfwypvbgkjqxz"))
     words = ["".join(draw.choice(letters[:18], draw.integers(2, 11))) for _ in range(VOCABULARY)]
@@ -63,7 +63,7 @@ def write_texts(folder: Path, n_bytes: int) -> None:
 
 
 class Cost(NamedTuple):
-    """Seconds that a program takes, those of processors, and the most bytes that it and its children had resident."""
+    """The wall-clock and processor seconds of a program, and the peak resident bytes of it and its children."""
 
     seconds: float
     cpu_seconds: float
@@ -75,7 +75,7 @@ def watched(command: list[str]) -> Cost:
     process = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while process.poll() is None:
         resident = 0
-        with suppress(psutil.Error):  # one that ends meanwhile
+        with suppress(psutil.Error):  # a process may end in between
             for each in [process, *process.children(recursive=True)]:
                 resident += each.memory_info().rss
                 times = each.cpu_times()
@@ -93,7 +93,7 @@ def prepare(texts: Path, out: Path, tokenizer: Path, workers: int) -> Cost:
 
 
 def loading(tokens: Path, folder: Path, steps: int) -> dict[str, Any]:
-    """Milliseconds of a step of nanogpt-cpu, and those in which its rows are read."""
+    """Return the milliseconds per step of nanogpt-cpu, and those of reading its rows."""
     changes = {
         "data": {"source": str(tokens)},
         "training": {"max_steps": steps, "validate_every": steps, "save_every": steps, "log_every": 1},
@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--datatrove", metavar="PYTHON", help="a Python that has datatrove")
     args = parser.parse_args()
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a worker is a core
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core per worker
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         texts, vocabulary = folder / "texts", folder / "vocabulary"

@@ -1,10 +1,10 @@
-"""How soon the explorer's page stands and answers: in Debian's Chromium, and asked over HTTP without it.
+"""Load and response times of the explorer's page: in Debian's Chromium, and over HTTP without a browser.
 
     python benchmarks/load/explorer.py runs/nanogpt  # a run, or any model folder
     python benchmarks/load/explorer.py runs/nanogpt --out f.json
 
-First paint is a cold one: a new browser, the page and all its modules from the server, the model's first pass. The
-answers are of texts that were not asked before; each number is the median of so many.
+First paint is measured cold: a new browser, the page and all its modules from the server, the model's first forward
+pass. Requests are for texts that have not been requested before; each number is a median.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from tercet.explorer.server import application
 from tercet.generation import Sampling, generate
 from tercet.models import DecoderOnly
 
-FIRST_PAINT, LOOK_SECONDS, LOOK_BYTES, SLIDER = 2.0, 1.0, 2_000_000, 50.0  # what they are to be, at most
+FIRST_PAINT, LOOK_SECONDS, LOOK_BYTES, SLIDER = 2.0, 1.0, 2_000_000, 50.0  # targets: upper limits
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]  # fmt: skip
 PAINTED = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? null"
@@ -75,7 +75,7 @@ def served(answers: Answers) -> Generator[str]:
 
 
 def asked(address: str, name: str, body: Any) -> tuple[float, bytes]:
-    """Seconds, and the answer."""
+    """Return the seconds of a request, and the response."""
     request = urllib.request.Request(
         f"{address}api/{name}", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
@@ -86,7 +86,7 @@ def asked(address: str, name: str, body: Any) -> tuple[float, bytes]:
 
 
 def rows(trained_model: TrainedModel, length: int, count: int) -> list[list[int]]:
-    """Texts of so many tokens, each another: by the model itself where it writes, else ids in a row."""
+    """Return `count` different texts of `length` tokens: generated if the model is a decoder, else consecutive ids."""
     model, tokenizer = trained_model.model, trained_model.source_tokenizer
     if isinstance(model, DecoderOnly):
         start = [token for token in range(tokenizer.vocab_size) if token not in tokenizer.special_ids][:1]
@@ -99,7 +99,7 @@ def rows(trained_model: TrainedModel, length: int, count: int) -> list[list[int]
 
 
 def over_http(trained_model: TrainedModel, length: int, times: int) -> dict[str, float]:
-    """Looks and blocks of texts of so many tokens."""
+    """Measure looks and blocks of texts of `length` tokens."""
     model = trained_model.model
     names = [name for name, _ in model.named_modules() if name.endswith(".blocks.0")]
     looks, blocks, sizes, block_sizes = [], [], [], []
@@ -123,7 +123,7 @@ def over_http(trained_model: TrainedModel, length: int, times: int) -> dict[str,
 
 
 def in_browser(trained_model: TrainedModel, times: int) -> dict[str, float] | None:
-    """A cold first paint, the whole first view, and a slider's way to the bars; None where there is no Chromium."""
+    """Measure a cold first paint, the full first view, and a slider's response; None if Chromium is not available."""
     path = shutil.which("chromium")
     try:
         from playwright.sync_api import sync_playwright

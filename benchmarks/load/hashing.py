@@ -1,11 +1,11 @@
-"""What it costs that every file has its hash: of loading a model, and of a training run.
+"""The cost of hashing every file, when loading a model and in a training run.
 
     python benchmarks/load/hashing.py             # loading a model of 85 million weights, and one of 0.2
     python benchmarks/load/hashing.py --run       # and the recipe shakespeare-quick, saved every 20 steps
     python benchmarks/load/hashing.py --tokens FOLDER     # only the shards of a prepared folder, opened twice
 
-Each figure is the time within `FileHash.of` beside the time of the whole, in one process; loading is the median of ten,
-with the file in the page cache, where hashing weighs most.
+Each result is the time within `FileHash.of` next to the total time, in one process; loading is the median of ten, with
+the file in the page cache, where hashing has the largest share.
 """
 
 import argparse
@@ -28,7 +28,7 @@ REPEATS = 10
 
 
 class Clock:
-    """Adds up what `FileHash.of` takes."""
+    """Accumulated time and bytes of `FileHash.of`."""
 
     def __init__(self) -> None:
         self.seconds, self.bytes = 0.0, 0
@@ -45,7 +45,7 @@ class Clock:
 
 
 def share(clock: Clock, work: Callable[[], Any]) -> tuple[float, float]:
-    """Seconds of `work`, and those of hashing in it."""
+    """Return the seconds of `work`, and those of hashing in it."""
     before, started = clock.seconds, time.perf_counter()
     work()
     return time.perf_counter() - started, clock.seconds - before
@@ -64,7 +64,7 @@ def loading(clock: Clock, width: int, layers: int, folder: Path) -> dict[str, An
 
 
 def opening_shards(folder: str) -> dict[str, Any]:
-    """What opening all shards costs, the first time (they are hashed, and their ids compared) and the second."""
+    """Measure opening all shards, the first time (they are hashed, and their ids compared) and the second time."""
     contents = open_folder(folder).contents
     size = sum(contents.files.files[part.ids_file].size for part in contents.shards)
     figures: dict[str, Any] = {"shards": len(contents.shards), "megabytes": size / 1e6}

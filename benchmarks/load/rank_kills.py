@@ -1,12 +1,12 @@
-"""Whether a run of several ranks survives SIGKILLs, to the last bit: as many as are asked for, at random moments.
+"""Check that a run of several ranks is bitwise identical after a given number of SIGKILLs at random moments.
 
     python benchmarks/load/rank_kills.py [--kills 100] [--seed 1]
 
-A small GPT, `training.exact`, a checkpoint every second step. Each start of the same run is on another machine: one
-rank, or two or four of them under torchrun, whole or sharded. Some moment after the first step of a start either one
-rank alone is killed, and the others and torchrun must end by themselves, or all processes are at once, as when the
-power goes. A kill counts where training had begun. A run that comes to its end is followed by another one; the weights
-of each are compared with those of an unbroken run on one rank.
+A small GPT, `training.exact`, a checkpoint every second step. Each start of the same run is on another simulated
+machine: one rank, or two or four ranks under torchrun, replicated or sharded. At a random moment after the first step
+of a start, either one rank is killed, and the others and torchrun must end on their own, or all processes are killed at
+once, as in a power failure. A kill counts if training had started. A run that finishes is followed by another one; the
+weights of each are compared with those of an uninterrupted run on one rank.
 """
 
 import argparse
@@ -47,15 +47,17 @@ RECIPE: dict[str, Any] = {
         "validate_every": 100, "save_every": 2, "log_every": 1,
     },
 }  # fmt: skip
-LATEST = 2.0  # seconds after a start's first step at which it is killed
-ENDS = 120.0  # seconds within which the others must have ended
+LATEST = 2.0  # maximum seconds between a start's first step and the kill
+ENDS = 120.0  # seconds within which the other ranks must have ended
 POLL = 0.01
 
 
 @dataclass
 class Summary:
-    """Attributes:
-    seconds: from the death of one rank to the end of all processes, where only one was killed.
+    """Counts of a whole benchmark.
+
+    Attributes:
+        seconds: Times from the death of one rank to the end of all processes, if only one was killed.
     """
 
     starts: int = 0
@@ -81,7 +83,7 @@ class Summary:
 
 
 def launch(recipe: Path, out: Path, machine: str, log: Path) -> "subprocess.Popen[bytes]":
-    """Begin the run, or go on with it."""
+    """Start or resume the run."""
     ranks, strategy = MACHINES[machine]
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
     settings = ["--set", f"training.strategy={strategy}", "--set", f"training.devices={ranks}"]
@@ -96,20 +98,20 @@ def launch(recipe: Path, out: Path, machine: str, log: Path) -> "subprocess.Pope
 
 
 def last_step(run: Path) -> int:
-    """The last one in `metrics.csv`, which is appended to while it is read; 0 where there is none."""
+    """Return the last step in `metrics.csv`, which is appended to while it is read, or 0."""
     with suppress(FileNotFoundError, IndexError, ValueError):
         return int((run / "metrics.csv").read_bytes().splitlines()[-1].split(b",")[0])
     return 0
 
 
 def start_step(log: Path) -> int | None:
-    """The last step of the checkpoint that a start goes on from, once it has said so."""
-    found = re.search(rb"goes on at step ([\d,]+) of", log.read_bytes())
+    """Return the last step of the checkpoint that a start resumes, once it has reported it."""
+    found = re.search(rb"resuming at step ([\d,]+) of", log.read_bytes())
     return None if found is None else int(found[1].replace(b",", b"")) - 1
 
 
 def wait_for_training(started: "subprocess.Popen[bytes]", run: Path, log: Path, *, new: bool) -> None:
-    """Until a step of this start is done, or the start has ended."""
+    """Wait until a step of this start is done, or the start has ended."""
     while started.poll() is None:
         begin = 0 if new else start_step(log)
         if begin is not None and last_step(run) > begin:
@@ -118,7 +120,7 @@ def wait_for_training(started: "subprocess.Popen[bytes]", run: Path, log: Path, 
 
 
 def kill(started: "subprocess.Popen[bytes]", chance: random.Random, *, alone: bool) -> None:
-    """One rank, or the launcher and all ranks."""
+    """Kill one rank, or the launcher and all ranks."""
     launcher = psutil.Process(started.pid)
     ranks = launcher.children(recursive=True)
     for process in [chance.choice(ranks)] if alone else [launcher, *ranks]:
@@ -127,7 +129,7 @@ def kill(started: "subprocess.Popen[bytes]", chance: random.Random, *, alone: bo
 
 
 def unfinished(run: Path) -> set[Path]:
-    """What was being written when its process was killed."""
+    """Return the files that were being written when their process was killed."""
     return {*run.glob(".*.new"), *run.glob("checkpoints/.*.new")}
 
 
@@ -138,7 +140,7 @@ def weights(run: Path) -> dict[str, str]:
 def train_until_killed(
     recipe: Path, out: Path, log: Path, machine: str, chance: random.Random, summary: Summary
 ) -> bool:
-    """Whether the run has come to its end before."""
+    """Start the run, kill it at a random moment, and return whether it had finished before."""
     new = not (out / "checkpoints").is_dir() or not any((out / "checkpoints").glob("step-*"))
     before = unfinished(out)
     started = launch(recipe, out, machine, log)
@@ -163,7 +165,7 @@ def train_until_killed(
 
 
 def count_repeated(log: Path, last: int, *, new: bool) -> int:
-    """Steps that the start before had done, and this one has to do again."""
+    """Return the number of steps of the previous start that this start has to repeat."""
     begin = 0 if new else start_step(log)
     return 0 if begin is None else max(0, last - begin)
 

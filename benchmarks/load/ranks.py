@@ -1,15 +1,17 @@
-"""What two ranks are worth, what `training.exact` costs, and how many bytes a step sends: on this machine, over gloo.
+"""The speedup by two ranks, the cost of `training.exact`, and the bytes sent per step: on this machine, over gloo.
 
     python benchmarks/load/ranks.py [--steps 12] [--rounds 3] [--precision fp32]
 
-Each measurement is a run of its own: a GPT of 6 layers of 384 on rows of 256 characters, a step of 16 rows in
-micro-batches of 4. Each rank has one thread. The runs take turns; a figure is the median over rounds of the median over
-a run's steps, without the first ones. Bytes are those of the loopback device, all ranks', a step; what the launcher and
-the first exchange of weights send is taken away by a run of half as many steps. Theory, for N weights of 4 bytes and R
-ranks: ddp 2 (R - 1) 4 N a step; fsdp (R - 1) 4 N for each gather and each reduce-scatter: in a micro-batch of a rank
-one of each, and one more gather of all blocks but the last; with `exact` a reduce-scatter a step; where it is kept
-(reshard_after_forward=false), one of each a step. tp 4 sums of hidden states a block, 2 (R - 1) 4 for each of their
-numbers, or 2 (R - 1) 2 in bf16.
+Each measurement is a separate run: a GPT of 6 layers of 384 on rows of 256 characters, a step of 16 rows in
+micro-batches of 4. Each rank has one thread. The runs alternate; a result is the median over rounds of the median over
+a run's steps, without the first ones. Bytes are those of the loopback device for all ranks, per step; the traffic of
+the launcher and of the first exchange of weights is subtracted by means of a run of half as many steps.
+
+Theory, for N weights of 4 bytes and R ranks: ddp sends 2 (R - 1) 4 N per step; fsdp sends (R - 1) 4 N for each gather
+and each reduce-scatter. In a micro-batch of a rank there is one of each, and one more gather of all blocks but the
+last; with `exact`, one reduce-scatter per step; if gathered weights are kept (reshard_after_forward=false), one of each
+per step. tp has 4 sums of hidden states per block, with 2 (R - 1) 4 bytes for each of their numbers, or 2 (R - 1) 2 in
+bf16.
 """
 
 import argparse
@@ -47,11 +49,11 @@ SHAPE: dict[str, Any] = {
     "training.accelerator": "cpu",
 }  # fmt: skip
 HIDDEN_STATES = ("model.stack.n_layers", "task.batch_size", "model.max_len", "model.stack.d_model")
-FIRST = 3  # steps that do not count
+FIRST = 3  # steps that are not counted
 
 
 def train(folder: Path, ranks: int, training: dict[str, Any], steps: int) -> tuple[Path, int]:
-    """A run of so many steps, and the bytes that went over the loopback device meanwhile."""
+    """Return a run of `steps` steps, and the bytes that were sent over the loopback device during it."""
     settings = {**SHAPE, **{f"training.{key}": value for key, value in training.items()}, "training.max_steps": steps}
     assignments = [word for key, value in settings.items() for word in ("--set", f"{key}={json.dumps(value)}")]
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
@@ -77,7 +79,7 @@ def train(folder: Path, ranks: int, training: dict[str, Any], steps: int) -> tup
 
 
 def loopback_bytes() -> int:
-    """Sent so far over `lo`."""
+    """Return the bytes sent over `lo` so far."""
     lines = Path("/proc/net/dev").read_text().splitlines()
     return int(next(line for line in lines if line.strip().startswith("lo:")).split()[9])
 

@@ -1,12 +1,12 @@
-"""How soon the page of two long runs stands, and how smoothly it scrolls and zooms: in Debian's Chromium.
+"""Load times of the page of two long runs, and its frame times while scrolling and zooming: in Debian's Chromium.
 
     python -m benchmarks.load.run_page                  # two runs of 100,000 logged steps
     python -m benchmarks.load.run_page --tensorboard    # and TensorBoard on the same curves
 
-`tercet watch` is started anew each time, a browser stands ready, and its page is asked for as soon as the address is
-printed: what is told is the time from there until every curve is drawn, and that from the command on. TensorBoard gets
-the losses, rates and norms of the same runs as scalars; it reads them by and by, and what is told is the time until it
-has read both to their end, and its page, asked for then, shows two charts.
+`tercet watch` is started for each measurement, a browser is already running, and its page is requested as soon as the
+address is printed. The results are the time from there until every curve is drawn, and the time from the command on.
+TensorBoard gets the losses, rates and norms of the same runs as scalars, which it reads gradually. Its result is the
+time until it has read both runs completely and its page, requested then, shows two charts.
 """
 
 import argparse
@@ -30,8 +30,8 @@ from benchmarks.load.explorer import FLAGS
 from tercet.checkpoint.metrics import COLUMNS
 from tercet.checkpoint.run_record import RunRecord
 
-MOST_SECONDS, MOST_FRAME = 1.0, 50.0  # until the curves are drawn; milliseconds of one frame while it scrolls
-CHARTS = {"train/loss": 3.0, "lr": 1e-3, "grad_norm": 0.8, "tokens_per_second": 51_234.0}  # each with a usual value
+MOST_SECONDS, MOST_FRAME = 1.0, 50.0  # limits: seconds until curves are drawn, ms per frame
+CHARTS = {"train/loss": 3.0, "lr": 1e-3, "grad_norm": 0.8, "tokens_per_second": 51_234.0}  # each with a typical value
 DRAWN = """() => {
   const charts = [...document.querySelectorAll(".chart canvas")];
   return charts.length >= 4 && charts.every((one) => one.width > 80);
@@ -62,7 +62,7 @@ ZOOMED = """async () => {
 
 
 def values(step: int, seed: int) -> dict[str, float]:
-    """Of one logged step; a loss that falls, and everything else around its usual value."""
+    """Return the values of a logged step: a falling loss, and the other metrics around their typical values."""
     noise = math.sin(step * (12.9898 + seed)) * 43758.5453 % 1
     around = {name: usual * (0.75 + 0.5 * noise) for name, usual in CHARTS.items()}
     return around | {"train/loss": 1.5 + 2 / math.log(step + 2) + 0.3 * noise}
@@ -101,7 +101,7 @@ def write_events(folder: Path, steps: int, seed: int) -> Path:
 
 @contextlib.contextmanager
 def started(command: list[str]) -> Generator[tuple[str, float]]:
-    """A server of its own, its address, and the seconds until it was printed."""
+    """Start a server; yield its address, and the seconds until it was printed."""
     began = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
@@ -117,7 +117,7 @@ def started(command: list[str]) -> Generator[tuple[str, float]]:
 
 
 def wait_until_read(address: str, steps: int) -> None:
-    """Until TensorBoard has both runs' curves to their end, thinned out as it keeps them."""
+    """Wait until TensorBoard has read the curves of both runs completely, downsampled as it stores them."""
     for run in ("one", "two"):
         last = 0
         while last < steps:

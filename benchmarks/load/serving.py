@@ -1,13 +1,14 @@
-"""How much continuous batching brings, and how long clients wait: asked of the engine in this process, and over HTTP.
+"""The gain of continuous batching, and the latency of clients: with the engine in this process, and over HTTP.
 
     python benchmarks/load/serving.py runs/nanogpt                      # a run, or any model folder
-    python benchmarks/load/serving.py random:12x768 --clients 1,8  # or random weights of so many layers and so wide
+    python benchmarks/load/serving.py random:12x768 --clients 1,8  # or random weights of this many layers and width
     python benchmarks/load/serving.py runs/nanogpt --http --out f.json  # over a socket too
 
-First eight unequal prompts one after another, by `generate`, which knows no neighbours; then the same at once through
-the engine: the same tokens, whose rate is to be three times as high. Rounds take turns, so that a machine's moods fall
-on both alike. Then so many clients, each of which asks again as soon as it is answered, for some seconds: time to the
-first token, and between tokens, as a client sees them.
+First, eight prompts of different lengths run one after another by `generate`, which does not batch them; then the same
+prompts run concurrently in the engine. The tokens must be equal, and the target is three times the rate. Rounds
+alternate, so that changes of the machine's speed affect both equally. Then several clients, each of which sends a new
+request as soon as its last one is completed, run for some seconds: time to first token, and time between tokens, as a
+client measures them.
 """
 
 import argparse
@@ -34,15 +35,15 @@ from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
 from tercet.serve.engine import GenerationRequest, Limits, Scheduler, TokenEvent
 from tercet.tokens import BPE, Tokenizer
 
-FASTER = 3.0  # what eight at once are to be, at least
+FASTER = 3.0  # target: minimum speedup for eight concurrent prompts
 PROMPT_LENGTHS = (3, 61, 17, 34, 5, 90, 23, 47)
-Seen = Callable[[int], None]  # told of each piece: how many tokens it has
-Client = Callable[[str, Sampling, Seen], None]  # asks, and returns when it is answered
+Seen = Callable[[int], None]  # called for each piece with its number of tokens
+Client = Callable[[str, Sampling, Seen], None]  # sends a request, and returns when it is completed
 
 
 @dataclass
 class Waits:
-    """What the clients saw, in seconds."""
+    """Latencies that the clients measured, in seconds."""
 
     first: list[float] = field(default_factory=list)
     between: list[float] = field(default_factory=list)
@@ -65,7 +66,7 @@ class Waits:
 
 
 def percentiles(times: list[float]) -> dict[str, float]:
-    """In milliseconds."""
+    """Return percentiles in milliseconds."""
     if len(times) < 2:
         times = [*times, *times] or [0.0, 0.0]
     cuts = statistics.quantiles(times, n=100, method="inclusive")
@@ -78,13 +79,13 @@ def opened(name: str) -> TrainedModel:
     layers, width = map(int, name.removeprefix("random:").split("x"))
     tokenizer = Tokenizer.train(BPE(vocab_size=400), [Path(__file__).read_text()])
     stack = StackSpec(n_layers=layers, d_model=width, n_heads=width // 64)
-    # As many scores as a usual vocabulary has: what they cost counts too.
+    # As many logits as a typical vocabulary has, since their cost counts too.
     model = DecoderOnly(DecoderOnlySpec(vocab_size=8192, max_len=1024, stack=stack)).eval()
     return TrainedModel.wrap(model, tokenizer, folder=Path())
 
 
 def prompts(trained_model: TrainedModel) -> list[str]:
-    """Eight of unequal length, of tokens that the model knows."""
+    """Return eight prompts of different lengths, of tokens that the model knows."""
     tokenizer = trained_model.tokenizer
     plain = [token for token in range(tokenizer.vocab_size) if tokenizer.decode([token]).isalpha()]
     return [tokenizer.decode([plain[(7 * n + at) % len(plain)] for at in range(n)]) for n in PROMPT_LENGTHS]
@@ -109,13 +110,13 @@ def in_process(scheduler: Scheduler, tokenizer: Tokenizer) -> Client:
 
 
 def aside(work: Callable[..., Any], *arguments: Any) -> Any:
-    """In a thread that ends, and its team of OpenMP threads with it: those that idle would slow down the engine's."""
+    """Run `work` in a temporary thread, whose OpenMP team ends with it: idle teams would slow down the engine's."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(work, *arguments).result()
 
 
 def serve(name: str, limits: Limits, threads: int, listening: socket.socket) -> None:
-    """In a process of its own, so that clients and server do not wait for one interpreter lock."""
+    """Serve in a separate process, so that clients and server do not share an interpreter lock."""
     import uvicorn
 
     from tercet.serve.http.app import application
@@ -130,7 +131,7 @@ def serve(name: str, limits: Limits, threads: int, listening: socket.socket) -> 
 
 @contextmanager
 def over_http(name: str, limits: Limits) -> Generator[Client]:
-    """The same, by the OpenAI client's route; each token is an event."""
+    """Yield a client of the OpenAI completions route; each token is an event."""
     import httpx
 
     with socket.socket() as listening:
@@ -156,7 +157,7 @@ def over_http(name: str, limits: Limits) -> Generator[Client]:
                 if (choices := told.get("choices")) and (logprobs := choices[0].get("logprobs")):
                     seen(len(logprobs["tokens"]))
 
-    # One for all threads, with a connection each: to make one takes longer than to ask.
+    # One client for all threads, with a connection each: creating one takes longer than a request.
     http = httpx.Client(verify=False, timeout=600, limits=httpx.Limits(max_connections=None))
     try:
         http.get(f"{address}/health")
@@ -168,7 +169,7 @@ def over_http(name: str, limits: Limits) -> Generator[Client]:
 
 
 def together(client: Client, asked: list[tuple[str, Sampling]]) -> tuple[float, Waits]:
-    """Seconds until all are answered, asked at once."""
+    """Return the seconds until all concurrent requests are completed, and their latencies."""
     waits = Waits()
     threads = [threading.Thread(target=waits.ask, args=(client, *one)) for one in asked]
     began = time.perf_counter()
@@ -186,7 +187,7 @@ def against_one_after_another(trained_model: TrainedModel, client: Client, new: 
         began, tokens = time.perf_counter(), 0
         for prompt, sampling in asked:
             (answer,) = aside(generate, trained_model.model, trained_model.tokenizer, [prompt], sampling)
-            tokens += len(answer.ids) - (answer.finish == "eos")  # which is not told over HTTP
+            tokens += len(answer.ids) - (answer.finish == "eos")  # which is not sent over HTTP
         one_by_one.append(tokens / (time.perf_counter() - began))
         seconds, waits = together(client, asked)
         assert waits.tokens == tokens, f"{waits.tokens} tokens at once, {tokens} one after another"
@@ -226,7 +227,7 @@ def under_load(trained_model: TrainedModel, client: Client, count: int, new: int
 
 def measured(trained_model: TrainedModel, client: Client, args: argparse.Namespace) -> dict[str, Any]:
     waits = Waits()
-    waits.ask(client, prompts(trained_model)[0], Sampling(max_new_tokens=4))  # what is made once is made
+    waits.ask(client, prompts(trained_model)[0], Sampling(max_new_tokens=4))  # one-time work is done here
     found: dict[str, Any] = against_one_after_another(trained_model, client, args.new, args.rounds)
     found["load"] = [under_load(trained_model, client, count, args.new, args.seconds) for count in args.clients]
     return found

@@ -1,12 +1,12 @@
-"""What guessing is worth: tokens a second and tokens a pass, beside plain decoding and beside `transformers`.
+"""The gain of speculative decoding: tokens per second and per forward pass, compared with `transformers` too.
 
     python benchmarks/load/speculative.py runs/large --draft runs/small       # a draft, lookup, and neither
     python benchmarks/load/speculative.py runs/large --draft runs/small --hf  # and the same weights in transformers
     python benchmarks/load/speculative.py runs/large --prompt FILE:code.py --temperature 0.8 --out figures.json
 
-All contenders write after the same prompt, in rounds, in an order drawn anew for each, so that a machine's moods fall
-on all of them. What is told is the median of the rounds, and of the ratios to plain decoding in the same round, by the
-same library. At temperature 0 the texts should be the same; it says which one is not.
+All contenders continue the same prompt, in rounds with a random order, so that changes of the machine's speed affect
+all of them. The results are the median of the rounds, and of the ratios to plain decoding by the same library in the
+same round. At temperature 0 the texts should be equal; those that differ are reported.
 """
 
 import argparse
@@ -26,13 +26,13 @@ from tercet.checkpoint import TrainedModel, convert, load_model
 from tercet.config import UserError
 from tercet.generation import Draft, Lookup, Sampling, generate, make_draft
 
-Work = Callable[[int], "Written"]  # writes a text from a seed
+Work = Callable[[int], "Written"]  # generates a text from a seed
 
 
 @dataclass(frozen=True)
 class Written:
     ids: tuple[int, ...]
-    passes: int | None  # of the large model; unknown where another library counts them
+    passes: int | None  # of the large model; None if the other library does not report them
 
 
 def ours(
@@ -49,10 +49,10 @@ def ours(
 
 
 def theirs(model: Any, ids: list[int], sampling: dict[str, Any], how: dict[str, Any], speculation: int = 0) -> Work:
-    """As `transformers` does it; its passes are counted by a hook.
+    """Return a contender of `transformers`, whose forward passes are counted by a hook.
 
     Args:
-        speculation: of the assistant a pass, which keeps the number in settings of its own.
+        speculation: Draft tokens per pass, a setting of the assistant model.
     """
     calls: list[int] = []
     model.register_forward_hook(lambda *_: calls.append(1))
@@ -75,7 +75,7 @@ def theirs(model: Any, ids: list[int], sampling: dict[str, Any], how: dict[str, 
 
 
 def opened(trained_model: TrainedModel, folder: Path) -> Any:
-    """The same weights in `transformers`."""
+    """Return a model of `transformers` with the same weights."""
     import transformers
 
     transformers.logging.set_verbosity_error()
@@ -108,7 +108,7 @@ def contenders(args: argparse.Namespace, folder: Path) -> dict[str, Work]:
     shortest = min(one.model.max_len for one in (target, draft) if one is not None)
     longest = (
         len(ids) + args.max_new_tokens + max([0, *args.lookup_tokens, *args.draft_tokens])
-    )  # guesses go beyond the end
+    )  # draft tokens extend beyond the end
     if longest > shortest:
         raise UserError(f"transformers moves no window: {longest} tokens, guesses included, exceed {shortest}")
     model = opened(target, folder / "target")

@@ -1,11 +1,11 @@
-"""How long it takes until something happens, as ratios to `import torch`.
+"""Startup times of imports and commands, as ratios to `import torch`.
 
     python benchmarks/load/startup.py                   # this checkout
-    python benchmarks/load/startup.py --src PATH/src    # and another one's sources in the same run
+    python benchmarks/load/startup.py --src PATH/src    # and another checkout's sources in the same run
 
-Every measurement is a fresh process. They take turns, so that a busy machine is as busy for each; the figure is the
-median of processor seconds (user and system) over the rounds, beside that of the wall clock. Imports end where the
-statement does; commands where the process does. Each is run once first, for the compiled modules.
+Every measurement is a new process. They alternate, so that the load of the machine is similar for each. The result is
+the median of processor seconds (user and system) over the rounds, next to that of the wall clock. Imports end with the
+statement, commands with the process. Each is run once first, to compile its modules.
 """
 
 import argparse
@@ -29,8 +29,8 @@ IMPORTS = {
     "first token": "import tercet; next(tercet.load('model').stream('to be', max_new_tokens=1))",
 }
 COMMANDS = ["--help", "train --help", "recipes"]
-# What is refused without a tensor, by every verb: a command, and words of its one line. Torch is not imported for it
-# (`tests/test_startup.py`), and it takes 0.4 s at most on an idle machine.
+# Errors of every verb that need no tensor: a command, and words of its one line. Torch is not imported for it
+# (`tests/test_startup.py`), and it takes at most 0.4 s on an idle machine.
 REFUSALS = {
     "train nosuch": "unknown recipe 'nosuch'",
     "train nosuch.yaml": "no such file: nosuch.yaml",
@@ -132,7 +132,7 @@ class Seconds(NamedTuple):
 
 
 def measure(arguments: list[str], src: Path, folder: Path) -> Seconds:
-    """One process from its start to its end."""
+    """Measure one process from its start to its end."""
     environment = {**os.environ, "PYTHONPATH": str(src)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package is compiled
     started = time.perf_counter()
@@ -148,7 +148,7 @@ def measure(arguments: list[str], src: Path, folder: Path) -> Seconds:
 
 
 def statement(text: str) -> list[str]:
-    """Ends with the statement: to take a process with torch down takes long, and nobody waits for it."""
+    """Return the arguments of a process that exits after the statement, without the slow teardown of torch."""
     return ["-c", f"import os; {text}; os._exit(0)"]
 
 
@@ -166,8 +166,11 @@ def make_model(folder: Path) -> None:
 
 @contextmanager
 def places(folder: Path) -> Generator[None]:
-    """Make what the refused commands name, in `folder`: a folder with other things in it, a file that is no YAML, and
-    two runs of `animals`, one of which another process owns meanwhile."""
+    """Create the files that the failing commands name, in `folder`.
+
+    These are a folder with other files in it, an invalid YAML file, and two runs of `animals`, one of which is locked
+    by another process.
+    """
     from tercet.settings_yaml import write_yaml
     from tercet.storage import lock_folder
     from tercet.training import load_recipe

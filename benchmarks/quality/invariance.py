@@ -1,8 +1,8 @@
-"""Translations whatever the batch, the order, the cache: how many have the same ids as when all are asked at once.
+"""Invariance of translations to batch, order and cache: the share with the same ids as in one large batch.
 
     python benchmarks/quality/invariance.py runs/mine [--sentences 1000] [--out FILE]
 
-The sentences are those of the test part of the dataset that the translator learnt from.
+The sentences are those of the test part of the translator's dataset.
 """
 
 import argparse
@@ -17,13 +17,13 @@ from tercet.generation import Beam, translate
 from tercet.models import EncoderDecoder
 from tercet.tokens import Tokenizer
 
-PAD, BOS, EOS = 0, 1, 2  # the ids of our tokenizers
+PAD, BOS, EOS = 0, 1, 2  # the ids of Tercet's tokenizers
 BEAMS, SIZES = (1, 5), (1, 7, 64)
 
 
 @torch.no_grad()
 def shares(model: EncoderDecoder, tokenizer: Tokenizer, texts: list[str]) -> dict[str, float]:
-    """The share of translations with the same ids, by the way in which they were asked for."""
+    """Return the share of translations with the same ids, by the way in which they were computed."""
 
     def ids(size: int, beam: int, order: list[int]) -> list[tuple[int, ...]]:
         found: dict[int, tuple[int, ...]] = {}
@@ -50,7 +50,7 @@ def shares(model: EncoderDecoder, tokenizer: Tokenizer, texts: list[str]) -> dic
 
 
 def without_cache(model: EncoderDecoder, tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
-    """Greedy search that reads everything anew for each token."""
+    """Translate by greedy search that recomputes the whole prefix for each token."""
     source = torch.tensor([[*tokenizer.encode(text), EOS]])
     written = [BOS]
     while len(written) <= Beam().longest(source.shape[1]):

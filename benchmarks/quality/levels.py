@@ -1,8 +1,8 @@
-"""Greedy texts by level of the kernels: how many have the same tokens as without kernels.
+"""Greedy texts by instruction set of the kernels: the number with the same tokens as without kernels.
 
     python benchmarks/quality/levels.py runs/mine --text FILE [--prompts 1000] [--out FILE]
 
-Each level of this CPU writes in a process of its own. The prompts begin at equal distances in the text.
+Each level of this CPU generates in a separate process. The prompts start at equal distances in the text.
 """
 
 import argparse
@@ -15,12 +15,12 @@ from pathlib import Path
 
 from tercet.kernel.levels import cpu_instructions, levels_of, missing_instructions
 
-LENGTH, WRITTEN, AT_ONCE = 32, 32, 8  # tokens of a prompt, tokens that follow, and prompts of a batch
+LENGTH, WRITTEN, AT_ONCE = 32, 32, 8  # tokens per prompt, tokens that follow, and prompts per batch
 WEIGHTS = ("fp32", "bf16", "int8")
 
 
 def write(run: str, text: Path, prompts: int) -> dict[str, list[list[int]]]:
-    """Return by type of the weights the tokens that follow each prompt, with this process's kernels."""
+    """Return the tokens that follow each prompt, by type of the weights, with this process's kernels."""
     import torch
 
     from tercet.checkpoint import load_model

@@ -1,10 +1,10 @@
-"""What the recipes reach on Shakespeare, and what each ingredient of the modern one is worth.
+"""The losses of the recipes on Shakespeare, and ablations of the modern recipe.
 
     python benchmarks/quality/shakespeare.py main --out runs/bench       # both recipes, three seeds
     python benchmarks/quality/shakespeare.py ablations --out runs/bench  # the modern recipe without one ingredient
 
-Each run's loss is that of the whole validation set, every character once, after the last step. A run that is there
-already is not trained again, so the command can be stopped and given again.
+Each run's loss is that of the whole validation set, every character once, after the last step. Existing runs are not
+trained again, so the command can be stopped and repeated.
 """
 
 import argparse
@@ -45,7 +45,7 @@ ABLATIONS = {
 
 
 def run(recipe: str, out: Path, changes: list[str]) -> dict[str, Any]:
-    """Train and evaluate one run; its figures."""
+    """Train and evaluate one run, and return its results."""
     data: dict[str, Any] = {"task": {"sample_tokens": 0}}
     for change in changes:
         data = merge(data, parse_assignment(change))

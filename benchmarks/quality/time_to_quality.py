@@ -1,16 +1,16 @@
-"""How long it takes, from the start of a process, to know a model of Shakespeare that is as good as nanoGPT's.
+"""The time from the start of a process to a model of Shakespeare that is as good as nanoGPT's.
 
     python benchmarks/quality/time_to_quality.py --nanogpt ../nanoGPT --out runs/time  # three seeds: ten minutes
-    python benchmarks/quality/time_to_quality.py --nanogpt ../nanoGPT --out runs/time --lengths 0.5 2 4  # more of ours
+    python benchmarks/quality/time_to_quality.py --nanogpt ../nanoGPT --out runs/time --lengths 0.5 2 4  # more lengths
 
-nanoGPT's run is the one of its README for a CPU (4 layers of 128, 64 characters, 12 rows, 2000 steps, fp32, AdamW from
-1e-3 down to 1e-4, evaluated every 250 steps by 20 batches of each part), around the `model.py` of the checkout. Ours is
-`tercet train RECIPE`, as a user gives it. Each is a process of its own, finds its ids on disk, and ends with the same
-number: the loss over the whole validation part, 111,539 characters, every one once. Ours is looked at again by
-`tercet evaluate`, which must find the same.
+nanoGPT's run is that of its README for a CPU (4 layers of 128, 64 characters, 12 rows, 2000 steps, fp32, AdamW from
+1e-3 down to 1e-4, evaluated every 250 steps by 20 batches of each part), around the `model.py` of the checkout.
+Tercet's run is `tercet train RECIPE`, as a user runs it. Each is a separate process, finds its ids on disk, and ends
+with the same number: the loss over the whole validation part, 111,539 characters, every one once. Tercet's loss is
+checked by `tercet evaluate`, which must give the same.
 
-Seconds are the parent's: from the start of the process to the line with the number, and to its end. A run that is there
-already is not done again, so the command can be stopped and given again.
+Seconds are measured in the parent: from the start of the process to the line with the number, and to its end. Existing
+runs are not repeated, so the command can be stopped and run again.
 """
 
 import argparse
@@ -27,14 +27,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-GOAL, SHARE = 1.898, 1 / 6  # nats a character; of nanoGPT's seconds
+GOAL, SHARE = 1.898, 1 / 6  # nats per character; share of nanoGPT's seconds
 SEEDS = (1337, 1338, 1339)
 BLOCK, ROWS, STEPS, EVERY, LOOKS = 64, 12, 2000, 250, 20
 NUMBER = re.compile(r"validation loss (\d+\.\d+)")
 
 
 def theirs(checkout: Path, data: Path, seed: int, folder: Path, steps: int) -> None:
-    """nanoGPT's run: the process that is timed. It imports nothing of ours."""
+    """Train nanoGPT in the timed process, which imports nothing of Tercet."""
     started = time.perf_counter()
     import numpy as np
     import torch
@@ -43,7 +43,7 @@ def theirs(checkout: Path, data: Path, seed: int, folder: Path, steps: int) -> N
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclass looks itself up
+    sys.modules[spec.name] = module  # its dataclass looks up its own module
     spec.loader.exec_module(module)
 
     torch.manual_seed(seed)
@@ -101,8 +101,10 @@ def theirs(checkout: Path, data: Path, seed: int, folder: Path, steps: int) -> N
 
 
 def whole_set(loss: Any, ids: Any, at_once: int = 256) -> tuple[float, int]:
-    """The mean of `loss` (inputs, targets) over every target of `ids`, in windows of the context that do not overlap,
-    the last one being shorter; and how many targets that is."""
+    """Return the mean of `loss` (inputs, targets) over every target of `ids`, and the number of targets.
+
+    The windows have the length of the context and do not overlap; the last one is shorter.
+    """
     import torch
 
     tokens = torch.from_numpy(ids.astype("int64"))
@@ -119,7 +121,7 @@ def whole_set(loss: Any, ids: Any, at_once: int = 256) -> tuple[float, int]:
 
 
 def timed(command: list[str]) -> tuple[float, float, float]:
-    """Run it; the number on its last line that has one, and the seconds to that line and to the end."""
+    """Run the command; return the number on its last line with one, and the seconds to that line and to the end."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     loss, to_number = math.nan, math.nan
     started = time.perf_counter()
@@ -217,7 +219,7 @@ def draw(figures: dict[str, dict[str, Any]], picture: Path) -> None:
 
 
 def write_ids(recipe: str, folder: Path) -> Path:
-    """The recipe's ids as nanoGPT's own preparation leaves them; and ours are on disk from here on as well."""
+    """Write the recipe's ids in nanoGPT's format, which also caches those of Tercet."""
     import numpy as np
 
     from tercet.data import TextSpec, prepare

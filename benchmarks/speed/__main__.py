@@ -1,4 +1,4 @@
-"""`python -m benchmarks.speed`, from the root of the repository."""
+"""The command line of the speed benchmarks: `python -m benchmarks.speed`, from the root of the repository."""
 
 import argparse
 import json
@@ -56,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _names(given: str | None) -> tuple[str, ...]:
-    """Of names that have ", " in them themselves, as in "tercet, compiled"."""
+    """Return names separated by commas; the names themselves may contain ", ", as in "tercet, compiled"."""
     return tuple(filter(None, re.split(",(?! )", given or "")))
 
 
@@ -68,10 +68,10 @@ def _kernels(names: str) -> tuple[str, ...]:
 
 
 def chosen(asked: list[str], rows: dict[str, Row], *, quick: bool = False) -> list[Row]:
-    """The rows named, and those whose names begin with what is named; in the order of the table.
+    """Return the rows with these names or prefixes, in the order of the table.
 
     Raises:
-        SystemExit: for a name that no row has.
+        SystemExit: If a name matches no row.
     """
     names = asked or (list(QUICK) if quick else list(rows))
     for name in names:
@@ -85,14 +85,14 @@ def _named(asked: str, row: str) -> bool:
 
 
 def left_over(rows: list[Row], earlier: list[Result]) -> list[Row]:
-    """The rows without figures; those that were tried before come last, for they may end the program again."""
+    """Return the rows without results; rows that were tried before come last, as they may crash the program again."""
     measured = {result.name for result in earlier if result.figures}
     tried = {result.name for result in earlier}
     return sorted((row for row in rows if row.name not in measured), key=lambda row: row.name in tried)
 
 
 def earlier_results(out: Path) -> list[Result]:
-    """The results of `out`; none where nothing was written."""
+    """Return the results in `out`; empty if it contains none."""
     path = out / "speed.json"
     return [Result.of(row) for row in json.loads(path.read_text())["rows"]] if path.is_file() else []
 
@@ -123,7 +123,7 @@ def main(arguments: list[str] | None = None) -> int:
             timing = replace(timing, rounds=given.rounds)
         if given.seconds is not None:
             timing = replace(timing, seconds=given.seconds)
-        # What processes of their own need to know, to be given the same work.
+        # The options with which separate processes create the same work.
         passed = ["--device", given.device, "--scale", scale, "--folder", str(asked.folder)]
         for name in ("nanogpt", "joeynmt", "translator"):
             if getattr(given, name) is not None:
@@ -142,9 +142,9 @@ def main(arguments: list[str] | None = None) -> int:
                     continue
                 timing = replace(timing, budget=left * share)
             results = [result for result in results if result.name != row.name]
-            write(given.out, facts, timing, [*results, Result.begun(row)])  # if the row ends the program
+            write(given.out, facts, timing, [*results, Result.begun(row)])  # in case the row crashes the program
             results.append(measure(row, asked, timing, say, memory=memory, rest=rest))
-            write(given.out, facts, timing, results)  # what is there so far outlives an interruption
+            write(given.out, facts, timing, results)  # results so far survive an interruption
     print()
     print("\n".join(summary(results)))
     print(f"\nwritten to {given.out}: speed.json, speed.md, speed.png")

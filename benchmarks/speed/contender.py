@@ -1,4 +1,4 @@
-"""What takes part in a row: something that gets ready once, and then does n units of the row's work when told to."""
+"""A contender in a row: set up once, then called for n units of the row's work."""
 
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
@@ -9,26 +9,27 @@ import torch
 from benchmarks.speed.machine import peak_memory
 from torch import Tensor
 
-# Whose figure it is: ours; ours with a kernel off; a peer as its README runs it; a peer set up for this machine; or
-# what nobody can be below.
+# The kind of contender: Tercet; Tercet with a kernel disabled; another library as its README runs it; another library
+# tuned for this machine; or a lower bound.
 Side = Literal["ours", "off", "readme", "peer", "limit"]
-SIGN = ", without "  # between the name of ours and of the kernel that is off
-SAME = {"cpu": 1e-4, "cuda": 1e-3}  # how far logits of the same weights may lie apart, on a device
+SIGN = ", without "  # between the name of Tercet's contender and the disabled kernel
+SAME = {"cpu": 1e-4, "cuda": 1e-3}  # allowed difference of logits with the same weights, by device
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How a contender computes.
+    """The way in which a contender computes.
 
     Args:
-        precision: of the arithmetic; fp32 keeps everything so, bf16 is autocast, int8 is of the weights.
-        matmul: what `torch.set_float32_matmul_precision` is told; "medium" lets oneDNN in on a CPU.
-        attention: how it is worked out, in a word.
-        compiled: by `torch.compile`.
-        mode, dynamic: arguments of `torch.compile`; None for its defaults.
-        fused: the optimizer in one kernel; None where there is no optimizer.
-        keeps_memory: what is freed is kept for what comes next, as `tercet train` has it; in a process of its own.
-        more: anything else worth telling.
+        precision: Precision of the arithmetic; bf16 is autocast, int8 applies to the weights only.
+        matmul: Argument of `torch.set_float32_matmul_precision`; "medium" enables oneDNN on a CPU.
+        attention: Short name of the implementation of attention.
+        compiled: If True, use `torch.compile`.
+        mode: Argument of `torch.compile`; None for its default.
+        dynamic: Argument of `torch.compile`; None for its default.
+        fused: If True, the optimizer is one kernel; None if there is no optimizer.
+        keeps_memory: If True, freed memory is kept for reuse, as in `tercet train`; requires a separate process.
+        more: Further description.
     """
 
     precision: Literal["fp32", "bf16", "int8"] = "fp32"
@@ -56,8 +57,11 @@ class Settings:
 
     @contextmanager
     def in_force(self) -> Generator[None]:
-        """The matmul precision belongs to the process: each contender finds its own, and the next one its own. So does
-        what the compiler has seen: a second shape of one function would be compiled as a dynamic one."""
+        """Apply the settings to this process within the block.
+
+        The matmul precision and the compiler's cache belong to the process: without isolation, a second shape of a
+        function would be compiled as dynamic.
+        """
         before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision(self.matmul)
         with ExitStack() as stack:
@@ -75,13 +79,15 @@ class Settings:
 
 
 class Contender:
-    """Args:
-    name: unlike that of any other in its row.
-    flops: of a token, where arithmetic bounds the work; the row's own count, the same for all.
-    bytes: read for a token, where memory bounds it.
+    """A participant of a row.
+
+    Args:
+        name: Unique name within the row.
+        flops: FLOPs per token, if arithmetic bounds the work; the row's count, equal for all contenders.
+        bytes: Bytes read per token, if memory bounds the work.
 
     Attributes:
-        device: where it works; set by the row's measurement before `setup`.
+        device: Device of the work; set by the row's measurement before `setup`.
     """
 
     device = torch.device("cpu")
@@ -93,36 +99,36 @@ class Contender:
         settings: Settings,
         *,
         flops: float | None = None,
-        bytes: float | None = None,  # as the units are called everywhere
+        bytes: float | None = None,  # named after the unit
     ) -> None:
         self.name, self.side, self.settings = name, side, settings
         self.flops_per_token, self.bytes_per_token = flops, bytes
 
     def told(self) -> str:
-        """Its settings in words."""
+        """Return a description of the settings."""
         return self.settings.told()
 
     def setup(self) -> None:
-        """Everything that is done once: weights, optimizer, folders."""
+        """Do all one-time work: weights, optimizer, folders."""
 
     def run(self, n: int) -> float:
-        """Do n units of work; how many tokens (or sentences, or starts) they were."""
+        """Do n units of work, and return the number of tokens, sentences or starts."""
         raise NotImplementedError
 
     def answer(self) -> Tensor | None:
-        """What it makes of the row's first input, to be held against ours; None where it can't hold our weights."""
+        """Return the output for the row's first input, to compare with Tercet's; None if the weights differ."""
         return None
 
     def peak_memory(self) -> int:
-        """The most bytes of memory that the process ever had in which it works."""
+        """Return the peak memory of the contender's process in bytes."""
         return peak_memory()
 
     def close(self) -> None:
-        """Let go of what it holds."""
+        """Release all resources."""
 
 
 class Function(Contender):
-    """A contender that is a function of n; for work that needs no model, and so has no precision to tell of."""
+    """A contender that is a function of n, for work that needs no model and has no precision."""
 
     def __init__(
         self,
@@ -154,7 +160,7 @@ class Function(Contender):
 
 
 def apart(ours: Tensor, theirs: Tensor) -> float:
-    """How far two answers lie apart at most; infinite where their shapes differ or a number is none."""
+    """Return the maximum difference of two answers; infinite if their shapes differ or a number is NaN."""
     if ours.shape != theirs.shape:
         return float("inf")
     distance = float((ours.double() - theirs.double()).abs().max()) if ours.numel() else 0.0

@@ -1,8 +1,9 @@
-"""From rounds to figures: medians, quartiles, and ratios formed inside each round.
+"""Figures from rounds: medians, quartiles, and ratios computed within each round.
 
     ratio = median over rounds of  speed of ours in the round / speed of theirs in the same round
 
-A machine's moods change from round to round and fall on both, so a ratio inside a round moves less than its two speeds.
+The speed of a machine changes from round to round and affects both, so a ratio within a round varies less than its two
+speeds.
 """
 
 import statistics
@@ -14,7 +15,7 @@ from benchmarks.speed.contender import SIGN, Side
 
 @dataclass(frozen=True)
 class Spread:
-    """The middle of some numbers, and the middle half of them."""
+    """The median and the quartiles of some numbers."""
 
     low: float
     median: float
@@ -30,7 +31,7 @@ class Spread:
         return cls(low, median, high)
 
     def inverse(self) -> "Spread":
-        """Of seconds, where this is of units a second."""
+        """Return the spread of seconds per unit from that of units per second."""
         return Spread(1 / self.high, 1 / self.median, 1 / self.low)
 
 
@@ -48,12 +49,11 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
 def ratios(
     speeds: Mapping[str, Sequence[float]], sides: Mapping[str, Side], precisions: Mapping[str, str]
 ) -> dict[str, Ratio]:
-    """Our fastest beside a peer as its README runs it ("readme") and beside the fastest of all peers ("best").
+    """Compare Tercet's fastest with a library as its README runs it ("readme") and with the fastest of all ("best").
 
-    Ours beside itself with a kernel off, under the name of the latter.
-
-    Where both sides have contenders in fp32 and others too, also beside each other in fp32 alone ("best in fp32").
-    Fastest is who has the highest median.
+    Tercet is also compared with itself with a kernel disabled, under the name of the latter. If both sides have
+    contenders in fp32 and in other precisions, they are also compared in fp32 only ("best in fp32"). The fastest
+    contender has the highest median.
     """
 
     def fastest(*wanted: Side, precision: str | None = None) -> str | None:

@@ -1,9 +1,9 @@
-"""Products of few rows with a large matrix: our kernel beside PyTorch's ways, in microseconds, out of no cache.
+"""Products of few rows with a large matrix: Tercet's kernel and PyTorch's functions, in microseconds, uncached.
 
     python -m benchmarks.speed.gemv [--rows 1 2 4 8 16]
 
-PyTorch's ways are `F.linear` (what `nn.Linear` calls), oneDNN with weights packed beforehand, and for int8
-`_weight_int8pack_mm`. Each takes its turn in every round; the medians are told, and the GB/s of the kernel.
+PyTorch's functions are `F.linear` (which `nn.Linear` calls), oneDNN with weights packed in advance, and for int8
+`_weight_int8pack_mm`. All are run in every round; the results are the medians, and the GB/s of the kernel.
 """
 
 import argparse
@@ -27,8 +27,8 @@ SHAPES = [
     (50304, 768),
     (256, 256),
     (1024, 256),
-]  # (N, K), GPT-2 and less
-BYTES = 256 << 20  # of copies of a matrix, so that none is found in a cache
+]  # (N, K), GPT-2 and smaller
+BYTES = 256 << 20  # total size of the copies of a matrix, so that none is in a cache
 ROUNDS = 15
 
 

@@ -1,6 +1,6 @@
-"""The most that this machine does: matrix products in GFLOP/s, reading memory in GB/s. Shares are of these.
+"""The limits of this machine: matrix products in GFLOP/s, memory reads in GB/s. Shares refer to these.
 
-They are measured anew before and after each row, because a machine's speed moves from minute to minute.
+They are measured before and after each row, because a machine's speed changes from minute to minute.
 """
 
 import mmap
@@ -16,7 +16,7 @@ from torch import Tensor
 from tercet.kernel import linear
 
 TIMES = 5
-BEYOND = 1.1  # of a limit that is not memory's, which caches exceed: no figure, but a mistake
+BEYOND = 1.1  # of a compute limit: a higher speed is a mistake of the measurement (caches can exceed that of memory)
 
 
 def clock_of(device: torch.device) -> Callable[[], float]:
@@ -32,14 +32,14 @@ def clock_of(device: torch.device) -> Callable[[], float]:
 
 
 def limits_of_gpu(*, size: int = 8192, megabytes: int = 1024) -> dict[str, float]:
-    """GFLOP/s by precision, and GB/s of a copy on the GPU, of bytes that are read and bytes that are written.
+    """Return the GPU's GFLOP/s by precision, and the GB/s of a copy, counting bytes read and written.
 
     Args:
-        size: of the square matrices.
-        megabytes: copied at once; more than any cache holds.
+        size: Rows and columns of the square matrices.
+        megabytes: Size of the copied array; more than any cache holds.
     """
     device = torch.device("cuda")
-    torch.cuda.empty_cache()  # of what contenders have let go
+    torch.cuda.empty_cache()  # of memory that contenders have released
     seconds = partial(_seconds, clock=clock_of(device))
     a, b = torch.randn(size, size, device=device), torch.randn(size, size, device=device)
     found: dict[str, float] = {}
@@ -55,11 +55,11 @@ def limits_of_gpu(*, size: int = 8192, megabytes: int = 1024) -> dict[str, float
 
 
 def limits(*, bf16: bool, size: int = 1024, megabytes: int = 256) -> dict[str, float]:
-    """GFLOP/s by precision and path, and GB/s; each the best of some tries, as a limit is.
+    """Return GFLOP/s by precision and path, and GB/s; each the best of several tries.
 
     Args:
-        size: of the square matrices.
-        megabytes: read at once in large pages; more than any cache holds.
+        size: Rows and columns of the square matrices.
+        megabytes: Size of the array read in large pages; more than any cache holds.
     """
     a, b = torch.randn(size, size), torch.randn(size, size)
     found: dict[str, float] = {}
@@ -73,17 +73,17 @@ def limits(*, bf16: bool, size: int = 1024, megabytes: int = 256) -> dict[str, f
     vector, row = torch.ones(4096), torch.ones(1, 4096)
     ways: list[Callable[[], object]] = [wide.sum, lambda: wide @ vector]
     with torch.inference_mode():
-        if linear(row, wide, None, None) is not None:  # a kernel that fetches ahead
+        if linear(row, wide, None, None) is not None:  # a kernel that prefetches
             ways.append(lambda: linear(row, wide, None, None))
-        # Which of them reads fastest differs from machine to machine.
+        # The fastest of these reads differs between machines.
         found["memory"] = 1e-9 * wide.nbytes / min(map(_seconds, ways))
     return found
 
 
 def _ones_in_large_pages(rows: int, columns: int) -> Tensor:
-    """Ones (rows, columns) in float32, in pages of 2 MB if Linux gives them out: these are read faster."""
+    """Return ones (rows, columns) in float32, in pages of 2 MB if Linux provides them: these are read faster."""
     memory = mmap.mmap(-1, 4 * rows * columns)
-    with suppress(AttributeError, OSError):  # another system, or Linux without large pages
+    with suppress(AttributeError, OSError):  # another operating system, or Linux without large pages
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=torch.float32).fill_(1).view(rows, columns)
 
@@ -91,15 +91,15 @@ def _ones_in_large_pages(rows: int, columns: int) -> Tensor:
 def share(
     limits: dict[str, float], *, precision: str, gflops: float | None, gbytes: float | None
 ) -> tuple[str, float] | None:
-    """Which limit a contender comes nearest to reach, and the share of it that it does; None where neither is known.
+    """Return the limit that a contender uses most, and its share of it; None if neither is known.
 
     Raises:
-        ValueError: where it does more products than this machine can: its precision is not the one that is told, or the
-            machine was slower when its limit was measured.
+        ValueError: If it does more products than this machine can: its precision is not the stated one, or the machine
+            was slower when its limit was measured.
     """
     if gflops is not None:
         paths = [value for name, value in limits.items() if name.split()[0] == precision]
-        # int8 here is of the weights alone: products are still in fp32.
+        # int8 applies to the weights only: products are still in fp32.
         top = max(paths or [value for name, value in limits.items() if name.startswith("fp32")])
         if gflops > BEYOND * top:
             raise ValueError(

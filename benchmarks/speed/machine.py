@@ -1,4 +1,4 @@
-"""What the figures were measured on: they mean nothing without it."""
+"""A description of the machine on which the figures were measured."""
 
 import platform
 import re
@@ -38,13 +38,15 @@ def machine() -> dict[str, Any]:
 
 
 def has_bf16() -> bool:
-    """Whether bf16 is multiplied in hardware; elsewhere, and where oneDNN is told to do without
-    (`ONEDNN_MAX_CPU_ISA`), it is emulated, some hundred times as slowly."""
+    """Return whether bf16 is multiplied in hardware.
+
+    Otherwise, and if oneDNN is restricted (`ONEDNN_MAX_CPU_ISA`), it is emulated, some hundred times as slowly.
+    """
     return bool(cpu_instructions() & BF16) and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def peak_memory() -> int:
-    """The most bytes of memory that this process ever had, not counting those of whoever started it."""
+    """Return the peak memory of this process in bytes, without that of its parent."""
     status = Path("/proc/self/status")
     if status.is_file() and (found := re.search(r"^VmHWM:\s*(\d+) kB", status.read_text(), re.MULTILINE)):
         return 1024 * int(found[1])
@@ -55,7 +57,7 @@ def peak_memory() -> int:
 
 
 def held_memory(device: torch.device) -> int:
-    """Bytes of tensors on a GPU; 0 of the CPU. The peak is counted from here on."""
+    """Return the bytes of tensors on a GPU, 0 for the CPU, and reset the peak."""
     if device.type == "cpu":
         return 0
     torch.cuda.reset_peak_memory_stats(device)
@@ -63,7 +65,7 @@ def held_memory(device: torch.device) -> int:
 
 
 def peak_above(device: torch.device, held: int) -> int | None:
-    """The most bytes of tensors on a GPU since `held_memory`, above `held`; None of the CPU."""
+    """Return the peak bytes of tensors on a GPU since `held_memory`, above `held`; None for the CPU."""
     return None if device.type == "cpu" else torch.cuda.max_memory_allocated(device) - held
 
 

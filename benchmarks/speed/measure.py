@@ -1,4 +1,4 @@
-"""One row from its contenders to its figures: made ready, checked, warmed up, timed in turns, memory looked at."""
+"""The measurement of one row: set up contenders, check their answers, warm up, time them in rounds, measure memory."""
 
 import gc
 import json
@@ -23,21 +23,23 @@ from benchmarks.speed.row import Asked, Lineup, Row
 from benchmarks.speed.without import lineup_of
 from torch import Tensor
 
-READY = 0.75  # of a row's budget, for getting ready; the rest is for the rounds
-SMALL = {"size": 64, "megabytes": 2}  # what limits are measured by in tests
+READY = 0.75  # share of a row's budget for setting up; the rest is for the rounds
+SMALL = {"size": 64, "megabytes": 2}  # sizes of the limits' measurements in tests
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """Args:
-    rounds: of the contest.
-    seconds: that each contender takes in a round, about; at least one unit of work.
-    repeats: of a disturbed round, at most.
-    seed: of the order in each round.
-    budget: seconds of a row, after which no further round begins, and after three quarters of which no further
-        contender gets ready; None for as long as it takes.
+    """Durations of the measurement of a row.
+
+    Args:
+        rounds: Number of rounds.
+        seconds: Approximate time of each contender per round; at least one unit of work.
+        repeats: Maximum number of repetitions of a disturbed round.
+        seed: Seed of the order in each round.
+        budget: Seconds of a row, after which no further round starts; after three quarters of it, no further contender
+            is set up. None for no limit.
     """
 
     rounds: int = 7
@@ -49,14 +51,15 @@ class Timing:
 
 @dataclass
 class Result:
-    """What came of a row.
+    """The result of a row.
 
     Attributes:
-        limits: of the machine, the better of two looks, before and after the rounds.
-        figures: of each contender that came through.
-        ratios: ours beside the peers'; see `figures.ratios`.
-        rounds: all of them, in their order.
-        left_out, failed: who is missing, and why.
+        limits: Limits of the machine, the better of two measurements, before and after the rounds.
+        figures: Figures of each contender that completed.
+        ratios: Speed of Tercet compared with other libraries; see `figures.ratios`.
+        rounds: All rounds, in their order.
+        left_out: Contenders that did not take part, with the reason.
+        failed: Contenders that failed, with the reason.
     """
 
     name: str
@@ -80,12 +83,12 @@ class Result:
 
     @classmethod
     def begun(cls, row: Row) -> "Result":
-        """A row without figures."""
+        """Return a result without figures."""
         return cls(row.name, row.title, row.unit, row.seconds_each)
 
     @classmethod
     def of(cls, plain: dict[str, Any]) -> "Result":
-        """What `plain` was made of."""
+        """Return the result from which `plain` was made."""
         parts = {name: value for name, value in plain.items() if name != "disturbed"}
         parts["ratios"] = {
             label: Ratio(one["ours"], one["theirs"], Spread(**one["spread"])) for label, one in plain["ratios"].items()
@@ -106,9 +109,14 @@ def measure(
     rest: float = REST,
     of_machine: Callable[[], dict[str, float]] | None = None,
 ) -> Result:
-    """Args:
-    memory: the peak of a row's contender, by their names; None where it is not asked for.
-    others, clock, rest, of_machine: as in `compete`, and what measures the limits; tests bring their own.
+    """Measure a row.
+
+    Args:
+        memory: Function that returns the peak memory of a row's contender, by their names; None to skip it.
+        others: As in `compete`; tests replace it.
+        clock: As in `compete`; tests replace it.
+        rest: As in `compete`; tests replace it.
+        of_machine: Function that measures the limits; tests replace it.
     """
     result = Result.begun(row)
     clock = clock or clock_of(asked.place)
@@ -121,7 +129,7 @@ def measure(
         return _told(result, say)
     try:
         lineup = lineup_of(row, asked)
-    except Exception as error:  # one row that cannot be made must not end the run
+    except Exception as error:  # a row that cannot be created must not end the run
         result.failed["all"] = reason(error)
         return _told(result, say)
     lineup.keep(asked.only)
@@ -138,7 +146,7 @@ def measure(
             rounds=timing.rounds, generator=random.Random(timing.seed), repeats=timing.repeats, others=others,
             clock=clock, rest=rest, deadline=begun + budget,
         )  # fmt: skip
-        after = look()  # what disturbed one of the two looks need not have disturbed the rounds
+        after = look()  # a disturbance of one measurement may not have affected the rounds
         result.limits = {name: max(value, after[name]) for name, value in result.limits.items()}
         result.failed |= failed
         ready = {name: one for name, one in ready.items() if name not in failed}
@@ -170,8 +178,11 @@ def measure(
 def _ready(
     lineup: Lineup, timing: Timing, result: Result, say: Say, clock: Callable[[], float], deadline: float
 ) -> tuple[dict[str, Contender], dict[str, int], dict[str, float], dict[str, int | None]]:
-    """Who got ready and gives the same answer as ours, how many units each does in a round, how long it took, and the
-    memory of a GPU that its second unit of work needed."""
+    """Return the contenders that were set up and give the same answer as Tercet, and their measurements.
+
+    These are the units that each does per round, the seconds of its setup, and the GPU memory of its second unit of
+    work.
+    """
     ready, units, took, peaks = dict[str, Contender](), dict[str, int](), dict[str, float](), dict[str, int | None]()
     expected: Tensor | None = None
     for one in lineup.contenders:
@@ -188,14 +199,14 @@ def _ready(
             elif answer is not None and expected is not None and (distance := apart(expected, answer)) > most:
                 raise ValueError(f"its answers are not ours: {distance:.2g} apart, where {most:g} is the most")
             with one.settings.in_force():
-                one.run(1)  # finds kernels, compiles
+                one.run(1)  # chooses kernels, compiles
                 took[one.name] = clock() - begun
                 held_memory(one.device)
                 begun = clock()
                 one.run(1)
                 peaks[one.name] = peak_above(one.device, held)
                 each = max(clock() - begun, 1e-9)
-        except Exception as error:  # a peer that fails is told of, and the others go on
+        except Exception as error:  # a library that fails is reported, and the others continue
             result.failed[one.name] = reason(error)
             _close(one)
             continue
@@ -239,7 +250,7 @@ def _figure(
 
 
 def _close(one: Contender) -> None:
-    with suppress(AttributeError):  # one that never got ready holds nothing
+    with suppress(AttributeError):  # a contender without setup holds nothing
         one.close()
 
 
@@ -264,7 +275,7 @@ def _told(result: Result, say: Say) -> Result:
 
 
 def alone(row: Row, asked: Asked, name: str) -> int:
-    """The peak memory of one contender; run in a process that does nothing else."""
+    """Return the peak memory of one contender; run in a process that does nothing else."""
     one = found(row, asked, name)
     one.setup()
     with one.settings.in_force():
@@ -273,7 +284,7 @@ def alone(row: Row, asked: Asked, name: str) -> int:
 
 
 def in_own_process(arguments: list[str], say: Say, *, timeout: float = 600.0) -> Callable[[str, str], int | None]:
-    """What asks for the peak memory of a row's contender; `arguments` are those of this run."""
+    """Return a function that measures a contender's peak memory; `arguments` are those of this run."""
 
     def peak(row: str, name: str) -> int | None:
         command = [sys.executable, "-m", "benchmarks.speed", row, "--alone", name, *arguments]

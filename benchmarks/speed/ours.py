@@ -1,6 +1,6 @@
-"""Tercet as a contender: with the settings that `--precision auto` takes on this machine, plain and compiled.
+"""Tercet as a contender: with the settings that `--precision auto` chooses on this machine, eager and compiled.
 
-All that these benchmarks know of how `auto` decides stands here.
+All knowledge of these benchmarks about the decisions of `auto` is in this file.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,10 +22,10 @@ from tercet.training.recipe.specs import TrainingSpec
 
 
 def chosen(accelerator: Literal["cpu", "auto"] = "cpu") -> list[Settings]:
-    """What `auto` comes to, not compiled and compiled: `--compile auto` decides by the length of a run.
+    """Return the choices of `auto`, eager and compiled: `--compile auto` decides by the length of a run.
 
     Args:
-        accelerator: of which it decides.
+        accelerator: Accelerator for which it decides.
     """
     spec = TrainingSpec(max_steps=1, accelerator=accelerator)
     precision = choose_precision(spec)
@@ -43,7 +43,7 @@ def chosen(accelerator: Literal["cpu", "auto"] = "cpu") -> list[Settings]:
 
 
 def compile_as_tercet(model: Any, loss: Loss, settings: Settings) -> Loss:
-    """Return the loss, compiled as `tercet train` compiles its own: one graph on a GPU, else blocks in place."""
+    """Return the loss, compiled as `tercet train` does: one graph on a GPU, otherwise blocks in place."""
     if not is_one_graph(TrainingSpec(max_steps=1), next(model.parameters()).device.type):
         compile_in_place(model)
         return loss
@@ -61,9 +61,11 @@ def ours_training(
     compiled: bool = True,
     checkpointed: bool = False,
 ) -> list[Training]:
-    """Args:
-    compiled: compiled, too.
-    checkpointed: with activations that are worked out once more, too: less memory for more time.
+    """Return Tercet's training contenders.
+
+    Args:
+        compiled: If True, add a compiled contender.
+        checkpointed: If True, add a contender with activation checkpointing: less memory for more time.
     """
 
     def built_again() -> nn.Module:

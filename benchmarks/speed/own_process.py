@@ -1,7 +1,7 @@
-"""A contender in a process of its own, for what holds for a whole process: which freed memory is kept.
+"""A contender in a separate process, for settings of a whole process: the allocator keeps freed memory.
 
-Ours tells glibc to keep it (`tercet.memory`). By itself glibc goes by the largest block that was ever freed: a peer
-beside others finds more kept than it would alone.
+Tercet makes glibc keep it (`tercet.memory`). By default glibc adapts to the largest block that was ever freed, so in
+one process a library would find more memory kept than in a separate one.
 """
 
 import os
@@ -19,11 +19,11 @@ from torch import Tensor
 
 from tercet.memory import keep_memory
 
-_one: Contender  # in its own process
+_one: Contender  # in the separate process
 
 
 class OwnProcess(Contender):
-    """Stands for `one`, which a process of its own makes from the same row and does the work of."""
+    """A proxy for `one`, which a separate process creates from the same row and runs."""
 
     def __init__(self, one: Contender, row: str, asked: Asked) -> None:
         super().__init__(one.name, one.side, one.settings, flops=one.flops_per_token, bytes=one.bytes_per_token)
@@ -56,17 +56,17 @@ class OwnProcess(Contender):
 
 
 def placed(contenders: list[Contender], row: Row, asked: Asked) -> list[Contender]:
-    """Each where it is to work: in a process of its own, or in this one; at tiny scale, for tests, all in this one."""
+    """Return each contender in a separate process or in this one; at tiny scale, for tests, all in this one."""
     if asked.scale == "tiny":
         return contenders
     return [OwnProcess(one, row.name, asked) if row.apart or one.settings.keeps_memory else one for one in contenders]
 
 
 def found(row: Row, asked: Asked, name: str) -> Contender:
-    """A row's contender, in a process that is its own.
+    """Return a row's contender, for a process in which it is the only one.
 
     Raises:
-        ValueError: where the row has none of that name.
+        ValueError: If the row has no contender of that name.
     """
     one = next((one for one in lineup_of(row, asked).contenders if one.name == name), None)
     if one is None:
@@ -83,11 +83,11 @@ def _open(row: str, asked: Asked, name: str, settings: Settings, threads: int) -
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     _one = found(ROWS[row], asked, name)
-    _one.settings = settings  # what `auto` came to is what the label says, whatever it would come to here
+    _one.settings = settings  # the settings of the label, not those that `auto` would choose in this process
 
 
 def _end_with_parent() -> None:
-    """Who was killed can close no pool: its contenders would stay, with gigabytes each."""
+    """End this process with its parent: a killed parent closes no pool, and would leave gigabytes of contenders."""
     parent = parent_process()
     assert parent is not None
     parent.join()

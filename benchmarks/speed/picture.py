@@ -1,4 +1,4 @@
-"""The figures as a picture: a panel a row, a bar a contender, fastest first, with the middle half of its rounds."""
+"""A plot of the figures: a panel per row, a bar per contender, fastest first, with the quartiles of its rounds."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ BAR, AROUND = 0.3, 1.1  # inches
 
 
 def draw(results: Sequence[Result], path: Path, *, about: str = "") -> None:
-    """Rows without figures are left out; without any there is no picture."""
+    """Draw the rows that have figures; without any, no plot is written."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch

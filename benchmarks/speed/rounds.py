@@ -1,7 +1,7 @@
-"""Contenders in turns: each round runs all of them in a random order, and is run again where something disturbed it.
+"""Rounds of contenders: each round runs all of them in a random order, and is repeated if it was disturbed.
 
-A round is disturbed where anything but this process (and what it started) took more than 8 % of a core meanwhile.
-Repeating has a limit: then the calmest of the tries counts, and the table says that it was not calm.
+A round is disturbed if other processes than this one and its children used more than 8 % of a core during it. The
+number of repetitions is limited: then the calmest try counts, and the table reports that it was disturbed.
 """
 
 import os
@@ -14,17 +14,19 @@ from dataclasses import dataclass
 import psutil
 
 LIMIT = 0.08  # of a core
-REST = 0.25  # seconds between contenders: idle OpenMP threads spin for a while, and would take the next one's core
+REST = 0.25  # seconds between contenders: idle OpenMP threads spin for a while, and would use the core of the next one
 
-Work = Callable[[], float]  # does a contender's share of a round; how many tokens that was
+Work = Callable[[], float]  # does a contender's work of a round, and returns its number of tokens
 
 
 @dataclass(frozen=True)
 class Round:
-    """Args:
-    speeds: units a second of each contender.
-    others: what everything else took meanwhile, in cores.
-    tries: how often the round was run.
+    """One round.
+
+    Args:
+        speeds: Units per second of each contender.
+        others: CPU use of all other processes during the round, in cores.
+        tries: Number of times that the round was run.
     """
 
     speeds: dict[str, float]
@@ -36,7 +38,7 @@ class Round:
 
 
 class Others:
-    """What everything but us takes of the machine, in cores, since `begin`; a hypervisor's theft counts."""
+    """CPU use of all other processes since `begin`, in cores; time stolen by a hypervisor counts."""
 
     def begin(self) -> None:
         self._before = _busy(), _own(), time.perf_counter()
@@ -53,16 +55,16 @@ def _busy() -> float:
 
 
 def _guests(times: object) -> float:
-    """Time of guests is counted as user time too."""
+    """Return the time of guests, which is counted as user time too."""
     return getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
 
 
 def _own() -> float:
-    """Ours, that of processes we started and waited for, and that of those which are still at work."""
+    """Return the CPU time of this process, of its ended children, and of its running children."""
     times = os.times()
     mine = times.user + times.system + times.children_user + times.children_system
     for child in psutil.Process().children(recursive=True):
-        with suppress(psutil.NoSuchProcess):  # it has ended since, and is among those waited for
+        with suppress(psutil.NoSuchProcess):  # it has ended since, and is among the ended children
             theirs = child.cpu_times()
             mine += theirs.user + theirs.system
     return mine
@@ -80,13 +82,14 @@ def compete(
     rest: float = REST,
     deadline: float = float("inf"),
 ) -> tuple[list[Round], dict[str, str]]:
-    """The rounds of those that went through all of them, and why each of the rest did not.
+    """Return the rounds of the contenders that completed all of them, and the reason for each of the others.
 
     Args:
-        repeats: how often a disturbed round is run again, at most.
-        others: tells how much anything else took; `clock` tells the time. Tests bring their own.
-        rest: seconds of sleep before each contender.
-        deadline: the clock's time after which no further round begins, but for the first.
+        repeats: Maximum number of repetitions of a disturbed round.
+        others: Meter of other CPU use; tests replace it.
+        clock: Clock in seconds; tests replace it.
+        rest: Seconds of sleep before each contender.
+        deadline: Time of the clock after which no further round starts, except for the first.
     """
     if rounds < 1:
         raise ValueError(f"rounds={rounds} must be at least 1")
@@ -107,7 +110,7 @@ def compete(
                 begun = clock()
                 try:
                     count = live[name]()
-                except Exception as error:  # one that fails must not take the others' figures along
+                except Exception as error:  # a failure must not affect the figures of the others
                     failed[name] = reason(error)
                     del live[name]
                     continue

@@ -1,4 +1,4 @@
-"""A row: one kind of work, and who is there to do it."""
+"""A row: one kind of work, and its contenders."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,17 +14,18 @@ Device = Literal["cpu", "cuda"]
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What the command line says that rows need to know.
+    """Options of the command line that rows use.
 
     Args:
-        scale: full for the sizes of the table, quick for `make bench-quick`, tiny for tests.
-        device: whose rows they are.
-        folder: where a row may write what it needs.
-        bf16: whether the device multiplies bf16 in hardware.
-        nanogpt, joeynmt: a checkout of the one, an installation of the other.
-        translator: the folder of a trained translator, for beam search.
-        only: how the names of the contenders begin that are wanted; all of them, where it is empty.
-    without: kernels, each of which is off in a contender of its own.
+        scale: Sizes: full for the table, quick for `make bench-quick`, tiny for tests.
+        device: Device of the rows.
+        folder: Folder for the files of a row.
+        bf16: If True, the device multiplies bf16 in hardware.
+        nanogpt: Checkout of nanoGPT.
+        joeynmt: Installation of JoeyNMT.
+        translator: Folder of a trained translator, for beam search.
+        only: Prefixes of the names of contenders to run; all of them if empty.
+        without: Kernels, each of which is disabled in an additional contender.
     """
 
     folder: Path
@@ -39,18 +40,18 @@ class Asked:
 
     @property
     def place(self) -> torch.device:
-        """The device of the models; at tiny scale the rows of a GPU run without one, too."""
+        """Return the device of the models; at tiny scale the rows of a GPU run without one too."""
         dry = self.scale == "tiny" and not torch.cuda.is_available()
         return torch.device("cpu" if dry else self.device)
 
     def moved(self, batch: Any) -> Any:
-        """A named tuple of tensors, on the device."""
+        """Return a named tuple of tensors, moved to the device."""
         return type(batch)(*(None if part is None else part.to(self.place) for part in batch))
 
 
 @dataclass
 class Lineup:
-    """Who takes part in a row, and who doesn't and why."""
+    """The contenders of a row, and the reasons why others are left out."""
 
     contenders: list[Contender] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
@@ -60,7 +61,7 @@ class Lineup:
         self.contenders += contenders
 
     def keep(self, only: Sequence[str]) -> None:
-        """Those alone whose names begin so; all, where nothing is asked for."""
+        """Keep only the contenders with these prefixes, or all if there are none."""
         asked = [one for one in self.contenders if one.name.startswith(tuple(only))] if only else self.contenders
         if len(asked) < len(self.contenders):
             self.leave_out("others", f"only {', '.join(only)} was asked for")
@@ -70,7 +71,7 @@ class Lineup:
         self.left_out[name] = why
 
     def try_to(self, name: str, make: Callable[[], list[Contender]]) -> None:
-        """Add what `make` gives, or say which package it lacks."""
+        """Add the contenders that `make` returns, or note the missing package."""
         try:
             self.contenders += make()
         except ModuleNotFoundError as error:
@@ -79,17 +80,19 @@ class Lineup:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """Args:
-    name: as the command line calls it.
-    title: what the work is.
-    unit: what is counted: tokens, sentences, starts.
-    lineup: makes the contenders; they build nothing before their `setup`.
-    seconds_each: figures are told as seconds a unit in place of units a second.
-    gigabytes: the memory that all contenders together need at full scale.
-    memory: whether peak memory is measured, each contender in a process of its own.
-    weight: of the row, when the time of a run is divided among its rows.
-    apart: every contender works in a process of its own, and finds what it has freed itself. Others share one, but for
-        those that keep memory.
+    """One kind of work.
+
+    Args:
+        name: Name on the command line.
+        title: Description of the work.
+        unit: Counted unit: tokens, sentences, starts.
+        lineup: Function that creates the contenders; they build nothing before their `setup`.
+        seconds_each: If True, figures are seconds per unit instead of units per second.
+        gigabytes: Memory that all contenders together need at full scale.
+        memory: If True, measure peak memory, each contender in a separate process.
+        weight: Weight of the row when the time of a run is divided among its rows.
+        apart: If True, every contender runs in a separate process, with its own freed memory. Otherwise they share one,
+            except for those that keep memory.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The figures as Markdown: a table a row, the ratios below it, the machine above all."""
+"""The figures as Markdown: the machine first, then a table per row with its ratios below."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,7 +26,7 @@ def markdown(machine: dict[str, Any], results: Sequence[Result]) -> str:
 
 
 def summary(results: Sequence[Result]) -> list[str]:
-    """One line a row: the ratios alone."""
+    """Return one line per row with the ratios only."""
     lines = [
         "| row | ours | x as its README runs it | x best | x best in fp32 | disturbed rounds |",
         "|---|---|---|---|---|---|",

@@ -1,4 +1,4 @@
-"""A whole training step as a contender: forward, backward, the gradient's norm clipped, the optimizer's step."""
+"""A whole training step as a contender: forward, backward, gradient clipping, optimizer step."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,15 +11,17 @@ Loss = Callable[[Any, Any], Tensor]  # of a model and a batch
 
 
 class Training(Contender):
-    """Args:
-    build: the model, in fp32, with the row's weights where it can hold them.
-    loss: of the model and a batch, a mean.
-    batches: taken in turn; a unit of work is all of them, once.
-    tokens: in all of them.
-    answer: of the model, to be held against ours.
-    compile: Compiles `loss` of a model by the settings; `torch.compile` of the loss by default.
-    optimizer: made by the contender's own rules; AdamW over everything by default.
-    clip: to a norm of at most one, with what that optimizer has for it; PyTorch's by default.
+    """A contender that trains a model.
+
+    Args:
+        build: Function that creates the model, in fp32, with the row's weights if it can hold them.
+        loss: Mean loss of the model and a batch.
+        batches: Batches, used in turn; a unit of work is all of them, once.
+        tokens: Number of tokens in all batches.
+        answer: Output of the model to compare with Tercet's.
+        compile: Function that compiles `loss` of a model by the settings; `torch.compile` of the loss by default.
+        optimizer: Function that creates the contender's own optimizer; AdamW for all parameters by default.
+        clip: Function that clips the norm to at most one, with the means of that optimizer; PyTorch's by default.
     """
 
     def __init__(
@@ -45,7 +47,7 @@ class Training(Contender):
     def setup(self) -> None:
         torch.manual_seed(0)
         self.model = self._build().to(self.device)
-        # Asked before training, without dropout, in fp32.
+        # Computed before training, without dropout, in fp32.
         self._answered: Tensor | None = None
         if self._answer is not None:
             with torch.no_grad(), Settings().in_force():
@@ -90,11 +92,11 @@ def _clip(parameters: list[nn.Parameter], _: torch.optim.Optimizer, limit: float
 
 
 def peer_settings(*, bf16: bool, quick: bool = False, compiles: bool = True) -> list[Settings]:
-    """The ways a peer may be set up here: which of them is best differs from shape to shape, so all are measured.
+    """Return the settings of other libraries; the best of them differs from shape to shape, so all are measured.
 
     Args:
-        quick: one compiled way will do, the one that wins most often.
-        compiles: whether any way may.
+        quick: If True, return only one compiled variant, the one that is fastest most often.
+        compiles: If True, variants may be compiled.
     """
     ways = [
         Settings(attention="eager", fused=True),

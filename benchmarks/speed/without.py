@@ -1,5 +1,4 @@
-"""Ours with a kernel off, one at a time, for what it is worth in a row: PyTorch does its work then, or the kernel that
-comes after it."""
+"""Tercet with one kernel disabled at a time, for its gain in a row: PyTorch or the next kernel does the work then."""
 
 from contextlib import ExitStack
 from unittest.mock import patch
@@ -8,7 +7,7 @@ from benchmarks.speed.contender import SIGN, Contender
 from benchmarks.speed.row import Asked, Lineup, Row
 from torch import Tensor
 
-# Who asks whether a kernel is to be used: it is not, where that is false.
+# Functions that decide whether a kernel is used: it is not used if one of them returns False.
 QUESTIONS = {
     "flash_attention": ("kernel.api.supports_flash_attention",),
     "masked_softmax": ("kernel.masked_softmax.supports_elements",),
@@ -24,7 +23,7 @@ QUESTIONS = {
 
 
 class Without(Contender):
-    """`one` without a kernel of `QUESTIONS`."""
+    """The contender `one` without a kernel of `QUESTIONS`."""
 
     def __init__(self, one: Contender, kernel: str) -> None:
         super().__init__(
@@ -65,7 +64,7 @@ def _no(*_: object, **__: object) -> None:
 
 
 def lineup_of(row: Row, asked: Asked) -> Lineup:
-    """A row's contenders; and ours once more without each kernel that is to be off, each with a model of its own."""
+    """Return a row's contenders, and Tercet's again without each disabled kernel, each with a separate model."""
     lineup = row.lineup(asked)
     for kernel in asked.without:
         lineup.add(*(Without(one, kernel) for one in row.lineup(asked).contenders if one.side == "ours"))

@@ -1,4 +1,4 @@
-"""Models of random weights need a tokenizer too: as many words as they have ids."""
+"""Tokenizers for models of random weights: as many words as they have ids."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def words(count: int) -> list[str]:
 
 
 def tokenizer(count: int) -> Tokenizer:
-    """A word is a token; the special ones come first."""
+    """Return a tokenizer with a token per word; the special tokens come first."""
     names = words(count)
     library = tokenizers.Tokenizer(
         tokenizers.models.WordLevel({name: number for number, name in enumerate(names)}, unk_token=names[-1])
@@ -27,7 +27,7 @@ def tokenizer(count: int) -> Tokenizer:
 
 
 def trained_model(model: DecoderOnly, folder: Path) -> TrainedModel:
-    """The model as a folder of ours; written once."""
+    """Return the model as loaded from a folder, which is written once."""
     if not (folder / "model.safetensors").is_file():
         save_model(folder, model, tokenizer(model.spec.vocab_size), Card(name="random"))
     return load_model(folder)

@@ -1,1 +1,1 @@
-"""Other libraries' models with our weights, a file each. They are imported where they are built: none is needed."""
+"""Models of other libraries with Tercet's weights, one file each. They are imported on use, so none is required."""

@@ -1,8 +1,8 @@
-"""CTranslate2, in a process of its own.
+"""CTranslate2, in a separate process.
 
-In one process with PyTorch it would work with PyTorch's OpenMP from threads of its own. OpenMP then counts more threads
-than there are cores and puts all workers to sleep at every barrier: on two cores, every contender of a row took twice
-the time that it takes alone.
+In one process with PyTorch it would use PyTorch's OpenMP from its own threads. OpenMP then counts more threads than
+there are cores and puts all workers to sleep at every barrier: on two cores, every contender of a row took twice the
+time that it takes in a separate process.
 """
 
 from collections.abc import Callable
@@ -17,13 +17,15 @@ from benchmarks.speed.machine import peak_memory
 Result = TypeVar("Result")
 TYPES = {"fp32": "float32", "bf16": "bfloat16", "int8": "int8"}
 
-_model: Any = None  # in its own process
+_model: Any = None  # in the separate process
 
 
 class CTranslate2Process:
-    """Args:
-    kind: the class of `ctranslate2` that opens the folder.
-    precision: as `Settings` call it.
+    """A model of CTranslate2 in a separate process.
+
+    Args:
+        kind: Class of `ctranslate2` that opens the folder.
+        precision: Precision, as in `Settings`.
     """
 
     def __init__(self, kind: Literal["Generator", "Translator"], folder: Path, precision: str) -> None:
@@ -31,7 +33,7 @@ class CTranslate2Process:
         self._pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_open, initargs=given)
 
     def ask(self, function: Callable[..., Result], *given: Any) -> Result:
-        """`function(model, *given)` over there; a function of a module, as it is told by its name."""
+        """Call `function(model, *given)` in the process; a module-level function, because it is pickled by name."""
         return self._pool.submit(_answer, function, *given).result()
 
     def peak_memory(self) -> int:

@@ -1,4 +1,4 @@
-"""The `transformers` library: our model, written as `tercet convert --to hf` writes it, without the way over a disk."""
+"""The `transformers` library: Tercet's model as written by `tercet convert --to hf`, without writing files."""
 
 from typing import Any
 
@@ -12,11 +12,13 @@ from tercet.models import AnyModel, DecoderOnly, EncoderOnly
 
 
 def hugging(model: AnyModel, attention: str) -> nn.Module:
-    """Args:
-    attention: eager or sdpa.
+    """Return the model of `transformers` with the same weights.
+
+    Args:
+        attention: Implementation of attention: eager or sdpa.
 
     Raises:
-        ValueError: where a tensor of either has no place in the other.
+        ValueError: If a tensor of either model has no counterpart in the other.
     """
     import transformers
 
@@ -32,7 +34,7 @@ def hugging(model: AnyModel, attention: str) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         theirs: Any = kind(config)
     missing, unexpected = theirs.load_state_dict(state, strict=False)
-    # Tied tensors are theirs under two names, tables of sines are made.
+    # Tied tensors have two names there, and tables of sines are computed.
     tied = {name for name in missing if "lm_head" in name or "decoder" in name or "position" in name or "embed" in name}
     if unexpected or set(missing) - tied:
         raise ValueError(f"transformers: tensors without a place {unexpected}, without a value {set(missing) - tied}")

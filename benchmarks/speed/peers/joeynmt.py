@@ -1,4 +1,4 @@
-"""JoeyNMT's own model, loss and beam search, from an installation whose folder is given."""
+"""JoeyNMT's own model, loss and beam search, from an installation in a given folder."""
 
 import logging
 import sys
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tercet.models import EncoderDecoder
 
 MISSING = "give --joeynmt the folder of an installation"
-PAD, BOS, EOS = 0, 1, 2  # the ids of our tokenizers
+PAD, BOS, EOS = 0, 1, 2  # the ids of Tercet's tokenizers
 
 PROJECTIONS = {"query": "q_layer", "key": "k_layer", "value": "v_layer", "out": "output_layer"}
 NORMS_AND_ATTENTIONS = {
@@ -29,7 +29,7 @@ FIXED = {
 
 
 def joeynmt(folder: Path, ours: EncoderDecoder, smoothing: float) -> nn.Module:
-    """Of the shape of ours, with weights of its own."""
+    """Return a model of the same shape, with random weights."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
     logging.getLogger("joeynmt").setLevel(logging.WARNING)
@@ -64,7 +64,7 @@ def loss(model: Any, source: Tensor, target: Tensor) -> Tensor:
 
 
 def search(model: Any, source: Tensor, *, size: int, longest: int) -> list[list[int]]:
-    """The ids of the best hypothesis of each row."""
+    """Return the ids of the best hypothesis of each row."""
     from joeynmt.search import search as search_batch
 
     ids, _, _ = search_batch(model, _batch(source, None), longest, beam_size=size, beam_alpha=1.0)
@@ -73,7 +73,7 @@ def search(model: Any, source: Tensor, *, size: int, longest: int) -> list[list[
 
 @torch.no_grad()
 def copy_weights(ours: EncoderDecoder, model: nn.Module) -> None:
-    """Fill a model that `joeynmt` made with the weights of ours."""
+    """Copy Tercet's weights into a model that `joeynmt` created."""
     into = model.state_dict()
     into["src_embed.lut.weight"].copy_(ours.state_dict()["embedding.weight"])
     for name, value in ours.state_dict().items():

@@ -1,8 +1,8 @@
-"""nanoGPT, from a checkout whose path is given: its `model.py`, with our weights, and biases where ours has them; its
-`train.py` has none.
+"""nanoGPT's `model.py`, from a given checkout, with Tercet's weights.
 
-Its README's run on a CPU is `--device=cpu --compile=False`: fp32, PyTorch's attention kernel, an optimizer of many
-kernels. With `flash` switched off its own formula runs, written out.
+It has biases if Tercet's model has them; nanoGPT's `train.py` uses none. The run of its README on a CPU is
+`--device=cpu --compile=False`: fp32, PyTorch's attention kernel, an optimizer of many kernels. With `flash` switched
+off, its explicit attention formula runs.
 """
 
 import importlib.util
@@ -27,7 +27,7 @@ NAMES = {
 def nanogpt(checkout: Path, ours: DecoderOnly, attention: str) -> nn.Module:
     spec, stack = ours.spec, ours.spec.stack
     theirs = _module(checkout)
-    with torch.random.fork_rng(devices=[]), redirect_stdout(StringIO()):  # it tells its size
+    with torch.random.fork_rng(devices=[]), redirect_stdout(StringIO()):  # it prints its size
         model: Any = theirs.GPT(
             theirs.GPTConfig(
                 block_size=spec.max_len, vocab_size=spec.vocab_size, n_layer=stack.n_layers, n_head=stack.n_heads,
@@ -63,6 +63,6 @@ def _module(checkout: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclass looks itself up
+    sys.modules[spec.name] = module  # its dataclass looks up its own module
     spec.loader.exec_module(module)
     return module

@@ -1,4 +1,4 @@
-"""PyTorch's own Transformer as a language model and as a translator, with our weights.
+"""PyTorch's own Transformer as a language model and as a translator, with Tercet's weights.
 
 `torch.nn.TransformerEncoder` under a causal mask is a GPT; `torch.nn.Transformer` between embeddings is the paper's.
 """
@@ -38,7 +38,7 @@ class PyTorchGPT(nn.Module):
 
 
 class PyTorchTranslator(nn.Module):
-    """The paper's: norms after, fixed positions, one embedding for both sides and the scores, times sqrt(d)."""
+    """The paper's model: post-norm, fixed positions, one embedding for both sides and the logits, scaled by sqrt(d)."""
 
     def __init__(self, ours: EncoderDecoder, *, pad: int) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class PyTorchTranslator(nn.Module):
         assert isinstance(stack.position, Sinusoidal)
         place = torch.arange(spec.max_len)[:, None]
         angle = place / stack.position.base ** (torch.arange(0, stack.d_model, 2) / stack.d_model)
-        table = torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)  # (T, D)
+        table = torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)  # shape (T, D)
         self.register_buffer("positions", table, persistent=False)
         state = ours.state_dict()
         with torch.no_grad():
@@ -88,7 +88,7 @@ def _layer(kind: type[nn.Module], stack: StackSpec) -> nn.Module:
 
 
 def _fill(stack: nn.Module, state: dict[str, Tensor], name: str) -> None:
-    """Every tensor of ours into theirs; queries, keys and values are one matrix there."""
+    """Copy every tensor of Tercet's model; queries, keys and values are one matrix there."""
     for number, layer in enumerate(stack.layers):  # pyright: ignore
         crosses = hasattr(layer, "multihead_attn")
         parts = {"self_attention": layer.self_attn, "feedforward.up": layer.linear1, "feedforward.down": layer.linear2}

@@ -1,4 +1,4 @@
-"""x-transformers at our shape, with weights of its own: its attention has no biases, so it could not hold ours."""
+"""x-transformers at Tercet's shape, with random weights: its attention has no biases, so it cannot hold the same."""
 
 import torch
 from torch import nn

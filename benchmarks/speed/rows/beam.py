@@ -1,7 +1,7 @@
-"""Beam search over Multi30k's test set: 5 beams, 32 sentences at once, a trained model; whole sentences in, text out.
+"""Beam search over Multi30k's test set: 5 beams, batches of 32 sentences, a trained model; from text to text.
 
-With random weights an answer is as long as it may be, so a model that has learnt is needed: `--translator`. Each says
-how good its answers are (BLEU), for speed is cheap where the answers are worse.
+With random weights an answer has the maximum length, so a trained model is required: `--translator`. Each contender
+reports the quality of its answers (BLEU), because speed is easy to gain at the expense of quality.
 """
 
 import copy
@@ -28,7 +28,7 @@ from tercet.models import EncoderDecoder
 from tercet.nn import quantize
 
 SIZE, AT_ONCE = 5, 32
-CHECKED = 5  # sentences whose likelihoods are held against ours
+CHECKED = 5  # sentences whose likelihoods are compared with Tercet's
 SENTENCES = {"full": 320, "quick": 96, "tiny": 5}
 DEFAULT = Path("runs/bench-translator")
 HOW = (
@@ -38,7 +38,7 @@ HOW = (
 
 
 class Searching(Contender):
-    """Sentences in, sentences out; `written` are those of the last pass."""
+    """A contender that translates sentences; `written` are those of the last unit of work."""
 
     def __init__(self, name: str, side: Any, settings: Settings, *, given: "Given", folder: Path) -> None:
         super().__init__(name, side, settings)
@@ -57,7 +57,7 @@ class Searching(Contender):
         return f"BLEU {bleu(self.written, self._given.references):.2f}"
 
     def batches(self) -> tuple[list[list[int]], list[list[int]]]:
-        """Ids of each source, and which sentences go together: those of like length, which is a favour to peers."""
+        """Return the ids of each source, and batches of sentences of similar length, which favors other libraries."""
         given = self._given
         ids = [[*given.trained_model.source_tokenizer.encode(text), given.eos] for text in given.texts]
         order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
@@ -65,7 +65,7 @@ class Searching(Contender):
 
     @torch.no_grad()
     def in_batches(self, best: Callable[[Tensor], list[list[int]]]) -> list[str]:
-        """The texts of what `best` answers, given padded batches of ids."""
+        """Return the texts of the answers of `best` to padded batches of ids."""
         ids, batches = self.batches()
         given, written = self._given, [""] * len(ids)
         for some in batches:
@@ -97,7 +97,7 @@ class Given:
         self.eos, self.bos, self.pad = eos, bos, trained_model.tokenizer.pad_id or 0
 
     def checked(self) -> list[tuple[list[int], list[int]]]:
-        """Ids of the first sources and references."""
+        """Return the ids of the first sources and references."""
         return [
             (
                 [*self.trained_model.source_tokenizer.encode(text), self.eos],
@@ -108,7 +108,7 @@ class Given:
 
 
 def likelihoods(model: Any, given: Given, *, theirs: bool) -> Tensor:
-    """ln p of each token of the first references, ends included: what all of them must agree on."""
+    """Return ln p of each token of the first references, including the end: equal for all contenders."""
     found: list[Tensor] = []
     for source, target in given.checked():
         read, written = torch.tensor([source]), torch.tensor([[given.bos, *target[:-1]]])
@@ -163,7 +163,7 @@ class Hugging(Searching):
 
 
 class JoeyNMT(Searching):
-    """For a translator of the original kind: the only one whose weights it can hold."""
+    """JoeyNMT, for a translator of the original architecture, which is the only one whose weights it can hold."""
 
     def __init__(self, *args: Any, installation: Path, **more: Any) -> None:
         super().__init__(*args, **more)

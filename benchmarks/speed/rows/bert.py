@@ -1,8 +1,8 @@
-"""Training BERT on masked words: the whole step; 15 % of the tokens are asked for.
+"""Training BERT on masked words: the whole step; 15 % of the tokens are predicted.
 
-    FLOPs of a token = 6 (L (4 d² + 2 d d_ff) + s (d V + d²)) + 12 L T d,    s the share that is asked for
+    FLOPs of a token = 6 (L (4 d² + 2 d d_ff) + s (d V + d²)) + 12 L T d,    s the share that is predicted
 
-That is what the task needs. Who scores every place does more, and gets no credit for it.
+This is what the task needs. A contender that computes logits for every position does more, without credit for it.
 """
 
 from functools import partial
@@ -23,7 +23,7 @@ from tercet.objectives import IGNORE_INDEX, MaskedBatch, Masking, masked_loss
 from tercet.objectives.masking import mask_rows
 
 SPECIAL, MASK, RATE = 5, 4, 0.15
-Given = tuple[MaskedBatch, Tensor]  # and the labels (B, T) over all positions, as theirs takes them
+Given = tuple[MaskedBatch, Tensor]  # and the labels (B, T) over all positions, as other libraries require
 
 
 def spec_of(*, layers: int, width: int, heads: int, length: int, vocabulary: int) -> EncoderOnlySpec:

@@ -2,8 +2,8 @@
 
     FLOPs of a token = 6 (L (4 d² + 2 d d_ff) + d V) + 12 L T d
 
-Two for a multiplication and an addition, times three for there and back; attention's square is counted whole, as is
-usual, also by those who leave half of it out.
+Two for a multiplication and an addition, times three for forward and backward; attention's square is counted in full,
+as is usual, also for contenders that skip half of it.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from tercet.models import DecoderOnly, DecoderOnlySpec, Dropout, StackSpec
 from tercet.objectives import CausalBatch, causal_loss
 
-CHECKED = 2  # rows whose logits are held against ours
+CHECKED = 2  # rows whose logits are compared with Tercet's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class Shape:
     def spec(self) -> DecoderOnlySpec:
         stack = StackSpec(
             n_layers=self.layers, n_heads=self.heads, d_model=self.width,
-            bias=False, norm_bias=False,  # as nanoGPT's train.py has it
+            bias=False, norm_bias=False,  # as in nanoGPT's train.py
             dropout=Dropout(embedding=self.dropout, attention=self.dropout, residual=self.dropout),
         )  # fmt: skip
         return DecoderOnlySpec(vocab_size=self.vocabulary, max_len=self.length, stack=stack)
@@ -56,7 +56,7 @@ class Shape:
         return f"{sizes}{dropout}"
 
     def batches(self, count: int) -> list[CausalBatch]:
-        """Random tokens, the same ones each time."""
+        """Return batches of random tokens, the same ones each time."""
         generator = torch.Generator().manual_seed(0)
         tokens = torch.randint(0, self.vocabulary, (count, self.rows, self.length + 1), generator=generator)
         return [CausalBatch(rows[:, :-1].contiguous(), rows[:, 1:].contiguous()) for rows in tokens]
@@ -163,9 +163,9 @@ def nanogpt_as(checkout: Any, model: Any, way: Settings) -> nn.Module:
 
 
 def logits_of(batch: CausalBatch, model: Any) -> Tensor:
-    """Of the first rows of a batch, by any library's model."""
+    """Return the logits of the first rows of a batch, for any library's model."""
     inputs, targets = batch.inputs[:CHECKED], batch.targets[:CHECKED]
-    if model.__class__.__module__ == "nanogpt_model":  # without targets it scores the last place alone
+    if model.__class__.__module__ == "nanogpt_model":  # without targets it computes logits for the last position only
         return model(inputs, targets)[0]
     found = model(inputs)
     return found if isinstance(found, Tensor) else found.logits
@@ -190,7 +190,7 @@ GPT = [
         title=f"GPT training, whole step: {shape.told()}",
         lineup=partial(lineup, name),
         gigabytes=14.0 if name == "gpt-124m" else 8.0,
-        apart=name != "gpt-124m",  # so many large models in so many processes are too much memory
+        apart=name != "gpt-124m",  # many large models in separate processes need too much memory
     )
     for name, shape in SHAPES.items()
 ]

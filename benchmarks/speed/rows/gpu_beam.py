@@ -1,6 +1,6 @@
-"""Beam search on one GPU: 5 beams, a translator of the size that Multi30k needs, answers of a fixed length.
+"""Beam search on one GPU: 5 beams, a translator of the size for Multi30k, answers of a fixed length.
 
-The weights are random and an answer never ends before its length, so that all do the same work.
+The weights are random and an answer never ends before its length, so that all contenders do the same work.
 """
 
 from typing import Any
@@ -22,10 +22,12 @@ PAD, BOS, EOS, FIRST = 0, 1, 2, 3  # ids; FIRST is that of the first word
 
 
 class Searching(Contender):
-    """Args:
-    build: makes the model.
-    sources: ids of each source, all of one length.
-    new: tokens of each answer.
+    """A contender that translates given sources.
+
+    Args:
+        build: Function that creates the model.
+        sources: Ids of each source, all of one length.
+        new: Tokens of each answer.
     """
 
     def __init__(
@@ -42,7 +44,7 @@ class Searching(Contender):
         raise NotImplementedError
 
     def inputs(self) -> tuple[Tensor, Tensor]:
-        """The sources, and the first token of each target."""
+        """Return the sources, and the first token of each target."""
         sources = torch.tensor(self._sources, device=self.device)
         return sources, torch.full((len(sources), 1), BOS, device=self.device)
 

@@ -1,4 +1,4 @@
-"""Decoding on one GPU, of GPT-2's small shape: greedy for 1 and for 32 prompts, and a server's 64 streams at once.
+"""Decoding on one GPU with GPT-2's small shape: greedy for 1 and for 32 prompts, and 64 concurrent server streams.
 
 bytes of a token = (bytes a weight (12 L d^2 + d V) + bytes a number 2 L d (mean context) B) / B
 """
@@ -21,7 +21,7 @@ STREAMS = 64
 
 
 class OurEngine(Decoding):
-    """All prompts are submitted to one `Engine` at once, and read to their ends."""
+    """Tercet's `Engine`: all prompts are submitted at once, and read to their ends."""
 
     def __init__(self, *args: Any, folder: Path, **more: Any) -> None:
         super().__init__(*args, **more)

@@ -1,4 +1,4 @@
-"""Vectors of texts on one GPU: BERT base in bf16, texts of 4 to 200 words, from text to numbers on the host."""
+"""Text embeddings on one GPU: BERT base in bf16, texts of 4 to 200 words, from text to numbers on the host."""
 
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,12 @@ from tercet.checkpoint import TrainedModel
 from tercet.models import EncoderOnly
 
 TEXTS, LONGEST, AT_ONCE = 2048, 200, 128
-CHECKED = 5  # texts whose vectors are held against ours
+CHECKED = 5  # texts whose vectors are compared with Tercet's
 TINY_SIZES = {"layers": 2, "width": 24, "heads": 2, "length": 16, "vocabulary": 23}
 
 
 class Embedding(Contender):
-    """Texts in, vectors of length 1 out: the mean of all tokens."""
+    """A contender that computes vectors of length 1 from texts: the mean of all tokens."""
 
     def __init__(self, name: str, side: Side, settings: Settings, *, model: Any, texts: list[str], count: int) -> None:
         super().__init__(name, side, settings)
@@ -59,7 +59,7 @@ class Ours(Embedding):
 
 
 class Hugging(Embedding):
-    """The library's encoder, given batches of texts of like length, as sentence-transformers makes them."""
+    """The library's encoder with batches of texts of similar length, as in sentence-transformers."""
 
     def setup(self) -> None:
         ours = self._build()

@@ -1,7 +1,7 @@
-"""The likelihood alone on one GPU, forward and backward, in each form that `choose_form` chooses among.
+"""The likelihood only on one GPU, forward and backward, in each form that `choose_form` chooses among.
 
-The hidden states, the unembedding and the targets are there; the gradients of the first two are computed. So the
-constants of the rule can be checked at three sizes of vocabularies.
+The hidden states, the unembedding and the targets are given; the gradients of the first two are computed. The row
+checks the constants of the rule at three sizes of vocabularies.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from tercet.models import DecoderOnlySpec, StackSpec
 from tercet.models.vocabulary import Unembedding
 from tercet.objectives.likelihood import Form, negative_log_likelihood, use_form
 
-Loss = Callable[[Tensor, Unembedding, Tensor], Tensor]  # of hidden states, unembedding and targets, a mean
+Loss = Callable[[Tensor, Unembedding, Tensor], Tensor]  # mean loss of hidden states, unembedding and targets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +41,12 @@ TINY = Shape(vocabulary=37, width=16, rows=23)
 
 
 class Likelihood(Contender):
-    """Args:
-    shape: Sizes of the work; a unit is the loss of all rows and its gradients.
-    loss: Mean loss of the rows.
-    form: Form of ours that is in force; None for the rule's.
+    """A contender that computes a loss and its gradients.
+
+    Args:
+        shape: Sizes of the work; a unit is the loss of all rows and its gradients.
+        loss: Mean loss of the rows.
+        form: Form of Tercet's likelihood to use; None for the rule's choice.
     """
 
     def __init__(
@@ -97,7 +99,7 @@ def ours(hidden: Tensor, unembedding: Unembedding, targets: Tensor) -> Tensor:
 
 
 def formula(hidden: Tensor, unembedding: Unembedding, targets: Tensor) -> Tensor:
-    """As nanoGPT's model has it."""
+    """Return the loss as nanoGPT's model computes it."""
     return F.cross_entropy(F.linear(hidden, unembedding.weight), targets)
 
 

@@ -1,8 +1,8 @@
-"""Training steps on one GPU: a GPT at two sizes, BERT, and a translator; the whole step, over batches that are there.
+"""Training steps on one GPU: a GPT at two sizes, BERT, and a translator; the whole step, over given batches.
 
-The work, the losses and the counts of FLOPs are those of the rows of a CPU. All compute in bf16 by autocast, and who
-compiles does so with his own call. What a step of `tercet train` takes beside, the reading of rows and the harness, is
-in the whole runs of `benchmarks/gpu`.
+The work, the losses and the counts of FLOPs are those of the CPU rows. All compute in bf16 by autocast, and each
+library that is compiled uses its own call. The further costs of a step of `tercet train`, reading rows and the trainer,
+are measured by the whole runs of `benchmarks/gpu`.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ BATCH_TOKENS = 16384
 
 
 def bf16(asked: Asked, **more: Any) -> Settings:
-    """As a peer is set up for a GPU: its fused kernels, TF32 for what is left in fp32; compiled but in tests."""
+    """Return the settings of other libraries on a GPU: fused kernels, TF32 in place of fp32; compiled except in tests."""
     return Settings(
         **{
             "precision": "bf16",
@@ -66,14 +66,14 @@ def ours(
     static: bool = True,
     graphs: bool = False,
 ) -> list[Training]:
-    """As `tercet train` computes on a GPU: compiled, then as it is; in tests the latter alone.
+    """Return Tercet's contenders on a GPU: compiled, then eager; in tests only the latter.
 
     Args:
-        more: what tells them from others of ours in the row.
-        static: all batches have one shape.
-        graphs: compiled and replayed as CUDA graphs, too.
+        more: Suffix of their names in the row.
+        static: If True, all batches have one shape.
+        graphs: If True, add a contender that is compiled and replayed as CUDA graphs.
     """
-    plain = replace(chosen("auto")[0], keeps_memory=False)  # to keep memory is about a CPU
+    plain = replace(chosen("auto")[0], keeps_memory=False)  # keeping memory applies to a CPU
     compiled = replace(plain, compiled=True, dynamic=False if static else None)
     ways = {
         f"tercet, compiled{more}": compiled,
@@ -109,7 +109,7 @@ def gpt_lineup(name: str, asked: Asked) -> Lineup:
 
     def theirs(name: str, side: Side, way: Settings, build: Any, loss: Any, sized: gpt.Shape = shape) -> Training:
         batches, tokens = batches_of(sized)
-        # The answers of a larger batch are those of other tokens.
+        # The answers of a larger batch are for other tokens.
         answer = partial(gpt.logits_of, batches[0]) if sized is shape else None
         return Training(
             name, side, way, build=build, loss=loss, batches=batches, tokens=tokens, answer=answer, flops=shape.flops()
@@ -221,7 +221,7 @@ def translation_lineup(asked: Asked) -> Lineup:
         return EncoderDecoder(spec, seed=1)
 
     def logits(scores: Any, of: Any) -> Tensor:
-        """At real places alone."""
+        """Return the logits of targets without padding."""
         return scores(of, batches[0])[batches[0].targets != translation.IGNORE_INDEX]
 
     def of_ours(of: Any, batch: Any) -> Tensor:

@@ -2,7 +2,7 @@
 
     bytes of a token = (bytes a weight · (12 L d² + d V) + 4 · 2 L d · (mean context) · B) / B
 
-Each step reads every matrix once, and the keys and values of what is there; embeddings and norms are next to nothing.
+Each step reads every matrix once, and the keys and values of the context; embeddings and norms are negligible.
 """
 
 import os
@@ -35,10 +35,12 @@ SIZES = {"full": FULL, "quick": QUICK, "tiny": TINY}
 
 
 class Decoding(Contender):
-    """Args:
-    build: makes the model.
-    prompts: ids of each row, all of one length.
-    new: tokens to generate for each.
+    """A contender that continues given prompts.
+
+    Args:
+        build: Function that creates the model.
+        prompts: Ids of each row, all of one length.
+        new: Tokens to generate for each.
     """
 
     def __init__(
@@ -56,7 +58,7 @@ class Decoding(Contender):
         self._build, self._prompts, self._new = build, prompts, new
 
     def ours(self) -> DecoderOnly:
-        """Our model as the command line places it."""
+        """Return Tercet's model, placed as the command line does."""
         model, precision = self._build().eval(), self.settings.precision
         place_model(model, self.device, "none" if precision == "fp32" else precision)
         return model
@@ -69,7 +71,7 @@ class Decoding(Contender):
 
 
 class Ours(Decoding):
-    """`stream`; on a GPU compiled if the settings say so, by TERCET_DECODE."""
+    """Tercet's `stream`, compiled on a GPU if the settings require it, by TERCET_DECODE."""
 
     def setup(self) -> None:
         self.model = self.ours()
@@ -90,7 +92,7 @@ class Ours(Decoding):
 
 
 class Hugging(Decoding):
-    """`generate` of `transformers`, which stops nowhere before it has written all it is asked for.
+    """`generate` of `transformers`, which always generates all requested tokens.
 
     It compiles the step on a GPU if its cache is static.
     """

@@ -1,6 +1,6 @@
-"""Rows of text from memory to batches: how far data loading is ahead of what a training step takes.
+"""Rows of text from memory to batches: the speed of data loading compared with a training step.
 
-What it loads is the char shape's, B 12 and T 64: the smallest model asks for the most tokens a second.
+The data is that of the char shape, B 12 and T 64: the smallest model needs the most tokens per second.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ BATCHES = 50  # in a unit of work
 
 
 class Slices(Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """A row at any place, as PyTorch's loader asks for it."""
+    """A dataset with a row at any position, for PyTorch's loader."""
 
     def __init__(self, ids: np.ndarray) -> None:
         self._ids = torch.from_numpy(ids.astype(np.int64))

@@ -1,4 +1,4 @@
-"""How long until something happens: the help, an import, the first token from a folder; each start a new process."""
+"""Startup times: the help, an import, the first token from a folder; each in a new process."""
 
 import subprocess
 import sys

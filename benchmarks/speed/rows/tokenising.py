@@ -1,4 +1,4 @@
-"""Text to ids: a byte-level BPE, ours and the libraries' own calls with the same vocabulary."""
+"""Text to ids: a byte-level BPE, by Tercet and by the libraries' own calls with the same vocabulary."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from tercet.tokens import BPE, Tokenizer
 
 
 def text_of(asked: Asked) -> tuple[str, str]:
-    """Shakespeare where TERCET_DATA has him, else words by lot; and which."""
+    """Return Shakespeare if TERCET_DATA contains it, otherwise random words; and the name of the text."""
     path = Path(os.environ.get("TERCET_DATA", ""), "shakespeare", "input.txt")
     if asked.scale != "tiny" and path.is_file():
         return path.read_text(), "Shakespeare"
@@ -82,10 +82,10 @@ def lineup(asked: Asked) -> Lineup:
 
 
 def in_tiktoken(ours: Tokenizer) -> tuple[Any, int]:
-    """The same vocabulary in tiktoken, whose ids begin at 0 with the bytes; and the id at which ours do.
+    """Return the same vocabulary in tiktoken, whose ids start at 0 with the bytes, and the offset of Tercet's ids.
 
     Raises:
-        ValueError: where the merges do not stand in the order of their ids.
+        ValueError: If the merges are not in the order of their ids.
     """
     import tiktoken
 
@@ -107,7 +107,7 @@ def in_tiktoken(ours: Tokenizer) -> tuple[Any, int]:
 
 
 def byte_characters() -> list[str]:
-    """The character that stands for each byte in a byte-level vocabulary: itself where it can be seen."""
+    """Return the character for each byte in a byte-level vocabulary: the byte's own if it is visible."""
     seen = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = iter(range(256, 512))
     return [chr(byte) if byte in seen else chr(next(others)) for byte in range(256)]

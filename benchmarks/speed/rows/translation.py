@@ -1,6 +1,6 @@
-"""Training a translator on Multi30k: the buckets that `tercet train` would take, the same for all, real tokens counted.
+"""Training a translator on Multi30k: the buckets of `tercet train`, equal for all, without counting padding.
 
-The shape is that of 2017 with 4 + 4 layers of 256. Padding is work that all of them do and nobody gets credit for.
+The shape is that of 2017 with 4 + 4 layers of 256. Padding is work that all contenders do without credit for it.
 """
 
 from functools import partial
@@ -22,7 +22,7 @@ from tercet.config import UserError
 from tercet.models import EncoderDecoder, EncoderDecoderSpec, StackSpec
 from tercet.objectives import IGNORE_INDEX, PairBatch, seq2seq_loss
 
-PAD = 0  # the id of our tokenizers
+PAD = 0  # the id of Tercet's tokenizers
 SMOOTHING = 0.1
 BUCKETS = 4  # in a unit of work
 SIZES = {"d_model": 256, "n_layers": 4, "n_heads": 4, "d_ff": 1024}
@@ -32,14 +32,14 @@ TINY_SIZES = {"d_model": 24, "n_layers": 2, "n_heads": 2, "d_ff": 31}
 def data(
     tiny: bool, folder: Path, *, sizes: dict[str, int] = SIZES, batch_tokens: int = 4096
 ) -> tuple[EncoderDecoderSpec, list[PairBatch]]:
-    """The model and its first buckets.
+    """Return the model and its first buckets.
 
     Args:
-        sizes: of each side.
-        batch_tokens: of a bucket, a side.
+        sizes: Sizes of each side.
+        batch_tokens: Tokens of a bucket per side.
 
     Raises:
-        UserError: where Multi30k is not there.
+        UserError: If Multi30k is not available.
     """
     from tercet.training.recipe.recipe import TranslationRecipe, parse_recipe
     from tercet.training.tasks.translation import TranslationTask
@@ -72,12 +72,12 @@ def data(
 
 
 def real(batch: PairBatch) -> tuple[list[int], list[int]]:
-    """Real tokens of each source and of each target."""
+    """Return the number of tokens without padding of each source and of each target."""
     return (batch.source != PAD).sum(1).tolist(), (batch.targets != IGNORE_INDEX).sum(1).tolist()
 
 
 def flops_of(batch: PairBatch, stack: StackSpec, vocabulary: int) -> float:
-    """What the real tokens of a batch need, there and back."""
+    """Return the FLOPs of a batch without padding, forward and backward."""
     layers, width, inner = stack.n_layers, stack.d_model, stack.inner_width
     total = 0.0
     for source, target in zip(*real(batch), strict=True):
@@ -103,7 +103,7 @@ def lineup(asked: Asked) -> Lineup:
         return EncoderDecoder(spec, seed=1)
 
     def logits(scores: Any) -> Any:
-        """At real places alone: what stands in padding is nobody's business."""
+        """Return a function of the logits of targets without padding; those of padding may differ."""
         first = batches[0]
         return lambda of: scores(of, first)[first.targets != IGNORE_INDEX]
 
@@ -117,7 +117,7 @@ def lineup(asked: Asked) -> Lineup:
         import transformers  # noqa: F401
 
         side: Side = "readme" if asked.joeynmt is None else "peer"
-        # Shapes change from bucket to bucket: compiling anew for each would never pay.
+        # Shapes change from bucket to bucket: compiling for each of them would never pay off.
         ways = peer_settings(bf16=asked.bf16, quick=quick, compiles=False)
         plain = Settings(attention="sdpa", fused=False)
         return [

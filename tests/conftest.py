@@ -36,7 +36,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Disable garbage collection, which takes seconds among the millions of objects that collection creates and keeps."""
+    """Disable garbage collection, which takes seconds for the millions of objects of the collected tests."""
     gc.disable()
     try:
         return (yield)

@@ -40,7 +40,7 @@ def model_folder(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_importing_all_names_starts_nothing_and_imports_nothing_heavy(tmp_path: Path) -> None:
-    """It starts no thread, process or compiler and reads no file of the kernels, except for what `import torch` does."""
+    """It starts no thread, process or compiler and reads no file of the kernels, except for `import torch` itself."""
     done = run_python(
         f"""
 import os, sys, threading

@@ -1,4 +1,4 @@
-"""`tercet plot` of schedules, masks and other concepts: the path of each plot on stdout, its numbers as JSON, errors."""
+"""`tercet plot` of schedules, masks and other concepts: paths of plots on stdout, numbers as JSON, errors."""
 
 import json
 from pathlib import Path

@@ -389,7 +389,7 @@ def refused(arguments: list[str], words: str, out: Path, capsys: pytest.CaptureF
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["train", "demo", "--data", "none.txt"], ["generate", "none"]])
 def test_a_mistake_is_told_soon(arguments: list[str], tmp_path: Path) -> None:
-    """The limit is on processor time, which does not depend on the load of the machine. Most of it is importing torch."""
+    """The limit is on processor time, which does not depend on the machine's load. Most of it is importing torch."""
     start = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run([sys.executable, "-m", "tercet", *arguments], cwd=tmp_path, capture_output=True, text=True)
     end = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -80,7 +80,9 @@ class Cluster:
         lines = [line for line in log.splitlines() if "tercet: error:" in line]
         assert len(lines) == 1, log
         assert says in lines[0]
-        assert lines[0].endswith(f"The same command goes on from the last whole checkpoint in {self.out}")
+        assert lines[0].endswith(
+            f"run the same command again to resume from the last complete checkpoint in {self.out}"
+        )
 
     def assert_goes_on(self, whole: Path) -> None:
         for host in (self.left, self.right):
@@ -184,7 +186,7 @@ os.replace = replace
 
 @pytest.mark.exhaustive
 def test_both_are_killed_while_the_checkpoint_is_written(cluster: Cluster, whole: Path) -> None:
-    """Rank 0 hangs before it renames the third checkpoint, for longer than the timeout of the others: no rank is lost."""
+    """Rank 0 hangs before it renames the third checkpoint, for longer than the timeout: no rank is lost."""
     hook = cluster.folder / "sitecustomize.py"
     hook.write_text(HANGS_IN_A_SAVE)
     path = os.pathsep.join([str(cluster.folder), os.environ.get("PYTHONPATH", "")])

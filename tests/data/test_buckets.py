@@ -16,7 +16,7 @@ LENGTHS = st.lists(st.tuples(st.integers(1, 13), st.integers(1, 13)), min_size=1
 
 
 def pairs(lengths: list[tuple[int, int]]) -> Pairs:
-    """Return pairs of source ids 100, 101, ... and target ids 1000, 1001, ..., so that each id identifies its position."""
+    """Return pairs of source ids 100, 101, ... and target ids 1000, 1001, ..., so that each id gives its position."""
     starts = [np.cumsum([0, *(pair[side] for pair in lengths)]) for side in (0, 1)]
     return Pairs(
         source=100 + np.arange(starts[0][-1]),

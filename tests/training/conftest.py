@@ -24,7 +24,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace plots by empty files, as plotting takes as long as training here; tests of plots override this fixture."""
+    """Replace plots by empty files, since plotting takes as long as training; tests of plots override this fixture."""
 
     monkeypatch.setattr(plots, "plot_loss", lambda metrics, *, title: None)
     monkeypatch.setattr(plots, "save", lambda figure, picture: picture.write_bytes(b""))

@@ -67,7 +67,7 @@ def test_an_average_that_forgets_too_slowly_is_noticed(tmp_path: Path, monkeypat
 
 
 def test_a_young_average_is_not_the_beginning(tmp_path: Path) -> None:
-    """With a decay of 0.999 and no warm-up, the average would still be the weights of the first step after five steps."""
+    """With a decay of 0.999 and no warm-up, the average would equal the first step's weights after five steps."""
     out = train(tiny_pairs_recipe(tmp_path, ema=0.999, max_steps=5), tmp_path / "run", quiet=True)
     first = train(tiny_pairs_recipe(tmp_path, max_steps=1), tmp_path / "first", quiet=True)
     average = load_model(out / "last").model.state_dict()["embedding.weight"]

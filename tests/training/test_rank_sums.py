@@ -168,7 +168,7 @@ def test_the_mean_over_ranks_is_that_of_all_targets(run_ranks: Any) -> None:
 
 
 def test_only_the_last_micro_batch_of_a_sharded_exact_step_leaves_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reduce-scatter trees already contain these branches; gradients left by an earlier pass would be added twice."""
+    """The reduce-scatter trees contain these branches; gradients left by an earlier pass would be added twice."""
     stack = {"d_model": 8, "n_layers": 1, "n_heads": 1}
     model = build(model_spec({"preset": "gpt2", "vocab_size": 5, "max_len": 3, "stack": stack}))
     for name in ("set_custom_reduce_scatter", "set_gradient_divide_factor", "set_requires_gradient_sync"):

@@ -38,7 +38,7 @@ BATCH_TOKENS = 16384
 
 
 def bf16(asked: Asked, **more: Any) -> Settings:
-    """Return the settings of other libraries on a GPU: fused kernels, TF32 in place of fp32; compiled except in tests."""
+    """Return the settings of other libraries on a GPU: fused kernels, TF32 for fp32; compiled except in tests."""
     return Settings(
         **{
             "precision": "bf16",

@@ -43,7 +43,7 @@ def test_imports_go_one_way(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     assert code == 0, capsys.readouterr().out
 
 
-def test_nn_imports_torch_only_and_one_file_of_it_the_kernels() -> None:
+def test_nn_imports_only_torch_and_kernels_in_one_file() -> None:
     own = {"torch", "jaxtyping", *sys.stdlib_module_names}
     paths = [*(ROOT / "src/tercet/nn").glob("*.py")]
     assert len(paths) > 10
@@ -58,7 +58,7 @@ def test_nn_imports_torch_only_and_one_file_of_it_the_kernels() -> None:
                 assert name.split(".")[0] in own or name.startswith(packages), f"{path.name} imports {name}"
 
 
-def test_no_module_imports_itself_by_way_of_others() -> None:
+def test_no_import_cycles() -> None:
     """Imports within functions and for type checkers count too."""
     graph = grimp.build_graph("tercet", cache_dir=None)
     arrows = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
@@ -82,7 +82,7 @@ def test_no_two_public_classes_have_one_name() -> None:
     assert not {name: files for name, files in classes.items() if len(files) > 1}
 
 
-def test_type_checkers_are_told_that_the_package_is_typed() -> None:
+def test_package_is_marked_as_typed() -> None:
     assert (ROOT / "src" / "tercet" / "py.typed").is_file()
 
 
@@ -98,13 +98,13 @@ def test_a_wheel_carries_the_sources_of_the_kernels() -> None:
 
 
 @pytest.mark.parametrize("program", ["import tercet", "from tercet.cli.main import main; main([])"])  # prints the help
-def test_nothing_heavy_is_loaded_before_it_is_needed(program: str) -> None:
+def test_heavy_modules_are_imported_lazily(program: str) -> None:
     heavy = "{'torch', 'numpy', 'pydantic', 'yaml', 'rich', 'tokenizers', 'pytorch_lightning', 'matplotlib'}"
     program = f"{program}\nimport sys\nassert not (loaded := {heavy} & set(sys.modules)), loaded"
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
 
 
-def test_help_comes_at_once() -> None:
+def test_help_is_fast() -> None:
     """The limit is on processor time, which does not depend on the load of the machine: measured at 0.06 s."""
     times: list[float] = []
     for _ in range(5):
@@ -133,7 +133,7 @@ def test_files_and_functions_are_short_and_files_open_with_a_docstring() -> None
     assert {name: lines for name, lines in lengths.items() if lines > MAX_FUNCTION_LINES} == {}
 
 
-def test_test_files_are_of_one_theme() -> None:
+def test_test_files_are_short() -> None:
     long = {
         path.name: lines
         for path in (ROOT / "tests").rglob("*.py")
@@ -142,7 +142,7 @@ def test_test_files_are_of_one_theme() -> None:
     assert not long, f"split by theme: {long}"
 
 
-def test_nothing_names_the_machine_it_was_written_on() -> None:
+def test_no_file_contains_paths_of_a_development_machine() -> None:
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
     )

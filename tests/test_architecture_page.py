@@ -54,7 +54,7 @@ def wrong(row: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("title", WALKS)
-def test_every_step_of_a_walk_is_where_the_page_says(title: str) -> None:
+def test_steps_of_walks_have_existing_files_and_names(title: str) -> None:
     steps = ITEM.findall(section(title))
     assert len(steps) > 5
     for step in steps:
@@ -62,7 +62,7 @@ def test_every_step_of_a_walk_is_where_the_page_says(title: str) -> None:
         assert list(wrong(step)) == [], step
 
 
-def test_ten_questions_are_answered_by_files_that_are_there() -> None:
+def test_ten_questions_name_existing_files() -> None:
     rows = table("Ten questions")
     assert len(rows) == 10
     for question, file, names in rows:
@@ -71,7 +71,7 @@ def test_ten_questions_are_answered_by_files_that_are_there() -> None:
         assert list(wrong(f"{file} {names}")) == [], question
 
 
-def test_what_is_made_by_hand_is_where_the_page_says() -> None:
+def test_handwritten_parts_have_existing_files_and_names() -> None:
     for piece, files, _, verdict, reason in table("Verdicts", LIBRARIES):
         assert verdict, piece
         assert reason, piece
@@ -90,7 +90,7 @@ def test_architecture_is_short() -> None:
     assert len(PAGE.split()) <= 1500
 
 
-def test_a_file_or_a_name_that_is_gone_is_noticed() -> None:
+def test_missing_file_or_name_is_detected() -> None:
     assert list(wrong("1. `nn/gone.py` `x`, `nn/cache.py` `StackCache.grow`, `gone`")) == [
         "nn/gone.py is not there",
         "gone is not defined in the file before it",

@@ -82,7 +82,7 @@ def check_command(page: Path, words: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_every_command_is_understood() -> None:
+def test_every_command_is_valid() -> None:
     mistakes = []
     for page, words in ALL:
         try:
@@ -121,7 +121,7 @@ def flat(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any
      "inspect nosuch", "plot model nosuch", "doctor nosuch", "data look x.txt --recipe nosuch",
      "generate runs/mine --temperature -1"],
 )  # fmt: skip
-def test_a_mistake_would_be_noticed(line: str) -> None:
+def test_invalid_command_is_detected(line: str) -> None:
     with pytest.raises(Exception, match=r"unknown|no key|is none of|no recipe|at least"):
         check_command(ROOT / "README.md", shlex.split(line))
 
@@ -134,7 +134,7 @@ def without_model(words: list[str]) -> str:
 
 
 @pytest.mark.slow
-def test_recipes_take_the_keys_of_every_command(
+def test_recipes_accept_keys_of_every_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The keys of a command are parsed together, since their values must fit, if its recipe trains from scratch."""
@@ -159,7 +159,7 @@ def test_recipes_take_the_keys_of_every_command(
         if without_model(words) in MARKS or words == ["data"]
     ],
 )
-def test_what_needs_no_model_runs(
+def test_commands_without_model_run(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if "--measured" in words or "--here" in words or words[-1].startswith("runs/") or words[-1].endswith(".yaml"):

@@ -51,13 +51,13 @@ class Model:
         ({"items": [1, 2]}, {"items": [3]}, {"items": [3]}),
     ],
 )
-def test_merge_lays_changes_over_base(base: Any, change: Any, expected: Any) -> None:
+def test_merge_overrides_base_with_changes(base: Any, change: Any, expected: Any) -> None:
     before = repr(base)
     assert merge(base, change) == expected
     assert repr(base) == before
 
 
-def test_parse_builds_what_to_plain_writes() -> None:
+def test_parse_inverts_to_plain() -> None:
     model = Model(
         width=3,
         share=0.5,
@@ -89,12 +89,12 @@ def test_parse_builds_what_to_plain_writes() -> None:
         ({"width": None}, "width: "),
     ],
 )
-def test_parse_refuses_value_with_its_path(change: dict[str, Any], words: str) -> None:
+def test_parse_rejects_value_with_its_path(change: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=f"^file: {words}"):
         parse(Model, {"width": 3, **change}, name="file")
 
 
-def test_bounds_include_their_ends_as_they_say() -> None:
+def test_bounds_include_or_exclude_their_ends() -> None:
     closed, open_ = Interval(ge=1, le=3), Interval(gt=1, lt=3)
     assert [is_within(n, closed) for n in (0, 1, 2, 3, 4)] == [False, True, True, True, False]
     assert [is_within(n, open_) for n in (0, 1, 2, 3, 4)] == [False, False, True, False, False]

@@ -120,7 +120,7 @@ def test_python_in_the_how_tos_runs(page: str, tmp_path: Path, monkeypatch: pyte
         for page in sorted((DOCS / "tutorials").glob("[0-9]-*.md"))
     ],
 )
-def test_python_in_the_chapters_prints_what_stands_there(
+def test_python_in_chapters_prints_documented_output(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     """The answers to exercises are run too, with the assertions that they contain."""
@@ -163,14 +163,14 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CHANGELOG.md", *PAGES], ids=lambda page: page.name)
-def test_every_link_leads_somewhere(page: Path) -> None:
+def test_every_link_has_a_target(page: Path) -> None:
     for target, anchor in links(page):
         assert target.exists() or target in generated_pages(), f"{page.name} links to {target}, which is not there"
         if anchor:
             assert anchor in anchors(target), f"{page.name} links to {target.name}#{anchor}, which is no heading there"
 
 
-def test_every_page_is_reached_from_the_index() -> None:
+def test_every_page_is_linked_from_the_index() -> None:
     reached, new = set[Path](), {DOCS / "index.md"}
     while new:
         reached |= new

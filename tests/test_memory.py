@@ -41,7 +41,7 @@ def steps(how: str, by: str = "numpy", **environment: str) -> tuple[str, int]:
 
 @pytest.mark.slow
 @glibc
-def test_freed_memory_comes_back_without_being_cleared() -> None:
+def test_freed_memory_is_reused_without_clearing() -> None:
     said, pages = steps("kept", "torch")
     assert said == "True"
     assert 4 * pages < steps("as it comes", "torch")[1]  # 16 steps x 44 MB in pages, usually of 4 KiB
@@ -50,7 +50,7 @@ def test_freed_memory_comes_back_without_being_cleared() -> None:
 @pytest.mark.slow
 @glibc
 @pytest.mark.parametrize("name", ["trim_threshold", "mmap_threshold"])
-def test_what_the_environment_says_to_glibc_itself_is_left_alone(name: str) -> None:
+def test_glibc_tunables_of_the_environment_are_kept(name: str) -> None:
     said, pages = steps("kept", GLIBC_TUNABLES=f"glibc.malloc.{name}=131072")
     assert said == "False"
     assert pages > 4 * steps("kept")[1]
@@ -58,14 +58,14 @@ def test_what_the_environment_says_to_glibc_itself_is_left_alone(name: str) -> N
 
 @pytest.mark.slow
 @glibc
-def test_tunables_of_something_else_change_nothing() -> None:
+def test_unrelated_tunables_have_no_effect() -> None:
     assert steps("kept", GLIBC_TUNABLES="glibc.malloc.tcache_count=7")[0] == "True"
 
 
 @pytest.mark.slow
 @glibc
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
-def test_another_allocator_is_noticed(tmp_path: Path) -> None:
+def test_another_allocator_is_detected(tmp_path: Path) -> None:
     """The library defines malloc, but `mallopt` is still that of glibc."""
     source = tmp_path / "own.c"
     source.write_text(
@@ -78,7 +78,7 @@ def test_another_allocator_is_noticed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @glibc
-def test_what_the_environment_says_is_left_alone() -> None:
+def test_environment_variables_are_kept() -> None:
     said, pages = steps("kept", MALLOC_TRIM_THRESHOLD_="131072")
     assert said == "False"
     assert pages > 4 * steps("kept")[1]
@@ -103,7 +103,7 @@ for line in open("/proc/self/smaps_rollup", encoding="ascii"):
 @glibc
 @pytest.mark.skipif(memory.large_pages() != "madvise", reason="this system has no large pages on request")
 @pytest.mark.parametrize("limit", [0, 1 << 40])
-def test_what_is_allocated_lies_in_large_pages(limit: int) -> None:
+def test_allocations_use_large_pages(limit: int) -> None:
     """If a limit counts addresses, the heap grows as by default."""
     done = subprocess.run([sys.executable, "-c", LARGE, str(limit)], capture_output=True, text=True, check=True)
     said, megabytes = done.stdout.split()
@@ -115,7 +115,7 @@ def test_what_is_allocated_lies_in_large_pages(limit: int) -> None:
     ("text", "state"),
     [("always madvise [never]\n", "never"), ("[always] madvise never\n", "always"), ("", ""), (None, "never")],
 )
-def test_the_system_says_whether_it_has_large_pages(
+def test_large_pages_are_read_from_the_system(
     text: str | None, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "TRANSPARENT", tmp_path)

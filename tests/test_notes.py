@@ -33,7 +33,7 @@ def closed() -> io.StringIO:
 
 
 @pytest.mark.parametrize("stream", [closed(), Interrupted(), None], ids=["closed", "interrupted", "missing"])
-def test_a_note_is_lost_without_an_error(
+def test_unwritable_note_is_dropped_without_error(
     stream: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with monkeypatch.context() as patch:
@@ -46,7 +46,7 @@ def test_a_note_is_lost_without_an_error(
 
 @needs_full
 @pytest.mark.parametrize("as_json", [False, True])
-def test_the_log_of_a_server_may_be_full(as_json: bool) -> None:
+def test_server_log_on_full_disk_is_dropped(as_json: bool) -> None:
     with FULL.open("wb", buffering=0) as file:
         log = ServerLog(file=io.TextIOWrapper(file, write_through=True), use_json=as_json)
         log.note("closing")
@@ -54,7 +54,7 @@ def test_the_log_of_a_server_may_be_full(as_json: bool) -> None:
 
 
 @needs_full
-def test_what_libraries_write_to_standard_error_is_lost() -> None:
+def test_library_writes_to_full_standard_error_are_dropped() -> None:
     stream = _Notes(io.BufferedWriter(io.FileIO(FULL, "w")), line_buffering=True)
     for _ in range(3):
         assert stream.write("words\n" * 5000) == 30_000

@@ -19,7 +19,7 @@ def test_pairwise_of_one_axis_is_the_axis() -> None:
     assert pairwise(norm=[1, 2]) == [{"norm": 1}, {"norm": 2}]
 
 
-def test_parametrized_grid_is_whole_and_only_the_sample_is_not_exhaustive() -> None:
+def test_parametrized_grid_is_complete_and_marks_all_but_the_sample_exhaustive() -> None:
     names, cases = parametrize_pairs(**AXES).args
     assert names == tuple(AXES)
     assert len(cases) == 120

@@ -44,7 +44,7 @@ def test_every_keyword_has_a_type(name: str, function: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "function"), [(SamplingOptions, Sampling), (BeamOptions, Beam), (ServeOptions, serve)]
 )
-def test_options_are_the_keywords_of_what_they_are_for(options: Any, function: Any) -> None:
+def test_options_are_keywords_of_their_function(options: Any, function: Any) -> None:
     hints = get_type_hints(function.__init__ if inspect.isclass(function) else function)  # without ranges
     keywords = {
         name: hints[name]

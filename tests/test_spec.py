@@ -80,7 +80,7 @@ def test_each_number_has_a_lower_and_an_upper_bound_and_each_text_a_length(spec:
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.__name__)
-def test_what_is_outside_of_a_range_is_refused_however_it_is_made(spec: type) -> None:
+def test_value_outside_of_range_is_rejected(spec: type) -> None:
     """The fields are set from Python; `parse` uses the same check."""
     required = {
         field.name

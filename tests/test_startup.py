@@ -39,7 +39,7 @@ def model_folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_importing_all_names_starts_nothing_and_imports_nothing_heavy(tmp_path: Path) -> None:
+def test_importing_all_names_starts_no_thread_and_imports_no_heavy_module(tmp_path: Path) -> None:
     """It starts no thread, process or compiler and reads no file of the kernels, except for `import torch` itself."""
     done = run_python(
         f"""
@@ -69,7 +69,7 @@ assert not loaded, loaded
 
 
 @pytest.mark.slow
-def test_a_model_is_opened_and_writes_without_the_compiler(model_folder: Path) -> None:
+def test_loading_and_generating_do_not_import_the_compiler(model_folder: Path) -> None:
     """PyTorch would import its compiler to draw numbers on the meta device, and double the time to the first token."""
     program = f"""
 import sys
@@ -89,7 +89,7 @@ def refused_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_what_needs_no_tensor_is_refused_without_torch(refused_places: Path) -> None:
+def test_errors_without_tensors_do_not_import_torch(refused_places: Path) -> None:
     """The commands run in one process: the first command that imports torch fails the test."""
     program = f"""
 import contextlib, io, json, sys
@@ -111,12 +111,12 @@ for command in {list(REFUSALS)!r}:
         assert err.count("\n") == 1, command
 
 
-def test_each_verb_refuses_something_without_torch() -> None:
+def test_each_verb_has_an_error_without_torch() -> None:
     assert {command.split()[0] for command in REFUSALS} == set(VERBS)
 
 
 @pytest.mark.parametrize("path", ROOMS, ids=lambda path: path.parent.relative_to(PACKAGE.parent).as_posix())
-def test_a_room_gives_what_the_type_checker_reads(path: Path) -> None:
+def test_lazy_package_exports_names_of_type_checking(path: Path) -> None:
     room = importlib.import_module(".".join(path.parent.relative_to(PACKAGE.parent).parts))
     nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
     own = {"typing", "tercet.lazy_exports", "tercet.version"}
@@ -130,7 +130,7 @@ def test_a_room_gives_what_the_type_checker_reads(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_function_goes_before_the_file_of_its_name_whichever_is_imported_first(tmp_path: Path) -> None:
+def test_function_shadows_module_of_its_name_in_any_import_order(tmp_path: Path) -> None:
     program = "import tercet.dashboard.watch\nfrom tercet.dashboard import watch\nassert callable(watch)"
     done = run_python(program, tmp_path)
     assert done.returncode == 0, done.stderr

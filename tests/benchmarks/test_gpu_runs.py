@@ -36,7 +36,7 @@ def test_first_loss_that_reaches_the_goal_is_the_figure(tmp_path: Path) -> None:
         ("import time; time.sleep(60)", "no figure within 1 s"),
     ],
 )
-def test_run_without_a_figure_says_why(tmp_path: Path, program: str, words: str) -> None:
+def test_run_without_result_has_a_reason(tmp_path: Path, program: str, words: str) -> None:
     with pytest.raises(Missed, match=words):
         theirs_to_loss(asked(tmp_path, program, seconds=1.0 if "sleep" in program else 60.0))
 
@@ -50,7 +50,7 @@ def test_process_is_ended_with_its_run(tmp_path: Path) -> None:
         runs()
 
 
-def test_runs_that_are_there_are_not_run_again(
+def test_existing_runs_are_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def second(asked: Asked) -> dict[str, float]:
@@ -69,7 +69,7 @@ def test_runs_that_are_there_are_not_run_again(
 
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("shakespeare")
-def test_everything_runs_dry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_runs_work_at_tiny_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERCET_GPU_DRY", "1")
     monkeypatch.setenv("TERCET_GPU_BUNDLE", str(tmp_path / "none"))
     monkeypatch.setenv("PYTHON", sys.executable)

@@ -12,7 +12,7 @@ SPEEDS = st.floats(0.1, 1e6)
 
 
 @given(st.lists(SPEEDS, min_size=1, max_size=20))
-def test_a_spread_stands_in_order_and_turns_over(values: list[float]) -> None:
+def test_spread_is_ordered_and_invertible(values: list[float]) -> None:
     spread = Spread.of(values)
     assert min(values) <= spread.low <= spread.median <= spread.high <= max(values)
     assert spread.median == pytest.approx(statistics.median(values))
@@ -28,7 +28,7 @@ def test_quartiles() -> None:
 
 
 @given(moods=st.lists(st.floats(0.1, 10), min_size=1, max_size=9), ours=SPEEDS, theirs=SPEEDS)
-def test_a_mood_that_falls_on_both_leaves_the_ratio_alone(moods: list[float], ours: float, theirs: float) -> None:
+def test_common_slowdown_does_not_change_the_ratio(moods: list[float], ours: float, theirs: float) -> None:
     found = ratio([ours * mood for mood in moods], [theirs * mood for mood in moods])
     for value in (found.low, found.median, found.high):
         assert value == pytest.approx(ours / theirs)
@@ -72,7 +72,7 @@ def test_limits_are_measured() -> None:
     assert all(0.01 < value < 1e6 for value in found.values())
 
 
-def test_ours_without_a_kernel_stands_beside_itself_alone() -> None:
+def test_disabled_kernel_is_compared_with_tercet_only() -> None:
     speeds = {"tercet": [10, 20, 30], "tercet, without linear": [20, 20, 40], "theirs": [5, 5, 5]}
     found = ratios(
         speeds, {"tercet": "ours", "tercet, without linear": "off", "theirs": "peer"}, dict.fromkeys(speeds, "fp32")

@@ -89,7 +89,7 @@ def test_rows_of_a_gpu_are_listed_by_priority(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.slow
-def test_run_that_goes_on_measures_what_has_no_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_continued_run_measures_rows_without_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["greedy-1", "--device", "cuda", "--scale", "tiny", "--rounds", "1", "--seconds", "0"]
     out = ["--out", str(tmp_path), "--resume"]
     assert program.main([*arguments, *out, "--budget", "60"]) == 0
@@ -118,7 +118,7 @@ def test_result_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert Result.of(json.loads(json.dumps(result.plain()))) == result
 
 
-def test_budget_ends_a_row_with_what_got_ready(tmp_path: Path) -> None:
+def test_budget_ends_a_row_with_ready_contenders(tmp_path: Path) -> None:
     clock = Ticking()
     contenders = [
         Function("mine", "ours", clock.work(10.0)),

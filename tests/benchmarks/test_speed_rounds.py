@@ -116,7 +116,7 @@ def test_the_speeds_of_the_calmest_try_are_kept() -> None:
 
 
 @pytest.mark.parametrize("at", [1, 2, 5])
-def test_one_that_fails_leaves_and_the_others_go_on(at: int) -> None:
+def test_failing_contender_leaves_and_others_continue(at: int) -> None:
     clock, log = Clock(), list[str]()
     calls = 0
 
@@ -140,7 +140,7 @@ def test_at_least_one_round() -> None:
         compete({"a": lambda: 1.0}, rounds=0, generator=random.Random(0))
 
 
-def test_what_others_take_is_no_less_than_nothing_and_our_own_work_is_not_theirs(
+def test_use_of_others_is_not_negative_and_excludes_own_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from benchmarks.speed import rounds
@@ -163,7 +163,7 @@ def test_the_real_counters_count() -> None:
 
 
 @pytest.mark.slow
-def test_what_a_process_of_ours_takes_is_ours() -> None:
+def test_use_of_child_processes_counts_as_own() -> None:
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
         try:
             time.sleep(0.3)

@@ -77,7 +77,7 @@ def broken(where: str) -> Contender:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("where", "why"), [("setup", "OSError: no such model"), ("run", "RuntimeError: out of steam")])
-def test_one_that_fails_is_told_of_and_ends_nothing(tmp_path: Path, where: str, why: str) -> None:
+def test_failing_contender_is_reported_and_others_continue(tmp_path: Path, where: str, why: str) -> None:
     said: list[str] = []
     row = of(plain("mine", "ours"), broken(where), plain("theirs", "readme"))
     result = measured(row, tiny(tmp_path), say=said.append)
@@ -87,7 +87,7 @@ def test_one_that_fails_is_told_of_and_ends_nothing(tmp_path: Path, where: str, 
     assert any("failed: broken" in line and why in line for line in said)
 
 
-def test_a_row_that_cannot_be_made_is_told_of(tmp_path: Path) -> None:
+def test_row_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     def lineup(asked: Asked) -> Lineup:
         raise FileNotFoundError("no data")
 
@@ -108,7 +108,9 @@ def test_only_those_asked_for_take_part() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("answer", "refused"), [(1.00005, False), (1.001, True), (float("nan"), True), (None, False)])
-def test_other_answers_are_refused_before_they_are_timed(tmp_path: Path, answer: float | None, refused: bool) -> None:
+def test_contenders_with_other_answers_are_rejected_before_timing(
+    tmp_path: Path, answer: float | None, refused: bool
+) -> None:
     result = measured(of(plain("mine", "ours"), plain("theirs", "peer", answer)), tiny(tmp_path), say=silent)
     assert ("theirs" in result.failed) is refused
     assert ("theirs" in result.figures) is not refused
@@ -131,7 +133,7 @@ DECODED = ("greedy-1", "greedy-8")
     "name",
     [*TRAINED, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in DECODED), "tokenising", "loading"],
 )
-def test_rows_run_at_tiny_sizes_and_who_holds_our_weights_answers_as_we_do(tmp_path: Path, name: str) -> None:
+def test_rows_run_at_tiny_sizes_with_equal_answers_for_equal_weights(tmp_path: Path, name: str) -> None:
     said: list[str] = []
     result = measured(ROWS[name], tiny(tmp_path), say=said.append)
     assert not result.failed
@@ -149,7 +151,7 @@ def test_rows_run_at_tiny_sizes_and_who_holds_our_weights_answers_as_we_do(tmp_p
 
 
 @pytest.mark.slow
-def test_a_weight_that_went_astray_is_found(tmp_path: Path) -> None:
+def test_misplaced_weight_is_detected(tmp_path: Path) -> None:
     found = ROWS["gpt-char"].lineup(tiny(tmp_path))
     mine = next(one for one in found.contenders if one.name == "tercet")
     theirs = next(one for one in found.contenders if one.name.startswith("torch.nn"))
@@ -234,7 +236,7 @@ def test_the_picture_has_a_bar_of_each_kind(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_picture_of_nothing_is_none(tmp_path: Path) -> None:
+def test_no_results_give_no_plot(tmp_path: Path) -> None:
     result = measured(of(broken("setup")), tiny(tmp_path), say=silent)
     draw([result], tmp_path / "none.png")
     assert not (tmp_path / "none.png").exists()
@@ -242,7 +244,7 @@ def test_a_picture_of_nothing_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_table_tells_who_is_missing_and_what_disturbed(tmp_path: Path) -> None:
+def test_table_lists_missing_contenders_and_disturbed_rounds(tmp_path: Path) -> None:
     class Noisy:
         def begin(self) -> None:
             pass
@@ -282,7 +284,7 @@ def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(ROWS)
 
 
-def test_peers_by_path_are_left_out_with_a_line_without_one(tmp_path: Path) -> None:
+def test_libraries_without_a_path_are_left_out_with_a_note(tmp_path: Path) -> None:
     left_out = ROWS["gpt-char"].lineup(tiny(tmp_path)).left_out
     assert left_out["nanoGPT"] == "give --nanogpt the folder of a checkout"
     assert (
@@ -301,7 +303,7 @@ def test_a_package_that_is_missing_is_named() -> None:
     assert lineup.left_out == {"Gone": "the package gone is not installed"}
 
 
-def test_peak_memory_of_one_alone(tmp_path: Path) -> None:
+def test_peak_memory_of_one_contender(tmp_path: Path) -> None:
     peak = alone(ROWS["loading"], tiny(tmp_path), "tercet")
     assert 2**20 < peak < 2**36
     with pytest.raises(ValueError, match="has no contender 'nobody'"):
@@ -309,7 +311,7 @@ def test_peak_memory_of_one_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_who_keeps_memory_works_in_a_process_of_its_own_and_answers_as_here(tmp_path: Path) -> None:
+def test_contender_that_keeps_memory_runs_in_separate_process_with_same_answer(tmp_path: Path) -> None:
     row, asked = ROWS["gpt-char"], tiny(tmp_path)
     one = found(row, asked, "tercet")
     assert placed([one], row, asked) == [one]
@@ -346,7 +348,7 @@ os.kill(os.getpid(), 9)
 
 
 @pytest.mark.exhaustive
-def test_a_contender_ends_with_who_started_it() -> None:
+def test_contender_process_ends_with_its_parent() -> None:
     done = subprocess.run([sys.executable, "-c", STARTS_ONE], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == -9, done.stderr
     with contextlib.suppress(psutil.NoSuchProcess):
@@ -357,14 +359,14 @@ def test_a_contender_ends_with_who_started_it() -> None:
 
 
 @pytest.mark.slow
-def test_the_better_of_two_looks_at_the_machine_counts(tmp_path: Path) -> None:
+def test_better_of_two_limit_measurements_counts(tmp_path: Path) -> None:
     looks = iter([{"fp32": 50.0, "memory": 40.0}, {"fp32": 70.0, "memory": 20.0}])
     result = measured(of(plain("mine", "ours")), tiny(tmp_path), say=silent, of_machine=lambda: next(looks))
     assert result.limits == {"fp32": 70.0, "memory": 40.0}
 
 
 @pytest.mark.exhaustive
-def test_peak_memory_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peak_memory_in_a_separate_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from benchmarks.speed.measure import in_own_process
 
     monkeypatch.chdir(Path(__file__).parents[2])
@@ -387,7 +389,7 @@ def test_starts_are_timed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("compiles", [False, True])
 @pytest.mark.parametrize("quick", [False, True])
-def test_peers_take_part_in_bf16_where_the_machine_has_it_compiled_or_not(compiles: bool, quick: bool) -> None:
+def test_libraries_run_in_bf16_if_the_machine_supports_it(compiles: bool, quick: bool) -> None:
     precisions = {
         bf16: [way.precision for way in peer_settings(bf16=bf16, quick=quick, compiles=compiles)]
         for bf16 in (False, True)

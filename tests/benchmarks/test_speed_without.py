@@ -29,7 +29,7 @@ class Product(Contender):
         return torch.tensor(float(api.supports_training_linear(self.x, self.linear.weight) is None))
 
 
-def test_a_kernel_is_off_while_its_contender_works_and_on_again_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_is_disabled_only_while_its_contender_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "supports_training_linear", lambda *_, **__: True)
     one = Product()
     off = Without(Product(), "linear")
@@ -41,18 +41,18 @@ def test_a_kernel_is_off_while_its_contender_works_and_on_again_behind_it(monkey
     assert one.answer() == 0
 
 
-def test_each_kernel_is_asked_for_by_a_function_that_there_is() -> None:
+def test_each_kernel_has_an_existing_support_function() -> None:
     for kernel in QUESTIONS:
         Without(Product(), kernel).answer()
 
 
-def test_ours_comes_once_more_for_each_kernel(tmp_path: Path) -> None:
+def test_tercet_is_repeated_for_each_disabled_kernel(tmp_path: Path) -> None:
     row = Row(name="x", title="X", lineup=lambda asked: Lineup([Product()]))
     lineup = lineup_of(row, Asked(folder=tmp_path, without=("linear", "adam")))
     assert [one.name for one in lineup.contenders] == ["tercet", "tercet, without linear", "tercet, without adam"]
 
 
-def test_a_kernel_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_kernel_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     assert parser().parse_args(["--without", "all"]).without == tuple(QUESTIONS)
     with pytest.raises(SystemExit):
         parser().parse_args(["--without", "linear,lineer"])

@@ -60,7 +60,7 @@ def talk(
 
 
 @pytest.mark.slow
-def test_a_pipe_gets_answers_alone(
+def test_pipe_gets_only_answers(
     models: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, err = talk(models / "chat", "hello\n\n  \nwho are you?\n", FEW, monkeypatch, capsys)
@@ -71,7 +71,7 @@ def test_a_pipe_gets_answers_alone(
     assert (code, out, err) == (0, f"{first}\n{second}\n", "")
 
 
-def test_json_says_how_it_ended_and_commands_are_obeyed(
+def test_json_has_finish_reason_and_commands_work(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "my chat.jsonl"
@@ -92,7 +92,7 @@ def test_json_says_how_it_ended_and_commands_are_obeyed(
 
 
 @pytest.mark.slow
-def test_the_oldest_turns_are_left_out_and_that_is_said_once(
+def test_oldest_turns_are_dropped_with_one_note(
     models: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = [*FEW, "--json", "--system", "be short"]
@@ -130,14 +130,14 @@ def test_mistakes_are_one_line(
     assert err.count("\n") == 1
 
 
-def test_without_a_template_python_refuses_as_well(models: Path) -> None:
+def test_python_rejects_chat_without_template(models: Path) -> None:
     with pytest.raises(UserError, match="without a chat template"):
         tercet.load(models / "plain").chat("hello")
 
 
 @pytest.mark.slow
 @given(st.text())
-def test_a_line_is_a_command_a_message_or_a_mistake(line: str) -> None:
+def test_any_line_is_command_message_or_error(line: str) -> None:
     try:
         said = parse_line(line)
     except UserError:
@@ -165,7 +165,7 @@ def test_spaces_around_a_command_do_not_matter(name: str, rest: str) -> None:
 
 
 @given(st.lists(st.sampled_from(["say", "undo", "reset"])), st.sampled_from([None, "be short"]))
-def test_a_conversation_is_turns_behind_what_the_system_says(deeds: list[str], system: str | None) -> None:
+def test_conversation_keeps_system_message_before_turns(deeds: list[str], system: str | None) -> None:
     conversation, turns = ChatHistory(system), 0
     for number, deed in enumerate(deeds):
         if deed == "say":

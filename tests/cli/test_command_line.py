@@ -256,7 +256,7 @@ def raising(error: BaseException) -> Callable[[list[str]], int]:
     return run
 
 
-def test_a_reader_who_leaves_early_is_no_error() -> None:
+def test_closed_pipe_is_not_an_error() -> None:
     words = "import sys; from tercet.cli import main, recipes; recipes.run = lambda a: print('word ' * 10**6) or 0"
     command = f"{sys.executable} -c \"{words}; sys.argv = ['tercet', 'recipes']; main.entry()\" | head -c 10"
     done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True)
@@ -267,7 +267,7 @@ def test_a_reader_who_leaves_early_is_no_error() -> None:
     ("given", "spins"),
     [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None")],
 )
-def test_waiting_threads_soon_sleep_unless_somebody_says_otherwise(given: dict[str, str], spins: str) -> None:
+def test_openmp_threads_spin_briefly_unless_configured(given: dict[str, str], spins: str) -> None:
     words = (
         "import os; from tercet.cli import main, recipes; recipes.run = lambda a: print(os.getenv('GOMP_SPINCOUNT'))"
     )
@@ -314,7 +314,7 @@ def test_print_config_is_a_recipe(
 
 
 @pytest.mark.parametrize("verb", ["recipes", "data"])
-def test_lists_name_what_can_be_asked_for(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lists_contain_available_names(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb]) == 0
     names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
     assert names == sorted(names)
@@ -326,7 +326,7 @@ def test_a_printed_recipe_keeps_its_comments(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out.startswith("# ")
 
 
-def test_data_counts_what_training_would_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_data_counts_training_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.txt").write_text("\u00e9t\u00e9\n", encoding="latin-1")
     (tmp_path / "b.txt").write_text("two\nlines", encoding="latin-1")
     assert main(["data", str(tmp_path), "--encoding", "latin-1"]) == 0

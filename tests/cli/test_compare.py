@@ -87,7 +87,7 @@ def test_the_table(whole: Path, text: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.slow
-def test_json_is_the_file_and_the_whole_of_stdout(whole: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_on_stdout_equals_the_file(whole: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(comparing(text, whole, *GRID, "--seeds", "1,2", "--json")) == 0
     told = json.loads(capsys.readouterr().out)
     assert told == read(whole)
@@ -103,7 +103,7 @@ def test_json_is_the_file_and_the_whole_of_stdout(whole: Path, text: Path, capsy
 
 
 @pytest.mark.slow
-def test_python_says_the_same(whole: Path, text: Path) -> None:
+def test_python_gives_the_same_comparison(whole: Path, text: Path) -> None:
     changes = {path: value for path, _, value in (change.partition("=") for change in TINY)}
     plain: dict[str, Any] = {key: int(value) if value.isdigit() else value for key, value in changes.items()}
     compared = tercet.compare(
@@ -127,7 +127,7 @@ def test_python_says_the_same(whole: Path, text: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("delay", [pytest.param(0.0, marks=pytest.mark.exhaustive), 0.15])
-def test_killed_and_given_again_it_ends_with_the_same_table(
+def test_killed_and_repeated_comparison_gives_the_same_table(
     whole: Path, text: Path, tmp_path: Path, delay: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
@@ -215,7 +215,7 @@ def test_another_comparison_in_the_folder(whole: Path, text: Path, capsys: pytes
         (["demo", "none.yaml"], "no such file: none.yaml"),
     ],
 )
-def test_names_that_are_nothing(
+def test_unknown_names_are_rejected(
     names: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["compare", *names, "--out", str(tmp_path / "out")]) == 2

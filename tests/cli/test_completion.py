@@ -90,7 +90,7 @@ def offered(line: str) -> tuple[str, list[str]]:
         ("train --nosuch=", "words", []),
     ],
 )  # fmt: skip
-def test_what_is_offered(place: Path, line: str, kind: str, words: list[str]) -> None:
+def test_completion_candidates(place: Path, line: str, kind: str, words: list[str]) -> None:
     told, found = offered(line)
     assert (told, sorted(found)) == (kind, sorted(words))
 
@@ -113,12 +113,12 @@ def test_all_recipes_keys_and_flags_are_offered(place: Path) -> None:
             assert set(offered(f"{verb} {name} --")[1]) == set(form.flags())
 
 
-def test_the_words_are_those_that_there_are() -> None:
+def test_completion_words_equal_the_formats() -> None:
     assert set(WORDS["to"]) == set(WRITERS)
 
 
 @pytest.mark.slow
-def test_keys_are_kept_for_as_long_as_their_files_are_the_same(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_are_cached_until_their_files_change(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = cached_recipe_keys()
     kept = Path(os.environ["TERCET_CACHE"]) / candidates.KEYS_FILE
     content = json.loads(kept.read_text())
@@ -140,7 +140,7 @@ ODD = ("model", "--set", "--data", "--json", "x", "=", "-", "--", "'", '"', "\\"
 
 @pytest.mark.slow
 @given(st.lists(st.sampled_from([*VERBS, *ODD])))
-def test_no_line_is_too_odd(given: list[str]) -> None:
+def test_any_line_can_be_completed(given: list[str]) -> None:
     words = split_line(" ".join(["tercet", *given]))
     reply = find_candidates(make_parser(words)[0], words)
     assert reply.kind in ("words", "paths", "files")
@@ -258,7 +258,7 @@ SET_UP = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shell", SET_UP)
-def test_who_types_on_a_terminal_is_helped(shell: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion_on_a_terminal(shell: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = find_shell(shell, place, monkeypatch)
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 160, 0, 0))

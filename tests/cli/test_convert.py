@@ -19,7 +19,7 @@ def run_folder(folder: Path, position: Position) -> Path:
     return folder
 
 
-def test_out_and_in_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_conversion_round_trip(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = run_folder(tmp_path / "run", Learned())
     out, back = tmp_path / "out", tmp_path / "back"
     assert main(["convert", str(source), str(out), "--to", "hf"]) == 0

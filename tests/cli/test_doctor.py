@@ -19,7 +19,7 @@ from tercet.training.compute.auto_arithmetic import choose_precision
 from tercet.training.recipe.specs import TrainingSpec
 
 
-def test_it_says_what_this_process_has() -> None:
+def test_doctor_reports_this_process() -> None:
     found, kernels = tercet.doctor(), choose_kernels()
     assert (found.tercet, found.torch) == (tercet.__version__, torch.__version__)
     assert sys.version.startswith(found.python)
@@ -41,7 +41,7 @@ def test_it_says_what_this_process_has() -> None:
 
 
 @pytest.mark.slow
-def test_people_read_lines_and_programs_json(
+def test_doctor_prints_text_or_json(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("CXX", str(tmp_path / "no\033[31mwhere"))
@@ -63,7 +63,7 @@ def test_people_read_lines_and_programs_json(
 
 
 @pytest.mark.slow
-def test_a_cache_that_is_no_use_is_said_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusable_cache_is_reported_with_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, open_to_all = tmp_path / "file", tmp_path / "open"
     file.write_text("")
     open_to_all.mkdir()
@@ -80,9 +80,7 @@ def test_a_cache_that_is_no_use_is_said_with_the_remedy(tmp_path: Path, monkeypa
 
 
 @pytest.mark.slow
-def test_a_compiler_that_does_not_say_its_version_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiler_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "c++"
     script.write_text("#!/bin/sh\nsleep 600\n")
     script.chmod(0o755)
@@ -94,7 +92,7 @@ def test_a_compiler_that_does_not_say_its_version_is_not_waited_for(
     assert time.monotonic() - start < 60
 
 
-def test_a_level_that_is_none_is_the_users_mistake(
+def test_unknown_instruction_set_is_a_user_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("tercet.kernel.api.choose_kernels", choose_kernels.__wrapped__)  # as in a new process

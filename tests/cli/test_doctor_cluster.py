@@ -47,7 +47,7 @@ def start(rank: int, world: int, port: int, *flags: str) -> "subprocess.Popen[st
     return start_forked("doctor", *flags, environment=environment, **streams)
 
 
-def test_who_started_it_is_known_from_the_variables() -> None:
+def test_launcher_is_detected_from_variables() -> None:
     assert find_rank_place({}) is None
     assert find_rank_place({"SLURM_JOB_ID": "7"}) is None  # a shell within a job is not a task of it
     launch = find_rank_place(TORCHRUN)
@@ -59,7 +59,7 @@ def test_who_started_it_is_known_from_the_variables() -> None:
     assert (by_hand.by, by_hand.master) == ("environment", None)
 
 
-def test_a_task_of_slurm_meets_the_others_where_training_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_task_uses_the_rendezvous_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
     launch = find_rank_place(SLURM)
     assert launch is not None
     assert (launch.by, launch.world_size, launch.rank, launch.local_rank) == ("SLURM", 6, 5, 2)
@@ -83,7 +83,7 @@ def test_a_task_of_slurm_meets_the_others_where_training_does(monkeypatch: pytes
         ({"MASTER_PORT": "70000"}, "MASTER_PORT='70000' must be a whole number from 1 to 65,535"),
     ],
 )
-def test_variables_that_fit_nothing_are_refused(changes: dict[str, str | None], words: str) -> None:
+def test_inconsistent_variables_are_rejected(changes: dict[str, str | None], words: str) -> None:
     environment = {name: value for name, value in (TORCHRUN | changes).items() if value is not None}
     with pytest.raises(UserError) as refused:
         find_rank_place(environment)
@@ -92,7 +92,7 @@ def test_variables_that_fit_nothing_are_refused(changes: dict[str, str | None], 
 
 
 @given(st.dictionaries(st.sampled_from(list(TORCHRUN)), st.text(max_size=12)))
-def test_any_variables_are_a_launch_or_a_line(changes: dict[str, str]) -> None:
+def test_any_variables_give_a_launch_or_one_error_line(changes: dict[str, str]) -> None:
     try:
         launch = find_rank_place(TORCHRUN | changes)
     except UserError:
@@ -102,7 +102,7 @@ def test_any_variables_are_a_launch_or_a_line(changes: dict[str, str]) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_meet(tmp_path: Path) -> None:
+def test_two_processes_connect(tmp_path: Path) -> None:
     port = free_port()
     other = start(1, 2, port, "--json", "--timeout", "120")
     first = start(0, 2, port, "--json", "--timeout", "120")
@@ -120,7 +120,7 @@ def test_two_processes_meet(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_who_is_missing_is_named() -> None:
+def test_missing_rank_is_named() -> None:
     port = free_port()
     second, first = start(2, 3, port, "--timeout", "4"), start(0, 3, port, "--timeout", "2")
     out, err = first.communicate(timeout=200)
@@ -158,7 +158,7 @@ def test_versions_that_differ_are_named() -> None:
 
 
 @pytest.mark.slow
-def test_what_a_recipe_uses_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_needs_of_a_recipe_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--set", "training.accelerator=cpu", "--set", "training.precision=fp32"]
     assert main(["doctor", "demo", *flags]) == 0
     lines = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())

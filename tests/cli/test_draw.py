@@ -41,7 +41,9 @@ def draw_as_json(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> di
 
 
 @pytest.mark.parametrize("command", EVERY)
-def test_each_goes_here_and_is_the_same_twice(command: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plots_are_saved_in_current_folder_and_deterministic(
+    command: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     name = command.split()[0]
     suffix = "svg" if name in ("model", "attention") else "png"
     assert draw(command.split(), capsys) == f"{name}.{suffix}\n"
@@ -61,7 +63,7 @@ def test_every_kind_of_file(command: str, suffix: str, here: Path, capsys: pytes
     assert path.read_bytes().startswith({".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}[suffix])
 
 
-def test_positions_of_one_s_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_custom_positions(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--d-model", "16", "--n-heads", "2", "--length", "5"]
     out = draw_as_json(
         ["positions", "sinusoidal", "{kind: rotary, base: 50}", "alibi", *arguments, "--base", "100"], capsys
@@ -104,7 +106,7 @@ def test_schedules_of_any_kind(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(both) == ["d_model 64, warm-up 4", "wsd, cooldown 0.6, final 0"]
 
 
-def test_masks_of_one_s_own_sentences(capsys: pytest.CaptureFixture[str]) -> None:
+def test_masks_of_custom_sentences(capsys: pytest.CaptureFixture[str]) -> None:
     (mask,) = draw_as_json(["masks", "The weather is great today"], capsys)["masks"]
     assert mask["queries"] == mask["keys"] == ["The", "weather", "is", "great", "today"]
     assert mask["kind"] == "decoder"
@@ -119,7 +121,7 @@ def test_masks_of_one_s_own_sentences(capsys: pytest.CaptureFixture[str]) -> Non
     assert two[5]["allowed"] == [[True, False], [True, False]]
 
 
-def test_smoothing_of_one_s_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_custom_smoothing(capsys: pytest.CaptureFixture[str]) -> None:
     out = draw_as_json(["smoothing", "--vocabulary", "5", "--target", "0", "--epsilon", "0.2"], capsys)
     assert out["used"] == pytest.approx([0.84, 0.04, 0.04, 0.04, 0.04], abs=1e-6)
     assert out["described"] == pytest.approx([0.8, 0.05, 0.05, 0.05, 0.05])
@@ -142,7 +144,7 @@ def test_a_model_s_diagram(here: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert cross["scores"]["shape"] == ["B", 4, 7, 9]
 
 
-def test_a_run_and_a_recipe_of_one_s_own(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_custom_run_and_recipe(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tokenizer = Tokenizer.train(Characters(alphabet="abc"), [])
     stack = StackSpec(d_model=24, n_layers=2, n_heads=3, d_ff=41)
     model = DecoderOnly(DecoderOnlySpec(vocab_size=tokenizer.vocab_size, max_len=19, stack=stack))

@@ -80,7 +80,7 @@ def said(
 LINES_IN = "".join(line + "\n" for line in LINES)
 
 
-def test_fill_lists_what_may_stand_there(runs: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_fill_lists_candidates(runs: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     out, err = said(["fill", runs["bert"], "The [MASK] sat", "--top", "3"], capsys)
     assert err == ""
     assert len(out) == 3
@@ -219,7 +219,9 @@ def test_classify_answers_each_line(runs: dict[str, str], capsys: pytest.Capture
         assert math.isclose(sum(found["scores"].values()), 1, abs_tol=1e-5)
 
 
-def test_classify_labels_words_where_the_model_does(runs: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_classify_labels_words_with_a_token_classifier(
+    runs: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
     lines = [*LINES, "cat " * 50]
     out, err = said(["classify", runs["words"]], capsys, "".join(line + "\n" for line in lines))
     assert [len(line.split()) for line in out] == [len(line.split()) for line in lines]
@@ -229,9 +231,7 @@ def test_classify_labels_words_where_the_model_does(runs: dict[str, str], capsys
     assert [[word["word"] for word in json.loads(line)["words"]] for line in out] == [line.split() for line in LINES]
 
 
-def test_score_tells_the_pseudo_likelihood_of_each_line(
-    runs: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_score_prints_pseudo_likelihood_of_each_line(runs: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = said(["evaluate", runs["bert"], "--per-line"], capsys, LINES_IN)
     assert len(out) == len(LINES)
     assert out[2] == "0.000000\t0\t0.000000"
@@ -243,7 +243,7 @@ def test_score_tells_the_pseudo_likelihood_of_each_line(
 
 
 @pytest.mark.slow
-def test_evaluate_tells_masked_loss_beside_the_baselines(
+def test_evaluate_reports_masked_loss_with_baselines(
     runs: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = tmp_path / "text.txt"
@@ -261,7 +261,7 @@ def test_evaluate_tells_masked_loss_beside_the_baselines(
 
 
 @pytest.mark.parametrize("kind", ["texts", "words"])
-def test_evaluate_tells_how_often_a_classifier_is_right(
+def test_evaluate_reports_accuracy_of_a_classifier(
     runs: dict[str, str], kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = tmp_path / "labelled.jsonl"
@@ -326,7 +326,7 @@ def test_evaluate_tells_how_often_a_classifier_is_right(
         ("evaluate bert --data x --mask-rate 2", "argument --mask-rate: 2.0 must be above 0 and at most 1"),
     ],
 )
-def test_a_mistake_is_told_with_the_right_verb(
+def test_error_names_the_right_verb(
     runs: dict[str, str],
     arguments: str,
     words: str,

@@ -55,7 +55,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_training_says_where_the_run_is_and_what_comes_next(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_training_prints_folder_and_next_commands(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(training(run.parent / "text.txt", run)) == 0  # the run is already finished, so no step is trained
     out = capsys.readouterr().out
     loss = r"best validation loss \d\.\d{4} nats per token, at step 20, the last"
@@ -85,9 +85,7 @@ def test_samples_of_several_prompts(run: Path, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == "---------------\n".join(f"{one['prompt']}{one['text']}\n" for one in told)
 
 
-def test_more_samples_than_are_written_together_have_seeds_of_their_own(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_samples_beyond_one_batch_have_different_seeds(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", str(run), "--num-samples", "66", "--seed", "3", "--max-new-tokens", "1", "--json"]) == 0
     assert [json.loads(line)["seed"] for line in capsys.readouterr().out.splitlines()] == [*range(3, 69)]
 
@@ -101,7 +99,7 @@ def test_line_ends_of_a_prompt_file_are_those_of_text(
 
 
 @pytest.mark.slow
-def test_guesses_leave_the_text_as_it_is_and_save_passes(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_draft_tokens_keep_the_text_and_save_forward_passes(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["generate", str(run), "--prompt", "12 is", "--max-new-tokens", "9", "--temperature", "0", "--json"]
     told = []
     for flags in ([], ["--draft", str(run)], ["--draft", str(run), "--draft-tokens", "2"], ["--lookup", "2"]):
@@ -123,7 +121,7 @@ def test_guesses_leave_the_text_as_it_is_and_save_passes(run: Path, capsys: pyte
 
 
 @pytest.mark.slow
-def test_a_draft_with_another_tokenizer_is_refused(
+def test_draft_with_another_tokenizer_is_rejected(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "text.txt").write_text("this is another alphabet " * 99)
@@ -134,7 +132,7 @@ def test_a_draft_with_another_tokenizer_is_refused(
 
 
 @pytest.mark.slow
-def test_prompts_from_a_file_from_stdin_and_from_nowhere(
+def test_prompts_from_file_stdin_or_default(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "prompt.txt").write_text("12 is")
@@ -148,7 +146,7 @@ def test_prompts_from_a_file_from_stdin_and_from_nowhere(
     assert not written[3].startswith("12 is")
 
 
-def test_without_a_prompt_it_says_where_it_begins(
+def test_generation_without_prompt_reports_its_start(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     few = ["--max-new-tokens", "5"]
@@ -171,7 +169,7 @@ def test_without_a_prompt_it_says_where_it_begins(
     assert json.loads(out)["text"] == tercet.load(tmp_path / "without").generate(max_new_tokens=5)
 
 
-def test_a_prompt_longer_than_the_context_is_told(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prompt_longer_than_context_is_reported(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", str(run), "--prompt", "1" * 17, "--max-new-tokens", "1"]) == 0
     assert (
         capsys.readouterr().err == "tercet: the prompt has 17 tokens and is cut at its beginning to the context of 16\n"
@@ -212,9 +210,7 @@ def test_evaluation_on_other_text_takes_all_of_it(
     assert set(told["baselines"]) == {"gzip -9", "xz -9e"}
 
 
-def test_changed_data_is_not_scored_as_if_it_were_the_old(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_changed_data_is_not_scored(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = run.parent / "text.txt"
     try:
         data.write_text(TEXT[:-30])
@@ -239,7 +235,7 @@ def test_inspecting_a_run_a_preset_and_a_recipe(name: str, run: Path, capsys: py
 
 
 @pytest.mark.slow
-def test_inspecting_a_recipe_says_that_its_vocabulary_is_a_guess(capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspecting_a_recipe_marks_estimated_vocabulary(capsys: pytest.CaptureFixture[str]) -> None:
     sizes = {"demo": "vocab_size 1,024", "grokking": "source_vocab_size 10,000 and vocab_size 10,000"}
     for name, counted in sizes.items():
         assert main(["inspect", name]) == 0
@@ -255,7 +251,7 @@ def test_inspecting_a_recipe_says_that_its_vocabulary_is_a_guess(capsys: pytest.
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["run", "gpt2", "gpt2's tokens", "pretrained"])
-def test_inspecting_a_vocabulary_that_is_certain(
+def test_inspecting_a_recipe_with_known_vocabulary(
     name: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     size = 50_257 if "gpt2" in name else tercet.load(run).model.spec.vocab_size
@@ -320,7 +316,7 @@ def broken(kind: str, folder: Path) -> Path:
         ("field", "did you mean 'texts'?"),
     ],
 )
-def test_broken_data_is_told_before_anything_is_written(
+def test_damaged_data_is_rejected_before_any_file_is_written(
     kind: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "data").mkdir()
@@ -338,7 +334,7 @@ def test_broken_data_is_told_before_anything_is_written(
         ("model.stack.position=rotari", "did you mean 'rotary'?"),
     ],
 )
-def test_impossible_settings_are_told_before_anything_is_written(
+def test_impossible_settings_are_rejected_before_any_file_is_written(
     change: str, words: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     refused(training(run.parent / "text.txt", tmp_path / "out", change), words, tmp_path / "out", capsys)
@@ -388,7 +384,7 @@ def refused(arguments: list[str], words: str, out: Path, capsys: pytest.CaptureF
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["train", "demo", "--data", "none.txt"], ["generate", "none"]])
-def test_a_mistake_is_told_soon(arguments: list[str], tmp_path: Path) -> None:
+def test_errors_are_fast(arguments: list[str], tmp_path: Path) -> None:
     """The limit is on processor time, which does not depend on the machine's load. Most of it is importing torch."""
     start = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run([sys.executable, "-m", "tercet", *arguments], cwd=tmp_path, capture_output=True, text=True)
@@ -404,7 +400,7 @@ def test_a_mistake_is_told_soon(arguments: list[str], tmp_path: Path) -> None:
     ("number", "code"),
     [pytest.param(signal.SIGINT, 130, marks=pytest.mark.exhaustive), (signal.SIGTERM, 143)],  # `compare` tests SIGINT
 )
-def test_a_stopped_training_says_how_to_go_on(number: signal.Signals, code: int, tmp_path: Path) -> None:
+def test_stopped_training_prints_how_to_resume(number: signal.Signals, code: int, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(TEXT)
     command = training(tmp_path / "text.txt", tmp_path / "run", "training.max_steps=100000", "training.log_every=1")
     process = start_forked(*command, stderr=subprocess.PIPE)
@@ -420,7 +416,7 @@ def test_a_stopped_training_says_how_to_go_on(number: signal.Signals, code: int,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("narrow", ["bf16", "int8"])
-def test_weights_in_fewer_bits_write_and_score_nearly_the_same(
+def test_quantized_weights_give_nearly_the_same_scores(
     run: Path, narrow: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     losses = []

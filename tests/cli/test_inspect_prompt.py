@@ -101,7 +101,7 @@ def test_a_head_at_zero(short: str, runs: dict[str, str], capsys) -> None:
 
 
 @pytest.mark.slow
-def test_what_stands_at_a_mask_and_a_translators_two_sides(runs: dict[str, str], capsys) -> None:
+def test_masks_and_both_sides_of_a_translator(runs: dict[str, str], capsys) -> None:
     out = asked(capsys, runs["bert"], "--prompt", "a[MASK]c", "--ablate", "0.1", "--heads")
     assert "predicted token if the model ended" in out
     assert "loss" not in out
@@ -136,7 +136,7 @@ def test_a_single_token_has_no_loss_yet(runs: dict[str, str], capsys) -> None:
     assert "loss" not in out
 
 
-def test_a_narrow_terminal_shows_the_last_blocks_and_says_so(runs: dict[str, str], capsys, monkeypatch) -> None:
+def test_narrow_terminal_shows_last_blocks_with_a_note(runs: dict[str, str], capsys, monkeypatch) -> None:
     monkeypatch.setattr(verb, "WIDTH", 60)
     out = asked(capsys, runs["gpt"], "--prompt", "ab")
     assert "block 2" in out.splitlines()[0]

@@ -88,7 +88,7 @@ def test_conversations_by_a_models_own_template(capsys: pytest.CaptureFixture[st
     assert (fit["longer"], fit["unanswered"]) == (1, 1)
 
 
-def test_what_is_no_utf8_has_no_tokens(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_utf8_has_no_tokens(capsys: pytest.CaptureFixture[str]) -> None:
     Path("a.tsv").write_bytes(b"a\tb\nc\xff\td\n")
     out, err = printed("data look a.tsv --tokenizer .", capsys)
     assert "invalid UTF-8      1 bytes: line 2 (byte 5)" in out

@@ -111,7 +111,7 @@ def _text_of(name: str) -> str:
     "name",
     [pytest.param(name, marks=[] if name in KINDS_OF_RECIPE else pytest.mark.exhaustive) for name in recipe_names()],
 )
-def test_what_a_recipe_prints_works(
+def test_next_commands_of_recipes_work(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train_recipe(name)
@@ -131,7 +131,7 @@ def test_what_a_recipe_prints_works(
         for kind in KINDS_OF_TEXT
     ],
 )
-def test_the_text_to_write_on_is_of_the_data(
+def test_prompt_of_next_command_is_from_the_data(
     kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text, recipe = KINDS_OF_TEXT[kind]
@@ -155,7 +155,7 @@ def test_the_text_to_write_on_is_of_the_data(
 
 
 @pytest.mark.slow
-def test_a_shell_runs_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_next_commands_run_in_a_shell(capsys: pytest.CaptureFixture[str]) -> None:
     """The assumptions of `run_line` are checked once with a shell and the real program."""
     Path("shell.txt").write_text("".join(f'it\'s `{n}` $HOME "{n}" & so on\n' for n in range(500)))
     keys = [*DECODER, "model.max_len=32", "data.tokenizer.vocab_size=300"]

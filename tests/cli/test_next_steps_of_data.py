@@ -66,7 +66,7 @@ def _there(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     "kind",
     [pytest.param(kind, marks=pytest.mark.exhaustive if kind in OTHERS else ()) for kind in PREPARED],
 )
-def test_what_preparing_prints_works(
+def test_next_commands_of_preparing_work(
     kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if kind == "tuned" and not Path("runs/before").exists():
@@ -97,7 +97,7 @@ def test_what_preparing_prints_works(
         for name in KINDS
     ],
 )
-def test_what_a_run_on_other_sequences_prints_works(
+def test_next_commands_of_runs_on_other_sequences_work(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe, tokenizer = KINDS[name]
@@ -111,7 +111,7 @@ def test_what_a_run_on_other_sequences_prints_works(
 
 
 @pytest.mark.slow
-def test_what_the_demo_prints_works(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_next_commands_of_the_demo_work(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     demo = recipe_files.recipe_text("demo")
     for before, after in {
         "source: python-docs": "source: prose.txt", "max_steps: 500": "max_steps: 2\n  compile: never",
@@ -142,7 +142,7 @@ def statements_with(text: str, path: Path) -> list[str]:
     return [line for node in nodes if node not in docstrings and text in (line := ast.unparse(node))]
 
 
-def test_no_source_prints_a_command_with_something_left_to_fill_in() -> None:
+def test_no_printed_command_has_a_placeholder() -> None:
     """Commands below "Next:" contain no placeholders. Another file that prints "Next:" needs a test in this file."""
     printed = {path.name: lines for path in CLI.parent.rglob("*.py") if (lines := statements_with("Next:", path))}
     assert set(printed) == {"prepare.py", "train.py"}
@@ -152,6 +152,6 @@ def test_no_source_prints_a_command_with_something_left_to_fill_in() -> None:
 
 
 @pytest.mark.parametrize("hole", ["RECIPE", "<run>", "...", "my_texts/", "{RUN}"])
-def test_a_hole_is_noticed(hole: str) -> None:
+def test_placeholder_is_detected(hole: str) -> None:
     assert HOLE.search(f"print(f'Next:\\n  tercet train {hole}')")
     assert not HOLE.search("print(f'Next:\\n  tercet inspect {quote_path(args.out)} --prompt {shlex.quote(PROMPT)}')")

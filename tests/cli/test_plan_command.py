@@ -55,7 +55,7 @@ def test_people_and_programs_and_python_get_the_same_plan(
 
 
 @pytest.mark.slow
-def test_without_gpus_memory_is_told_and_no_time(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_without_gpus_reports_memory_and_no_time(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "demo", "--plan", "--set", "training.max_hours=1", "--set", "training.max_steps=null"]) == 0
     out = capsys.readouterr().out
     assert "1 device, as in the recipe; bf16" in out

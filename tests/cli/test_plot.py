@@ -82,7 +82,7 @@ def failed(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize("family", ["gpt", pytest.param("bert", marks=pytest.mark.exhaustive), "translator"])
-def test_all_that_there_is(
+def test_all_plots_of_a_run(
     family: str, runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / family
@@ -107,7 +107,7 @@ def test_all_that_there_is(
         for number, what in enumerate(["schedule", "loss", "attention", "score", "neighbours", "positions"])
     ],
 )
-def test_each_by_itself(
+def test_each_plot_separately(
     family: str, what: str, runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["plot", str(runs[family]), what, "--out", str(tmp_path / "a.svg")]
@@ -143,7 +143,7 @@ def test_into_a_folder(runs: dict[str, Path], tmp_path: Path, capsys: pytest.Cap
     assert {Path(path).parent for path in out} == {tmp_path / "new"}
 
 
-def test_a_model_from_elsewhere(runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plot_of_a_converted_model(runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = str(runs["bare"])
     out, err = said(["plot", run, "--out", str(tmp_path / "a"), "--json"], capsys)
     told = json.loads("\n".join(out))
@@ -210,7 +210,9 @@ def test_no_such_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "no model in" in failed(["plot", str(tmp_path), "loss"], capsys)
 
 
-def test_what_cannot_be_written(runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unwritable_plot_is_one_error_line(
+    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = tmp_path / "gpt"
     shutil.copytree(runs["gpt"], run)
     (run / "plots").write_text("in the way")

@@ -87,7 +87,7 @@ TABLE = ["--input", "posts.csv", "--text-field", "body"]
 
 
 @pytest.mark.slow
-def test_the_nearest_are_the_same_wherever_they_are_looked_for(
+def test_nearest_texts_are_equal_from_texts_vectors_and_python(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tercet.cli.nearest.POOL", 2)  # several pools
@@ -152,7 +152,7 @@ def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert said(["embed", "bert", "--vectors", "v.npz", *asked("-")], capsys)[0] == []
 
 
-def test_what_is_cut_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_truncated_texts_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     _, err = said(["embed", "bert", "--input", "-", *asked("cat " * 50)], capsys, "dog " * 50 + "\na\n")
     assert f"1 query text is longer than the context, and was cut to {MAX_LEN} tokens" in err
     assert f"1 text is longer than the context, and was cut to {MAX_LEN} tokens" in err
@@ -198,14 +198,14 @@ def test_what_is_cut_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         ),
     ],
 )
-def test_a_mistake_is_told_in_one_line(arguments: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_is_one_line(arguments: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
     lines, err = said(arguments.split(), capsys, code=2)
     assert lines == []
     assert words in err
     assert err.count("\n") == 1
 
 
-def test_vectors_of_another_width_are_refused_from_python() -> None:
+def test_vectors_of_another_width_are_rejected_in_python() -> None:
     run = tercet.load("bert")
     with pytest.raises(UserError, match="the vectors are 2x32 numbers but the model's have 24"):
         run.search("cat", np.ones((2, 32)))

@@ -66,9 +66,7 @@ def running(*arguments: object, key: str | None = None, stderr: Any = subprocess
 
 
 @pytest.mark.slow
-def test_it_answers_as_generate_does_and_ends_when_it_is_told(
-    folder: Write, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_server_responds_like_generate_and_stops_on_signal(folder: Write, capsys: pytest.CaptureFixture[str]) -> None:
     one, other = folder("one"), folder("other")
     with (
         running(one, other, key="k") as (process, address),
@@ -101,7 +99,7 @@ def test_it_answers_as_generate_does_and_ends_when_it_is_told(
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
-def test_what_runs_is_finished_although_the_log_is_full(folder: Write) -> None:
+def test_running_request_is_completed_if_the_log_is_full(folder: Write) -> None:
     body = {"prompt": "a", "max_tokens": 400, "temperature": 0, "stream": True}
     with Path("/dev/full").open("w") as full, running(folder("run"), stderr=full) as (process, address):
         with httpx.stream("POST", f"{address}v1/completions", json=body, timeout=60) as answer:
@@ -115,7 +113,7 @@ def test_what_runs_is_finished_although_the_log_is_full(folder: Write) -> None:
 
 
 @pytest.mark.slow
-def test_what_runs_is_finished_when_a_signal_comes(folder: Write) -> None:
+def test_running_requests_are_completed_after_a_signal(folder: Write) -> None:
     """Under load: running requests are completed, later requests are rejected."""
     body = {"prompt": "a", "max_tokens": 400, "temperature": 0, "stream": True}
     with running(folder("run"), "--grace", "60", "--json-log") as (process, address), ThreadPoolExecutor(6) as pool:
@@ -142,7 +140,7 @@ def test_what_runs_is_finished_when_a_signal_comes(folder: Write) -> None:
 
 
 @pytest.mark.slow
-def test_what_takes_longer_than_the_grace_is_told_so(folder: Write) -> None:
+def test_requests_longer_than_the_grace_period_get_an_error(folder: Write) -> None:
     body = {"prompt": "a", "max_tokens": 100_000, "temperature": 0, "stream": True}
     with running(folder("run"), "--grace", "0.3", "--max-tokens", "100000") as (process, address):
         with httpx.stream("POST", f"{address}v1/completions", json=body, timeout=60) as answer:
@@ -157,7 +155,7 @@ def test_what_takes_longer_than_the_grace_is_told_so(folder: Write) -> None:
 
 
 @pytest.mark.slow
-def test_a_balancer_has_the_time_it_is_given_to_notice(folder: Write) -> None:
+def test_shutdown_delay_keeps_serving_for_load_balancers(folder: Write) -> None:
     """A request that arrives in the meantime is completed too, although most of its texts wait for a slot."""
     body = {"prompt": "a", "max_tokens": 100, "n": 16, "temperature": 0}
     flags = ["--shutdown-delay", "1.5", "--grace", "60", "--slots", "2"]
@@ -262,7 +260,7 @@ def test_models_that_cannot_be_served(
     assert "invalid TERCET_API_KEY; unset it for none: the key must" in failed(["serve", one], capsys)
 
 
-def test_what_is_missing_is_told_with_its_remedy(
+def test_missing_package_is_reported_with_its_remedy(
     folder: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(required_packages, "find_spec", lambda name: None if name in ("fastapi", "jinja2") else name)

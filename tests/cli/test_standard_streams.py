@@ -80,7 +80,7 @@ def test_results_that_cannot_be_written(command: str, condition: str, words: byt
 
 @pytest.mark.slow
 @pytest.mark.parametrize("condition", ["errors full", "errors closed"])
-def test_notes_that_cannot_be_written_are_lost(condition: str, tmp_path: Path) -> None:
+def test_notes_that_cannot_be_written_are_dropped(condition: str, tmp_path: Path) -> None:
     assert start("nothing", CONDITIONS[condition], tmp_path).returncode == 2
     done = start("recipes", CONDITIONS[condition], tmp_path)
     assert done.returncode == 0
@@ -89,7 +89,7 @@ def test_notes_that_cannot_be_written_are_lost(condition: str, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_training_goes_on_if_its_progress_cannot_be_written(tmp_path: Path) -> None:
+def test_training_continues_if_progress_cannot_be_written(tmp_path: Path) -> None:
     command = next(command for command in COMMANDS if command.startswith("train demo --data"))
     assert start(command, CONDITIONS["errors full"], tmp_path).returncode == 0
     assert (tmp_path / "new" / "last" / "model.safetensors").exists()

@@ -68,7 +68,7 @@ def printed(arguments: str, capsys: pytest.CaptureFixture[str], *, code: int = 0
         "evaluate {bert} --documents line --json --data",
     ],
 )
-def test_a_column_is_what_its_texts_are(
+def test_column_gives_the_same_output_as_its_texts(
     command: str, runs: dict[str, str], tables: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = command.format(**runs)
@@ -82,7 +82,7 @@ def test_a_column_is_what_its_texts_are(
     assert "body" in err
 
 
-def test_a_text_without_a_mask_is_told_with_its_number(
+def test_text_without_mask_is_reported_with_its_number(
     runs: dict[str, str], tables: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, err = printed(f"fill {runs['bert']} --input masks.csv --json", capsys, code=2)

@@ -87,21 +87,21 @@ def refused(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
     assert words in err
 
 
-def test_training_says_how_good_it_is_and_what_comes_next(run: Path) -> None:
+def test_training_prints_scores_and_next_commands(run: Path) -> None:
     out = summary(run)
     loss = r"best validation loss \d\.\d{4} nats per token, BLEU \d+\.\d\d \(greedy, cased, detokenised\)"
     assert re.match(rf"The run is in {re.escape(str(run))}; {loss}, at step 100, the last\.\nNext:\n", out)
     assert re.search(rf"  tercet translate {run} '[^']+'\n  tercet evaluate {run}\n  tercet inspect {run}", out)
 
 
-def test_the_same_command_again_trains_nothing(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_repeated_command_trains_no_step(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     weights = (run / "last" / "model.safetensors").read_bytes()
     assert main(training(run.parent, run)) == 0
     assert capsys.readouterr().out == summary(run) + "\n"
     assert (run / "last" / "model.safetensors").read_bytes() == weights
 
 
-def test_a_line_is_what_json_and_python_say(run: Path) -> None:
+def test_lines_json_and_python_agree(run: Path) -> None:
     given = "eins zwei drei\n\nvier fünf sechs\n"
     lines = translated([str(run)], given)[0].splitlines()
     told = [json.loads(line) for line in translated([str(run), "--json"], given)[0].splitlines()]
@@ -135,7 +135,7 @@ def test_a_text_of_several_lines_is_translated_line_by_line(run: Path) -> None:
     ]
 
 
-def test_it_has_learnt_something(run: Path) -> None:
+def test_trained_translator_beats_chance(run: Path) -> None:
     assert bleu(tercet.load(run).translate(SOURCES[:40]), TARGETS[:40]) > 10
 
 
@@ -161,7 +161,7 @@ def test_as_many_lines_come_out_as_go_in(run: Path, lines: list[str], end: str, 
     )
 
 
-def test_what_divides_lines_elsewhere_does_not_here(run: Path) -> None:
+def test_unicode_line_separators_do_not_split_lines(run: Path) -> None:
     lines = ["eins\u2028zwei", "drei\u00a0vier", "fünf\x0bsechs", "eins\rzwei", "\ufeffeins"]
     assert translated([str(run)], "\n".join(lines))[0].count("\n") == 5
 
@@ -172,12 +172,12 @@ def test_a_line_does_not_depend_on_its_neighbours(run: Path) -> None:
         assert translated([str(run), *flags], "\n".join(SOURCES[:6]))[0].startswith("".join(alone)), flags
 
 
-def test_a_file_in_place_of_stdin(run: Path, tmp_path: Path) -> None:
+def test_file_instead_of_stdin(run: Path, tmp_path: Path) -> None:
     path = write(tmp_path / "in.txt", SOURCES[:3])
     assert translated([str(run), "--input", path], "")[0] == translated([str(run)], "\n".join(SOURCES[:3]))[0]
 
 
-def test_a_person_is_answered_line_by_line(run: Path) -> None:
+def test_terminal_input_is_translated_line_by_line(run: Path) -> None:
     out = io.StringIO()
     terminal = Terminal([b"eins zwei\n", b"drei\n", b"vier\n"], out)
     stdin = mock.Mock(buffer=terminal, isatty=terminal.isatty)
@@ -206,7 +206,7 @@ def test_scores_and_the_penalty_that_makes_them(run: Path) -> None:
         assert (text, score) == (told["text"], f"{told['score']:.4f}")
 
 
-def test_the_search_is_told_once_and_what_was_cut(run: Path) -> None:
+def test_search_settings_and_truncation_are_reported_once(run: Path) -> None:
     given = "eins zwei\n" + " ".join(SOURCES[:9]) + "\n"
     err = translated([str(run), "--max-ratio", "0", "--max-extra", "3", "--min-extra", "3"], given)[1]
     assert re.fullmatch(
@@ -390,7 +390,7 @@ def test_evaluations_that_cannot_be(
     refused(["evaluate", str(run), *flags.format(**names).split()], words, capsys)
 
 
-def test_changed_pairs_are_not_scored_as_if_they_were_the_old(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changed_pairs_are_not_scored(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = run.parent / "train.en"
     try:
         write(path, [*TARGETS[:-1], "seven"])
@@ -424,7 +424,9 @@ def test_scoring_is_the_formula(run: Path, tmp_path: Path, capsys: pytest.Captur
     refused(["evaluate", str(run), "--per-line", "--source", source, "--target", shorter], "has 3 lines and", capsys)
 
 
-def test_a_translation_scores_as_its_search_said(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_score_of_a_translation_equals_its_search_score(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     told = [json.loads(line) for line in translated([str(run), "--json"], "\n".join(SOURCES[:20]))[0].splitlines()]
     told = [one for one in told if one["finish"] == "eos"]
     source = write(tmp_path / "a", [one["source"] for one in told])
@@ -448,9 +450,7 @@ def test_inspecting_a_translator(run: Path, capsys: pytest.CaptureFixture[str]) 
     assert told["transformer-base"] > 60_000_000
 
 
-def test_files_are_not_taken_for_the_languages_of_a_recipes_own_data(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_data_files_reset_the_recipes_languages(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = ["--source", str(run.parent / "train.de"), "--target", str(run.parent / "train.en"), "--print-config"]
     for flags, languages in (
         ([], ("en", "de")),
@@ -476,7 +476,7 @@ def test_training_from_python_takes_pairs(run: Path) -> None:
     assert trained_model.card.step == 3
 
 
-def test_a_reader_who_leaves_early_is_no_error(run: Path, tmp_path: Path) -> None:
+def test_closed_pipe_is_not_an_error(run: Path, tmp_path: Path) -> None:
     (tmp_path / "given").write_text("eins zwei\n" * 3000)
     command = ("translate", run, "--beam", "1", "--pool", "1")
     with (tmp_path / "given").open() as given:

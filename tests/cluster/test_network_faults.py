@@ -149,7 +149,7 @@ def test_a_cut_cable_ends_both_sides(cluster: Cluster, whole: Path) -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_rank_that_is_stopped_for_ever_ends_the_others(cluster: Cluster, whole: Path) -> None:
+def test_suspended_rank_ends_the_others(cluster: Cluster, whole: Path) -> None:
     cluster.start(**LONG, rank_timeout=TIMEOUT)
     cluster.wait_for_checkpoint()
     rank_of(cluster.right).suspend()

@@ -57,7 +57,7 @@ def by_its_time(slurm: SlurmCluster, job: str) -> None:
         ),
     ],
 )
-def test_a_job_that_is_ended_and_queued_again_trains_what_an_unbroken_run_does(
+def test_requeued_job_gives_weights_of_uninterrupted_run(
     slurm: SlurmCluster, tmp_path: Path, end: Callable[[SlurmCluster, str], None], place: tuple[str, ...], words: str
 ) -> None:
     recipe = tiny_recipe(tmp_path, exact=True, max_steps=60, save_every=20, validate_every=20, log_every=10)
@@ -93,7 +93,7 @@ def test_a_job_that_is_ended_and_queued_again_trains_what_an_unbroken_run_does(
         assert weights(out, folder) == weights(whole, folder)
 
 
-def test_what_is_wrong_is_not_queued_again(slurm: SlurmCluster, tmp_path: Path) -> None:
+def test_failed_job_is_not_requeued(slurm: SlurmCluster, tmp_path: Path) -> None:
     log = tmp_path / "job.log"
     job = slurm("sbatch", "--parsable", "--wait", f"--output={log}", str(SCRIPT), "nothing", "run", check=False)
     job = job.splitlines()[0]
@@ -103,7 +103,7 @@ def test_what_is_wrong_is_not_queued_again(slurm: SlurmCluster, tmp_path: Path) 
 
 
 @pytest.mark.exhaustive
-def test_tasks_are_counted_however_they_were_asked_for(slurm: SlurmCluster, tmp_path: Path) -> None:
+def test_tasks_are_counted_for_any_request(slurm: SlurmCluster, tmp_path: Path) -> None:
     """The job has no `--ntasks-per-node`, and the name of an interactive job."""
     recipe = tiny_recipe(tmp_path, exact=True, max_steps=4)
     (tmp_path / "recipe.yaml").write_text(write_yaml(recipe))

@@ -36,7 +36,7 @@ def test_batches_hold_every_row_once_the_longest_first(lengths: list[int], batch
 
 
 @given(lengths=LENGTHS, batch_tokens=TOKENS)
-def test_answers_come_in_the_order_of_the_rows(lengths: list[int], batch_tokens: int) -> None:
+def test_results_are_in_the_order_of_the_rows(lengths: list[int], batch_tokens: int) -> None:
     asked = list[list[int]]()
 
     def answer(numbers: list[int]) -> list[tuple[int, int]]:
@@ -47,7 +47,7 @@ def test_answers_come_in_the_order_of_the_rows(lengths: list[int], batch_tokens:
     assert asked == batch_by_length(lengths, batch_tokens)
 
 
-def test_an_answer_too_few_and_a_budget_of_nothing_are_refused() -> None:
+def test_missing_result_and_empty_budget_are_rejected() -> None:
     with pytest.raises(ValueError, match="shorter"):
         map_by_length(lambda numbers: numbers[1:], [3, 4])
     with pytest.raises(ValueError, match="batch_tokens=0 must be 1 or more"):

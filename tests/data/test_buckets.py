@@ -34,7 +34,7 @@ def skewed(n: int, seed: int = 0) -> Pairs:
 
 
 @given(lengths=LENGTHS, tokens=st.integers(7, 40), max_len=st.integers(3, 7), seed=st.integers(0, 3))
-def test_every_pair_once_an_epoch_within_the_budget(
+def test_every_pair_occurs_once_per_epoch_within_the_budget(
     lengths: list[tuple[int, int]], tokens: int, max_len: int, seed: int
 ) -> None:
     short = [number for number, pair in enumerate(lengths) if max(pair) <= max_len]
@@ -88,7 +88,7 @@ def test_a_bucket_is_a_function_of_seed_epoch_and_number() -> None:
         once.numbers(99999, 0)
 
 
-def test_a_pair_that_could_exceed_the_budget_is_refused() -> None:
+def test_pair_above_the_budget_is_rejected() -> None:
     with pytest.raises(
         UserError, match=r"may have 128 tokens per side, more than the 100 .*set model\.max_len to at most"
     ):
@@ -132,7 +132,7 @@ def test_millions_of_pairs_are_sorted_in_time() -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("tokens", [1024, 4096, 8192])
-def test_little_of_multi30k_is_padding(
+def test_multi30k_has_little_padding(
     tokens: int, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not os.environ.get("TERCET_DATA"):

@@ -22,7 +22,7 @@ PREPARED: dict[str, Callable[[str], Any]] = {
 
 @pytest.mark.parametrize("method", ["train", "encode_batch"])
 @pytest.mark.parametrize("name", FILES)
-def test_what_changes_while_it_is_read_is_refused(
+def test_file_changed_while_read_is_rejected(
     name: str, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The change occurs while a vocabulary is trained on the file, or while the file is encoded."""

@@ -131,7 +131,7 @@ def test_rows_are_cut_and_their_answers_marked(tmp_path: Path) -> None:
             assert (number in part.learnable(max_len)) == mask[1:].any()
 
 
-def test_equal_questions_fall_on_one_side(tmp_path: Path) -> None:
+def test_equal_questions_are_in_one_part(tmp_path: Path) -> None:
     talks = [asked(f"question {n % 20}", f"answer {n}") for n in range(60)]
     corpus = prepare_conversations(ConversationsSpec(source=file(tmp_path, talks)), tokenizer=TOKENIZER)
     sides = [
@@ -142,7 +142,7 @@ def test_equal_questions_fall_on_one_side(tmp_path: Path) -> None:
     assert sides[1]
 
 
-def test_a_key_and_a_file_of_ones_own(tmp_path: Path) -> None:
+def test_custom_key_and_validation_file(tmp_path: Path) -> None:
     train = file(tmp_path, [{"talk": talk["messages"]} for talk in TALKS])
     other = file(tmp_path, [{"talk": asked("new", "yes")["messages"]}], "other.jsonl")
     settings = {"source": train, "messages_field": "talk", "validation": {"kind": "held_out", "source": other}}
@@ -187,7 +187,7 @@ ASSISTANT = {"role": "assistant", "content": "yes"}
         ({"messages": [USER, TEA], "tools": [{}]}, "line 2 has 'tools', which is not learned"),
     ],
 )
-def test_what_is_wrong_with_a_line_is_told(tmp_path: Path, row: Any, words: str) -> None:
+def test_errors_of_a_line_are_reported(tmp_path: Path, row: Any, words: str) -> None:
     spec = ConversationsSpec(source=file(tmp_path, [TALKS[1], row]))
     with pytest.raises(UserError, match=words) as told:
         prepare_conversations(spec, tokenizer=TOKENIZER)
@@ -199,7 +199,7 @@ WRONG, MORE = {**TEA, "content": "BAD", "weight": 0}, {"role": "user", "content"
 
 
 @pytest.mark.parametrize("weight", [1, True, None])
-def test_an_answer_of_weight_0_is_read_and_not_learnt(tmp_path: Path, weight: object) -> None:
+def test_answer_of_weight_0_is_context_and_not_a_target(tmp_path: Path, weight: object) -> None:
     path = file(tmp_path, [{"messages": [USER, WRONG, MORE, {**TEA, "weight": weight, "tool_calls": None}]}])
     [conversation] = ConversationFile(path=Path(path)).examples()
     template = "{% for m in messages %}{{ m | length }}{{ m.role }}:{{ m.content }}\n{% endfor %}"
@@ -210,7 +210,7 @@ def test_an_answer_of_weight_0_is_read_and_not_learnt(tmp_path: Path, weight: ob
     assert TOKENIZER.decode([token for token, place in zip(ids, learnt, strict=True) if place]) == "yes\n"
 
 
-def test_a_conversation_whose_answers_have_weight_0_is_left_out(tmp_path: Path) -> None:
+def test_conversation_with_only_weight_0_is_skipped(tmp_path: Path) -> None:
     source = file(tmp_path, [*TALKS, {"messages": [USER, WRONG]}])
     assert prepare_conversations(ConversationsSpec(source=source), tokenizer=TOKENIZER).skipped == 5
 
@@ -225,12 +225,12 @@ def test_a_conversation_whose_answers_have_weight_0_is_left_out(tmp_path: Path) 
         (["a"], "a.txt", "has none of the suffixes of conversations, .jsonl, .csv, .tsv"),
     ],
 )
-def test_files_without_conversations_are_refused(tmp_path: Path, rows: list[Any], name: str, words: str) -> None:
+def test_files_without_conversations_are_rejected(tmp_path: Path, rows: list[Any], name: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
         prepare_conversations(ConversationsSpec(source=file(tmp_path, rows, name)), tokenizer=TOKENIZER)
 
 
-def test_what_a_template_refuses_is_told_with_its_line(tmp_path: Path) -> None:
+def test_error_of_template_is_reported_with_its_line(tmp_path: Path) -> None:
     template = "{% if messages[0].content == 'question 4' %}{{ raise_exception('no fours') }}{% endif %}"
     with pytest.raises(UserError, match=r"line 5: the model's chat template rejects these messages: no fours"):
         prepare_conversations(ConversationsSpec(source=file(tmp_path, TALKS)), tokenizer=TOKENIZER, template=template)

@@ -23,7 +23,7 @@ def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_every_dataset_says_what_it_is() -> None:
+def test_every_dataset_has_a_description() -> None:
     assert sorted(DATASETS) == ["animals", "induction", "python-docs", "shakespeare"]
     assert all(one.description and one.origin for one in DATASETS.values())
 
@@ -48,7 +48,7 @@ def test_python_docs_are_prose_in_topics() -> None:
     assert all(paragraphs)
 
 
-def test_a_path_wins_where_it_is_written_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_takes_precedence_if_written_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("animals").write_text("my own")
     assert [piece.text for piece in text_datasets.find_documents("./animals").pieces()] == ["my own"]
@@ -65,7 +65,7 @@ def test_a_path_wins_where_it_is_written_as_one(tmp_path: Path, monkeypatch: pyt
         ("debian-descriptions", "is now a file that examples/debian/packages.py writes"),
     ],
 )
-def test_what_is_not_there_is_named(source: str, words: str) -> None:
+def test_missing_source_is_named(source: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
         text_datasets.find_documents(source)
 
@@ -94,7 +94,7 @@ def test_shakespeare_is_downloaded_once(monkeypatch: pytest.MonkeyPatch, tmp_pat
         text_datasets.find_documents("shakespeare")
 
 
-def test_a_wrong_download_is_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_invalid_download_is_not_cached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     answer(monkeypatch, b"<html>")
     with pytest.raises(UserError, match=r"wrong sha256.*set TERCET_DATA"):
         text_datasets.find_documents("shakespeare")
@@ -110,7 +110,7 @@ def test_a_wrong_download_is_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path:
     ],
     ids=["no HTTP", "a chunk cut short", "cut short"],
 )
-def test_what_a_broken_server_sends_is_refused(
+def test_invalid_download_is_rejected(
     head: bytes, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -129,7 +129,7 @@ def test_what_a_broken_server_sends_is_refused(
     assert list((tmp_path / "cache" / "shakespeare").iterdir()) == []
 
 
-def test_a_download_is_never_in_memory_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_download_is_streamed_to_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     tracemalloc.start()
     try:
         answer(monkeypatch, bytes(24 << 20))

@@ -69,7 +69,7 @@ def test_no_document_is_on_both_sides(
     assert len(held_out) <= most or len(set(held_out)) == 1
 
 
-def test_unequal_documents_are_drawn_by_their_number_alone(tmp_path: Path) -> None:
+def test_unequal_documents_are_drawn_by_number_only(tmp_path: Path) -> None:
     texts = [f"document {number} {'x' * (number % 7)}" for number in range(50)]
     _, held_out = sides(
         TextSpec(source=jsonl(tmp_path, texts), tokenizer=Characters(), validation=Documents(fraction=0.2))
@@ -88,7 +88,7 @@ def test_long_documents_that_differ_at_their_end_are_not_equal(tmp_path: Path, m
     assert held_out[0].endswith(("y", "z"))  # the two equal documents are more than one document
 
 
-def test_many_documents_take_a_moment(tmp_path: Path) -> None:
+def test_many_documents_are_fast(tmp_path: Path) -> None:
     ids = np.zeros(60_000, dtype=np.uint16)
     ids.tofile(tmp_path / "train.bin")
     starts, hashes = np.arange(60_000), np.arange(60_000, dtype=np.uint64) // 2

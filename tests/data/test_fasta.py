@@ -32,7 +32,7 @@ def records(read: Read, text: str) -> list[str]:
 
 
 @given(SEQUENCES, st.integers(1, 70), st.sampled_from(["\n", "\r\n"]), st.sampled_from(["", "\n", "  \n"]))
-def test_fasta_comes_back(sequences: list[str], width: int, end: str, blank: str) -> None:
+def test_fasta_round_trip(sequences: list[str], width: int, end: str, blank: str) -> None:
     lines = list[str]()
     for number, sequence in enumerate(sequences):
         lines += [f">record {number} > {sequence}", *(sequence[i : i + width] for i in range(0, len(sequence), width))]
@@ -42,7 +42,7 @@ def test_fasta_comes_back(sequences: list[str], width: int, end: str, blank: str
 
 
 @given(st.lists(st.text("ACGTN", max_size=60), min_size=1, max_size=5), st.sampled_from(["\n", "\r\n"]))
-def test_fastq_comes_back(sequences: list[str], end: str) -> None:
+def test_fastq_round_trip(sequences: list[str], end: str) -> None:
     text = "".join(end.join([f"@r{n}", s, "+", "@" * len(s)]) + end for n, s in enumerate(sequences))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fasta, "PIECE", 12)
@@ -51,7 +51,7 @@ def test_fastq_comes_back(sequences: list[str], end: str) -> None:
 
 @pytest.mark.parametrize("read", [read_fasta, read_fastq])
 @given(text=st.text(st.sampled_from(">@+AC1! \n\r\t"), max_size=40))
-def test_any_lines_are_read_or_refused(read: Read, text: str) -> None:
+def test_any_lines_are_read_or_rejected(read: Read, text: str) -> None:
     try:
         found = records(read, text)
     except UserError as error:
@@ -79,7 +79,7 @@ def test_any_lines_are_read_or_refused(read: Read, text: str) -> None:
         (read_fastq, "@a\nA?\n+\n!!\n", r"line 2: '\?' in a sequence at column 2"),
     ],
 )
-def test_what_is_no_record_is_told_with_its_line(read: Read, text: str, words: str) -> None:
+def test_invalid_record_is_reported_with_its_line(read: Read, text: str, words: str) -> None:
     with pytest.raises(UserError, match=words) as caught:
         records(read, text)
     assert "\n" not in str(caught.value)
@@ -110,7 +110,7 @@ def test_a_letter_that_the_tokenizer_lacks_names_its_record(tmp_path: Path, monk
     prepare(TextSpec(source=str(path), tokenizer=Characters(alphabet="ACGT"), sequence_case="upper"))
 
 
-def test_a_tokenizer_that_knows_nothing_of_a_text_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokenizer_that_maps_sequences_to_unknown_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sequence is one word, and WordPiece has one token for all words of more than 100 characters."""
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "a.fa"
@@ -128,7 +128,7 @@ def test_no_record_is_an_empty_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_kmers_do_not_notice_where_a_sequence_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kmers_are_independent_of_cuts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
     sequence = "ACGTTGCA" * 25_000
     (tmp_path / "a.fa").write_text(f">long\n{sequence}\n>short\nACG\n")

@@ -75,7 +75,7 @@ def test_one_kind_of_reader_for_all_data(tmp_path: Path) -> None:
         ("E.TSV", "a\tA\nb\tB\n", "pairs              2"),
     ],
 )
-def test_data_look_says_what_it_is(
+def test_data_look_reports_the_format(
     name: str, content: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / name).write_text(content)
@@ -109,7 +109,7 @@ def test_other_formats_are_rejected_by_name(suffix: str, tmp_path: Path) -> None
     ],
     ids=["PDF", "zip", "gzip", "UTF-16 without a mark", "binary", "UTF-16", "tar"],
 )
-def test_what_is_no_text_is_rejected_by_its_first_bytes(name: str, data: bytes, words: str, tmp_path: Path) -> None:
+def test_binary_file_is_rejected_by_its_first_bytes(name: str, data: bytes, words: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(data)
     with pytest.raises(UserError, match=words):
         texts(tmp_path / name)
@@ -151,7 +151,7 @@ def test_a_folder_reads_all_text_and_counts_the_rest(
     assert describe_left_out(Counter({f".{n}": 9 - n for n in range(7)})) == "9 .0, 8 .1, 7 .2, 6 .3, 12 others"
 
 
-def test_a_file_of_ids_is_still_one(tmp_path: Path) -> None:
+def test_file_of_ids_is_still_recognized(tmp_path: Path) -> None:
     path = tmp_path / "IDS.NPY"
     import numpy as np
 

@@ -55,7 +55,7 @@ def read(file: IdFile) -> list[list[int]]:
     name=st.sampled_from(["a.bin", "a.bin.gz", "a.npy", "a.npy.gz", "a.jsonl", "a.jsonl.gz"]),
     dtype=st.sampled_from(["uint16", "uint32"]),
 )
-def test_what_is_written_comes_back(
+def test_written_ids_are_read_back(
     lists: list[list[int]], name: str, dtype: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = write(tmp_path_factory.mktemp("ids") / name, lists, dtype)
@@ -69,13 +69,13 @@ def test_what_is_written_comes_back(
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int64", ">i4", "<u8"])
-def test_a_npy_file_says_its_own_dtype(dtype: str, tmp_path: Path) -> None:
+def test_npy_file_keeps_its_dtype(dtype: str, tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.array([3, 1, 100], dtype))
     assert read(IdFile(path=tmp_path / "a.npy")) == [[3, 1, 100]]
 
 
 @given(content=st.binary(max_size=200), suffix=st.sampled_from([".bin", ".npy", ".jsonl"]), npy=st.booleans())
-def test_any_bytes_are_ids_or_refused(
+def test_any_bytes_are_ids_or_rejected(
     content: bytes, suffix: str, npy: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("any") / f"a{suffix}"
@@ -107,7 +107,7 @@ MALFORMED: dict[str, tuple[str, bytes, str]] = {
 
 
 @pytest.mark.parametrize(("name", "content", "words"), MALFORMED.values(), ids=MALFORMED)
-def test_what_is_no_ids_is_refused_in_one_line(name: str, content: bytes, words: str, tmp_path: Path) -> None:
+def test_invalid_id_file_is_rejected_in_one_line(name: str, content: bytes, words: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=words) as caught:
         read(IdFile(path=tmp_path / name))
@@ -124,7 +124,7 @@ def test_what_is_no_ids_is_refused_in_one_line(name: str, content: bytes, words:
         (np.array([{"a": 1}]), "contains object"),
     ],
 )
-def test_arrays_that_are_no_ids(array: np.ndarray, words: str, tmp_path: Path) -> None:
+def test_arrays_without_ids_are_rejected(array: np.ndarray, words: str, tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", array, allow_pickle=True)
     with pytest.raises(UserError, match=words):
         read(IdFile(path=tmp_path / "a.npy"))
@@ -144,7 +144,7 @@ def test_nothing_is_unpickled(tmp_path: Path) -> None:
     assert not (tmp_path / "harmed").exists()
 
 
-def test_a_cut_npy_file_is_told(tmp_path: Path) -> None:
+def test_truncated_npy_file_is_reported(tmp_path: Path) -> None:
     path = write(tmp_path / "a.npy", [list(range(50))])
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(UserError, match="90 bytes of ids, but its header specifies 100"):
@@ -162,7 +162,7 @@ def test_a_corpus_has_the_ids_of_the_file(name: str, tmp_path: Path, cache: Path
     assert corpus.tokenizer.decode(corpus.train[:5]) == " ".join(map(str, ids[:5]))
 
 
-def test_documents_end_where_the_data_says(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documents_end_at_the_configured_token(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(id_files_module, "BLOCK", 8)  # documents continue across blocks
     path = write(tmp_path / "a.bin", [[5, 6, 9, 9, 7, 7, 7, 7, 7, 7, 9, 8]])
     tokenizer = PlainIds(eos_id=9)
@@ -189,7 +189,7 @@ def test_lists_are_documents_between_bos_and_eos(tmp_path: Path, cache: Path) ->
     assert len(corpus.train_documents) + len(corpus.validation_documents) == 20
 
 
-def test_a_given_tokenizer_says_what_the_ids_are(tmp_path: Path, cache: Path) -> None:
+def test_given_tokenizer_decodes_the_ids(tmp_path: Path, cache: Path) -> None:
     made = Tokenizer.train(BPE(vocab_size=300), ["the cat and the dog " * 9])
     made.save(tmp_path / "tokenizer.json")
     ids = made.encode("the cat and the dog" * 40)
@@ -199,7 +199,7 @@ def test_a_given_tokenizer_says_what_the_ids_are(tmp_path: Path, cache: Path) ->
     assert corpus.train_bytes == made.count_bytes(corpus.train)
 
 
-def test_ids_beyond_the_vocabulary_are_refused_before_anything_is_written(tmp_path: Path, cache: Path) -> None:
+def test_ids_beyond_the_vocabulary_are_rejected_before_any_file_is_written(tmp_path: Path, cache: Path) -> None:
     path = write(tmp_path / "a.bin", [[1, 2, 300]])
     made = Tokenizer.train(Characters(), ["abc"])
     for settings, tokenizer in ((PlainIds(vocab_size=300, mask=True), None), (PlainIds(), made)):
@@ -212,7 +212,7 @@ def test_ids_beyond_the_vocabulary_are_refused_before_anything_is_written(tmp_pa
         prepare(TextSpec(source=str(path), tokenizer=PlainIds(), validation=HeldOut(source=str(held_out))))
 
 
-def test_a_tokenizer_that_is_learnt_from_text_is_refused(tmp_path: Path, cache: Path) -> None:
+def test_tokenizer_trained_on_text_is_rejected_for_ids(tmp_path: Path, cache: Path) -> None:
     path = write(tmp_path / "a.npy", [[1, 2, 3]])
     with pytest.raises(
         UserError, match=r"contains ids, but data.tokenizer \(bpe\) is learned from text; set it to {kind"
@@ -252,7 +252,7 @@ def test_ids_of_16_bits_are_read_unless_every_second_one_is_small(
 
 
 @pytest.mark.parametrize(("magic", "dtype"), [(20240520, "uint16"), (20240801, "uint32")])
-def test_a_header_is_no_ids(magic: int, dtype: str, tmp_path: Path) -> None:
+def test_header_is_not_read_as_ids(magic: int, dtype: str, tmp_path: Path) -> None:
     header = np.zeros(256, np.int32)
     header[:3] = magic, 1, 100
     (tmp_path / "a.bin").write_bytes(header.tobytes() + np.arange(100).astype(dtype).tobytes())
@@ -261,7 +261,7 @@ def test_a_header_is_no_ids(magic: int, dtype: str, tmp_path: Path) -> None:
             read(IdFile(path=tmp_path / "a.bin", dtype=read_as))
 
 
-def test_a_header_of_an_old_python_is_read_without_a_word(tmp_path: Path) -> None:
+def test_header_of_old_python_is_read_without_warning(tmp_path: Path) -> None:
     header = b"{'descr': '<u2', 'fortran_order': False, 'shape': (3L,), }\n"
     ids = np.array([1, 2, 3], np.uint16).tobytes()
     (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + ids)

@@ -97,7 +97,7 @@ def test_the_scale_is_that_of_the_training_part(tmp_path: Path) -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_cannot_be_learnt_is_told_before_anything_is_written(
+def test_unlearnable_labels_are_rejected_before_any_file_is_written(
     kind: str, rows: Any, held: Any, words: str, tmp_path: Path, kept: Path
 ) -> None:
     validation = HeldOutLabels(source=file(tmp_path, held, kind, "b").source)
@@ -109,7 +109,7 @@ def test_what_cannot_be_learnt_is_told_before_anything_is_written(
     assert sorted((kept / "labelled").iterdir()) == before
 
 
-def test_one_file_read_in_several_ways_is_kept_apart(tmp_path: Path) -> None:
+def test_one_file_with_several_kinds_has_separate_caches(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("text,label\n" + "".join(f"text {n},{n % 4};{n % 3}\n" for n in range(40)))
     several: dict[str, Any] = {"problem_type": "multi_label_classification", "tokenizer": BPE(vocab_size=300)}
@@ -136,7 +136,7 @@ def test_one_file_read_in_several_ways_is_kept_apart(tmp_path: Path) -> None:
     assert prepare_labels(specs[0]).train.labels.dtype == np.int64
 
 
-def test_a_named_set_says_of_which_kind_it_is() -> None:
+def test_named_dataset_has_its_kind() -> None:
     with pytest.raises(UserError, match=r"lines has one number per text; set data\.problem_type to regression"):
         read_label_examples(LabelsSpec(source="python-docstring-lines"), "train")
     with pytest.raises(UserError, match=r"docstrings has one label per text; set data\.problem_type to single_label_"):
@@ -186,7 +186,7 @@ def test_code_of_this_python() -> None:
     assert 0.4 < prepare_labels(lines).scale.std < 3
 
 
-def test_what_a_file_is_seen_to_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_kind_of_labels_is_detected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kinds = {"regression": NUMBERS, "multi_label_classification": SETS, "single_label_classification": [("a", 3)]}
     for kind, rows in kinds.items():
         seen = recognize(file(tmp_path, rows, "single_label_classification").source)

@@ -60,7 +60,7 @@ def test_a_column_for_each_label(sets: list[set[str]], tmp_path_factory: pytest.
 
 @given(numbers=st.lists(NUMBER, min_size=1, max_size=9))
 @example(numbers=[-0.0, 1e-320, 10**15, 0.1 + 0.2])
-def test_numbers_to_the_last_bit(numbers: list[float], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_numbers_are_read_bit_for_bit(numbers: list[float], tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("numbers")
     for name, data in {
         "a.jsonl": "".join(json.dumps({"text": "a", "label": number}) + "\n" for number in numbers),
@@ -70,7 +70,7 @@ def test_numbers_to_the_last_bit(numbers: list[float], tmp_path_factory: pytest.
 
 
 @given(text=st.text(st.sampled_from("0123456789+-.eE_naif x１²"), max_size=9))
-def test_a_number_is_what_json_or_c_writes(text: str) -> None:
+def test_accepted_numbers_are_those_of_json_and_c(text: str) -> None:
     """An accepted number equals Python's float, and Python's own spellings of numbers are rejected."""
     with suppress(UserError):
         label = parse_number(text, "a.csv line 2", "label")
@@ -136,9 +136,7 @@ def bad(label: str) -> str:
         ({"problem_type": "regression"}, "a.jsonl", bad("1" + "0" * 400), "larger than"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line(
-    settings: dict[str, Any], name: str, data: str, words: str, tmp_path: Path
-) -> None:
+def test_errors_name_their_line(settings: dict[str, Any], name: str, data: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=words) as told:
         read(tmp_path / name, data, **settings)
     assert str(tmp_path / name) in str(told.value)

@@ -79,7 +79,7 @@ def test_ids_and_labels_are_those_of_the_file(tmp_path: Path, monkeypatch: pytes
     wanted=st.integers(1, 9),
     seed=st.randoms(),
 )
-def test_equal_texts_fall_on_one_side_whatever_the_order(
+def test_equal_texts_are_in_one_part_in_any_order(
     rows: list[tuple[str, str]], wanted: int, seed: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("drawn")
@@ -99,7 +99,7 @@ def test_equal_texts_fall_on_one_side_whatever_the_order(
 
 
 @pytest.mark.parametrize("validation", ["drawn", "held_out"])
-def test_a_vocabulary_is_learnt_on_training_texts_alone(tmp_path: Path, validation: str) -> None:
+def test_vocabulary_is_trained_on_training_texts_only(tmp_path: Path, validation: str) -> None:
     spec = file(tmp_path, TEXTS, tokenizer=Words())
     if validation == "held_out":
         held = file(tmp_path, [("a coelacanth swims", "odd")] * 9, "b")
@@ -130,7 +130,7 @@ def test_a_label_that_only_validation_has_is_named(tmp_path: Path, kept: Path) -
         prepare_labels(file(tmp_path, [("a", "x"), ("b", "x")]))
 
 
-def test_a_label_that_only_training_has_is_well(tmp_path: Path) -> None:
+def test_label_only_in_training_is_allowed(tmp_path: Path) -> None:
     held = file(tmp_path, [("a", "odd")], "b")
     corpus = prepare_labels(file(tmp_path, TEXTS, validation=HeldOutLabels(source=held.source)))
     assert corpus.labels == ("even", "odd")
@@ -147,7 +147,7 @@ KINDS = [SMALL, BPE(vocab_size=300, prefix_space=True), Characters(), Words(), U
 
 
 @pytest.mark.parametrize("tokenizer", [*KINDS, WordPiece(vocab_size=60)])
-def test_a_label_stands_on_the_first_piece_of_its_word(tmp_path: Path, tokenizer: Any) -> None:
+def test_label_is_on_the_first_token_of_its_word(tmp_path: Path, tokenizer: Any) -> None:
     spec = file(tmp_path, SENTENCES, over="tokens", tokenizer=tokenizer, validation=RandomSplit(count=3))
     corpus = prepare_labels(spec)
     own = corpus.tokenizer
@@ -167,7 +167,7 @@ def test_a_label_stands_on_the_first_piece_of_its_word(tmp_path: Path, tokenizer
     assert len(corpus.train.labels) == len(corpus.train.ids)
 
 
-def test_words_of_which_nothing_is_left(tmp_path: Path) -> None:
+def test_words_without_tokens_keep_no_label(tmp_path: Path) -> None:
     rows = [(["a", "", "b"], ["X", "Y", "Z"]), (["\u200b", "c"], ["Y", "X"]), (["\u200b"], ["Y"])] * 7
     corpus = prepare_labels(file(tmp_path, rows, over="tokens", tokenizer=WordPiece(vocab_size=60)))
     every = [label for part in (corpus.train, corpus.validation) for label in part.labels.tolist()]
@@ -207,13 +207,13 @@ def test_rows_are_the_texts_between_bos_and_eos(over: Any, data: st.DataObject) 
             assert rows.targets[row].tolist() == [-100, *wanted] + [-100] * (rows.tokens.shape[1] - len(own) - 1)
 
 
-def test_rows_need_room(tmp_path: Path) -> None:
+def test_rows_need_a_minimum_length(tmp_path: Path) -> None:
     part = prepare_labels(file(tmp_path, TEXTS)).train
     with pytest.raises(ValueError, match="max_len=2 leaves no room between bos and eos"):
         label_rows(part, np.arange(2), max_len=2, bos=1, eos=2, pad=0)
 
 
-def test_the_second_time_nothing_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: Path) -> None:
+def test_second_preparation_uses_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: Path) -> None:
     spec = file(tmp_path, TEXTS)
     first = prepare_labels(spec)
     with monkeypatch.context() as patch:
@@ -228,7 +228,7 @@ def test_the_second_time_nothing_is_read(tmp_path: Path, monkeypatch: pytest.Mon
     assert prepare_labels(spec).train.labels.tolist() == expected, "damage is mended"
 
 
-def test_every_change_has_its_own_ids(tmp_path: Path, kept: Path) -> None:
+def test_every_change_has_separate_ids(tmp_path: Path, kept: Path) -> None:
     spec = file(tmp_path, TEXTS)
     hashes = {prepare_labels(spec).hash}
     hashes.add(prepare_labels(file(tmp_path, TEXTS, validation=RandomSplit(count=2))).hash)
@@ -269,12 +269,12 @@ def test_a_given_tokenizer_is_used(tmp_path: Path) -> None:
         ({"tokenizer": "gpt2"}, "gpt2 has no pad"),
     ],
 )
-def test_impossible_settings_say_why(settings: dict[str, Any], words: str) -> None:
+def test_impossible_settings_are_rejected_with_reason(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         parse(LabelsSpec, {"source": "a.csv", **settings})
 
 
-def test_settings_come_back_from_plain_data() -> None:
+def test_settings_round_trip_through_plain_data() -> None:
     spec = LabelsSpec(source="a.csv", over="tokens", validation=HeldOutLabels(source="b.csv"), tokenizer=Unigram())
     assert parse(LabelsSpec, to_plain(spec)) == spec
     assert LabelsSpec(source="a.csv").tokenizer == WordPiece()
@@ -282,7 +282,7 @@ def test_settings_come_back_from_plain_data() -> None:
         LabelsSpec(source="a.csv", tokenizer=GPT2())
 
 
-def test_sequences_that_are_one_unknown_word_each_are_rejected(tmp_path: Path) -> None:
+def test_sequences_of_one_unknown_word_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "dna.csv"
     rows = [(f"{'ACGT' * (20 + n)}{'ACGT'[n % 4]}", ("promoter", "other")[n % 2]) for n in range(40)]
     path.write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in rows))

@@ -21,7 +21,7 @@ def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "cache"
 
 
-def test_every_set_says_what_it_is() -> None:
+def test_every_dataset_has_a_description() -> None:
     assert sorted(LABEL_DATASETS) == [
         "python-docstring-code",
         "python-docstring-lines",

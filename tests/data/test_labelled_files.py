@@ -35,7 +35,7 @@ def both(file: LabelFile) -> list[tuple[str, str]]:
 @given(rows=ROWS, ending=st.sampled_from(["\n", "\r\n"]), form=st.sampled_from(["csv", "tsv", "csv.gz", "jsonl"]))
 @example(rows=[('he said "a, b"', "x")], ending="\r\n", form="tsv")
 @example(rows=[("\u2028\x85", "é")], ending="\n", form="csv")
-def test_what_was_written_is_read(
+def test_written_rows_are_read_back(
     rows: list[tuple[str, str]], ending: str, form: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("rows") / f"a.{form}"
@@ -113,7 +113,7 @@ def test_quoted_newlines_and_empty_lines(tmp_path: Path) -> None:
         ("a.txt", "a", r"has none of the suffixes of labeled texts, .jsonl, .csv, .tsv; write one JSON object"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line(name: str, data: str, words: str, tmp_path: Path) -> None:
+def test_errors_name_their_line(name: str, data: str, words: str, tmp_path: Path) -> None:
     file = written(tmp_path / name, data)
     with pytest.raises(UserError, match=words) as told:
         list(file.examples())
@@ -137,7 +137,7 @@ def test_words_that_do_not_match_their_labels(row: dict[str, Any], words: str, t
         list(LabelFile(path=tmp_path / "a.jsonl", over="tokens").examples())
 
 
-def test_files_that_are_not_there_or_hold_nothing(tmp_path: Path) -> None:
+def test_missing_and_empty_files_are_reported(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"two lists, which only JSONL can contain; write"):
         list(LabelFile(path=written(tmp_path / "a.csv", "text,label\na,x").path, over="tokens").examples())
     with pytest.raises(UserError, match=r"no such file or folder: .*did you mean 'a\.csv'"):
@@ -151,7 +151,7 @@ def test_files_that_are_not_there_or_hold_nothing(tmp_path: Path) -> None:
             list(read_examples(written(tmp_path / "c.csv", nothing)))
 
 
-def test_a_hash_is_that_of_what_is_read(tmp_path: Path) -> None:
+def test_hash_depends_on_texts_and_labels(tmp_path: Path) -> None:
     file = written(tmp_path / "a.csv", "text,label\na,x\n")
     first = file.hash()
     assert written(tmp_path / "a.csv", "text,label\na,y\n").hash() != first
@@ -161,7 +161,7 @@ def test_a_hash_is_that_of_what_is_read(tmp_path: Path) -> None:
     assert one.size() == 1
 
 
-def test_names_that_are_nothing_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_names_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
         UserError, match="no dataset of labeled texts or file is called 'docstrings'; did you mean 'python-do"

@@ -16,7 +16,7 @@ def line(layout: Layout, n: int, seed: int = 3) -> tuple[np.ndarray, np.ndarray]
 
 
 @given(sizes=SIZES, group=st.integers(1, 8), seed=st.integers(0, 1 << 62))
-def test_every_row_comes_once_an_epoch_and_group_after_group(sizes: tuple[int, ...], group: int, seed: int) -> None:
+def test_every_row_occurs_once_per_epoch_in_order_of_groups(sizes: tuple[int, ...], group: int, seed: int) -> None:
     layout = ShardGroups(sizes, group)
     n_rows = sum(sizes)
     numbers, epochs = line(layout, 3 * n_rows, seed)
@@ -35,7 +35,7 @@ def test_every_row_comes_once_an_epoch_and_group_after_group(sizes: tuple[int, .
 
 
 @given(sizes=SIZES, group=st.integers(1, 8), position=st.integers(0, 200))
-def test_what_follows_is_the_next_group(sizes: tuple[int, ...], group: int, position: int) -> None:
+def test_following_rows_are_of_the_next_group(sizes: tuple[int, ...], group: int, position: int) -> None:
     layout = ShardGroups(sizes, group)
     epoch, index = divmod(position, sum(sizes))
     order = [shards.tolist() for e in (epoch, epoch + 1) for shards in layout.groups(5, e)]
@@ -73,7 +73,7 @@ def test_equal_sources_are_not_in_the_same_order() -> None:
 @pytest.mark.parametrize(
     "layout", [ShardGroups((5, 9, 2, 7), 2), Mixture((ShuffledLayout(7), ShuffledLayout(19)), (0.3, 0.7))]
 )
-def test_a_step_needs_no_step_before_it(layout: Layout) -> None:
+def test_step_is_independent_of_earlier_steps(layout: Layout) -> None:
     order = Order(layout.n_rows, 4, 11, layout)
     whole, epochs = line(layout, 80, 11)
     for step in (19, 3, 0, 7):  # in any order

@@ -101,7 +101,7 @@ WRAPPED = (
     ],
     ids=["reviews", "long lines", "few", "paragraphs", "wrapped", "code", "play", "nothing", "one line"],
 )
-def test_what_looks_like_a_document_a_line(text: str, expected: bool) -> None:
+def test_text_with_one_document_per_line_is_detected(text: str, expected: bool) -> None:
     assert has_document_per_line(text) is expected
 
 

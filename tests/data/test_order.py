@@ -17,13 +17,13 @@ def test_every_row_once_per_epoch(n_rows: int, batch_size: int, seed: int) -> No
         assert sorted(numbers[epochs == epoch]) == list(range(n_rows))
 
 
-def test_any_step_can_be_asked_first() -> None:
+def test_any_step_can_be_computed_first() -> None:
     forwards = [Order(7, 3, 5).rows(step) for step in range(20)]
     backwards = [Order(7, 3, 5).rows(step) for step in reversed(range(20))]
     np.testing.assert_array_equal(forwards, backwards[::-1])
 
 
-def test_the_permutation_does_not_know_the_batch_size() -> None:
+def test_permutation_is_independent_of_batch_size() -> None:
     np.testing.assert_array_equal(Order(30, 5, 1).rows(1)[0], Order(30, 10, 1).rows(0)[0][5:])
 
 
@@ -39,6 +39,6 @@ def test_shifts_fill_their_range() -> None:
     assert len({Order(7, 3, seed).shift(epoch, 1 << 40) for seed in range(4) for epoch in range(4)}) == 16
 
 
-def test_wrong_arguments_are_refused() -> None:
+def test_invalid_arguments_are_rejected() -> None:
     with pytest.raises(ValueError, match="got 0, 3, 0"):
         Order(0, 3)

@@ -25,12 +25,12 @@ def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_every_dataset_says_what_it_is() -> None:
+def test_every_dataset_has_a_description() -> None:
     assert sorted(PAIR_DATASETS) == ["multi30k", "numbers"]
     assert all(one.description and one.origin and len(one.languages) == 2 for one in PAIR_DATASETS.values())
 
 
-def test_numbers_are_what_num2words_writes() -> None:
+def test_numbers_equal_those_of_num2words() -> None:
     drawn = [0, 1, 27, 100, 999, 1000, 1001, 1100, 2001, 100_000, 101_000, 101_001, 999_999]
     for number in drawn + random.Random(5).sample(range(1_000_000), 200):
         for language in ("en", "de"):
@@ -62,7 +62,7 @@ def test_either_direction(languages: tuple[str | None, str | None], first: str) 
     assert pair == (("siebenundzwanzig", "twenty-seven") if first == "d" else ("twenty-seven", "siebenundzwanzig"))
 
 
-def test_without_num2words_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_num2words_is_reported_with_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "num2words", None)
     for cached in (numbers.number_pairs, numbers._spell_below_million):
         cached.cache_clear()
@@ -82,7 +82,7 @@ def test_without_num2words_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -
         ({"source": "numbers", "target_language": "fr"}, r"data\.target_language"),
     ],
 )
-def test_what_is_not_there_is_named(
+def test_missing_source_is_named(
     settings: dict[str, str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -90,7 +90,7 @@ def test_what_is_not_there_is_named(
         read_pairs(PairsSpec(**settings), "train")  # pyright: ignore[reportArgumentType]
 
 
-def test_a_path_wins_where_it_is_written_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_takes_precedence_if_written_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("numbers").write_text("".join(f"word {number}\n" for number in range(20)))
     Path("b").write_text("".join(f"Wort {number}\n" for number in range(20)))

@@ -48,7 +48,9 @@ def test_no_odd_character_splits_or_drops_a_line(tmp_path: Path, end: str, newli
 
 
 @given(pairs=st.lists(st.tuples(SENTENCES, SENTENCES), max_size=8), last=st.sampled_from(["", "\n"]))
-def test_two_files_come_back(pairs: list[tuple[str, str]], last: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_two_files_round_trip(
+    pairs: list[tuple[str, str]], last: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     sides = [
         [pair[side].removeprefix("\ufeff" * (number == 0)) for number, pair in enumerate(pairs)] for side in (0, 1)
     ]
@@ -70,7 +72,7 @@ def test_two_files_come_back(pairs: list[tuple[str, str]], last: str, tmp_path_f
 
 @pytest.mark.slow
 @given(pairs=st.lists(st.tuples(SENTENCES, SENTENCES), min_size=1, max_size=8))
-def test_one_file_of_pairs_comes_back(pairs: list[tuple[str, str]], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_one_file_of_pairs_round_trip(pairs: list[tuple[str, str]], tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("one")
     rows = [json.dumps({"de": source, "en": target, "n": 1}, ensure_ascii=False) for source, target in pairs]
     written(folder / "a.jsonl.gz", "\n\n".join(rows))
@@ -141,7 +143,7 @@ BROKEN: dict[str, tuple[Callable[[Path], PairFiles], str]] = {
 
 
 @pytest.mark.parametrize(("make", "words"), BROKEN.values(), ids=BROKEN)
-def test_what_is_wrong_is_told_in_one_line(
+def test_errors_are_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], PairFiles], words: str
 ) -> None:
     monkeypatch.setattr(files_module, "BLOCK", 3)

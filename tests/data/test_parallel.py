@@ -84,7 +84,7 @@ def test_ids_are_those_of_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert corpus.train.source_starts.dtype == np.int64
 
 
-def test_two_vocabularies_know_their_own_side_alone(tmp_path: Path) -> None:
+def test_two_vocabularies_are_trained_on_their_own_side(tmp_path: Path) -> None:
     corpus = prepare_pairs(files(tmp_path, SENTENCES, tokenizer=Words(), source_tokenizer=Characters()))
     assert (corpus.source_tokenizer.kind, corpus.tokenizer.kind) == ("characters", "words")
     assert "🙂" not in corpus.source_tokenizer.tokens(range(corpus.source_tokenizer.vocab_size))
@@ -100,7 +100,7 @@ def test_two_vocabularies_know_their_own_side_alone(tmp_path: Path) -> None:
     wanted=st.integers(1, 9),
     seed=st.randoms(),
 )
-def test_equal_sources_are_drawn_together_whatever_the_order(
+def test_equal_sources_are_in_one_part_in_any_order(
     pairs: list[tuple[str, str]], wanted: int, seed: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("drawn")
@@ -121,7 +121,7 @@ def test_equal_sources_are_drawn_together_whatever_the_order(
     assert sorted(read_pairs(spec, "validation")) == sorted(validation)
 
 
-def test_about_as_many_are_drawn_as_asked_for(tmp_path: Path) -> None:
+def test_validation_part_has_about_the_requested_size(tmp_path: Path) -> None:
     many = [(f"Satz {number}", f"sentence {number}") for number in range(4000)]
     assert len(read_pairs(files(tmp_path, many), "validation")) == 400
     drawn = read_pairs(files(tmp_path, many, validation=RandomSplit(count=37)), "validation")
@@ -130,7 +130,7 @@ def test_about_as_many_are_drawn_as_asked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("validation", ["drawn", "held_out"])
-def test_vocabularies_are_learnt_on_training_text_alone(tmp_path: Path, validation: str) -> None:
+def test_vocabularies_are_trained_on_training_text_only(tmp_path: Path, validation: str) -> None:
     spec = files(tmp_path, SENTENCES, tokenizer=Words())
     if validation == "held_out":
         planted = [("Quastenflosser schwimmen", "coelacanths swim")] * 9
@@ -166,7 +166,7 @@ def test_files_that_do_not_match_leave_nothing_behind(tmp_path: Path, kept: Path
     assert len(prepare_pairs(good).train) == 48
 
 
-def test_the_second_time_nothing_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: Path) -> None:
+def test_second_preparation_uses_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: Path) -> None:
     spec = files(tmp_path, SENTENCES)
     first = prepare_pairs(spec)
     with monkeypatch.context() as patch:
@@ -181,7 +181,7 @@ def test_the_second_time_nothing_is_read(tmp_path: Path, monkeypatch: pytest.Mon
     assert prepare_pairs(spec).train.target.tolist() == expected, "damage is mended"
 
 
-def test_every_change_has_its_own_ids(tmp_path: Path, kept: Path) -> None:
+def test_every_change_has_separate_ids(tmp_path: Path, kept: Path) -> None:
     spec = files(tmp_path, SENTENCES)
     hashes = {prepare_pairs(spec).hash}
     hashes.add(prepare_pairs(files(tmp_path, SENTENCES, validation=RandomSplit(count=2))).hash)
@@ -248,7 +248,7 @@ def test_large_vocabularies_have_wider_ids(tmp_path: Path) -> None:
     assert prepare_pairs(spec).train.source.dtype == np.uint32
 
 
-def test_half_a_gigabyte_would_not_be_learnt_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_vocabulary_is_trained_on_limited_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(learn_tokenizer, "TRAINING_BYTES", 60)
     corpus = prepare_pairs(files(tmp_path, SENTENCES, tokenizer=Words()))
     assert corpus.tokenizer.vocab_size < 20
@@ -266,12 +266,12 @@ def test_half_a_gigabyte_would_not_be_learnt_on(monkeypatch: pytest.MonkeyPatch,
         ({"targt": "b"}, "unknown key 'targt'; did you mean 'target'"),
     ],
 )
-def test_impossible_settings_say_why(settings: dict[str, Any], words: str) -> None:
+def test_impossible_settings_are_rejected_with_reason(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         parse(PairsSpec, {"source": "numbers", **settings})
 
 
-def test_settings_come_back_from_plain_data() -> None:
+def test_settings_round_trip_through_plain_data() -> None:
     spec = PairsSpec(source="a.de", target="a.en", validation=HeldOutPairs(source="b.tsv"), source_tokenizer=Unigram())
     assert parse(PairsSpec, to_plain(spec)) == spec
     assert PairsSpec(source="numbers").tokenizer == BPE(vocab_size=8000)

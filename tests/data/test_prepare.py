@@ -103,7 +103,7 @@ def test_a_second_source_is_held_out(tmp_path: Path, jsonl: Path) -> None:
     assert prepare(spec).tokenizer.decode(prepare(spec).validation) == "changed text"
 
 
-def test_the_second_time_nothing_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+def test_second_preparation_uses_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     spec = TextSpec(source=text_file(tmp_path), tokenizer=BPE(vocab_size=280))
     first = prepare(spec)
     monkeypatch.setattr(documents.DocumentFiles, "pieces", None)
@@ -122,7 +122,7 @@ def test_a_changed_file_is_never_stale(tmp_path: Path) -> None:
     assert second.tokenizer.decode(second.train) == "cccc ddd"
 
 
-def test_every_setting_has_its_own_ids(tmp_path: Path, cache: Path) -> None:
+def test_every_setting_has_separate_ids(tmp_path: Path, cache: Path) -> None:
     source = text_file(tmp_path)
     for validation in (Tail(), Tail(fraction=0.2)):
         for tokenizer in (Characters(), Characters(eos=False)):
@@ -131,7 +131,7 @@ def test_every_setting_has_its_own_ids(tmp_path: Path, cache: Path) -> None:
     assert len(list((cache / "tokenizers").iterdir())) == 2
 
 
-def test_words_cut_in_another_way_are_learnt_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_word_split_trains_a_new_vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = TextSpec(source=text_file(tmp_path, "a t-shirt and " * 9), tokenizer=Words())
     with monkeypatch.context() as cut_at_hyphens:
         for module in (trainers, learn_tokenizer):
@@ -152,7 +152,7 @@ def test_characters_unknown_to_a_given_tokenizer(tmp_path: Path) -> None:
         prepare(TextSpec(source=text_file(tmp_path)), tokenizer=given)
 
 
-def test_damage_in_the_cache_is_mended(tmp_path: Path, cache: Path) -> None:
+def test_damage_in_the_cache_is_repaired(tmp_path: Path, cache: Path) -> None:
     spec = TextSpec(source=text_file(tmp_path), tokenizer=Characters())
     expected = prepare(spec).train.tolist()
     next(cache.rglob("train.bin")).write_bytes(b"xx")
@@ -164,7 +164,7 @@ def _prepare(source: str) -> int:
 
 
 @pytest.mark.slow
-def test_two_at_once_both_end_well(tmp_path: Path, cache: Path) -> None:
+def test_two_concurrent_preparations_succeed(tmp_path: Path, cache: Path) -> None:
     source = text_file(tmp_path, TEXT * 50)
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         lengths = list(pool.map(_prepare, [source] * 4))
@@ -172,7 +172,7 @@ def test_two_at_once_both_end_well(tmp_path: Path, cache: Path) -> None:
     assert len(list((cache / "corpora").iterdir())) == 1
 
 
-def test_the_loser_of_the_race_takes_the_winners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+def test_losing_process_uses_the_winners_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     spec, encode, racing = TextSpec(source=text_file(tmp_path), tokenizer=Characters()), encode_source, [True]
 
     def encode_after_another(*args: Any) -> EncodedSource:
@@ -185,7 +185,7 @@ def test_the_loser_of_the_race_takes_the_winners(tmp_path: Path, monkeypatch: py
     assert len(list((cache / "corpora").iterdir())) == 1
 
 
-def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+def test_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -212,17 +212,17 @@ def test_too_little_to_divide(tmp_path: Path) -> None:
         ({"validation": {"kind": "held_out"}}, "the key 'source' is missing"),
     ],
 )
-def test_impossible_settings_say_why(settings: dict[str, Any], words: str) -> None:
+def test_impossible_settings_are_rejected_with_reason(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         parse(TextSpec, {"source": "animals", **settings})
 
 
-def test_settings_come_back_from_plain_data() -> None:
+def test_settings_round_trip_through_plain_data() -> None:
     spec = TextSpec(source="animals", validation=Documents(fraction=0.2), tokenizer=Characters())
     assert parse(TextSpec, to_plain(spec)) == spec
 
 
-def test_shakespeare_is_divided_as_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shakespeare_has_the_usual_split(monkeypatch: pytest.MonkeyPatch) -> None:
     if not os.environ.get("TERCET_DATA"):
         pytest.skip("TERCET_DATA is not set")
     corpus = prepare(TextSpec(source="shakespeare", tokenizer=Characters(eos=False)))

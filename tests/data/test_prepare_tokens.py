@@ -82,7 +82,7 @@ def documents(ids: np.ndarray, starts: np.ndarray) -> list[list[int]]:
     return [part.tolist() for part in np.split(ids, starts[1:])]
 
 
-def test_drawn_documents_are_whole_and_on_one_side(texts: Path, tmp_path: Path) -> None:
+def test_drawn_documents_are_complete_and_in_one_part(texts: Path, tmp_path: Path) -> None:
     spec = TextSpec(source=str(texts), tokenizer=BPE(vocab_size=300), validation=Documents(fraction=0.3))
     contents = whole(spec, tmp_path / "tokens", shard_tokens=2048)
     corpus = prepare(TextSpec(source=str(tmp_path / "tokens")))
@@ -104,7 +104,7 @@ def test_another_source_for_validation(texts: Path, tmp_path: Path) -> None:
     assert corpus.tokenizer.decode(corpus.validation.tolist()) == (tmp_path / "other.txt").read_text()
 
 
-def test_ids_that_are_there_already(tmp_path: Path) -> None:
+def test_existing_ids_are_prepared(tmp_path: Path) -> None:
     ids = np.random.default_rng(2).integers(0, 50, 5000, dtype=np.uint16)
     ids[::100] = 50
     ids.tofile(tmp_path / "a.bin")
@@ -193,7 +193,7 @@ def moments() -> Iterator[tuple[int, bool]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("validation", ["documents", "tail"])
-def test_killed_again_and_again(texts: Path, tmp_path: Path, validation: str) -> None:
+def test_repeated_kills_give_the_same_shards(texts: Path, tmp_path: Path, validation: str) -> None:
     spec = spec_of(texts) if validation == "documents" else TextSpec(source=str(texts), tokenizer=BPE(vocab_size=300))
     whole(spec, tmp_path / "reference")
     out, deaths = tmp_path / "tokens", 0
@@ -208,7 +208,7 @@ def test_killed_again_and_again(texts: Path, tmp_path: Path, validation: str) ->
 
 
 @pytest.mark.slow
-def test_a_shard_that_is_there_is_not_made_again(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_shard_is_not_written_again(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "tokens"
     assert killed(spec_of(texts), out, 25, after=True) == -signal.SIGKILL
     before = {path: path.stat().st_mtime_ns for path in (out / ".parts").glob("*.bin")}
@@ -248,7 +248,7 @@ def test_patterns_and_several_sources(texts: Path, tmp_path: Path) -> None:
         whole(spec, tmp_path / "others", sources=[f"{texts}/*.nothing"])
 
 
-def test_other_inputs_or_settings_are_refused(texts: Path, tmp_path: Path) -> None:
+def test_changed_inputs_or_settings_are_rejected(texts: Path, tmp_path: Path) -> None:
     out = tmp_path / "tokens"
     whole(spec_of(texts), out)
     with pytest.raises(UserError, match="contains tokens of other inputs or settings; pass another --out"):
@@ -260,7 +260,7 @@ def test_other_inputs_or_settings_are_refused(texts: Path, tmp_path: Path) -> No
         whole(spec_of(texts), texts)
 
 
-def test_begun_otherwise_is_refused(texts: Path, tmp_path: Path) -> None:
+def test_start_with_other_settings_is_rejected(texts: Path, tmp_path: Path) -> None:
     out = tmp_path / "tokens"
     prepare_tokens(spec_of(texts), out, shard_tokens=512, workers=1, part=(1, 2))
     with pytest.raises(UserError, match="was started with other inputs or settings; use those"):
@@ -277,7 +277,7 @@ def test_an_input_that_cannot_be_read_names_its_file(texts: Path, tmp_path: Path
     (texts / "9.txt").unlink()
 
 
-def test_nothing_for_a_part_is_refused(tmp_path: Path) -> None:
+def test_empty_part_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("one document")
     spec = TextSpec(source=str(tmp_path / "one.txt"), tokenizer=Characters(), validation=Documents(fraction=1e-9))
     with pytest.raises(

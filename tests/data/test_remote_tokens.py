@@ -83,7 +83,7 @@ def test_rows_are_those_of_the_folder(tokens: Path) -> None:
     assert len(np.unique(epochs)) == 2
 
 
-def test_every_token_but_few_comes_once_an_epoch(tokens: Path) -> None:
+def test_almost_every_token_occurs_once_per_epoch(tokens: Path) -> None:
     folder = open_folder(str(tokens))
     rows, ids = rows_of(folder), np.asarray(folder.all_ids())
     batch = rows.batch(np.arange(len(rows)))
@@ -93,7 +93,7 @@ def test_every_token_but_few_comes_once_an_epoch(tokens: Path) -> None:
 
 
 @pytest.mark.slow
-def test_no_more_than_two_groups_are_kept(tokens: Path) -> None:
+def test_at_most_two_groups_are_cached(tokens: Path) -> None:
     folder = open_folder(URL, group=2)
     assert isinstance(folder, RemoteTokenFolder)
     rows = rows_of(folder)
@@ -110,7 +110,7 @@ def test_no_more_than_two_groups_are_kept(tokens: Path) -> None:
     assert max(kept_shards) == max(mapped_shards) == 4
 
 
-def test_the_next_group_comes_meanwhile(tokens: Path) -> None:
+def test_next_group_is_prefetched(tokens: Path) -> None:
     folder = open_folder(URL, group=2)
     assert isinstance(folder, RemoteTokenFolder)
     rows = rows_of(folder)
@@ -191,7 +191,7 @@ def test_names_removed_at_any_moment_change_nothing(tokens: Path, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_reader_in_another_process_takes_no_shard_away(tokens: Path) -> None:
+def test_reader_in_another_process_removes_no_needed_shard(tokens: Path) -> None:
     folder = open_folder(URL, group=1)
     parts = folder.contents.shards
     data = [(tokens / part.ids_file).read_bytes() for part in parts]
@@ -208,7 +208,7 @@ def test_a_reader_in_another_process_takes_no_shard_away(tokens: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_threads_of_readers_read_what_the_folder_holds(tokens: Path) -> None:
+def test_two_reader_threads_read_the_rows_of_the_folder(tokens: Path) -> None:
     near = rows_of(open_folder(str(tokens), group=1))
     assert near.layout is not None
     found = dict[int, list[Any]]()
@@ -276,7 +276,7 @@ class Failing:
         return self._open(files, path, mode, **settings)
 
 
-def test_what_fails_is_tried_again(
+def test_failed_downloads_are_retried(
     tokens: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = open_folder(URL)
@@ -289,7 +289,7 @@ def test_what_fails_is_tried_again(
     assert "it does not match manifest.json; trying again" in err
 
 
-def test_what_never_comes_is_one_line(tokens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_permanent_download_failure_is_one_line(tokens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = open_folder(URL)
     failing = Failing([TimeoutError("too slow")] * 9)
     monkeypatch.setattr(MemoryFileSystem, "open", lambda self, *args, **settings: failing(self, *args, **settings))
@@ -300,7 +300,7 @@ def test_what_never_comes_is_one_line(tokens: Path, monkeypatch: pytest.MonkeyPa
     assert len(failing.faults) == 4
 
 
-def test_a_file_in_the_cache_that_was_changed_comes_again(tokens: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changed_file_in_the_cache_is_downloaded_again(tokens: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = open_folder(URL)
     data = folder.ids(folder.contents.shards[0]).tobytes()
     path = folder._folder / "train-00000.bin"
@@ -310,7 +310,7 @@ def test_a_file_in_the_cache_that_was_changed_comes_again(tokens: Path, capsys: 
     assert "train-00000.bin is damaged; fetching it again" in capsys.readouterr().err
 
 
-def test_a_missing_or_short_shard_is_said_before_training(tokens: Path) -> None:
+def test_missing_or_short_shard_is_reported_before_training(tokens: Path) -> None:
     spec = TextSpec(source=URL)
     check_prepared(spec)
     files = fsspec.filesystem("memory")
@@ -331,7 +331,7 @@ def test_a_missing_or_short_shard_is_said_before_training(tokens: Path) -> None:
         ("simplecache::memory://bucket", "is a chain of file systems; use the plain URL of a folder"),
     ],
 )
-def test_urls_that_lead_nowhere(tokens: Path, url: str, message: str) -> None:
+def test_invalid_urls_are_rejected(tokens: Path, url: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         open_folder(url)
 
@@ -345,14 +345,14 @@ def test_a_package_that_is_missing_is_named(tokens: Path, monkeypatch: pytest.Mo
         open_folder("s3://bucket/tokens")
 
 
-def test_offline_means_offline(tokens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_mode_makes_no_request(tokens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERCET_OFFLINE", "1")
     open_folder(URL)
     with pytest.raises(UserError, match="is not on this machine, and TERCET_OFFLINE is set"):
         open_folder("s3://bucket/tokens")
 
 
-def test_rows_of_two_folders_in_their_shares(tokens: Path) -> None:
+def test_rows_of_two_folders_have_their_shares(tokens: Path) -> None:
     near, far = rows_of(open_folder(str(tokens))), rows_of(open_folder(URL, group=2))
     mixed = MixedRows([near, far], [0.25, 0.75])
     numbers, _ = mixed.layout.rows(np.arange(200), 4)

@@ -50,7 +50,7 @@ def test_each_row_can_have_its_own_shift() -> None:
 
 
 @given(lengths=DOCUMENTS, length=st.integers(1, 5))
-def test_packed_rows_know_their_documents(lengths: list[int], length: int) -> None:
+def test_packed_rows_have_document_ids(lengths: list[int], length: int) -> None:
     ids, starts = corpus(lengths)
     if len(ids) <= length:
         return
@@ -117,14 +117,14 @@ def test_windows_score_every_target_once(total: int, length: int, data: st.DataO
     assert (before > length - (stride or length)).all(), "a target after the first window sees too little"
 
 
-def test_windows_tell_documents_apart() -> None:
+def test_windows_distinguish_documents() -> None:
     ids, starts = corpus([3, 5])
     batch = Windows(ids, 5, document_starts=starts).batch(np.array([0]))
     assert batch.documents is not None
     assert batch.documents.tolist() == [[0, 0, 0, 1, 1, 1]]
 
 
-def test_wrong_arguments_are_refused() -> None:
+def test_invalid_arguments_are_rejected() -> None:
     ids, starts = corpus([9])
     with pytest.raises(ValueError, match="stride=6 must be from 1 to length=5"):
         Windows(ids, 5, 6)
@@ -155,13 +155,13 @@ def test_blocks_hold_every_token_once(lengths: list[int], length: int) -> None:
     assert (batch.mask is None) == (len(ids) % length == 0)
 
 
-def test_nothing_cannot_be_cut_into_blocks() -> None:
+def test_empty_corpus_cannot_be_cut_into_blocks() -> None:
     with pytest.raises(UserError, match="no tokens"):
         Blocks(np.empty(0, np.uint16), 3)
 
 
 @given(lengths=DOCUMENTS, length=st.integers(1, 6))
-def test_sliding_windows_are_those_of_the_text_behind_a_row_of_padding(lengths: list[int], length: int) -> None:
+def test_sliding_windows_equal_those_of_the_left_padded_text(lengths: list[int], length: int) -> None:
     """With a stride of 1, these are exactly the windows of the padded document that have a target."""
     ids, starts = corpus(lengths)
     if max(lengths) < 2:

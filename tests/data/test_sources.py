@@ -79,7 +79,7 @@ TOKENIZERS = [Tokenizer.train(BPE(vocab_size=320), [SPLIT_TEXT] * 9), Tokenizer.
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS, ids=lambda tokenizer: tokenizer.kind)
 @given(text=st.text(st.sampled_from("ab'sl 1.\n\n\n\r\t\x1c\u0301\u3000é"), min_size=1, max_size=60))
-def test_no_tokenizer_notices_the_cuts(tokenizer: Tokenizer, text: str) -> None:
+def test_tokenizers_are_independent_of_cuts(tokenizer: Tokenizer, text: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(documents_module, "PIECE", 4)
         patch.setattr(documents_module, "MAX_PIECE", 10**6)
@@ -177,7 +177,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Path], str]] = {
 
 
 @pytest.mark.parametrize(("make", "words"), BROKEN.values(), ids=BROKEN)
-def test_what_is_wrong_is_told_in_one_line(
+def test_errors_are_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], Path], words: str
 ) -> None:
     monkeypatch.setattr(files_module, "BLOCK", 7)

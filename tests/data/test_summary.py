@@ -38,7 +38,7 @@ def test_lengths_are_those_of_all(lengths: list[int]) -> None:
 @pytest.mark.slow
 @settings(max_examples=50)
 @given(texts=st.lists(st.text("aб \n.é", max_size=12), min_size=1, max_size=8))
-def test_what_is_told_of_texts(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_summary_of_texts(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("look") / "a.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     full = [text for text in texts if text.strip()]
@@ -68,16 +68,14 @@ def test_scripts(character: str, script: str | None) -> None:
     assert find_script(character) == script
 
 
-def test_a_sequence_is_one_word_wherever_it_is_cut(tmp_path: Path) -> None:
+def test_sequence_is_one_word_despite_cuts(tmp_path: Path) -> None:
     (tmp_path / "a.fa").write_text(">a\n" + "ACGT" * 40_000)
     found = summarize_data(tmp_path / "a.fa")
     assert (found.format, found.texts["text"].words.max, found.count) == ("FASTA", 1, 1)
 
 
 @pytest.mark.parametrize("block", [1, 7, 1 << 20])
-def test_bytes_that_are_no_utf8_are_told_with_their_places(
-    block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invalid_utf8_is_reported_with_positions(block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tercet.data.summary.invalid_bytes.BLOCK", block)
     monkeypatch.setattr(files_module, "BLOCK", block)
     path = tmp_path / "a.txt.gz"
@@ -149,7 +147,7 @@ def test_tokens_of_conversations_are_those_that_training_reads(tmp_path: Path) -
         ("d.jsonl", b'{"text": "a", "label": 1}\n{"text": "\xff", "label": "\xfe"}\n'),
     ],
 )
-def test_what_is_no_utf8_is_told_and_read_over(name: str, content: bytes, tmp_path: Path) -> None:
+def test_invalid_utf8_is_reported_and_skipped(name: str, content: bytes, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
     found, places = summarize_data(tmp_path / name), [content.index(b"\xff"), content.index(b"\xfe")]
     assert found.invalid == 2
@@ -159,7 +157,7 @@ def test_what_is_no_utf8_is_told_and_read_over(name: str, content: bytes, tmp_pa
     assert found.count == content.count(b"\n") - name.endswith(".csv")
 
 
-def test_what_is_no_utf8_is_told_of_both_files(tmp_path: Path) -> None:
+def test_invalid_utf8_is_reported_for_both_files(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).write_bytes(b"\xff\n")
     found = summarize_data(recognize(str(tmp_path / "a"), str(tmp_path / "b")))
@@ -197,7 +195,7 @@ RECOGNISED = {
 
 
 @pytest.mark.parametrize(("name", "content", "expected"), [(n, c, e) for n, (c, e) in RECOGNISED.items()])
-def test_what_a_file_is_taken_for(name: str, content: str, expected: type, tmp_path: Path) -> None:
+def test_kind_of_file_is_detected(name: str, content: str, expected: type, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)
     assert isinstance(recognize(str(tmp_path / name)), expected)
 
@@ -231,7 +229,7 @@ def test_tokens_are_those_of_training(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_large_file_takes_little_memory(tmp_path: Path) -> None:
+def test_large_file_needs_little_memory(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("some words of a line that is not the same as the others\n" * 50_000)
     summarize_data("animals")  # fill caches and import modules
@@ -245,7 +243,7 @@ def test_a_large_file_takes_little_memory(tmp_path: Path) -> None:
     assert peak < 32 << 20  # 9 of these are the counts of code points
 
 
-def test_a_first_line_that_is_no_table_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_invalid_header_is_rejected_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"text\rlabel\n1\n")
     with pytest.raises(UserError, match="line 1"):
         summarize_data(tmp_path / "a.csv")

@@ -87,7 +87,7 @@ def test_a_folder_has_tables_among_its_files(tmp_path: Path) -> None:
         ("a,b", r"has no column 'text'; known: a, b"),
     ],
 )
-def test_a_missing_column_names_those_that_there_are(columns: str, words: str, tmp_path: Path) -> None:
+def test_missing_column_lists_existing_columns(columns: str, words: str, tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text(f"{columns}\n1,2\n")
     with pytest.raises(UserError, match=words) as caught:

@@ -27,7 +27,9 @@ from tercet.reading.files import check_links, read_regular_file, read_text_file
         ("1 2", "Extra data"),
     ],
 )
-def test_json_beyond_a_bound_is_refused(text: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_beyond_a_limit_is_rejected(
+    text: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(bounded_json, "MAX_JSON_DEPTH", 32)
     monkeypatch.setattr(bounded_json, "MAX_DIGITS", 100)
     with pytest.raises(ValueError, match=words):
@@ -57,7 +59,7 @@ def test_safetensors_header_has_a_bound(tmp_path: Path, monkeypatch: pytest.Monk
         check_header(path)
 
 
-def test_file_of_the_most_bytes_is_read(tmp_path: Path) -> None:
+def test_file_of_maximum_size_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"12345\r\n")
     assert read_regular_file(path, 7) == b"12345\r\n"
@@ -101,7 +103,7 @@ def test_text_file_ends_where_it_ended_when_it_was_opened(tmp_path: Path) -> Non
             file.read(100)
 
 
-def test_file_that_unpacks_to_too_much_is_refused() -> None:
+def test_file_that_unpacks_to_too_much_is_rejected() -> None:
     ratio, least = limits.UNPACKED_RATIO, limits.UNPACKED_BYTES
     text_files.check_unpacked(Path("a"), 1, least)  # small files may unpack to any size
     packed = least  # so that the ratio decides
@@ -111,7 +113,7 @@ def test_file_that_unpacks_to_too_much_is_refused() -> None:
 
 
 @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
-def test_array_header_is_what_was_written(version: tuple[int, int]) -> None:
+def test_array_header_round_trip(version: tuple[int, int]) -> None:
     array = np.arange(6, dtype="<i2").reshape(2, 3)
     for order in ("C", "F"):
         file = io.BytesIO()
@@ -124,7 +126,7 @@ def test_array_header_is_what_was_written(version: tuple[int, int]) -> None:
         npy.read_array_header(io.BytesIO(b"\x93NUMPY\x01\x00\x02\x00{}"))
 
 
-def test_missing_file_is_refused_with_its_path(tmp_path: Path) -> None:
+def test_missing_file_is_reported_with_its_path(tmp_path: Path) -> None:
     for read in (lambda path: files.check_regular_file(path), lambda path: read_regular_file(path, 9)):
         with pytest.raises(UserError, match=r"cannot read .*missing: No such file"):
             read(tmp_path / "missing")

@@ -53,7 +53,9 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(error: BaseException, tm
     ],
 )
 @pytest.mark.parametrize("where", ["fsync", "replace"])
-def test_a_disk_that_refuses(number: int, words: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_write_error_keeps_the_old_file(
+    number: int, words: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     path = tmp_path / "file"
     write_atomically(path, b"old")
 
@@ -67,7 +69,7 @@ def test_a_disk_that_refuses(number: int, words: str, where: str, tmp_path: Path
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_disk_that_is_full_behind_another_error(tmp_path: Path) -> None:
+def test_full_disk_is_found_behind_another_error(tmp_path: Path) -> None:
     """Libraries raise their own errors after a failed write, as PyTorch's archive writer does."""
     path = tmp_path / "file"
     write_atomically(path, b"old")

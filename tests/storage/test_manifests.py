@@ -35,7 +35,7 @@ def test_each_byte_of_each_file_counts(tmp_path: Path, monkeypatch: pytest.Monke
     manifest.check(tmp_path / "a")
 
 
-def test_a_folder_exchanged_meanwhile_is_read_again(tmp_path: Path) -> None:
+def test_folder_replaced_during_a_read_is_read_again(tmp_path: Path) -> None:
     folder = tmp_path / "a"
     write(folder, "old")
     texts: list[str] = []
@@ -53,9 +53,7 @@ def test_a_folder_exchanged_meanwhile_is_read_again(tmp_path: Path) -> None:
     assert texts == ["old", "newer", "newest"]
 
 
-def test_only_what_dead_writers_of_this_machine_left_is_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_files_of_dead_local_writers_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = atomic._host()
     left = [f".a.{host}-1-0.new", f".a.{host}-999-0.new", ".a.other_machine-999-0.new", f".b.{host}-999-0.new"]
     for name in left:

@@ -99,7 +99,7 @@ def is_new(folder: Path) -> bool:
     return names == {"one", "three", "manifest.json", "logs", "notes.txt"} and (folder / "one").read_text() == "new"
 
 
-def test_files_of_others_stay_where_they_are(tmp_path: Path) -> None:
+def test_other_files_in_the_folder_are_kept(tmp_path: Path) -> None:
     """An open log loses no line, and folder and files keep their owner and mode."""
     folder = tmp_path / "a"
     before, inode = lay_out_with_others(folder), folder.stat().st_ino
@@ -185,7 +185,7 @@ def test_an_error_between_two_files_leaves_all_as_it_was(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n", range(1, MOVES + 2))
-def test_a_kill_between_two_files_leaves_others_alone_and_is_noticed(
+def test_kill_between_two_files_keeps_other_files_and_is_detected(
     n: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The old files are complete, or readers detect that some are missing, until all new files exist."""
@@ -259,7 +259,7 @@ with replace_folder(Path(sys.argv[1])) as new:
 
 
 @pytest.mark.parametrize("moment", ["writing", "without exchange"])
-def test_what_a_killed_process_left_goes_or_comes_back(tmp_path: Path, moment: str) -> None:
+def test_leftovers_of_a_killed_process_are_removed_or_restored(tmp_path: Path, moment: str) -> None:
     folder = tmp_path / "a"
     write(folder, one="1")
     ended = subprocess.run([sys.executable, "-c", KILLED, str(folder), moment], check=False)
@@ -273,7 +273,7 @@ def test_what_a_killed_process_left_goes_or_comes_back(tmp_path: Path, moment: s
 
 @pytest.mark.slow
 @given(st.data())
-def test_any_changed_bit_is_noticed(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_any_changed_bit_is_detected(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     folder = tmp_path_factory.mktemp("folder") / "a"
     with write_folder(folder) as new:
         (new / "one").write_bytes(data.draw(st.binary(min_size=1, max_size=100)))
@@ -297,7 +297,7 @@ def _parsed(data: bytes | bytearray) -> object:
         return None
 
 
-def test_what_is_missing_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
     write(tmp_path / "a", one="1", two="2")
     (tmp_path / "a" / "one").unlink()
     manifest = manifest_of(tmp_path / "a")
@@ -308,7 +308,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: os.symlink("/dev/zero", path)])
 @pytest.mark.parametrize("name", ["one", "manifest.json"])
-def test_what_is_no_file_is_not_read(tmp_path: Path, make: Callable[[Path], None], name: str) -> None:
+def test_non_regular_files_are_not_read(tmp_path: Path, make: Callable[[Path], None], name: str) -> None:
     write(tmp_path / "a", one="1")
     (tmp_path / "a" / name).unlink()
     make(tmp_path / "a" / name)

@@ -66,7 +66,7 @@ def test_one_clipping_serves_one_step() -> None:
 
 
 @pytest.mark.parametrize("kernel_first", [True, False])
-def test_each_goes_on_from_where_the_other_stopped(kernel_first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_and_pytorch_resume_from_each_other(kernel_first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their checkpoints are interchangeable: a run may move to a machine without a compiler and back."""
     model = nn.Linear(8, 3)
     optimizer = FusedAdamW(model.parameters(), fused=True)
@@ -118,7 +118,7 @@ def test_a_parameter_without_a_gradient_stays() -> None:
 
 
 @pytest.mark.parametrize("option", [{"maximize": True}, {"amsgrad": True}, {"maximize": True, "amsgrad": True}])
-def test_options_of_pytorchs_are_heeded(option: dict[str, bool]) -> None:
+def test_options_of_pytorch_are_respected(option: dict[str, bool]) -> None:
     ours, theirs = two_of(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3)))
     mine = FusedAdamW(ours.parameters(), lr=0.03, fused=True, **option)
     torchs = torch.optim.AdamW(theirs.parameters(), lr=0.03, foreach=False, **option)
@@ -153,7 +153,7 @@ def test_a_scalers_gradients_are_unscaled_and_its_infinities_skipped(fused: bool
         torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
 
 
-def test_a_scale_is_not_lost_where_the_step_turns_out_to_be_pytorchs() -> None:
+def test_scale_is_kept_if_pytorch_takes_the_step() -> None:
     ours, theirs = two_of(nn.Linear(8, 3))
     mine, torchs = FusedAdamW(ours.parameters(), eps=1.0), torch.optim.AdamW(theirs.parameters(), eps=1.0)
     for model, optimizer in ((ours, mine), (theirs, torchs)):

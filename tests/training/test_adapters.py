@@ -56,7 +56,7 @@ def whole(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Finis
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", TINY)
-def test_the_pretrained_weights_rest(finished: Finished, whole: Finished, family: str) -> None:
+def test_pretrained_weights_are_frozen(finished: Finished, whole: Finished, family: str) -> None:
     out, old = whole(family), load_model(finished(family))
     base, tuned = load_model(out / "pretrained").model.state_dict(), load_model(out / "last")
     assert all(torch.equal(base[name], tensor) for name, tensor in old.model.state_dict().items())
@@ -73,7 +73,7 @@ def test_the_pretrained_weights_rest(finished: Finished, whole: Finished, family
 
 
 @pytest.mark.parametrize("family", TINY)
-def test_merged_it_is_a_model_like_any_other(whole: Finished, tmp_path: Path, family: str) -> None:
+def test_merged_adapter_is_an_ordinary_model(whole: Finished, tmp_path: Path, family: str) -> None:
     out = whole(family)
     with pytest.raises(UserError, match="is an adapter; pass --merge"):
         convert(out, tmp_path / "refused")
@@ -115,7 +115,7 @@ def test_killed_at_any_time(finished: Finished, whole: Finished, tmp_path: Path,
 
 
 @pytest.mark.slow
-def test_where_every_checkpoint_is_lost_it_goes_on_from_the_weights(
+def test_without_checkpoints_run_continues_from_the_weights(
     finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe, out = adapted(finished("labels"), "labels"), tmp_path / "run"
@@ -146,7 +146,7 @@ def test_a_moving_average_of_an_adapter(finished: Finished, tmp_path: Path) -> N
     assert torch.equal(state["average.module.classifier.weight"], last.full_weights["classifier.weight"])
 
 
-def test_checkpoints_are_as_small_as_what_learns(finished: Finished, whole: Finished) -> None:
+def test_checkpoints_contain_only_trainable_weights(finished: Finished, whole: Finished) -> None:
     own, full = (newest_checkpoint(run("text")) / "state.ckpt" for run in (whole, finished))
     weights = load_model(finished("text")).n_parameters
     assert sum(t.numel() for t in torch.load(own, weights_only=True)["state_dict"].values()) < weights / 2
@@ -155,7 +155,7 @@ def test_checkpoints_are_as_small_as_what_learns(finished: Finished, whole: Fini
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["text", "masked"])
-def test_frozen_parts_do_not_learn(finished: Finished, tmp_path: Path, family: str) -> None:
+def test_frozen_parts_do_not_change(finished: Finished, tmp_path: Path, family: str) -> None:
     changes = {"adapter": None, "freeze": ["embedding", "stack.blocks.0.self_attention", "*.up.*"]}
     out = train(adapted(finished(family), family, changes), tmp_path / "run", quiet=True)
     base, tuned = load_model(out / "pretrained").model.state_dict(), load_model(out / "last").model.state_dict()
@@ -178,7 +178,7 @@ def test_frozen_parts_do_not_learn(finished: Finished, tmp_path: Path, family: s
         ({"adapter": {"kind": "dora"}}, "unknown kind 'dora'"),
     ],
 )
-def test_what_does_not_fit_is_told_before_anything_is_written(
+def test_incompatible_settings_are_rejected_before_any_file_is_written(
     finished: Finished, tmp_path: Path, changes: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(UserError, match=words):
@@ -186,7 +186,7 @@ def test_what_does_not_fit_is_told_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-def test_without_its_model_an_adapter_is_refused(whole: Finished, tmp_path: Path) -> None:
+def test_adapter_without_its_model_is_rejected(whole: Finished, tmp_path: Path) -> None:
     alone = shutil.copytree(whole("text") / "best", tmp_path / "alone")
     with pytest.raises(UserError, match=r"base model of the adapter in .* not found: '\.\./pretrained'; copy it there"):
         load_model(alone)
@@ -203,7 +203,9 @@ def test_without_its_model_an_adapter_is_refused(whole: Finished, tmp_path: Path
         ("lora_alpha", "much", "lora_alpha is 'much'"),
     ],
 )
-def test_another_formula_is_refused(whole: Finished, tmp_path: Path, key: str, value: Any, words: str) -> None:
+def test_adapter_with_another_formula_is_rejected(
+    whole: Finished, tmp_path: Path, key: str, value: Any, words: str
+) -> None:
     folder = shutil.copytree(whole("text") / "best", tmp_path / "best")
     path = folder / "adapter_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))

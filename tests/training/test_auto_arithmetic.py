@@ -30,7 +30,7 @@ def take(monkeypatch: pytest.MonkeyPatch, *, bf16: float = 1.0, medium: float = 
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.5, "medium"), (0.9, "highest"), (2.0, "highest")])
-def test_the_faster_library_is_taken_where_it_is_worth_it(
+def test_faster_library_is_chosen_if_the_gain_is_large(
     share: float, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take(monkeypatch, medium=share)
@@ -48,7 +48,7 @@ def test_the_faster_library_is_taken_where_it_is_worth_it(
         (set(), 0.5, "bf16"),  # a system that reports no instruction set
     ],
 )
-def test_bf16_is_taken_where_the_cpu_has_it_and_it_is_worth_it(
+def test_bf16_is_chosen_if_supported_and_faster(
     instructions: set[str], share: float, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take(monkeypatch, bf16=share)
@@ -73,9 +73,7 @@ def test_a_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("limit", measurement_cache.INSTRUCTION_LIMITS)
-def test_a_cpu_that_is_held_back_is_another_machine(
-    tmp_path: Path, limit: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_restricted_cpu_is_measured_separately(tmp_path: Path, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path))
     monkeypatch.delenv(limit, raising=False)
     looks = iter([{"bf16": 0.2, "medium": 1.0}, {"bf16": 90.0, "medium": 1.0}])
@@ -87,7 +85,7 @@ def test_a_cpu_that_is_held_back_is_another_machine(
     assert product_times()["bf16"] == 0.2
 
 
-def test_numbers_that_there_are_not_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_measurements_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path))
     assert MeasurementCache("x", ("a",)).read() is None
     assert MeasurementCache("x", ("a",)).read_or_measure(lambda: {"a": 1.5}) == {"a": 1.5}
@@ -102,7 +100,7 @@ def test_a_cache_that_cannot_be_written_to_does_no_harm(tmp_path: Path, monkeypa
     assert product_times() == {"bf16": 0.5, "medium": 0.5}
 
 
-def test_a_disturbance_of_one_look_is_in_no_median(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_disturbance_does_not_change_the_median(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = times([1.0, 2.0] * 30, disturbed={7: 900.0, 10: 900.0, 12: 900.0})
     monkeypatch.setattr(measurement_cache, "_seconds", lambda _: next(clock))
     assert measurement_cache.median_ratio(lambda: None, lambda: None) == 0.5
@@ -112,7 +110,7 @@ def times(seconds: list[float], disturbed: dict[int, float]) -> Iterator[float]:
     return (disturbed.get(number, time) for number, time in enumerate(seconds))
 
 
-def test_what_rounds_on_the_way_is_not_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounding_products_are_not_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto_arithmetic, "MATRIX_SIZE", 32)
     multiply = torch.Tensor.__matmul__
 
@@ -130,14 +128,14 @@ def test_what_rounds_on_the_way_is_not_fp32(monkeypatch: pytest.MonkeyPatch) -> 
     assert torch.get_float32_matmul_precision() == "highest"
 
 
-def test_it_is_put_back_after_an_error() -> None:
+def test_precision_is_restored_after_an_error() -> None:
     with pytest.raises(ZeroDivisionError), matmul_precision("medium"):
         _ = 1 / (torch.get_float32_matmul_precision() != "medium")
     assert torch.get_float32_matmul_precision() == "highest"
 
 
 @pytest.mark.slow
-def test_a_run_keeps_to_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_keeps_its_chosen_arithmetic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_force = set[str]()
     loss = language.causal_loss
 

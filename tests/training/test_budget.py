@@ -86,6 +86,6 @@ def test_exactly_one_length() -> None:
         TrainingSpec(max_hours=-1)
 
 
-def test_a_recipe_with_two_lengths_is_refused(tmp_path: Path) -> None:
+def test_recipe_with_two_lengths_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="set exactly one of max_steps"):
         tiny_masked_recipe(tmp_path, max_hours=1)

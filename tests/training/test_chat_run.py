@@ -114,7 +114,7 @@ def test_another_file_is_scored_as_its_own_was_read(tmp_path: Path) -> None:
         run.evaluate(other)
 
 
-def test_what_is_in_the_way_is_told_before_anything_is_written(finished: Finished, tmp_path: Path) -> None:
+def test_incompatible_settings_are_rejected_before_any_file_is_written(finished: Finished, tmp_path: Path) -> None:
     old = finished("text")  # its tokenizer has no end token
     tiny_chat_recipe(tmp_path)
     settings = {"task": "chat", "pretrained": str(old), "data": {"source": str(tmp_path / "chat.jsonl")}}
@@ -133,7 +133,7 @@ def test_what_is_in_the_way_is_told_before_anything_is_written(finished: Finishe
 
 
 @pytest.mark.slow
-def test_eight_answers_are_learnt_to_the_letter(tmp_path: Path) -> None:
+def test_eight_answers_are_memorized_exactly(tmp_path: Path) -> None:
     answers = {
         f"question {word}": word[::-1] * (1 + n % 3)
         for n, word in enumerate(["abc", "bcd", "cde", "def", "efg", "fgh", "ghi", "hij"])

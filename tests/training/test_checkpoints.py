@@ -6,9 +6,7 @@ from pathlib import Path
 from tercet.training.run_folder.checkpoints import Checkpoints
 
 
-def test_the_newest_of_several_is_resumed_and_the_one_before_it_if_that_is_damaged(
-    tmp_path: Path, finished: Callable[[str], Path]
-) -> None:
+def test_newest_undamaged_checkpoint_is_resumed(tmp_path: Path, finished: Callable[[str], Path]) -> None:
     out = finished("text")
     assert sorted(path.name for path in (out / "checkpoints").iterdir()) == ["step-000008", "step-000012"]
     newest = Checkpoints(out, keep=2).newest()

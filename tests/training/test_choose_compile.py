@@ -67,16 +67,14 @@ def test_a_run_compiles_if_its_seconds_are_more_than_the_compilers(tmp_path: Pat
     assert choice(tiny_recipe(tmp_path, compile="never", max_steps=1700)) == ("never", "as requested")
 
 
-def test_a_compiler_that_takes_longer_than_it_saves_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_compilation_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 17.1, 0.0, 16.9])
     monkeypatch.setattr(choosing, "clock", lambda: next(clock))
     assert choice(tiny_recipe(tmp_path, compile="auto", max_steps=1700))[0] == "never"  # which saves 17.0 s
     assert choice(tiny_recipe(tmp_path, compile="auto", max_steps=1700))[0] == "always"
 
 
-def test_the_whole_step_counts_with_the_optimizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_optimizer_time_counts_in_the_decision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TimedSteps, "seconds_of_update", lambda self: 0.080)
     assert choice(tiny_recipe(tmp_path, compile="auto", max_steps=5000)) == (
         "never",
@@ -87,7 +85,7 @@ def test_the_whole_step_counts_with_the_optimizer(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize(("launching", "replayed", "expected"), [
     (0.9, 0.010, "cuda_graphs"), (0.9, 0.0129, "always"), (0.7, 0.010, "always"),
 ])  # fmt: skip
-def test_cuda_graphs_are_tried_where_launches_dominate(
+def test_cuda_graphs_are_tried_if_launches_dominate(
     launching: float, replayed: float, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TimedSteps, "launching", launching)
@@ -108,7 +106,7 @@ def test_changing_shapes_are_compiled_once_and_have_no_cuda_graphs(
 @pytest.mark.parametrize(
     "settings", [{"exact": True}, {"activation_checkpointing": True}, {"strategy": "fsdp", "devices": 2}]
 )
-def test_what_is_no_single_graph_has_no_cuda_graphs(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_model_with_several_graphs_has_no_cuda_graphs(settings: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="compile=cuda_graphs needs one CUDA device"):
         choice(tiny_recipe(tmp_path, compile="cuda_graphs", **settings))
 

@@ -27,7 +27,7 @@ def launcher(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("launcher", [SRUN], indirect=True)
-def test_a_task_knows_its_place_and_where_to_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_task_has_rank_and_rendezvous(monkeypatch: pytest.MonkeyPatch) -> None:
     task = cluster_environment()
     assert isinstance(task, SlurmStep)
     assert task.creates_processes_externally
@@ -49,5 +49,5 @@ def test_a_lone_task_starts_its_processes_itself() -> None:
 
 
 @pytest.mark.parametrize("launcher", [{}, TORCHRUN, {**SRUN, **TORCHRUN}], indirect=True)
-def test_the_rest_is_lightnings_to_find() -> None:
+def test_other_launchers_are_left_to_lightning() -> None:
     assert cluster_environment() is None

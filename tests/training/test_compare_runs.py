@@ -127,7 +127,7 @@ def test_killed_in_the_middle_it_ends_with_the_same_table(
 
 
 @pytest.mark.slow
-def test_what_is_trained_is_not_trained_again(
+def test_finished_variants_are_not_trained_again(
     compared: ComparedRuns, recipes: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweeping, "train", lambda *_, **__: pytest.fail("trained again"))
@@ -147,7 +147,7 @@ def test_a_signal_stops_it_after_saving(
 
 
 @pytest.mark.slow
-def test_what_auto_comes_to_is_settled_once(
+def test_auto_settings_are_resolved_once(
     recipes: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tercet.training.compute import auto_arithmetic
@@ -166,7 +166,7 @@ def test_what_auto_comes_to_is_settled_once(
 
 
 @pytest.mark.slow
-def test_a_variant_that_diverges_is_told_and_the_others_go_on(
+def test_diverged_variant_is_reported_and_others_continue(
     recipes: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = sweeping.train
@@ -201,7 +201,7 @@ def test_the_other_families(recipes: Callable[[str], str], tmp_path: Path, kind:
 
 
 @pytest.mark.slow
-def test_two_kinds_stand_apart(recipes: Callable[[str], str], tmp_path: Path) -> None:
+def test_kinds_have_separate_leaderboards(recipes: Callable[[str], str], tmp_path: Path) -> None:
     varied_keys = [VariedKey.of("task.batch_size", [8, 16])]
     result = compare_runs(
         [recipes("text"), recipes("masked")], varied_keys=varied_keys, out=tmp_path / "out", quiet=True,
@@ -223,7 +223,7 @@ def test_two_kinds_stand_apart(recipes: Callable[[str], str], tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_tokenizers_compare_by_the_byte_on_one_text(recipes: Callable[[str], str], tmp_path: Path) -> None:
+def test_tokenizers_are_compared_by_bits_per_byte(recipes: Callable[[str], str], tmp_path: Path) -> None:
     """The validation tails of two tokenizers differ in length; both are scored on the shorter one."""
     varied_keys = [VariedKey.of("data.tokenizer", ["characters", {"kind": "bpe", "vocab_size": 280, "eos": False}])]
     result = compare_runs([recipes("text")], varied_keys=varied_keys, out=tmp_path / "out", quiet=True)
@@ -270,7 +270,9 @@ def test_finished_runs_are_taken_as_they_are(
 
 
 @pytest.mark.slow
-def test_a_run_beside_a_recipe(compared: ComparedRuns, recipes: Callable[[str], str], tmp_path: Path) -> None:
+def test_finished_run_is_compared_with_a_recipe(
+    compared: ComparedRuns, recipes: Callable[[str], str], tmp_path: Path
+) -> None:
     run = str(compared.folder / "placement=pre,seed=1")
     result = compare_runs([recipes("text"), run], changes={"model": {"max_len": 6}}, out=tmp_path / "out", quiet=True)
     assert {row.name for row in result.rows} == {"text", "placement=pre,seed=1"}
@@ -288,7 +290,9 @@ def refused(work: Callable[[], object]) -> str:
     return str(refusal.value)
 
 
-def test_refusals(recipes: Callable[[str], str], compared: ComparedRuns, tmp_path: Path) -> None:
+def test_invalid_comparisons_are_rejected(
+    recipes: Callable[[str], str], compared: ComparedRuns, tmp_path: Path
+) -> None:
     text, out, run = recipes("text"), tmp_path / "out", str(compared.folder / "placement=pre,seed=1")
     assert "no such recipe or run: 'nutshel'; did you mean 'nutshell'?" in refused(lambda: plan(["nutshel"], out))
     assert "unknown key 'placment'; did you mean 'placement'?" in refused(
@@ -346,7 +350,7 @@ def test_a_folder_holds_one_comparison(compared: ComparedRuns, recipes: Callable
     )
 
 
-def test_a_model_that_says_nothing_of_its_data_is_refused(compared: ComparedRuns, tmp_path: Path) -> None:
+def test_model_without_recorded_data_is_rejected(compared: ComparedRuns, tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     shutil.copytree(compared.folder / "placement=pre,seed=1" / "best", bare)
     for name in ("card.json", "manifest.json"):
@@ -355,7 +359,7 @@ def test_a_model_that_says_nothing_of_its_data_is_refused(compared: ComparedRuns
     assert "does not contain its training data settings" in refused(lambda: check_sweep(sweep, quiet=True))
 
 
-def test_an_unfinished_run_is_refused(compared: ComparedRuns, tmp_path: Path) -> None:
+def test_unfinished_run_is_rejected(compared: ComparedRuns, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
     begun.mkdir()
     (begun / "recipe.yaml").write_bytes((compared.folder / "placement=pre,seed=1" / "recipe.yaml").read_bytes())
@@ -365,7 +369,7 @@ def test_an_unfinished_run_is_refused(compared: ComparedRuns, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_a_run_whose_data_is_gone_is_refused_before_training(
+def test_run_with_missing_data_is_rejected_before_training(
     recipes: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "own").mkdir()
@@ -376,7 +380,7 @@ def test_a_run_whose_data_is_gone_is_refused_before_training(
 
 
 @pytest.mark.slow
-def test_a_changed_recipe_is_refused_before_training(
+def test_changed_recipe_is_rejected_before_training(
     recipes: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = tmp_path / "mine.yaml"

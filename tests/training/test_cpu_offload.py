@@ -16,7 +16,7 @@ from tercet.training.tasks.open_task import task_of
 
 
 @pytest.mark.slow
-def test_the_host_has_what_the_device_had(tmp_path: Path) -> None:
+def test_host_memory_holds_the_offloaded_state(tmp_path: Path) -> None:
     def rank(**settings: Any) -> Any:
         recipe = task_of(tiny_recipe(tmp_path, devices=2, strategy="fsdp", **settings), progress=False).recipe
         step = measure_step(recipe, micro=4, device="cuda", precision="fp32", checkpointing=False)
@@ -38,14 +38,14 @@ def test_the_host_has_what_the_device_had(tmp_path: Path) -> None:
         ({"strategy": "fsdp", "exact": True}, "exact does not support cpu_offload"),
     ],
 )
-def test_what_does_not_go_together(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_conflicting_settings_are_rejected(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
         tiny_recipe(tmp_path, cpu_offload=True, **settings)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["text", pytest.param("pairs", marks=pytest.mark.exhaustive)])
-def test_two_ranks_train_as_without_and_go_on_with_it(family: str, tmp_path: Path) -> None:
+def test_two_ranks_train_equally_and_resume(family: str, tmp_path: Path) -> None:
     """On a CPU all memory is host memory; the test covers FSDP's code path for offloading and its checkpoints."""
     model = {"stack": {"dropout": UNDROPPED}} if family == "text" else None
     changes = None if model is None else {"model": model}

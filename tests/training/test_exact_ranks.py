@@ -47,7 +47,7 @@ def test_each_machine_ends_with_the_same_weights(tmp_path: Path, family: str, ma
     ("family", "attempts"),
     [("text", 2), *(pytest.param(family, 8, marks=pytest.mark.exhaustive) for family in FAMILIES)],
 )
-def test_a_run_that_is_killed_and_moved_ends_as_if_it_was_not(tmp_path: Path, family: str, attempts: int) -> None:
+def test_killed_and_moved_run_equals_uninterrupted_run(tmp_path: Path, family: str, attempts: int) -> None:
     start(tmp_path, family, "one rank", tmp_path / "whole", save_every=2).finish()
     chance, out = random.Random(family), tmp_path / "moved"
     machines, ends = [*MACHINES], list[int]()
@@ -61,14 +61,14 @@ def test_a_run_that_is_killed_and_moved_ends_as_if_it_was_not(tmp_path: Path, fa
 
 
 @pytest.mark.exhaustive
-def test_without_it_the_last_bits_are_others(tmp_path: Path) -> None:
+def test_without_exact_the_last_bits_differ(tmp_path: Path) -> None:
     for machine in ("one rank", "ddp on 4"):
         start(tmp_path, "text", machine, tmp_path / machine, exact=False).finish()
     assert weights(tmp_path / "one rank") != weights(tmp_path / "ddp on 4")
 
 
 @pytest.mark.slow
-def test_on_one_rank_it_is_near_what_the_run_is_without_it(tmp_path: Path) -> None:
+def test_exact_on_one_rank_is_close_to_run_without_it(tmp_path: Path) -> None:
     runs = [train(tiny_recipe(tmp_path, exact=exact), tmp_path / str(exact), quiet=True) for exact in (True, False)]
     losses = [[loss for _, loss in figures(run)["train/loss"]] for run in runs]
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
@@ -86,7 +86,7 @@ def test_on_one_rank_it_is_near_what_the_run_is_without_it(tmp_path: Path) -> No
         ({"precision": "fp16"}, "exact does not support fp16, whose loss scale"),
     ],
 )
-def test_what_has_no_fixed_order_is_refused(tmp_path: Path, settings: dict[str, Any], words: str) -> None:
+def test_settings_without_fixed_order_are_rejected(tmp_path: Path, settings: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         tiny_recipe(tmp_path, exact=True, **settings)
 
@@ -108,7 +108,7 @@ def test_a_run_whose_data_follow_from_its_devices_stays_on_them(
 
 
 @pytest.mark.slow
-def test_what_it_runs_on_is_noted_where_it_changes(tmp_path: Path) -> None:
+def test_changes_of_strategy_are_recorded(tmp_path: Path) -> None:
     """The strategy is recorded at each start; unlike other changed settings, the previous one is not kept."""
     out = train(tiny_recipe(tmp_path, max_steps=2, schedule="constant"), tmp_path / "run", quiet=True)
     train(tiny_recipe(tmp_path, max_steps=4, schedule="constant", strategy="single"), out, quiet=True)

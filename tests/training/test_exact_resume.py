@@ -102,7 +102,7 @@ def test_killed_in_the_middle_of_saving(whole: Whole, tmp_path: Path, case: str,
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("case", "after"), [("text", False), pytest.param("pairs", True, marks=EXHAUSTIVE)])
-def test_killed_at_its_very_first_files(whole: Whole, tmp_path: Path, case: str, after: bool) -> None:
+def test_killed_while_writing_the_first_files(whole: Whole, tmp_path: Path, case: str, after: bool) -> None:
     reference = whole(case)
     recipe = recipe_of(case, reference.parent)
     out = tmp_path / "run"
@@ -139,7 +139,7 @@ def test_killed_at_any_time(whole: Whole, tmp_path: Path, case: str, kills: int)
         pytest.param("pairs", signal.SIGTERM, marks=EXHAUSTIVE),
     ],
 )
-def test_stopped_politely(whole: Whole, tmp_path: Path, case: str, number: signal.Signals) -> None:
+def test_stopped_by_signal(whole: Whole, tmp_path: Path, case: str, number: signal.Signals) -> None:
     reference = whole(case)
     recipe = recipe_of(case, reference.parent)
     out = tmp_path / "run"
@@ -200,7 +200,7 @@ def killed_in_an_epoch(whole: Whole, tmp_path_factory: pytest.TempPathFactory) -
         ),
     ],
 )
-def test_whatever_is_not_restored_is_noticed(
+def test_missing_state_is_detected_after_resume(
     whole: Whole, killed_in_an_epoch: Path, tmp_path: Path, fault: Callable[[dict[str, Any]], None] | None
 ) -> None:
     out = tmp_path / "run"

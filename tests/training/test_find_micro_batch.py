@@ -38,7 +38,7 @@ def memory_for(recipe: Recipe, micro: int) -> int:
 @pytest.mark.parametrize(
     "family", [name if name in ("text", "pairs") else pytest.param(name, marks=pytest.mark.exhaustive) for name in TINY]
 )
-def test_it_is_settled_once(
+def test_micro_batch_is_determined_once(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = TINY[family](tmp_path, max_steps=3, schedule="constant", **{KEYS[family]: "auto"})
@@ -58,7 +58,7 @@ def test_it_is_settled_once(
 
 
 @pytest.mark.slow
-def test_where_one_row_is_too_much_it_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_row_is_tried_even_if_estimated_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The estimate does not prevent the attempt."""
     monkeypatch.setattr(FREE, lambda *_: 10)
     recipe = tiny_recipe(tmp_path, max_steps=1, micro_batch_size="auto")
@@ -82,7 +82,7 @@ def test_parts_are_equal_and_as_few_as_fit(share: int, fit: int, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_plan_finds_it_too(tmp_path: Path) -> None:
+def test_plan_determines_micro_batch(tmp_path: Path) -> None:
     auto, told = (tiny_recipe(tmp_path, batch_size=64, micro_batch_size=size) for size in ("auto", 32))
     free = memory_for(told, 40)
     plan, expected = (plan_run("tiny", recipe, cluster=Cluster(GPU("small", free, None), 1)) for recipe in (auto, told))
@@ -92,7 +92,7 @@ def test_a_plan_finds_it_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_doctor_finds_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_determines_micro_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = tiny_recipe(tmp_path, batch_size=64, micro_batch_size="auto")
     free = memory_for(recipe, 40)
     monkeypatch.setattr("tercet.diagnosis.recipe_use.device_memory", lambda: free)
@@ -100,7 +100,7 @@ def test_doctor_finds_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert (use.micro_batch, use.micro_batches, use.fits) == (32, 2, True)
 
 
-def test_what_is_free_is_the_least_that_the_system_says(tmp_path: Path) -> None:
+def test_free_memory_is_the_minimum_of_reported_limits(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     group = tmp_path / "sys/fs/cgroup"
     group.mkdir(parents=True)
@@ -130,7 +130,7 @@ def test_what_is_free_is_the_least_that_the_system_says(tmp_path: Path) -> None:
         ("pairs", {"strategy": "fsdp", "ema": None, "best_by": "loss"}, r"same number of micro-batches"),
     ],
 )
-def test_where_the_size_decides_it_must_be_said(
+def test_auto_micro_batch_is_rejected_if_it_affects_the_result(
     family: str, other: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=message):
@@ -138,14 +138,14 @@ def test_where_the_size_decides_it_must_be_said(
 
 
 @pytest.mark.parametrize("value", ["all", "Auto", "", 0, -1, 1.5, True, [4]])
-def test_other_words_are_refused(value: Any, tmp_path: Path) -> None:
+def test_other_words_are_rejected(value: Any, tmp_path: Path) -> None:
     for family in ("text", "pairs"):
         with pytest.raises(UserError, match=KEYS[family]):
             TINY[family](tmp_path, **{KEYS[family]: value})
 
 
 @pytest.mark.slow
-def test_a_run_of_auto_stays_on_its_devices_where_buckets_are_a_share(tmp_path: Path) -> None:
+def test_auto_run_with_buckets_stays_on_its_devices(tmp_path: Path) -> None:
     of_run: dict[str, Any] = {"max_steps": 2, "micro_batch_tokens": "auto", "best_by": "loss"}
     out = train(TINY["pairs"](tmp_path, **of_run), tmp_path / "run", quiet=True)
     with pytest.raises(

@@ -36,7 +36,7 @@ def finetune(kind: str, pretrained: Path, out: Path, changes: dict[str, Any] | N
     return train(recipe, out, quiet=True)
 
 
-def test_every_such_recipe_is_tried_here() -> None:
+def test_every_fine_tuning_recipe_is_tested() -> None:
     assert {f"finetune-{kind}" for kind in FAMILY} == recipe_names().keys() - set(recipes_from_scratch())
 
 
@@ -62,7 +62,7 @@ def test_with_an_adapter(finished: Finished, tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["lm", "mlm", "classify"])
-def test_from_what_others_keep(finished: Finished, tmp_path: Path, kind: str) -> None:
+def test_fine_tuning_from_third_party_models(finished: Finished, tmp_path: Path, kind: str) -> None:
     old = finished("text") if kind == "lm" else train(tiny_masked_recipe(tmp_path, BERT), tmp_path / "old", quiet=True)
     theirs = convert(old, tmp_path / "theirs", "hf")
     out = finetune(kind, theirs, tmp_path / "run")
@@ -73,9 +73,7 @@ BERT: dict[str, Any] = {"model": {"preset": "bert-tiny"}, "training": {"max_step
 
 
 @pytest.mark.parametrize(("name", "family"), [("demo", "text"), ("bert-shakespeare", "masked"), ("numbers", "pairs")])
-def test_another_recipes_sizes_do_not_get_in_the_way(
-    finished: Finished, tmp_path: Path, name: str, family: str
-) -> None:
+def test_sizes_of_another_recipe_are_replaced(finished: Finished, tmp_path: Path, name: str, family: str) -> None:
     recipe = resolve(RunRequest(recipe=name, out=tmp_path / "run", pretrained=str(finished(family)))).recipe
     old = load_model(finished(family)).model.spec
     sizes = {key: value for key, value in to_plain(recipe.model).items() if key not in ("stack", "encoder", "decoder")}
@@ -114,7 +112,7 @@ def test_shorter_rows_keep_the_table_of_positions(finished: Finished, tmp_path: 
         ({"model": {"max_len": 9}}, r"table\.weight is 8x16 in .*, but 9x16 in this recipe"),
     ],
 )
-def test_what_is_asked_for_and_contradicts_is_refused(
+def test_contradicting_request_is_rejected(
     finished: Finished, tmp_path: Path, changes: dict[str, Any], words: str
 ) -> None:
     out, data = (
@@ -130,7 +128,7 @@ def test_what_is_asked_for_and_contradicts_is_refused(
     assert not (tmp_path / "run").exists()
 
 
-def test_without_a_model_it_says_what_to_give(tmp_path: Path) -> None:
+def test_missing_model_is_reported_with_remedy(tmp_path: Path) -> None:
     words = "recipe finetune-lm requires a pretrained model; pass --pretrained FOLDER"
     with pytest.raises(UserError, match=words):
         resolve(RunRequest(recipe="finetune-lm", out=tmp_path / "run"))
@@ -140,7 +138,7 @@ def test_without_a_model_it_says_what_to_give(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_was_pretrained_on_characters_becomes_a_classifier(tmp_path: Path) -> None:
+def test_model_pretrained_on_characters_becomes_a_classifier(tmp_path: Path) -> None:
     """The vocabulary has no padding, which is not needed with a mask."""
     letters = {"kind": "characters", "byte_fallback": True, "bos": True, "mask": True}
     changes = {"data": {"tokenizer": letters}, "training": {"max_steps": 2}}

@@ -60,9 +60,7 @@ def changes(out: Path) -> list[tuple[int, str, Any, Any]]:
 
 
 @pytest.mark.slow
-def test_a_run_that_is_made_longer_is_one_that_was_planned_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_extended_run_equals_run_of_that_length(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = train(tiny_recipe(tmp_path, **CONSTANT), tmp_path / "run", quiet=True)
     begun = (out / "recipe.yaml").read_bytes()
     train(tiny_recipe(tmp_path, **CONSTANT), out, Resume(More(4), exact=True))
@@ -81,7 +79,7 @@ def test_a_run_that_is_made_longer_is_one_that_was_planned_so(
 
 
 @pytest.mark.slow
-def test_so_is_one_whose_rate_does_not_know_the_end(finished: Finished, tmp_path: Path) -> None:
+def test_extended_run_with_constant_rate_equals_longer_run(finished: Finished, tmp_path: Path) -> None:
     out = shutil.copytree(finished("pairs"), tmp_path / "run")
     train(read_recipe(out), out, Resume(Until(15), exact=True), quiet=True)
     recipe = TINY["pairs"](finished("pairs").parent, max_steps=15)
@@ -89,7 +87,7 @@ def test_so_is_one_whose_rate_does_not_know_the_end(finished: Finished, tmp_path
 
 
 @pytest.mark.slow
-def test_so_is_one_that_had_not_begun_to_cool_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_extended_before_cooldown_equals_longer_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wsd: dict[str, Any] = {"schedule": {"kind": "wsd", "cooldown": 0.25}}
     out = stopped(tiny_recipe(tmp_path, **wsd), tmp_path / "run")
     train(tiny_recipe(tmp_path, **wsd), out, Resume(Until(16), exact=True))
@@ -98,7 +96,7 @@ def test_so_is_one_that_had_not_begun_to_cool_down(tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.slow
-def test_a_rate_that_has_fallen_rises_and_says_so(
+def test_extension_after_decay_raises_the_rate_with_a_note(
     finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = shutil.copytree(finished("text"), tmp_path / "run")
@@ -122,7 +120,7 @@ def test_a_rate_that_has_fallen_rises_and_says_so(
 
 
 @pytest.mark.slow
-def test_steps_before_a_change_stay_as_they_were(finished: Finished, tmp_path: Path) -> None:
+def test_steps_before_a_change_are_replayed_unchanged(finished: Finished, tmp_path: Path) -> None:
     """The checkpoint at which the run was extended is lost, and the steps up to it are repeated."""
     expected = shutil.copytree(finished("text"), tmp_path / "expected")
     recipe = read_recipe(expected)
@@ -188,7 +186,7 @@ def own(recipe: Recipe, out: Path) -> ResolvedRecipe:
 
 
 @pytest.mark.slow
-def test_a_run_out_of_patience_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_out_of_patience_can_be_extended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = tiny_recipe(tmp_path, sample_tokens=0, **STUCK)
     out = train(recipe, tmp_path / "run")
     why = "it stopped at step 6 of 30, after 2 validations without improvement"
@@ -206,7 +204,7 @@ def test_a_run_out_of_patience_goes_on(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.slow
-def test_what_may_change_of_a_stopped_run(tmp_path: Path) -> None:
+def test_allowed_changes_of_a_stopped_run(tmp_path: Path) -> None:
     out = stopped(tiny_recipe(tmp_path, **CONSTANT), tmp_path / "run")
     changed = {"validate_every": 5, "save_every": 2, "log_every": 4, "keep": 4, "patience": 50}
     train(tiny_recipe(tmp_path, **CONSTANT, **changed), out, quiet=True)
@@ -233,7 +231,7 @@ def files_of(out: Path) -> dict[Path, bytes]:
     ("family", "words"),
     [("text", "best validation loss {:.4f}"), ("pairs", "highest BLEU {:.2f}"), ("labels", "highest accuracy {:.1%}")],
 )
-def test_models_are_named_by_what_they_are(finished: Finished, family: str, words: str) -> None:
+def test_cards_state_why_a_model_was_kept(finished: Finished, family: str, words: str) -> None:
     out = finished(family)
     name = {"text": "val/loss", "pairs": "val/bleu", "labels": "val/accuracy"}[family]
     values = [(value if name == "val/loss" else -value, step) for step, value in figures(out)[name]]
@@ -249,7 +247,7 @@ def test_models_are_named_by_what_they_are(finished: Finished, family: str, word
     assert said.endswith(f", at step {step}{', the last' if step == 12 else '; last, at step 12'}.")
 
 
-def test_all_else_stays(finished: Finished, tmp_path: Path) -> None:
+def test_other_changes_of_a_run_are_rejected(finished: Finished, tmp_path: Path) -> None:
     out = shutil.copytree(finished("text"), tmp_path / "run")
     before = files_of(out)
     only = r"only training\.max_steps, training\.max_epochs, .*, training\.cpu_offload and logging may change"
@@ -267,7 +265,7 @@ def test_all_else_stays(finished: Finished, tmp_path: Path) -> None:
     ("case", "n_kills"),
     [("text", 5), *(pytest.param(case, 20, marks=pytest.mark.exhaustive) for case in TINY)],
 )
-def test_killed_at_any_time_on_its_way_to_the_new_end(
+def test_extended_run_killed_at_any_time_equals_uninterrupted(
     finished: Finished, tmp_path: Path, case: str, n_kills: int
 ) -> None:
     """Repetitions of the command neither extend the run twice nor change its result."""

@@ -40,7 +40,7 @@ def run(finished: Finished, tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_stopped_run_goes_on_by_its_folder(
+def test_stopped_run_is_resumed_by_its_folder(
     finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, recipe = tmp_path / "run", read_recipe(finished("text"))
@@ -100,7 +100,7 @@ def test_more_until_and_set(run: Path, capsys: pytest.CaptureFixture[str]) -> No
         (["--set", "training.patience=0"], "training.patience=0 must be at least 1"),
     ],
 )
-def test_what_is_refused_changes_nothing(
+def test_rejected_command_changes_no_file(
     finished: Finished, flags: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = finished("text")
@@ -127,7 +127,7 @@ def test_folders_without_a_run(run: Path, tmp_path: Path, capsys: pytest.Capture
     assert not new.exists()
 
 
-def test_a_run_that_is_being_trained_is_left_alone(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_in_training_is_not_changed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = files_of(run)
     with lock_folder(run):
         assert f"run is in use by process {os.getpid()} on " in refused(capsys, run, "--more", "5")
@@ -148,7 +148,7 @@ def test_a_damaged_record_leaves_the_choices_and_a_restart(
 @pytest.mark.parametrize(
     "changes", [[{"step": 1}], [3], "many", [{"step": 1.5, "key": "training.keep", "old": 1, "new": 2}]]
 )
-def test_changes_that_are_none(run: Path, changes: Any) -> None:
+def test_unchanged_values_are_no_changes(run: Path, changes: Any) -> None:
     write_sealed_json(run / "run.json", {**read_sealed_json(run / "run.json"), "changes": changes})
     with pytest.raises(UserError, match="was written by another version of Tercet"):
         read_recipe(run)
@@ -170,7 +170,7 @@ def test_changes_that_do_not_fit(run: Path, key: str, new: Any, words: str) -> N
 
 
 @pytest.mark.slow
-def test_weights_alone_go_on_beyond_the_end(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_from_weights_extends_a_finished_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(run / "checkpoints")
     assert "pass --from-weights to continue" in refused(capsys, run, "--more", "2")
     assert main(["train", str(run), "--more", "2", "--from-weights"]) == 0
@@ -178,7 +178,7 @@ def test_weights_alone_go_on_beyond_the_end(run: Path, capsys: pytest.CaptureFix
     assert resume_state(run)["global_step"] == 14
 
 
-def test_a_recipe_goes_before_a_folder_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recipe_takes_precedence_over_folder_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(tiny_recipe(tmp_path, max_steps=1, sample_tokens=0), tmp_path / "demo", quiet=True)
     monkeypatch.chdir(tmp_path)
     assert find_run("demo") is None

@@ -32,7 +32,7 @@ def test_a_cluster_is_read(text: str, nodes: int, count: int, name: str) -> None
     assert (cluster.nodes, cluster.count, cluster.gpu.name) == (nodes, count, name)
 
 
-def test_free_form_says_memory_and_speed() -> None:
+def test_free_form_cluster_has_memory_and_speed() -> None:
     gpu = parse_cluster("4x48GiB@150TFLOPS").gpu
     assert (gpu.memory_bytes, gpu.peak_flops) == (48 * GIB, 150e12)
     assert parse_cluster("48GiB").gpu.peak_flops is None
@@ -53,7 +53,7 @@ def test_free_form_says_memory_and_speed() -> None:
         ("4x0GiB", "memory and speed must be above zero"),
     ],
 )
-def test_what_is_none_is_refused_with_the_remedy(text: str, words: str) -> None:
+def test_invalid_cluster_is_rejected_with_remedy(text: str, words: str) -> None:
     with pytest.raises(UserError) as refused:
         parse_cluster(text)
     assert words in str(refused.value)
@@ -63,7 +63,7 @@ def test_what_is_none_is_refused_with_the_remedy(text: str, words: str) -> None:
 @given(
     st.one_of(st.text(max_size=40), st.from_regex(r"(\d{1,12}x){0,3}(H100|\d{1,9}(\.\d{0,3})?GiB(@\d{0,12}TFLOPS)?)?"))
 )
-def test_any_text_is_a_cluster_or_a_line(text: str) -> None:
+def test_any_text_is_a_cluster_or_one_error_line(text: str) -> None:
     with suppress(UserError):
         cluster = parse_cluster(text)
         assert isinstance(cluster, Cluster)

@@ -50,7 +50,7 @@ def test_values_are_read_as_yaml(values: list[object]) -> None:
 
 
 @given(st.text(max_size=30))
-def test_any_text_is_split_or_refused(text: str) -> None:
+def test_any_text_is_split_or_rejected(text: str) -> None:
     """No comma outside of brackets and quotes is left, and only blanks are dropped."""
     try:
         pieces = split_values(text)
@@ -100,7 +100,7 @@ def test_yaml_of_several_forms() -> None:
         ("a='x,y", "' is missing at the end"),
     ],
 )
-def test_what_is_no_list_is_refused(text: str, words: str) -> None:
+def test_invalid_list_is_rejected(text: str, words: str) -> None:
     with pytest.raises(UserError) as refusal:
         VariedKey.read(text)
     assert words in str(refusal.value)
@@ -138,13 +138,13 @@ def test_the_product_of_all_values() -> None:
         (["training.seed=1,2"], {}, "pass --seeds 1,2,3 instead"),
     ],
 )
-def test_keys_that_clash_are_refused(varied_keys: list[str], fixed_changes: dict[str, object], words: str) -> None:
+def test_conflicting_keys_are_rejected(varied_keys: list[str], fixed_changes: dict[str, object], words: str) -> None:
     with pytest.raises(UserError) as refusal:
         grid_points([VariedKey.read(text) for text in varied_keys], fixed_changes=fixed_changes)
     assert words in str(refusal.value)
 
 
-def test_like_beginnings_are_no_clash() -> None:
+def test_common_prefixes_are_no_conflict() -> None:
     assert len(grid_points([VariedKey.read("a.b=1,2"), VariedKey.read("a.bc=1,2")], fixed_changes={"a": {"d": 1}})) == 4
 
 
@@ -157,14 +157,14 @@ def test_keys_are_as_short_as_they_can_be_told_apart() -> None:
 
 
 @given(st.lists(st.text(min_size=1, max_size=200), max_size=8, unique=True))
-def test_folders_are_safe_and_no_two_are_one(labels: list[str]) -> None:
+def test_folder_names_are_safe_and_unique(labels: list[str]) -> None:
     names = folder_names(labels)
     assert len({name.casefold() for name in names}) == len(labels)  # also on case-insensitive file systems
     assert all(len(name) <= MAX_NAME_LENGTH + 11 and not set(name) & set("/\\:*?\"<>| '\n") for name in names)
     assert all(name not in (".", "..") and not name.startswith(".") for name in names)
 
 
-def test_names_that_differ_in_case_alone_are_told_apart() -> None:
+def test_names_that_differ_only_in_case_are_distinct() -> None:
     names = folder_names(["a=X", "a=x", "a=y"])
     assert names[2] == "a=y"
     assert len({name.casefold() for name in names}) == 3
@@ -185,7 +185,7 @@ def test_seeds_are_a_list_or_a_count(text: str, seeds: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0", "a", "1,,2", "1,1", "-1", "1.5", "1;2", "²"])
-def test_other_seeds_are_refused(text: str) -> None:
+def test_other_seeds_are_rejected(text: str) -> None:
     with pytest.raises(UserError, match="--seeds"):
         read_seeds(text)
 

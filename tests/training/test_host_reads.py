@@ -81,7 +81,7 @@ CASES = {**TINY, "a number": tiny_numbers_recipe}
 @pytest.mark.slow
 @pytest.mark.parametrize("family", CASES)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_a_step_reads_nothing_unless_its_figures_are_logged(
+def test_step_reads_no_number_unless_metrics_are_logged(
     family: str, optimizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = CASES[family](

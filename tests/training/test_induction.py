@@ -16,7 +16,7 @@ from tercet.objectives import causal_loss, collate_windows
 from tercet.training import load_recipe
 
 
-def test_the_texts_are_words_said_again_and_again() -> None:
+def test_induction_texts_repeat_one_word() -> None:
     source = text_datasets.find_documents("induction")
     texts = [piece.text for piece in source.pieces()]
     assert len(texts) == len(set(texts)) == 20_000

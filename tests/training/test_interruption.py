@@ -40,14 +40,16 @@ def trainer_of(others: int, *, should_stop: bool = False) -> Any:
         (2, True, 15, True, 15),
     ],
 )
-def test_all_stop_and_know_why(mine: int | None, stopping: bool, others: int, stops: bool, number: int | None) -> None:
+def test_all_processes_stop_with_the_signal(
+    mine: int | None, stopping: bool, others: int, stops: bool, number: int | None
+) -> None:
     interruption, trainer = Interruption(), trainer_of(others, should_stop=stopping)
     interruption.signal = mine
     interruption.after_step(trainer, None)  # type: ignore[arg-type]
     assert (trainer.should_stop, interruption.signal) == (stops, number)
 
 
-def test_lightning_puts_no_handlers_in_the_place_of_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_lightning_does_not_replace_signal_handlers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Lightning's handler of SIGUSR1, which requeues a SLURM job, is not installed either."""
     seen: list[Any] = []
     monkeypatch.setattr(
@@ -63,7 +65,7 @@ def test_lightning_puts_no_handlers_in_the_place_of_ours(monkeypatch: pytest.Mon
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)] == before
 
 
-def test_in_another_thread_it_leaves_signals_alone() -> None:
+def test_other_threads_install_no_signal_handlers() -> None:
     """Ray trains in another thread."""
     before, entered = signal.getsignal(signal.SIGTERM), list[Interruption]()
 
@@ -79,7 +81,7 @@ def test_in_another_thread_it_leaves_signals_alone() -> None:
 
 
 @pytest.mark.parametrize(("rank", "is_left"), [("0", False), ("1", True)])
-def test_a_process_of_a_training_leaves_one_interrupt_to_the_first(
+def test_other_ranks_ignore_the_first_interrupt(
     rank: str, is_left: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """It receives Ctrl-C too, and if it ended during startup, Lightning would kill the first process."""
@@ -102,7 +104,7 @@ def test_a_process_of_a_training_leaves_one_interrupt_to_the_first(
 
 
 @pytest.mark.parametrize(("rank", "lines"), [("0", ["finishing this step, then saving"]), ("1", [])])
-def test_one_process_says_that_it_finishes_the_step(
+def test_one_process_reports_that_it_finishes_the_step(
     rank: str, lines: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("LOCAL_RANK", rank)
@@ -111,7 +113,7 @@ def test_one_process_says_that_it_finishes_the_step(
 
 
 @pytest.mark.exhaustive
-def test_two_devices_interrupted_before_the_first_step_save_and_say_so_once(tmp_path: Path) -> None:
+def test_two_devices_interrupted_before_the_first_step_save_with_one_note(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("some words, and some more words. " * 200)
     sets = ("model.stack.d_model=32", "training.max_steps=2000", "training.compile=never")
     command = [

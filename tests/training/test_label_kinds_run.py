@@ -97,7 +97,7 @@ def test_figures_are_those_of_evaluate(kind: str, own_run: Finished) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", RECIPES)
-def test_they_are_learnt(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_labels_are_learned(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = RECIPES[kind](tmp_path, max_steps=150, validate_every=150, save_every=150)
     out = train(recipe, tmp_path / "run", quiet=True)
     scores = tercet.load(out).evaluate()
@@ -170,7 +170,7 @@ def test_killed_at_any_time(kind: str, own_run: Finished, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", RECIPES)
-def test_made_longer_it_is_the_longer_run(kind: str, own_run: Finished, tmp_path: Path) -> None:
+def test_extended_run_equals_longer_run(kind: str, own_run: Finished, tmp_path: Path) -> None:
     """The scale of numbers and the labels come from the data, and are not a change of the recipe."""
     out = shutil.copytree(own_run(kind), tmp_path / "run")
     assert main(["train", str(out), "--more", "4"]) == 0
@@ -224,7 +224,7 @@ def test_the_same_labels_of_another_kind_are_other_labels(tmp_path: Path, capsys
 
 
 @pytest.mark.slow
-def test_a_number_goes_on_in_the_new_datas_scale(own_run: Finished, tmp_path: Path) -> None:
+def test_fine_tuned_regressor_uses_the_new_datas_scale(own_run: Finished, tmp_path: Path) -> None:
     """Predictions are the same before the first step, although the new targets have another mean and spread."""
     (tmp_path / "b.jsonl").write_text(
         "".join(
@@ -263,7 +263,7 @@ def test_a_number_goes_on_in_the_new_datas_scale(own_run: Finished, tmp_path: Pa
         ("numbers", {"training": {"strategy": "fsdp"}}, "task.best_by=spearman requires the whole model on one device"),
     ],
 )
-def test_what_does_not_fit_is_refused(kind: str, changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_incompatible_settings_are_rejected(kind: str, changes: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=words) as told:
         RECIPES[kind](tmp_path, changes)
     assert "\n" not in str(told.value)
@@ -284,6 +284,6 @@ def test_a_wrong_label_is_one_line_and_writes_nothing(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_classifier_of_one_label_is_what_it_was(tmp_path: Path) -> None:
+def test_single_label_classifier_has_default_scale(tmp_path: Path) -> None:
     head = tiny_labels_recipe(tmp_path).model.classifier  # pyright: ignore[reportAttributeAccessIssue]
     assert (head.problem_type, head.target_mean, head.target_std) == ("single_label_classification", 0, 1)

@@ -105,7 +105,7 @@ def words_and_tags(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_words_are_labelled_as_well(tmp_path: Path) -> None:
+def test_words_can_be_labeled(tmp_path: Path) -> None:
     changes = words_and_tags(tmp_path)
     out = train(tiny_labels_recipe(tmp_path, changes, max_steps=60, validate_every=30), tmp_path / "run", quiet=True)
     spec = load_model(out).model.spec
@@ -115,7 +115,7 @@ def test_words_are_labelled_as_well(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_easy_labels_are_learnt(tmp_path: Path) -> None:
+def test_easy_labels_are_learned(tmp_path: Path) -> None:
     """The label is the word that occurs twice, at any position."""
     chance, lines = random.Random(0), list[str]()
     names = ["lion", "bear", "frog", "hare"]
@@ -149,6 +149,6 @@ def test_easy_labels_are_learnt(tmp_path: Path) -> None:
         ({"data": {"over": "text"}}, "data.over: .*'texts' or 'tokens'"),
     ],
 )
-def test_what_does_not_fit_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+def test_incompatible_settings_are_rejected(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         task_for(tmp_path, changes)

@@ -31,7 +31,7 @@ LONE = {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1"}
         ({**SRUN, **TORCHRUN}, Launch("torchrun", 4, 2)),  # srun starts torchrun
     ],
 )
-def test_what_was_started(environment: Mapping[str, str], found: Launch | None) -> None:
+def test_launcher_is_detected(environment: Mapping[str, str], found: Launch | None) -> None:
     assert detect_launch(environment) == found
 
 
@@ -50,12 +50,12 @@ def test_what_was_started(environment: Mapping[str, str], found: Launch | None) 
         ),
     ],
 )
-def test_what_cannot_be_is_refused(environment: Mapping[str, str], words: str) -> None:
+def test_impossible_launch_is_rejected(environment: Mapping[str, str], words: str) -> None:
     with pytest.raises(UserError, match=words):
         detect_launch(environment)
 
 
-def test_the_launcher_says_how_many_devices_there_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_number_of_devices_is_that_of_the_launcher(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     recipe = tiny_recipe(tmp_path)
     assert adapt_to_launch(recipe) is recipe
     for name, value in TORCHRUN.items():

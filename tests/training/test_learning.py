@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("task", ["copy", "reverse"])
-def test_a_task_on_strings_is_learnt_wholly(tmp_path: Path, task: str) -> None:
+def test_string_task_is_learned_exactly(tmp_path: Path, task: str) -> None:
     chance = random.Random(0)
     words = sorted({"".join(chance.choices(string.ascii_lowercase[:6], k=4)) for _ in range(900)})
     chance.shuffle(words)
@@ -58,7 +58,7 @@ def test_a_task_on_strings_is_learnt_wholly(tmp_path: Path, task: str) -> None:
 
 
 @pytest.mark.parametrize("task", [pytest.param("copy", marks=pytest.mark.exhaustive), "reverse"])
-def test_a_translation_is_learnt_wholly(tmp_path: Path, task: str) -> None:
+def test_translation_is_learned_exactly(tmp_path: Path, task: str) -> None:
     """The run uses all features of translation: varying lengths, micro-batches, smoothing, an average, and BLEU."""
     chance = random.Random(0)
     letters = string.ascii_lowercase[:5]
@@ -112,7 +112,7 @@ def test_a_translation_is_learnt_wholly(tmp_path: Path, task: str) -> None:
 
 
 @pytest.mark.exhaustive
-def test_the_animals_are_learnt_by_heart(tmp_path: Path) -> None:
+def test_animals_are_memorized(tmp_path: Path) -> None:
     changes = {
         "model": {"stack": {"d_model": 64, "n_layers": 2}},
         "training": {

@@ -67,7 +67,7 @@ def ranks(store: Any) -> Iterator[Ranks]:
 
 
 @pytest.mark.slow
-def test_nobody_is_lost_who_is_alive_or_has_left(ranks: Ranks) -> None:
+def test_living_and_finished_ranks_are_not_reported_lost(ranks: Ranks) -> None:
     ranks.assert_quiet()
     ranks.stop(0, LEFT)
     ranks.stop(2, LEFT)
@@ -75,7 +75,7 @@ def test_nobody_is_lost_who_is_alive_or_has_left(ranks: Ranks) -> None:
 
 
 @pytest.mark.slow
-def test_whom_rank_0_misses_all_hear_of(ranks: Ranks) -> None:
+def test_rank_lost_by_rank_0_is_reported_to_all(ranks: Ranks) -> None:
     ranks.silence(2)
     for rank in (0, 1):
         said = ranks.reports[rank].get(timeout=5)
@@ -83,20 +83,20 @@ def test_whom_rank_0_misses_all_hear_of(ranks: Ranks) -> None:
 
 
 @pytest.mark.slow
-def test_the_others_miss_rank_0(ranks: Ranks) -> None:
+def test_lost_rank_0_is_detected_by_others(ranks: Ranks) -> None:
     ranks.silence(0)
     assert [ranks.reports[rank].get(timeout=5).split(" has sent")[0] for rank in (1, 2)] == [f"rank 0 on {HOST}"] * 2
 
 
 @pytest.mark.slow
-def test_two_that_are_lost_are_one_line(ranks: Ranks) -> None:
+def test_two_lost_ranks_are_one_line(ranks: Ranks) -> None:
     ranks.silence(1)
     ranks.silence(2)
     assert ranks.reports[0].get(timeout=5).startswith(f"rank 1 on {HOST} and 1 more has sent no heartbeat")
 
 
 @pytest.mark.slow
-def test_one_that_fails_ends_the_others_before_they_would_miss_it(ranks: Ranks) -> None:
+def test_failed_rank_ends_the_others_before_the_timeout(ranks: Ranks) -> None:
     ranks.stop(1, FAILED)
     begin = ranks.beating[0].beat_count
     assert ranks.reports[0].get(timeout=5) == f"rank 1 on {HOST} has failed; see its output"
@@ -105,7 +105,7 @@ def test_one_that_fails_ends_the_others_before_they_would_miss_it(ranks: Ranks) 
 
 
 @pytest.mark.slow
-def test_a_broken_exchange_is_explained_by_who_is_silent(ranks: Ranks) -> None:
+def test_failed_exchange_names_the_silent_rank(ranks: Ranks) -> None:
     """A rank that only observes rank 0 gives the explanation too."""
     assert ranks.beating[1].explain() is None
     ranks.silence(2)
@@ -115,7 +115,7 @@ def test_a_broken_exchange_is_explained_by_who_is_silent(ranks: Ranks) -> None:
 
 
 @pytest.mark.slow
-def test_an_observer_that_stood_still_takes_nobody_for_lost(ranks: Ranks) -> None:
+def test_suspended_observer_reports_no_rank_lost(ranks: Ranks) -> None:
     """An observer counts its own beats, not seconds, since SIGSTOP may suspend it while clocks advance."""
     heartbeat, go_on = ranks.beating[0], Event()
     wait = heartbeat.stop_event.wait
@@ -143,7 +143,7 @@ time.sleep(100)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["suspend", "kill"])
-def test_a_store_that_is_gone_is_a_host_that_is(end: str) -> None:
+def test_lost_store_is_reported_as_lost_host(end: str) -> None:
     """Its process is suspended, which is like a cut cable: a read never returns. Or it is killed."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -47,7 +47,7 @@ def test_writing_online_needs_a_key(mode: Any, has_key: bool, monkeypatch: pytes
         check_loggers(LoggingSpec(wandb=mode))
 
 
-def test_a_key_that_is_none_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_key_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def login(*, prompt: bool) -> None:
         raise ValueError("API key must have 40+ characters, has 3.\nand a long explanation")
 
@@ -59,7 +59,7 @@ def test_a_key_that_is_none_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None
         check_loggers(LoggingSpec(wandb="online"))
 
 
-def test_a_tracker_that_fails_later_costs_its_figures_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_failing_tracker_loses_only_its_metrics(capsys: pytest.CaptureFixture[str]) -> None:
     calls = list[int | None]()
 
     class Failing(Logger):
@@ -83,7 +83,7 @@ def test_a_tracker_that_fails_later_costs_its_figures_alone(capsys: pytest.Captu
 
 
 @pytest.mark.slow
-def test_a_service_that_refuses_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejecting_service_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from pytorch_lightning.loggers import WandbLogger
 
     def refuse(self: object) -> None:

@@ -108,7 +108,9 @@ def exhaustive(*values: Any) -> Any:
     ],
     ids=["torchrun-ddp", "plain-call-tp", "plain-call-ddp", "torchrun-fsdp"],
 )
-def test_launched_processes_are_one(tmp_path: Path, launcher: list[str], family: str, training: dict[str, Any]) -> None:
+def test_launched_processes_train_like_one(
+    tmp_path: Path, launcher: list[str], family: str, training: dict[str, Any]
+) -> None:
     one = train(
         RECIPES[family](tmp_path, ALIKE[family], **training | {"strategy": "auto"}), tmp_path / "one", quiet=True
     )
@@ -138,7 +140,7 @@ def test_launched_processes_are_one(tmp_path: Path, launcher: list[str], family:
     ],
     ids=lambda x: x if isinstance(x, str) else x.get("strategy", "auto"),
 )
-def test_two_processes_are_one(tmp_path: Path, family: str, training: dict[str, Any]) -> None:
+def test_two_processes_train_like_one(tmp_path: Path, family: str, training: dict[str, Any]) -> None:
     training = {"max_steps": 6, **training}
     one = train(
         RECIPES[family](tmp_path, ALIKE[family], **training | {"strategy": "auto"}), tmp_path / "one", quiet=True
@@ -165,7 +167,7 @@ def test_two_processes_train_one_adapter(tmp_path: Path, finished: Callable[[str
     [exhaustive("text", {"strategy": "ddp"}), ("text", {"strategy": "fsdp"}), exhaustive("pairs", {"strategy": "ddp"})],
     ids=["text-ddp", "text-fsdp", "pairs-ddp"],
 )
-def test_two_processes_go_on_where_they_stopped(tmp_path: Path, family: str, training: dict[str, Any]) -> None:
+def test_two_processes_resume(tmp_path: Path, family: str, training: dict[str, Any]) -> None:
     one = train(TINY[family](tmp_path, ALIKE[family], **training | {"strategy": "auto"}), tmp_path / "one", quiet=True)
     recipe, two = recipe_for_two(tmp_path, family, **training), tmp_path / "two"
     assert start_run(recipe, two, prepare=dies_at_rename(1, after=True, name=CHECKPOINT)).wait() == -signal.SIGKILL
@@ -177,14 +179,14 @@ def test_two_processes_go_on_where_they_stopped(tmp_path: Path, family: str, tra
 
 @pytest.mark.parametrize("launcher", [TORCHRUN, PLAIN_CALL], ids=["torchrun", "lightning"])
 @pytest.mark.exhaustive
-def test_launched_processes_make_a_run_longer(tmp_path: Path, launcher: list[str]) -> None:
+def test_launched_processes_extend_a_run(tmp_path: Path, launcher: list[str]) -> None:
     """The processes determine the new length separately, before or after the first has recorded it."""
     one = train(TINY["text"](tmp_path, ALIKE["text"], schedule="constant"), tmp_path / "one", quiet=True)
     launch(tmp_path, launcher, recipe_for_two(tmp_path, "text", schedule="constant", max_steps=6))
     assert_nearly_same(one, launch(tmp_path, launcher, recipe_for_two(tmp_path, "text", schedule="constant")))
 
 
-def test_two_processes_make_a_run_longer(tmp_path: Path) -> None:
+def test_two_processes_extend_a_run(tmp_path: Path) -> None:
     one = train(TINY["text"](tmp_path, ALIKE["text"], schedule="constant"), tmp_path / "one", quiet=True)
     for steps in (6, 12):
         recipe = recipe_for_two(tmp_path, "text", schedule="constant", max_steps=steps)

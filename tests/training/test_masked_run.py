@@ -43,7 +43,7 @@ def rows_of(batches: list[MaskedBatch]) -> list[tuple[list[int], dict[int, int]]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", ["packed", {"kind": "packed", "document_mask": True}, {"kind": "padded", "stride": 5}])
-def test_masks_depend_on_the_row_of_the_step_alone(tmp_path: Path, rows: Any) -> None:
+def test_masks_depend_only_on_the_row_of_the_step(tmp_path: Path, rows: Any) -> None:
     changes = {"data": {"rows": rows}}
     size = 2 * (BLOCK + BLOCK // 2 + 1)  # blocks that are divided between two devices
     whole = task_for(tmp_path, changes, batch_size=size, micro_batch_size=None)
@@ -108,13 +108,13 @@ def test_the_validation_is_that_of_evaluate(finished: Finished) -> None:
     assert logged["val/unigram_entropy"] == pytest.approx(scores.unigram_entropy, rel=1e-6)
 
 
-def test_tokens_are_counted_after_a_resumption_too(finished: Finished) -> None:
+def test_tokens_are_counted_after_resuming(finished: Finished) -> None:
     out = finished("masked")
     assert [y for _, y in figures(out)["tokens"]] == [160 * step for step in range(1, 13)]
     assert resume_state(out)["global_step"] == 12
 
 
-def test_samples_show_masks_filled_in(finished: Finished) -> None:
+def test_samples_contain_filled_masks(finished: Finished) -> None:
     out = finished("masked")
     blocks = (out / "samples" / "step-000012.txt").read_text().split("\n\n")
     assert len(blocks) == 3
@@ -129,7 +129,7 @@ def test_samples_show_masks_filled_in(finished: Finished) -> None:
 
 
 @pytest.mark.slow
-def test_a_plateau_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plateau_is_reported_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tokenizer = {"kind": "characters", "bos": True, "pad": True, "mask": True}
     changes = {"data": {"tokenizer": tokenizer}}
     train(tiny_masked_recipe(tmp_path, changes, optimizer={"kind": "adam", "lr": 0.0}), tmp_path / "run")
@@ -156,7 +156,7 @@ def test_a_plateau_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[st
         ),
     ],
 )
-def test_what_does_not_fit_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+def test_incompatible_settings_are_rejected(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         task_for(tmp_path, changes)
 
@@ -228,7 +228,7 @@ def test_a_word_is_found_from_its_key_left_or_right(tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_paragraph_is_learnt_by_heart(tmp_path: Path) -> None:
+def test_paragraph_is_memorized(tmp_path: Path) -> None:
     chance = random.Random(1)
     sentences = [" ".join(chance.choices(WORDS, k=40)) for _ in range(5)]
     out = learnt(tmp_path, sentences, max_len=42, steps=250, by_heart=True, batch_size=10)

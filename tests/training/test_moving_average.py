@@ -54,7 +54,7 @@ def test_best_and_last_are_averages_of_the_steps(tmp_path: Path, finished: Calla
     assert not torch.allclose(steps[-1].average[name], steps[-1].weights[name], atol=1e-5)
 
 
-def test_an_average_that_forgets_too_slowly_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_average_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def plain(model: Any, decay: float) -> AveragedModel:
         return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay)).requires_grad_(False)
 
@@ -66,7 +66,7 @@ def test_an_average_that_forgets_too_slowly_is_noticed(tmp_path: Path, monkeypat
         assert_is_average(out, "last", last)
 
 
-def test_a_young_average_is_not_the_beginning(tmp_path: Path) -> None:
+def test_early_average_is_not_the_first_weights(tmp_path: Path) -> None:
     """With a decay of 0.999 and no warm-up, the average would equal the first step's weights after five steps."""
     out = train(tiny_pairs_recipe(tmp_path, ema=0.999, max_steps=5), tmp_path / "run", quiet=True)
     first = train(tiny_pairs_recipe(tmp_path, max_steps=1), tmp_path / "first", quiet=True)
@@ -78,9 +78,7 @@ def test_a_young_average_is_not_the_beginning(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", families("pairs", "text"))
-def test_an_average_changes_nothing_but_what_is_judged(
-    tmp_path: Path, finished: Callable[[str], Path], family: str
-) -> None:
+def test_average_changes_only_validated_weights(tmp_path: Path, finished: Callable[[str], Path], family: str) -> None:
     other_recipe = TINY[family](tmp_path, ema=None if family == "pairs" else 0.4)
     runs = finished(family), train(other_recipe, tmp_path / "other", quiet=True)
     with_it, without = runs if family == "pairs" else reversed(runs)

@@ -67,7 +67,7 @@ def test_at_the_sizes_of_a_model(shape: tuple[int, int], smallest: float) -> Non
     assert torch.linalg.matrix_norm(found.double() - plainly(matrix, 5), 2) < CLOSE
 
 
-def test_many_iterations_need_a_gram_matrix_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_iterations_need_a_recomputed_gram_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = with_spectrum(11, 60, torch.tensor([1.0, 0.5, 0.3]), seed=3)
     plain = plainly(matrix, 10)
 
@@ -96,7 +96,7 @@ def test_it_never_takes_more_products(rows: int, columns: int, iterations: int) 
     assert products(rows, columns, iterations) <= plain
 
 
-def test_it_takes_half_the_products_where_matrices_are_long() -> None:
+def test_long_matrices_need_half_the_products() -> None:
     plain = 5 * (4 * 24**2 * 96 + 2 * 24**3)
     assert products(24, 96, 5) == products(96, 24, 5) < 0.56 * plain
     assert products(24, 24, 5) == 5 * 6 * 24**3

@@ -27,7 +27,7 @@ EVAL = {"validate_every": 1, "save_every": 5, "log_every": 5, "sample_tokens": 3
 
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", [{"kind": "adamw"}, MUON], ids=lambda spec: spec["kind"])
-def test_looking_at_a_run_does_not_change_it(tmp_path: Path, optimizer: dict[str, Any]) -> None:
+def test_validation_and_samples_do_not_change_a_run(tmp_path: Path, optimizer: dict[str, Any]) -> None:
     quiet = {"validate_every": 12, "save_every": 12, "log_every": 12, "sample_tokens": 0}
     one = train(tiny_recipe(tmp_path, optimizer=optimizer, **quiet), tmp_path / "one", quiet=True)
     other = train(tiny_recipe(tmp_path, optimizer=optimizer, **EVAL), tmp_path / "other", quiet=True)
@@ -36,15 +36,13 @@ def test_looking_at_a_run_does_not_change_it(tmp_path: Path, optimizer: dict[str
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["text", "pairs", "masked"])
-def test_activations_worked_out_once_more_change_no_weight(
-    tmp_path: Path, kind: str, finished: Callable[[str], Path]
-) -> None:
+def test_activation_checkpointing_changes_no_weight(tmp_path: Path, kind: str, finished: Callable[[str], Path]) -> None:
     again = train(TINY[kind](tmp_path, activation_checkpointing=True), tmp_path / "again", quiet=True)
     assert weights(again) == weights(finished(kind))
 
 
 @pytest.mark.slow
-def test_the_global_generator_is_nothing_to_it(tmp_path: Path) -> None:
+def test_run_is_independent_of_the_global_generator(tmp_path: Path) -> None:
     torch.manual_seed(1)
     one = train(tiny_recipe(tmp_path), tmp_path / "one", quiet=True)
     torch.manual_seed(2)
@@ -75,7 +73,7 @@ def test_micro_batches_are_one_batch(tmp_path: Path, rows: dict[str, Any]) -> No
 
 
 @pytest.mark.slow
-def test_validation_is_what_evaluation_says(tmp_path: Path) -> None:
+def test_validation_loss_equals_evaluation(tmp_path: Path) -> None:
     out = train(tiny_recipe(tmp_path), tmp_path / "run", quiet=True)
     recipe, trained_model = read_recipe(out), load_model(out / "last")
     corpus = prepare(recipe.data)
@@ -191,7 +189,7 @@ def test_compiled_is_eager(tmp_path: Path, backend: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
-def test_a_compiler_that_fails_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_compiler_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("no C++ compiler\nand a long story")
 

@@ -67,13 +67,13 @@ def test_muon_takes_the_matrices_inside_blocks_only(preset: str) -> None:
     assert [(g["muon"], g["lr"], g["weight_decay"]) for g in groups] == [(True, 0.1, 0.2), (False, 0.3, 0.0)]
 
 
-def test_muon_refuses_a_vector() -> None:
+def test_muon_rejects_a_vector() -> None:
     with pytest.raises(ValueError, match="Muon requires matrices"):
         MuonAdamW([{"params": [nn.Parameter(torch.zeros(3))], "muon": True}])
 
 
 @pytest.mark.parametrize("shape", [(24, 24), (24, 96), (96, 24), (5, 7)])
-def test_orthogonalise_keeps_the_singular_vectors(shape: tuple[int, int]) -> None:
+def test_orthogonalize_keeps_the_singular_vectors(shape: tuple[int, int]) -> None:
     matrix = torch.randn(*shape)
     if shape[0] == shape[1]:  # a random square matrix has values near zero, which five iterations do not raise
         u, _, v = torch.linalg.svd(matrix)
@@ -86,7 +86,7 @@ def test_orthogonalise_keeps_the_singular_vectors(shape: tuple[int, int]) -> Non
     torch.testing.assert_close(inner, torch.diag(values), atol=1e-4, rtol=0)
 
 
-def test_orthogonalise_takes_each_matrix_by_itself() -> None:
+def test_orthogonalize_treats_each_matrix_separately() -> None:
     matrices = torch.randn(3, 5, 7) * torch.tensor([1e-3, 1.0, 1e3])[:, None, None]
     one_by_one = torch.stack([orthogonalize(m[None])[0] for m in matrices])
     torch.testing.assert_close(orthogonalize(matrices), one_by_one)
@@ -151,7 +151,7 @@ def test_muon_on_a_gpu_makes_as_few_calls_for_many_matrices(monkeypatch: pytest.
     assert len(few) < len(many)
 
 
-def test_muon_is_torchs_but_for_its_precision() -> None:
+def test_muon_equals_torch_except_for_precision() -> None:
     ours, theirs = nn.Parameter(torch.randn(12, 8)), nn.Parameter(torch.zeros(12, 8))
     theirs.data.copy_(ours.data)
     before = ours.detach().clone()
@@ -167,7 +167,7 @@ def test_muon_is_torchs_but_for_its_precision() -> None:
     assert float(moved.norm() / moved_there.norm()) == pytest.approx(1.0, abs=0.02)
 
 
-def test_its_other_half_is_torchs_adamw() -> None:
+def test_vectors_use_adamw_of_torch() -> None:
     shapes = [(5, 3), (7,), ()]
     start = [torch.randn(shape) for shape in shapes]
     ours, theirs = ([nn.Parameter(t.clone()) for t in start] for _ in range(2))
@@ -191,7 +191,7 @@ def test_a_parameter_without_gradient_stays() -> None:
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
-def test_its_state_goes_round() -> None:
+def test_muon_state_round_trip() -> None:
     def gradients(model: nn.Module, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
         for p in model.parameters():

@@ -63,7 +63,7 @@ def test_nothing_that_belongs_to_a_recipes_data_is_left(name: str) -> None:
         assert (f"{key}=" in note) == (find(settings, key) is not None)
 
 
-def test_animals_are_validated_on_the_facts_that_they_learn() -> None:
+def test_animals_are_validated_on_training_facts() -> None:
     resolved = resolve(RunRequest(recipe="animals", data="facts.txt"))
     recipe: Any = resolved.recipe
     assert recipe.data.validation == HeldOut(source="facts.txt")
@@ -126,7 +126,7 @@ def test_one_line_reports_it(words: list[str], note: str, capsys: pytest.Capture
 
 
 @pytest.mark.slow
-def test_a_run_reports_it_when_it_begins_and_not_when_it_resumes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_reports_it_on_start_and_not_on_resume(capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ("model.stack.d_model=8", "model.stack.n_layers=1", "model.stack.n_heads=1", "training.max_steps=1")
     words = ["train", "animals", "--data", "facts.txt", "--out", "run", "--set", "task.sample_tokens=0"]
     words += [word for size in sizes for word in ("--set", size)]

@@ -62,7 +62,7 @@ def test_a_bucket_of_pairs_goes_through_in_parts(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.slow
-def test_it_goes_on_with_the_smaller_size(
+def test_run_continues_with_the_smaller_micro_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = TINY["text"](tmp_path, micro_batch_size=8)
@@ -87,7 +87,7 @@ def test_it_goes_on_with_the_smaller_size(
 
 
 @pytest.mark.slow
-def test_where_the_end_is_to_be_exact_nothing_is_halved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exact_run_is_not_halved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hold_rows(lambda step: 2 if step > 4 else 8, monkeypatch.setattr)
     message = (
         r"^step 6 is out of memory with 4 rows per micro-batch, which an exact run must not change: "
@@ -103,7 +103,7 @@ def test_where_the_end_is_to_be_exact_nothing_is_halved(tmp_path: Path, monkeypa
 
 
 @pytest.mark.slow
-def test_one_row_is_the_least(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_row_cannot_be_halved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hold_rows(lambda step: 0, monkeypatch.setattr)
     with pytest.raises(
         OutOfMemory, match=r"out of memory with 1 row per micro-batch: set training.strategy=fsdp on several"
@@ -113,7 +113,7 @@ def test_one_row_is_the_least(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         train(TINY["pairs"](tmp_path), tmp_path / "pairs", quiet=True)
 
 
-def test_elsewhere_it_ends_the_run_with_what_helps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_elsewhere_ends_the_run_with_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_memory(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
@@ -124,7 +124,7 @@ def test_elsewhere_it_ends_the_run_with_what_helps(tmp_path: Path, monkeypatch: 
         train(TINY["text"](tmp_path), tmp_path / "run", quiet=True)
 
 
-def test_other_errors_are_none_of_it() -> None:
+def test_other_errors_are_not_out_of_memory() -> None:
     with pytest.raises(RuntimeError) as error:
         torch.empty(1 << 60)
     assert is_out_of_memory(error.value)
@@ -134,7 +134,7 @@ def test_other_errors_are_none_of_it() -> None:
 
 
 @pytest.mark.parametrize("plain", [3, [3], [[0, 0]], [[-1, 4]], [[0, 4, 5]], [["0", 4]], [[0, True]], {"0": 4}])
-def test_a_record_of_something_else_is_refused(tmp_path: Path, plain: Any) -> None:
+def test_invalid_record_is_rejected(tmp_path: Path, plain: Any) -> None:
     settled = {"data": "a", "tokenizer": "b", "precision": "fp32", "matmul": "highest", "compile": "never"}
     write_sealed_json(tmp_path / "run.json", {**settled, "micro_batches": plain, "files": {}})
     with pytest.raises(UserError, match=r"run\.json was written by another version"):
@@ -145,7 +145,7 @@ def test_a_record_of_something_else_is_refused(tmp_path: Path, plain: Any) -> No
 @pytest.mark.parametrize(
     "strategy", ["ddp", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("fsdp", "tp"))]
 )
-def test_several_ranks_end_and_go_on_with_half(tmp_path: Path, strategy: str) -> None:
+def test_several_ranks_end_and_resume_with_half(tmp_path: Path, strategy: str) -> None:
     settings = {"devices": 2, "strategy": strategy, "micro_batch_size": 8, "max_steps": 4}
     changes = {"model": {"stack": {"dropout": UNDROPPED}}}
     recipe = TINY["text"](tmp_path, changes, **settings)
@@ -197,7 +197,7 @@ train(recipe, folder / "run")
 
 @pytest.mark.exhaustive
 @pytest.mark.skipif(sys.platform != "linux", reason="limits what a process may have, as Linux does it")
-def test_a_process_that_may_have_little_memory_trains(tmp_path: Path) -> None:
+def test_process_with_limited_memory_trains(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", REAL, str(Path(__file__).parent), str(tmp_path)],
         env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=280, check=False,

@@ -44,7 +44,7 @@ def flip(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["text", "pairs", "masked"])
-def test_a_damaged_checkpoint_is_passed_over(
+def test_damaged_checkpoint_is_skipped(
     finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str], family: str
 ) -> None:
     out = stopped_at(8, finished(family), tmp_path / "run")
@@ -97,9 +97,7 @@ def test_without_any_checkpoint_there_are_choices(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["last", "best"])
-def test_what_was_saved_before_a_run_was_killed_is_compared_at_its_end(
-    finished: Finished, tmp_path: Path, model: str
-) -> None:
+def test_models_saved_before_a_kill_are_verified_at_the_end(finished: Finished, tmp_path: Path, model: str) -> None:
     """No step is left, so neither model is written again."""
     out = stopped_at(12, finished("text"), tmp_path / "run")
     flip(out / model / "model.safetensors")
@@ -108,7 +106,7 @@ def test_what_was_saved_before_a_run_was_killed_is_compared_at_its_end(
 
 
 @pytest.mark.slow
-def test_from_weights_takes_the_best_where_the_last_is_damaged(finished: Finished, tmp_path: Path) -> None:
+def test_from_weights_uses_best_if_last_is_damaged(finished: Finished, tmp_path: Path) -> None:
     out = stopped_at(8, finished("text"), tmp_path / "run")
     shutil.rmtree(out / "checkpoints")
     flip(out / "last" / "model.safetensors")
@@ -125,7 +123,9 @@ def test_from_weights_takes_the_best_where_the_last_is_damaged(finished: Finishe
 
 
 @pytest.mark.slow
-def test_a_state_of_another_run_is_none(finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checkpoint_of_another_run_is_ignored(
+    finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = stopped_at(8, finished("text"), tmp_path / "run")
     other = train(TINY["text"](tmp_path, seed=5), tmp_path / "other", quiet=True)
     shutil.rmtree(newest_checkpoint(out))
@@ -137,7 +137,9 @@ def test_a_state_of_another_run_is_none(finished: Finished, tmp_path: Path, caps
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", ["missing", "changed"])
-def test_metrics_come_back(finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str) -> None:
+def test_damaged_metrics_are_restored(
+    finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
+) -> None:
     out = stopped_at(8, finished("text"), tmp_path / "run")
     if damage == "missing":
         (out / "metrics.csv").unlink()
@@ -151,7 +153,7 @@ def test_metrics_come_back(finished: Finished, tmp_path: Path, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("name", ["recipe.yaml", "run.json"])
-def test_what_says_what_a_run_is(finished: Finished, tmp_path: Path, name: str) -> None:
+def test_damaged_recipe_or_record_is_reported(finished: Finished, tmp_path: Path, name: str) -> None:
     out, recipe = tmp_path / "run", read_recipe(finished("text"))
     shutil.copytree(finished("text"), out)
     path = out / name
@@ -175,7 +177,7 @@ def test_a_damaged_record_leaves_the_choices(finished: Finished, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_other_arithmetic_is_said(
+def test_changed_arithmetic_is_reported(
     finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = stopped_at(8, finished("text"), tmp_path / "run")
@@ -206,7 +208,7 @@ def test_changes_are_found_in_all_of_the_past() -> None:
 
 
 @pytest.mark.slow
-def test_a_second_trainer_is_refused(finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_second_trainer_is_rejected(finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = stopped_at(8, finished("text"), tmp_path / "run")
     (tmp_path / "recipe.yaml").write_text(write_yaml(read_recipe(out)))
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path.name[0] != "."}
@@ -221,7 +223,7 @@ def test_a_second_trainer_is_refused(finished: Finished, tmp_path: Path, capsys:
 
 
 @pytest.mark.slow
-def test_two_that_begin_together(finished: Finished, tmp_path: Path) -> None:
+def test_two_concurrent_starts(finished: Finished, tmp_path: Path) -> None:
     recipe, out = read_recipe(finished("text")), tmp_path / "run"
     pids = [child(lambda: train(recipe, out, quiet=True)) for _ in range(2)]
     assert sorted(exit_code(pid) for pid in pids) in (
@@ -248,7 +250,7 @@ def test_a_reader_sees_one_state_at_every_save(finished: Finished, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_only_so_many_checkpoints_are_kept(tmp_path: Path) -> None:
+def test_number_of_kept_checkpoints_is_limited(tmp_path: Path) -> None:
     out = train(TINY["text"](tmp_path, keep=1), tmp_path / "run", quiet=True)
     assert [path.name for path in (out / "checkpoints").iterdir()] == ["step-000012"]
     record = read_record(out)

@@ -30,7 +30,7 @@ SMALL = {
 
 
 @pytest.mark.slow
-def test_the_path_is_short_and_enters_no_file_twice(tmp_path: Path) -> None:
+def test_call_path_is_short_and_enters_no_file_twice(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("to be or not to be, that is the question " * 200)
     path = list[tuple[str, str]]()
 

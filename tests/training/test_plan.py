@@ -27,7 +27,7 @@ def test_the_sum_of_floors(n: int, a: int, m: int) -> None:
 
 
 @given(plans)
-def test_no_row_is_skipped_or_doubled(plan: Plan) -> None:
+def test_no_row_is_skipped_or_repeated(plan: Plan) -> None:
     line = [plan.rows(step) for step in range(plan.steps)]
     numbers, epochs = (np.concatenate(parts) for parts in zip(*line, strict=True))
     expected, in_epochs = Order(plan.n_rows, len(numbers), plan.seed).rows(0)
@@ -54,7 +54,7 @@ def test_a_ramp_is_a_line_from_one_unit_to_all(plan: Plan) -> None:
 
 
 @given(plans, st.integers(1, 4))
-def test_epochs_are_seen_and_no_more_than_a_batch_beyond(plan: Plan, epochs: int) -> None:
+def test_epochs_are_completed_within_one_batch(plan: Plan, epochs: int) -> None:
     plan = plan.for_epochs(epochs)
     assert plan.rows_before(plan.steps) >= epochs * plan.n_rows
     assert plan.rows_before(plan.steps - 1) < epochs * plan.n_rows
@@ -84,7 +84,7 @@ def test_a_ramp_grows_by_micro_batches_on_every_device() -> None:
     assert [len(plan.rows(step)[0]) for step in range(5)] == [8, 8, 16, 24, 24]
 
 
-def test_a_ramp_without_whole_steps_is_refused() -> None:
+def test_ramp_without_whole_steps_is_rejected() -> None:
     for micro in (None, 5, 24):
         with pytest.raises(ValueError, match=r"set task\.micro_batch_size to a divisor of the device's share \(24\)"):
             LanguageTaskSpec(batch_size=24, micro_batch_size=micro).check_batches(1, ramp=True)

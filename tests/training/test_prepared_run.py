@@ -78,7 +78,7 @@ def forget_orders() -> None:
     "case",
     [name if name in ("mixture", "masked") else pytest.param(name, marks=pytest.mark.exhaustive) for name in CASES],
 )
-def test_a_killed_run_is_the_one_that_was_not(folders: Path, tmp_path: Path, case: str) -> None:
+def test_killed_run_equals_uninterrupted_run(folders: Path, tmp_path: Path, case: str) -> None:
     recipe = recipe_of(case, folders)
     train(recipe, tmp_path / "whole", quiet=True)
     out = tmp_path / "run"
@@ -96,7 +96,7 @@ def test_a_killed_run_is_the_one_that_was_not(folders: Path, tmp_path: Path, cas
 
 
 @pytest.mark.slow
-def test_a_url_is_read_as_the_folder_is(folders: Path, tmp_path: Path) -> None:
+def test_url_gives_the_same_run_as_folder(folders: Path, tmp_path: Path) -> None:
     train(recipe_of("groups", folders), tmp_path / "near", quiet=True)
     train(recipe_of("url", folders), tmp_path / "far", quiet=True)
     weights = [(tmp_path / name / "last" / "model.safetensors").read_bytes() for name in ("near", "far")]
@@ -106,7 +106,7 @@ def test_a_url_is_read_as_the_folder_is(folders: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_model_goes_on_with_its_own_tokenizer_alone(folders: Path, tmp_path: Path) -> None:
+def test_fine_tuning_requires_the_models_tokenizer(folders: Path, tmp_path: Path) -> None:
     train(recipe_of("local", folders), tmp_path / "run", quiet=True)
     recipe = recipe_of("local", folders)
     other = folders / "other-tokens"
@@ -125,7 +125,7 @@ def test_a_model_goes_on_with_its_own_tokenizer_alone(folders: Path, tmp_path: P
     train(resolve(same).recipe, tmp_path / "on", quiet=True)
 
 
-def test_a_mixture_of_other_things_is_refused(folders: Path, tmp_path: Path) -> None:
+def test_mixture_of_other_sources_is_rejected(folders: Path, tmp_path: Path) -> None:
     times = str(folders / "times-tokens")
     for data, message in (
         (

@@ -40,7 +40,7 @@ def going_on(run: Path, recipe: Recipe, changes: dict[str, Any] | None = None) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", TINY)
-def test_every_family_goes_on(finished: Finished, tmp_path: Path, family: str) -> None:
+def test_every_family_can_be_fine_tuned(finished: Finished, tmp_path: Path, family: str) -> None:
     old = finished(family)
     still = {"training": {"optimizer": {"kind": "adam", "lr": 0.0}, "max_steps": 1, "ema": None}}
     recipe = going_on(old, TINY[family](old.parent), still)
@@ -53,7 +53,7 @@ def test_every_family_goes_on(finished: Finished, tmp_path: Path, family: str) -
 
 
 @pytest.mark.slow
-def test_python_goes_on_as_the_command_does(finished: Finished, tmp_path: Path) -> None:
+def test_python_fine_tunes_like_the_command(finished: Finished, tmp_path: Path) -> None:
     old = shutil.copytree(finished("labels"), tmp_path / "old")
     recipe = to_plain(going_on(old, tiny_labels_recipe(tmp_path)))
     del recipe["pretrained"]
@@ -86,7 +86,7 @@ def test_a_classifier_takes_the_encoder_and_gets_a_new_head(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["pretrained", CHECKPOINT])
-def test_a_run_that_goes_on_resumes_without_the_old_folder(finished: Finished, tmp_path: Path, name: str) -> None:
+def test_fine_tuning_run_resumes_without_the_old_folder(finished: Finished, tmp_path: Path, name: str) -> None:
     """It is killed before its first save, and after it."""
     old = tmp_path / "old"
     shutil.copytree(finished("masked"), old)
@@ -135,7 +135,9 @@ def test_the_command_line_finds_the_copy(finished: Finished, tmp_path: Path) -> 
         ({"stak": {}}, "unknown key 'stak'; did you mean 'stack'"),
     ],
 )
-def test_what_does_not_fit_is_told(finished: Finished, tmp_path: Path, model: dict[str, Any], words: str) -> None:
+def test_incompatible_settings_are_reported(
+    finished: Finished, tmp_path: Path, model: dict[str, Any], words: str
+) -> None:
     old = finished("masked")
     with pytest.raises(UserError, match=words):
         train(going_on(old, tiny_masked_recipe(old.parent), {"model": model}), tmp_path / "run", quiet=True)
@@ -162,7 +164,7 @@ def test_other_labels_get_a_new_classifier(finished: Finished, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_chat_template_goes_along(finished: Finished, tmp_path: Path) -> None:
+def test_chat_template_is_copied(finished: Finished, tmp_path: Path) -> None:
     old = shutil.copytree(finished("text"), tmp_path / "old")
     template = "{% for message in messages %}{{ message.content }}{% endfor %}"
     for name in ("best", "last"):
@@ -173,7 +175,7 @@ def test_a_chat_template_goes_along(finished: Finished, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_folder_of_others_is_loaded_once(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_third_party_folder_is_loaded_once(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     theirs, built = convert(finished("text"), tmp_path / "theirs", "hf"), list[str]()
     reader = folder.READERS["gpt2"]
 

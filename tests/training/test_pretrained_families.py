@@ -85,7 +85,7 @@ def going_on(folder: Path, recipe: Recipe, changes: dict[str, Any]) -> Recipe:
         (t5, tiny_pairs_recipe, "T5ForConditionalGeneration"),
     ],
 )
-def test_a_run_goes_on_from_it_and_leaves_as_it(build: Any, tiny: Any, written: str, tmp_path: Path) -> None:
+def test_fine_tuning_keeps_the_third_party_model(build: Any, tiny: Any, written: str, tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "theirs", build())
     before = load_model(folder)
     still = train(going_on(folder, tiny(tmp_path), STILL), tmp_path / "still", quiet=True)
@@ -166,7 +166,7 @@ SOME = ("gpt2", "qwen3", "roberta", "distilbert", "t5")
 @pytest.mark.parametrize(
     "name", [name if name in SOME else pytest.param(name, marks=pytest.mark.exhaustive) for name in EVERY]
 )
-def test_an_adapter_learns_beside_each_and_is_the_same_in_peft(name: str, tmp_path: Path) -> None:
+def test_adapter_of_each_family_equals_peft(name: str, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     build, tiny = EVERY[name]
     folder = folder_of(tmp_path / "theirs", build())

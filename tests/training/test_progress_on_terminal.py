@@ -53,7 +53,7 @@ def test_the_losses_are_drawn_at_each_validation(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "term"), [(10, "xterm-256color"), pytest.param(40, "dumb", marks=pytest.mark.exhaustive)]
 )
-def test_a_terminal_with_no_room_for_them_has_the_bar_alone(tmp_path: Path, lines: int, term: str) -> None:
+def test_small_terminal_shows_only_the_bar(tmp_path: Path, lines: int, term: str) -> None:
     text = seen(tmp_path, lines=lines, term=term)
     assert "6/6" in text
     assert "┤" not in text
@@ -61,7 +61,7 @@ def test_a_terminal_with_no_room_for_them_has_the_bar_alone(tmp_path: Path, line
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
-def test_a_training_from_python_goes_on_if_its_progress_cannot_be_written(
+def test_python_training_continues_if_progress_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The script's log is on a full disk: `nohup python train.py 2> log`."""

@@ -107,7 +107,7 @@ def test_gradients_of_ranks_add_up_in_the_order_of_the_tree(world: int, run_rank
     assert not all(map(torch.equal, one_by_one, whole))  # otherwise any order would pass
 
 
-def test_ranks_that_are_no_power_of_two_each_get_their_piece_of_the_sum(run_ranks: Any) -> None:
+def test_three_ranks_get_their_shard_of_the_sum(run_ranks: Any) -> None:
     branches = torch.arange(18.0).view(3, 6) ** 2
 
     def work(rank: int) -> Tensor:

@@ -21,7 +21,7 @@ def length(settings: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("old", LENGTHS)
 @pytest.mark.parametrize("new", LENGTHS)
-def test_the_length_that_is_given_is_the_one_that_holds(tmp_path: Path, old: str, new: str) -> None:
+def test_given_length_replaces_the_recipes(tmp_path: Path, old: str, new: str) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(f"task: language\ndata: {{source: text.txt}}\nmodel: {{}}\ntraining: {{{old}: 2, seed: 7}}\n")
     training = load_recipe(str(path), {"training": {new: VALUES[new]}}).training
@@ -29,7 +29,7 @@ def test_the_length_that_is_given_is_the_one_that_holds(tmp_path: Path, old: str
     assert training.seed == 7
 
 
-def test_of_two_lengths_none_is_guessed(tmp_path: Path) -> None:
+def test_two_lengths_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="set exactly one of max_steps, max_epochs and max_hours"):
         load_recipe("demo", {"training": {"max_steps": 5, "max_epochs": 2}})
     path = tmp_path / "mine.yaml"
@@ -39,7 +39,7 @@ def test_of_two_lengths_none_is_guessed(tmp_path: Path) -> None:
     assert load_recipe(str(path), {"training": {"max_steps": 4}}).training.max_epochs is None
 
 
-def test_null_alone_takes_one_back() -> None:
+def test_null_removes_a_length() -> None:
     base = {"training": {"max_steps": 5, "seed": 1}}
     assert length(base, {"training": {"max_steps": None}}) == {}
     assert length(base, {"training": {"max_steps": None, "max_epochs": 2}}) == {"max_epochs": 2}

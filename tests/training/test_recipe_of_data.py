@@ -77,7 +77,7 @@ def test_the_recipe_suits_the_data(name: str, kind: str, keys: dict[str, Any]) -
         assert found == wanted, key
 
 
-def test_what_somebody_sets_stays() -> None:
+def test_user_settings_are_kept() -> None:
     changes = {"data": {"tokenizer": {"kind": "bpe", "vocab_size": 300}}, "task": {"sample_prompt": "It"}}
     recipe = recipe_of("dna.txt", changes=changes)
     assert recipe["data"]["tokenizer"]["vocab_size"] == 300
@@ -91,18 +91,18 @@ def test_two_files_of_sentences() -> None:
     assert (recipe["data"]["source"], recipe["data"]["target"]) == ("prose.txt", "dna.txt")
 
 
-def test_conversations_need_a_model_to_go_on_from() -> None:
+def test_conversations_require_a_pretrained_model() -> None:
     with pytest.raises(UserError, match="finetune-chat requires a pretrained model; pass --pretrained"):
         recipe_of("chat.csv")
 
 
-def test_twice_is_once_too_often() -> None:
+def test_data_given_twice_is_rejected() -> None:
     with pytest.raises(UserError, match=re.escape("prose.txt and dna.txt are both data")):
         recipe_of("prose.txt", data="dna.txt")
 
 
 @pytest.mark.parametrize("name", ["run", "bert", "empty", "nowhere.txt", "mine.yaml", "demo", "\0"])
-def test_what_is_no_data(name: str) -> None:
+def test_names_that_are_not_data(name: str) -> None:
     Path("demo").mkdir()
     Path("demo", "a.txt").write_text("a")
     assert not is_data(name)

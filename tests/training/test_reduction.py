@@ -57,7 +57,7 @@ def test_orders_differ() -> None:
     assert not torch.equal(branch(tensors), torch.stack(tensors).flip(0).sum(0))
 
 
-def test_a_micro_batch_too_many_is_noticed() -> None:
+def test_extra_micro_batch_is_detected() -> None:
     tree = Tree(1)
     tree.add([torch.ones(1)])
     with pytest.raises(RuntimeError, match="gradients of 2 micro-batches, but a step has 1"):

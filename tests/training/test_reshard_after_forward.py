@@ -26,13 +26,13 @@ def sharded(folder: Path, **settings: Any) -> Recipe:
 
 
 @pytest.mark.parametrize("settings", [{}, {"strategy": "ddp", "devices": 2}, {"strategy": "tp", "devices": 2}])
-def test_it_is_for_fsdp(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_reshard_setting_requires_fsdp(settings: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="reshard_after_forward=false requires strategy=fsdp; set it"):
         tiny_recipe(tmp_path, reshard_after_forward=False, ema=None, **settings)
 
 
 @pytest.mark.slow
-def test_what_is_kept_takes_the_memory_of_ddp_but_for_the_optimizer(tmp_path: Path) -> None:
+def test_kept_weights_need_memory_of_ddp_except_optimizer(tmp_path: Path) -> None:
     recipe = task_of(sharded(tmp_path, reshard_after_forward=False), progress=False).recipe
     step = measure_step(recipe, micro=4, device="cuda", precision="fp32", checkpointing=False)
     rank = estimate_rank(recipe, step, checkpointing=False, available_bytes=None)
@@ -53,7 +53,7 @@ def test_what_is_kept_takes_the_memory_of_ddp_but_for_the_optimizer(tmp_path: Pa
     ],
     ids=str,
 )
-def test_a_plan_says_what_is_sent(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_plan_equals_sent_bytes(settings: dict[str, Any], tmp_path: Path) -> None:
     """The gathers and reduce-scatters of a rank are as planned.
 
     The tolerance is the padding of matrices whose rows two ranks cannot share equally, and the few numbers of a loss.
@@ -83,7 +83,7 @@ def test_three_ranks_take_the_steps_of_one(keep: bool, tmp_path: Path) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("family", ["text", "pairs"])
-def test_two_ranks_train_as_without_and_go_on_with_it(family: str, tmp_path: Path) -> None:
+def test_two_ranks_train_equally_and_resume(family: str, tmp_path: Path) -> None:
     """The tolerance is rounding, which AdamW amplifies if a gradient is nearly zero.
 
     `test_exact_ranks.py` tests bitwise identity with `exact`.

@@ -50,7 +50,7 @@ def test_a_length_holds_from_its_step_on(said: list[tuple[int, int]], ramp: floa
 
 @pytest.mark.slow
 @given(lengths.filter(lambda said: said[0][0] > 0 and said == sorted(said)), ramps)
-def test_no_row_is_skipped_or_comes_twice(said: list[tuple[int, int]], ramp: float) -> None:
+def test_no_row_is_skipped_or_repeated(said: list[tuple[int, int]], ramp: float) -> None:
     begun = Plan(n_rows=50, unit=2, units=4, ramp=ramp, seed=3, steps=25)
     plan = changed(begun, said)
     for step in range(40):
@@ -70,7 +70,7 @@ def histories(draw: st.DrawFn) -> list[tuple[int, int]]:
 
 
 @given(st.sampled_from(SCHEDULES), st.integers(1, 12), histories(), ramps)
-def test_exact_is_where_no_step_would_have_been_another(
+def test_change_is_exact_if_no_trained_step_would_differ(
     schedule: Any, warmup: int, said: list[tuple[int, int]], ramp: float
 ) -> None:
     at = said[-1][0]
@@ -106,7 +106,7 @@ def test_changes_lead_from_one_recipe_to_the_other_and_are_written_and_read(tmp_
     assert list_changes(old, old, step=9, steps=40) == ()
 
 
-def test_a_repeated_command_takes_no_change_back(tmp_path: Path) -> None:
+def test_repeated_command_reverts_no_change(tmp_path: Path) -> None:
     begun = tiny_recipe(tmp_path, max_steps=None, max_epochs=2)
     now = tiny_recipe(tmp_path, max_steps=40, keep=7)
     assert merge_changes(begun, begun, now) == now
@@ -118,7 +118,7 @@ def test_a_repeated_command_takes_no_change_back(tmp_path: Path) -> None:
     )
 
 
-def test_a_plan_becomes_what_its_run_has_become() -> None:
+def test_plan_follows_the_changes_of_its_run() -> None:
     told = replace(RECORD, steps=30, changes=(Change(step=8, key="training.max_steps", old=30, new=40, steps=40),))
     plan = plan_with_changes(Plan(n_rows=10, unit=2, steps=77), told)
     assert (plan.length_at(7), plan.length_at(8), plan.steps) == (30, 40, 40)

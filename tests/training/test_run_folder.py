@@ -47,7 +47,7 @@ def test_what_a_run_leaves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.slow
-def test_a_finished_run_says_so_and_does_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_finished_run_is_reported_and_not_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = tiny_recipe(tmp_path, **SHORT)
     out = train(recipe, tmp_path / "run", quiet=True)
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
@@ -61,7 +61,7 @@ def test_a_finished_run_says_so_and_does_nothing(tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.slow
-def test_changed_settings_are_told(tmp_path: Path) -> None:
+def test_changed_settings_are_reported(tmp_path: Path) -> None:
     out = train(tiny_recipe(tmp_path, **SHORT), tmp_path / "run", quiet=True)
     with pytest.raises(UserError, match=r"contains a run with other settings \(training\.seed: 1 -> 2\); pass another"):
         train(tiny_recipe(tmp_path, seed=2, **SHORT), out, quiet=True)
@@ -78,7 +78,7 @@ def test_logging_may_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.slow
-def test_changed_data_is_told(tmp_path: Path) -> None:
+def test_changed_data_is_reported(tmp_path: Path) -> None:
     recipe = tiny_recipe(tmp_path, **SHORT)
     out = train(recipe, tmp_path / "run", quiet=True)
     (tmp_path / "text.txt").write_text(TEXT.replace("3 times 4 is 12", "3 times 4 is 13"))
@@ -86,7 +86,7 @@ def test_changed_data_is_told(tmp_path: Path) -> None:
         train(recipe, out, quiet=True)
 
 
-def test_foreign_folders_and_files_are_left_alone(tmp_path: Path) -> None:
+def test_other_folders_and_files_are_not_changed(tmp_path: Path) -> None:
     recipe = tiny_recipe(tmp_path, **SHORT)
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").write_text("mine")
@@ -147,7 +147,7 @@ def test_settings_that_do_not_fit(tmp_path: Path, training: dict[str, Any], word
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_no_gpu_there(tmp_path: Path) -> None:
+def test_missing_gpu_is_reported(tmp_path: Path) -> None:
     recipe = tiny_recipe(tmp_path, accelerator="gpu", precision="auto")
     with pytest.raises(UserError, match=r"training\.devices=1 on cuda, but this machine has 0; .*accelerator=cpu"):
         train(recipe, tmp_path / "run", quiet=True)
@@ -173,7 +173,7 @@ def test_the_losses_are_drawn_on_a_logarithmic_scale(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.slow
-def test_bleu_is_drawn_beside_the_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bleu_is_plotted_next_to_the_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[tuple[list[float], list[float]]] = []
     plot = matplotlib.axes.Axes.plot
 
@@ -218,7 +218,7 @@ def test_a_run_of_an_older_version_keeps_its_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [b"", b"step,ep", b"step,train/loss\n\xff\x00,\n-1,3\n"])
-def test_metrics_of_which_nothing_is_whole(tmp_path: Path, left: bytes) -> None:
+def test_metrics_without_a_complete_line_are_empty(tmp_path: Path, left: bytes) -> None:
     metrics = MetricsLogger(tmp_path / "metrics.csv")
     metrics.path.write_bytes(left)
     assert metrics_until(tmp_path, 0) == []
@@ -227,7 +227,7 @@ def test_metrics_of_which_nothing_is_whole(tmp_path: Path, left: bytes) -> None:
 
 
 @pytest.mark.parametrize("moment", range(6))
-def test_the_first_process_may_begin_the_run_at_any_moment(
+def test_first_process_may_start_the_run_at_any_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
 ) -> None:
     """The recipe and the record appear while another process checks whether a run exists."""

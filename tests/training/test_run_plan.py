@@ -63,7 +63,7 @@ def test_steps_and_tokens_are_those_of_the_run(length: dict[str, Any], ramp: flo
 @pytest.mark.parametrize(
     "family", [name if name in ("chat", "pairs") else pytest.param(name, marks=pytest.mark.exhaustive) for name in TINY]
 )
-def test_every_family_has_a_plan_that_json_can_hold(family: str, tmp_path: Path) -> None:
+def test_every_family_has_a_plan_in_json(family: str, tmp_path: Path) -> None:
     recipe, devices = TINY[family](tmp_path), 3 if family == "pairs" else 2
     plan = planned(recipe, cluster=Cluster(FAST, devices), mfu=0.5, price=3.0)
     assert json.loads(json.dumps(to_plain(plan)))["devices"] == devices
@@ -94,13 +94,13 @@ def counted_flops(recipe: Recipe) -> tuple[float, int]:
     [{}, {"model": {"tie_embeddings": False}}, {"model": {"tie_embeddings": False}, "freeze": ["unembedding"]}],
     ids=["tied", "untied", "frozen"],
 )
-def test_flops_are_those_that_pytorch_counts_there_and_back(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_flops_equal_count_of_pytorch(changes: dict[str, Any], tmp_path: Path) -> None:
     recipe = tiny_recipe(tmp_path, changes)
     counted, tokens = counted_flops(recipe)
     assert training_flops(task_of(recipe, progress=False).recipe).per_token * tokens == counted
 
 
-def test_of_a_masked_model_the_masked_places_alone_are_scored(tmp_path: Path) -> None:
+def test_masked_model_scores_only_masked_positions(tmp_path: Path) -> None:
     recipe = tiny_masked_recipe(tmp_path)
     counted, tokens = counted_flops(recipe)
     assert training_flops(task_of(recipe, progress=False).recipe).per_token * tokens == pytest.approx(counted, rel=0.01)
@@ -132,7 +132,7 @@ def test_hours_become_steps_by_the_speed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_lends_its_speed(tmp_path: Path) -> None:
+def test_plan_uses_measured_speed_of_a_run(tmp_path: Path) -> None:
     recipe = tiny_recipe(tmp_path)
     run = train(recipe, tmp_path / "run", quiet=True)
     rate = statistics.median(rate for _, rate in read_metrics(run / "metrics.csv")["tokens_per_second"])
@@ -179,7 +179,7 @@ def test_the_largest_micro_batch_is_the_last_that_fits(tmp_path: Path) -> None:
 
 
 @given(st.integers(0, 10**6), st.integers(1, 10**4), st.integers(0, 10**8), st.integers(1, 5000))
-def test_of_what_grows_evenly_exactly_the_largest_is_found(base: int, each: int, room: int, most: int) -> None:
+def test_largest_micro_batch_is_exact_for_linear_memory(base: int, each: int, room: int, most: int) -> None:
     found = largest_that_fits(lambda micro: base + each * micro, room, maximum=most)
     fits = min(most, (room - base) // each)
     assert found == (fits if fits >= 1 else None)
@@ -208,7 +208,7 @@ def test_an_adapter_learns_little_and_keeps_little(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_cannot_be_shared_is_said(tmp_path: Path) -> None:
+def test_indivisible_settings_are_reported(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"on 3 GPUs: task\.batch_size=16 must be divisible by the number of devices: 3"
     ):

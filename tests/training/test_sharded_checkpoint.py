@@ -25,7 +25,7 @@ SHAPES = st.lists(st.integers(1, 3), max_size=3)
 
 @pytest.mark.slow
 @given(st.dictionaries(NAMES, SHAPES, min_size=1, max_size=4), st.lists(st.sampled_from("abc"), unique=True))
-def test_a_checkpoint_is_put_together_as_it_was(shapes: dict[str, list[int]], keys: list[str]) -> None:
+def test_checkpoint_is_reassembled(shapes: dict[str, list[int]], keys: list[str]) -> None:
     state = {name: {key: torch.zeros(shape) for key in keys} for name, shape in shapes.items() if keys}
     checkpoint = {
         "global_step": 3,
@@ -38,7 +38,7 @@ def test_a_checkpoint_is_put_together_as_it_was(shapes: dict[str, list[int]], ke
     assert unflatten_checkpoint(tensors, rest) == checkpoint
 
 
-def test_pieces_are_read_as_one_tensor(tmp_path: Path) -> None:
+def test_shards_are_read_as_one_tensor(tmp_path: Path) -> None:
     whole = torch.arange(12.0).view(4, 3)
     for number, rows in enumerate((slice(0, 3), slice(3, 4)), start=1):
         offsets = f'{{"weights.a": {{"saved_offsets": [{rows.start}, 0]}}}}'
@@ -56,7 +56,7 @@ def test_pieces_are_read_as_one_tensor(tmp_path: Path) -> None:
     ],
     ids=" and ".join,
 )
-def test_every_machine_goes_on_from_pieces(machines: tuple[str, ...], tmp_path: Path) -> None:
+def test_every_machine_resumes_from_shards(machines: tuple[str, ...], tmp_path: Path) -> None:
     """A checkpoint of two ranks gives the same weights on one rank and as shards on two or four ranks."""
     settings: dict[str, Any] = {"max_steps": 6, "schedule": "constant", "validate_every": 6}
     begun = tmp_path / "begun"
@@ -110,7 +110,7 @@ def test_a_disk_that_is_full_on_one_rank_ends_all(tmp_path: Path) -> None:
     ],
     ids=["tp to one rank", "one rank to tp", "tp and fsdp"],
 )
-def test_matrices_that_are_cut_either_way_go_anywhere(switches: tuple[tuple[str, str], ...], tmp_path: Path) -> None:
+def test_row_and_column_shards_resume_on_any_machine(switches: tuple[tuple[str, str], ...], tmp_path: Path) -> None:
     """Tensor parallelism shards some matrices by rows and some by columns, and replicates the other parameters."""
     changes = {"model": {"stack": {"dropout": {"attention": 0.0, "activation": 0.0, "residual": 0.1}}}}
     settings: dict[str, Any] = {"changes": changes, "exact": False, "schedule": "constant", "max_steps": 4}

@@ -133,7 +133,7 @@ def test_weights_gradients_and_optimizer_are_exact(family: str, optimizer: dict[
     ("family", "dropout"),
     [("text", 0.1), ("pairs", 0.0), *(pytest.param(*case, marks=EXHAUSTIVE) for case in product(FAMILIES, (0.0, 0.1)))],
 )
-def test_activations_are_what_the_hooks_of_autograd_count(family: str, dropout: float, tmp_path: Path) -> None:
+def test_activations_equal_count_of_autograd_hooks(family: str, dropout: float, tmp_path: Path) -> None:
     real = RealStep(recipe_of(family, tmp_path, dropout=dropout))
     memory = measure_step(real.recipe, micro=real.micro, device="cpu", precision="fp32", checkpointing=False)
     assert memory.activations == pytest.approx(real.saved_bytes() + real.likelihood_bytes(), rel=WITHIN)
@@ -148,7 +148,7 @@ def test_activations_are_what_the_hooks_of_autograd_count(family: str, dropout: 
         *(pytest.param(*case, marks=EXHAUSTIVE) for case in product(FAMILIES, (False, True))),
     ],
 )
-def test_the_peak_of_both_passes_is_what_the_profiler_sees(family: str, checkpointing: bool, tmp_path: Path) -> None:
+def test_peak_of_both_passes_equals_profiler(family: str, checkpointing: bool, tmp_path: Path) -> None:
     real = RealStep(recipe_of(family, tmp_path), checkpointing=checkpointing)
     real.loss().backward()  # one-time allocations
     held, forward_peak, loss = bytes_by_profiler(real.loss)

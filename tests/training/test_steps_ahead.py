@@ -97,7 +97,7 @@ class Batch(NamedTuple):
     mask: Tensor | None
 
 
-def test_copies_are_pinned_and_awaited_by_the_stream_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_are_pinned_and_awaited_only_by_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = list[str]()
 
     class Stream:

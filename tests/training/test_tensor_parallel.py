@@ -51,7 +51,7 @@ def tp(folder: Path, family: str = "text", /, **stack: Any) -> Recipe:
         ({"dropout": {"attention": 0.0, "activation": 0.1}}, "set dropout.activation to 0"),
     ],
 )
-def test_what_cannot_be_cut_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_indivisible_models_are_rejected(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
         tp(tmp_path, **changes)
 
@@ -88,7 +88,7 @@ def test_a_plan_counts_what_a_device_has(family: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_hidden_states_are_what_is_sent(tmp_path: Path) -> None:
+def test_communication_is_hidden_states(tmp_path: Path) -> None:
     """For each sublayer there is one sum per direction: a ring sends (R - 1)/R of twice its bytes."""
     recipe = tp(tmp_path)
     step = count_step(recipe, "cpu", "fp32", 1, False)

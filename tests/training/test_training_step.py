@@ -74,14 +74,14 @@ def test_each_micro_batch_of_each_rank_draws_its_own_dropout(tmp_path: Path, mon
     assert seeds == [step_seed(5, 0, micro_batch) for micro_batch in range(4)]
 
 
-def test_seeds_of_steps_do_not_meet() -> None:
+def test_seeds_of_steps_are_distinct() -> None:
     places = [(seed, step, part) for seed in range(4) for step in range(20) for part in range(20)]
     assert len({step_seed(*place) for place in places}) == len(places)
     assert 0 <= step_seed(2**63 - 1, 2**40, 2**10) < 2**63
 
 
 @pytest.mark.parametrize(("limit", "scale"), [(None, 1.0), (0.5, None), (1e6, 1.0)])
-def test_gradients_are_clipped_to_the_limit_and_no_limit_is_none(
+def test_gradients_are_clipped_only_with_a_limit(
     limit: float | None, scale: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = tiny_recipe(tmp_path, optimizer={"kind": "muon"}, clip_norm=limit)
@@ -106,7 +106,7 @@ def test_a_resumed_run_takes_the_batches_that_are_left(tmp_path: Path) -> None:
     assert found == [[batch.inputs.tolist() for batch in task.batches(step, 0, 1)] for step in (9, 10, 11)]
 
 
-def test_a_head_learns_beside_an_adapter_and_so_do_weights_that_the_pretrained_model_had_not(tmp_path: Path) -> None:
+def test_new_weights_are_trained_with_an_adapter(tmp_path: Path) -> None:
     model = build(task_of(tiny_labels_recipe(tmp_path), progress=False).recipe.model)
     set_trainable(model, new=["embedding.weight"], adapter=LoRA(rank=2), seed=1)
     learning = {name for name, p in model.named_parameters() if p.requires_grad}

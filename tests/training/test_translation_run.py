@@ -74,7 +74,7 @@ def test_tokens_are_counted_exactly(finished: Finished) -> None:
 
 
 @pytest.mark.slow
-def test_validation_loss_is_that_of_each_pair_alone_without_smoothing(finished: Finished) -> None:
+def test_validation_loss_is_unbatched_loss_without_smoothing(finished: Finished) -> None:
     out = finished("pairs")
     model, trained_model = loaded(out, "last")
     tokenizer, nats, tokens = trained_model.tokenizer, 0.0, 0
@@ -100,7 +100,7 @@ def greedy(run: Path, folder: str, sources: list[str]) -> list[str]:
 
 
 @pytest.mark.slow
-def test_validation_bleu_is_sacrebleus_of_what_the_best_model_writes(finished: Finished) -> None:
+def test_validation_bleu_equals_sacrebleu_of_the_best_model(finished: Finished) -> None:
     out = finished("pairs")
     logged = dict(figures(out)["val/bleu"])
     best = load_model(out / "best").card
@@ -113,7 +113,7 @@ def test_validation_bleu_is_sacrebleus_of_what_the_best_model_writes(finished: F
 
 
 @pytest.mark.slow
-def test_bleu_of_the_first_sentences_alone(tmp_path: Path) -> None:
+def test_bleu_of_the_first_sentences_only(tmp_path: Path) -> None:
     out = train(tiny_pairs_recipe(tmp_path, max_steps=3, validation_sentences=2), tmp_path / "run", quiet=True)
     sources, references = zip(*corpus_of(out).validation_texts[:2], strict=True)
     expected = sacrebleu.corpus_bleu(greedy(out, "last", list(sources)), [list(references)], force=True).score
@@ -271,7 +271,7 @@ def test_means_of_means_are_noticed(tmp_path: Path, in_micro_batches: Path, monk
         assert_same_after_20_updates(in_micro_batches, other, atol=1e-3)
 
 
-def test_padding_and_the_beginning_are_never_likeliest(finished: Finished) -> None:
+def test_padding_and_bos_are_never_predicted(finished: Finished) -> None:
     """They are never targets, so the first thing a model learns is not to predict them."""
     model, trained_model = loaded(finished("pairs"), "last")
     task = task_for(finished("pairs").parent)
@@ -291,7 +291,7 @@ def test_padding_and_the_beginning_are_never_likeliest(finished: Finished) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("own", [False, True], ids=["one vocabulary", "two"])
-def test_what_was_trained_with_bos_before_the_source_is_asked_so(own: bool, tmp_path: Path) -> None:
+def test_source_bos_of_training_is_used_in_translation(own: bool, tmp_path: Path) -> None:
     words = {"kind": "words", "prefix_space": True}
     changes = {
         "data": {"source_bos": True, **({"source_tokenizer": words} if own else {})},

@@ -76,7 +76,7 @@ def test_conversations_that_are_cut_or_left_out_are_counted(tmp_path: Path) -> N
     assert said in task.describe()
 
 
-def test_documents_that_are_also_learnt_are_counted(tmp_path: Path) -> None:
+def test_validation_documents_in_training_are_counted(tmp_path: Path) -> None:
     changes = {"data": {"validation": {"kind": "held_out", "source": str(tmp_path / "text.txt")}}}
     task = task_of(tiny_recipe(tmp_path, changes), progress=False)
     assert task.describe().endswith("1 validation document (1 near duplicate of training documents)")
